@@ -1,4 +1,4 @@
-"""A health-monitor on a real bus, and what its tests publish and read."""
+"""A health-monitor on a real server, and helpers that publish to it and read from it."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -33,9 +33,9 @@ records = decoder(HealthRecord)
 
 
 def make_fault(identity: str = "fault-1", *, node: str = "training-7", **fields: Any) -> Fault:
-    """A fault of pool `training`; XID 79 on GPU 3 unless told otherwise."""
-    told = {"kind": "xid", "code": 79, "gpu_index": 3, "message": "a line", "time": NOW} | fields
-    return Fault(id=identity, pool="training", node=node, **told)
+    """A fault in pool `training`; XID 79 on GPU 3 unless the fields say otherwise."""
+    values = {"kind": "xid", "code": 79, "gpu_index": 3, "message": "a line", "time": NOW} | fields
+    return Fault(id=identity, pool="training", node=node, **values)
 
 
 @dataclass
@@ -46,7 +46,7 @@ class Monitor:
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
     async def start(self) -> None:
-        """Build and run it."""
+        """Build the service and start its loops."""
         service = await build(self.context)
         loops = [
             ConsumerLoop(
@@ -61,7 +61,7 @@ class Monitor:
         self.tasks = [asyncio.ensure_future(each()) for each in (*service.tasks, *loops)]
 
     async def stop(self) -> None:
-        """End it in order."""
+        """Cancel its tasks."""
         for task in self.tasks:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
@@ -69,17 +69,17 @@ class Monitor:
 
 @dataclass
 class World:
-    """The bus, seen from outside of the service."""
+    """The bus as agents and readers use it."""
 
     bus: NatsBus
 
     async def publish(self, event: NodeEvent) -> int:
-        """Publish a fact as its source would."""
+        """Publish an event as its source would."""
         subject = subjects.node_event(event.pool, event.node, FACTS[type(event)])
         return await self.bus.publish(subject, encode(event), msg_id=event.id)
 
     async def register(self, node: str, boot: str = "boot-1") -> None:
-        """Let a node's agent speak for the first time."""
+        """Publish a node's registration."""
         await self.publish(
             Registered(
                 id=f"registered-{node}-{boot}",
@@ -92,30 +92,30 @@ class World:
         )
 
     async def beat(self, node: str, ttl_seconds: int) -> None:
-        """Let a node's heart beat once."""
+        """Write one heartbeat of a node."""
         beat = HeartbeatRecord(pool="training", node=node, time=NOW)
         await self.bus.put(
             HEARTBEATS, node_key("training", node), encode(beat), ttl_seconds=ttl_seconds
         )
 
     async def events(self, kind: type[NodeEvent] = Verdict, node: str = "*") -> list[Any]:
-        """Every stored fact of one kind."""
+        """Every stored node event of one type."""
         wanted = f"{subjects.ROOT}.node.training.{node}.event.{FACTS[kind]}"
         return [node_codec.decode(each.data) for each in await self.bus.read(EVENTS.name, wanted)]
 
     async def health(self, node: str) -> HealthRecord | None:
-        """A node's record."""
+        """A node's health record."""
         entry = await self.bus.get(HEALTH, node_key("training", node))
         return records.decode(entry.value) if entry else None
 
     async def until(self, true: Callable[[], Awaitable[bool]], seconds: float = SOON_SECONDS):
-        """Wait until something holds, looking again whenever anything is stored."""
+        """Wait until the condition holds."""
         async with asyncio.timeout(seconds):
             while not await true():
                 await asyncio.sleep(0.01)
 
     async def settled(self, durable: str = "health-events") -> None:
-        """Wait until everything stored so far is handled."""
+        """Wait until everything stored so far is processed."""
         await settled(self.bus, EVENTS.name, durable, SOON_SECONDS)
 
 
@@ -127,10 +127,12 @@ def world(bus: NatsBus) -> World:
 
 @pytest.fixture
 async def start(bus: NatsBus) -> AsyncIterator[Callable[..., Awaitable[Monitor]]]:
-    """Starts replicas; ends them after the test."""
+    """A function that starts replicas; they are stopped after the test."""
     started: list[Monitor] = []
 
-    async def begin(settings: Settings | None = None, settings_file: Path | None = None) -> Monitor:
+    async def start_replica(
+        settings: Settings | None = None, settings_file: Path | None = None
+    ) -> Monitor:
         context = Context(
             name="health-monitor",
             replica=f"replica-{len(started)}",
@@ -146,7 +148,7 @@ async def start(bus: NatsBus) -> AsyncIterator[Callable[..., Awaitable[Monitor]]
         started.append(monitor)
         return monitor
 
-    yield begin
+    yield start_replica
     for monitor in started:
         with suppress(asyncio.CancelledError):
             await monitor.stop()
@@ -154,5 +156,5 @@ async def start(bus: NatsBus) -> AsyncIterator[Callable[..., Awaitable[Monitor]]
 
 @pytest.fixture
 def fault() -> Callable[..., Fault]:
-    """Makes faults."""
+    """The function that makes faults."""
     return make_fault

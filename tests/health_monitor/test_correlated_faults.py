@@ -1,4 +1,4 @@
-"""The same on many nodes where none is unhealthy for it: one incident, told once."""
+"""The same fault on many nodes, none unhealthy because of it: one incident, published once."""
 
 from dataclasses import replace
 from typing import Any
@@ -25,20 +25,20 @@ from services.health_monitor.rules.topology_groups import Launch, NodePlacement,
 
 SPEC = IncidentSpec(nodes=3, percent=10, window=Duration(60))
 FIVE = IncidentSpec(nodes=5, percent=10, window=Duration(60))
-WHAT = SharedFault("training", "xid", 45)
+SHARED_FAULT = SharedFault("training", "xid", 45)
 CRASH = Crash(node="n9", kind="xid", code=79, fault="f9", at=5)
 POOL = [Group("pool", "", 0)]
 
 
-def fed(
+def detect(
     *seen: tuple[float, str], crash: Crash | None = None, size: int = 0
 ) -> list[CorrelatedFaults]:
-    """Feed faults, (second, node); every wave that is found is opened."""
+    """Detect waves in faults given as (second, node); every wave found is opened."""
     waves, found = FaultCorrelator(), []
     if crash is not None:
         waves.crashed("training", crash)
     for at, node in seen:
-        wave = waves.take(WHAT, node, at, [Group("pool", "", size)], SPEC)
+        wave = waves.take(SHARED_FAULT, node, at, [Group("pool", "", size)], SPEC)
         if wave is not None:
             waves.open(wave)
             found.append(wave)
@@ -55,17 +55,17 @@ def fed(
         ([(0, "a"), (1, "b"), (2, "c"), (3, "d"), (4, "e"), (5, "f")], 1),
     ],
 )
-def test_a_wave_is_distinct_nodes_within_the_window(
+def test_wave_counts_distinct_nodes_within_window(
     seen: list[tuple[float, str]], waves: int
 ) -> None:
-    """One node's repetition is none, and what comes after belongs to the same one."""
-    assert waves == len(fed(*seen))
+    """Repeats on one node do not count, and later nodes join the open wave."""
+    assert waves == len(detect(*seen))
 
 
-def test_a_wave_knows_what_came_before_it() -> None:
-    """A crash in the same pool shortly before; not one long ago, and not itself."""
+def test_wave_names_the_crash_before_it() -> None:
+    """A crash in the same pool shortly before; not an old one, and not the wave's own fault."""
     nodes = [(10.0, "a"), (11.0, "b"), (12.0, "c")]
-    [wave] = fed(*nodes, crash=CRASH)
+    [wave] = detect(*nodes, crash=CRASH)
     assert reason(wave) == (
         "3 nodes with XID 45 at once; none of them is unhealthy for it; it came after XID 79 on n9"
     )
@@ -73,50 +73,50 @@ def test_a_wave_knows_what_came_before_it() -> None:
         replace(CRASH, at=-100.0),
         replace(CRASH, code=45),
     ):
-        assert [None] == [each.after for each in fed(*nodes, crash=other)]
+        assert [None] == [each.after for each in detect(*nodes, crash=other)]
 
 
-def test_a_large_pool_asks_for_its_share() -> None:
-    """Three of a hundred are three; ten are one trouble."""
+def test_large_pool_needs_a_percentage_of_its_nodes() -> None:
+    """Three nodes of a hundred are no wave; ten are."""
     nodes = [(float(number), f"n{number}") for number in range(12)]
-    few = [len(fed(*nodes[:3], size=size)) for size in (0, 30, 100)]
+    few = [len(detect(*nodes[:3], size=size)) for size in (0, 30, 100)]
     assert [1, 1, 0] == few
-    [wave] = fed(*nodes, size=100)
+    [wave] = detect(*nodes, size=100)
     assert 10 == len(wave.nodes)
 
 
-def test_a_wave_ends_when_it_is_quiet_and_may_begin_anew() -> None:
-    """Over once, with all its nodes; the next three are a new one."""
+def test_wave_ends_after_a_quiet_window_and_can_start_again() -> None:
+    """It ends once, with all its nodes; the next three nodes start another wave."""
     waves = FaultCorrelator()
     for at, node in enumerate("abcd"):
-        if (wave := waves.take(WHAT, node, at, POOL, SPEC)) is not None:
+        if (wave := waves.take(SHARED_FAULT, node, at, POOL, SPEC)) is not None:
             waves.open(wave)
     assert [] == waves.over(60, 60)
     [ended] = waves.over(64, 60)
     assert (("a", "b", "c", "d"), 3) == (ended.nodes, ended.last)
     assert [] == waves.over(64, 60)
-    found = [waves.take(WHAT, node, 100, POOL, SPEC) for node in "abc"]
+    found = [waves.take(SHARED_FAULT, node, 100, POOL, SPEC) for node in "abc"]
     assert found[2] is not None
 
 
-def place(number: int, **fields: Any) -> NodePlacement:
-    """Four nodes a rack, ten racks a zone, two zones a pool."""
+def make_placement(number: int, **fields: Any) -> NodePlacement:
+    """Placement with four nodes per rack, ten racks per zone, two zones per pool."""
     where = {"rack": f"r{number // 4}", "zone": "ab"[number // 40], "launch": Launch("aws")}
     return NodePlacement(node=f"n{number}", **where | fields)
 
 
-PLACES = PoolPlacement.of(place(number) for number in range(80))
+PLACEMENT = PoolPlacement.of(make_placement(number) for number in range(80))
 
 
-def among(
+def waves_of(
     *numbers: int, jobs: dict[int, str] | None = None, crash: Crash | None = None, code: int = 45
 ) -> list[tuple[str, str, int]]:
-    """Scope, name and size of each wave that faults of these nodes make, one a second."""
+    """Scope, group and size of each wave that faults of these nodes make, one per second."""
     waves, found = FaultCorrelator(), []
     if crash is not None:
         waves.crashed("training", crash)
     for at, number in enumerate(numbers, 10):
-        groups = PLACES.groups(f"n{number}", (jobs or {}).get(number, ""))
+        groups = PLACEMENT.groups(f"n{number}", (jobs or {}).get(number, ""))
         what = SharedFault("training", "xid", code)
         wave = waves.take(what, f"n{number}", float(at), groups, FIVE)
         if wave is not None:
@@ -125,10 +125,10 @@ def among(
     return found
 
 
-def test_a_node_shares_with_others_what_its_record_says() -> None:
-    """Narrow before wide; what has the whole pool is the pool; the gone and unknown count not."""
+def test_groups_of_a_node_follow_its_record() -> None:
+    """Narrow before wide; a group equal to the pool is left out; terminated nodes do not count."""
     known = PoolPlacement.of(
-        [*(place(number) for number in range(79)), place(79, state="terminated")]
+        [*(make_placement(number) for number in range(79)), make_placement(79, state="terminated")]
     )
     assert [
         Group("job", "slurm-7", 0),
@@ -137,7 +137,9 @@ def test_a_node_shares_with_others_what_its_record_says() -> None:
         Group("pool", "", 79),
     ] == known.groups("n41", "slurm-7")
     assert [Group("pool", "", 79)] == known.groups("n79", "")
-    clouds = PoolPlacement.of([place(0), place(1, launch=Launch("gcp"), rack="", zone="")])
+    clouds = PoolPlacement.of(
+        [make_placement(0), make_placement(1, launch=Launch("gcp"), rack="", zone="")]
+    )
     assert [Group("provider", "gcp", 1), Group("pool", "", 2)] == clouds.groups("n1", "")
     assert [Group("pool", "", 0)] == PoolPlacement().groups("n1", "")
 
@@ -149,7 +151,7 @@ OTHER_JOB = dict.fromkeys((2, 10, 18), "slurm-8")
 @pytest.mark.parametrize(
     ("numbers", "fields", "waves"),
     [
-        # A job: three of its nodes anywhere, two after another's crash, and all that follow.
+        # A job: three of its nodes anywhere, or two after another node's crash; later ones join it.
         ([1, 9], {"jobs": JOB}, []),
         ([1, 9, 17, 33, 70], {"jobs": JOB}, [("job", "slurm-7", 3)]),
         ([1, 9], {"jobs": JOB, "crash": replace(CRASH, job="slurm-7")}, [("job", "slurm-7", 2)]),
@@ -159,24 +161,24 @@ OTHER_JOB = dict.fromkeys((2, 10, 18), "slurm-8")
             {"jobs": JOB | OTHER_JOB},
             [("job", "slurm-7", 3), ("job", "slurm-8", 3)],
         ),
-        # A rack: all four of it; three are not yet all, and other racks show that it is wider.
+        # A rack: all four nodes; not three of four, and not if other racks show the fault too.
         ([4, 5, 6], {}, []),
         ([4, 5, 6, 7], {}, [("rack", "r1", 4)]),
         ([0, 4, 8, 12, 5, 6, 7], {}, [("zone", "a", 5)]),
-        # A zone: a tenth of it, five at least, where the other zone has next to none.
+        # A zone: a tenth of it and at least five nodes, if the other zone has almost none.
         ([0, 5, 10, 15, 20], {}, [("zone", "a", 5)]),
         ([0, 41, 10, 46, 20, 51, 30, 56], {}, [("pool", "", 8)]),
     ],
 )
-def test_a_wave_is_of_what_its_nodes_share(
+def test_wave_has_the_narrowest_scope_that_explains_it(
     numbers: list[int], fields: dict[str, Any], waves: list[tuple[str, str, int]]
 ) -> None:
-    """The narrowest group that explains it, told once, and no wider one for the same nodes."""
-    assert waves == among(*numbers, **fields)
+    """It is published once, with no wider wave for the same nodes."""
+    assert waves == waves_of(*numbers, **fields)
 
 
-def test_what_a_program_leaves_in_one_job_is_one_wave() -> None:
-    """13 here, 43 there and 45 on the rest; a fault of the hardware is not hidden by it."""
+def test_program_faults_of_one_job_are_one_wave() -> None:
+    """XID 13, 43 and 45 on nodes of one job are one wave; a hardware fault stays separate."""
     waves = FaultCorrelator()
 
     def take(node: str, code: int) -> CorrelatedFaults | None:
@@ -191,7 +193,7 @@ def test_what_a_program_leaves_in_one_job_is_one_wave() -> None:
     assert [63] == [w.what.code for node in "abc" if (w := take(node, 63)) is not None]
 
 
-def test_only_what_programs_bring_about_follows_from_a_crash() -> None:
+def test_only_program_faults_follow_from_a_crash() -> None:
     """Rows remapped on three nodes are not explained by another node's lost GPU."""
     waves = FaultCorrelator()
     waves.crashed("training", CRASH)
@@ -202,7 +204,7 @@ def test_only_what_programs_bring_about_follows_from_a_crash() -> None:
 
 
 async def test_xid_45_after_anothers_crash_is_one_incident(world, start, fault, bus) -> None:
-    """Two replicas, one leaves: told once, with its cause; three nodes are none, nor fatal ones."""
+    """Two replicas, one stops: one incident with its cause; three nodes or fatal XIDs are none."""
     first = await start()
     await start()
     for number in range(9):
@@ -213,7 +215,7 @@ async def test_xid_45_after_anothers_crash_is_one_incident(world, start, fault, 
         await world.publish(fault(f"f95-{number}", node=f"training-{number}", code=95))
     for number in range(3):
         await world.publish(fault(f"f13-{number}", node=f"training-{number}", code=13))
-    await world.until(lambda: told(bus))
+    await world.until(lambda: has_incident(bus))
     await first.stop()
     await world.publish(fault("f45-late", node="training-8", code=45))
     await world.settled()
@@ -225,8 +227,10 @@ async def test_xid_45_after_anothers_crash_is_one_incident(world, start, fault, 
     assert incident["cause"].startswith(("crash", "f95"))
 
 
-async def test_one_rack_is_one_incident_that_names_it(world, start, fault, bus) -> None:
-    """Where the nodes stand is read from NODES; ten others of the pool are in order."""
+async def test_faults_of_one_rack_are_one_incident_that_names_the_rack(
+    world, start, fault, bus
+) -> None:
+    """The racks come from NODES; ten other nodes of the pool are healthy."""
     for number in range(14):
         record = NodeRecord(
             pool="training",
@@ -239,7 +243,7 @@ async def test_one_rack_is_one_incident_that_names_it(world, start, fault, bus) 
     await start()
     for number in range(4):
         await world.publish(fault(f"f{number}", node=f"training-{number}", code=63))
-    await world.until(lambda: told(bus))
+    await world.until(lambda: has_incident(bus))
     [incident] = await incidents(bus)
     assert ("rack", "Hall 2 / 17", 4) == tuple(incident[k] for k in ("scope", "within", "nodes"))
     assert "4 nodes of rack Hall 2 / 17 with XID 63 at once" in incident["reason"]
@@ -247,11 +251,11 @@ async def test_one_rack_is_one_incident_that_names_it(world, start, fault, bus) 
 
 
 async def incidents(bus) -> list[dict[str, Any]]:
-    """Every incident that was told."""
+    """Every stored incident event."""
     stored = await bus.read(EVENTS.name, subjects.pool_event_wildcard("incident"))
     return [msgspec.json.decode(each.data) for each in stored]
 
 
-async def told(bus) -> bool:
-    """Whether there is one."""
+async def has_incident(bus) -> bool:
+    """Whether an incident is stored."""
     return bool(await incidents(bus))

@@ -1,4 +1,4 @@
-"""The policy that ships: every catalogue code, every kind of fault, and its documents."""
+"""The default policy: every catalogue code, every fault kind, and its generated page."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -27,8 +27,8 @@ CONTAINED = 94
 
 
 def judge(kind: str, code: int = 0, **fields: Any):
-    told = {"id": "f", "time": NOW, "gpu_index": 0} | fields
-    return POLICY.judge(Fault(pool="p", node="n", kind=kind, code=code, **told), {}, NOW)
+    values = {"id": "f", "time": NOW, "gpu_index": 0} | fields
+    return POLICY.judge(Fault(pool="p", node="n", kind=kind, code=code, **values), {}, NOW)
 
 
 def test_every_xid_in_use_is_in_the_catalogue():
@@ -40,12 +40,12 @@ def test_every_xid_in_use_is_in_the_catalogue():
 
 
 @pytest.mark.parametrize("code", sorted(XIDS))
-def test_each_xid_is_judged_as_nvidia_asks(code: int):
-    """Each code has a rule of its own; what it calls for is what NVIDIA's catalogue says."""
-    entry, told = XIDS[code], explain(POLICY, example("xid", code))
-    assert told.rule != "unknown"
+def test_each_xid_follows_nvidias_recommended_action(code: int):
+    """Each code has a rule of its own, with the action that NVIDIA's catalogue recommends."""
+    entry, explained = XIDS[code], explain(POLICY, example("xid", code))
+    assert explained.rule != "unknown"
     if code in FATAL:
-        assert (told.result, told.fatal) == ("unhealthy", True)
+        assert (explained.result, explained.fatal) == ("unhealthy", True)
         return
     expected = {
         "RESTART_APP": {("healthy", "restart_app")},
@@ -62,10 +62,10 @@ def test_each_xid_is_judged_as_nvidia_asks(code: int):
         "XID_154": {("degraded", "inspect")},
     }
     if code == CONTAINED:
-        assert (told.result, told.action) == ("degraded", "reset_gpu")
+        assert (explained.result, explained.action) == ("degraded", "reset_gpu")
         return
     if entry.action:
-        assert (told.result, told.action) in expected[entry.action]
+        assert (explained.result, explained.action) in expected[entry.action]
 
 
 @pytest.mark.parametrize(
@@ -93,14 +93,14 @@ def test_each_xid_is_judged_as_nvidia_asks(code: int):
     ],
 )
 def test_well_known_xids(code: int, result: str, action: str):
-    """The codes people know by heart; unknown ones are degraded, never unhealthy."""
+    """Well-known codes have their known verdicts; unknown ones are degraded, never unhealthy."""
     judged = judge("xid", code)
     assert (judged.result, judged.action) == (result, action)
 
 
 @pytest.mark.parametrize("entry", load_sxids().codes, ids=lambda entry: str(entry.code))
-def test_each_sxid_follows_its_part_of_the_table(entry):
-    """What is fatal to the fabric is unhealthy unless its line says otherwise; the rest is not."""
+def test_each_sxid_follows_its_severity(entry):
+    """SXIDs fatal to the fabric are unhealthy unless the line says otherwise; others are not."""
     judged = judge("sxid", entry.code, gpu_index=-1)
     said = judge("sxid", entry.code, gpu_index=-1, subcode="nonfatal")
     match entry.severity:
@@ -130,8 +130,8 @@ def test_each_sxid_follows_its_part_of_the_table(entry):
         ("", "degraded", "inspect"),
     ],
 )
-def test_xid_154_asks_for_what_its_text_says(subcode: str, result: str, action: str):
-    """The driver names the recovery; a text that cannot be read is for a person."""
+def test_xid_154_follows_the_recovery_action_in_its_text(subcode: str, result: str, action: str):
+    """The driver names the recovery action; unreadable text needs an operator."""
     judged = judge("xid", 154, subcode=subcode)
     assert (judged.result, judged.action) == (result, action)
 
@@ -177,15 +177,15 @@ def test_xid_154_asks_for_what_its_text_says(subcode: str, result: str, action: 
         ("lines_lost", {}, "healthy", "none"),
     ],
 )
-def test_what_is_seen_beside_the_kernel_log(kind, fields, result, action):
-    """Every other kind of fault has a rule."""
+def test_faults_from_sources_other_than_the_kernel_log(kind, fields, result, action):
+    """Every other fault kind has a rule."""
     judged = judge(kind, **fields)
     assert (judged.result, judged.action) == (result, action)
     assert judged.rule != "unknown"
 
 
-def test_every_kind_of_fault_has_a_rule():
-    """A new kind must be judged on purpose."""
+def test_every_fault_kind_has_a_rule():
+    """A new kind needs a deliberate rule."""
     unknown = [k for k in get_args(FaultKind) if explain(POLICY, example(k)).rule == "unknown"]
     assert unknown == ["xid"]
 
@@ -209,8 +209,8 @@ def test_every_kind_of_fault_has_a_rule():
         ("ecc_sbe", 0, {}, 3, 400, "degraded"),
     ],
 )
-def test_repetition_makes_it_worse(kind, code, fields, times, apart_seconds, result):
-    """Burst, repeat and flapping: the same fault again and again becomes a node's status."""
+def test_repeated_faults_change_the_verdict(kind, code, fields, times, apart_seconds, result):
+    """Burst, repeat and flapping rules: repeated faults degrade the node or make it unhealthy."""
     record = HealthRecord(pool="p", node="n", status="healthy")
     for number in range(times):
         at = NOW + timedelta(seconds=number * apart_seconds)
@@ -236,13 +236,13 @@ NVLINK = (
     "NVLink: fatal error detected on link 6({}, 0x0, 0x0)"
 )
 LINES = [
-    # The table says reset, the line says non-fatal.
+    # The table says reset; the line says non-fatal.
     (
         "145, RLW_REMAP Nonfatal XC0 i0 Link 05 (0x00000082 0x00000040 0x0)",
         "unhealthy",
         "reset_gpu",
     ),
-    # The table says ignore, the line says fatal: a user's software brought the link down.
+    # The table says ignore; the line says fatal: the user's software took the link down.
     ("149, NETIR_LINK_EVT Fatal XC0 i0 Link 08 (0x026001c6 0x0 0x0)", "healthy", "none"),
     ("149, NETIR_LINK_EVT Fatal XC0 i0 Link 08 (0x004505c6 0x1 0x0)", "unhealthy", "reset_gpu"),
     ("149, NETIR_LINK_EVT Fatal XC0 i0 Link 08 (0x000001c6 0x0 0x0)", "degraded", "reset_gpu"),
@@ -263,25 +263,29 @@ LINES = [
 
 
 @pytest.mark.parametrize(("line", "result", "action"), LINES)
-def test_lines_that_drivers_write(line: str, result: str, action: str):
-    """From the kernel's line to the verdict: the registers decide, not the line's own word."""
+def test_verdicts_of_real_kernel_lines(line: str, result: str, action: str):
+    """From the kernel's line to the verdict: the registers decide, not the line's severity."""
     sighting = recognise(line if line.startswith("NVRM") else NVLINK5.format(line))
     assert sighting is not None
     judged = judge(sighting.kind, sighting.code, subcode=sighting.subcode, metrics=sighting.metrics)
     assert (judged.result, judged.action) == (result, action)
 
 
-def test_the_page_is_in_step_with_the_files():
+def test_health_policy_page_is_current():
     """docs/health-policy.md is what `policy_document` prints."""
     page = Path(__file__).parents[2] / "docs" / "health-policy.md"
     assert page.read_text(encoding="utf-8") == render()
 
 
-def test_an_explanation_says_why():
-    """XID 31 once is a program's fault; the explanation also says what repetition comes to."""
-    told = explain(POLICY, example("xid", 31))
-    assert (told.rule, told.result, told.policy) == ("xid-restart-app", "healthy", POLICY.hash)
-    assert [(r.rule, r.count, r.window) for r in told.repeats] == [
+def test_explanation_names_rule_and_repeat_rules():
+    """A single XID 31 is a program error; the explanation also lists the repeat rules."""
+    explained = explain(POLICY, example("xid", 31))
+    assert (explained.rule, explained.result, explained.policy) == (
+        "xid-restart-app",
+        "healthy",
+        POLICY.hash,
+    )
+    assert [(r.rule, r.count, r.window) for r in explained.repeats] == [
         ("xid-program-repeatedly", 5, "24h")
     ]
     assert explain(POLICY, example("xid", 79)).lasts == "until the node is uncordoned or replaced"

@@ -1,4 +1,4 @@
-"""Each GPU's own health beside its node's, and whose job the fault was of."""
+"""Each GPU's health beside its node's, and the job of the fault that decided it."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -36,7 +36,7 @@ def judged(result: str, action: str = "none", **fields: Any) -> Judgement:
 
 
 def after(*steps: tuple[Fault, Judgement], record: HealthRecord | None = None) -> HealthRecord:
-    """A node's record after these faults, a second apart."""
+    """A node's record after these faults, one per second."""
     record = record or HealthRecord(pool="p", node="n", status="healthy")
     for number, (each, judgement) in enumerate(steps, 1):
         record, _ = node_health.decide_fault(record, each, judgement, seen(number, number))
@@ -47,8 +47,8 @@ def states(record: HealthRecord) -> dict[int, tuple[str, str]]:
     return {each.index: (each.status, each.action) for each in record.gpus}
 
 
-def test_every_gpu_that_is_not_healthy_has_its_own_verdict() -> None:
-    """The worst of each GPU, with the moment it began; the node's own faults are no GPU's."""
+def test_each_unhealthy_gpu_has_its_own_state() -> None:
+    """The worst state of each GPU and when it began; faults of the node belong to no GPU."""
     record = after(
         (fault(1, 13, 0), judged("healthy", "restart_app")),
         (fault(2, 63, 5), judged("degraded", "reset_gpu")),
@@ -69,8 +69,8 @@ def test_every_gpu_that_is_not_healthy_has_its_own_verdict() -> None:
     ]
 
 
-def test_a_gpu_is_as_bad_as_the_worst_it_had() -> None:
-    """What calls for more takes its place, since the first; what calls for less does not."""
+def test_gpu_keeps_its_worst_state() -> None:
+    """A stronger action replaces a weaker one and keeps the start time; a weaker one does not."""
     record = after(
         (fault(1, 48, 2), judged("unhealthy", "reset_gpu")),
         (fault(2, 79, 2), judged("unhealthy", "replace")),
@@ -80,8 +80,8 @@ def test_a_gpu_is_as_bad_as_the_worst_it_had() -> None:
     assert ("replace", 79, at(1)) == (gpu.action, gpu.code, gpu.since)
 
 
-def test_what_degrades_a_gpu_wears_off_and_is_cancelled() -> None:
-    """A degraded GPU is healthy when its last condition is over, each at its own time."""
+def test_degraded_gpu_recovers_when_its_conditions_end() -> None:
+    """A degraded GPU is healthy when its last condition has ended; each ends at its own time."""
     record = after(
         (fault(1, 63, 0), judged("degraded", sticky_seconds=10)),
         (fault(2, 74, 1), judged("degraded", sticky_seconds=100)),
@@ -95,8 +95,8 @@ def test_what_degrades_a_gpu_wears_off_and_is_cancelled() -> None:
     assert ("healthy", ()) == (record.status, record.gpus)
 
 
-def test_an_unhealthy_gpu_stays_so_until_somebody_vouches_for_the_node() -> None:
-    """Neither time nor a boot lifts it; an uncordon lifts all."""
+def test_unhealthy_gpu_stays_unhealthy_until_the_node_is_uncordoned() -> None:
+    """Neither time nor a reboot clears it; an uncordon clears all GPUs."""
     record = after(
         (fault(1, 79, 3, boot_id="b1"), judged("unhealthy", "replace")),
         (fault(2, 74, 1, boot_id="b1"), judged("degraded", sticky_seconds=1e6)),
@@ -109,8 +109,8 @@ def test_an_unhealthy_gpu_stays_so_until_somebody_vouches_for_the_node() -> None
     assert {1, 3} == set(states(record))
     record, _ = node_health.decide_registered(record, boots[1], Trigger("rb2", 11, at(11)))
     assert {3: ("unhealthy", "replace")} == states(record)
-    vouched = Uncordoned(id="u", time=NOW, pool="p", node="n")
-    record, _ = node_health.decide_uncordoned(record, vouched, Trigger("u", 12, at(12)))
+    uncordoned = Uncordoned(id="u", time=NOW, pool="p", node="n")
+    record, _ = node_health.decide_uncordoned(record, uncordoned, Trigger("u", 12, at(12)))
     assert ("healthy", ()) == (record.status, record.gpus)
 
 
@@ -126,10 +126,10 @@ _steps = st.lists(
 
 
 @given(_steps, st.integers(1, 3))
-def test_the_gpus_never_say_more_than_the_node(
+def test_no_gpu_is_worse_than_its_node(
     steps: list[tuple[str, str, int, int]], unhealthy_after: int
 ) -> None:
-    """No GPU is worse than its node, each is there once, and none that is listed is healthy."""
+    """Each GPU is listed at most once, and no healthy GPU is listed."""
     rank = {"healthy": 0, "degraded": 1, "unhealthy": 2}
     record = HealthRecord(pool="p", node="n", status="healthy")
     for number, (result, action, gpu, code) in enumerate(steps, 1):
@@ -147,8 +147,8 @@ def test_the_gpus_never_say_more_than_the_node(
         assert all(each.status != "healthy" for each in record.gpus)
 
 
-def test_a_verdict_names_the_job_of_its_fault() -> None:
-    """From the fault to the record and the verdict; gone with the next fault that decides."""
+def test_verdict_names_the_job_of_its_fault() -> None:
+    """The job goes from fault to record to verdict, until the next deciding fault."""
     record = HealthRecord(pool="p", node="n", status="healthy")
     first = fault(1, 63, 0, job="slurm-1234")
     record, effects = node_health.decide_fault(
@@ -163,8 +163,8 @@ def test_a_verdict_names_the_job_of_its_fault() -> None:
     assert ("", "") == (record.job, verdict.job)
 
 
-def test_a_node_is_shown_with_the_health_of_each_gpu() -> None:
-    """All GPUs with their health; what stands against the sick ones in a table of its own."""
+def test_navarch_get_shows_the_health_of_each_gpu() -> None:
+    """All GPUs with their health, and a table with the conditions of unhealthy ones."""
     gpus = tuple(GpuIdentity(index=index, uuid=f"GPU-{index}") for index in range(2))
     node = NodeRecord(pool="p", node="n", state="active", gpus=gpus, rack="hall-2-rack-17")
     health = after((fault(1, 79, 1), judged("unhealthy", "replace", description="it fell")))

@@ -1,4 +1,4 @@
-"""What a job does to its nodes is the job's: noted on each, and none of them is ill for it."""
+"""Faults caused by a job belong to the job: recorded on each node, and no node is unhealthy."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -63,18 +63,18 @@ CASES: list[tuple[str, Said, Fault, str]] = [
 @pytest.mark.parametrize(
     ("said", "fault", "why"), [each[1:] for each in CASES], ids=[each[0] for each in CASES]
 )
-def test_a_fault_is_its_jobs_where_another_node_shows_it(
+def test_fault_belongs_to_the_job_when_another_node_has_it(
     said: Said, fault: Fault, why: str
 ) -> None:
-    """The same at the same time, or a clean-up after anything; of programs alone."""
+    """The same program fault at the same time, or a clean-up fault after any other."""
     jobs = JobFaultHistory()
     for node, code, at in said:
         jobs.saw(word(node, code, at), NOW.timestamp() + at)
     assert why == jobs.shared(fault, NOW.timestamp())
 
 
-def test_what_is_remembered_of_jobs_is_bounded() -> None:
-    """Jobs come and go for ever; the one heard of last is known."""
+def test_memory_of_jobs_is_bounded() -> None:
+    """The least recently seen job is dropped first."""
     jobs = JobFaultHistory()
     for number in range(JOBS_MAX + 10):
         jobs.saw(word("b", 31, 0, job=f"slurm-{number}"), NOW.timestamp())
@@ -85,8 +85,8 @@ def test_what_is_remembered_of_jobs_is_bounded() -> None:
     assert [False, False, True, True] == shared
 
 
-def test_a_replay_knows_of_jobs_what_the_service_knew() -> None:
-    """The first of a job's nodes waits for the second, and so it does when it is replayed."""
+def test_replay_attributes_faults_to_jobs_like_the_service() -> None:
+    """The first node of a job waits for the second, in the service and in a replay."""
     replay = Replay(parse_policy("strict.yaml", STRICT), lambda _pool: 1)
     faults: list[NodeEvent] = [
         word("a", 31, 0),
@@ -101,12 +101,12 @@ def test_a_replay_knows_of_jobs_what_the_service_knew() -> None:
     assert 4 == replay.faults
 
 
-async def test_a_job_that_dies_on_sixty_nodes_makes_none_of_them_ill(
+async def test_job_crash_on_sixty_nodes_makes_no_node_unhealthy(
     world, start, fault, bus, tmp_path: Path
 ) -> None:
-    """By a policy that calls each of its XIDs unhealthy: one incident with the job's name.
+    """The policy calls each of these XIDs unhealthy: one incident with the job's name.
 
-    A node whose GPU is gone is unhealthy all the same, and so is one that is alone with its fault.
+    A node whose GPU fell off the bus is unhealthy, and so is a node whose job has no other fault.
     """
     (tmp_path / "policy.yaml").write_bytes(STRICT)
     for _ in range(2):
@@ -125,15 +125,17 @@ async def test_a_job_that_dies_on_sixty_nodes_makes_none_of_them_ill(
         return 2 == len([v for v in await world.events(Verdict) if v.status == "unhealthy"])
 
     await world.until(both)
-    ill = {v.node: (v.fault, v.job) for v in await world.events(Verdict) if v.status == "unhealthy"}
-    assert {nodes[0]: ("gone", "slurm-7"), "training-alone": ("alone", "slurm-8")} == ill
+    unhealthy = {
+        v.node: (v.fault, v.job) for v in await world.events(Verdict) if v.status == "unhealthy"
+    }
+    assert {nodes[0]: ("gone", "slurm-7"), "training-alone": ("alone", "slurm-8")} == unhealthy
     record = await world.health(nodes[1])
     assert ("healthy", RULE) == (record.status, record.recent[-1].rule)
-    told: list[dict[str, Any]] = [
+    incidents: list[dict[str, Any]] = [
         msgspec.json.decode(each.data)
         for each in await bus.read(EVENTS.name, subjects.pool_event_wildcard("incident"))
     ]
-    [incident] = told
+    [incident] = incidents
     assert ("job", "slurm-7", "opened") == tuple(incident[k] for k in ("scope", "within", "status"))
     assert "gone" == incident["cause"]
     assert "it came after XID 79 on training-0" in incident["reason"]

@@ -1,4 +1,4 @@
-"""decide(): what any order of judged faults makes of a node."""
+"""node_health: what any order of judged faults does to a node's record."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -65,7 +65,7 @@ _steps = st.lists(
 
 
 def run(steps, record, *, after: int = 1, twice: bool = False):
-    told, at = [], 0.0
+    published, at = [], 0.0
     for number, (result, action, code, gpu, fatal, wait) in enumerate(steps, 1):
         at += wait
         for _ in range(2 if twice else 1):
@@ -76,40 +76,40 @@ def run(steps, record, *, after: int = 1, twice: bool = False):
                 seen(number, at),
                 unhealthy_after=after,
             )
-            told += [e.verdict for e in effects if isinstance(e, PublishVerdict)]
-    return record, told
+            published += [e.verdict for e in effects if isinstance(e, PublishVerdict)]
+    return record, published
 
 
 @given(_steps, st.integers(1, 4))
-def test_a_redelivered_fault_changes_nothing(steps, after):
-    """Every message twice: the same record and the same verdicts as once."""
+def test_redelivered_fault_changes_nothing(steps, after):
+    """Every message delivered twice gives the same record and verdicts as once."""
     assert run(steps, healthy(), after=after, twice=True) == run(steps, healthy(), after=after)
 
 
 @given(_steps, _steps, st.integers(1, 4))
 def test_unhealthy_is_sticky(before, then, after):
-    """Once unhealthy, no fault, timer or registration makes a node anything else."""
+    """No fault, timer or registration changes the status of an unhealthy node."""
     record, _ = run([*before, ("unhealthy", "reset_gpu", 9, 0, True, 1.0)], healthy(), after=after)
     assert record.status == "unhealthy"
-    record = forgetful(record)
-    record, told = run(then, record, after=after)
+    record = forget_sequences(record)
+    record, published = run(then, record, after=after)
     record, _ = node_health.decide_registered(record, registered("another"), seen(900, 1e6))
     record, effects = node_health.decide_review(record, Trigger("t", 0, NOW + timedelta(days=9)))
     assert record.status == "unhealthy"
-    assert {v.status for v in told} <= {"unhealthy"}
+    assert {v.status for v in published} <= {"unhealthy"}
     assert verdicts(effects) == []
 
 
-def forgetful(record: HealthRecord) -> HealthRecord:
-    """Forget which messages were applied, so that a second run may use the same ids."""
+def forget_sequences(record: HealthRecord) -> HealthRecord:
+    """Forget which messages were applied, so that a second run can reuse their IDs."""
     return HealthRecord(
         pool="p", node="n", status=record.status, action=record.action, fault=record.fault
     )
 
 
 @given(_steps)
-def test_a_worse_fault_never_makes_a_node_better(steps):
-    """Replacing one result by unhealthy-and-fatal never leaves the node in a better status."""
+def test_worse_fault_never_improves_a_node(steps):
+    """Replacing one result by unhealthy and fatal never gives the node a better status."""
     record, _ = run(steps, healthy())
     for place in range(len(steps)):
         worse = [*steps]
@@ -119,29 +119,29 @@ def test_a_worse_fault_never_makes_a_node_better(steps):
 
 
 @given(_steps, st.integers(1, 4))
-def test_verdicts_tell_every_change_and_nothing_else(steps, after):
-    """Each verdict follows on the last; status or action differ; the last is the record's."""
-    record, told = run(steps, healthy(), after=after)
+def test_verdicts_cover_every_change_and_nothing_else(steps, after):
+    """Each verdict follows the last one, changes status or action, and ends at the record's."""
+    record, published = run(steps, healthy(), after=after)
     status, action = "healthy", "none"
-    for verdict in told:
+    for verdict in published:
         assert verdict.previous == status
         assert (verdict.status, verdict.action) != (status, action)
         status, action = verdict.status, verdict.action
     assert (status, action) == (record.status, record.action)
-    assert len({v.id for v in told}) == len(told)
+    assert len({v.id for v in published}) == len(published)
 
 
 @given(_steps)
-def test_the_record_stays_bounded(steps):
-    """However many faults: notes, sequences and conditions have limits."""
+def test_record_stays_bounded(steps):
+    """However many faults arrive, history, sequences and conditions have limits."""
     record, _ = run(steps * 20, healthy())
     assert len(record.recent) <= fault_history.RECENT_MAX
     assert len(record.detail.get("sequences", ())) <= node_health.SEQUENCES_MAX
     assert len(record.detail.get("conditions", {})) <= CONDITIONS_MAX
 
 
-def test_two_faults_never_reset_each_others_time():
-    """One condition wears off on time although another keeps being renewed beside it."""
+def test_conditions_expire_independently():
+    """One condition ends on time although another is renewed all the while."""
     record, _ = node_health.decide_fault(
         healthy(), fault(1, 74), judged("degraded", "reset_gpu", sticky_seconds=100), seen(1)
     )
@@ -159,7 +159,7 @@ def test_two_faults_never_reset_each_others_time():
     assert record.status == "healthy"
 
 
-def test_consecutive_unhealthy_results_count_over_faults_and_gpus():
+def test_unhealthy_results_are_counted_across_faults_and_gpus():
     """`unhealthy_after: 3`: three different faults, with benign ones between, are three results."""
     record, statuses = healthy(), []
     for number, (code, result) in enumerate(
@@ -173,7 +173,7 @@ def test_consecutive_unhealthy_results_count_over_faults_and_gpus():
 
 
 def test_unhealthy_results_a_day_apart_are_not_consecutive():
-    """What was unhealthy yesterday and did not come again does not count today."""
+    """An unhealthy result of yesterday does not count today."""
     record = healthy()
     for number, hours in enumerate((0, 25)):
         record, _ = node_health.decide_fault(
@@ -186,8 +186,8 @@ def test_unhealthy_results_a_day_apart_are_not_consecutive():
     assert record.status == "degraded"
 
 
-def test_a_cancel_ends_its_pair_and_nothing_else():
-    """162 ends what 163 began on the same GPU; another GPU and another code stand."""
+def test_cancelling_code_ends_only_its_pair():
+    """XID 162 ends XID 163 on the same GPU; another GPU's and other codes remain."""
     record = healthy()
     for number, (code, gpu) in enumerate([(163, 0), (163, 1), (78, 0)], 1):
         record, _ = node_health.decide_fault(
@@ -206,20 +206,20 @@ def test_a_cancel_ends_its_pair_and_nothing_else():
     assert (record.status, verdicts(effects)) == ("healthy", ["healthy"])
 
 
-def test_a_worse_action_is_told_and_a_lesser_one_is_not():
-    """An unhealthy node's verdict is told again when it calls for more, and only then."""
-    record, told = healthy(), []
+def test_only_a_stronger_action_publishes_another_verdict():
+    """An unhealthy node gets another verdict only when the action becomes stronger."""
+    record, published = healthy(), []
     for number, action in enumerate(["reset_gpu", "reset_gpu", "replace", "reboot"], 1):
         record, effects = node_health.decide_fault(
             record, fault(number), judged("unhealthy", action, fatal=True), seen(number)
         )
-        told.append(verdicts(effects))
-    assert told == [["unhealthy"], [], ["unhealthy"], []]
+        published.append(verdicts(effects))
+    assert published == [["unhealthy"], [], ["unhealthy"], []]
     assert (record.action, record.fault) == ("replace", "f3")
 
 
-def test_a_registration_makes_an_unknown_node_healthy_once():
-    """The first word of an agent is a verdict; later ones, and those of one boot, are none."""
+def test_registration_makes_an_unknown_node_healthy_once():
+    """The first registration publishes a verdict; later ones and those of one boot do not."""
     record = HealthRecord(pool="p", node="n")
     record, effects = node_health.decide_registered(record, registered("boot-1"), seen(1))
     assert verdicts(effects) == ["healthy"]
@@ -228,8 +228,8 @@ def test_a_registration_makes_an_unknown_node_healthy_once():
     assert (record.status, effects) == ("healthy", ())
 
 
-def test_a_fault_before_the_registration_is_not_forgotten_by_it():
-    """What the kernel log held before the agent registered degrades the node all the same."""
+def test_registration_keeps_earlier_faults():
+    """A fault that the kernel log held before the registration still degrades the node."""
     record = HealthRecord(pool="p", node="n")
     record, effects = node_health.decide_fault(
         record, fault(1), judged("degraded", "inspect"), seen(1)
@@ -243,8 +243,8 @@ def test_a_fault_before_the_registration_is_not_forgotten_by_it():
     assert record.status == "unknown"
 
 
-def test_a_new_boot_ends_what_degraded_the_old_one():
-    """A reboot clears a degraded node, except for what the new boot's own log says."""
+def test_new_boot_ends_conditions_of_the_previous_boot():
+    """A reboot clears a degraded node, except for faults of the new boot."""
     record, _ = node_health.decide_registered(
         HealthRecord(pool="p", node="n"), registered("boot-1"), seen(1)
     )
@@ -268,8 +268,8 @@ def test_a_new_boot_ends_what_degraded_the_old_one():
         (None, "boot-2", "healthy"),
     ],
 )
-def test_an_uncordon_after_a_cure_vouches_for_nothing_that_came_after_it(since, boot_id, status):
-    """A fault after the reset, or of the new boot, makes the node unhealthy again at once."""
+def test_uncordon_after_remediation_keeps_later_faults(since, boot_id, status):
+    """A fault after the reset, or of the new boot, makes the node unhealthy at once."""
     record, _ = node_health.decide_fault(
         healthy(), fault(1), judged("unhealthy", "reset_gpu"), seen(1)
     )
@@ -296,10 +296,8 @@ def test_an_uncordon_after_a_cure_vouches_for_nothing_that_came_after_it(since, 
         (3, [], "healthy", ""),
     ],
 )
-def test_whoever_vouches_for_a_node_does_so_as_of_when_they_asked(
-    asked_at, faults, status, fault_id
-):
-    """A fault between the request and the uncordon is not forgotten, nor is its GPU."""
+def test_uncordon_applies_as_of_the_time_of_its_request(asked_at, faults, status, fault_id):
+    """A fault between request and uncordon is kept, and so is its GPU's state."""
     record = healthy()
     for number, result in faults:
         action = "replace" if result == "unhealthy" else "none"
@@ -318,8 +316,8 @@ def test_whoever_vouches_for_a_node_does_so_as_of_when_they_asked(
     assert (record, ()) == node_health.decide_uncordoned(record, event, seen(50))
 
 
-def test_an_uncordon_starts_a_nodes_health_anew():
-    """Somebody vouches for it: whatever was held against it is gone."""
+def test_uncordon_resets_a_nodes_health():
+    """All conditions from before the uncordon are cleared."""
     record, _ = run(
         [("unhealthy", "replace", 1, 0, True, 0), ("degraded", "none", 2, 1, False, 0)], healthy()
     )
@@ -329,8 +327,8 @@ def test_an_uncordon_starts_a_nodes_health_anew():
     assert "conditions" not in record.detail
 
 
-def test_an_unreadable_working_state_starts_anew():
-    """A record that another release wrote does not stop judging."""
+def test_unreadable_health_state_is_replaced_by_an_empty_one():
+    """A record written by another release does not stop the service."""
     record = HealthRecord(pool="p", node="n", status="healthy", detail={"conditions": 7})
     record, effects = node_health.decide_fault(
         record, fault(1), judged("unhealthy", fatal=True), seen(1)
@@ -338,10 +336,10 @@ def test_an_unreadable_working_state_starts_anew():
     assert (record.status, verdicts(effects)) == ("unhealthy", ["unhealthy"])
 
 
-def test_silence_and_return_are_told_once_each():
-    """Lost is lost until a beat; both ids come from the revision of the marker of that silence.
+def test_lost_and_returned_are_published_once_each():
+    """A node stays lost until a heartbeat; both IDs derive from the revision of its marker.
 
-    Whoever hears a later beat, because the first that told of it died, tells the same return.
+    If the first replica dies, the one that sees a later heartbeat publishes the same event.
     """
     record, effects = node_health.decide_silent(healthy(), 7, NOW)
     assert (record.lost, [e.lost.id for e in effects]) == (True, ["lost-p.n-7"])

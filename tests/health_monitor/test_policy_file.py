@@ -1,4 +1,4 @@
-"""Policies: what is refused when loading, and how faults are judged."""
+"""Policy files: which are refused when loading, and how faults are judged by them."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,8 +17,8 @@ DEFAULT = "  - {name: rest, condition: true, result: healthy}\n"
 
 
 def fault(kind: str = "xid", code: int = 79, **fields: Any) -> Fault:
-    told = {"id": "f", "time": NOW, "gpu_index": 0} | fields
-    return Fault(pool="training", node="training-7", kind=kind, code=code, **told)
+    values = {"id": "f", "time": NOW, "gpu_index": 0} | fields
+    return Fault(pool="training", node="training-7", kind=kind, code=code, **values)
 
 
 def policy(rules: str, *, default: str = DEFAULT):
@@ -26,7 +26,7 @@ def policy(rules: str, *, default: str = DEFAULT):
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "told"),
+    ("text", "line", "expected"),
     [
         ("versoin: 1\nrules: []\n", 1, "versoin: unknown key; known here: version"),
         ("version: 2\nrules: []\n", 1, "version: 2 is not known; write version: 1"),
@@ -34,9 +34,9 @@ def policy(rules: str, *, default: str = DEFAULT):
         ("- 1\n", 1, "must be a mapping"),
         ("version: 1\nrules:\n  - {name: a, condition: true}\n", 3, "`result` is missing; add it"),
         (
-            "version: 1\nrules:\n  - name: a\n    condition: true\n    result: sick\n",
+            "version: 1\nrules:\n  - name: a\n    condition: true\n    result: broken\n",
             5,
-            "Invalid enum value 'sick'",
+            "Invalid enum value 'broken'",
         ),
         (
             "version: 1\nrules:\n  - name: a\n    if: true\n    result: healthy\n",
@@ -45,16 +45,16 @@ def policy(rules: str, *, default: str = DEFAULT):
         ),
     ],
 )
-def test_a_wrong_file_is_refused_with_its_place(text: str, line: int, told: str):
-    """Each error names file, line and key, and what would be right."""
+def test_invalid_file_is_refused_with_file_line_and_key(text: str, line: int, expected: str):
+    """Each error also says what would be valid."""
     with pytest.raises(ConfigurationError) as caught:
         parse_policy("p.yaml", text.encode())
     assert str(caught.value).startswith(f"p.yaml:{line}:")
-    assert told in str(caught.value)
+    assert expected in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("rule", "told"),
+    ("rule", "expected"),
     [
         ("condition: 'event.code =='", "not valid CEL: line 1, column 14 of it"),
         ("condition: 'evnt.code == 1'", "no variable 'evnt'; everything is under `event`"),
@@ -81,16 +81,16 @@ def test_a_wrong_file_is_refused_with_its_place(text: str, line: int, told: str)
         ("condition: 'event.code == 1'\n    window: soon\n    count: 2", "is not a duration"),
     ],
 )
-def test_a_rule_that_cannot_work_is_refused(rule: str, told: str):
-    """What would silently never match, or fail on the first fault, is an error at loading."""
+def test_rule_that_cannot_work_is_refused(rule: str, expected: str):
+    """A rule that never matches, or fails on the first fault, is an error at loading."""
     with pytest.raises(ConfigurationError) as caught:
         policy(f"  - name: a\n    result: healthy\n    {rule}\n")
-    assert told in str(caught.value)
+    assert expected in str(caught.value)
     assert str(caught.value).startswith("p.yaml:")
 
 
 @pytest.mark.parametrize(
-    ("rules", "default", "line", "told"),
+    ("rules", "default", "line", "expected"),
     [
         ("  - {name: a, condition: 'event.code == 1', result: healthy}\n", "", 3, "the last rule"),
         (
@@ -117,16 +117,16 @@ def test_a_rule_that_cannot_work_is_refused(rule: str, told: str):
         ),
     ],
 )
-def test_rules_that_cannot_be_reached_are_refused(rules, default, line, told):
-    """First match wins, so order is checked: no dead rule, and a last one that matches all."""
+def test_unreachable_rules_are_refused(rules, default, line, expected):
+    """First match wins: every rule must be reachable, and the last must match everything."""
     with pytest.raises(ConfigurationError) as caught:
         policy(rules, default=default)
     assert str(caught.value).startswith(f"p.yaml:{line}:")
-    assert told in str(caught.value)
+    assert expected in str(caught.value)
 
 
-def test_the_original_format_is_read_as_it_is():
-    """Version as a string, metadata, block conditions, no action: what Navarch's users have."""
+def test_original_format_is_accepted():
+    """Version as a string, metadata, block conditions, no action."""
     text = """
 version: "1"
 metadata:
@@ -168,8 +168,8 @@ rules:
     assert found.name == "mine"
 
 
-def test_a_condition_that_raises_does_not_match_and_is_noted():
-    """A missing or ill-typed metric is no crash: the next rules decide, and it is counted."""
+def test_condition_that_raises_does_not_match_and_is_counted():
+    """A missing or wrongly typed metric is no crash: the next rules decide."""
     found = policy(
         "  - {name: hot, condition: 'event.metrics.temperature > 90', result: degraded}\n"
     )
@@ -178,8 +178,8 @@ def test_a_condition_that_raises_does_not_match_and_is_noted():
         assert (judged.rule, [rule for rule, _ in judged.raised]) == ("rest", ["hot"])
 
 
-def test_the_hash_is_of_the_files_bytes():
-    """One changed byte is another policy."""
+def test_policy_hash_covers_the_files_bytes():
+    """One changed byte gives another hash."""
     assert policy("").hash != policy("  # a comment\n").hash
     assert len(policy("").hash) == 12
 
@@ -193,8 +193,8 @@ def test_the_hash_is_of_the_files_bytes():
         ([0, 1, 2, 60, 61, 120], ", apart: 1m", [False, False, False, False, False, True]),
     ],
 )
-def test_a_windowed_rule_matches_from_the_nth_fault_on(seconds, keys, matched):
-    """Burst and repeat: `count` within `window`, of those at least `apart`."""
+def test_windowed_rule_matches_from_the_nth_fault(seconds, keys, matched):
+    """Burst and repeat: `count` faults within `window`, at least `apart` from each other."""
     found = policy(
         "  - {name: w, condition: 'event.code == 31', result: degraded, count: 3, window: 10m"
         f"{keys}}}\n"
@@ -209,7 +209,7 @@ def test_a_windowed_rule_matches_from_the_nth_fault_on(seconds, keys, matched):
 
 
 def test_windows_are_per_gpu_or_per_node():
-    """Two GPUs with one fault each are a repetition for the node, not for either GPU."""
+    """Two GPUs with one fault each are a repeat for the node, not for either GPU."""
     for per, matched in (("gpu", False), ("node", True)):
         found = policy(
             "  - {name: w, condition: 'event.code == 31', result: degraded, count: 2, "
@@ -220,8 +220,8 @@ def test_windows_are_per_gpu_or_per_node():
         assert (second.rule == "w") is matched
 
 
-def test_a_late_delivery_is_no_burst():
-    """Windows count by the host's time: an hour of spooled faults that arrive at once stays one."""
+def test_late_delivery_is_no_burst():
+    """Windows use the host's time: an hour of spooled faults delivered at once is no burst."""
     found = policy(
         "  - {name: w, condition: 'event.code == 31', result: degraded, count: 3, window: 1m}\n"
     )
@@ -250,8 +250,8 @@ _METRICS = st.dictionaries(
     subcode=st.text(max_size=20),
     metrics=_METRICS,
 )
-def test_every_fault_is_judged_and_none_raises(kind, code, gpu, subcode, metrics):
-    """The default policy judges whatever comes; an unknown code is never unhealthy."""
+def test_default_policy_judges_any_fault(kind, code, gpu, subcode, metrics):
+    """It never raises, and an unknown code is never unhealthy."""
     judged = _DEFAULT_POLICY.judge(
         fault(kind, code, gpu_index=gpu, subcode=subcode, metrics=metrics), {}, NOW
     )

@@ -1,4 +1,4 @@
-"""Replay: a policy over stored facts, against what was decided then."""
+"""Replay: a policy applied to stored events, compared with the verdicts of that time."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -31,8 +31,8 @@ async def stored(bus) -> list[Fact]:
     return [fact for fact in found if not isinstance(fact.event, Verdict)]
 
 
-async def test_a_replay_of_the_same_policy_decides_the_same(world, start, fault, bus):
-    """What the service decided on the bus, and what the replay decides, are the same verdicts."""
+async def test_replay_with_the_same_policy_gives_the_same_verdicts(world, start, fault, bus):
+    """The verdicts of the service on the bus equal those of the replay."""
     await start()
     for number in range(5):
         await world.register(f"training-{number}")
@@ -43,14 +43,14 @@ async def test_a_replay_of_the_same_policy_decides_the_same(world, start, fault,
     replay = Replay(POLICY, lambda _pool: 1)
     for fact in facts:
         replay.take(fact)
-    # Nodes are handled side by side, so only each node's own order is told.
+    # Nodes are processed concurrently, so only the order within one node is defined.
     assert sorted(replay.verdicts, key=_place) == sorted(decided, key=_place)
     assert replay.faults == 7
     assert differences(decided, replay.verdicts, [f.event.id for f in facts]) == []
 
 
-async def test_a_replay_of_another_policy_says_what_would_differ(world, start, fault, bus):
-    """A stricter rule and a laxer one: one node more would have gone, one less."""
+async def test_replay_with_another_policy_shows_the_differences(world, start, fault, bus):
+    """With a stricter and a laxer rule, one node more and one node less is unhealthy."""
     await start()
     for node in ("training-1", "training-2"):
         await world.register(node)
@@ -69,7 +69,7 @@ async def test_a_replay_of_another_policy_says_what_would_differ(world, start, f
 
 
 def test_timers_run_in_stored_time():
-    """What degraded a node wears off between two faults, as it did then."""
+    """A condition ends between two stored faults, as it did then."""
     replay = Replay(POLICY, lambda _pool: 1)
     replay.take(Fact(_registered(), 1, NOW))
     for number, hours in enumerate((0, 30)):
@@ -86,8 +86,8 @@ def test_timers_run_in_stored_time():
     assert replay.verdicts[2].time == NOW + timedelta(hours=24)
 
 
-def test_a_node_that_is_gone_is_forgotten():
-    """A node of the same name afterwards starts with no past."""
+def test_terminated_node_is_forgotten():
+    """A later node of the same name starts without history."""
     replay = Replay(POLICY, lambda _pool: 1)
     replay.take(Fact(_fault("f1", 79, NOW), 1, NOW))
     replay.take(Fact(Terminated(id="t", time=NOW, pool="p", node="n"), 2, NOW))

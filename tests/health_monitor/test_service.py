@@ -32,8 +32,8 @@ rules:
 """
 
 
-async def test_a_fatal_xid_fails_a_healthy_node(world, start, fault):
-    """One XID 79: exactly one verdict, unhealthy with the rule and the policy, and a record."""
+async def test_fatal_xid_makes_a_healthy_node_unhealthy(world, start, fault):
+    """One XID 79: one verdict, unhealthy with rule and policy, and a record."""
     await start()
     await world.register("training-7")
     await world.publish(fault())
@@ -50,8 +50,8 @@ async def test_a_fatal_xid_fails_a_healthy_node(world, start, fault):
     assert record.trace.startswith("00-")
 
 
-async def test_a_fatal_fault_is_told_once_however_often_it_is_reported(world, start, fault):
-    """Further fatal faults of an unhealthy node change nothing and are remembered."""
+async def test_repeated_fatal_faults_publish_one_verdict(world, start, fault):
+    """Further fatal faults of an unhealthy node are recorded and change nothing."""
     await start()
     await world.register("training-7")
     for number in range(5):
@@ -63,8 +63,8 @@ async def test_a_fatal_fault_is_told_once_however_often_it_is_reported(world, st
     assert [note.id for note in record.recent] == [f"fault-{number}" for number in range(5)]
 
 
-async def test_an_uncordon_makes_an_unhealthy_node_healthy(world, start, fault):
-    """Only somebody's word lifts an unhealthy verdict; a new registration does not."""
+async def test_only_an_uncordon_makes_an_unhealthy_node_healthy(world, start, fault):
+    """A new registration does not."""
     await start()
     await world.register("training-7")
     await world.publish(fault())
@@ -77,8 +77,8 @@ async def test_an_uncordon_makes_an_unhealthy_node_healthy(world, start, fault):
     assert [v.status for v in await world.events()] == ["healthy", "unhealthy", "healthy"]
 
 
-async def test_a_node_that_is_gone_has_no_health(world, start, fault, bus):
-    """Its record goes with it, and a late fault does not bring it back."""
+async def test_terminated_node_has_no_health_record(world, start, fault, bus):
+    """Its record is deleted, and a late fault does not restore it."""
     await start()
     await world.register("training-7")
     await world.publish(Terminated(id="terminated-1", time=NOW, pool="training", node="training-7"))
@@ -92,8 +92,8 @@ async def test_a_node_that_is_gone_has_no_health(world, start, fault, bus):
     assert [v.status for v in await world.events()] == ["healthy"]
 
 
-async def test_a_pool_may_ask_for_more_than_one_unhealthy_result(world, start, fault, tmp_path):
-    """`unhealthy_after: 2` waits for a second result, but never with a fatal fault."""
+async def test_unhealthy_after_counts_results(world, start, fault, tmp_path):
+    """`unhealthy_after: 2` waits for a second result, except after a fatal fault."""
     policy = tmp_path / "policy.yaml"
     policy.write_text(
         "version: 1\nrules:\n"
@@ -120,7 +120,7 @@ async def test_a_pool_may_ask_for_more_than_one_unhealthy_result(world, start, f
 
 
 async def test_a_failed_boot_check_is_judged(world, start):
-    """It is a fault of kind `diagnostic`, so the policy has its say."""
+    """It is a fault of kind `diagnostic`, so the policy applies."""
     await start()
     await world.register("training-7")
     failed = (CheckResult(name="gpus", ok=False, detail="7 of 8"),)
@@ -135,8 +135,8 @@ async def test_a_failed_boot_check_is_judged(world, start):
     assert record.recent[0].message == "gpus: 7 of 8"
 
 
-async def test_two_replicas_judge_each_fault_once_in_effect(world, start, fault):
-    """200 fatal faults on 100 nodes, two replicas, one killed in between: one verdict a node."""
+async def test_two_replicas_publish_one_verdict_per_node(world, start, fault):
+    """200 fatal faults on 100 nodes, two replicas, one killed meanwhile: one verdict per node."""
     first = await start()
     await start()
     nodes = [f"training-{number}" for number in range(100)]
@@ -156,8 +156,8 @@ async def test_two_replicas_judge_each_fault_once_in_effect(world, start, fault)
     assert set(unhealthy) == set(nodes)
 
 
-async def test_a_restart_neither_loses_nor_repeats(world, start, fault):
-    """What is stored while no replica lives is judged when one does."""
+async def test_restart_neither_loses_nor_repeats_faults(world, start, fault):
+    """Faults stored while no replica runs are processed when one starts."""
     first = await start()
     await world.register("training-7")
     await world.settled()
@@ -171,8 +171,8 @@ async def test_a_restart_neither_loses_nor_repeats(world, start, fault):
     assert [note.id for note in record.recent] == ["fault-1", "fault-2"]
 
 
-async def test_garbage_is_dead_lettered_and_judging_goes_on(world, start, fault, bus):
-    """Bytes that are no fault, and a fault on another node's subject, end as dead letters."""
+async def test_garbage_is_dead_lettered_and_faults_are_still_processed(world, start, fault, bus):
+    """Undecodable bytes, and a fault on another node's subject, become dead letters."""
     await start()
     await world.register("training-7")
     subject = node_event("training", "training-7", "fault")
@@ -186,8 +186,8 @@ async def test_garbage_is_dead_lettered_and_judging_goes_on(world, start, fault,
     assert await world.health("training-8") is None
 
 
-async def test_what_degraded_a_node_wears_off(world, start, fault, tmp_path):
-    """A timer looks at the node again when its last condition is over: it is healthy."""
+async def test_degraded_node_recovers_when_its_conditions_end(world, start, fault, tmp_path):
+    """A timer reviews the node when its last condition ends: it is healthy."""
     policy = tmp_path / "policy.yaml"
     policy.write_text(SHORT_LIVED)
     await start(Settings(health_policy=str(policy)))
@@ -203,8 +203,8 @@ async def test_what_degraded_a_node_wears_off(world, start, fault, tmp_path):
     assert [v.status for v in await world.events()] == ["healthy", "degraded", "healthy"]
 
 
-async def test_an_expired_heartbeat_is_a_lost_node_and_a_beat_brings_it_back(world, start):
-    """Lost once with two replicas, Returned once; the record says so meanwhile."""
+async def test_expired_heartbeat_loses_a_node_and_a_heartbeat_returns_it(world, start):
+    """Lost once with two replicas, Returned once; the record is correct meanwhile."""
     await start()
     await start()
     await world.register("training-7")
@@ -227,8 +227,8 @@ async def test_an_expired_heartbeat_is_a_lost_node_and_a_beat_brings_it_back(wor
     assert len(await world.events(Lost)) == 1
 
 
-async def test_a_loss_while_nobody_watched_is_seen_later(world, start, bus):
-    """The marker stands for an hour, so that the next holder of the lease sees it."""
+async def test_heartbeat_that_expires_while_no_replica_runs_is_noticed_later(world, start, bus):
+    """The marker is kept for an hour, so the next lease holder finds it."""
     first = await start()
     await world.register("training-7")
     await world.settled()
@@ -247,8 +247,8 @@ async def test_a_loss_while_nobody_watched_is_seen_later(world, start, bus):
     await world.until(lost)
 
 
-async def test_the_silence_of_an_unknown_node_says_nothing(world, start):
-    """A node without a health record is gone or was never there."""
+async def test_silence_of_an_unknown_node_publishes_nothing(world, start):
+    """A node without a health record is terminated or never registered."""
     await start()
     await world.register("training-7")
     await world.settled()
@@ -262,10 +262,8 @@ async def test_the_silence_of_an_unknown_node_says_nothing(world, start):
     assert [each.node for each in await world.events(Lost)] == ["training-7"]
 
 
-async def test_a_changed_policy_file_is_taken_into_force_and_a_wrong_one_is_not(
-    world, start, fault, tmp_path, bus
-):
-    """Live reload: the new hash stands in the next verdict; a wrong file leaves the old one."""
+async def test_changed_policy_file_is_loaded_unless_invalid(world, start, fault, tmp_path, bus):
+    """The new hash appears in the next verdict; an invalid file leaves the old policy."""
     policy = tmp_path / "policy.yaml"
     policy.write_text("version: 1\nrules: [{name: a, condition: true, result: healthy}]\n")
     monitor = await start(Settings(health_policy="policy.yaml"), tmp_path / "navarch.yaml")
@@ -280,21 +278,21 @@ async def test_a_changed_policy_file_is_taken_into_force_and_a_wrong_one_is_not(
     async def refused() -> bool:
         return loads("refused") == 1
 
-    async def taken() -> bool:
+    async def loaded() -> bool:
         return loads("loaded") == 2
 
     policy.write_text("version: 1\nrules: []\n")
     await world.until(refused)
     policy.write_text("version: 1\nrules: [{name: second, condition: true, result: degraded}]\n")
-    await world.until(taken)
+    await world.until(loaded)
     await world.publish(fault())
     await world.settled()
     assert (await world.health("training-7")).rule == "second"
     assert await bus.get(HEALTH, node_key("training", "training-7")) is not None
 
 
-async def test_a_wrong_policy_keeps_the_service_from_starting(start, tmp_path: Path):
-    """At start there is no older policy to fall back on, so the error is the answer."""
+async def test_invalid_policy_prevents_the_service_from_starting(start, tmp_path: Path):
+    """At start there is no earlier policy to fall back on."""
     (tmp_path / "p.yaml").write_text("version: 1\nrules: []\n")
     with pytest.raises(ConfigurationError, match="has no rule"):
         await start(Settings(health_policy=str(tmp_path / "p.yaml")))

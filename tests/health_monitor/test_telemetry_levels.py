@@ -1,4 +1,4 @@
-"""Levels in telemetry: spells, their faults, and the watch on a real bus."""
+"""Levels in telemetry: periods above or below a bound, their faults, and the level watch."""
 
 import asyncio
 from collections.abc import Callable
@@ -92,15 +92,15 @@ def edges(level: Level, values: list[tuple[float, Any]]) -> list[tuple[float, bo
         (BRAKED, [(0, 0x4), (10, 0x48)], []),
     ],
 )
-def test_a_level_counts_when_it_lasts_and_ends_at_its_lower_bound(
+def test_level_starts_after_its_duration_and_ends_at_its_until_bound(
     level: Level, values: list[tuple[float, Any]], expected: list[tuple[float, bool]]
 ) -> None:
-    """Threshold, time and hysteresis; a spell that lasts is shown again now and then."""
+    """Threshold, duration and hysteresis; a lasting level is reported again at intervals."""
     assert expected == edges(level, values)
 
 
-def test_each_gpu_and_each_level_has_its_own_spell() -> None:
-    """One GPU hot for long, another just now, a third only near its limit."""
+def test_levels_are_tracked_per_gpu_and_level() -> None:
+    """One GPU hot for long, another only since now, a third near its limit."""
     spells = Spells((HOT, LOW))
     hot = GpuLevels(index=0, temperature_celsius=95)
     low = GpuLevels(index=2, temperature_margin_celsius=1)
@@ -111,7 +111,7 @@ def test_each_gpu_and_each_level_has_its_own_spell() -> None:
     assert [("hot", 0), ("low", 2)] == [(each.level.name, each.gpu_index) for each in found]
 
 
-def test_what_is_in_order_leaves_no_trace() -> None:
+def test_normal_readings_keep_no_state() -> None:
     """A fleet of cool GPUs keeps no state, so memory does not grow with it."""
     spells = Spells((HOT,))
     for number in range(100):
@@ -120,21 +120,21 @@ def test_what_is_in_order_leaves_no_trace() -> None:
     assert {} == spells._nodes
 
 
-def test_a_spell_of_which_nothing_is_heard_is_over() -> None:
-    """Only what was told of is told to be over; the rest is forgotten."""
+def test_level_without_further_samples_ends() -> None:
+    """Only reported levels are reported as over; the rest are forgotten."""
     spells = Spells((HOT,))
-    for node, seconds in (("told", 10), ("young", 5)):
+    for node, seconds in (("reported", 10), ("young", 5)):
         for at in (0, seconds):
             spells.take(node, at, (GpuLevels(index=0, temperature_celsius=91),))
     assert [] == list(spells.unheard(GAP_SECONDS_MAX))
     over = list(spells.unheard(GAP_SECONDS_MAX + 11))
-    assert [("told", True)] == [(node, each.over) for node, each in over]
+    assert [("reported", True)] == [(node, each.over) for node, each in over]
     assert {} == spells._nodes
 
 
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(80, 95)), max_size=40))
-def test_every_end_follows_its_beginning(steps: list[tuple[int, int]]) -> None:
-    """Whatever the readings are, a node's record sees begin, over, begin, over."""
+def test_each_end_of_a_level_follows_its_start(steps: list[tuple[int, int]]) -> None:
+    """For any readings, a node's record alternates between start and end."""
     spells, record, at = Spells((HOT,)), HealthRecord(pool="p", node="n"), 0.0
     faults: list[Fault] = []
     for seconds, value in steps:
@@ -149,24 +149,24 @@ def test_every_end_follows_its_beginning(steps: list[tuple[int, int]]) -> None:
         assert begun.id == over.cause
 
 
-def test_a_spell_is_told_once_and_its_id_comes_from_its_beginning() -> None:
-    """A second replica, or a second look, adds nothing; a node begun again is told again."""
+def test_level_is_published_once_with_an_id_from_its_start() -> None:
+    """A second replica or evaluation adds nothing; after an uncordon it is published again."""
     [crossing] = _crossings(HOT, [(0, 91), (10, 96)])
     record, fault = record_crossing(HealthRecord(pool="p", node="n"), crossing, NOW)
     assert fault is not None
     assert ("level-p.n-hot-0-0-0", "thermal", "hot") == (fault.id, fault.kind, fault.subcode)
     assert {"temperature_celsius": 96, "temperature": 96, "seconds": 10} == fault.metrics
     assert (record, None) == record_crossing(record, crossing, NOW)
-    vouched, _ = node_health.decide_uncordoned(
+    uncordoned, _ = node_health.decide_uncordoned(
         record, Uncordoned(id="u", time=NOW, pool="p", node="n"), node_health.Trigger("u", 9, NOW)
     )
-    _, again = record_crossing(vouched, crossing, NOW)
+    _, again = record_crossing(uncordoned, crossing, NOW)
     assert again is not None
     assert fault.id != again.id
 
 
-def test_a_level_degrades_until_it_is_over_and_lifts_nothing_else() -> None:
-    """Longer than its rule's time; its end leaves other conditions, and unhealthy, as they are."""
+def test_level_degrades_until_it_ends_and_clears_nothing_else() -> None:
+    """Its end leaves other conditions and unhealthy verdicts in force."""
     policy = load_policy(resource("health-policy.yaml"))
     begun, over = _crossings(HOT, [(0, 91), (10, 91), (20, 80)])
     record = HealthRecord(pool="p", node="n", status="healthy")
@@ -181,12 +181,14 @@ def test_a_level_degrades_until_it_is_over_and_lifts_nothing_else() -> None:
     assert ("healthy", 1) == (cool.status, len(effects))
     assert (cool, ()) == node_health.decide_over(cool, end, _seen("o", 2))
     nvlink = Fault(id="x", time=NOW, pool="p", node="n", kind="xid", code=74, gpu_index=0)
-    sick, _ = node_health.decide_fault(record, nvlink, policy.judge(nvlink, {}, NOW), _seen("x", 3))
-    assert "degraded" == node_health.decide_over(sick, end, _seen("o", 4))[0].status
+    degraded, _ = node_health.decide_fault(
+        record, nvlink, policy.judge(nvlink, {}, NOW), _seen("x", 3)
+    )
+    assert "degraded" == node_health.decide_over(degraded, end, _seen("o", 4))[0].status
 
 
-def test_a_boot_forgets_the_levels_of_the_boot_before() -> None:
-    """What lasts over the boot is told of again, under another id."""
+def test_new_boot_forgets_levels_of_the_previous_boot() -> None:
+    """A level that lasts over the reboot is published again with another ID."""
     [crossing] = _crossings(HOT, [(0, 91), (10, 91)])
     record = HealthRecord(pool="p", node="n", status="healthy", detail={"boot": "one"})
     record, first = record_crossing(record, crossing, NOW)
@@ -209,7 +211,7 @@ def test_a_boot_forgets_the_levels_of_the_boot_before() -> None:
         ("reading: power_watts, above: 1", "`for` is missing; add it"),
     ],
 )
-def test_a_level_that_cannot_work_is_refused_with_its_place(text: str, wrong: str) -> None:
+def test_level_that_cannot_work_is_refused_with_file_line_and_key(text: str, wrong: str) -> None:
     """Each error names file, line and key."""
     written = (
         f"version: 1\nlevels:\n  - {{name: a, kind: thermal, {text}}}\n"
@@ -223,7 +225,7 @@ def test_a_level_that_cannot_work_is_refused_with_its_place(text: str, wrong: st
 
 # --- on the bus ----------------------------------------------------------------------------------
 
-QUICK = """
+SHORT_LEVEL_POLICY = """
 version: 1
 levels:
   - {name: hot, reading: temperature_celsius, above: 90, until: 85, for: 200ms, kind: thermal}
@@ -234,10 +236,10 @@ rules:
 
 
 class Thermometer:
-    """Publishes a node's samples until told otherwise."""
+    """Publishes a node's samples until it is stopped."""
 
     def __init__(self, bus: Any, node: str) -> None:
-        """Begin cool."""
+        """Start with a cool GPU."""
         self._bus = bus
         self._node = node
         self.celsius = 60
@@ -258,15 +260,15 @@ class Thermometer:
             await asyncio.sleep(0.05)  # the agent's interval
 
     async def stop(self) -> None:
-        """Fall silent."""
+        """Stop publishing."""
         self._task.cancel()
         await asyncio.wait([self._task])
 
 
 @pytest.fixture
-def quick(tmp_path: Path) -> Settings:
-    """Settings with a policy whose only level lasts a fifth of a second."""
-    (tmp_path / "policy.yaml").write_text(QUICK)
+def short_level(tmp_path: Path) -> Settings:
+    """Settings with a policy whose only level takes a fifth of a second."""
+    (tmp_path / "policy.yaml").write_text(SHORT_LEVEL_POLICY)
     return Settings(health_policy=str(tmp_path / "policy.yaml"))
 
 
@@ -278,12 +280,12 @@ def _is(world: Any, status: str) -> Callable[[], Any]:
     return look
 
 
-async def test_a_hot_gpu_degrades_its_node_while_it_is_hot(world, start, bus, quick) -> None:
-    """Two replicas: one fault when it begins and one when it ends, and the node is healthy again.
+async def test_hot_gpu_degrades_its_node_while_it_is_hot(world, start, bus, short_level) -> None:
+    """Two replicas: one fault at the start, one at the end, and the node is healthy again.
 
-    The replica that watched ends in between, and the other one neither repeats nor forgets.
+    The replica that watched stops in between; the other neither repeats nor forgets the fault.
     """
-    first, second = await start(quick), await start(quick)
+    first, second = await start(short_level), await start(short_level)
     await world.register("training-7")
     await world.until(_is(world, "healthy"))
     meter = Thermometer(bus, "training-7")
@@ -304,16 +306,14 @@ async def test_a_hot_gpu_degrades_its_node_while_it_is_hot(world, start, bus, qu
     assert ["healthy", "degraded", "healthy"] == [v.status for v in await world.events()]
 
 
-async def test_a_level_that_the_policy_has_no_more_is_over(
-    world, start, bus, quick, tmp_path
-) -> None:
-    """A policy changed live ends what only the old one knew."""
-    await start(quick)
+async def test_level_removed_from_the_policy_ends(world, start, bus, short_level, tmp_path) -> None:
+    """A live policy change ends levels that only the old policy had."""
+    await start(short_level)
     await world.register("training-7")
     meter = Thermometer(bus, "training-7")
     meter.celsius = 93
     await world.until(_is(world, "degraded"))
-    (tmp_path / "policy.yaml").write_text(QUICK.replace("name: hot", "name: warm"))
+    (tmp_path / "policy.yaml").write_text(SHORT_LEVEL_POLICY.replace("name: hot", "name: warm"))
     await world.until(_is(world, "healthy"), 15)
     await meter.stop()
 

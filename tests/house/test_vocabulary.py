@@ -44,7 +44,6 @@ CLEAN_LATER: Final = (
     *("tests/autoscaling", "tests/cli", "tests/crash"),
     *(
         "tests/golden/messages",
-        "tests/health_monitor",
         "tests/house/test_names.py",
         "tests/metrics",
         "tests/notifier",

@@ -1,4 +1,4 @@
-"""A burst of faults over a large fleet, with judge and broker failing in the middle of it."""
+"""A burst of faults over a large fleet, with service and server restarted in the middle of it."""
 
 import asyncio
 import os
@@ -34,7 +34,7 @@ unhealthy_wanted = subjects.node_event_wildcard(FACTS[Verdict])
 
 @asynccontextmanager
 async def monitor(server: EmbeddedServer) -> AsyncIterator[Callable[[], Awaitable[None]]]:
-    """The service as a process; yields what kills it without a word."""
+    """The service as a process; yields the function that kills it."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "services.health_monitor"),
         env=os.environ | {"NAVARCH_NATS_URL": server.url, "NAVARCH_LOG_LEVEL": "ERROR"},
@@ -52,10 +52,10 @@ async def monitor(server: EmbeddedServer) -> AsyncIterator[Callable[[], Awaitabl
 
 
 class Burst:
-    """The faults, and what has become of them."""
+    """The faults, and waiting for their verdicts."""
 
     def __init__(self, bus: NatsBus) -> None:
-        """Make up 2,000 faults; the order and the nodes are the seed's."""
+        """Generate 2,000 faults; the seed determines their order and nodes."""
         chance = random.Random(3)
         nodes = [f"training-{number}" for number in range(NODES)]
         self._bus = bus
@@ -72,7 +72,7 @@ class Burst:
         chance.shuffle(self.faults)
 
     async def publish(self) -> None:
-        """Publish all as 1,000 agents would: at once, and again until it is stored."""
+        """Publish all faults as 1,000 agents would: concurrently, and again until stored."""
         slots = asyncio.Semaphore(PUBLISHING_MAX)
 
         async def one(fault: Fault) -> None:
@@ -82,7 +82,7 @@ class Burst:
                     try:
                         await self._bus.publish(subject, encode(fault), msg_id=fault.id)
                     except BusError:
-                        await asyncio.sleep(0.05)  # until the broker is back; nothing tells us
+                        await asyncio.sleep(0.05)  # until the server is back: nothing announces it
                     else:
                         return
 
@@ -90,8 +90,8 @@ class Burst:
             for fault in self.faults:
                 group.create_task(one(fault))
 
-    async def unhealthy(self, at_least: int) -> None:
-        """Wait until so many unhealthy verdicts are stored."""
+    async def wait_for_unhealthy(self, at_least: int) -> None:
+        """Wait until this many unhealthy verdicts are stored."""
         async for stored in self._bus.follow(EVENTS.name, [unhealthy_wanted], "all"):
             event = node_codec.decode(stored.data)
             at_least -= isinstance(event, Verdict) and event.status == "unhealthy"
@@ -99,30 +99,30 @@ class Burst:
                 return
 
     async def settled(self) -> None:
-        """Wait until every stored message is settled."""
+        """Wait until every stored message is processed."""
         while True:
             try:
                 return await settled(self._bus, EVENTS.name, "health-events", within_seconds=60)
             except BusError:
-                await asyncio.sleep(0.05)  # until the broker is back; nothing tells us
+                await asyncio.sleep(0.05)  # until the server is back: nothing announces it
 
 
 @pytest.mark.slow
-async def test_every_fatal_fault_of_a_burst_is_judged_once(
+async def test_each_fatal_fault_of_a_burst_causes_one_verdict(
     server: EmbeddedServer, bus: NatsBus
 ) -> None:
-    """200 fatal among 1,800 benign on 1,000 nodes, judge and broker restarted: 200, each once."""
+    """200 fatal among 1,800 benign faults on 1,000 nodes, with restarts: 200 verdicts."""
     burst = Burst(bus)
     async with asyncio.timeout(180):
         async with monitor(server) as kill:
             publishing = asyncio.create_task(burst.publish())
-            await burst.unhealthy(40)
+            await burst.wait_for_unhealthy(40)
             await kill()
         async with monitor(server):
-            await burst.unhealthy(80)
+            await burst.wait_for_unhealthy(80)
             await server.restart()
             await publishing
-            await burst.unhealthy(FATAL)
+            await burst.wait_for_unhealthy(FATAL)
             await burst.settled()
 
     verdicts = [
@@ -130,13 +130,13 @@ async def test_every_fatal_fault_of_a_burst_is_judged_once(
         for stored in await bus.read(EVENTS.name, unhealthy_wanted)
         if isinstance(event := node_codec.decode(stored.data), Verdict)
     ]
-    told = Counter(each.node for each in verdicts if each.status == "unhealthy")
+    unhealthy_verdicts = Counter(each.node for each in verdicts if each.status == "unhealthy")
     health: list[HealthRecord] = [
         records.decode(entry.value) for entry in await bus.entries(HEALTH, "training.>")
     ]
-    noted = Counter(note.id for record in health for note in record.recent)
+    recorded = Counter(note.id for record in health for note in record.recent)
 
-    assert dict.fromkeys(burst.fatal, 1) == told
+    assert dict.fromkeys(burst.fatal, 1) == unhealthy_verdicts
     assert burst.fatal == {each.node for each in health if each.status == "unhealthy"}
-    assert {fault.id: 1 for fault in burst.faults} == noted
+    assert {fault.id: 1 for fault in burst.faults} == recorded
     assert [] == await bus.read(DEAD.name, subjects.DEAD)
