@@ -1,4 +1,4 @@
-"""A pool of three on a real server with scripted peers: what tests of the pool-manager share."""
+"""A pool of three on a real server with scripted peers, shared by the pool-manager's tests."""
 
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -33,27 +33,27 @@ def settings(**changes: Any) -> Settings:
 
 @pytest.fixture
 async def peers(bus: NatsBus) -> AsyncIterator[Peers]:
-    """Everybody else."""
+    """The other services, scripted."""
     async with Peers(bus) as started:
         yield started
 
 
 async def nodes(bus: NatsBus) -> list[NodeView]:
-    """The fleet, as the query tells it."""
+    """The nodes, as the query returns them."""
     reply = await bus.request(subjects.query("nodes"), b"{}", timeout_seconds=30)
     page = msgspec.json.decode(reply.data, type=Page)
     return [msgspec.json.decode(item, type=NodeView) for item in page.items]
 
 
 async def pools(bus: NatsBus) -> list[PoolView]:
-    """The pools, as the query tells them."""
+    """The pools, as the query returns them."""
     reply = await bus.request(subjects.query("pools"), b"{}", timeout_seconds=30)
     page = msgspec.json.decode(reply.data, type=Page)
     return [msgspec.json.decode(item, type=PoolView) for item in page.items]
 
 
 def settled(bus: NatsBus, count: int) -> Callable[[], Any]:
-    """Whether `count` nodes are admitted and nothing is under way; returns their names."""
+    """Whether `count` nodes are admitted and no saga is open; returns their names."""
 
     async def look() -> list[str] | None:
         found = await pools(bus)
@@ -65,19 +65,19 @@ def settled(bus: NatsBus, count: int) -> Callable[[], Any]:
 
 
 async def events(bus: NatsBus, fact: str) -> list[dict[str, Any]]:
-    """Every stored pool event of one kind."""
+    """Every stored pool event of one type."""
     found = await bus.read("EVENTS", subjects.pool_event_wildcard(fact))
     return [msgspec.json.decode(each.data) for each in found]
 
 
 async def ask(bus: NatsBus, verb: str, **payload: Any) -> None:
-    """Publish a request to the pool, as a person does."""
+    """Publish a request to the pool, as an operator does."""
     body = msgspec.json.encode({"by": "test", **payload})
     await bus.publish(subjects.pool_request("training", verb), body)
 
 
 def under_way(peers: Peers, step: str) -> Any:
-    """Whether somebody performs a step now."""
+    """Whether a peer performs the step now."""
 
     async def look() -> bool:
         return bool(peers.count(step))

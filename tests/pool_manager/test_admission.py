@@ -1,4 +1,4 @@
-"""Admission: what a new node must pass before it has work, on a real server with scripted peers."""
+"""Admission: what a new node must pass before it gets work, on a real server."""
 
 import re
 from datetime import UTC, datetime
@@ -34,10 +34,10 @@ __all__ = ["peers"]
 TESTED = AdmissionSpec(diagnostic="dcgm-2")
 
 
-async def test_a_new_node_has_no_work_until_its_diagnostic_has_passed(
+async def test_new_node_is_cordoned_until_its_diagnostic_passes(
     server: EmbeddedServer, bus: NatsBus, peers: Peers
 ) -> None:
-    """It is cordoned at the workload system, tested, and uncordoned: then it is in service."""
+    """It is cordoned in the workload system, tested, then uncordoned and in service."""
     pool = settings(min_nodes=1, admission=TESTED)
     async with Running(server.url, "pool-manager", build, pool):
         await eventually(settled(bus, 1))
@@ -47,10 +47,10 @@ async def test_a_new_node_has_no_work_until_its_diagnostic_has_passed(
     ]
 
 
-async def test_a_new_node_whose_diagnostic_fails_is_sent_back(
+async def test_node_that_fails_its_diagnostic_is_terminated(
     server: EmbeddedServer, bus: NatsBus, peers: Peers
 ) -> None:
-    """The reason is told, the instance is terminated, and another is tried."""
+    """The reason is published, the instance terminated, and another one launched."""
     peers.fail["check"] = "the diagnostic failed: dcgm: GPU 3: memory"
     async with Running(server.url, "pool-manager", build, settings(min_nodes=1, admission=TESTED)):
         [failed, *_] = await eventually(lambda: events(bus, "saga-failed"))
@@ -64,11 +64,11 @@ async def test_a_new_node_whose_diagnostic_fails_is_sent_back(
     assert set(names) == peers.instances
 
 
-# --- hardware that is known to be bad -------------------------------------------------------------
+# --- denied hardware ------------------------------------------------------------------------------
 
 
 async def listed(bus: NatsBus) -> list[HardwareRecord]:
-    """The list, as the query tells it."""
+    """The denylist, as the query returns it."""
     reply = await bus.request(subjects.query("hardware"), b"", timeout_seconds=30)
     return msgspec.json.decode(reply.data, type=list[HardwareRecord])
 
@@ -79,7 +79,7 @@ async def idle(bus: NatsBus) -> bool:
 
 
 async def break_gpu(peers: Peers, node: str) -> None:
-    """A fatal fault of GPU 3, as the health-monitor judges it."""
+    """Publish an unhealthy verdict about GPU 3, as the health-monitor would."""
     await peers.publish(
         Verdict(
             id=f"verdict-gpu-{node}",
@@ -97,10 +97,10 @@ async def break_gpu(peers: Peers, node: str) -> None:
     )
 
 
-async def test_a_gpu_that_broke_is_listed_and_refused_when_it_comes_back(
+async def test_gpu_of_a_replaced_node_is_denied_and_refused_again(
     server: EmbeddedServer, bus: NatsBus, peers: Peers
 ) -> None:
-    """The provider hands the same GPU out again: it is sent back, and tried elsewhere."""
+    """The provider sells the same GPU again: it is refused, and another is launched elsewhere."""
     pool = settings(min_nodes=1, zones=("a", "b"))
     async with Running(server.url, "pool-manager", build, pool):
         [old] = await eventually(settled(bus, 1))
@@ -123,10 +123,10 @@ async def test_a_gpu_that_broke_is_listed_and_refused_when_it_comes_back(
     assert ["a", "a", "b"] == peers.zones
 
 
-async def test_refused_too_often_a_person_is_told_and_it_waits(
+async def test_repeated_refusals_stop_launches_until_an_operator_scales(
     server: EmbeddedServer, bus: NatsBus, peers: Peers
 ) -> None:
-    """At the bound the event has a remedy, and no launch follows until somebody scales."""
+    """At the limit the event names the remedy, and nothing launches until an operator scales."""
     pool = settings(min_nodes=1, admission=AdmissionSpec(attempts=2))
     async with Running(server.url, "pool-manager", build, pool):
         [old] = await eventually(settled(bus, 1))
@@ -153,10 +153,10 @@ async def test_refused_too_often_a_person_is_told_and_it_waits(
     assert alert.text.startswith("Attempt 2 of 2: ")
 
 
-async def test_people_list_hardware_and_forget_it(
+async def test_operators_deny_and_forget_hardware(
     server: EmbeddedServer, bus: NatsBus, peers: Peers
 ) -> None:
-    """What a person lists is refused, what a person forgets is admitted; unknown is said so."""
+    """Denied hardware is refused, forgotten hardware admitted, unknown hardware reported."""
     async with Running(server.url, "pool-manager", build, settings(min_nodes=1)):
         [name] = await eventually(settled(bus, 1))
         gpu = {"kind": "gpu", "value": f"GPU-{name}-0", "by": "ada"}
@@ -174,7 +174,7 @@ async def test_people_list_hardware_and_forget_it(
 
 
 async def query(bus: NatsBus, name: str, asked: dict[str, str]) -> str:
-    """Ask the pool-manager something, and return the answer as text."""
+    """Send the pool-manager a query and return the reply as text."""
     reply = await bus.request(subjects.query(name), msgspec.json.encode(asked), timeout_seconds=30)
     return reply.data.decode()
 
@@ -196,14 +196,14 @@ BROKEN = NodeRecord(
     ("kind", "params", "node", "expected"),
     [
         ("replace", {}, BROKEN, [("gpu", "GPU-1"), ("serial", "1651")]),
-        # Whose fault it is is not known more closely: the host's.
+        # The verdict names no GPU: the host is denied.
         (
             "replace",
             {},
             msgspec.structs.replace(BROKEN, health_gpu=-1),
             [("host", "metal/rack 7/host 3")],
         ),
-        # A person's wish, a lost node, a verdict that blames no hardware, another saga: nothing.
+        # An operator's request, a lost node, a verdict without hardware, another saga: nothing.
         ("replace", {"fault": ""}, BROKEN, []),
         ("replace", {"action": "none"}, BROKEN, []),
         ("replace", {"action": "reboot"}, BROKEN, []),
@@ -211,13 +211,13 @@ BROKEN = NodeRecord(
         ("replace", {}, None, []),
     ],
 )
-def test_what_is_remembered_of_a_node_that_was_replaced(
+def test_hardware_denied_after_a_replacement(
     kind: SagaKind,
     params: dict[str, Any],
     node: NodeRecord | None,
     expected: list[tuple[str, str]],
 ) -> None:
-    """The GPU that the verdict names, else the host; and only where the verdict blames hardware."""
+    """The GPU that the verdict names, else the host, if the verdict is about hardware."""
     given = {"action": "replace", "fault": "f1", "reason": "XID 79", **params}
     state = SagaState(
         saga="s",
@@ -245,19 +245,19 @@ def test_what_is_remembered_of_a_node_that_was_replaced(
         (("host", "cloud/rack 7/host 3"), ""),
     ],
 )
-def test_a_node_is_recognised_by_any_of_its_hardware(
+def test_node_is_recognised_by_any_of_its_hardware(
     bad: tuple[HardwareKind, str], refused_for: str
 ) -> None:
-    """UUID, serial or host, each by itself; the reason says how to admit it all the same."""
+    """UUID, serial or host is enough; the reason says how to admit the node all the same."""
     record = HardwareRecord(kind=bad[0], value=bad[1], reason="burns", since=NOW)
-    told = refused(BROKEN, {hardware_key(*bad): record})
+    reason = refused(BROKEN, {hardware_key(*bad): record})
 
-    assert bool(refused_for) == bool(told)
-    assert told.startswith(refused_for)
-    assert not told or told.endswith(f"navarch hardware forget {refused_for}")
+    assert bool(refused_for) == bool(reason)
+    assert reason.startswith(refused_for)
+    assert not reason or reason.endswith(f"navarch hardware forget {refused_for}")
 
 
-def test_zones_that_handed_out_bad_hardware_come_last() -> None:
-    """The others keep their order; where all are avoided, so do they."""
+def test_zones_with_denied_hardware_come_last() -> None:
+    """The others keep their order; if all have denied hardware, all keep it."""
     assert ("b", "c", "a") == zones(("a", "b", "c"), {"a": NOW})
     assert ("a", "b") == zones(("a", "b"), {"a": NOW, "b": NOW})

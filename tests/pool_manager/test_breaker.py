@@ -1,4 +1,4 @@
-"""The breaker: every transition as a table, then the ramp, requests, and the slots of the rate."""
+"""The breaker: all transitions as a table, then ramp, requests and rate slots."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -41,7 +41,7 @@ FORCED = Breaker(state="open", since=NOW, cause="operator", reason="r", by="ops"
 HALF = Breaker(state="half-open", since=NOW, cause="level", probe="s", ramp_from=NOW)
 
 TRANSITIONS = [
-    # what it is, what happens, what it becomes: state, cause, forced, ramp, probe
+    # before, input, after: state, cause, forced, ramp, probe
     ("closed", CLOSED, lambda b: opened(b, LEVEL, LATER), ("open", "level", False, 0, "")),
     ("closed", CLOSED, lambda b: opened(b, WAVE, LATER), ("open", "wave", False, 0, "")),
     ("ramp", RAMPED, lambda b: opened(b, WAVE, LATER), ("open", "wave", False, 0, "")),
@@ -84,13 +84,13 @@ def probed(state: Breaker, how: Any) -> Breaker:
     [pytest.param(*rest, id=f"{i}-{name}") for i, (name, *rest) in enumerate(TRANSITIONS)],
 )
 def test_every_transition(before: Breaker, act: Any, after: tuple[Any, ...]) -> None:
-    """From each state, by each thing that can happen, into the one state that follows."""
+    """Each input in each state leads to exactly one next state."""
     became = act(before)
     assert after == (became.state, became.cause, became.forced, became.ramp, became.probe)
 
 
-def test_each_failed_probe_makes_the_next_wait_longer_up_to_an_hour() -> None:
-    """One minute, two, four … sixty; a probe that is done forgets them."""
+def test_failed_probes_double_the_wait_up_to_an_hour() -> None:
+    """One minute, two, four … sixty; a successful probe resets the wait."""
     waits, state = [], HALF
     for _ in range(9):
         state = settled(probed(state, "failed"), NOW)
@@ -106,7 +106,7 @@ def test_each_failed_probe_makes_the_next_wait_longer_up_to_an_hour() -> None:
 
 
 def pool(desired: int, **changes: Any) -> PoolRecord:
-    """A pool; the budget is lifted unless said otherwise."""
+    """A pool, with an unlimited budget unless the arguments set one."""
     budget = BudgetSpec(max_unavailable="100%", max_replacements="unlimited")
     spec = PoolSpec(provider="p", instance_type="t", min_nodes=0, max_nodes=1000, budget=budget)
     record = PoolRecord(name="training", spec=spec, desired=desired)
@@ -120,15 +120,15 @@ def budgeted(desired: int, level: int | str, rated: int | str = "unlimited") -> 
     return msgspec.structs.replace(record, spec=msgspec.structs.replace(record.spec, budget=budget))
 
 
-def nodes(count: int, sick: int = 0) -> list[NodeRecord]:
-    """Nodes of which the first have each something of its own."""
+def nodes(count: int, unhealthy: int = 0) -> list[NodeRecord]:
+    """Nodes, of which the first are unhealthy with a fault signature each."""
     return [
         NodeRecord(
             pool="training",
             node=f"n{i:03}",
             state="active",
-            health="unhealthy" if i < sick else "healthy",
-            health_kind="xid" if i < sick else "",
+            health="unhealthy" if i < unhealthy else "healthy",
+            health_kind="xid" if i < unhealthy else "",
             health_code=i,
             health_at=NOW,
             admitted_at=NOW,
@@ -138,38 +138,38 @@ def nodes(count: int, sick: int = 0) -> list[NodeRecord]:
 
 
 def decided(record: PoolRecord, fleet: list[NodeRecord], after: float = 0) -> PoolPlan:
-    """What is decided `after` seconds."""
+    """The decision `after` seconds."""
     snapshot = PoolSnapshot(fleet="f", record=record, nodes=Nodes(fleet), revision=7)
     return plan(snapshot, NOW + timedelta(seconds=after))
 
 
 def repaired(record: PoolRecord, fleet: list[NodeRecord], saga: str, after: float) -> PoolRecord:
-    """The record when a replacement is done, its nodes exchanged."""
+    """The record when a replacement is done, with its nodes exchanged."""
     opened_ = record.open[saga]
     fleet[:] = [each for each in fleet if each.node != opened_.node]
     fleet.append(msgspec.structs.replace(nodes(1)[0], node=opened_.new_node))
     return close(record, saga, failed=False, now=NOW + timedelta(seconds=after))
 
 
-def test_a_spent_level_is_told_once_then_one_is_tried_then_the_others() -> None:
-    """Six sick where two may be out: two, then one when there is room, then as the ramp lets."""
-    fleet, record, told, flights = nodes(10, 6), budgeted(10, 2), [], []
+def test_exhausted_budget_opens_once_then_probes_then_ramps() -> None:
+    """Six unhealthy, two may be out: two start, then one probe, then as the ramp allows."""
+    fleet, record, opened, flights = nodes(10, 6), budgeted(10, 2), [], []
     for after in range(60):
         step = decided(record, fleet, after)
         record = step.record
-        told += [type(each).__name__ for each in step.events]
+        opened += [type(each).__name__ for each in step.events]
         flights.append(len(record.open))
         if not record.open:
             break
         record = repaired(record, fleet, next(iter(record.open)), after)
-    assert ["BreakerOpened", "BreakerHalfOpened", "BreakerClosed"] == told
+    assert ["BreakerOpened", "BreakerHalfOpened", "BreakerClosed"] == opened
     assert max(flights) <= 2
     assert all(each.health == "healthy" for each in fleet)
     assert ("closed", 0) == (record.breaker.state, record.breaker.ramp)
 
 
-def test_after_it_closed_repairs_begin_one_two_four_at_once() -> None:
-    """Closed by hand over a wave of thirty: 1, then 2, then 4, doubling with what succeeds."""
+def test_ramp_doubles_after_the_breaker_closes() -> None:
+    """Closed by an operator during a wave of thirty: 1, 2, then 4 at once as repairs succeed."""
     shut = Breaker(state="open", cause="wave", since=NOW)
     fleet = nodes(30, 30)
     fresh = closed_by_hand(shut, "r", "ops", "request-1", NOW)
@@ -183,8 +183,8 @@ def test_after_it_closed_repairs_begin_one_two_four_at_once() -> None:
     assert [1, 2, 8, 19] == begun
 
 
-def test_a_failed_repair_sends_the_ramp_back_to_one() -> None:
-    """What goes wrong while it is slow keeps it slow."""
+def test_failed_repair_resets_the_ramp() -> None:
+    """After a failure the ramp starts again at one."""
     record = pool(9, breaker=Breaker(ramp=4, ramp_from=NOW))
     record = decided(record, nodes(9, 9)).record
     [first, *_] = record.open
@@ -194,16 +194,20 @@ def test_a_failed_repair_sends_the_ramp_back_to_one() -> None:
 
 
 @pytest.mark.parametrize(("rated", "begun"), [(3, 3), ("50%", 5), ("10%", 3), ("unlimited", 8)])
-def test_the_rate_bounds_what_is_begun_within_the_window(rated: int | str, begun: int) -> None:
-    """The others wait until the first slot has left the window; then one is tried first."""
+def test_rate_limits_disruptions_within_the_window(rated: int | str, begun: int) -> None:
+    """The others wait until the first slot leaves the window; then one probe starts."""
     first = decided(budgeted(10, "100%", rated), nodes(10, 8))
     assert begun == len(first.start)
     if begun == 8:
         return
-    [told] = first.events
-    assert isinstance(told, BreakerOpened)
-    assert ("rate", begun, begun) == (told.breaker_cause, told.disruptions, told.disruptions_limit)
-    assert "the next may begin at 13:01:00 UTC" in told.reason
+    [opened] = first.events
+    assert isinstance(opened, BreakerOpened)
+    assert ("rate", begun, begun) == (
+        opened.breaker_cause,
+        opened.disruptions,
+        opened.disruptions_limit,
+    )
+    assert "the next may begin at 13:01:00 UTC" in opened.reason
     assert NOW + timedelta(seconds=3660) == first.wake_at
     fleet = nodes(10, 8)
     record = first.record
@@ -214,8 +218,8 @@ def test_the_rate_bounds_what_is_begun_within_the_window(rated: int | str, begun
     assert ("half-open", 1) == (late.record.breaker.state, len(late.start))
 
 
-def test_what_a_person_asks_for_counts_and_is_not_refused_by_the_rate() -> None:
-    """A spent rate refuses no person; what they drain is one less that begins by itself."""
+def test_operator_requests_count_but_are_not_refused_by_the_rate() -> None:
+    """A spent rate refuses no operator; their drains leave fewer automatic repairs."""
     record = budgeted(10, "100%", 1)
     snapshot = PoolSnapshot(fleet="f", record=record, nodes=Nodes(nodes(10, 2)), revision=7)
     answer = decide(asked("drain", node="n005"), snapshot, NOW)
@@ -237,14 +241,14 @@ def asked(verb: str, **payload: str) -> QueuedRequest:
 
 
 def answered(record: PoolRecord, verb: str, **payload: str) -> RequestDecision:
-    """What comes of it."""
+    """The decision about it."""
     snapshot = PoolSnapshot(fleet="f", record=record, nodes=Nodes(nodes(3)), revision=7)
     return decide(asked(verb, **payload), snapshot, NOW)
 
 
 @pytest.mark.parametrize("verb", ["breaker-open", "breaker-close"])
-def test_a_repeated_request_tells_the_same_and_changes_nothing(verb: str) -> None:
-    """Delivered again after a crash: the same facts under the same ids, and no new record."""
+def test_repeated_request_returns_the_same_events(verb: str) -> None:
+    """Delivered again after a crash: the same events and IDs, and no new record."""
     first = answered(pool(3), verb, reason="r", by="ops")
     assert first.record is not None
     again = answered(first.record, verb, reason="r", by="ops")
@@ -257,16 +261,16 @@ def test_a_repeated_request_tells_the_same_and_changes_nothing(verb: str) -> Non
     assert [kind] == [type(each) for each in first.more]
 
 
-def test_a_request_without_a_reason_is_refused() -> None:
-    """Whoever looks next must know why."""
+def test_request_without_a_reason_is_refused() -> None:
+    """The next operator must know why."""
     answer = answered(pool(3), "breaker-open", by="ops")
 
     assert isinstance(answer.event, RequestRefused)
     assert '{"reason": "<why>"}' in answer.event.reason
 
 
-def test_closing_says_so_where_the_rate_lets_nothing_begin_yet() -> None:
-    """It does not lift the budget; the answer names what is in the way."""
+def test_closing_says_that_the_rate_is_spent() -> None:
+    """Closing does not lift the budget; the reply names the limit."""
     spent = msgspec.structs.replace(
         budgeted(3, "100%", 2), disruptions=noted({}, 3600, NOW, 2), breaker=OPEN
     )
@@ -283,10 +287,8 @@ def test_closing_says_so_where_the_rate_lets_nothing_begin_yet() -> None:
     st.lists(st.integers(0, 20_000), max_size=60),
     st.sampled_from([60.0, 90.0, 3600.0, 7 * 86_400.0]),
 )
-def test_slots_count_at_least_what_was_begun_and_are_bounded(
-    seconds: list[int], window: float
-) -> None:
-    """Never fewer than truly lie in the window, none of it after a slot more, and few slots."""
+def test_slots_never_count_too_few_and_stay_bounded(seconds: list[int], window: float) -> None:
+    """Never fewer than started in the window, none older than a slot more, and few slots."""
     begun: dict[str, int] = {}
     moments = [NOW + timedelta(seconds=each) for each in sorted(seconds)]
     for number, moment in enumerate(moments):
@@ -305,15 +307,15 @@ def test_slots_count_at_least_what_was_begun_and_are_bounded(
     ("value", "desired", "allowed"),
     [("50%", 1, 3), ("50%", 3, 3), ("50%", 10, 5), (1, 100, 1), ("unlimited", 5, None)],
 )
-def test_a_percentage_lets_each_node_of_a_small_pool_be_repaired_once(
+def test_percentage_allows_each_node_of_a_small_pool_one_repair(
     value: int | str, desired: int, allowed: int | None
 ) -> None:
-    """At least three; a count is taken at its word."""
+    """A percentage allows at least three; a count is used as it is."""
     assert allowed == rate(value, desired)
 
 
-def test_the_ramp_does_not_count_what_people_or_the_cloud_asked_for() -> None:
-    """Nor what was begun before it."""
+def test_ramp_ignores_operator_and_notice_replacements() -> None:
+    """Nor does it count sagas that started before it."""
     state = Breaker(ramp=1, ramp_from=NOW)
     plain = OpenSaga(kind="replace", node="a", since=LATER)
     others = (

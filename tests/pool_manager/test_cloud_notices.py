@@ -1,4 +1,4 @@
-"""What the cloud's notices lead to: decided from records, and on a real server."""
+"""How the pool-manager reacts to cloud notices: decisions over records."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -36,12 +36,12 @@ SPEC = PoolSpec(
 
 
 def after(seconds: float) -> datetime:
-    """So long from now."""
+    """This long from now."""
     return NOW + timedelta(seconds=seconds)
 
 
 def notice(seconds: float | None, **changes: Any) -> CloudNotice:
-    """Spot, so long ahead."""
+    """A spot notice this long ahead."""
     deadline = None if seconds is None else after(seconds)
     return msgspec.structs.replace(CloudNotice(at=NOW, deadline=deadline, reason="spot"), **changes)
 
@@ -60,7 +60,7 @@ def snapshot(*found: NodeRecord, **changes: Any) -> PoolSnapshot:
 
 
 def gone(**changes: Any) -> NodeRecord:
-    """Silent, and the provider says that its instance is gone."""
+    """A silent node whose instance the provider reports gone."""
     return node(lost=True, lost_at=NOW, provider_state="gone", **changes)
 
 
@@ -81,10 +81,10 @@ def gone(**changes: Any) -> NodeRecord:
         (node(lost=True, lost_at=NOW), "terminate_first", "deadline"),
     ],
 )
-def test_how_a_node_leaves(found: NodeRecord, order: str, drain: str) -> None:
-    """Ahead of the cloud where there is time; without waiting where nothing is left to wait for.
+def test_saga_and_drain_for_each_notice(found: NodeRecord, order: str, drain: str) -> None:
+    """Replaced ahead of the notice if there is time; not drained if nothing is left to drain.
 
-    The drain's own time is the pool's: a notice may yet be withdrawn.
+    The drain timeout remains the pool's: a notice may be withdrawn.
     """
     opened = msgspec.structs.replace(
         OpenSaga(kind="replace", node="n1", since=NOW), **cloud_notices.departure(found, SPEC, NOW)
@@ -98,18 +98,18 @@ def test_how_a_node_leaves(found: NodeRecord, order: str, drain: str) -> None:
 @pytest.mark.parametrize(
     ("seconds", "urgent"), [(120, True), (905, True), (906, False), (86_400, False), (None, True)]
 )
-def test_a_notice_is_urgent_when_a_drain_and_a_launch_fill_the_time(
+def test_notice_is_urgent_when_drain_and_launch_fill_the_time(
     seconds: float | None, urgent: bool
 ) -> None:
-    """600 s of drain, 300 s of launch, 5 s for the rest; what comes at any moment is urgent."""
+    """600 s of drain, 300 s of launch, 5 s of margin; a notice without a time is urgent."""
     assert urgent == cloud_notices.urgent(node(notices={"a": notice(seconds)}), SPEC, NOW)
 
 
-def test_what_the_cloud_takes_passes_the_budget_and_counts() -> None:
-    """A budget of one lets three preempted nodes through; a sick one beside them must wait."""
+def test_preempted_nodes_bypass_the_budget_but_count_in_it() -> None:
+    """A budget of one lets three preempted nodes through; an unhealthy node beside them waits."""
     taken = [node(f"n{i}", notices={"a": notice(120)}) for i in range(3)]
-    sick = node("s", health="unhealthy", health_at=NOW)
-    found = plan(snapshot(sick, *taken, desired=4), NOW)
+    unhealthy = node("s", health="unhealthy", health_at=NOW)
+    found = plan(snapshot(unhealthy, *taken, desired=4), NOW)
 
     assert ["n0", "n1", "n2"] == sorted(each.node for each in found.start.values())
     assert {"a"} == {each.notice for each in found.start.values()}
@@ -118,8 +118,8 @@ def test_what_the_cloud_takes_passes_the_budget_and_counts() -> None:
     assert ("s",) == opened.waiting  # type: ignore[attr-defined]
 
 
-def test_a_notice_days_ahead_waits_for_the_budget_and_for_its_moment() -> None:
-    """It is acted on within the budget; what waits is looked at again when it turns urgent."""
+def test_notice_days_ahead_waits_for_the_budget() -> None:
+    """It is handled within the budget, and planned again for the moment it becomes urgent."""
     far = [node(f"n{i}", notices={"a": notice(86_400)}) for i in range(2)]
     found = plan(snapshot(*far), NOW)
 
@@ -127,8 +127,8 @@ def test_a_notice_days_ahead_waits_for_the_budget_and_for_its_moment() -> None:
     assert after(86_400 - 905) == found.wake_at
 
 
-def test_failed_launches_hold_back_a_second_try_only() -> None:
-    """The cloud leaves its gap anyway: one try is made; then the wait of failed launches holds."""
+def test_failed_launches_delay_only_the_second_replacement() -> None:
+    """The instance goes anyway: one replacement starts; then the launch backoff applies."""
     fresh = node(notices={"a": notice(120)})
     failing = {"failures": 2, "retry_at": after(60)}
     first = plan(snapshot(fresh, **failing), NOW)
@@ -138,8 +138,8 @@ def test_failed_launches_hold_back_a_second_try_only() -> None:
     assert {} == plan(snapshot(tried, **failing), NOW).start
 
 
-def test_a_wave_of_notices_is_no_incident() -> None:
-    """Though a policy calls each unhealthy: the cloud takes them, nothing is wrong with them."""
+def test_wave_of_notices_is_no_incident() -> None:
+    """Even if the policy calls each node unhealthy: the nodes have no common fault."""
     found = node(health="unhealthy", health_kind="preemption", notices={"a": notice(120)})
 
     assert "" == fault_signature(found)
@@ -155,10 +155,10 @@ def test_a_wave_of_notices_is_no_incident() -> None:
     ],
 )
 @pytest.mark.parametrize("seconds", [120, -1])
-def test_what_the_cloud_takes_is_not_remembered_as_bad_hardware(
+def test_preempted_hardware_is_not_denied(
     changes: dict[str, Any], action: str, seconds: float
 ) -> None:
-    """Unless it was broken beside the notice; the saga's action is what is looked at."""
+    """Unless it was unhealthy beside the notice; the saga's action decides."""
     found = node(
         notices={"a": notice(seconds)}, health_action="replace", health_fault="f1", **changes
     )
@@ -168,7 +168,7 @@ def test_what_the_cloud_takes_is_not_remembered_as_bad_hardware(
 
 
 def event(name: str, at: float, *, withdrawn: bool = False) -> ProviderNotice:
-    """An agent's word, so many seconds after noon."""
+    """A notice event this many seconds after noon."""
     return ProviderNotice(
         id=f"{name}-{at}",
         time=after(at),
@@ -181,7 +181,7 @@ def event(name: str, at: float, *, withdrawn: bool = False) -> ProviderNotice:
 
 
 @pytest.mark.parametrize(
-    ("told", "stands"),
+    ("events", "expected"),
     [
         ([event("a", 0)], "a"),
         ([event("a", 0), event("a", 5, withdrawn=True)], ""),
@@ -190,20 +190,20 @@ def event(name: str, at: float, *, withdrawn: bool = False) -> ProviderNotice:
         ([event("a", 0), event("b", 1), event("a", 5, withdrawn=True)], "b"),
     ],
 )
-def test_announcements_and_withdrawals_count_in_the_order_of_their_times(
-    told: list[ProviderNotice], stands: str
+def test_announcements_and_withdrawals_apply_in_time_order(
+    events: list[ProviderNotice], expected: str
 ) -> None:
-    """Whichever replica applies which first."""
+    """Whichever order the replicas apply them in."""
     record = node()
-    for each in told:
+    for each in events:
         record = cloud_notices.record_notice(record, each)
     found = cloud_notices.current_notice(record)
 
-    assert stands == (found[0] if found else "")
+    assert expected == (found[0] if found else "")
 
 
 def opened(**changes: Any) -> dict[str, OpenSaga]:
-    """A replacement of n1 under way."""
+    """An open replacement of n1."""
     saga = OpenSaga(kind="replace", node="n1", new_node="n9", since=NOW)
     return {"replace-n1-1": msgspec.structs.replace(saga, **changes)}
 
@@ -221,10 +221,10 @@ def opened(**changes: Any) -> dict[str, OpenSaga]:
         (node(notices={"a": notice(120, withdrawn=True), "b": notice(300)}), after(295)),
     ],
 )
-def test_a_drain_under_way_is_ended_when_there_is_nothing_to_wait_for(
+def test_drain_ends_early_when_nothing_is_left_to_drain(
     found: NodeRecord, at: datetime | None
 ) -> None:
-    """The instance is gone, or the cloud's deadline comes before the drain's."""
+    """The instance is gone, or the notice's time comes before the drain timeout."""
     hurries = cloud_notices.hurries(snapshot(found, open=opened()).record, [found])
 
     assert ([] if at is None else [at]) == [each.at for each in hurries]
@@ -259,10 +259,10 @@ def test_a_drain_under_way_is_ended_when_there_is_nothing_to_wait_for(
         ),
     ],
 )
-def test_a_withdrawn_notice_unwinds_what_it_alone_has_begun(
+def test_withdrawn_notice_unwinds_only_its_own_saga(
     found: NodeRecord, begun_by: dict[str, Any], unwound: bool
 ) -> None:
-    """Not what a person or a fault signature wants, nor what another notice still does."""
+    """Not one that an operator, a fault signature or another notice needs."""
     record = snapshot(found, open=opened(**begun_by)).record
 
     assert unwound == bool(cloud_notices.withdrawn(record, [found]))
@@ -279,10 +279,10 @@ def test_a_withdrawn_notice_unwinds_what_it_alone_has_begun(
         ({"cordoned": False}, False),
     ],
 )
-def test_a_node_left_cordoned_ahead_of_a_notice_returns_when_that_is_withdrawn(
+def test_node_cordoned_for_a_withdrawn_notice_is_uncordoned(
     changes: dict[str, Any], returned: bool
 ) -> None:
-    """Its replacement had failed; nothing else, and nobody, wants it out of service."""
+    """Its replacement had failed, and there is no other reason to keep it out of service."""
     let_be = {"notices": {"a": notice(120, withdrawn=True)}, "cordoned": True, "sole_notice": "a"}
     decided = plan(snapshot(node(**(let_be | changes))), NOW)
 
@@ -290,8 +290,8 @@ def test_a_node_left_cordoned_ahead_of_a_notice_returns_when_that_is_withdrawn(
 
 
 @pytest.mark.parametrize("kind", ["drain", "replace", "scale-down"])
-def test_what_is_begun_for_something_else_is_not_bound_by_a_notice(kind: SagaKind) -> None:
-    """It drains for its own time, and a withdrawal does not take it back."""
+def test_notice_does_not_change_a_saga_with_another_reason(kind: SagaKind) -> None:
+    """It keeps its drain timeout, and a withdrawal does not unwind it."""
     announced = node(notices={"a": notice(120)})
     record = snapshot(announced).record
     _, asked, _ = open_for("f", record, kind, NOW, announced)
@@ -301,8 +301,8 @@ def test_what_is_begun_for_something_else_is_not_bound_by_a_notice(kind: SagaKin
     assert (kind == "replace") == bool(own.notice) == bool(own.sole_notice)
 
 
-def test_a_replacement_that_failed_leaves_word_of_the_notice_it_was_ahead_of() -> None:
-    """So does the next try, on a node cordoned by then; a person's cordon is theirs."""
+def test_failed_replacement_records_the_notice_it_was_for() -> None:
+    """So does the next attempt, on the node cordoned by then; an operator's cordon stays theirs."""
     announced = node(notices={"a": notice(120)})
     first = cloud_notices.departure(announced, snapshot(announced).record.spec, NOW)
     left = msgspec.structs.replace(announced, cordoned=True, sole_notice="a")

@@ -1,4 +1,4 @@
-"""How long a node's work is waited for: the three modes, and how a wait is ended early."""
+"""How long a drain waits for work: the three modes, and how a wait ends early."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -34,8 +34,7 @@ from services.pool_manager.sagas.saga_steps import IMMEDIATE_SECONDS
 from services.pool_manager.service import build
 from services.saga.next_entry import Impossible, Waiting, next_entry, proceed
 from services.saga.saga_state import SagaState, fold
-from tests.pool_manager.fleet import ask, events, settings, settled
-from tests.pool_manager.test_people_and_sagas import under_way
+from tests.pool_manager.fleet import ask, events, settings, settled, under_way
 from tests.support.inprocess import Running, eventually
 from tests.support.peers import Peers
 
@@ -45,12 +44,12 @@ SAGA = "drain-n1-1"
 
 
 def after(seconds: float) -> datetime:
-    """So long after the drain began."""
+    """This long after the drain began."""
     return NOW + timedelta(seconds=seconds)
 
 
 def draining(**changes: Any) -> SagaState:
-    """A saga whose node is cordoned, so that its drain is next."""
+    """A saga whose node is cordoned and whose next step is the drain."""
     params = msgspec.structs.replace(
         SagaParams(pool="training", node="n1", drain_timeout_seconds=600), **changes
     )
@@ -60,8 +59,8 @@ def draining(**changes: Any) -> SagaState:
     return fold(state, StepSucceeded(id="b", step="cordon", **about), 3, {})
 
 
-def begun(state: SagaState) -> tuple[StepStarted, SagaState]:
-    """The order to drain, and the log with it."""
+def started_drain(state: SagaState) -> tuple[StepStarted, SagaState]:
+    """The drain's step request, and the log with it."""
     entry = next_entry(DRAIN, state, None, NOW)
     assert isinstance(entry, StepStarted)
     return entry, fold(state, entry, 4, {})
@@ -75,30 +74,30 @@ def begun(state: SagaState) -> tuple[StepStarted, SagaState]:
         ({"drain": "immediate"}, after(IMMEDIATE_SECONDS), None, False),
     ],
 )
-def test_a_mode_sets_how_long_the_work_is_waited_for(
+def test_drain_mode_sets_how_long_a_drain_waits(
     params: dict[str, Any], deadline: datetime | None, overdue: datetime | None, wait: bool
 ) -> None:
-    """Deadline ends, wait does not but tells, immediate gives the order."""
-    entry, _ = begun(draining(**params))
+    """`deadline` expires, `wait` only publishes that it is overdue, `immediate` does not wait."""
+    entry, _ = started_drain(draining(**params))
 
     assert (deadline, overdue, wait) == (entry.deadline, entry.overdue, entry.inputs["wait"])
 
 
-def test_a_wait_without_end_is_told_of_once_and_goes_on() -> None:
+def test_overdue_drain_is_logged_once_and_keeps_waiting() -> None:
     """Past drain_timeout one entry says so; a year later the saga still waits."""
-    _, state = begun(draining(drain="wait"))
+    _, state = started_drain(draining(drain="wait"))
     early = next_entry(DRAIN, state, None, after(599))
-    told = next_entry(DRAIN, state, None, after(601))
-    assert isinstance(told, StepOverdue)
-    later = next_entry(DRAIN, fold(state, told, 5, {}), None, after(31_536_000))
+    overdue = next_entry(DRAIN, state, None, after(601))
+    assert isinstance(overdue, StepOverdue)
+    later = next_entry(DRAIN, fold(state, overdue, 5, {}), None, after(31_536_000))
 
     assert isinstance(early, Waiting)
     assert Waiting("drain", None) == later
 
 
-def test_proceeding_ends_the_wait_and_only_a_drains() -> None:
-    """The step counts as expired and the saga goes on; a cordon cannot be passed over."""
-    _, state = begun(draining(drain="wait"))
+def test_proceed_ends_the_wait_of_a_drain_only() -> None:
+    """The step counts as expired and the saga continues; a cordon cannot be skipped."""
+    _, state = started_drain(draining(drain="wait"))
     entry = proceed(DRAIN, state, NOW, reason="enough", cause="request-5", asked=True)
     assert isinstance(entry, StepExpired)
     gone_on = fold(state, entry, 5, {})
@@ -140,10 +139,10 @@ SPEC = PoolSpec(
     ],
 )
 @pytest.mark.parametrize("verb", ["drain", "replace"])
-def test_a_request_says_how_long_this_once(
+def test_request_overrides_the_pools_drain_mode(
     verb: str, pool: Any, payload: dict[str, str], expected: tuple[str, float] | None
 ) -> None:
-    """What it does not say is as the pool says; what cannot be meant is refused with an example."""
+    """Omitted fields come from the pool; invalid values are refused with an example."""
     spec = msgspec.structs.replace(SPEC, drain=pool)
     node = NodeRecord(pool="training", node="n1", state="active", health="healthy")
     snapshot = PoolSnapshot(
@@ -165,8 +164,8 @@ def test_a_request_says_how_long_this_once(
     assert expected == (params.drain, params.drain_timeout_seconds)
 
 
-def test_a_pool_drains_as_it_is_configured() -> None:
-    """What the reconciler opens says nothing of its own."""
+def test_reconciler_leaves_the_drain_mode_to_the_pool() -> None:
+    """Sagas that the reconciler opens set no drain mode."""
     record = PoolRecord(name="t", spec=msgspec.structs.replace(SPEC, drain="wait"), desired=1)
     params = saga_params("f", record, OpenSaga(kind="replace", node="n1", since=NOW))
 
@@ -178,16 +177,16 @@ def test_a_pool_drains_as_it_is_configured() -> None:
 
 @pytest.fixture
 async def peers(bus: NatsBus) -> AsyncIterator[Peers]:
-    """Everybody else; the work never leaves by itself."""
+    """The other services; the work never ends by itself."""
     async with Peers(bus) as taking_part:
         taking_part.hold["drain"] = asyncio.Event()
         yield taking_part
 
 
-async def test_a_saga_that_waits_tells_people_and_goes_on_when_asked(
+async def test_overdue_drain_is_published_and_proceeds_on_request(
     server: EmbeddedServer, bus: NatsBus, peers: Peers
 ) -> None:
-    """Overdue is told once, with the way on; `proceed` ends the wait and stops the asking."""
+    """Overdue is published once with the command; `proceed` ends the wait and the step."""
     configured = settings(drain="wait", drain_timeout=Duration(0.2))
     async with Running(server.url, "pool-manager", build, configured):
         before = await eventually(settled(bus, 3))
@@ -211,10 +210,10 @@ async def test_a_saga_that_waits_tells_people_and_goes_on_when_asked(
     assert 1 == len(await events(bus, "saga-overdue"))
 
 
-async def test_there_is_nothing_to_proceed_with_where_nothing_drains(
+async def test_proceed_is_refused_when_no_drain_is_under_way(
     server: EmbeddedServer, bus: NatsBus, peers: Peers
 ) -> None:
-    """A saga at another step refuses, with the reason, and goes its way."""
+    """A saga at another step refuses with the reason, and continues."""
     peers.hold["cordon"] = asyncio.Event()
     async with Running(server.url, "pool-manager", build, settings()):
         before = await eventually(settled(bus, 3))

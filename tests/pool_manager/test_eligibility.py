@@ -1,4 +1,4 @@
-"""What keeps automation off a node: holds, freezes, a pool that only observes. Decisions alone."""
+"""What keeps automation off a node: holds, maintenance windows, observe mode."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -24,7 +24,7 @@ SERVICE = WindowSpec(name="sunday", kind="service", start="0 2 * * 0", duration=
 
 
 def pool(desired: int, **changes: object) -> PoolRecord:
-    """A pool that may repair all of its nodes at once, and takes nothing for one incident."""
+    """A pool that may repair all nodes at once, without incidents."""
     spec = msgspec.structs.replace(
         PoolSpec(
             provider="p",
@@ -47,8 +47,8 @@ def node(name: str, **changes: object) -> NodeRecord:
     return msgspec.structs.replace(plain, **changes)
 
 
-def sick(name: str, **changes: object) -> NodeRecord:
-    """An unhealthy one."""
+def unhealthy(name: str, **changes: object) -> NodeRecord:
+    """An unhealthy node."""
     return node(name, health="unhealthy", health_fault=f"fault-{name}", health_at=NOW, **changes)
 
 
@@ -61,8 +61,8 @@ LOST = {
 }
 
 
-def begun(record: PoolRecord, *nodes: NodeRecord, now: datetime = NOW) -> list[str]:
-    """What the reconciler begins."""
+def started_sagas(record: PoolRecord, *nodes: NodeRecord, now: datetime = NOW) -> list[str]:
+    """The sagas that the plan starts."""
     return sorted(
         plan(PoolSnapshot(fleet="f", record=record, nodes=Nodes(nodes), revision=7), now).start
     )
@@ -71,35 +71,37 @@ def begun(record: PoolRecord, *nodes: NodeRecord, now: datetime = NOW) -> list[s
 @pytest.mark.parametrize(
     ("record", "nodes", "expected"),
     [
-        (pool(1), (sick("a"),), ["replace-a-1"]),
-        (pool(1), (sick("a", **HELD),), []),
-        (pool(2), (sick("a", **HELD), sick("b")), ["replace-b-1"]),
-        # A surplus leaves a held node alone, and takes another.
+        (pool(1), (unhealthy("a"),), ["replace-a-1"]),
+        (pool(1), (unhealthy("a", **HELD),), []),
+        (pool(2), (unhealthy("a", **HELD), unhealthy("b")), ["replace-b-1"]),
+        # With one node too many, another node than the held one leaves.
         (pool(1), (node("a", **HELD), node("b")), ["scale-down-b-1"]),
         (pool(0), (node("a", **HELD),), []),
         (pool(1), (node("a", **HELD, **LOST),), []),
-        # A freeze: nothing that disturbs; on a silent node nothing is left to disturb.
-        (pool(1, windows=(FREEZE,)), (sick("a"),), []),
+        # A freeze forbids disruptions; a silent node has nothing left to disrupt.
+        (pool(1, windows=(FREEZE,)), (unhealthy("a"),), []),
         (pool(0, windows=(FREEZE,)), (node("a"),), []),
         (pool(1, windows=(FREEZE,)), (node("a", **LOST),), ["replace-a-1"]),
-        (pool(1, windows=(SERVICE,)), (sick("a"),), ["replace-a-1"]),
+        (pool(1, windows=(SERVICE,)), (unhealthy("a"),), ["replace-a-1"]),
     ],
 )
-def test_what_is_held_or_frozen_is_left_alone(
+def test_held_and_frozen_nodes_are_left_alone(
     record: PoolRecord, nodes: tuple[NodeRecord, ...], expected: list[str]
 ) -> None:
-    """Nothing automatic takes such a node out; everything else goes on."""
-    assert expected == begun(record, *nodes)
+    """No automatic saga takes such a node; everything else continues."""
+    assert expected == started_sagas(record, *nodes)
 
 
-def test_a_freeze_keeps_no_gap_open() -> None:
-    """What heals goes on in a freeze: a missing node is launched."""
-    assert 1 == len(begun(pool(1, windows=(FREEZE,))))
+def test_freeze_allows_launches() -> None:
+    """A missing node is launched during a freeze."""
+    assert 1 == len(started_sagas(pool(1, windows=(FREEZE,))))
 
 
-def test_a_hold_ends_by_itself() -> None:
-    """The plan is to look again when it ends; then the node is replaced."""
-    held = PoolSnapshot(fleet="f", record=pool(1), nodes=Nodes([sick("a", **HELD)]), revision=7)
+def test_node_is_replaced_when_its_hold_ends() -> None:
+    """The plan is due again when the hold ends; then the node is replaced."""
+    held = PoolSnapshot(
+        fleet="f", record=pool(1), nodes=Nodes([unhealthy("a", **HELD)]), revision=7
+    )
     early, late = plan(held, NOW), plan(held, LATER)
 
     assert (LATER, ()) == (early.wake_at, early.released)
@@ -107,10 +109,10 @@ def test_a_hold_ends_by_itself() -> None:
     assert tuple(held.nodes) == late.released
 
 
-def test_a_freeze_is_looked_at_again_when_it_ends() -> None:
-    """A sick node that a freeze keeps is replaced at its end."""
+def test_node_is_replaced_when_a_freeze_ends() -> None:
+    """The plan is due again when the freeze ends; then the unhealthy node is replaced."""
     frozen = PoolSnapshot(
-        fleet="f", record=pool(1, windows=(FREEZE,)), nodes=Nodes([sick("a")]), revision=7
+        fleet="f", record=pool(1, windows=(FREEZE,)), nodes=Nodes([unhealthy("a")]), revision=7
     )
     decided = plan(frozen, NOW)
 
@@ -119,7 +121,7 @@ def test_a_freeze_is_looked_at_again_when_it_ends() -> None:
 
 
 @pytest.mark.parametrize(
-    ("windows", "now", "told"),
+    ("windows", "now", "expected"),
     [
         ((), NOW, ""),
         ((SERVICE,), NOW, "it can wait for a service window, next at 05-10 02:00 UTC"),
@@ -127,52 +129,52 @@ def test_a_freeze_is_looked_at_again_when_it_ends() -> None:
         ((SERVICE, FREEZE), NOW, "the window launch-week keeps it as it is until 05-05 19:00 UTC"),
     ],
 )
-def test_what_can_wait_waits_for_a_service_window(
-    windows: tuple[WindowSpec, ...], now: datetime, told: str
+def test_deferrable_work_waits_for_a_service_window(
+    windows: tuple[WindowSpec, ...], now: datetime, expected: str
 ) -> None:
-    """Where the pool has one; where it has none, nothing is waited for."""
-    assert told == blocked_reason(node("a"), pool(1, windows=windows), now, can_wait=True)
+    """Only if the pool has such a window."""
+    assert expected == blocked_reason(node("a"), pool(1, windows=windows), now, can_wait=True)
 
 
 # --- mode: observe -------------------------------------------------------------------------------
 
 
-def look(record: PoolRecord, *nodes: NodeRecord) -> tuple[PoolRecord, list[WouldStart]]:
-    """One look at a pool that only observes: its record, and what is told; nothing may begin."""
+def observe_once(record: PoolRecord, *nodes: NodeRecord) -> tuple[PoolRecord, list[WouldStart]]:
+    """Plan once in observe mode, where no saga may start; returns record and events."""
     decided = plan(PoolSnapshot(fleet="f", record=record, nodes=Nodes(nodes), revision=7), NOW)
     assert {} == decided.start
     return decided.record, [each for each in decided.events if isinstance(each, WouldStart)]
 
 
-def test_a_pool_that_observes_tells_each_decision_once() -> None:
-    """A replacement and two launches are told; looked at again, nothing is new."""
-    first, told = look(pool(4, mode="observe"), sick("a"), node("b"))
-    again, more = look(first, sick("a"), node("b"))
+def test_observe_mode_publishes_each_decision_once() -> None:
+    """One replacement and two launches are published; the next plan adds nothing."""
+    first, events = observe_once(pool(4, mode="observe"), unhealthy("a"), node("b"))
+    again, more = observe_once(first, unhealthy("a"), node("b"))
 
     assert [("replace", "a", 0), ("scale-up", "", 2)] == [
-        (each.kind, each.node, each.nodes) for each in told
+        (each.kind, each.node, each.nodes) for each in events
     ]
     assert ({}, 10) == (first.open, first.serial)
     assert ["replace a", "scale-up"] == list(first.observed_actions)
     assert (first, []) == (again, more)
 
 
-def test_a_new_cause_is_told_anew_and_what_is_over_is_forgotten() -> None:
-    """Another fault of the same node is another decision; a node that is well again is none."""
-    first, _ = look(pool(1, mode="observe"), sick("a"))
-    second, told = look(first, sick("a", health_kind="xid", health_code=79))
-    third, nothing = look(second, node("a"))
+def test_observe_mode_publishes_again_for_a_new_cause() -> None:
+    """Another fault of a node is another decision; a recovered node's decision is forgotten."""
+    first, _ = observe_once(pool(1, mode="observe"), unhealthy("a"))
+    second, events = observe_once(first, unhealthy("a", health_kind="xid", health_code=79))
+    third, nothing = observe_once(second, node("a"))
 
-    assert ["a"] == [each.node for each in told]
+    assert ["a"] == [each.node for each in events]
     assert ({}, []) == (third.observed_actions, nothing)
 
 
-def test_a_pool_that_acts_again_does_what_it_would_have_done() -> None:
-    """Set to act, the same look begins the replacement, and nothing of the observing is left."""
-    first, _ = look(pool(1, mode="observe"), sick("a"))
+def test_pool_leaving_observe_mode_starts_the_pending_repair() -> None:
+    """In active mode the same plan starts the replacement, and the observed decisions are gone."""
+    first, _ = observe_once(pool(1, mode="observe"), unhealthy("a"))
     acting = msgspec.structs.replace(first, spec=msgspec.structs.replace(first.spec, mode="act"))
     decided = plan(
-        PoolSnapshot(fleet="f", record=acting, nodes=Nodes([sick("a")]), revision=8), NOW
+        PoolSnapshot(fleet="f", record=acting, nodes=Nodes([unhealthy("a")]), revision=8), NOW
     )
 
     assert (["replace-a-1"], {}) == (list(decided.start), decided.record.observed_actions)
@@ -185,10 +187,10 @@ def test_a_pool_that_acts_again_does_what_it_would_have_done() -> None:
     mode=st.sampled_from(["act", "observe"]),
     frozen=st.booleans(),
 )
-def test_nothing_that_is_kept_is_ever_begun(
+def test_no_saga_starts_on_an_ineligible_node(
     *, desired: int, health: list[str], held: set[int], mode: str, frozen: bool
 ) -> None:
-    """No held node is taken out, none at all in a freeze; a pool that observes begins nothing."""
+    """No held node, no node during a freeze, and nothing at all in observe mode."""
     nodes = [
         node(f"n{i}", health=each, **(HELD if i in held else {})) for i, each in enumerate(health)
     ]
@@ -203,7 +205,7 @@ def test_nothing_that_is_kept_is_ever_begun(
         assert {} == decided.record.open
 
 
-# --- people --------------------------------------------------------------------------------------
+# --- operators -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -220,10 +222,10 @@ def test_nothing_that_is_kept_is_ever_begun(
         ("uncordon", "observe", False, "observing"),
     ],
 )
-def test_people_are_refused_what_a_hold_or_the_mode_forbids(
+def test_operator_requests_are_refused_by_holds_and_observe_mode(
     verb: str, mode: str, held: bool, expected: str
 ) -> None:
-    """A hold protects from colleagues too; a pool that observes touches nothing."""
+    """A hold protects from other operators too; a pool in observe mode performs nothing."""
     about = node("a", **(HELD if held else {}))
     found = refusal(verb, about, pool(1, mode=mode), NOW)
 

@@ -1,7 +1,7 @@
-"""Facts of decisions about a pool are told once each, whoever interrupts whom, and whoever dies.
+"""The outbox publishes each event of a pool decision once, whatever interrupts a replica.
 
-Replicas of the reconciler on the bus in memory; between any two things that one of them stores
-another replica decides, somebody else writes, or it dies.
+Reconciler replicas on the in-memory bus; between any two writes of one replica another replica
+decides or writes, or the replica dies.
 """
 
 import asyncio
@@ -34,33 +34,33 @@ from services.primitives.clock import SystemClock
 from services.primitives.errors import BusError, Unavailable
 from services.saga.coordinator import Coordinator
 
-SIZE, SICK = 8, 6
+SIZE, UNHEALTHY = 8, 6
 SPEC = PoolSpec(provider="test", instance_type="t", min_nodes=SIZE, max_nodes=SIZE)
 CLOCK = SystemClock()
 STORED = 12
-"""More than one look stores here."""
+"""More writes than one pass of the reconciler makes."""
 
-Blow = Callable[[], Coroutine[Any, Any, None]]
+Interruption = Callable[[], Coroutine[Any, Any, None]]
 
 
-class Struck(PerfectLink):
-    """A connection on which something happens right before, or after, the n-th thing stored."""
+class InterruptedLink(PerfectLink):
+    """A connection that calls a function right before or after the n-th write."""
 
     def __init__(self) -> None:
-        """Nothing happens yet."""
+        """Interrupt nothing yet."""
         self.at = 0
-        self.before: Blow | None = None
-        self.after: Blow | None = None
+        self.before: Interruption | None = None
+        self.after: Interruption | None = None
 
     async def there(self, call: str, about: str) -> None:
-        """Strike before it is stored."""
+        """Interrupt before the write."""
         await super().there(call, about)
         self.at -= call == "store"
         if call == "store" and self.at == 0 and self.before is not None:
             await self.before()
 
     async def back(self, call: str, about: str) -> None:
-        """Strike after it is stored, before anybody knows."""
+        """Interrupt after the write, before its reply."""
         del about
         if call == "store" and self.at == 0 and self.after is not None:
             await self.after()
@@ -70,69 +70,71 @@ class Replica:
     """One replica's reconciler."""
 
     def __init__(self, server: MemoryServer, link: PerfectLink, budget: FleetBudgetSpec) -> None:
-        """Not looking yet."""
+        """Create its store and reconciler."""
         self.bus = MemoryBus(server, link)
         self.store = Store(self.bus, budget)
-        coordinator = Coordinator(self.bus, CLOCK, DEFINITIONS, _nobody, _nothing, "pool-manager")
+        coordinator = Coordinator(
+            self.bus, CLOCK, DEFINITIONS, _no_waiter, _no_effect, "pool-manager"
+        )
         self.reconciler = Reconciler(
             self.bus, CLOCK, self.store, lambda: coordinator, lambda _: REPLACE
         )
 
 
-async def _nobody(_: Any) -> None:
-    """No saga waits for a node here."""
+async def _no_waiter(_: Any) -> None:
+    """Stand-in: no saga waits for a node."""
 
 
-async def _nothing(*_: Any) -> None:
-    """No saga is under way here."""
+async def _no_effect(*_: Any) -> None:
+    """Stand-in: no saga has effects."""
 
 
 @asynccontextmanager
 async def replica(
     server: MemoryServer, link: PerfectLink, budget: FleetBudgetSpec | None = None
 ) -> AsyncIterator[Replica]:
-    """A replica that sees the nodes."""
-    made = Replica(server, link, budget or FleetBudgetSpec())
-    view = asyncio.create_task(made.store.nodes.run())
-    yield made
+    """A replica that mirrors the nodes."""
+    created = Replica(server, link, budget or FleetBudgetSpec())
+    view = asyncio.create_task(created.store.nodes.run())
+    yield created
     view.cancel()
     await asyncio.gather(view, return_exceptions=True)
 
 
 class Fleet:
-    """A pool of which most fall ill of one thing, get well, and fall ill of it again."""
+    """A pool most of whose nodes get the same fault, recover, and get it again."""
 
     def __init__(self, server: MemoryServer) -> None:
-        """On a server of its own."""
+        """Connect to the server."""
         self.server = server
         self.bus = MemoryBus(server, PerfectLink())
 
-    async def made(self) -> None:
-        """Record the pool, with all nodes well."""
+    async def create(self) -> None:
+        """Record the pool, with all nodes healthy."""
         await set_up(self.bus, CLOCK, replicas=1)
         record = PoolRecord(name="training", spec=SPEC, desired=SIZE, serial=SIZE)
         await self.bus.create(POOLS, pool_key("training"), encode(record))
-        await self.judged(sick=0)
+        await self.judge(unhealthy=0)
 
-    async def judged(self, *, sick: int) -> None:
-        """Judge every node."""
+    async def judge(self, *, unhealthy: int) -> None:
+        """Write each node's health."""
         now = datetime.now(UTC)
         for number in range(SIZE):
-            ill = number < sick
+            is_unhealthy = number < unhealthy
             node = NodeRecord(
                 pool="training",
                 node=f"n{number}",
                 state="active",
-                health="unhealthy" if ill else "healthy",
+                health="unhealthy" if is_unhealthy else "healthy",
                 health_at=now,
-                health_kind="xid" if ill else "",
-                health_code=79 if ill else 0,
-                health_action="replace" if ill else "none",
+                health_kind="xid" if is_unhealthy else "",
+                health_code=79 if is_unhealthy else 0,
+                health_action="replace" if is_unhealthy else "none",
                 admitted_at=now,
             )
             await self.bus.put(NODES, node_key("training", node.node), encode(node))
 
-    async def touched(self) -> None:
+    async def change_record(self) -> None:
         """Another replica writes the pool's record, as at the end of a saga."""
         entry = await self.bus.get(POOLS, pool_key("training"))
         assert entry is not None
@@ -141,104 +143,106 @@ class Fleet:
         value = msgspec.json.encode(record)
         await self.bus.update(POOLS, pool_key("training"), value, entry.revision)
 
-    async def looked_at(self) -> None:
-        """Another replica decides."""
+    async def reconcile_elsewhere(self) -> None:
+        """Another replica reconciles."""
         async with replica(self.server, PerfectLink()) as other:
             await other.reconciler.reconcile("training")
 
     async def facts(self) -> list[PoolEvent]:
-        """What was told, in order."""
+        """The stored pool events, in order."""
         found = await self.bus.read(EVENTS.name, subjects.pool_events_of("training"))
         events = [pool_codec.decode(each.data) for each in found]
         return [each for each in events if isinstance(each, PoolEvent)]
 
 
-async def dies() -> None:
+async def die() -> None:
     """The process ends here."""
     raise Unavailable("killed")
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("what", ["dies", "touched", "looked_at", "well_again"])
-async def test_each_thing_is_told_once_whatever_comes_between(when: str, what: str) -> None:
-    """Opened and closed, twice over, each under an id of its own; wherever it strikes."""
+@pytest.mark.parametrize("what", ["die", "change_record", "reconcile_elsewhere", "recover_nodes"])
+async def test_each_event_is_published_once_despite_interruptions(when: str, what: str) -> None:
+    """Opened and closed, twice, each with its own ID, wherever the interruption is."""
     for at in range(1, STORED):
         fleet = Fleet(MemoryServer(CLOCK))
-        await fleet.made()
-        blows: dict[str, Blow] = {
-            "dies": dies,
-            "touched": fleet.touched,
-            "looked_at": fleet.looked_at,
-            "well_again": lambda fleet=fleet: _well_again(fleet),
+        await fleet.create()
+        interruptions: dict[str, Interruption] = {
+            "die": die,
+            "change_record": fleet.change_record,
+            "reconcile_elsewhere": fleet.reconcile_elsewhere,
+            "recover_nodes": lambda fleet=fleet: recover_nodes(fleet),
         }
-        link = Struck()
-        setattr(link, when, blows[what])
-        async with replica(fleet.server, link) as struck:
-            for sick in (SICK, 0, SICK, 0):
-                await fleet.judged(sick=sick)
+        link = InterruptedLink()
+        setattr(link, when, interruptions[what])
+        async with replica(fleet.server, link) as interrupted:
+            for count in (UNHEALTHY, 0, UNHEALTHY, 0):
+                await fleet.judge(unhealthy=count)
                 link.at = at
                 try:
-                    await struck.reconciler.reconcile("training")
+                    await interrupted.reconciler.reconcile("training")
                 except BusError:
-                    assert what == "dies"
-                await fleet.looked_at()
-        told = await fleet.facts()
-        assert len(told) == len({each.id for each in told})
-        assert _alternates(told), (at, told)
-        if what != "well_again":
+                    assert what == "die"
+                await fleet.reconcile_elsewhere()
+        published = await fleet.facts()
+        assert len(published) == len({each.id for each in published})
+        assert _alternates(published), (at, published)
+        if what != "recover_nodes":
             assert {
                 ("BreakerOpened", ""): 2,
                 ("Incident", "opened"): 2,
                 ("Incident", "closed"): 2,
                 ("BreakerClosed", ""): 2,
-            } == Counter((type(each).__name__, getattr(each, "status", "")) for each in told)
+            } == Counter((type(each).__name__, getattr(each, "status", "")) for each in published)
 
 
-async def _well_again(fleet: Fleet) -> None:
-    """What was to be told is not so any more: another replica sees that first."""
-    await fleet.judged(sick=0)
-    await fleet.looked_at()
-    await fleet.touched()
+async def recover_nodes(fleet: Fleet) -> None:
+    """The pending event is outdated: another replica sees the recovered nodes first."""
+    await fleet.judge(unhealthy=0)
+    await fleet.reconcile_elsewhere()
+    await fleet.change_record()
 
 
-def _alternates(told: list[PoolEvent]) -> bool:
-    """Whether whatever is opened is closed before it is opened again."""
-    breaker = [isinstance(each, BreakerClosed) for each in told if "breaker" in each.id]
-    incident = [getattr(each, "status", "") == "closed" for each in told if "incident" in each.id]
+def _alternates(published: list[PoolEvent]) -> bool:
+    """Whether everything opened is closed before it is opened again."""
+    breaker = [isinstance(each, BreakerClosed) for each in published if "breaker" in each.id]
+    incident = [
+        getattr(each, "status", "") == "closed" for each in published if "incident" in each.id
+    ]
     return all(line == [n % 2 == 1 for n in range(len(line))] for line in (breaker, incident))
 
 
-async def test_what_is_told_is_taken_off_the_record_by_itself() -> None:
-    """At once where nobody is about to write it, and then it is not told again."""
+async def test_published_events_are_removed_from_the_record() -> None:
+    """In a write of its own when no other follows, and then they are not published again."""
     fleet = Fleet(MemoryServer(CLOCK))
-    await fleet.made()
-    async with replica(fleet.server, PerfectLink()) as told:
-        await fleet.judged(sick=SICK)
-        await told.reconciler.reconcile("training")
-        found = await told.store.pool("training")
+    await fleet.create()
+    async with replica(fleet.server, PerfectLink()) as deciding:
+        await fleet.judge(unhealthy=UNHEALTHY)
+        await deciding.reconciler.reconcile("training")
+        found = await deciding.store.pool("training")
 
     assert found is not None
     assert () == found[0].pending_events
     assert {"BreakerOpened", "Incident"} == {type(each).__name__ for each in await fleet.facts()}
 
 
-async def test_what_is_told_goes_with_the_next_write_where_one_follows() -> None:
-    """No write is spent on it while others wait to decide."""
+async def test_published_events_are_removed_with_the_next_write() -> None:
+    """No write is spent on the removal while another decision is waiting."""
     fleet = Fleet(MemoryServer(CLOCK))
-    await fleet.made()
-    link = Struck()
-    async with replica(fleet.server, link) as told:
+    await fleet.create()
+    link = InterruptedLink()
+    async with replica(fleet.server, link) as deciding:
         waiting: list[asyncio.Task[None]] = []
 
         async def others_ask() -> None:
-            waiting.append(asyncio.create_task(told.reconciler.reconcile("training")))
+            waiting.append(asyncio.create_task(deciding.reconciler.reconcile("training")))
 
         link.before, link.at = others_ask, 1
-        await fleet.judged(sick=SICK)
+        await fleet.judge(unhealthy=UNHEALTHY)
         before = await fleet.bus.last_sequence("KV_POOLS")
-        await told.reconciler.reconcile("training")
+        await deciding.reconciler.reconcile("training")
         await asyncio.gather(*waiting)
-        found = await told.store.pool("training")
+        found = await deciding.store.pool("training")
 
     assert found is not None
     assert () == found[0].pending_events
@@ -247,18 +251,18 @@ async def test_what_is_told_goes_with_the_next_write_where_one_follows() -> None
     assert len({each.id for each in await fleet.facts()}) == len(await fleet.facts())
 
 
-async def test_what_others_leave_in_the_record_is_told() -> None:
-    """As of a change of size by an autoscaler, whose replica dies right after it."""
+async def test_events_left_in_the_record_are_published() -> None:
+    """For example a size change by the autoscaler, whose replica dies right after its write."""
     fleet = Fleet(MemoryServer(CLOCK))
-    await fleet.made()
+    await fleet.create()
     event = Scaled(id="s", time=datetime.now(UTC), pool="training", previous=7, nodes=8)
     record = PoolRecord(name="training", spec=SPEC, desired=SIZE, serial=SIZE)
     await fleet.bus.put(
         POOLS, pool_key("training"), encode(event_outbox.pending_events(record, [event]))
     )
 
-    await fleet.looked_at()
-    await fleet.looked_at()
+    await fleet.reconcile_elsewhere()
+    await fleet.reconcile_elsewhere()
 
     assert [event] == await fleet.facts()
     entry = await fleet.bus.get(POOLS, pool_key("training"))

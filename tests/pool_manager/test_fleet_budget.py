@@ -1,4 +1,4 @@
-"""The fleet's budget over any interleaving: replicas that read, write, lose and die in between.
+"""The fleet budget under any interleaving of replicas that read, write, lose races and die.
 
 The bus is a few values here and the shell's decision a generator that yields between its reads and
 writes (`Reconciler._decide_once`); what is decided and claimed is the pool-manager's own code.
@@ -58,7 +58,7 @@ SPEC = PoolSpec(
 
 @dataclass
 class Bus:
-    """What stands on the server, with revisions, and what truly was begun when."""
+    """What the server stores, with revisions, and which disruptions started when."""
 
     pools: dict[str, tuple[PoolRecord, int]] = field(
         default_factory=lambda: {
@@ -77,7 +77,7 @@ class Bus:
     codes: int = 0
 
     def save(self, record: PoolRecord, revision: int) -> bool:
-        """Compare and set; what it begins is noted, with the moment."""
+        """Compare and set; records the sagas that it starts, with the time."""
         old, now = self.pools[record.name]
         if now != revision:
             return False
@@ -91,7 +91,7 @@ class Bus:
         return True
 
     def make_unhealthy(self, pool: str, number: int) -> None:
-        """A node falls ill of something that no other has."""
+        """A node gets a fault signature that no other has."""
         names = sorted(self.nodes[pool])
         if names:
             name = names[number % len(names)]
@@ -106,16 +106,16 @@ class Bus:
             )
 
     def heal(self, pool: str, number: int) -> None:
-        """A node is judged healthy again, which its pool's record does not tell."""
+        """A node recovers, which its pool's record does not show."""
         names = sorted(self.nodes[pool])
         if names:
             name = names[number % len(names)]
             self.nodes[pool][name] = healthy(pool, name)
 
     def end(self, pool: str, number: int, *, failed: bool) -> None:
-        """A saga ends; the node that it was about is gone, and the new one there or not.
+        """A saga ends; its node is gone, and the new one has arrived or not.
 
-        A reset that is done cures its node; one that fails leaves it sick.
+        A successful reset makes its node healthy; a failed one leaves it unhealthy.
         """
         record, revision = self.pools[pool]
         if not record.open:
@@ -131,7 +131,7 @@ class Bus:
         self.pools[pool] = (left, revision + 1)
 
     def ask(self, pool: str, number: int, *, shut: bool) -> None:
-        """A person opens or closes the breaker."""
+        """An operator opens or closes the breaker."""
         record, revision = self.pools[pool]
         snapshot = PoolSnapshot(fleet="f", record=record, nodes=Nodes(self.nodes[pool].values()))
         asked = BreakerRequest(reason="r")
@@ -146,7 +146,7 @@ def healthy(pool: str, name: str) -> NodeRecord:
 
 
 def decision(bus: Bus, pool: str) -> Iterator[None]:
-    """One replica's decision, pausing wherever another may come between."""
+    """One replica's decision; it yields wherever another replica may interleave."""
     claims, claims_revision = bus.claims
     yield
     record, revision = bus.pools[pool]
@@ -177,8 +177,8 @@ def decision(bus: Bus, pool: str) -> Iterator[None]:
         bus.save(decided.record, revision)
 
 
-def holds(bus: Bus) -> None:
-    """What must be so at every moment."""
+def check_invariants(bus: Bus) -> None:
+    """Check what must hold at every moment."""
     out = dict.fromkeys(POOLS, 0)
     for name, (record, _) in bus.pools.items():
         out[name] = unavailable(record, Nodes(bus.nodes[name].values()))
@@ -214,13 +214,13 @@ ACTIONS = st.one_of(
 
 @settings(max_examples=100)
 @given(st.lists(ACTIONS, max_size=120))
-def test_no_interleaving_spends_more_than_the_budget_and_nothing_is_claimed_for_ever(  # noqa: C901
+def test_no_interleaving_exceeds_the_budget_or_leaks_claims(  # noqa: C901
     actions: list[tuple[str, int]],
 ) -> None:
-    """Two pools, two replicas each, faults, ends, people and deaths: level and rate hold always.
+    """Two pools, two replicas each, faults, requests and crashes: level and rate always hold.
 
-    When the faults stop, every sick node is repaired in the end, the pools have their size, and
-    the claims say that nothing is out of service.
+    When the faults stop, every unhealthy node is repaired, the pools reach their size, and the
+    claims say that nothing is out of service.
     """
     bus = Bus()
     for number in range(6):
@@ -248,12 +248,12 @@ def test_no_interleaving_spends_more_than_the_budget_and_nothing_is_claimed_for_
                 bus.now += timedelta(seconds=number)
             case _:
                 bus.ask(pool, moment, shut=what == "close")
-        holds(bus)
+        check_invariants(bus)
     settle(bus)
 
 
 def settle(bus: Bus) -> None:
-    """The faults have stopped and nobody dies any more."""
+    """Run to the end without further faults or crashes."""
     for number, pool in enumerate(POOLS):
         bus.ask(pool, 1000 + number, shut=True)
     for _ in range(60):
@@ -261,7 +261,7 @@ def settle(bus: Bus) -> None:
             for _ in range(3):
                 for _ in decision(bus, pool):
                     pass
-            holds(bus)
+            check_invariants(bus)
             while bus.pools[pool][0].open:
                 bus.end(pool, 0, failed=False)
         bus.now += timedelta(seconds=31)
@@ -272,8 +272,8 @@ def settle(bus: Bus) -> None:
         assert 0 == bus.claims[0].claims[pool].unavailable
 
 
-def test_who_claimed_and_was_slow_can_write_no_more_once_others_have_what_it_claimed() -> None:
-    """Claimed for two nodes that are well by the time the pool's record is to be written."""
+def test_slow_replica_cannot_write_after_its_claim_was_reused() -> None:
+    """Claimed for two nodes that have recovered by the time the pool's record is written."""
     bus = Bus()
     bus.make_unhealthy("a", 0)
     bus.make_unhealthy("a", 1)
@@ -290,12 +290,12 @@ def test_who_claimed_and_was_slow_can_write_no_more_once_others_have_what_it_cla
             pass
     assert 0 == bus.claims[0].claims["a"].unavailable
     assert [] == list(slow)
-    holds(bus)
+    check_invariants(bus)
     assert [1, 0] == [len(bus.pools[pool][0].open) for pool in ("b", "a")]
 
 
-def test_a_claim_that_somebody_may_still_act_on_only_grows() -> None:
-    """Of the same revision the greater counts; of a newer one what is so."""
+def test_claim_for_the_same_revision_only_grows() -> None:
+    """For the same revision the greater claim counts; for a newer one the current state."""
     old = BudgetClaim(desired=4, unavailable=2, disruptions={"0": 2}, revision=7)
     less = BudgetClaim(desired=4, unavailable=1, disruptions={"0": 1, "1": 1}, revision=7)
     newer = msgspec.structs.replace(less, revision=8)

@@ -1,4 +1,4 @@
-"""Holds and observing pools on a real server with scripted peers."""
+"""Holds and observe mode on a real server with scripted peers."""
 
 import msgspec
 import pytest
@@ -17,15 +17,15 @@ __all__ = ["peers"]
 
 
 async def facts(bus: NatsBus, fact: str) -> list[NodeHeld | Released]:
-    """Every stored node event of one kind."""
+    """Every stored node event of one type."""
     found = await bus.read("EVENTS", subjects.node_event_wildcard(fact))
     return [node_codec.decode(each.data) for each in found]  # type: ignore[misc]
 
 
-async def test_a_held_node_is_not_replaced_until_it_is_released(
+async def test_held_node_is_replaced_after_its_release(
     server: EmbeddedServer, bus: NatsBus, peers: Peers
 ) -> None:
-    """The hold is told and shown; the sick node stays; released, it is replaced."""
+    """The hold is published and shown; the unhealthy node stays until it is released."""
     async with Running(server.url, "pool-manager", build, settings()):
         [name, *_] = await eventually(settled(bus, 3))
         await ask(bus, "hold", node=name, reason="bisecting", **{"for": "2h"})
@@ -46,10 +46,10 @@ async def test_a_held_node_is_not_replaced_until_it_is_released(
     assert ("bisecting", "test", "test") == (held.reason, held.by, released.by)
 
 
-async def test_a_hold_that_is_over_is_told_and_the_node_is_replaced(
+async def test_expired_hold_is_published_and_the_node_replaced(
     server: EmbeddedServer, bus: NatsBus, peers: Peers
 ) -> None:
-    """A second is enough: a timer ends the hold, and the repair that waited begins."""
+    """A timer ends the hold of one second, and the waiting repair starts."""
     async with Running(server.url, "pool-manager", build, settings()):
         [name, *_] = await eventually(settled(bus, 3))
         await ask(bus, "hold", node=name, reason="a second", **{"for": "1s"})
@@ -69,14 +69,14 @@ async def test_a_hold_that_is_over_is_told_and_the_node_is_replaced(
         ({"for": "2h", "reason": " "}, "invalid-request"),
         ({"for": "0s", "reason": "x"}, "invalid-request"),
         ({"for": "169h", "reason": "x"}, "invalid-request"),
-        ({"for": "2h", "reason": "x", "node": "nobody"}, "unknown-node"),
+        ({"for": "2h", "reason": "x", "node": "unknown"}, "unknown-node"),
     ],
 )
 @pytest.mark.usefixtures("peers")
-async def test_a_hold_without_reason_or_end_is_refused(
+async def test_hold_without_reason_or_end_is_refused(
     server: EmbeddedServer, bus: NatsBus, payload: dict[str, str], refusal: str
 ) -> None:
-    """Every refusal says what would be accepted; the node is not held."""
+    """Every refusal says what is valid; the node is not held."""
     async with Running(server.url, "pool-manager", build, settings(min_nodes=1)):
         [name] = await eventually(settled(bus, 1))
         await ask(bus, "hold", **{"node": name, **payload})
@@ -86,17 +86,17 @@ async def test_a_hold_without_reason_or_end_is_refused(
     assert (refusal, "") == (refused["refusal"], view.held_until)
 
 
-async def test_a_fleet_that_observes_touches_nothing(
+async def test_observe_mode_performs_nothing(
     server: EmbeddedServer, bus: NatsBus, peers: Peers
 ) -> None:
-    """Taken over by observe, a sick node is told of once, shown, and left; a person is refused."""
+    """An unhealthy node is published once, shown, and left alone; operators are refused."""
     async with Running(server.url, "pool-manager", build, settings()):
         [name, *_] = await eventually(settled(bus, 3))
     peers.calls.clear()
     observing = msgspec.structs.replace(settings(), mode="observe")
     async with Running(server.url, "pool-manager", build, observing):
         await peers.make_unhealthy("training", name)
-        [told] = await eventually(lambda: events(bus, "would-start"))
+        [would_start] = await eventually(lambda: events(bus, "would-start"))
         await ask(bus, "cordon", node=name)
         [refused] = await eventually(lambda: events(bus, "request-refused"))
         await ask(bus, "hold", node=name, reason="the pool is looked at again", **{"for": "1h"})
@@ -104,8 +104,8 @@ async def test_a_fleet_that_observes_touches_nothing(
         [pool] = await pools(bus)
         again = await events(bus, "would-start")
 
-    assert ("replace", name) == (told["kind"], told["node"])
-    assert [told] == again
+    assert ("replace", name) == (would_start["kind"], would_start["node"])
+    assert [would_start] == again
     assert "observing" == refused["refusal"]
     assert ("observe", ()) == (pool.mode, pool.observed_actions)
     assert [] == peers.calls

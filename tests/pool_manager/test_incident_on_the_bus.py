@@ -1,4 +1,4 @@
-"""One XID on many nodes of a pool, on a real server: told as one, and held back as one."""
+"""One XID on many nodes of a pool, on a real server: one incident, held back as one."""
 
 import asyncio
 from collections import Counter
@@ -25,7 +25,7 @@ from tests.support.inprocess import Running, eventually
 from tests.support.peers import Peers
 
 SIZE = 8
-SICK = 6
+UNHEALTHY = 6
 HOLD_SECONDS = 3
 SETTINGS = Settings(
     providers={"test": PluginSettings(type="fake")},
@@ -43,19 +43,19 @@ SETTINGS = Settings(
 )
 
 
-async def told(bus: NatsBus, fact: str) -> list[dict[str, Any]]:
-    """Every stored pool event of one kind."""
+async def pool_events(bus: NatsBus, fact: str) -> list[dict[str, Any]]:
+    """Every stored pool event of one type."""
     stored = await bus.read("EVENTS", subjects.pool_event_wildcard(fact))
     return [msgspec.json.decode(each.data) for each in stored]
 
 
-async def test_one_xid_on_most_of_a_pool_is_held_back_then_tried_on_one_node(
+async def test_wave_is_held_back_then_probed_with_one_node(
     server: EmbeddedServer, bus: NatsBus
 ) -> None:
-    """Though the budget would let all go at once; the breaker names the incident meanwhile.
+    """The budget would allow all at once; meanwhile the breaker names the incident.
 
-    At most four may have begun before the fifth made it one. When the hold has passed one is
-    tried, and only when that is done the others follow.
+    At most four may have started before the fifth made it an incident. After the hold one probe
+    starts, and the others only when it is done.
     """
     async with Peers(bus) as peers, Running(server.url, "pool-manager", build, SETTINGS):
         peers.hold["drain"] = asyncio.Event()
@@ -65,7 +65,7 @@ async def test_one_xid_on_most_of_a_pool_is_held_back_then_tried_on_one_node(
             return len(found) == SIZE
 
         await eventually(admitted)
-        names = sorted(peers.instances)[:SICK]
+        names = sorted(peers.instances)[:UNHEALTHY]
         peers.calls.clear()
         await asyncio.gather(
             *(
@@ -86,18 +86,18 @@ async def test_one_xid_on_most_of_a_pool_is_held_back_then_tried_on_one_node(
                 for name in names
             )
         )
-        [incident] = await eventually(lambda: told(bus, "incident"))
-        [breaker] = await eventually(lambda: told(bus, "breaker-opened"))
+        [incident] = await eventually(lambda: pool_events(bus, "incident"))
+        [breaker] = await eventually(lambda: pool_events(bus, "breaker-opened"))
         begun = set(peers.count("cordon"))
         peers.hold["drain"].set()
-        [half] = await eventually(lambda: told(bus, "breaker-half-opened"))
+        [half] = await eventually(lambda: pool_events(bus, "breaker-half-opened"))
 
         async def all_replaced() -> bool:
-            return len(await told(bus, "node-replaced")) == SICK
+            return len(await pool_events(bus, "node-replaced")) == UNHEALTHY
 
         await eventually(all_replaced)
-        [closed] = await eventually(lambda: told(bus, "breaker-closed"))
-        incidents = await told(bus, "incident")
+        [closed] = await eventually(lambda: pool_events(bus, "breaker-closed"))
+        incidents = await pool_events(bus, "incident")
 
     assert ["opened", "closed"] == [each["status"] for each in incidents]
     assert ("opened", "xid", 79) == (incident["status"], incident["kind"], incident["code"])
@@ -111,5 +111,5 @@ async def test_one_xid_on_most_of_a_pool_is_held_back_then_tried_on_one_node(
     order = [node for step, node in peers.calls if step == "cordon"]
     assert dict.fromkeys(names, 1) == Counter(order)
     assert half["node"] == order[len(begun)]
-    done = [each["old_node"] for each in await told(bus, "node-replaced")]
+    done = [each["old_node"] for each in await pool_events(bus, "node-replaced")]
     assert set(done[: len(begun) + 1]) == {*begun, half["node"]}

@@ -1,4 +1,4 @@
-"""Many sick nodes as one obstacle: when it is one, and what is then held back."""
+"""Many unhealthy nodes with a common cause: when they are an incident, and what it holds back."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -19,7 +19,7 @@ from services.pool_manager.planner.pool_planner import close, plan
 from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot
 from services.pool_manager.planner.safety.fault_waves import unhealthy_since
 from services.pool_manager.planner.safety.incidents import room, until
-from tests.pool_manager.test_pool_planner import worlds
+from tests.pool_manager.test_pool_planner import snapshots
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -39,7 +39,7 @@ def pool(desired: int, **incident: Any) -> PoolRecord:
 
 
 def node(number: int, code: int = 0, *, after: float = 0, **changes: Any) -> NodeRecord:
-    """A node in service; with a code, one that fell ill of that XID `after` seconds."""
+    """A node in service; with a code, one that got that XID after `after` seconds."""
     plain = NodeRecord(pool="training", node=f"n{number:03}", state="active", health="healthy")
     if code:
         plain = msgspec.structs.replace(
@@ -54,12 +54,12 @@ def node(number: int, code: int = 0, *, after: float = 0, **changes: Any) -> Nod
 
 
 def silent(number: int, *, after: float = 0, says: Any = "present") -> NodeRecord:
-    """A node whose heartbeat ran out."""
+    """A node whose heartbeat expired."""
     return node(number, lost=True, lost_at=NOW + timedelta(seconds=after), provider_state=says)
 
 
 def decide(record: PoolRecord, nodes: list[NodeRecord], *, after: float = 0) -> PoolPlan:
-    """What is decided `after` seconds."""
+    """The decision `after` seconds."""
     snapshot = PoolSnapshot(fleet="f", record=record, nodes=Nodes(nodes), revision=7)
     return plan(snapshot, NOW + timedelta(seconds=after))
 
@@ -77,27 +77,27 @@ def decide(record: PoolRecord, nodes: list[NodeRecord], *, after: float = 0) -> 
         ([node(i, 79, health_kind="") for i in range(9)], 9),
     ],
 )
-def test_the_same_on_many_nodes_at_once_is_one_incident(
+def test_same_fault_on_many_nodes_at_once_is_one_incident(
     nodes: list[NodeRecord], begun: int
 ) -> None:
-    """Fewer, different, apart, or long ago: each is acted on; else the pool holds still."""
+    """Few, different, spread out or old faults are acted on singly; a wave stops the pool."""
     fleet = [*nodes, *(node(100 + i) for i in range(20))]
     assert begun == len(decide(pool(len(fleet)), fleet).start)
 
 
 @pytest.mark.parametrize(
-    ("size", "sick", "held"),
+    ("size", "unhealthy", "held"),
     [(1, 1, False), (2, 2, False), (3, 2, False), (3, 3, True), (8, 4, False), (8, 5, True),
      (250, 5, True), (300, 5, False), (300, 6, True), (1000, 19, False), (1000, 20, True)],
 )  # fmt: skip
-def test_the_threshold_suits_pools_of_every_size(size: int, sick: int, held: bool) -> None:
-    """Five nodes at least and 2% of the pool; of a small pool all of it, from three nodes on."""
-    nodes = [node(i, 79 if i < sick else 0) for i in range(size)]
+def test_threshold_scales_with_the_pool(size: int, unhealthy: int, held: bool) -> None:
+    """At least five nodes and 2% of the pool; a small pool as a whole, from three nodes on."""
+    nodes = [node(i, 79 if i < unhealthy else 0) for i in range(size)]
     assert held is bool(decide(pool(size), nodes).record.incidents)
 
 
-def test_an_incident_is_told_once_and_named_by_the_breaker() -> None:
-    """Opened with its nodes; the breaker says why the others wait; a second look adds nothing."""
+def test_incident_is_published_once_and_named_by_the_breaker() -> None:
+    """It opens with its nodes, the breaker names it, and the next plan adds nothing."""
     nodes = [node(i, 79 if i < 6 else 0) for i in range(20)]
     first = decide(pool(20), nodes)
     opened, breaker = first.events
@@ -114,8 +114,8 @@ def test_an_incident_is_told_once_and_named_by_the_breaker() -> None:
     assert ((), {}) == (again.events, again.start)
 
 
-def test_none_while_it_is_fresh_then_one_and_if_that_goes_well_the_others() -> None:
-    """The hold passes: half-open with one repair; when that is done, two, then four at once."""
+def test_incident_holds_then_probes_then_ramps() -> None:
+    """After the hold: half-open with one repair; when it succeeds two, then four at once."""
     nodes = [node(i, 79 if i < 8 else 0) for i in range(20)]
     first = decide(pool(20), nodes)
     assert {} == decide(first.record, nodes, after=899).start
@@ -134,20 +134,20 @@ def test_none_while_it_is_fresh_then_one_and_if_that_goes_well_the_others() -> N
     ]
 
 
-def test_a_wave_that_took_a_while_makes_no_second_incident_when_its_hold_has_passed() -> None:
-    """Its last nodes are younger than its first: they are the same obstacle, and were told."""
+def test_late_nodes_of_a_wave_open_no_second_incident() -> None:
+    """The last nodes of the wave are younger than the hold, but belong to the same incident."""
     nodes = [node(i, 79, after=i * 7) if i < 8 else node(i) for i in range(20)]
     first = decide(pool(20), nodes, after=50)
     late = decide(first.record, nodes, after=900)
     later = decide(late.record, nodes, after=930)
-    told = [
+    statuses = [
         each.status for one in (late, later) for each in one.events if isinstance(each, Incident)
     ]
-    assert ["closed"] == told
+    assert ["closed"] == statuses
 
 
-def test_the_same_sickness_on_others_later_is_a_new_incident() -> None:
-    """What had settled counts no more; five that fall ill after it do."""
+def test_same_fault_signature_later_is_a_new_incident() -> None:
+    """Settled nodes no longer count; five nodes that get the fault later do."""
     nodes = [node(i, 79 if i < 6 else 0) for i in range(40)]
     late = decide(decide(pool(40), nodes).record, nodes, after=900)
     fresh = [node(i, 79, after=1000) if 10 <= i < 15 else each for i, each in enumerate(nodes)]
@@ -156,8 +156,8 @@ def test_the_same_sickness_on_others_later_is_a_new_incident() -> None:
     assert "open" == again.record.breaker.state
 
 
-def test_an_incident_without_nodes_is_closed_and_the_breaker_with_it() -> None:
-    """All were uncordoned or replaced: the events say so, and the record forgets it."""
+def test_incident_without_nodes_closes_with_its_breaker() -> None:
+    """All nodes were uncordoned or replaced: the events say so, and the record drops it."""
     first = decide(pool(20), [node(i, 79 if i < 6 else 0) for i in range(20)])
     well = decide(first.record, [node(i) for i in range(20)], after=60)
     incident, breaker = well.events
@@ -174,22 +174,22 @@ def test_an_incident_without_nodes_is_closed_and_the_breaker_with_it() -> None:
 # --- one cause of different faults ---------------------------------------------------------------
 
 
-def mixed(count: int, sick: int, **of_sick: Any) -> list[NodeRecord]:
-    """Nodes of which the first have different fault signatures, and these things in common."""
+def mixed(count: int, unhealthy: int, **of_unhealthy: Any) -> list[NodeRecord]:
+    """Nodes of which the first have different fault signatures and these fields in common."""
     codes = (48, 79, 94, 95, 119, 31)
     return [
-        node(i, codes[i % 6] if i < sick else 0, **(of_sick if i < sick else {}))
+        node(i, codes[i % 6] if i < unhealthy else 0, **(of_unhealthy if i < unhealthy else {}))
         for i in range(count)
     ]
 
 
 def launched(provider: str) -> LaunchSpec:
-    """What says a node's provider."""
+    """The launch fields that name a node's provider."""
     return LaunchSpec(fleet="f", provider=provider, instance_type="t")
 
 
 @pytest.mark.parametrize(
-    ("scope", "within", "of_sick", "of_well"),
+    ("scope", "within", "of_unhealthy", "of_healthy"),
     [
         ("rack", "r7", {"rack": "r7"}, {"rack": "r8"}),
         ("zone", "z1", {"zone": "z1"}, {"zone": "z2"}),
@@ -197,13 +197,15 @@ def launched(provider: str) -> LaunchSpec:
         ("provider", "p1", {"launch": launched("p1")}, {"launch": launched("p2")}),
     ],
 )
-def test_what_the_sick_share_and_the_well_do_not_is_one_cause(
-    scope: str, within: str, of_sick: Any, of_well: Any
+def test_field_shared_by_unhealthy_nodes_only_is_the_cause(
+    scope: str, within: str, of_unhealthy: Any, of_healthy: Any
 ) -> None:
-    """Six different faults, all in one rack: the rack is the obstacle, and the pool holds still."""
-    nodes = mixed(60, 8, **of_sick)
-    nodes = [msgspec.structs.replace(each, **of_well) if i >= 20 else
-             msgspec.structs.replace(each, **of_sick) for i, each in enumerate(nodes)]  # fmt: skip
+    """Six different faults in one rack: the rack is the incident, and the pool stops."""
+    nodes = mixed(60, 8, **of_unhealthy)
+    nodes = [
+        msgspec.structs.replace(each, **(of_healthy if i >= 20 else of_unhealthy))
+        for i, each in enumerate(nodes)
+    ]
     decided = decide(pool(60), nodes)
     [(what, incident)] = decided.record.incidents.items()
     assert (f"{scope}-{within}", scope, within, 8) == (
@@ -229,7 +231,7 @@ def test_what_the_sick_share_and_the_well_do_not_is_one_cause(
         pytest.param(
             [msgspec.structs.replace(each, zone="a" if i < 50 else "b")
              for i, each in enumerate(mixed(60, 8))],
-            id="most have it, sick or not",
+            id="most have it, unhealthy or not",
         ),
         pytest.param(
             [
@@ -240,12 +242,12 @@ def test_what_the_sick_share_and_the_well_do_not_is_one_cause(
         ),
     ],
 )  # fmt: skip
-def test_what_does_not_set_the_sick_apart_says_nothing(nodes: list[NodeRecord]) -> None:
+def test_field_shared_by_healthy_nodes_is_no_cause(nodes: list[NodeRecord]) -> None:
     """Each of the different faults is acted on."""
     assert 8 == len(decide(pool(60), nodes).start)
 
 
-def test_of_two_causes_the_one_that_explains_most_is_told_and_the_narrower_of_equals() -> None:
+def test_widest_explaining_cause_wins_then_the_narrowest() -> None:
     """Twelve in one zone, six of them in one rack: the zone; all twelve in one rack: the rack."""
     zone = [
         msgspec.structs.replace(each, zone="z" if i < 20 else "y", rack="r" if i < 6 else f"q{i}")
@@ -262,8 +264,8 @@ def test_of_two_causes_the_one_that_explains_most_is_told_and_the_narrower_of_eq
 # --- silence -------------------------------------------------------------------------------------
 
 
-def test_a_wave_of_silence_is_taken_for_the_network_first() -> None:
-    """Long past `lost_after` none is touched; those that stay silent are replaced one by one."""
+def test_wave_of_silence_is_first_treated_as_a_network_fault() -> None:
+    """Long past `lost_after` no node is replaced; those that stay silent go one by one."""
     nodes = [silent(i, after=i / 10) if i < 12 else node(i) for i in range(20)]
     first = decide(pool(20), nodes, after=5)
     assert ["opened"] == [each.status for each in first.events if isinstance(each, Incident)]
@@ -275,8 +277,8 @@ def test_a_wave_of_silence_is_taken_for_the_network_first() -> None:
     assert {} == decide(after.record, nodes, after=1200).start
 
 
-def test_a_node_of_a_wave_that_returns_is_never_touched() -> None:
-    """When the broker is back so are they: the incident closes and nothing was begun."""
+def test_returned_nodes_of_a_wave_are_left_alone() -> None:
+    """When the server is back the nodes return: the incident closes and no saga started."""
     nodes = [silent(i) for i in range(20)]
     first = decide(pool(20), nodes, after=5)
     back = decide(first.record, [node(i) for i in range(20)], after=130)
@@ -284,36 +286,36 @@ def test_a_node_of_a_wave_that_returns_is_never_touched() -> None:
 
 
 @pytest.mark.parametrize(("size", "held"), [(2, False), (3, True), (4, True)])
-def test_a_small_pool_that_falls_silent_as_a_whole_is_a_wave(size: int, held: bool) -> None:
-    """Three machines do not die at once either; one or two may."""
+def test_small_pool_silent_as_a_whole_is_a_wave(size: int, held: bool) -> None:
+    """Three machines do not fail at once; one or two may."""
     nodes = [silent(i) for i in range(size)]
     record = decide(pool(size), nodes, after=1).record
     assert held is (not decide(record, nodes, after=400).start)
 
 
 @pytest.mark.parametrize(("says", "seconds"), [("gone", 0), ("present", 300), ("", 900)])
-def test_a_single_silent_node_is_verified_with_the_provider(says: str, seconds: float) -> None:
-    """Gone: at once. Present: as configured. Unknown: waited for longer."""
+def test_single_silent_node_is_verified_with_the_provider(says: str, seconds: float) -> None:
+    """Gone: replaced at once. Present: as configured. Unknown: after a longer wait."""
     nodes = [silent(0, says=says), *(node(i) for i in range(1, 20))]
     if seconds:
         assert {} == decide(pool(20), nodes, after=seconds - 1).start
     assert 1 == len(decide(pool(20), nodes, after=seconds).start)
 
 
-def test_instances_that_are_gone_are_no_riddle() -> None:
-    """A wave of reclaimed machines, confirmed by the provider, is replaced without delay."""
+def test_gone_instances_are_replaced_without_delay() -> None:
+    """A wave of reclaimed machines, confirmed by the provider."""
     nodes = [silent(i, says="gone") for i in range(10)] + [node(10 + i) for i in range(10)]
     assert 10 == len(decide(pool(20), nodes, after=1).start)
 
 
-def test_an_incident_can_be_switched_off() -> None:
-    """`hold: 0s`: the budget alone decides, for fleets that lift it."""
+def test_incidents_can_be_switched_off() -> None:
+    """With `hold: 0s` only the budget limits repairs."""
     nodes = [node(i, 79) for i in range(20)]
     assert 20 == len(decide(pool(20, hold=Duration(0)), nodes).start)
 
 
-def test_a_sickness_is_told_in_words() -> None:
-    """As people know it."""
+def test_fault_signature_as_text() -> None:
+    """The wording that operators know."""
     assert ["XID 79", "silence", "fallen off bus"] == list(
         map(in_words, ("xid-79", SILENCE, "fallen_off_bus"))
     )
@@ -322,42 +324,40 @@ def test_a_sickness_is_told_in_words() -> None:
 # --- properties ----------------------------------------------------------------------------------
 
 
-@given(worlds())
-def test_of_silent_nodes_one_at_most_is_in_replacement(given_world: PoolSnapshot) -> None:
-    """While their incident is open no decision makes it two, and none while it is fresh."""
+@given(snapshots())
+def test_at_most_one_silent_node_of_an_incident_is_replaced_at_once(
+    snapshot: PoolSnapshot,
+) -> None:
+    """None while the incident is fresh."""
     now = datetime(2026, 1, 1, 12, tzinfo=UTC)
-    decided = plan(given_world, now)
+    decided = plan(snapshot, now)
     begun = sum(1 for each in decided.start.values() if each.fault_signature == SILENCE)
     incident = decided.record.incidents.get(SILENCE)
     if incident is not None:
-        before = sum(
-            1 for each in given_world.record.open.values() if each.fault_signature == SILENCE
-        )
+        before = sum(1 for each in snapshot.record.open.values() if each.fault_signature == SILENCE)
         fresh = now < until(decided.record, incident)
         assert begun <= (0 if fresh else max(0, 1 - before))
 
 
-@given(worlds())
-def test_what_is_in_no_incident_is_held_back_by_none(given_world: PoolSnapshot) -> None:
-    """Distinct faults are decided on as if there were no incidents at all."""
+@given(snapshots())
+def test_distinct_faults_are_not_held_back(snapshot: PoolSnapshot) -> None:
+    """They are decided on as if there were no incidents."""
     now = datetime(2026, 1, 1, 12, tzinfo=UTC)
-    decided = plan(given_world, now)
-    whats = {each.fault_signature for each in given_world.record.open.values()} | {"xid-79", ""}
+    decided = plan(snapshot, now)
+    whats = {each.fault_signature for each in snapshot.record.open.values()} | {"xid-79", ""}
     for what in whats - set(decided.record.incidents):
         assert room(decided.record, what, now) is None
 
 
-@given(worlds())
-def test_an_incident_always_ends(given_world: PoolSnapshot) -> None:
-    """Once the last node's illness is older than the hold, none is held back but one by one."""
-    record = plan(given_world, NOW).record
+@given(snapshots())
+def test_incidents_always_end(snapshot: PoolSnapshot) -> None:
+    """Once the last node's fault is older than the hold, repairs continue through the ramp."""
+    record = plan(snapshot, NOW).record
     ends = [until(record, each) for each in record.incidents.values()]
     hold = timedelta(seconds=record.spec.health.incident.hold)
-    ends += [
-        fell + hold for each in given_world.nodes if (fell := unhealthy_since(each)) is not None
-    ]
+    ends += [fell + hold for each in snapshot.nodes if (fell := unhealthy_since(each)) is not None]
     again = plan(
-        PoolSnapshot(fleet="f", record=record, nodes=given_world.nodes, revision=8),
+        PoolSnapshot(fleet="f", record=record, nodes=snapshot.nodes, revision=8),
         max(ends, default=NOW) + MINUTE,
     )
     assert set(again.record.incidents) <= {SILENCE}

@@ -1,4 +1,4 @@
-"""When windows are open: tables over moments, the change of the clocks included."""
+"""When windows are open: tables over moments, daylight-saving changes included."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -36,44 +36,44 @@ TABLE = [
     (window("0 22 * * 5", 3), "2026-11-20 22:00", "2026-11-20 22:00", "2026-11-21 01:00"),
     (window("0 22 * * 5", 3), "2026-11-21 00:59", "2026-11-20 22:00", "2026-11-21 01:00"),
     (window("0 22 * * 5", 3), "2026-11-21 01:00", "", "2026-11-27 22:00"),
-    # Winter and summer: the same clock, another hour of UTC.
+    # Winter and summer: the same local time, another hour of UTC.
     (NIGHTLY, "2026-01-10 01:29", "", "2026-01-10 01:30"),
     (NIGHTLY, "2026-01-10 01:30", "2026-01-10 01:30", "2026-01-10 03:30"),
     (NIGHTLY, "2026-07-10 00:30", "2026-07-10 00:30", "2026-07-10 02:30"),
-    # The clocks jump from 02:00 to 03:00: what should begin at 02:30 begins at 03:00.
+    # Clocks jump from 02:00 to 03:00: a window for 02:30 opens at 03:00.
     (NIGHTLY, "2026-03-29 00:59", "", "2026-03-29 01:00"),
     (NIGHTLY, "2026-03-29 01:00", "2026-03-29 01:00", "2026-03-29 03:00"),
     (NIGHTLY, "2026-03-29 03:00", "", "2026-03-30 00:30"),
-    # 02:30 comes twice: it begins the first time, lasts two hours, and does not begin again.
+    # 02:30 occurs twice: the window opens the first time, for two hours, and only once.
     (NIGHTLY, "2026-10-25 00:29", "", "2026-10-25 00:30"),
     (NIGHTLY, "2026-10-25 00:30", "2026-10-25 00:30", "2026-10-25 02:30"),
     (NIGHTLY, "2026-10-25 01:30", "2026-10-25 00:30", "2026-10-25 02:30"),
     (NIGHTLY, "2026-10-25 02:30", "", "2026-10-26 01:30"),
-    # Across the jump a window of four hours lasts four hours.
+    # A window of four hours across the jump lasts four hours.
     (
         window("0 0 * * *", 4, zone="Europe/Berlin"),
         "2026-03-29 02:59",
         "2026-03-28 23:00",
         "2026-03-29 03:00",
     ),
-    # One that lasts longer than its period is always open.
+    # A window longer than its period is always open.
     (window("0 0 * * *", 30), "2026-05-05 05:00", "2026-05-05 00:00", "2026-05-06 00:00"),
 ]
 
 
 @pytest.mark.parametrize(("spec", "now", "since", "edge"), TABLE)
-def test_a_window_is_open_from_its_start_for_its_duration(
+def test_window_is_open_from_its_start_for_its_duration(
     spec: WindowSpec, now: str, since: str, edge: str
 ) -> None:
-    """From the minute of its start until its end, which is no part of it, in its own time zone."""
+    """The start belongs to the window and the end does not, in its own time zone."""
     found = opening([spec], "freeze", at(now))
 
     assert (at(since) if since else None) == (found.start if found else None)
     assert at(edge) == next_edge([spec], at(now))
 
 
-def test_of_several_the_one_that_closes_last_counts_and_kinds_are_apart() -> None:
-    """Overlapping freezes are one long one; a service window is not among them."""
+def test_overlapping_windows_of_one_kind_are_merged() -> None:
+    """The last to close counts; a service window is not merged with freezes."""
     both = [window("0 0 * * *", 2, name="short"), window("0 1 * * *", 5, name="long")]
     found = opening(both, "freeze", at("2026-05-05 01:30"))
     coming = next_opening(both, "freeze", at("2026-05-05 00:30"))
@@ -97,7 +97,7 @@ ZONES = ("UTC", "Europe/Berlin", "America/St_Johns", "Australia/Lord_Howe")
 def test_nothing_changes_before_the_next_edge(
     start: str, minutes: int, zone: str, now: datetime
 ) -> None:
-    """The next edge lies ahead, and what is open now is open until just before it."""
+    """The next edge is in the future, and the state stays the same until just before it."""
     spec = window(start, minutes / 60, zone=zone)
     edge = next_edge([spec], now)
 

@@ -1,4 +1,4 @@
-"""How events change a node's record: its state, and the job its fault came with."""
+"""How events change a node's record: its state, and the job of its fault."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -28,18 +28,18 @@ def record(**labels: str) -> NodeRecord:
         ({"rack": "hall-2"}, "r17", "r17"),
     ],
 )
-def test_a_nodes_rack_is_its_agents_word_else_its_pools_label(
+def test_rack_comes_from_the_agent_else_from_the_pools_label(
     labels: dict[str, str], said: str, rack: str
 ) -> None:
-    """The host knows better than the pool where it stands."""
+    """The host knows its location better than the pool."""
     event = Registered(id="r", instance="training-1", rack=said, **NODE)
     changed = node_projection.apply_event(record(**labels), event, NOW)
     assert changed is not None
     assert rack == changed.rack
 
 
-def test_a_rack_is_where_the_agent_last_spoke_from() -> None:
-    """A machine that was moved says so when it comes up again."""
+def test_rack_follows_the_latest_registration() -> None:
+    """A machine that was moved reports its new rack when it registers again."""
     changed: NodeRecord | None = record()
     for number, rack in enumerate(("r17", "r18")):
         event = Registered(id=f"r{number}", instance="training-1", rack=rack, **NODE)
@@ -48,14 +48,14 @@ def test_a_rack_is_where_the_agent_last_spoke_from() -> None:
     assert "r18" == changed.rack
 
 
-def test_a_node_knows_the_job_of_what_it_has() -> None:
-    """With the verdict that stands; an older one changes nothing, the next one replaces it."""
+def test_node_record_names_the_job_of_its_verdict() -> None:
+    """An older verdict changes nothing; the next one replaces the job."""
     changed: NodeRecord | None = record()
-    told: list[Any] = []
+    jobs: list[Any] = []
     for number, (job, seconds) in enumerate((("slurm-7", 1), ("slurm-8", 0), ("", 2))):
         about = NODE | {"time": NOW + timedelta(seconds=seconds)}
         verdict = Verdict(id=f"v{number}", status="unhealthy", code=79, job=job, **about)
         changed = node_projection.apply_event(changed, verdict, NOW)
         assert changed is not None
-        told.append(changed.health_job)
-    assert ["slurm-7", "slurm-7", ""] == told
+        jobs.append(changed.health_job)
+    assert ["slurm-7", "slurm-7", ""] == jobs

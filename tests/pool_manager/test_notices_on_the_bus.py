@@ -1,4 +1,4 @@
-"""Notices of the cloud on a real server, with scripted peers for everybody else."""
+"""Cloud notices on a real server, with scripted peers."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -31,10 +31,10 @@ __all__ = ["peers"]
 
 
 def spot(name: str, seconds: float, *, withdrawn: bool = False) -> ProviderNotice:
-    """What an agent publishes."""
+    """A spot notice as the agent publishes it."""
     now = datetime.now(UTC)
     return ProviderNotice(
-        id=f"{name}-{'withdrawn' if withdrawn else 'told'}",
+        id=f"{name}-{'withdrawn' if withdrawn else 'announced'}",
         time=now,
         pool="training",
         node=name,
@@ -46,14 +46,14 @@ def spot(name: str, seconds: float, *, withdrawn: bool = False) -> ProviderNotic
 
 
 async def two(found: Awaitable[list[Any]]) -> bool:
-    """Whether there are two by now."""
+    """Whether the pool has two nodes."""
     return len(await found) == 2
 
 
-async def test_a_notice_has_a_node_replaced_ahead_whatever_the_pools_order(
+async def test_notice_starts_a_replacement_while_the_node_drains(
     server: EmbeddedServer, bus: NatsBus, peers: Peers
 ) -> None:
-    """The work is told and the new node begun at once, while the old one still drains."""
+    """Whatever the pool's order, the new node launches while the old one drains."""
     peers.hold["drain"] = asyncio.Event()
     async with Running(server.url, "pool-manager", build, settings()):
         before = await eventually(settled(bus, 3))
@@ -76,10 +76,10 @@ async def test_a_notice_has_a_node_replaced_ahead_whatever_the_pools_order(
     assert "AWS takes the spot instance back" == replaced["reason"]
 
 
-async def test_a_withdrawn_notice_gives_the_node_back(
+async def test_withdrawn_notice_uncordons_the_node(
     server: EmbeddedServer, bus: NatsBus, peers: Peers
 ) -> None:
-    """The launch under way is undone, the node uncordoned; nothing counts as a failed launch."""
+    """The launch under way is undone, the node uncordoned; no launch counts as failed."""
     peers.hold["provision"] = asyncio.Event()
     peers.hold["provision"].set()
     async with Running(server.url, "pool-manager", build, settings()):
@@ -104,10 +104,10 @@ async def test_a_withdrawn_notice_gives_the_node_back(
     assert [] == await events(bus, "saga-failed")
 
 
-async def test_a_drain_under_way_ends_before_the_cloud_takes_its_node(
+async def test_notice_shortens_a_drain_under_way(
     server: EmbeddedServer, bus: NatsBus, peers: Peers
 ) -> None:
-    """A person's replacement waits for an hour's drain when a notice of seconds comes."""
+    """An operator's replacement waits for an hour's drain when a notice of seconds arrives."""
     peers.hold["drain"] = asyncio.Event()
     async with Running(server.url, "pool-manager", build, settings()):
         before = await eventually(settled(bus, 3))
@@ -122,12 +122,12 @@ async def test_a_drain_under_way_ends_before_the_cloud_takes_its_node(
     assert msgspec.json.decode(drained[0].data)["expired"]
 
 
-async def test_a_drain_of_a_sick_node_is_cut_short_by_a_notice_only_when_its_moment_comes(
+async def test_notice_shortens_an_unhealthy_nodes_drain_only_when_due(
     server: EmbeddedServer, bus: NatsBus, peers: Peers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Until then it has its full time, which is what a withdrawal leaves it.
+    """Until then the drain keeps its full time, so a withdrawal changes nothing.
 
-    One that begins when the moment has passed ends at once, and waits for no periodic look.
+    A drain that starts after the notice's time ends at once, without waiting for a periodic plan.
     """
     monkeypatch.setattr(service, "RESYNC_SECONDS", 3600.0)
     drains: list[StepStarted] = []
@@ -164,12 +164,12 @@ async def test_a_drain_of_a_sick_node_is_cut_short_by_a_notice_only_when_its_mom
     assert before[1] == replaced["old_node"]
 
 
-async def test_a_node_that_falls_ill_ahead_of_a_notice_has_its_time_back_when_that_is_withdrawn(
+async def test_unhealthy_node_regains_its_drain_time_when_a_notice_is_withdrawn(
     server: EmbeddedServer, bus: NatsBus, peers: Peers
 ) -> None:
-    """Its replacement goes on for the fault, and the drain is no shorter for what stands no more.
+    """Its replacement continues because of the fault, and the drain keeps its full time.
 
-    The other node's notice stands: its drain ends when the moment comes, which both had alike.
+    The other node's notice remains: its drain ends at the time that both notices had.
     """
     peers.hold["drain"] = asyncio.Event()
     wide = settings(budget=BudgetSpec(max_unavailable=3))
@@ -194,10 +194,10 @@ async def test_a_node_that_falls_ill_ahead_of_a_notice_has_its_time_back_when_th
     assert [] == await events(bus, "saga-cancelled")
 
 
-async def test_a_drain_ends_when_the_provider_says_that_the_instance_is_gone(
+async def test_drain_ends_when_the_instance_is_gone(
     server: EmbeddedServer, bus: NatsBus, peers: Peers
 ) -> None:
-    """A node that falls silent while it drains is asked about; its work is not waited for."""
+    """A node that falls silent while draining is verified with the provider, and not waited for."""
     peers.hold["drain"] = asyncio.Event()
     launch = LaunchSpec(fleet="f", provider="test", instance_type="t")
 

@@ -1,4 +1,4 @@
-"""A broker that was away: every heartbeat runs out at once, and no node is touched for it."""
+"""NATS outage: every heartbeat expires at once, and no node is replaced because of it."""
 
 import asyncio
 from datetime import UTC, datetime
@@ -27,7 +27,7 @@ from tests.support.inprocess import Running, eventually
 NOW = datetime(2026, 11, 21, 1, 30, tzinfo=UTC)
 NODES_COUNT = 500
 TTL_SECONDS = 4
-"""Long enough for all hearts to beat and the broker to stop before the first is silent."""
+"""Enough for all heartbeats and the server's stop before the first heartbeat expires."""
 LONG_SECONDS = 600
 NAMES = [f"training-{number}" for number in range(NODES_COUNT)]
 SETTINGS = Settings(
@@ -66,7 +66,7 @@ async def fleet(bus: NatsBus) -> None:
 
 
 async def beat(bus: NatsBus, names: list[str], ttl_seconds: int) -> None:
-    """Let hearts beat once."""
+    """Write one heartbeat of each node."""
 
     async def one(name: str) -> None:
         record = HeartbeatRecord(pool="training", node=name, time=NOW)
@@ -77,7 +77,7 @@ async def beat(bus: NatsBus, names: list[str], ttl_seconds: int) -> None:
 
 
 async def provisioner(bus: NatsBus) -> None:
-    """RequestDecision for every instance that it runs, as the provisioner would."""
+    """Answer with every instance as the provisioner would."""
     launch = LaunchSpec(fleet="default", provider="test", instance_type="t")
     items = tuple(
         msgspec.Raw(
@@ -99,16 +99,16 @@ async def provisioner(bus: NatsBus) -> None:
     async def answer(_: bytes, __: Any) -> bytes:
         return encode(Page(items=items))
 
-    await bus.serve("provisioner", "one that answers", {subjects.query("instances"): answer})
+    await bus.serve("provisioner", "provisioner-1", {subjects.query("instances"): answer})
 
 
 async def count(bus: NatsBus, kind: type[Any]) -> int:
-    """How many facts of a kind are stored."""
+    """How many events of a type are stored."""
     return len(await bus.read(EVENTS.name, subjects.node_event_wildcard(FACTS[kind])))
 
 
 async def lost(bus: NatsBus) -> int:
-    """How many nodes are recorded as lost, and as standing."""
+    """How many nodes are recorded as lost while their instance is present."""
     records: list[NodeRecord] = [
         nodes.decode(each.value) for each in await bus.entries(NODES, "training.>")
     ]
@@ -116,19 +116,17 @@ async def lost(bus: NatsBus) -> int:
 
 
 async def incidents(bus: NatsBus) -> list[tuple[str, str]]:
-    """Kind and status of every incident that was told."""
+    """Fault kind and status of every stored incident event."""
     stored = await bus.read(EVENTS.name, subjects.pool_event_wildcard("incident"))
     found = [msgspec.json.decode(each.data) for each in stored]
     return [(each["kind"], each["status"]) for each in found]
 
 
 @pytest.mark.slow
-async def test_an_outage_of_the_broker_replaces_no_node(
-    server: EmbeddedServer, bus: NatsBus
-) -> None:
-    """Down for longer than 500 heartbeats live; back, all are lost, return, and none was touched.
+async def test_outage_of_the_server_replaces_no_node(server: EmbeddedServer, bus: NatsBus) -> None:
+    """All nodes are lost in an outage longer than the heartbeat TTL, and then return.
 
-    Silent ten times as long as `lost_after` meanwhile, with a budget for all of them, and verified.
+    The silence lasts ten times `lost_after`, with a budget for all nodes and verification.
     """
     await fleet(bus)
     await provisioner(bus)
@@ -155,7 +153,7 @@ async def test_an_outage_of_the_broker_replaces_no_node(
             return ("silence", "opened") in await incidents(bus)
 
         await eventually(opened)
-        await asyncio.sleep(1)  # twice `lost_after`: whatever were to happen would
+        await asyncio.sleep(1)  # twice `lost_after`: any wrong replacement would start by now
         await beat(bus, NAMES, LONG_SECONDS)
 
         async def all_back() -> bool:
@@ -174,10 +172,10 @@ async def test_an_outage_of_the_broker_replaces_no_node(
 
 
 @pytest.mark.slow
-async def test_a_single_node_that_stays_silent_is_verified_and_replaced(
+async def test_single_silent_node_is_verified_and_replaced(
     server: EmbeddedServer, bus: NatsBus
 ) -> None:
-    """One of 500: asked about, still there, silent too long: one saga, with the reason."""
+    """One of 500: verified, present, silent too long: one saga, with the reason."""
     await fleet(bus)
     await provisioner(bus)
     async with (

@@ -1,4 +1,4 @@
-"""Pools that people make and remove while the fleet runs: decisions, then on a real server."""
+"""Pools that operators create and remove at run time: decisions, then on a real server."""
 
 import asyncio
 from datetime import UTC, datetime
@@ -34,7 +34,7 @@ SPEC = PoolSpec(provider="test", instance_type="t", min_nodes=0, max_nodes=4)
 
 
 def snapshot(**changes: Any) -> PoolSnapshot:
-    """The pool as it was made by an earlier request, with two of its nodes."""
+    """The pool as an earlier request created it, with two of its nodes."""
     record = PoolRecord(name="extra", spec=SPEC, desired=2, serial=2, applied="request-3")
     record = msgspec.structs.replace(record, **changes)
     both = tuple(NodeRecord(pool="extra", node=each, state="active") for each in ("n1", "n2"))
@@ -42,13 +42,13 @@ def snapshot(**changes: Any) -> PoolSnapshot:
 
 
 def wants(nodes: int | None = None, **changes: Any) -> ParsedApply:
-    """What is asked for."""
+    """The requested spec."""
     spec = msgspec.structs.replace(SPEC, **changes)
     return ParsedApply(ApplyRequest(spec={}, nodes=nodes), spec)
 
 
-def test_a_pool_is_made_with_as_many_nodes_as_are_asked_for() -> None:
-    """Or with min_nodes; in the fleet's mode, and known as somebody's wish."""
+def test_pool_is_created_with_the_requested_size() -> None:
+    """Or min_nodes by default; in the fleet's mode, and marked as created by a request."""
     made = applied(ASKED, wants(3), None, NOW, configured=False, mode="observe").record
     least = applied(ASKED, wants(min_nodes=1), None, NOW, configured=False).record
 
@@ -62,8 +62,8 @@ def test_a_pool_is_made_with_as_many_nodes_as_are_asked_for() -> None:
     )
 
 
-def test_a_change_keeps_what_the_pool_is_about() -> None:
-    """Its size where none is named and the new bounds allow it, its serial, its open sagas."""
+def test_change_keeps_size_serial_and_open_sagas() -> None:
+    """The size is kept if the request names none and the new bounds allow it."""
     opened = {"s": OpenSaga(kind="drain", node="n1", since=NOW)}
     before = snapshot(open=opened)
     after = applied(ASKED, wants(instance_type="u"), before, NOW, configured=False).record
@@ -91,10 +91,10 @@ def test_a_change_keeps_what_the_pool_is_about() -> None:
         (wants(), snapshot(removing="request-5"), False, "is being removed; wait until it is gone"),
     ],
 )
-def test_what_cannot_be_is_refused_with_the_reason(
+def test_invalid_change_is_refused_with_the_reason(
     wanted: ParsedApply, there: PoolSnapshot | None, configured: bool, says: str
 ) -> None:
-    """And nothing is written."""
+    """Nothing is written."""
     answer = applied(ASKED, wanted, there, NOW, configured=configured)
 
     assert isinstance(answer.event, RequestRefused)
@@ -102,8 +102,8 @@ def test_what_cannot_be_is_refused_with_the_reason(
     assert answer.record is None
 
 
-def test_a_request_that_comes_again_changes_nothing() -> None:
-    """Whatever has been asked of the pool in between."""
+def test_redelivered_request_changes_nothing() -> None:
+    """Whatever other requests were applied in between."""
     first = applied(ASKED, wants(3), None, NOW, configured=False)
     scaled = msgspec.structs.replace(first.record, desired=1)
     again = applied(ASKED, wants(3), snapshot(**_fields(scaled)), NOW, configured=False)
@@ -116,8 +116,8 @@ def _fields(record: Any) -> dict[str, Any]:
     return {name: getattr(record, name) for name in record.__struct_fields__}
 
 
-def test_a_pool_that_is_removed_wants_no_node_and_goes_when_it_has_none() -> None:
-    """How its work is waited for may be said once more."""
+def test_removed_pool_shrinks_to_zero_and_is_deleted() -> None:
+    """A repeated removal may change the drain mode."""
     request = RemoveRequest(mode="immediate")
     answer = removed(ASKED, request, snapshot(), NOW, configured=False)
     record = answer.record
@@ -139,14 +139,14 @@ async def ask(bus: NatsBus, verb: str, **payload: Any) -> None:
 
 
 async def names(bus: NatsBus) -> list[str]:
-    """The nodes of the pool `extra` that are in service."""
+    """Nodes of the pool `extra` that are in service."""
     return [
         each.id for each in await nodes(bus) if each.pool == "extra" and each.status == "active"
     ]
 
 
 def two(bus: NatsBus) -> Any:
-    """Whether it has two."""
+    """Whether the pool has two nodes."""
 
     async def look() -> list[str]:
         found = await names(bus)
@@ -156,7 +156,7 @@ def two(bus: NatsBus) -> Any:
 
 
 def gone(bus: NatsBus, times: int = 1) -> Any:
-    """Whether it has been removed so many times."""
+    """Whether the pool was removed this many times."""
 
     async def look() -> bool:
         return len(await events(bus, "pool-removed")) == times
@@ -165,7 +165,7 @@ def gone(bus: NatsBus, times: int = 1) -> Any:
 
 
 def forgotten(bus: NatsBus) -> Any:
-    """Whether its record is gone, which is after the word of it."""
+    """Whether its record is deleted, which follows the event."""
 
     async def look() -> bool:
         return await bus.get(POOLS, pool_key("extra")) is None
@@ -174,17 +174,17 @@ def forgotten(bus: NatsBus) -> Any:
 
 
 def plain(**changes: Any) -> Settings:
-    """A fleet whose configuration has one pool, of no node."""
+    """A fleet whose configuration has one pool without nodes."""
     return settings(min_nodes=0, **changes)
 
 
 RAW = {"provider": "test", "instance_type": "t", "min_nodes": 0, "max_nodes": 2}
 
 
-async def test_a_pool_lives_from_its_apply_to_its_remove(
+async def test_applied_pool_survives_restart_until_removed(
     bus: NatsBus, server: EmbeddedServer, peers: Peers
 ) -> None:
-    """Over a restart with a configuration that does not know it; its nodes never share a name."""
+    """Its configuration does not name it; its nodes never share a name."""
     async with Running(server.url, "pool-manager", build, plain()):
         await ask(bus, "apply", spec=RAW, nodes=2)
         first = await eventually(two(bus))
@@ -209,10 +209,10 @@ async def test_a_pool_lives_from_its_apply_to_its_remove(
     assert ("remove", "pool") == (removal.verb, removal.about)
 
 
-async def test_a_launch_under_way_is_cancelled_by_the_removal(
+async def test_removal_cancels_a_launch_under_way(
     bus: NatsBus, server: EmbeddedServer, peers: Peers
 ) -> None:
-    """Nobody waits for a node that would be removed as soon as it is there."""
+    """No launch continues for a node that would be removed on arrival."""
     peers.hold["bootstrap"] = asyncio.Event()
     async with Running(server.url, "pool-manager", build, plain()):
         await ask(bus, "apply", spec=RAW, nodes=1)
@@ -226,10 +226,10 @@ async def test_a_launch_under_way_is_cancelled_by_the_removal(
     assert set() == peers.instances
 
 
-async def test_a_launch_that_the_removal_has_missed_is_called_off_by_the_next_look(
+async def test_launch_missed_by_the_removal_is_cancelled_later(
     bus: NatsBus, server: EmbeddedServer, peers: Peers
 ) -> None:
-    """Its log had not begun, or had gone on, or the replica died: the records alone say it."""
+    """Its log had not begun or had advanced, or the replica died: the records are enough."""
     peers.hold["bootstrap"] = asyncio.Event()
     opened = OpenSaga(kind="scale-up", new_node="extra-1", since=datetime.now(UTC))
     record = PoolRecord(
@@ -249,14 +249,14 @@ async def test_a_launch_that_the_removal_has_missed_is_called_off_by_the_next_lo
     assert "pool extra is being removed" == cancelled["reason"]
 
 
-async def test_what_a_request_says_is_checked_like_the_configuration(
+async def test_request_is_validated_like_the_configuration(
     bus: NatsBus, server: EmbeddedServer, peers: Peers
 ) -> None:
-    """With the key; the configuration's own pools are not to be touched."""
+    """With the key; pools of the configuration cannot be changed by requests."""
     del peers
     async with Running(server.url, "pool-manager", build, plain()):
         await ask(bus, "apply", spec=RAW | {"min_nodes": 3})
-        await ask(bus, "apply", spec=RAW | {"provider": "nobody"})
+        await ask(bus, "apply", spec=RAW | {"provider": "unknown"})
         await ask(bus, "apply", spec=RAW | {"gpus": 8})
         await ask(bus, "apply", spec=RAW | {"health": {"remediation": "prayer"}})
         await ask(bus, "apply", spec="all of them")
@@ -266,13 +266,13 @@ async def test_what_a_request_says_is_checked_like_the_configuration(
 
         async def answered() -> list[str]:
             found = await events(bus, "request-refused")
-            told = sorted(found, key=lambda each: each["pool"])
-            return [each["reason"] for each in told] if len(told) == 7 else []
+            refusals = sorted(found, key=lambda each: each["pool"])
+            return [each["reason"] for each in refusals] if len(refusals) == 7 else []
 
         reasons = await eventually(answered)
     beginnings = (
         "min_nodes: 3 is above max_nodes 2",
-        "provider: no provider 'nobody' under `providers:` (known: test)",
+        "provider: no provider 'unknown' under `providers:` (known: test)",
         "gpus: unknown key; known here: provider, ",
     )
     for beginning, reason in zip(beginnings, reasons, strict=False):

@@ -1,4 +1,4 @@
-"""The reconciler's decisions: examples and properties."""
+"""The pool planner: examples and properties."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -70,15 +70,15 @@ def snapshot(record: PoolRecord, *nodes: NodeRecord) -> PoolSnapshot:
         ("100%", 4, 4),
     ],
 )
-def test_the_budget_is_a_count_or_a_share_rounded_up(
+def test_budget_is_a_count_or_a_rounded_up_percentage(
     max_unavailable: int | str, desired: int, allowed: int
 ) -> None:
     """At least one, so that small pools are repaired too."""
     assert allowed == limit(max_unavailable, desired)
 
 
-def test_a_gap_is_filled_and_a_second_look_adds_nothing() -> None:
-    """Two nodes short: two sagas; the record that holds them asks for no more."""
+def test_missing_nodes_are_launched_once() -> None:
+    """Two nodes missing: two sagas; the next plan with that record adds none."""
     first = plan(snapshot(pool(3), node("a")), NOW)
     again = plan(snapshot(first.record, node("a")), NOW)
 
@@ -103,16 +103,16 @@ def test_a_gap_is_filled_and_a_second_look_adds_nothing() -> None:
     ],
     ids=["the next launch is under way", "silent while it leaves"],
 )
-def test_nothing_is_to_be_looked_at_again_at_a_moment_that_has_passed(
+def test_next_plan_is_never_due_in_the_past(
     record: PoolRecord, found: tuple[NodeRecord, ...]
 ) -> None:
-    """A timer in the past fires at once, and the look that it brings would set it again."""
+    """A timer in the past would fire at once and be set again."""
     decided = plan(snapshot(record, *found), NOW)
     assert decided.wake_at is None or decided.wake_at > NOW
 
 
-def test_a_silent_node_is_replaced_only_when_it_was_silent_long_enough() -> None:
-    """Before `lost_after` the plan is to look again; after it, to replace."""
+def test_silent_node_is_replaced_after_lost_after() -> None:
+    """Before `lost_after` the plan is due again at that time."""
     silent = node("a", lost=True, lost_at=NOW, provider_state="present")
     early = plan(snapshot(pool(1), silent), NOW + timedelta(seconds=299))
     late = plan(snapshot(pool(1), silent), NOW + timedelta(seconds=300))
@@ -122,8 +122,8 @@ def test_a_silent_node_is_replaced_only_when_it_was_silent_long_enough() -> None
     assert ["replace-a-1"] == list(late.start)
 
 
-def test_while_launches_fail_no_sick_node_is_taken_out() -> None:
-    """A replacement that could not be filled would shrink the pool: unhealthy nodes wait."""
+def test_failing_launches_hold_back_replacements() -> None:
+    """A replacement without a launch would shrink the pool: unhealthy nodes wait."""
     failing = pool(2, failures=3, retry_at=NOW + timedelta(seconds=8))
     decided = plan(snapshot(failing, node("a", health="unhealthy"), node("b")), NOW)
 
@@ -136,8 +136,8 @@ def test_while_launches_fail_no_sick_node_is_taken_out() -> None:
     assert failing.retry_at == decided.wake_at
 
 
-def test_a_pool_that_may_not_cost_more_still_has_its_sick_nodes_replaced() -> None:
-    """What a spend_cap forbids says nothing about launches, and its gap was never in service."""
+def test_spend_cap_does_not_hold_back_replacements() -> None:
+    """The cap says nothing about whether launches succeed, and its gap was never in service."""
     opened = {"s": OpenSaga(kind="scale-up", new_node="c", since=NOW)}
     capped = close(pool(3, open=opened), "s", failed=True, now=NOW, over_spend_cap=True)
     decided = plan(snapshot(capped, node("a", health="unhealthy"), node("b")), NOW)
@@ -157,10 +157,10 @@ def test_a_pool_that_may_not_cost_more_still_has_its_sick_nodes_replaced() -> No
     ],
     ids=["a cap alone", "no capacity", "others failed before", "what was given back is gone"],
 )
-def test_only_growth_that_a_cap_alone_forbids_lets_repairs_go_on(
+def test_other_launch_failures_hold_back_repairs_despite_a_cap(
     kind: SagaKind, failures: int, over_spend_cap: bool, holds_back: bool
 ) -> None:
-    """Whatever else keeps nodes from coming up would leave a gap."""
+    """Any other launch failure would leave a gap."""
     opened = {"s": OpenSaga(kind=kind, new_node="c", since=NOW)}
     before = pool(2, open=opened, failures=failures)
     ended = close(before, "s", failed=True, now=NOW, over_spend_cap=over_spend_cap)
@@ -168,8 +168,8 @@ def test_only_growth_that_a_cap_alone_forbids_lets_repairs_go_on(
     assert holds_back == (not ended.over_spend_cap)
 
 
-def test_a_sick_node_that_is_cordoned_already_is_replaced_though_the_budget_is_spent() -> None:
-    """It is out of service anyway; replacing it takes out nothing more."""
+def test_cordoned_unhealthy_node_is_replaced_with_a_spent_budget() -> None:
+    """It is out of service already; its replacement takes out nothing more."""
     spent = pool(3, spec=spec(budget=BudgetSpec(max_unavailable=1)))
     decided = plan(
         snapshot(spent, node("a", health="unhealthy", cordoned=True), node("b"), node("c")), NOW
@@ -178,8 +178,8 @@ def test_a_sick_node_that_is_cordoned_already_is_replaced_though_the_budget_is_s
     assert ["replace-a-1"] == list(decided.start)
 
 
-def test_surplus_takes_the_sick_then_the_cordoned_then_the_youngest() -> None:
-    """What is of least use leaves first."""
+def test_scale_down_order_is_unhealthy_cordoned_youngest() -> None:
+    """The least useful node leaves first."""
     nodes = (
         node("old", admitted_at=NOW - timedelta(days=9)),
         node("young"),
@@ -193,8 +193,8 @@ def test_surplus_takes_the_sick_then_the_cordoned_then_the_youngest() -> None:
 
 
 @pytest.mark.parametrize(("failures", "seconds"), [(0, 2), (1, 4), (5, 64), (20, 600)])
-def test_each_failure_in_a_row_makes_the_next_try_wait_longer(failures: int, seconds: int) -> None:
-    """Doubling, up to ten minutes; a success forgets them."""
+def test_launch_failures_double_the_backoff(failures: int, seconds: int) -> None:
+    """Up to ten minutes; a success resets it."""
     opened = {"s": OpenSaga(kind="scale-up", new_node="x", since=NOW)}
     failed = close(pool(1, open=opened, failures=failures), "s", failed=True, now=NOW)
     fine = close(pool(1, open=opened, failures=failures), "s", failed=False, now=NOW)
@@ -203,8 +203,8 @@ def test_each_failure_in_a_row_makes_the_next_try_wait_longer(failures: int, sec
     assert (0, None) == (fine.failures, fine.retry_at)
 
 
-def test_names_differ_between_fleets_and_serials() -> None:
-    """A fleet that lost its bus does not name the same instance again."""
+def test_instance_names_differ_between_fleets_and_serials() -> None:
+    """A fleet that lost its bus does not reuse an instance's name."""
     names = {node_name(fleet, "training", i) for fleet in ("f1", "f2") for i in range(50)}
 
     assert 100 == len(names)
@@ -238,8 +238,8 @@ def breakers(draw: st.DrawFn, opened: dict[str, OpenSaga]) -> Breaker:
 
 
 @st.composite
-def worlds(draw: st.DrawFn) -> PoolSnapshot:
-    """Any pool that a reconciler can come upon, sagas under way included."""
+def snapshots(draw: st.DrawFn) -> PoolSnapshot:
+    """Any pool that the planner can meet, open sagas included."""
     count = draw(st.integers(0, 12))
     nodes = [
         node(
@@ -289,70 +289,68 @@ def worlds(draw: st.DrawFn) -> PoolSnapshot:
     return snapshot(record, *nodes)
 
 
-@given(worlds())
-def test_the_budget_is_never_exceeded_by_a_decision(given_world: PoolSnapshot) -> None:
-    """What is begun leaves no more out of service than allowed, or none more than before."""
-    decided = plan(given_world, NOW)
-    by_name = {each.node: each for each in given_world.nodes}
-    allowed = limit(given_world.record.spec.budget.max_unavailable, given_world.record.desired)
+@given(snapshots())
+def test_no_plan_exceeds_the_budget(snapshot: PoolSnapshot) -> None:
+    """At most as many out of service as allowed, or no more than before."""
+    decided = plan(snapshot, NOW)
+    by_name = {each.node: each for each in snapshot.nodes}
+    allowed = limit(snapshot.record.spec.budget.max_unavailable, snapshot.record.desired)
     fresh = [each for each in decided.start.values() if DEFINITIONS[each.kind].disrupts]
     newly_out = [each for each in fresh if not by_name[each.node].cordoned]
 
-    assert not newly_out or unavailable(decided.record, given_world.nodes) <= allowed
+    assert not newly_out or unavailable(decided.record, snapshot.nodes) <= allowed
 
 
-@given(worlds())
-def test_no_healthy_node_is_ever_replaced(given_world: PoolSnapshot) -> None:
-    """The health path takes only what is unhealthy by the core's own word."""
-    by_name = {each.node: each for each in given_world.nodes}
-    for opened in plan(given_world, NOW).start.values():
+@given(snapshots())
+def test_no_healthy_node_is_replaced(snapshot: PoolSnapshot) -> None:
+    """Remediation takes only unhealthy nodes."""
+    by_name = {each.node: each for each in snapshot.nodes}
+    for opened in plan(snapshot, NOW).start.values():
         if opened.kind == "replace":
-            assert remediation_reason(by_name[opened.node], given_world.record, NOW)
+            assert remediation_reason(by_name[opened.node], snapshot.record, NOW)
 
 
-@given(worlds())
-def test_at_most_one_open_saga_per_node(given_world: PoolSnapshot) -> None:
-    """What is spoken for is left alone."""
-    decided = plan(given_world, NOW)
-    taken = busy(given_world.record)
+@given(snapshots())
+def test_at_most_one_open_saga_per_node(snapshot: PoolSnapshot) -> None:
+    """A node with an open saga is left alone."""
+    decided = plan(snapshot, NOW)
+    taken = busy(snapshot.record)
     fresh = [name for s in decided.start.values() for name in (s.node, s.new_node) if name]
 
     assert not taken & set(fresh)
     assert len(fresh) == len(set(fresh))
 
 
-@given(worlds())
-def test_deciding_again_decides_nothing_more(given_world: PoolSnapshot) -> None:
-    """Idempotent: with the new record and the same nodes, nothing starts a second time."""
-    first = plan(given_world, NOW)
+@given(snapshots())
+def test_planning_is_idempotent(snapshot: PoolSnapshot) -> None:
+    """With the new record and the same nodes, nothing starts a second time."""
+    first = plan(snapshot, NOW)
     again = plan(
-        PoolSnapshot(fleet="f", record=first.record, nodes=given_world.nodes, revision=8), NOW
+        PoolSnapshot(fleet="f", record=first.record, nodes=snapshot.nodes, revision=8), NOW
     )
 
     assert {} == again.start
 
 
-@given(worlds())
-def test_never_more_nodes_than_wanted(given_world: PoolSnapshot) -> None:
-    """New nodes never bring the pool above its size, and it is at its size where it may be."""
-    decided = plan(given_world, NOW)
-    before = size(given_world.record, given_world.nodes)
-    after = size(decided.record, given_world.nodes)
-    waits = given_world.record.retry_at is not None and given_world.record.retry_at > NOW
+@given(snapshots())
+def test_plan_never_exceeds_the_desired_size(snapshot: PoolSnapshot) -> None:
+    """Launches never exceed the size, and reach it if nothing forbids them."""
+    decided = plan(snapshot, NOW)
+    before = size(snapshot.record, snapshot.nodes)
+    after = size(decided.record, snapshot.nodes)
+    waits = snapshot.record.retry_at is not None and snapshot.record.retry_at > NOW
 
-    assert after <= max(before, given_world.record.desired)
-    assert waits or after >= given_world.record.desired
+    assert after <= max(before, snapshot.record.desired)
+    assert waits or after >= snapshot.record.desired
 
 
-@given(worlds(), st.data())
-def test_sorting_nodes_out_once_changes_no_count(
-    given_world: PoolSnapshot, data: st.DataObject
-) -> None:
-    """A pool's size is that of the set of names that stay, whichever of them are spare."""
-    spare = data.draw(st.sets(st.sampled_from([each.node for each in given_world.nodes] or [""])))
-    nodes = [msgspec.structs.replace(each, spare=each.node in spare) for each in given_world.nodes]
-    opened = given_world.record.open.values()
+@given(snapshots(), st.data())
+def test_node_counts_do_not_depend_on_grouping(snapshot: PoolSnapshot, data: st.DataObject) -> None:
+    """A pool's size is that of the set of remaining names, whichever of them are spares."""
+    spare = data.draw(st.sets(st.sampled_from([each.node for each in snapshot.nodes] or [""])))
+    nodes = [msgspec.structs.replace(each, spare=each.node in spare) for each in snapshot.nodes]
+    opened = snapshot.record.open.values()
     leaving = {each.node for each in opened if DEFINITIONS[each.kind].removes_node}
     staying = {each.node for each in nodes if not each.spare} | {each.new_node for each in opened}
 
-    assert len(staying - leaving - {""}) == size(given_world.record, Nodes(nodes))
+    assert len(staying - leaving - {""}) == size(snapshot.record, Nodes(nodes))

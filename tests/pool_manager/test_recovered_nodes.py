@@ -1,4 +1,4 @@
-"""A node that is replaced for its silence alone and is heard again is kept, while that can be."""
+"""A node that is replaced only for its silence and returns is kept, if it still can be."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -44,10 +44,10 @@ QUICK = settings(health=HealthSpec(lost_after=Duration(0.1)), budget=BudgetSpec(
         ({"kind": "scale-down"}, {}, False),
     ],
 )
-def test_what_was_begun_for_silence_alone_is_called_off(
+def test_only_a_replacement_for_silence_is_cancelled(
     opened: dict[str, Any], node: dict[str, Any], kept: bool
 ) -> None:
-    """Not what the node itself, a person or the cloud gave a reason for."""
+    """Not one that the node's health, an operator or a notice caused."""
     saga = msgspec.structs.replace(SILENT, **opened)
     record = PoolRecord(name="training", spec=SPEC, desired=2, open={"s": saga})
     heard = NodeRecord(pool="training", node="n1", **({"health": "healthy"} | node))
@@ -56,17 +56,17 @@ def test_what_was_begun_for_silence_alone_is_called_off(
 
 
 def about(name: str) -> dict[str, Any]:
-    """What each word about a node's life carries."""
+    """The fields that every event about the node has."""
     return {"time": datetime.now(UTC), "pool": "training", "node": name}
 
 
 @pytest.mark.parametrize("away", [False, True])
-async def test_a_node_that_is_heard_again_while_it_drains_is_put_back(
+async def test_node_that_returns_while_draining_is_uncordoned(
     server: EmbeddedServer, bus: NatsBus, peers: Peers, away: bool
 ) -> None:
-    """It is uncordoned, nothing is launched, and nothing counts as failed.
+    """Nothing is launched, and no launch counts as failed.
 
-    Also where nobody was there to hear it.
+    Also if no replica was running when it returned.
     """
     peers.hold["drain"] = asyncio.Event()
 
@@ -97,10 +97,10 @@ async def test_a_node_that_is_heard_again_while_it_drains_is_put_back(
     assert [] == await events(bus, "saga-failed")
 
 
-async def test_what_has_begun_to_be_ended_is_ended(
+async def test_replacement_past_its_pivot_continues(
     server: EmbeddedServer, bus: NatsBus, peers: Peers
 ) -> None:
-    """A heartbeat that comes while its instance goes changes nothing."""
+    """A heartbeat that arrives while the instance is terminated changes nothing."""
     peers.hold["terminate"] = asyncio.Event()
 
     async def ending() -> bool:
@@ -116,7 +116,7 @@ async def test_what_has_begun_to_be_ended_is_ended(
                 **about(before[0]) | {"time": datetime.now(UTC) + timedelta(seconds=1)},
             )
         )
-        # Taken in once the queue of events has nothing left that it could be in.
+        # It is processed when the consumer of events has nothing pending.
         await eventually(lambda: _heard(bus, before[0]))
         peers.hold["terminate"].set()
         [replaced] = await eventually(lambda: events(bus, "node-replaced"))
@@ -142,10 +142,10 @@ async def _spare(bus: NatsBus) -> str:
     return found[0] if len(found) == 1 else ""
 
 
-async def test_a_spare_that_is_heard_again_stays_one(
+async def test_returned_spare_stays_a_spare(
     server: EmbeddedServer, bus: NatsBus, peers: Peers
 ) -> None:
-    """It was never in service, so it is not put there."""
+    """It was never in service, so it is not uncordoned."""
     peers.hold["drain"] = asyncio.Event()
 
     async with Running(server.url, "pool-manager", build, SPARED):
@@ -163,10 +163,10 @@ async def test_a_spare_that_is_heard_again_stays_one(
     assert not peers.count("uncordon")
 
 
-async def test_a_node_whose_place_a_spare_has_taken_is_the_one_too_many(
+async def test_returned_node_is_removed_after_a_spare_replaced_it(
     server: EmbeddedServer, bus: NatsBus, peers: Peers
 ) -> None:
-    """Its work was told to leave already, so no other node is disturbed for it."""
+    """Its work was drained already, so no other node is disrupted."""
     peers.hold["drain"] = asyncio.Event()
 
     async with Running(server.url, "pool-manager", build, SPARED):

@@ -1,4 +1,4 @@
-"""Which remedy a sick node gets: the ladder rung by rung, and what is left to people."""
+"""Which remedy an unhealthy node gets: the ladder, and what is left to operators."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -42,15 +42,15 @@ def attempt(
     ago: timedelta = HOUR,
     what: str = "xid-95",
 ) -> RemediationAttempt:
-    """An attempt at curing a node."""
+    """An attempt at remediating a node."""
     name = f"{kind}-{ago.total_seconds():.0f}"
     return RemediationAttempt(
         saga=name, kind=kind, fault_signature=what, at=NOW - ago, outcome=outcome, reason="no"
     )
 
 
-def sick(action: Action = "reset_gpu", **changes: object) -> NodeRecord:
-    """An unhealthy node whose verdict calls for this."""
+def unhealthy(action: Action = "reset_gpu", **changes: object) -> NodeRecord:
+    """An unhealthy node whose verdict has this action."""
     made = node(
         "a",
         health="unhealthy",
@@ -72,35 +72,35 @@ CANCELLED = attempt("reset-gpu", "cancelled")
 @pytest.mark.parametrize(
     ("case", "attempts", "remedy", "nth"),
     [
-        (sick("none"), (), "replace", (0, 0)),
-        (sick("restart_app"), (), "replace", (0, 0)),
-        (sick("replace"), (), "replace", (0, 0)),
-        (sick("inspect"), (), "inspect", (0, 0)),
-        (sick(), (), "reset-gpu", (1, 3)),
-        (sick(), (RESET,), "reset-gpu", (2, 3)),
-        (sick(), (RESET, RESET), "reboot", (3, 3)),
-        (sick(), (RESET, RESET, REBOOT), "replace", (0, 0)),
-        (sick(), (FAILED_RESET,), "reboot", (2, 3)),
-        (sick(), (FAILED_RESET, FAILED_REBOOT), "replace", (0, 0)),
-        (sick(), (RESET, FAILED_RESET), "reboot", (3, 3)),
-        (sick(), (OLD, OLD), "reset-gpu", (1, 3)),
-        (sick(), (OLD, RESET), "reset-gpu", (2, 3)),
-        (sick(), (CANCELLED, CANCELLED), "reset-gpu", (1, 3)),
-        (sick(lost=True), (), "reboot", (1, 3)),
-        (sick("reboot"), (), "reboot", (1, 2)),
-        (sick("reboot"), (REBOOT,), "reboot", (2, 2)),
-        (sick("reboot"), (REBOOT, REBOOT), "replace", (0, 0)),
-        (sick("reboot"), (FAILED_REBOOT,), "replace", (0, 0)),
-        (sick("reboot"), (RESET, RESET), "reboot", (3, 3)),
+        (unhealthy("none"), (), "replace", (0, 0)),
+        (unhealthy("restart_app"), (), "replace", (0, 0)),
+        (unhealthy("replace"), (), "replace", (0, 0)),
+        (unhealthy("inspect"), (), "inspect", (0, 0)),
+        (unhealthy(), (), "reset-gpu", (1, 3)),
+        (unhealthy(), (RESET,), "reset-gpu", (2, 3)),
+        (unhealthy(), (RESET, RESET), "reboot", (3, 3)),
+        (unhealthy(), (RESET, RESET, REBOOT), "replace", (0, 0)),
+        (unhealthy(), (FAILED_RESET,), "reboot", (2, 3)),
+        (unhealthy(), (FAILED_RESET, FAILED_REBOOT), "replace", (0, 0)),
+        (unhealthy(), (RESET, FAILED_RESET), "reboot", (3, 3)),
+        (unhealthy(), (OLD, OLD), "reset-gpu", (1, 3)),
+        (unhealthy(), (OLD, RESET), "reset-gpu", (2, 3)),
+        (unhealthy(), (CANCELLED, CANCELLED), "reset-gpu", (1, 3)),
+        (unhealthy(lost=True), (), "reboot", (1, 3)),
+        (unhealthy("reboot"), (), "reboot", (1, 2)),
+        (unhealthy("reboot"), (REBOOT,), "reboot", (2, 2)),
+        (unhealthy("reboot"), (REBOOT, REBOOT), "replace", (0, 0)),
+        (unhealthy("reboot"), (FAILED_REBOOT,), "replace", (0, 0)),
+        (unhealthy("reboot"), (RESET, RESET), "reboot", (3, 3)),
         (node("a", lost=True, provider_state="present"), (), "reboot", (1, 2)),
         (node("a", lost=True), (FAILED_REBOOT,), "replace", (0, 0)),
         (node("a", lost=True, provider_state="gone"), (), "replace", (0, 0)),
     ],
 )
-def test_the_ladder_takes_the_lowest_rung_that_may_help(
+def test_ladder_takes_the_mildest_remedy_that_may_help(
     case: NodeRecord, attempts: Sequence[RemediationAttempt], remedy: str, nth: tuple[int, int]
 ) -> None:
-    """From what the verdict asks for upwards; past what failed, or helped too often."""
+    """From the verdict's action upwards, past remedies that failed or helped too often."""
     choice = LADDER.choose(case, attempts, NOW)
     assert (remedy, nth) == (choice.remedy, (choice.attempt, choice.attempts_max))
 
@@ -110,14 +110,12 @@ def test_the_ladder_takes_the_lowest_rung_that_may_help(
     st.integers(1, 10),
     st.lists(st.sampled_from(["recovered", "failed"]), min_size=30, max_size=30),
 )
-def test_whatever_happens_the_ladder_ends(
-    action: Action, tries: int, outcomes: list[AttemptOutcome]
-) -> None:
-    """However the attempts end, a node that stays sick is replaced after `tries` and two more."""
+def test_ladder_always_ends(action: Action, tries: int, outcomes: list[AttemptOutcome]) -> None:
+    """However attempts end, a node still unhealthy is replaced after `tries` plus two of them."""
     ladder = Ladder(options=Ladder.Options(tries=tries))
     attempts: list[RemediationAttempt] = []
     for outcome in outcomes:
-        choice = ladder.choose(sick(action), attempts, NOW)
+        choice = ladder.choose(unhealthy(action), attempts, NOW)
         if choice.remedy == "replace":
             break
         assert choice.remedy in ("reset-gpu", "reboot")
@@ -127,30 +125,32 @@ def test_whatever_happens_the_ladder_ends(
     assert len(attempts) <= tries + 1
 
 
-def test_the_reason_tells_what_was_tried() -> None:
-    """Whoever is replaced in the end has its story in the saga's reason."""
-    told = LADDER.choose(sick(), (RESET, RESET, FAILED_REBOOT), NOW).reason
-    assert "a GPU reset has not helped, 2 times; a reboot failed: no" == told
+def test_reason_names_the_attempts() -> None:
+    """The reason of the final replacement lists the earlier attempts."""
+    reason = LADDER.choose(unhealthy(), (RESET, RESET, FAILED_REBOOT), NOW).reason
+    assert "a GPU reset has not helped, 2 times; a reboot failed: no" == reason
 
 
 # --- a pool's decision ----------------------------------------------------------------------------
 
 
 def under(remediator: Remediator, *nodes: NodeRecord, **changes: object) -> PoolSnapshot:
-    """A pool with room for one, and what chooses for it."""
+    """A pool with room for one disruption, and its remediator."""
     made = spec(budget=BudgetSpec(max_unavailable=1), **changes)
     record = msgspec.structs.replace(pool(len(nodes)), spec=made)
     return replace(snapshot(record, *nodes), remediator=remediator)
 
 
-def begun(decided: PoolSnapshot) -> list[tuple[str, str]]:
-    """What a decision begins: kind and node."""
+def started(decided: PoolSnapshot) -> list[tuple[str, str]]:
+    """The sagas that a plan starts: kind and node."""
     return [(each.kind, each.node) for each in plan(decided, NOW).start.values()]
 
 
-def test_a_saga_says_which_attempt_it_is_and_on_what() -> None:
-    """The GPU by its UUID, the boot, the fault signature, and why it is this rung."""
-    seven = msgspec.structs.replace(sick(), health_gpu=1, attempts=(RESET, RESET), boot_id="b1")
+def test_saga_names_its_attempt_and_target() -> None:
+    """The GPU by UUID, the boot, the fault signature, and why this remedy."""
+    seven = msgspec.structs.replace(
+        unhealthy(), health_gpu=1, attempts=(RESET, RESET), boot_id="b1"
+    )
     (opened,) = plan(under(LADDER, seven, node("b")), NOW).start.values()
 
     assert ("reboot", "xid-95", "b1", 3, 3) == (
@@ -163,26 +163,26 @@ def test_a_saga_says_which_attempt_it_is_and_on_what() -> None:
     assert "XID 95; a GPU reset has not helped, 2 times" == opened.reason
 
 
-def test_attempts_at_another_sickness_do_not_count() -> None:
+def test_attempts_at_another_fault_signature_do_not_count() -> None:
     """Two faults do not push each other up the ladder."""
     other = tuple(
         msgspec.structs.replace(each, fault_signature="xid-48") for each in (RESET, RESET)
     )
-    assert [("reset-gpu", "a")] == begun(under(LADDER, sick(attempts=other), node("b")))
+    assert [("reset-gpu", "a")] == started(under(LADDER, unhealthy(attempts=other), node("b")))
 
 
-def test_a_reset_keeps_to_the_budget() -> None:
+def test_reset_counts_in_the_budget() -> None:
     """It takes a node out of service like any other saga."""
-    one, two = sick(), msgspec.structs.replace(sick(), node="b")
-    assert 1 == len(begun(under(LADDER, one, two, node("c"))))
+    one, two = unhealthy(), msgspec.structs.replace(unhealthy(), node="b")
+    assert 1 == len(started(under(LADDER, one, two, node("c"))))
 
 
-def test_failing_launches_hold_back_replacements_alone() -> None:
-    """A reset leaves no gap."""
-    decided = under(LADDER, sick(), node("b"))
+def test_failing_launches_hold_back_only_replacements() -> None:
+    """A reset needs no launch."""
+    decided = under(LADDER, unhealthy(), node("b"))
     failing = msgspec.structs.replace(decided.record, failures=2, retry_at=NOW + HOUR)
-    assert [("reset-gpu", "a")] == begun(replace(decided, record=failing))
-    assert [] == begun(under_with(decided, failing, sick("replace")))
+    assert [("reset-gpu", "a")] == started(replace(decided, record=failing))
+    assert [] == started(under_with(decided, failing, unhealthy("replace")))
 
 
 def under_with(decided: PoolSnapshot, record: object, *nodes: NodeRecord) -> PoolSnapshot:
@@ -190,12 +190,14 @@ def under_with(decided: PoolSnapshot, record: object, *nodes: NodeRecord) -> Poo
     return replace(decided, record=record, nodes=Nodes(nodes))
 
 
-def test_alert_tells_once_and_touches_nothing() -> None:
-    """And again only when something else happens to the node."""
-    decided = under(AlertOnly(options=AlertOnly.Options()), sick(health_fault="f1"), node("b"))
+def test_alert_is_published_once_and_performs_nothing() -> None:
+    """It is published again only when another fault occurs on the node."""
+    decided = under(AlertOnly(options=AlertOnly.Options()), unhealthy(health_fault="f1"), node("b"))
     first = plan(decided, NOW)
     second = plan(replace(decided, record=first.record), NOW)
-    worse = replace(decided, record=first.record, nodes=Nodes([sick(health_fault="f2"), node("b")]))
+    worse = replace(
+        decided, record=first.record, nodes=Nodes([unhealthy(health_fault="f2"), node("b")])
+    )
 
     (event,) = first.events
     assert isinstance(event, OperatorNeeded)
@@ -208,11 +210,11 @@ def test_alert_tells_once_and_touches_nothing() -> None:
     assert {} == well.record.operator_notified
 
 
-def test_what_is_to_be_inspected_is_cordoned_and_told() -> None:
-    """Once; then it waits for somebody, and holds nobody up."""
-    decided = under(LADDER, sick("inspect", health_fault="f1"), node("b"))
+def test_node_to_inspect_is_cordoned_and_published_once() -> None:
+    """It then waits for an operator, and holds back no other node."""
+    decided = under(LADDER, unhealthy("inspect", health_fault="f1"), node("b"))
     first = plan(decided, NOW)
-    cordoned = (sick("inspect", health_fault="f1", cordoned=True), node("b"))
+    cordoned = (unhealthy("inspect", health_fault="f1", cordoned=True), node("b"))
     record = msgspec.structs.replace(first.record, open={})
     then = plan(replace(decided, record=record, nodes=Nodes(cordoned)), NOW)
 
@@ -221,18 +223,18 @@ def test_what_is_to_be_inspected_is_cordoned_and_told() -> None:
     assert ({}, ()) == (then.start, then.events)
 
 
-def test_a_node_that_is_being_cordoned_counts_against_the_budget() -> None:
-    """Also before the cordon has come about: with room for one, the second waits."""
-    two = msgspec.structs.replace(sick("inspect"), node="b")
-    decided = under(LADDER, sick("inspect"), two, node("c"), node("d"))
+def test_node_being_cordoned_counts_in_the_budget() -> None:
+    """Also before the cordon is done: with room for one, the second waits."""
+    two = msgspec.structs.replace(unhealthy("inspect"), node="b")
+    decided = under(LADDER, unhealthy("inspect"), two, node("c"), node("d"))
     first = plan(decided, NOW)
     again = plan(replace(decided, record=first.record), NOW)
     assert ["a"] == [each.node for each in first.start.values()]
     assert {} == again.start
 
 
-def test_a_remediator_that_fails_is_told_of_and_nothing_is_touched() -> None:
-    """It is somebody else's code."""
+def test_failing_remediator_is_published_and_performs_nothing() -> None:
+    """A remediator may be third-party code."""
 
     class Broken:
         def choose(
@@ -240,21 +242,21 @@ def test_a_remediator_that_fails_is_told_of_and_nothing_is_touched() -> None:
         ) -> RemedyChoice:
             raise KeyError((node, attempts, now) and "rack")
 
-    (event,) = plan(under(Broken(), sick()), NOW).events
+    (event,) = plan(under(Broken(), unhealthy()), NOW).events
     assert isinstance(event, OperatorNeeded)
     assert "KeyError: 'rack'" in event.remedy
 
 
-def test_what_the_cloud_takes_is_replaced_whatever_the_remediation() -> None:
-    """A notice is no fault signature to be cured."""
+def test_preempted_node_is_replaced_whatever_the_remediator() -> None:
+    """No remedy helps against a notice."""
     notice = CloudNotice(kind="preemption", at=NOW, deadline=NOW + timedelta(minutes=2))
     taken = node("a", notices={"n1": notice})
-    assert [("replace", "a")] == begun(under(AlertOnly(options=AlertOnly.Options()), taken))
+    assert [("replace", "a")] == started(under(AlertOnly(options=AlertOnly.Options()), taken))
 
 
 def degraded(action: Action) -> NodeRecord:
-    """A node with something that can wait."""
-    return msgspec.structs.replace(sick(action), health="degraded", health_kind="row_remap")
+    """A node with a deferrable fault."""
+    return msgspec.structs.replace(unhealthy(action), health="degraded", health_kind="row_remap")
 
 
 @pytest.mark.parametrize(
@@ -268,27 +270,27 @@ def degraded(action: Action) -> NodeRecord:
         ("reset_gpu", (), []),
     ],
 )
-def test_a_degraded_node_is_mended_in_a_service_window(
+def test_degraded_node_is_remediated_in_a_service_window(
     action: Action, windows: tuple[WindowSpec, ...], kinds: list[str]
 ) -> None:
-    """Never replaced, and left alone where nobody has said when it may be disturbed."""
+    """Never replaced, and left alone in a pool without such windows."""
     decided = under(LADDER, degraded(action), node("b"), windows=windows)
-    assert kinds == [kind for kind, _ in begun(decided)]
+    assert kinds == [kind for kind, _ in started(decided)]
 
 
-def test_what_can_wait_has_what_the_sick_leave() -> None:
+def test_unhealthy_nodes_go_before_degraded_ones() -> None:
     """With room for one, the unhealthy node is first."""
     two = msgspec.structs.replace(degraded("reset_gpu"), node="b")
-    decided = under(LADDER, sick(), two, node("c"), windows=(WHOLE_DAY,))
-    assert [("reset-gpu", "a")] == begun(decided)
+    decided = under(LADDER, unhealthy(), two, node("c"), windows=(WHOLE_DAY,))
+    assert [("reset-gpu", "a")] == started(decided)
 
 
 def test_no_node_has_two_sagas() -> None:
-    """A node that is being reset is left to that."""
-    decided = under(LADDER, sick(), node("b"))
+    """A node that is being reset gets no other saga."""
+    decided = under(LADDER, unhealthy(), node("b"))
     taken = {"s": OpenSaga(kind="reset-gpu", node="a", since=NOW)}
     record = msgspec.structs.replace(decided.record, open=taken)
-    assert [] == begun(replace(decided, record=record))
+    assert [] == started(replace(decided, record=record))
 
 
 # --- configuration --------------------------------------------------------------------------------
@@ -305,8 +307,8 @@ pools:
 """
 
 
-class Own:
-    """A remediator of somebody else's."""
+class CustomRemediator:
+    """A third-party remediator."""
 
     class Options(Replace.Options, frozen=True, kw_only=True):
         """Its options."""
@@ -318,7 +320,7 @@ class Own:
 
 
 def loaded(directory: Path, remediation: str) -> Remediator:
-    """What a configuration file names."""
+    """The remediator that a configuration names."""
     file = directory / "navarch.yaml"
     file.write_text(CONFIG.format(remediation=remediation))
     pools = load_settings(file, {}).pools
@@ -335,21 +337,21 @@ def loaded(directory: Path, remediation: str) -> Remediator:
         ("{type: ladder, tries: 3, window: 6h}", Ladder),
     ],
 )
-def test_a_pool_names_its_remediation(tmp_path: Path, remediation: str, kind: type) -> None:
-    """By name, or with options."""
+def test_remediation_by_name(tmp_path: Path, remediation: str, kind: type) -> None:
+    """By name alone, or with options."""
     assert isinstance(loaded(tmp_path, remediation), kind)
 
 
-def test_a_plugin_is_named_by_module_and_class(tmp_path: Path) -> None:
-    """With its own options."""
-    own = loaded(tmp_path, f"{{type: '{__name__}:Own', patience: 3}}")
+def test_remediation_by_module_and_class(tmp_path: Path) -> None:
+    """With the plugin's own options."""
+    own = loaded(tmp_path, f"{{type: '{__name__}:CustomRemediator', patience: 3}}")
     assert 3 == own.patience
 
 
-def test_options_count(tmp_path: Path) -> None:
+def test_ladder_options_apply(tmp_path: Path) -> None:
     """A ladder with one try reboots after the first reset that did not last."""
     ladder = loaded(tmp_path, "{type: ladder, tries: 1}")
-    assert "reboot" == ladder.choose(sick(), (RESET,), NOW).remedy
+    assert "reboot" == ladder.choose(unhealthy(), (RESET,), NOW).remedy
 
 
 @pytest.mark.parametrize(
@@ -361,24 +363,24 @@ def test_options_count(tmp_path: Path) -> None:
         ("{tries: 3}", ":9: pools.training.health.remediation: `type` is missing"),
     ],
 )
-def test_a_wrong_remediation_names_file_line_and_key(
+def test_invalid_remediation_names_file_line_and_key(
     tmp_path: Path, remediation: str, words: str
 ) -> None:
-    """Before anything runs, and with the names that there are."""
+    """At start, with the valid names."""
     with pytest.raises(ConfigurationError) as error:
         loaded(tmp_path, remediation)
     assert words in str(error.value)
 
 
-def test_a_pool_of_another_configuration_is_left_alone_where_its_plugin_is_not_here() -> None:
-    """Its sick nodes are told of, and nothing is risked."""
+def test_pool_with_an_unknown_remediator_is_left_alone() -> None:
+    """Its unhealthy nodes are published, and nothing is performed."""
     wanted = HealthSpec(remediation=PluginSettings(type="no_such_module:Class"))
     record = msgspec.structs.replace(pool(1), spec=spec(health=wanted))
     assert isinstance(Remediators({}, None).of(record), AlertOnly)
 
 
-def test_the_default_is_to_replace() -> None:
-    """As before there were ladders."""
+def test_default_remediation_is_replace() -> None:
+    """The default remediator has no other remedy."""
     text = CONFIG.format(remediation="replace").replace("      remediation: replace\n", "")
     pools = parse_settings("navarch.yaml", text.replace("    health:\n", ""), {}).pools
     assert "replace" == pools["training"].health.remediation.type

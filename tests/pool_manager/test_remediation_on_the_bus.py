@@ -1,4 +1,4 @@
-"""Resets and reboots on a real server with scripted peers: sagas, records, facts, and requests."""
+"""Resets and reboots on a real server with scripted peers: sagas, records, events, requests."""
 
 import asyncio
 from datetime import UTC, datetime
@@ -28,12 +28,12 @@ _node = decoder(NodeRecord)
 
 
 def laddered(**changes: Any) -> Any:
-    """A pool of one with a ladder."""
+    """Settings of a pool of one with a ladder."""
     return settings(**{"min_nodes": 1, "health": LADDER, "budget": ROOM} | changes)
 
 
-async def told(peers: Peers, node: str, number: int) -> None:
-    """Publish what the health-monitor makes of the so-manieth fault."""
+async def publish_verdict(peers: Peers, node: str, number: int) -> None:
+    """Publish the health-monitor's verdict about the n-th fault."""
     await peers.publish(
         Verdict(
             id=f"verdict-{number}-{node}",
@@ -60,7 +60,7 @@ async def record_of(bus: NatsBus, node: str) -> NodeRecord:
 
 
 def attempts(bus: NatsBus, node: str, count: int) -> Any:
-    """Whether so many attempts at a node have ended, and nothing is under way; the record."""
+    """Whether this many attempts at a node have ended and none is open; returns the record."""
 
     async def look() -> NodeRecord | None:
         record = await record_of(bus, node)
@@ -71,19 +71,19 @@ def attempts(bus: NatsBus, node: str, count: int) -> Any:
 
 
 async def remediated(bus: NatsBus) -> list[dict[str, Any]]:
-    """Every end of a reset or a reboot that was told."""
+    """Every stored end of a reset or reboot."""
     found = await bus.read("EVENTS", subjects.node_event_wildcard("remediated"))
     return [msgspec.json.decode(each.data) for each in found]
 
 
-async def test_a_reset_that_fails_is_followed_by_a_reboot(
+async def test_failed_reset_is_followed_by_a_reboot(
     server: EmbeddedServer, bus: NatsBus, peers: Peers
 ) -> None:
-    """The node stays cordoned in between; after the reboot it is back, and was never replaced."""
+    """The node stays cordoned in between; after the reboot it is in service, not replaced."""
     peers.fail["reset"] = "exit status 7: In use by another client"
     async with Running(server.url, "pool-manager", build, laddered()):
         [node] = await eventually(settled(bus, 1))
-        await told(peers, node, 1)
+        await publish_verdict(peers, node, 1)
         record = await eventually(attempts(bus, node, 2))
         facts = await eventually(lambda: _two(bus))
 
@@ -108,13 +108,13 @@ async def _two(bus: NatsBus) -> list[dict[str, Any]] | None:
     return found if len(found) == 2 else None
 
 
-async def test_the_sick_gpu_is_named_and_what_is_checked_is_what_came_after(
+async def test_reset_names_the_gpu_and_verifies_the_new_boot_checks(
     server: EmbeddedServer, bus: NatsBus, peers: Peers
 ) -> None:
-    """The reset has the GPU's UUID, the check asks for the boot checks."""
+    """The reset request has the GPU's UUID, and the check asks for the boot checks."""
     async with Running(server.url, "pool-manager", build, laddered()):
         [node] = await eventually(settled(bus, 1))
-        await told(peers, node, 1)
+        await publish_verdict(peers, node, 1)
         record = await eventually(attempts(bus, node, 1))
     log = await bus.read("SAGAS", subjects.saga_tree(record.attempts[0].saga))
     inputs = {
@@ -128,10 +128,10 @@ async def test_the_sick_gpu_is_named_and_what_is_checked_is_what_came_after(
 
 
 @pytest.mark.parametrize(("verb", "step"), [("reset-gpu", "reset"), ("reboot", "reboot")])
-async def test_a_person_has_a_healthy_node_mended(
+async def test_operator_resets_a_healthy_node(
     server: EmbeddedServer, bus: NatsBus, peers: Peers, verb: str, step: str
 ) -> None:
-    """As a request, whatever the pool's remediation is; it counts as no attempt of a ladder."""
+    """By request, whatever the pool's remediator; it is no attempt of a ladder."""
     async with Running(server.url, "pool-manager", build, settings(min_nodes=1)):
         [node] = await eventually(settled(bus, 1))
         await ask(bus, verb, node=node, reason="a hunch")
@@ -147,14 +147,14 @@ async def test_a_person_has_a_healthy_node_mended(
     assert (0, "a hunch") == (fact["attempt"], fact["reason"])
 
 
-async def test_an_uncordon_unwinds_a_reset_that_has_not_begun(
+async def test_uncordon_unwinds_a_reset_before_its_pivot(
     server: EmbeddedServer, bus: NatsBus, peers: Peers
 ) -> None:
-    """While the work still leaves, a person may have the node back; nothing is reset."""
+    """While the node drains an operator may uncordon it; nothing is reset."""
     peers.hold["drain"] = asyncio.Event()
     async with Running(server.url, "pool-manager", build, laddered()):
         [node] = await eventually(settled(bus, 1))
-        await told(peers, node, 1)
+        await publish_verdict(peers, node, 1)
         await eventually(lambda: _performed(peers, "drain", node))
         await ask(bus, "uncordon", node=node)
         record = await eventually(lambda: _back(bus, node))
@@ -173,16 +173,16 @@ async def _back(bus: NatsBus, node: str) -> NodeRecord | None:
     return record if cancelled and not record.cordoned and not record.saga else None
 
 
-async def test_what_is_left_to_people_is_told_once_and_nothing_is_touched(
+async def test_alert_remediation_publishes_once_and_performs_nothing(
     server: EmbeddedServer, bus: NatsBus, peers: Peers
 ) -> None:
-    """`remediation: alert`: one event, however often the pool is looked at."""
+    """`remediation: alert`: one event, however often the pool is planned."""
     alert = HealthSpec(remediation=PluginSettings(type="alert"))
     async with Running(server.url, "pool-manager", build, laddered(health=alert)):
         [node] = await eventually(settled(bus, 1))
-        await told(peers, node, 1)
+        await publish_verdict(peers, node, 1)
         [first] = await eventually(lambda: events(bus, "operator-needed"))
-        await told(peers, node, 1)
+        await publish_verdict(peers, node, 1)
         await ask(bus, "scale", nodes=2)
         await eventually(settled(bus, 2))
         all_of_them = await events(bus, "operator-needed")

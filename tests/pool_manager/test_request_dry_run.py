@@ -1,4 +1,4 @@
-"""`--dry-run`: what a request would come to, on a real server, and that nothing is touched."""
+"""`--dry-run` on a real server: what a request would do, without performing it."""
 
 from typing import Any
 
@@ -23,18 +23,18 @@ POOL = settings(
 )
 
 
-async def rehearsed(bus: NatsBus, verb: str, node: str, **fields: Any) -> DryRun:
-    """Ask what a request would come to."""
+async def dry_run(bus: NatsBus, verb: str, node: str, **fields: Any) -> DryRun:
+    """Ask what a request would do."""
     asked = {"verb": verb, "node": node, "request": fields}
     subject = subjects.query("dry-run")
     reply = await bus.request(subject, msgspec.json.encode(asked), timeout_seconds=30)
     return msgspec.json.decode(reply.data, type=DryRun)
 
 
-async def test_a_replacement_is_told_with_its_steps_and_nothing_is_touched(
+async def test_dry_run_of_a_replacement_lists_its_steps(
     server: EmbeddedServer, bus: NatsBus, peers: Peers
 ) -> None:
-    """The saga, the spare, the offering and each step's deadline; then all is as it was."""
+    """The saga, the spare, the offering and each step's deadline; nothing is performed."""
     async with Running(server.url, "pool-manager", build, POOL):
         await eventually(settled(bus, 2))
         before = {view.id: view.spare for view in await nodes(bus)}
@@ -42,27 +42,27 @@ async def test_a_replacement_is_told_with_its_steps_and_nothing_is_touched(
         last = await bus.last_sequence("EVENTS")
         [name] = [each for each, spare in before.items() if not spare]
         [spare] = [each for each, is_spare in before.items() if is_spare]
-        told = await rehearsed(bus, "replace", name, mode="deadline", timeout="10m")
-        again = await rehearsed(bus, "replace", name, mode="deadline", timeout="10m")
+        reply = await dry_run(bus, "replace", name, mode="deadline", timeout="10m")
+        again = await dry_run(bus, "replace", name, mode="deadline", timeout="10m")
         after = {view.id: view.spare for view in await nodes(bus)}
         late = await bus.last_sequence("EVENTS")
 
-    assert (True, f"replace-{name}-1", spare) == (told.accepted, told.saga, told.promotes)
+    assert (True, f"replace-{name}-1", spare) == (reply.accepted, reply.saga, reply.promotes)
     assert ["cordon", "promote", "drain", "terminate", "provision"] == [
-        each.step for each in told.steps[:5]
+        each.step for each in reply.steps[:5]
     ]
     assert {"drain": 600.0, "provision": 1200.0} == {
         each.step: each.deadline_seconds
-        for each in told.steps
+        for each in reply.steps
         if each.step in ("drain", "provision")
     }
     assert ("test", "r", ["a", "b"]) == tuple(
-        told.offering[key] for key in ("provider", "region", "zones")
+        reply.offering[key] for key in ("provider", "region", "zones")
     )
-    assert all(gate.passed for gate in told.gates)
-    assert (told, before, last, []) == (again, after, late, peers.calls)
-    assert f"The spare {spare} would take its place at once." in page(told)
-    assert "It can be cancelled until terminate begins" in page(told)
+    assert all(gate.passed for gate in reply.gates)
+    assert (reply, before, last, []) == (again, after, late, peers.calls)
+    assert f"The spare {spare} would take its place at once." in page(reply)
+    assert "It can be cancelled until terminate begins" in page(reply)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ async def test_a_replacement_is_told_with_its_steps_and_nothing_is_touched(
         ({"mode": "observe"}, False, "replace", "observing", ["hold and mode"]),
     ],
 )
-async def test_each_gate_is_told_by_itself(
+async def test_dry_run_reports_each_gate_separately(
     server: EmbeddedServer,
     bus: NatsBus,
     peers: Peers,
@@ -83,7 +83,7 @@ async def test_each_gate_is_told_by_itself(
     refusal: str | None,
     stops: list[str],
 ) -> None:
-    """What would refuse it, with the same words as the refusal itself."""
+    """With the same words as the refusal itself."""
     async with Running(server.url, "pool-manager", build, settings(min_nodes=1)):
         [name] = await eventually(settled(bus, 1))
     peers.calls.clear()
@@ -92,10 +92,10 @@ async def test_each_gate_is_told_by_itself(
         if held:
             await ask(bus, "hold", node=name, reason="bisecting", **{"for": "1h"})
             await eventually(lambda: events(bus, "request-accepted"))
-        told = await rehearsed(bus, verb, name)
+        reply = await dry_run(bus, verb, name)
 
-    assert refusal == told.refusal
-    assert stops == [gate.name for gate in told.gates if not gate.passed]
-    assert ("bisecting" in told.reason) == held
-    assert page(told).startswith(f"{verb} {name} would be ")
+    assert refusal == reply.refusal
+    assert stops == [gate.name for gate in reply.gates if not gate.passed]
+    assert ("bisecting" in reply.reason) == held
+    assert page(reply).startswith(f"{verb} {name} would be ")
     assert [] == peers.calls

@@ -1,4 +1,4 @@
-"""Requests that are answered out of their order: what was asked for last stands."""
+"""Requests answered out of order: the latest request wins."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -29,7 +29,7 @@ HOUR = {"for": "1h"}
 
 
 def asked(sequence: int, verb: str, **payload: Any) -> QueuedRequest:
-    """A request as it lies in the queue."""
+    """A queued request."""
     return QueuedRequest(
         id=f"request-{sequence}",
         sequence=sequence,
@@ -41,13 +41,13 @@ def asked(sequence: int, verb: str, **payload: Any) -> QueuedRequest:
 
 
 def answered(request: QueuedRequest, record: PoolRecord) -> RequestDecision:
-    """What comes of it, some time later."""
+    """Its decision, some time later."""
     snapshot = PoolSnapshot(fleet="f", record=record, revision=1, nodes=Nodes(NODES))
     return decide(request, snapshot, NOW + timedelta(minutes=5))
 
 
 def after(*requests: QueuedRequest, record: PoolRecord = POOL) -> PoolRecord:
-    """The pool's record when these have been answered, in this order."""
+    """The pool's record when these requests have been answered, in this order."""
     for each in requests:
         record = answered(each, record).record or record
     return record
@@ -66,10 +66,10 @@ def after(*requests: QueuedRequest, record: PoolRecord = POOL) -> PoolRecord:
         (asked(1, "scale", nodes=5), asked(2, "scale", nodes=99), False),
     ],
 )
-def test_only_what_is_about_the_same_and_was_carried_out_overtakes(
+def test_only_applied_requests_about_the_same_thing_supersede(
     earlier: QueuedRequest, later: QueuedRequest, too_late: bool
 ) -> None:
-    """A request that was refused leaves room for the one before it."""
+    """A refused request does not supersede an earlier one."""
     event = answered(earlier, after(later)).event
 
     assert too_late == isinstance(event, RequestRefused | ScaleRefused)
@@ -91,9 +91,7 @@ def test_only_what_is_about_the_same_and_was_carried_out_overtakes(
     ),
     st.lists(st.integers(0, 5)),
 )
-def test_in_whatever_order_and_however_often_the_last_wish_stands(
-    order: list[QueuedRequest], again: list[int]
-) -> None:
+def test_last_request_wins_in_any_order(order: list[QueuedRequest], again: list[int]) -> None:
     """Answering one again, as after a crash before its acknowledgement, changes nothing."""
     record = after(*order, *(order[each] for each in again))
 
@@ -104,8 +102,8 @@ def test_in_whatever_order_and_however_often_the_last_wish_stands(
     )
 
 
-def test_what_was_carried_out_and_comes_again_is_told_again() -> None:
-    """Not as refused: whoever asked saw it happen."""
+def test_redelivered_applied_request_is_published_again() -> None:
+    """Not as refused: the operator saw it applied."""
     first, second = asked(1, "scale", nodes=5), asked(2, "scale", nodes=3)
     opening, closing = asked(3, "breaker-open", reason="r"), asked(4, "breaker-close", reason="r")
     record = after(first, second, opening, closing)
@@ -121,10 +119,10 @@ def test_what_was_carried_out_and_comes_again_is_told_again() -> None:
     ("sequence", "seconds", "later"),
     [(8, 1.0, True), (8, -60.0, False), (6, 60.0, False), (6, -1.0, False)],
 )
-def test_a_new_stream_and_another_servers_clock_overtake_nothing(
+def test_new_stream_or_clock_step_supersedes_nothing(
     sequence: int, seconds: float, later: bool
 ) -> None:
-    """Numbers may begin anew, times may run back; both together do not."""
+    """Sequences may start again or times may run back, but not both."""
     request = asked(7, "scale", nodes=1)
     at = request.time + timedelta(seconds=seconds)
     done = CompletedRequest(sequence=sequence, at=at, verb="scale", about="size")
@@ -132,8 +130,8 @@ def test_a_new_stream_and_another_servers_clock_overtake_nothing(
     assert later == request_ordering.is_later(done, request)
 
 
-def test_so_many_are_remembered() -> None:
-    """The newest, whatever order they came in."""
+def test_number_of_remembered_requests_is_limited() -> None:
+    """The newest are kept, whatever order they came in."""
     count = request_ordering.REMEMBERED_MAX + 10
     record = POOL
     for number in (*range(2, count + 1), 1):
@@ -142,8 +140,8 @@ def test_so_many_are_remembered() -> None:
     assert list(range(11, count + 1)) == [each.sequence for each in record.completed_requests]
 
 
-def test_a_pool_is_not_made_again_by_what_was_asked_before_its_removal() -> None:
-    """Nor changed by what was asked before its last change."""
+def test_request_before_a_removal_does_not_recreate_the_pool() -> None:
+    """Nor does a request from before its last change alter it."""
     wanted = ParsedApply(ApplyRequest(spec={}), SPEC)
     removal = CompletedRequest(
         sequence=7, at=NOW + timedelta(seconds=7), verb="remove", about="pool"
@@ -155,7 +153,7 @@ def test_a_pool_is_not_made_again_by_what_was_asked_before_its_removal() -> None
         revision=1,
         nodes=Nodes(),
     )
-    told = [
+    events = [
         applied(stale, wanted, None, NOW, configured=False, removal=removal).event,
         applied(fresh, wanted, None, NOW, configured=False, removal=removal).event,
         applied(stale, wanted, there, NOW, configured=False).event,
@@ -163,13 +161,13 @@ def test_a_pool_is_not_made_again_by_what_was_asked_before_its_removal() -> None
     ]
 
     assert [True, False, True, True] == [
-        isinstance(each, RequestRefused) and each.refusal == "superseded" for each in told
+        isinstance(each, RequestRefused) and each.refusal == "superseded" for each in events
     ]
 
 
 @pytest.mark.parametrize("verb", ["cordon", "drain", "replace", "reset-gpu", "reboot"])
-def test_a_request_that_comes_back_when_its_saga_is_over_begins_no_other(verb: str) -> None:
-    """Its replica died before it could answer, and the saga was faster than the redelivery."""
+def test_redelivered_request_starts_no_second_saga(verb: str) -> None:
+    """Its replica died before the reply, and the saga ended before the redelivery."""
     request = asked(1, verb, node="n1")
     first = answered(request, POOL)
     assert first.record is not None

@@ -1,4 +1,4 @@
-"""Resets and reboots have a rate of their own, so that a ladder spends no replacements."""
+"""Resets and reboots have their own rate, so that a ladder spends no replacements."""
 
 import msgspec
 
@@ -6,13 +6,13 @@ from schemas.pool_records import PoolRecord
 from schemas.settings import BudgetSpec
 from services.pool_manager.planner.pool_planner import close, plan
 from tests.pool_manager.test_pool_planner import NOW, node
-from tests.pool_manager.test_remediation import LADDER, attempt, sick, under, under_with
+from tests.pool_manager.test_remediation import LADDER, attempt, under, under_with, unhealthy
 
 
-def climbed(rungs: int, budget: BudgetSpec, size: int = 3) -> tuple[list[str], PoolRecord]:
-    """What a pool begins, one after the other, for nodes that no rung cures; and its record."""
+def climb_ladder(rungs: int, budget: BudgetSpec, size: int = 3) -> tuple[list[str], PoolRecord]:
+    """The sagas a pool starts one after another for nodes that no remedy helps; and its record."""
     nodes = [node(name) for name in "abcdefgh"[:size]]
-    nodes[0] = sick()
+    nodes[0] = unhealthy()
     decided = under(LADDER, *nodes)
     made = msgspec.structs.replace(decided.record.spec, budget=budget)
     record, kinds = msgspec.structs.replace(decided.record, spec=made), []
@@ -24,30 +24,30 @@ def climbed(rungs: int, budget: BudgetSpec, size: int = 3) -> tuple[list[str], P
             record = close(record, saga, failed=False, now=NOW)
             place = next(i for i, each in enumerate(nodes) if each.node == opened.node)
             tried = attempt(opened.kind) if opened.kind != "replace" else None
-            ill = (*nodes[place].attempts, *([tried] if tried else []))
-            nodes[place] = msgspec.structs.replace(nodes[place], attempts=ill)
+            attempts = (*nodes[place].attempts, *([tried] if tried else []))
+            nodes[place] = msgspec.structs.replace(nodes[place], attempts=attempts)
             if tried is None:
                 nodes[place] = node(opened.node)
                 following = min(place + 1, size - 1)
-                nodes[following] = msgspec.structs.replace(sick(), node=nodes[following].node)
+                nodes[following] = msgspec.structs.replace(unhealthy(), node=nodes[following].node)
     return kinds, record
 
 
 RUNGS = ["reset-gpu", "reset-gpu", "reboot", "replace"]
 
 
-def test_a_small_pool_may_climb_the_ladder_for_each_of_its_nodes() -> None:
-    """By default, within an hour: rungs below the last spend no replacement."""
-    kinds, record = climbed(12, BudgetSpec(max_unavailable=1))
+def test_small_pool_may_climb_the_ladder_for_each_node() -> None:
+    """With defaults, within an hour: remedies below the last spend no replacement."""
+    kinds, record = climb_ladder(12, BudgetSpec(max_unavailable=1))
 
     assert RUNGS * 3 == kinds
     assert "closed" == record.breaker.state
     assert (3, 9) == (sum(record.disruptions.values()), sum(record.resets.values()))
 
 
-def test_resets_have_a_rate_of_their_own() -> None:
-    """With two allowed the third rung waits, and the breaker says why."""
-    kinds, record = climbed(6, BudgetSpec(max_unavailable=1, max_resets=2))
+def test_resets_have_their_own_rate() -> None:
+    """With two allowed the third remedy waits, and the breaker says why."""
+    kinds, record = climb_ladder(6, BudgetSpec(max_unavailable=1, max_resets=2))
 
     assert ["reset-gpu", "reset-gpu"] == kinds
     assert ("open", "reset-rate") == (record.breaker.state, record.breaker.cause)

@@ -1,4 +1,4 @@
-"""What a person had taken out of service though it was well comes back where that cannot be."""
+"""A healthy node drained by an operator returns to service if its replacement fails."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -31,21 +31,21 @@ SPARE = NodeRecord(pool="training", node="s1", state="active", spare=True, cordo
 @pytest.mark.parametrize(
     ("verb", "changes", "others", "restores_service"),
     [
-        pytest.param("replace", {}, (), True, id="well and in service"),
+        pytest.param("replace", {}, (), True, id="healthy and in service"),
         pytest.param("replace", {"health": "degraded"}, (), True, id="degraded, and in service"),
         pytest.param("reset-gpu", {}, (), True, id="a reset"),
         pytest.param("reboot", {}, (), True, id="a reboot"),
-        pytest.param("replace", {"health": "unhealthy"}, (), False, id="sick"),
+        pytest.param("replace", {"health": "unhealthy"}, (), False, id="unhealthy"),
         pytest.param("replace", {"lost": True}, (), False, id="silent"),
-        pytest.param("replace", {"cordoned": True}, (), False, id="cordoned by somebody"),
-        pytest.param("replace", {}, (SPARE,), False, id="a spare takes its place"),
-        pytest.param("cordon", {}, (), False, id="what gives back by itself"),
+        pytest.param("replace", {"cordoned": True}, (), False, id="cordoned by an operator"),
+        pytest.param("replace", {}, (SPARE,), False, id="a spare replaces it"),
+        pytest.param("cordon", {}, (), False, id="a saga that restores the node itself"),
     ],
 )
-def test_which_nodes_are_given_back(
+def test_which_nodes_are_uncordoned(
     verb: str, changes: dict[str, Any], others: tuple[NodeRecord, ...], *, restores_service: bool
 ) -> None:
-    """One that was well and in service when somebody asked, and that nothing has replaced."""
+    """A node that was healthy and in service at the request, and has no replacement."""
     node = NodeRecord(pool="training", node="n1", state="active", health="healthy")
     snapshot = PoolSnapshot(
         fleet="f",
@@ -62,10 +62,10 @@ def test_which_nodes_are_given_back(
     assert restores_service == answer.record.open[answer.event.saga].restores_service
 
 
-async def test_a_healthy_node_whose_successor_does_not_come_serves_again(
+async def test_healthy_node_is_uncordoned_when_its_replacement_fails(
     server: EmbeddedServer, bus: NatsBus, peers: Peers
 ) -> None:
-    """The launch fails: the node is uncordoned by itself, and counts as out of service no more."""
+    """The launch fails: the node is uncordoned, and no longer counts as out of service."""
     async with Running(
         server.url, "pool-manager", build, settings(replace_order="provision_first")
     ):

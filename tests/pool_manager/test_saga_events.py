@@ -1,4 +1,4 @@
-"""Every fact of a saga has an id of its own, which is the same whenever it is told again."""
+"""Every event of a saga has its own ID, the same whenever it is published again."""
 
 import msgspec
 import pytest
@@ -21,8 +21,8 @@ CASES = [
 ]
 
 
-def told(run: Run) -> list[Message]:
-    """What each entry of the log tells, with the log as it was then."""
+def published(run: Run) -> list[Message]:
+    """The events of each entry, computed with the log as it was then."""
     state: SagaState | None = None
     found: list[Message] = []
     for number, entry in enumerate(run.log, 1):
@@ -32,24 +32,22 @@ def told(run: Run) -> list[Message]:
 
 
 @pytest.mark.parametrize(("definition", "variant", "step"), CASES)
-def test_no_two_facts_of_a_saga_share_an_id(
-    definition: Definition, variant: str, step: str
-) -> None:
-    """Whichever step fails, and is then mended and done again; a replica that is late agrees."""
+def test_saga_event_ids_are_unique(definition: Definition, variant: str, step: str) -> None:
+    """Whichever step fails, is fixed and retried; a replica that is behind computes the same."""
     run = Run(definition, params(definition, variant), fail=step)
     if run.to_end().status == "stuck":
         run.repair_and_retry()
-    ids = [each.id for each in told(run)]
+    ids = [each.id for each in published(run)]
 
     assert len(ids) == len(set(ids))
-    # Told again from the whole log, as by a replica that reads it later.
+    # Computed again from the whole log, as by a replica that reads it later.
     last = run.state()
     assert last is not None
     assert ids == [each.id for entry in run.log for each in events_of(last, entry)]
 
 
-def test_what_happens_again_after_a_retry_is_told_again() -> None:
-    """A drain that is overdue, fails, is retried and is overdue once more; the same of stuck."""
+def test_repeated_event_after_a_retry_has_another_id() -> None:
+    """A drain that is overdue again after a retry; the same of stuck."""
     definition = DEFINITIONS["replace"]
     run = Run(definition, params(definition, "provision_first"), fail="drain")
     state = run.to_end()

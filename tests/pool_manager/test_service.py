@@ -1,4 +1,4 @@
-"""The pool-manager on a real server, with scripted peers for everybody else."""
+"""The pool-manager on a real server, with scripted peers."""
 
 import asyncio
 from collections import Counter
@@ -21,9 +21,7 @@ from tests.support.peers import Peers
 __all__ = ["peers"]
 
 
-async def test_a_pool_is_brought_to_its_size(
-    server: EmbeddedServer, bus: NatsBus, peers: Peers
-) -> None:
+async def test_pool_reaches_its_size(server: EmbeddedServer, bus: NatsBus, peers: Peers) -> None:
     """A new pool gets min_nodes nodes, each provisioned once."""
     async with Running(server.url, "pool-manager", build, settings()):
         names = await eventually(settled(bus, 3))
@@ -45,10 +43,10 @@ async def test_a_pool_is_brought_to_its_size(
         ),
     ],
 )
-async def test_an_unhealthy_node_is_replaced_in_the_pools_order(
+async def test_unhealthy_node_is_replaced_in_the_pools_order(
     server: EmbeddedServer, bus: NatsBus, peers: Peers, order: str, steps: list[str]
 ) -> None:
-    """One verdict, one replacement; each step once, in the order that the pool chose."""
+    """One verdict, one replacement; each step once, in the pool's order."""
     async with Running(server.url, "pool-manager", build, settings(replace_order=order)):
         before = await eventually(settled(bus, 3))
         peers.calls.clear()
@@ -67,10 +65,10 @@ async def test_an_unhealthy_node_is_replaced_in_the_pools_order(
     assert (4 if order == "provision_first" else 3) == peers.most_instances
 
 
-async def test_a_repeated_verdict_starts_no_second_replacement(
+async def test_repeated_verdict_starts_no_second_replacement(
     server: EmbeddedServer, bus: NatsBus, peers: Peers
 ) -> None:
-    """Five verdicts about one node, before and during its replacement, replace it once."""
+    """Five verdicts about one node, before and during its replacement."""
     async with Running(server.url, "pool-manager", build, settings()):
         before = await eventually(settled(bus, 3))
         for i in range(5):
@@ -82,10 +80,10 @@ async def test_a_repeated_verdict_starts_no_second_replacement(
     assert {before[0]: 1} == peers.count("terminate")
 
 
-async def test_the_budget_holds_back_a_second_replacement(
+async def test_budget_holds_back_a_second_replacement(
     server: EmbeddedServer, bus: NatsBus, peers: Peers
 ) -> None:
-    """With one node allowed out of service, two sick nodes are replaced one after the other."""
+    """With a budget of one, two unhealthy nodes are replaced one after the other."""
     peers.hold["drain"] = asyncio.Event()
     async with Running(server.url, "pool-manager", build, settings()):
         before = await eventually(settled(bus, 3))
@@ -110,10 +108,10 @@ async def test_the_budget_holds_back_a_second_replacement(
     assert 3 == peers.most_instances
 
 
-async def test_a_failed_launch_is_unwound_and_tried_again(
+async def test_failed_launch_is_unwound_and_retried(
     server: EmbeddedServer, bus: NatsBus, peers: Peers
 ) -> None:
-    """A provision that fails leaves no instance; the pool waits, then tries again."""
+    """A failed provision leaves no instance; the pool backs off, then retries."""
     peers.fail["provision"] = "no capacity"
     async with Running(server.url, "pool-manager", build, settings(min_nodes=1)):
         failed = await eventually(lambda: events(bus, "saga-failed"))
@@ -124,10 +122,10 @@ async def test_a_failed_launch_is_unwound_and_tried_again(
     assert 1 == len(peers.instances)
 
 
-async def test_a_node_that_fails_admission_is_sent_back(
+async def test_node_that_fails_admission_is_terminated(
     server: EmbeddedServer, bus: NatsBus, peers: Peers
 ) -> None:
-    """Seven GPUs where eight were promised: the instance is terminated and another is tried."""
+    """Seven GPUs instead of eight: the instance is terminated and another launched."""
     peers.gpus = 7
     async with Running(server.url, "pool-manager", build, settings(min_nodes=1)):
         [failed, *_] = await eventually(lambda: events(bus, "saga-failed"))
@@ -159,7 +157,7 @@ async def test_scale_requests_are_answered_with_an_event(
     fact: str,
     refusal: str,
 ) -> None:
-    """What is accepted happens; what is refused says why, and nothing else happens."""
+    """An accepted request is applied; a refused one says why and changes nothing."""
     async with Running(server.url, "pool-manager", build, settings()):
         await eventually(settled(bus, 3))
         await bus.publish(subjects.pool_request("training", "scale"), payload)
@@ -170,10 +168,10 @@ async def test_scale_requests_are_answered_with_an_event(
     assert len(after) == len(peers.instances)
 
 
-async def test_a_pool_that_does_not_exist_refuses(
+async def test_request_to_an_unknown_pool_is_refused(
     server: EmbeddedServer, bus: NatsBus, peers: Peers
 ) -> None:
-    """A scale request to an unknown pool is answered on that pool's own subject."""
+    """The refusal is published on that pool's own subject."""
     async with Running(server.url, "pool-manager", build, settings()):
         await eventually(settled(bus, 3))
         await bus.publish(subjects.pool_request("nowhere", "scale"), b'{"nodes": 5}')
@@ -199,10 +197,10 @@ async def test_scaling_down_drains_before_it_terminates(
     assert 2 == len(peers.instances)
 
 
-async def test_people_cordon_drain_and_uncordon(
+async def test_operators_cordon_drain_and_uncordon(
     server: EmbeddedServer, bus: NatsBus, peers: Peers
 ) -> None:
-    """Each request is carried out once and answered; a second drain of the budget is refused."""
+    """Each request is applied once and answered; a second drain exceeds the budget."""
     async with Running(server.url, "pool-manager", build, settings()):
         [first, second, _] = await eventually(settled(bus, 3))
 
@@ -234,7 +232,7 @@ async def test_people_cordon_drain_and_uncordon(
 async def test_two_replicas_make_one_replacement(
     server: EmbeddedServer, bus: NatsBus, peers: Peers
 ) -> None:
-    """Two pool-managers on one bus: the pool has its size, one sick node is replaced once."""
+    """Two pool-managers: the pool reaches its size, one unhealthy node is replaced once."""
     async with (
         Running(server.url, "pool-manager", build, settings(), replica=1),
         Running(server.url, "pool-manager", build, settings(), replica=2),
@@ -249,10 +247,10 @@ async def test_two_replicas_make_one_replacement(
     assert 3 == len(peers.instances)
 
 
-async def test_a_restarted_server_loses_no_saga(
+async def test_server_restart_loses_no_saga(
     server: EmbeddedServer, bus: NatsBus, peers: Peers
 ) -> None:
-    """nats-server goes and comes back in the middle of a replacement; it ends all the same."""
+    """nats-server restarts during a replacement, and the replacement completes."""
     peers.hold["drain"] = asyncio.Event()
     async with Running(server.url, "pool-manager", build, settings()):
         before = await eventually(settled(bus, 3))
@@ -272,10 +270,10 @@ async def test_a_restarted_server_loses_no_saga(
     assert 3 == len(peers.instances)
 
 
-async def test_an_event_about_no_node_of_ours_changes_nothing(
+async def test_event_about_an_unknown_node_changes_nothing(
     server: EmbeddedServer, bus: NatsBus, peers: Peers
 ) -> None:
-    """An agent nobody launched registers: no node, no saga."""
+    """An agent that the pool did not launch registers: no node, no saga."""
     async with Running(server.url, "pool-manager", build, settings()):
         await eventually(settled(bus, 3))
         await peers.register("training", "stray-1")
@@ -285,10 +283,10 @@ async def test_an_event_about_no_node_of_ours_changes_nothing(
         assert "stray-1" not in {view.id for view in await nodes(bus)}
 
 
-async def test_the_log_of_an_ended_saga_ages_out_and_an_open_one_does_not(
+async def test_only_logs_of_ended_sagas_age_out(
     server: EmbeddedServer, bus: NatsBus, peers: Peers
 ) -> None:
-    """When the keeping of a log is over it goes, if the saga has ended; otherwise it stays."""
+    """After its retention the log of an ended saga is deleted; that of an open one is kept."""
     async with Running(server.url, "pool-manager", build, settings(min_nodes=1, max_nodes=1)):
         [name] = await eventually(settled(bus, 1))
         peers.hold["drain"] = asyncio.Event()

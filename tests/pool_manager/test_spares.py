@@ -1,4 +1,4 @@
-"""Hot spares: counted apart, put into service first, renewed, given back last."""
+"""Hot spares: counted apart, promoted first, renewed, and removed last."""
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -44,17 +44,17 @@ def node(name: str, **changes: object) -> NodeRecord:
 
 
 def spare(name: str, **changes: object) -> NodeRecord:
-    """A healthy one in reserve."""
+    """A healthy spare."""
     return node(name, spare=True, cordoned=True, **changes)
 
 
-def sick(name: str, **changes: object) -> NodeRecord:
-    """An unhealthy one in service."""
+def unhealthy(name: str, **changes: object) -> NodeRecord:
+    """An unhealthy node in service."""
     return node(name, health="unhealthy", health_at=NOW, **changes)
 
 
-def begun(record: PoolRecord, *nodes: NodeRecord) -> list[tuple[str, str, str, bool]]:
-    """What is begun: kind, node that leaves or is acted on, spare promoted, for the reserve."""
+def started(record: PoolRecord, *nodes: NodeRecord) -> list[tuple[str, str, str, bool]]:
+    """Started sagas: kind, node, promoted spare, and whether the new node is a spare."""
     decided = plan(PoolSnapshot(fleet="f", record=record, nodes=Nodes(nodes), revision=7), NOW)
     return [(each.kind, each.node, each.promotes, each.spare) for each in decided.start.values()]
 
@@ -65,25 +65,25 @@ FAILING = {"failures": 3, "retry_at": NOW + timedelta(seconds=60)}
 @pytest.mark.parametrize(
     ("record", "nodes", "expected"),
     [
-        # A new pool gets its nodes and its reserve.
+        # A new pool gets its nodes and its spares.
         (pool(1, 1), (), [("scale-up", "", "", False), ("scale-up", "", "", True)]),
-        # A sick node's place is taken by the spare; what is launched is the new spare.
-        (pool(1, 1), (sick("a"), spare("s")), [("replace", "a", "s", True)]),
-        # No spare ready: as without one.
-        (pool(1, 1), (sick("a"), spare("s", lost=True)), [("replace", "a", "", False)]),
-        # A spare that the cloud is about to take takes nobody's place, and is itself replaced.
+        # The spare replaces an unhealthy node; the launched node is the new spare.
+        (pool(1, 1), (unhealthy("a"), spare("s")), [("replace", "a", "s", True)]),
+        # No spare ready: as without spares.
+        (pool(1, 1), (unhealthy("a"), spare("s", lost=True)), [("replace", "a", "", False)]),
+        # A spare with a notice is not promoted, and is itself replaced.
         (
             pool(2, 1),
-            (sick("a"), node("b"), spare("s", notices={"n": CloudNotice(at=NOW)})),
+            (unhealthy("a"), node("b"), spare("s", notices={"n": CloudNotice(at=NOW)})),
             [("replace", "a", "", False), ("replace", "s", "", True)],
         ),
-        # A sick spare is replaced by a spare, at once: it counts against no budget.
+        # An unhealthy spare is replaced by a spare at once: it does not count in the budget.
         (
             pool(2, 1),
-            (sick("a"), node("b"), spare("s", health="unhealthy", health_at=NOW)),
+            (unhealthy("a"), node("b"), spare("s", health="unhealthy", health_at=NOW)),
             [("replace", "a", "", False), ("replace", "s", "", True)],
         ),
-        # A pool that grows takes the spare first, and launches another.
+        # A growing pool promotes the spare first, and launches another.
         (
             pool(3, 1),
             (node("a"), spare("s")),
@@ -93,14 +93,18 @@ FAILING = {"failures": 3, "retry_at": NOW + timedelta(seconds=60)}
                 ("scale-up", "", "", True),
             ],
         ),
-        # One that shrinks keeps its reserve.
+        # A shrinking pool keeps its spares.
         (pool(1, 1), (node("a"), node("b"), spare("s")), [("scale-down", "a", "", False)]),
-        # Fewer spares are wanted: one leaves, nobody in service does.
+        # Fewer spares are desired: one leaves, and no node in service does.
         (pool(1, 0), (node("a"), spare("s")), [("scale-down", "s", "", True)]),
-        # While launches fail a sick node is replaced if a spare covers it, and no other.
-        (pool(2, 1, **FAILING), (sick("a"), node("b"), spare("s")), [("replace", "a", "s", True)]),
-        (pool(1, 1, **FAILING), (sick("a"),), []),
-        # Promoting has just failed: the gap is filled by a launch meanwhile.
+        # While launches fail an unhealthy node is replaced only if a spare is ready.
+        (
+            pool(2, 1, **FAILING),
+            (unhealthy("a"), node("b"), spare("s")),
+            [("replace", "a", "s", True)],
+        ),
+        (pool(1, 1, **FAILING), (unhealthy("a"),), []),
+        # A promotion has just failed: a launch fills the gap meanwhile.
         (
             pool(1, 1, promote_at=NOW + timedelta(seconds=1)),
             (spare("s"),),
@@ -108,15 +112,15 @@ FAILING = {"failures": 3, "retry_at": NOW + timedelta(seconds=60)}
         ),
     ],
 )
-def test_a_spare_takes_the_place_and_is_renewed(
+def test_spare_is_promoted_and_renewed(
     record: PoolRecord, nodes: tuple[NodeRecord, ...], expected: list[tuple[str, str, str, bool]]
 ) -> None:
-    """What is begun, for each state of a pool and its reserve."""
-    assert sorted(expected) == sorted(begun(record, *nodes))
+    """The sagas started for each state of a pool and its spares."""
+    assert sorted(expected) == sorted(started(record, *nodes))
 
 
-def test_a_spare_is_in_nobodys_service() -> None:
-    """Cordoned as it is, it takes nothing of the budget, and is no part of the size."""
+def test_spare_counts_neither_in_the_budget_nor_in_the_size() -> None:
+    """Although it is cordoned."""
     record, nodes = pool(1, 2), (node("a"), spare("s"), spare("t"))
 
     counted = Nodes(nodes)
@@ -131,15 +135,15 @@ def test_a_spare_is_in_nobodys_service() -> None:
 
 
 @dataclass
-class Life:
-    """A pool whose sagas end one way or the other, as the tests say."""
+class SimulatedPool:
+    """A pool whose sagas end as the test says."""
 
     record: PoolRecord
     nodes: dict[str, NodeRecord] = field(default_factory=dict)
     now: datetime = NOW
 
-    def look(self) -> PoolPlan:
-        """Reconcile."""
+    def reconcile(self) -> PoolPlan:
+        """Plan, twenty minutes later."""
         self.now += timedelta(minutes=20)
         decided = plan(
             PoolSnapshot(
@@ -151,7 +155,7 @@ class Life:
         return decided
 
     def end(self, saga: str, *, done: bool) -> None:
-        """A saga ends: done, or unwound after whatever cannot be taken back."""
+        """A saga ends: done, or unwound as far as possible."""
         opened = self.record.open[saga]
         if opened.promotes and (done or opened.kind == "replace"):
             self._change(opened.promotes, spare=False, cordoned=False)
@@ -167,16 +171,16 @@ class Life:
         self.nodes[name] = msgspec.structs.replace(self.nodes[name], **changes)
 
     def make_unhealthy(self, place: int) -> None:
-        """A node falls ill, in service or in reserve."""
+        """A node or spare becomes unhealthy."""
         names = sorted(self.nodes)
         if names:
             name = names[place % len(names)]
             self._change(name, health="unhealthy", health_at=self.now)
 
     def settle(self) -> None:
-        """Everything goes well from now on."""
+        """Let every saga succeed from now on."""
         for _ in range(50):
-            self.look()
+            self.reconcile()
             if not self.record.open:
                 return
             for saga in list(self.record.open):
@@ -184,7 +188,7 @@ class Life:
         raise AssertionError(f"the pool does not come to rest: {self.record.open}")
 
     def counts(self) -> tuple[int, int]:
-        """How many nodes there will be in service, and in reserve."""
+        """How many nodes there will be in service, and as spares."""
         nodes = Nodes(self.nodes.values())
         return size(self.record, nodes), reserve(self.record, nodes)
 
@@ -199,11 +203,11 @@ STEP = st.one_of(
 
 @settings(max_examples=150)
 @given(desired=st.integers(0, 5), spares=st.integers(0, 3), steps=st.lists(STEP, max_size=25))
-def test_a_pool_with_spares_keeps_its_bounds_and_returns_to_its_size(
+def test_pool_with_spares_keeps_its_bounds_and_regains_its_size(
     desired: int, spares: int, steps: list[tuple[str, int]]
 ) -> None:
-    """Never more than wanted begun for service or for the reserve; each spare goes once."""
-    life = Life(pool(desired, spares))
+    """Never more started than desired, in service or as spares; each spare is promoted once."""
+    life = SimulatedPool(pool(desired, spares))
     life.settle()
     for what, number in steps:
         most = life.counts()
@@ -217,13 +221,13 @@ def test_a_pool_with_spares_keeps_its_bounds_and_returns_to_its_size(
         elif life.record.open:
             sagas = sorted(life.record.open)
             life.end(sagas[number % len(sagas)], done=what == "done")
-        life.look()
+        life.reconcile()
         wanted = (life.record.desired, life.record.spec.spares)
         promoted = [each.promotes for each in life.record.open.values() if each.promotes]
 
         assert all(map(le, life.counts(), map(max, most, wanted)))
         assert len(set(promoted)) == len(promoted)
-        assert {} == life.look().start
+        assert {} == life.reconcile().start
 
     life.settle()
     nodes = Nodes(life.nodes.values())
@@ -233,21 +237,19 @@ def test_a_pool_with_spares_keeps_its_bounds_and_returns_to_its_size(
     assert all(each.cordoned == each.spare and each.health == "healthy" for each in nodes)
 
 
-@given(desired=st.integers(1, 6), spares=st.integers(1, 4), ill=st.integers(1, 6))
-def test_with_a_spare_ready_nobody_is_missing_in_service(
-    desired: int, spares: int, ill: int
-) -> None:
-    """As many sick nodes as there are spares are replaced without one place left empty."""
+@given(desired=st.integers(1, 6), spares=st.integers(1, 4), failing=st.integers(1, 6))
+def test_ready_spares_leave_no_gap_in_service(desired: int, spares: int, failing: int) -> None:
+    """As many unhealthy nodes as spares are replaced without a gap."""
     budget = BudgetSpec(max_unavailable="100%", max_replacements="unlimited")
     lifted = msgspec.structs.replace(pool(desired, spares).spec, budget=budget)
-    life = Life(msgspec.structs.replace(pool(desired, spares), spec=lifted))
+    life = SimulatedPool(msgspec.structs.replace(pool(desired, spares), spec=lifted))
     life.settle()
     serving = [name for name, each in sorted(life.nodes.items()) if not each.spare]
-    for name in serving[: min(ill, spares)]:
-        life.nodes[name] = sick(name)
-    life.look()
+    for name in serving[: min(failing, spares)]:
+        life.nodes[name] = unhealthy(name)
+    life.reconcile()
 
-    assert min(ill, spares, desired) == sum(
+    assert min(failing, spares, desired) == sum(
         1 for each in life.record.open.values() if each.promotes
     )
     assert desired == size(life.record, Nodes(life.nodes.values()))

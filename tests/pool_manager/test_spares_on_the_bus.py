@@ -1,4 +1,4 @@
-"""Hot spares on a real server with scripted peers: how long a place stays empty."""
+"""Hot spares on a real server with scripted peers: how long a gap lasts."""
 
 import asyncio
 from datetime import datetime
@@ -18,18 +18,18 @@ SECONDS_MAX = 5.0
 
 
 async def spare(bus: NatsBus) -> str:
-    """The one spare's name; empty: there is none."""
+    """The name of the one spare, or empty."""
     found = [view.id for view in await nodes(bus) if view.spare and view.status == "active"]
     return found[0] if found else ""
 
 
 async def stored_at(bus: NatsBus, fact: str, node: str) -> datetime | None:
-    """When a fact about a node was stored."""
+    """When an event about a node was stored."""
     found = await bus.read("EVENTS", subjects.node_event_wildcard(fact))
     return next((each.time for each in found if f".{node}." in each.subject), None)
 
 
-async def test_a_spare_is_reserved_before_it_is_admitted(
+async def test_spare_is_cordoned_before_it_is_admitted(
     server: EmbeddedServer, bus: NatsBus, peers: Peers
 ) -> None:
     """A new pool: two nodes in service, and one that the workload system never got."""
@@ -45,19 +45,19 @@ async def test_a_spare_is_reserved_before_it_is_admitted(
     assert (2, 1, 1, 0) == (pool.desired, pool.spares, pool.spares_ready, pool.cordoned)
 
 
-async def test_a_spare_is_in_service_seconds_after_the_cordon(
+async def test_spare_is_in_service_seconds_after_the_cordon(
     server: EmbeddedServer, bus: NatsBus, peers: Peers
 ) -> None:
-    """While the sick node still drains, the spare serves; the node that comes is the new spare."""
+    """While the unhealthy node drains, the spare serves; the launched node is the new spare."""
     async with Running(server.url, "pool-manager", build, POOL):
         await eventually(settled(bus, 3))
         old = await spare(bus)
-        ill = next(view.id for view in await nodes(bus) if not view.spare)
+        failing = next(view.id for view in await nodes(bus) if not view.spare)
         peers.hold["drain"] = asyncio.Event()
         peers.calls.clear()
-        await peers.make_unhealthy("training", ill)
+        await peers.make_unhealthy("training", failing)
         promoted = await eventually(lambda: stored_at(bus, "promoted", old))
-        cordoned = await stored_at(bus, "cordoned", ill)
+        cordoned = await stored_at(bus, "cordoned", failing)
         active = [view for view in await nodes(bus) if view.status == "active"]
         serving = {view.id for view in active if not view.cordoned}
         peers.hold["drain"].set()
@@ -69,17 +69,17 @@ async def test_a_spare_is_in_service_seconds_after_the_cordon(
     assert 0 <= (promoted - cordoned).total_seconds() < SECONDS_MAX
     assert old in serving
     assert 2 == len(serving)
-    assert (ill, old, new) == (event["old_node"], event["promoted"], event["new_node"])
+    assert (failing, old, new) == (event["old_node"], event["promoted"], event["new_node"])
     assert ["cordon", "promote", "drain", "terminate", "provision", "bootstrap", "reserve"] == [
         step for step, _ in peers.calls
     ]
     assert 3 == peers.most_instances
 
 
-async def test_a_pool_that_grows_takes_its_spare_first(
+async def test_growing_pool_promotes_its_spare_first(
     server: EmbeddedServer, bus: NatsBus, peers: Peers
 ) -> None:
-    """The spare is in service though no instance comes; the reserve is filled when one does."""
+    """The spare is in service without a launch; the new spare follows when one succeeds."""
     async with Running(server.url, "pool-manager", build, POOL):
         await eventually(settled(bus, 3))
         old = await spare(bus)
@@ -94,10 +94,10 @@ async def test_a_pool_that_grows_takes_its_spare_first(
         assert await spare(bus) not in ("", old)
 
 
-async def test_a_spare_is_no_persons_to_uncordon(
+async def test_operators_cannot_uncordon_a_spare(
     server: EmbeddedServer, bus: NatsBus, peers: Peers
 ) -> None:
-    """Refused, with the way on; it stays in reserve."""
+    """The refusal names the right command; the spare stays one."""
     async with Running(server.url, "pool-manager", build, POOL):
         await eventually(settled(bus, 3))
         name = await spare(bus)
@@ -109,19 +109,19 @@ async def test_a_spare_is_no_persons_to_uncordon(
     assert {} == peers.count("uncordon")
 
 
-async def test_a_spare_is_promoted_once_though_the_pool_manager_dies_meanwhile(
+async def test_spare_is_promoted_once_despite_a_crash(
     server: EmbeddedServer, bus: NatsBus, peers: Peers
 ) -> None:
-    """Both replicas go while the spare is being uncordoned; two others end what they began."""
+    """Both replicas die while the spare is uncordoned; two others complete the saga."""
     running = [
         Running(server.url, "pool-manager", build, POOL, replica=number) for number in range(4)
     ]
     async with running[0], running[1]:
         await eventually(settled(bus, 3))
         old = await spare(bus)
-        ill = next(view.id for view in await nodes(bus) if not view.spare)
+        failing = next(view.id for view in await nodes(bus) if not view.spare)
         peers.hold["promote"] = asyncio.Event()
-        await peers.make_unhealthy("training", ill)
+        await peers.make_unhealthy("training", failing)
         await eventually(lambda: count(peers, "promote"))
     peers.hold["promote"].set()
     async with running[2], running[3]:
@@ -132,10 +132,10 @@ async def test_a_spare_is_promoted_once_though_the_pool_manager_dies_meanwhile(
 
     assert (old, new) == (event["promoted"], event["new_node"])
     assert 1 == len(promoted)
-    assert {ill: 1} == peers.count("terminate")
+    assert {failing: 1} == peers.count("terminate")
     assert 3 == len(peers.instances)
 
 
 async def count(peers: Peers, step: str) -> int:
-    """How often a step was asked for."""
+    """How often a step was requested."""
     return sum(peers.count(step).values())

@@ -1,4 +1,4 @@
-"""What people may do to sagas: cancel, retry, uncordon. Decisions, then on a real server."""
+"""Operators and sagas: cancel, retry, uncordon. Decisions, then on a real server."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -137,10 +137,10 @@ DECISIONS = [
     ("request_", "state", "entry", "refusal"),
     [pytest.param(*rest, id=f"{rest[0].verb}-{name}") for name, *rest in DECISIONS],
 )
-def test_a_wish_about_a_saga_is_decided_by_its_log(
+def test_request_about_a_saga_is_decided_by_its_log(
     request_: QueuedRequest, state: SagaState | None, entry: type[SagaEntry] | None, refusal: str
 ) -> None:
-    """One entry to append, or a refusal with the reason, or nothing where it was done before."""
+    """One entry to append, a refusal with the reason, or nothing if it was applied before."""
     answer = decide(request_, snapshot(), NOW, state)
 
     assert (entry or type(None)) is type(answer.entry)
@@ -150,15 +150,15 @@ def test_a_wish_about_a_saga_is_decided_by_its_log(
         assert answer.event.reason
 
 
-def test_the_log_that_is_asked_for_is_the_sagas_or_the_nodes() -> None:
-    """`uncordon` asks for the open saga of its node; what cannot be read asks for none."""
+def test_which_log_a_request_needs() -> None:
+    """`uncordon` needs the open saga of its node; an undecodable request needs none."""
     requests = (CANCEL, UNCORDON, asked("cordon", node="n1"), asked("uncordon", node="n2"))
 
     assert [SAGA, SAGA, "", ""] == [saga_asked_about(each, snapshot()) for each in requests]
 
 
-def test_an_uncordon_that_cancels_names_the_saga_that_follows() -> None:
-    """The same id in the log and in the answer, numbered after the saga that is unwound."""
+def test_uncordon_that_cancels_names_the_saga_that_follows() -> None:
+    """The log and the reply have the same ID, numbered after the saga that is unwound."""
     answer = decide(UNCORDON, snapshot(), NOW, log(started("cordon")))
 
     assert isinstance(answer.entry, SagaUnwinding)
@@ -167,8 +167,8 @@ def test_an_uncordon_that_cancels_names_the_saga_that_follows() -> None:
     assert "uncordon asked by ops: it is fine" == answer.entry.reason
 
 
-def test_what_follows_is_opened_in_the_write_that_closes_and_only_then() -> None:
-    """Closing twice opens once; the failures that launches had stay as they were."""
+def test_following_saga_opens_with_the_close_of_the_first() -> None:
+    """Closing twice opens it once; the count of failed launches stays the same."""
     state = log(TURNED, SagaUnwound(id="w", **ABOUT))
     before = msgspec.structs.replace(
         snapshot().record, failures=2, retry_at=NOW + timedelta(hours=1)
@@ -184,11 +184,13 @@ def test_what_follows_is_opened_in_the_write_that_closes_and_only_then() -> None
     assert {} == again.open
 
 
-def test_an_uncordoned_node_is_not_taken_for_sick_until_it_is_judged_anew() -> None:
-    """The uncordon wipes the old verdict once; one that comes after it stands."""
+def test_uncordon_clears_the_verdict_until_the_next_one() -> None:
+    """The uncordon clears the old verdict once; a later one counts."""
     state = log(*done("uncordon"), kind="uncordon")
-    sick = NodeRecord(pool="training", node="n1", state="active", health="unhealthy", cordoned=True)
-    fresh = leaving_node(sick, state)
+    unhealthy = NodeRecord(
+        pool="training", node="n1", state="active", health="unhealthy", cordoned=True
+    )
+    fresh = leaving_node(unhealthy, state)
     assert fresh is not None
     judged = msgspec.structs.replace(fresh, health="unhealthy")
     ended = leaving_node(judged, fold(state, SagaDone(id="d", **ABOUT), 9, {}))
@@ -198,8 +200,8 @@ def test_an_uncordoned_node_is_not_taken_for_sick_until_it_is_judged_anew() -> N
     assert "unhealthy" == ended.health
 
 
-def test_a_spare_in_service_is_no_longer_the_business_of_the_saga_that_promoted_it() -> None:
-    """A person's cordon stands when the rest of the replacement is done."""
+def test_operators_cordon_of_a_promoted_spare_is_kept() -> None:
+    """The cordon remains when the rest of the replacement completes."""
     params = SagaParams(pool="training", node="n1", new_node="n9", promotes="s1", spare=True)
     first = SagaStarted(id=f"{SAGA}.started", kind="replace", params=params, **ABOUT)
     state = fold(None, first, 1, {})
@@ -224,10 +226,10 @@ def test_a_spare_in_service_is_no_longer_the_business_of_the_saga_that_promoted_
         (StepFailed(id="c", step="cordon", reason="no such node", **ABOUT), False),
     ],
 )
-def test_a_node_that_may_be_cordoned_is_recorded_as_cordoned(
+def test_node_that_may_be_cordoned_is_recorded_as_cordoned(
     ending: SagaEntry, cordoned: bool
 ) -> None:
-    """Whoever was to cordon it died, or was stopped, after the workload system had heard."""
+    """The participant died, or was stopped, after the workload system received the cordon."""
     begun = StepStarted(id="b", step="cordon", **ABOUT)
     unwinding = SagaUnwinding(id="u", step="cordon", reason="r", cancelled=True, **ABOUT)
     unwound = SagaUnwound(id="w", step="cordon", reason="r", **ABOUT)
@@ -242,7 +244,7 @@ def test_a_node_that_may_be_cordoned_is_recorded_as_cordoned(
 
 
 @pytest.mark.parametrize("steps", [["cordon", "uncordon"], ["cordon", "drain", "uncordon"]])
-async def test_uncordoning_a_node_that_is_being_replaced_gives_it_back(
+async def test_uncordon_cancels_a_replacement(
     server: EmbeddedServer, bus: NatsBus, peers: Peers, steps: list[str]
 ) -> None:
     """The step under way is stopped, then the node uncordoned; nothing is terminated."""
@@ -269,10 +271,10 @@ async def test_uncordoning_a_node_that_is_being_replaced_gives_it_back(
     assert [] == await events(bus, "saga-failed")
 
 
-async def test_a_replacement_that_has_begun_to_terminate_cannot_be_cancelled(
+async def test_replacement_past_its_pivot_cannot_be_cancelled(
     server: EmbeddedServer, bus: NatsBus, peers: Peers
 ) -> None:
-    """The refusal says why, and the replacement goes on."""
+    """The refusal says why, and the replacement continues."""
     peers.hold["terminate"] = asyncio.Event()
     async with Running(server.url, "pool-manager", build, settings()):
         before = await eventually(settled(bus, 3))
@@ -287,10 +289,10 @@ async def test_a_replacement_that_has_begun_to_terminate_cannot_be_cancelled(
     assert "has begun to terminate" in refused["reason"]
 
 
-async def test_a_cancelled_launch_leaves_no_instance_and_is_tried_again(
+async def test_cancelled_launch_is_undone_and_retried(
     server: EmbeddedServer, bus: NatsBus, peers: Peers
 ) -> None:
-    """The pool wants its node all the same: another is launched, at once and under another name."""
+    """The pool still needs its node: another is launched at once under another name."""
     peers.hold["provision"] = asyncio.Event()
     async with Running(server.url, "pool-manager", build, settings(min_nodes=1)):
         await eventually(under_way(peers, "provision"))
@@ -306,10 +308,10 @@ async def test_a_cancelled_launch_leaves_no_instance_and_is_tried_again(
     assert set(names) == peers.instances
 
 
-async def test_a_stuck_saga_goes_on_when_its_reason_is_mended(
+async def test_stuck_saga_continues_on_retry(
     server: EmbeddedServer, bus: NatsBus, peers: Peers
 ) -> None:
-    """Stuck at terminating the old node; retried in vain it is stuck again, and says so again."""
+    """Stuck at terminate; a retry that fails makes it stuck again and publishes it again."""
     peers.fail["terminate"] = "not allowed to"
     async with Running(
         server.url, "pool-manager", build, settings(replace_order="provision_first")

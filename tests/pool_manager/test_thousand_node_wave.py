@@ -1,4 +1,4 @@
-"""Three hundred of a thousand nodes with one XID, on a real server: one incident, one alert."""
+"""Three hundred of a thousand nodes with one XID on a real server: one incident, one alert."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -33,7 +33,7 @@ from tests.support.peers import Peers
 from tests.support.settling import is_settled
 
 NOW = datetime.now(UTC)
-SIZE, SICK = 1000, 300
+SIZE, UNHEALTHY = 1000, 300
 SEEN = 20
 """2% of the pool: from so many on it is one incident."""
 NAMES = [f"training-{number}" for number in range(SIZE)]
@@ -67,7 +67,7 @@ async def fleet(bus: NatsBus) -> None:
 
 
 async def make_unhealthy(bus: NatsBus, name: str) -> None:
-    """Judge a node as the health-monitor does."""
+    """Publish an unhealthy verdict as the health-monitor does."""
     verdict = Verdict(
         id=f"v-{name}",
         time=datetime.now(UTC),
@@ -85,7 +85,7 @@ async def make_unhealthy(bus: NatsBus, name: str) -> None:
 
 
 async def facts(bus: NatsBus) -> list[Any]:
-    """Every fact about the pool."""
+    """Every event about the pool."""
     stored = await bus.read(EVENTS.name, subjects.pool_events_of("training"))
     return [pool_codec.decode(each.data) for each in stored]
 
@@ -99,83 +99,83 @@ async def pool(bus: NatsBus) -> PoolRecord:
 
 
 async def ask(bus: NatsBus, verb: str, **payload: str) -> None:
-    """Ask the pool for something."""
+    """Send the pool a request."""
     await bus.publish(subjects.pool_request("training", verb), msgspec.json.encode(payload))
 
 
-class Ear:
-    """An alert channel that remembers."""
+class RecordingChannel:
+    """An alert channel that keeps its alerts."""
 
-    name = "ear"
+    name = "recording"
 
     def __init__(self) -> None:
-        """Nothing heard yet."""
-        self.heard: list[Alert] = []
+        """Start without alerts."""
+        self.alerts: list[Alert] = []
 
     async def send(self, alert: Alert) -> None:
-        """Hear of something."""
-        self.heard.append(alert)
+        """Keep the alert."""
+        self.alerts.append(alert)
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to close."""
 
 
 @asynccontextmanager
 async def alerting(bus: NatsBus) -> AsyncIterator[list[Alert]]:
-    """The notifier's alerts, and what comes of them."""
-    ear = Ear()
-    consumer = Alerting([ear], bus).consumer()
+    """The notifier's alerts."""
+    channel = RecordingChannel()
+    consumer = Alerting([channel], bus).consumer()
     clock, tracing = SystemClock(), Tracing("notifier")
     loop = ConsumerLoop(bus, consumer, clock, Instruments(), tracing)
     task = asyncio.create_task(loop.run())
-    yield ear.heard
+    yield channel.alerts
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 
 
 @pytest.mark.slow
-async def test_a_wave_over_a_thousand_nodes_holds_the_pool_still_until_a_person_decides(
+async def test_wave_over_a_thousand_nodes_stops_the_pool_until_an_operator_acts(
     server: EmbeddedServer, bus: NatsBus
 ) -> None:
-    """The breaker opens within its budget; uncordon works; closed, repair goes on at its rate.
+    """The breaker opens within its budget; uncordon works; once closed, repair goes on at its rate.
 
-    People are told of the first node at once, and then of the incident, and of nothing else.
+    Alerts are about the first node, at once, and then about the incident only.
     """
-    async with Peers(bus) as peers, alerting(bus) as heard:
+    async with Peers(bus) as peers, alerting(bus) as alerts:
         await fleet(bus)
         peers.hold["drain"] = asyncio.Event()
         async with Running(server.url, "pool-manager", build, SETTINGS):
             clock = asyncio.get_running_loop().time
             began = clock()
-            await asyncio.gather(*(make_unhealthy(bus, name) for name in NAMES[:SICK]))
+            await asyncio.gather(*(make_unhealthy(bus, name) for name in NAMES[:UNHEALTHY]))
 
             async def all_known() -> bool:
                 entries = await bus.entries(NODES, "training.>")
-                return sum(b'"unhealthy"' in each.value for each in entries) == SICK
+                return sum(b'"unhealthy"' in each.value for each in entries) == UNHEALTHY
 
             await eventually(all_known)
-            # Nodes that follow the first are held for so long; on a slow machine some are told.
+            # Alerts of later nodes are delayed by this time; on a slow machine some are sent.
             quick = clock() - began < HOLD_SECONDS / 2
-            told = [type(each).__name__ for each in await facts(bus)]
-            assert ["BreakerOpened", "Incident"] == sorted(set(told) - {"SagaOpened"})
-            assert (1, 1) == (told.count("BreakerOpened"), told.count("Incident"))
+            published = [type(each).__name__ for each in await facts(bus)]
+            assert ["BreakerOpened", "Incident"] == sorted(set(published) - {"SagaOpened"})
+            assert (1, 1) == (published.count("BreakerOpened"), published.count("Incident"))
             before = await pool(bus)
             assert ("open", "wave") == (before.breaker.state, before.breaker.cause)
             assert len(before.open) < SEEN
 
-            async def all_told() -> bool:
+            async def alerts_sent() -> bool:
                 durable = NOTIFIER_ALERTS
-                return bool(heard) and await is_settled(bus, durable.stream, durable.name)
+                return bool(alerts) and await is_settled(bus, durable.stream, durable.name)
 
-            await eventually(all_told)
-            first, *more = heard
+            await eventually(alerts_sent)
+            first, *more = alerts
             [incident] = [each for each in more if each.key.startswith("incident/")]
             if quick:
                 assert [incident] == more
             assert first.key.startswith("health/training/training-")
             assert incident.key.startswith("incident/training/xid-79-")
 
-            well = NAMES[SICK - 1]
+            well = NAMES[UNHEALTHY - 1]
             await ask(bus, "uncordon", node=well, reason="it is fine")
 
             async def uncordoned() -> bool:
@@ -200,7 +200,7 @@ async def test_a_wave_over_a_thousand_nodes_holds_the_pool_still_until_a_person_
     assert len(after.open) <= limit(SPEC.budget.max_unavailable, SIZE)
     incidents = [each for each in await facts(bus) if isinstance(each, Incident)]
     assert "opened" == incidents[0].status
-    # It may be over by now: all of its nodes were replaced before anybody looked.
+    # The incident may be closed by now: all of its nodes may have been replaced.
     assert ["closed"][: len(incidents) - 1] == [each.status for each in incidents[1:]]
     assert 1 == len({each.incident for each in incidents})
     assert begun <= len(await bus.read(SAGAS.name, subjects.saga_step_wildcard("saga", "started")))
