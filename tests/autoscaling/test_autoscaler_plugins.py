@@ -1,4 +1,4 @@
-"""An autoscaler in a package of its own, installed as its users would, and tried by a scenario."""
+"""An autoscaler in its own package, installed as users would, and run in a scenario."""
 
 import subprocess
 import sys
@@ -15,9 +15,9 @@ PACKAGE = ROOT / "tests" / "plugins" / "office_hours"
 
 @pytest.fixture
 def installed(tmp_path: Path) -> Path:
-    """The package as pip leaves it behind: its module, and what its pyproject.toml says of it.
+    """The package as pip installs it: its module, and the metadata from its pyproject.toml.
 
-    Done by hand, since a build needs tools that not every environment has.
+    Written by hand, since a build needs tools that not every environment has.
     """
     project = tomllib.loads((PACKAGE / "pyproject.toml").read_text("utf-8"))["project"]
     site = tmp_path / "site"
@@ -36,8 +36,8 @@ def installed(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_a_plugin_is_tried_by_a_scenario(installed, tmp_path):
-    """Nothing in Navarch knows of it: an entry point and a name in the pool are all it takes."""
+def test_scenario_runs_a_plugin(installed, tmp_path):
+    """An entry point and a name in the pool are all that it needs."""
     run = subprocess.run(
         [sys.executable, "-m", "services.cli", "simulator", "run", str(PACKAGE / "scenario.yaml")],
         cwd=ROOT,
@@ -51,11 +51,11 @@ def test_a_plugin_is_tried_by_a_scenario(installed, tmp_path):
     assert "autoscaler office-hours: outside of office hours" in run.stdout
 
 
-def test_without_the_package_the_scenario_is_refused():
-    """With its line, and what is known."""
+def test_scenario_without_the_package_is_refused():
+    """With its line, and the known names."""
     text = (PACKAGE / "scenario.yaml").read_text("utf-8")
     with pytest.raises(ScenarioError) as raised:
         read_text("scenario.yaml", text)
-    told = raised.value.problems[0]
-    assert told.startswith("scenario.yaml:14: pools.awake.autoscaling")
-    assert "no navarch.autoscalers named 'office-hours'" in told
+    problem = raised.value.problems[0]
+    assert problem.startswith("scenario.yaml:14: pools.awake.autoscaling")
+    assert "no navarch.autoscalers named 'office-hours'" in problem

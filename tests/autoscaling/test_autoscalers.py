@@ -1,4 +1,4 @@
-"""Autoscalers: a pool's metrics in, the size that it should have out; bounds and cooldown."""
+"""Autoscalers: a pool's metrics in, its recommended size out; bounds and cooldown."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -80,15 +80,15 @@ BOTH = [QUEUE, REACTIVE]
         ),
     ],
 )
-def test_how_many_nodes_are_recommended(raw, given_state, nodes):
-    """Each of the five, and what none of them knows changes nothing."""
+def test_recommended_sizes(raw, given_state, nodes):
+    """Each of the five; unknown metrics change nothing."""
     assert (
         nodes == autoscaler_of(raw, "pools.a.autoscaling", None).recommend(given_state).target_nodes
     )
 
 
 @pytest.mark.parametrize(
-    ("raw", "told"),
+    ("raw", "message"),
     [
         ({"scale_up_at": 80}, "`type` is missing"),
         ({"type": "clever"}, "no navarch.autoscalers named 'clever'"),
@@ -98,9 +98,9 @@ def test_how_many_nodes_are_recommended(raw, given_state, nodes):
         ({"type": "composite", "autoscalers": [{"type": "queue", "jobs": 1}]}, "unknown key"),
     ],
 )
-def test_a_wrong_autoscaler_is_refused_at_the_start(raw, told):
-    """With what is known here."""
-    with pytest.raises(ConfigurationError, match=told):
+def test_invalid_autoscaler_is_refused_at_start(raw, message):
+    """With the known names."""
+    with pytest.raises(ConfigurationError, match=message):
         autoscaler_of(raw, "pools.a.autoscaling", None)
 
 
@@ -123,8 +123,8 @@ def record(**changes: Any) -> PoolRecord:
         (record(spec={"mode": "observe"}), 6, None),
     ],
 )
-def test_a_recommendation_is_followed_within_bounds_and_cooldown(before, target, nodes):
-    """And under mode observe nothing is touched."""
+def test_recommendation_is_followed_within_bounds_and_cooldown(before, target, nodes):
+    """In observe mode nothing is performed."""
     change = decide(before, 7, Recommendation(target_nodes=target, reason="so"), "mine", NOW)
     assert nodes == (change.record.desired if change else None)
     if change:
@@ -141,8 +141,8 @@ def test_a_recommendation_is_followed_within_bounds_and_cooldown(before, target,
     desired=st.integers(2, 10),
     seconds=st.integers(0, 1_000),
 )
-def test_no_recommendation_leads_out_of_the_bounds(target, desired, seconds):
-    """Whatever a plugin says."""
+def test_no_recommendation_exceeds_the_bounds(target, desired, seconds):
+    """Whatever a plugin recommends."""
     before = msgspec.structs.replace(
         record(scaled_at=NOW - timedelta(seconds=seconds)), desired=desired
     )
@@ -152,7 +152,7 @@ def test_no_recommendation_leads_out_of_the_bounds(target, desired, seconds):
         assert seconds >= before.spec.cooldown == Duration(300)
 
 
-def test_the_slope_of_a_line_is_its_rise():
+def test_slope_of_a_line():
     """Least squares."""
     assert slope((1.0, 3.0, 5.0, 7.0)) == pytest.approx(2.0)
     assert slope((5.0, 5.0, 5.0)) == pytest.approx(0.0)

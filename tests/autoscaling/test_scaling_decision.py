@@ -1,4 +1,4 @@
-"""What an autoscaler asks for and does not get: noted where it changes, and told in a sentence."""
+"""Recommendations that are not followed: recorded when they change, and shown as a sentence."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -22,14 +22,14 @@ NOW = datetime(2030, 1, 1, 10, 30, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
 
 
-class Failing:
-    """An autoscaler of somebody's that does not work."""
+class FailingAutoscaler:
+    """A third-party autoscaler that raises."""
 
     class Options(Setting, frozen=True, kw_only=True):
         """None."""
 
     def __init__(self, *, options: Options) -> None:
-        """Do not work."""
+        """Accept any options."""
 
     def recommend(self, state: PoolState) -> Recommendation:
         """Raise."""
@@ -48,7 +48,7 @@ def record(desired: int = 4, scaled_at: datetime | None = None, **spec: Any) -> 
 
 
 def asked(before: PoolRecord, nodes: int, now: datetime = NOW) -> AutoscalingAdvice | None:
-    """What comes of asking for so many."""
+    """The decision for a recommendation of this many nodes."""
     recommended = Recommendation(target_nodes=nodes, reason=f"{nodes} jobs")
     return unfollowed(before, recommended, "queue", now, 30.0)
 
@@ -67,15 +67,15 @@ RECENT = NOW - MINUTE
         (record(mode="observe"), 6, "observe", "", None),
     ],
 )
-def test_what_is_not_followed_is_told_with_what_keeps_it(before, nodes, limited_by, detail, until):
-    """The cooldown with its end, a bound with its value."""
+def test_decision_names_what_limits_the_recommendation(before, nodes, limited_by, detail, until):
+    """The cooldown with its end, or a bound with its value."""
     advice = asked(before, nodes)
     found = (advice.limited_by, advice.detail, advice.until) if advice else (None, "", None)
     assert (limited_by, detail, until) == found
 
 
-def test_it_is_written_where_it_changes_and_not_at_each_interval():
-    """Another reason alone is no news; `since` stays while the same thing keeps it."""
+def test_advice_is_recorded_only_when_it_changes():
+    """A new reason alone is recorded; `since` stays while the limit is the same."""
     full = record(10)
     first = with_advice(full, asked(full, 12))
     assert first is not None
@@ -129,8 +129,8 @@ WORDS = {
 
 
 @pytest.mark.parametrize("name", WORDS)
-def test_it_is_told_in_a_sentence(name):
-    """What is asked for, why it is not done, when it is looked at again; idle is no news."""
+def test_advice_as_a_sentence(name):
+    """The recommendation, why it is not followed, and when it is evaluated again."""
     advice, words = WORDS[name]
     assert (f"{words} {AGAIN}", name != "idle") == (advice_words(advice), is_notable(advice))
 
@@ -160,11 +160,11 @@ AWAY = "- {at: 1m, action: inject_failure, target: workload, params: {failure_ty
             "cooldown",
             {"more": "- {at: 2m, action: set_load, target: training, params: {queue_depth: 1}}"},
         ),
-        ("failed", {"kind": "'tests.autoscaling.test_scaling_decision:Failing'"}),
+        ("failed", {"kind": "'tests.autoscaling.test_scaling_decision:FailingAutoscaler'"}),
         ("source", {"more": AWAY}),
     ],
 )
-def test_it_stands_in_the_pool_s_record(expected, changes):
+def test_advice_is_in_the_pools_record(expected, changes):
     """As the real pool-manager writes it, and rarely."""
     values = {"kind": "queue", "jobs": 2, "more": "", "duration": "5m", "expected": expected}
     outcome = run(read_text("a.yaml", SCENARIO.format(**{**values, **changes})))

@@ -1,1 +1,1 @@
-"""Real processes, killed at every moment that matters and at random ones, and what is left."""
+"""Real processes, killed at every relevant and at random moments, and the state afterwards."""

@@ -1,4 +1,4 @@
-"""The comparison itself: it finds what is lost, doubled or leaked, and nothing in a sound fleet."""
+"""The comparison itself: it finds what is lost, doubled or leaked, and accepts a sound fleet."""
 
 from collections import Counter
 from datetime import UTC, datetime
@@ -127,7 +127,7 @@ def changed(**fields: Any) -> Evidence:
     return Evidence(**values)
 
 
-def test_a_sound_fleet_has_no_difference() -> None:
+def test_sound_fleet_has_no_difference() -> None:
     """One fault, one replacement, and records that agree with the provider."""
     assert differences(WELL) == []
     assert is_settled(WELL)
@@ -164,12 +164,12 @@ CASES = [
 
 
 @pytest.mark.parametrize(("kind", "what", "fields"), CASES, ids=[case[1] for case in CASES])
-def test_each_deviation_is_found_as_its_kind(kind: str, what: str, fields: dict[str, Any]) -> None:
+def test_each_deviation_is_found(kind: str, what: str, fields: dict[str, Any]) -> None:
     """Each deviation is found, under its kind."""
     assert kind in {each.kind for each in differences(changed(**fields))}, what
 
 
-def test_a_fleet_with_an_open_saga_is_not_at_rest() -> None:
+def test_fleet_with_an_open_saga_is_not_at_rest() -> None:
     """Matching records are not enough while a saga is open."""
     opened = OpenSaga(kind="replace", node=OTHER, since=NOW)
     pool = msgspec.structs.replace(WELL.pool, open={"replace-training-2-1": opened})

@@ -21,17 +21,17 @@ pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 SHAPE = Shape(order="terminate_first")
 
 
-def takers() -> list[Case]:
-    """The service that starts work at a moment that another service stores."""
+def receivers() -> list[Case]:
+    """The service that starts work when another service stores a moment."""
     return [
         (service, moment)
         for moment in moments(SHAPE.order)
         for service in SERVICES
-        if takes(service, moment)
+        if receives(service, moment)
     ]
 
 
-def takes(service: str, moment: Moment) -> bool:
+def receives(service: str, moment: Moment) -> bool:
     """Whether a moment is work for a service that did not store it."""
     match service:
         case "health-monitor":
@@ -43,9 +43,9 @@ def takes(service: str, moment: Moment) -> bool:
             return moment.status == "started" and author(done) == service
 
 
-def held() -> list[tuple[Case, ...]]:
-    """The same in rounds: in each of them every service at most once."""
-    left, found = takers(), []
+def cases_with_held_work() -> list[tuple[Case, ...]]:
+    """The same in rounds, each with every service at most once."""
+    left, found = receivers(), []
     while left:
         now = {service: (service, moment) for service, moment in reversed(left)}
         found.append(tuple(now.values()))
@@ -55,24 +55,24 @@ def held() -> list[tuple[Case, ...]]:
 
 @pytest.mark.parametrize("cases", rounds(SERVICES, moments(SHAPE.order)), ids=named)
 async def test_services_killed_as_a_moment_is_stored(rig: Rig, cases: tuple[Case, ...]) -> None:
-    """Killed within a millisecond or two of the entry, they still do their work once."""
+    """Killed within two milliseconds of the entry, they still do their work once."""
     hold(await strike_services(rig, cases, "kill"))
 
 
 @pytest.mark.parametrize("moment", PUBLISHED, ids=str)
-async def test_the_pool_manager_killed_as_it_publishes_an_event(rig: Rig, moment: Moment) -> None:
+async def test_pool_manager_killed_as_it_publishes_an_event(rig: Rig, moment: Moment) -> None:
     """Killed between publishing and acknowledging the entry, it publishes nothing twice."""
     hold(await strike_service(rig, rig.replica("pool-manager"), moment, "kill"))
 
 
-@pytest.mark.parametrize("cases", held(), ids=named)
-async def test_services_killed_while_they_hold_the_work(rig: Rig, cases: tuple[Case, ...]) -> None:
-    """Stopped first, so that the work is delivered to them and they cannot begin; then killed."""
+@pytest.mark.parametrize("cases", cases_with_held_work(), ids=named)
+async def test_services_killed_while_they_hold_work(rig: Rig, cases: tuple[Case, ...]) -> None:
+    """Frozen first, so that work is delivered to them and cannot begin; then killed."""
     hold(await strike_services(rig, cases, "frozen"))
 
 
-async def test_no_pair_is_left_out() -> None:
-    """However they are put together: every service at every moment."""
+async def test_every_service_is_struck_at_every_moment() -> None:
+    """In whichever rounds they are combined."""
     pairs = {case for cases in rounds(SERVICES, moments(SHAPE.order)) for case in cases}
     assert {(service, moment) for service in SERVICES for moment in moments(SHAPE.order)} == pairs
-    assert set(takers()) == {case for cases in held() for case in cases}
+    assert set(receivers()) == {case for cases in cases_with_held_work() for case in cases}

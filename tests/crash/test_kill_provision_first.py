@@ -15,5 +15,5 @@ SERVICES = ("pool-manager", "provisioner")
 
 @pytest.mark.parametrize("cases", some(rounds(SERVICES, moments(SHAPE.order)[1::2]), 2), ids=named)
 async def test_services_killed_as_a_moment_is_stored(rig: Rig, cases: tuple[Case, ...]) -> None:
-    """The old node leaves only when the new one is in service, whichever service was killed."""
+    """The old node leaves only when the new one is in service, whichever service is killed."""
     hold(await strike_services(rig, cases, "kill"))

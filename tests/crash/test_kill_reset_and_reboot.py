@@ -30,7 +30,7 @@ async def test_services_killed_as_a_moment_is_stored(
 ) -> None:
     """By its agent or its provider: once, without work on it, and the node returns to service."""
     if play == "ladder" and all(rig.rungs_used[node] >= 2 for node in await serving(rig)):
-        # Their next rung would be another one; a fresh node starts with the first.
+        # Its next remedy would be another one; a fresh node starts with the first.
         await named("replace").perform(rig)
     hold(await strike_services(rig, cases, "kill", named(play).perform))
 

@@ -28,8 +28,8 @@ async def test_services_stopped_as_a_moment_is_stored(rig: Rig, cases: tuple[Cas
 
 
 @pytest.mark.parametrize("service", SERVICES)
-async def test_a_service_stopped_while_the_server_is_away(rig: Rig, service: str) -> None:
-    """It can return nothing, logs no error, and still ends with exit code 0."""
+async def test_service_stopped_while_the_server_is_away(rig: Rig, service: str) -> None:
+    """It can return no message, logs no error, and still ends with exit code 0."""
     outcome = await stop_without_server(rig, rig.replica(service))
     hold(outcome)
     assert outcome.status == 0

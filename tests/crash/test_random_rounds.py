@@ -21,7 +21,7 @@ LAST_LINE = re.compile(
 
 
 @pytest.mark.slow
-async def test_a_campaign_ends_with_its_count() -> None:
+async def test_campaign_prints_its_counts() -> None:
     """As many replacements as faults, and nothing else, under random strikes."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "tests.crash", str(ROUNDS), "1", "--pause", "2"),
@@ -35,7 +35,7 @@ async def test_a_campaign_ends_with_its_count() -> None:
     assert LAST_LINE.fullmatch(text.splitlines()[-1]), text
 
 
-def test_a_seed_draws_the_same_strikes_again() -> None:
+def test_seed_repeats_its_strikes() -> None:
     """A campaign can be repeated."""
     targets, aims = [*SERVICES, "nats-server/1"], moments(REPLACE, "terminate_first")
     drawn = [draw(random.Random(7), targets, aims, 0.5) for _ in range(2)]
@@ -55,6 +55,6 @@ def test_a_seed_draws_the_same_strikes_again() -> None:
     ],
     ids=["well", "lost one", "late", "leaked", "a bad end", "nothing done"],
 )
-def test_the_exit_code_reports_the_result(tally: Tally, status: int) -> None:
+def test_exit_code_reports_the_result(tally: Tally, status: int) -> None:
     """0 only if every fault led to one replacement, in time, without a difference."""
     assert tally.status() == status

@@ -28,14 +28,12 @@ KILLS = [
 
 
 @pytest.mark.parametrize(("service", "moment"), some(KILLS, 2), ids=str)
-async def test_a_service_killed_as_a_moment_is_stored(
-    rig: Rig, service: str, moment: Moment
-) -> None:
-    """No second agent, none without its instance, none left of the node that broke."""
+async def test_service_killed_as_a_moment_is_stored(rig: Rig, service: str, moment: Moment) -> None:
+    """No second agent, none without its instance, and none left of the broken node."""
     hold(await strike_service(rig, rig.replica(service), moment, "kill"))
 
 
 @pytest.mark.parametrize("moment", [FAULT, Moment("provision", "started")], ids=str)
-async def test_a_server_killed_as_a_moment_is_stored(rig: Rig, moment: Moment) -> None:
+async def test_server_killed_as_a_moment_is_stored(rig: Rig, moment: Moment) -> None:
     """Agents keep what they could not publish, and publish it once."""
     hold(await strike_server(rig, moment, kill=True))

@@ -1,7 +1,7 @@
-"""Three nats-servers, two of every service, their clocks a minute apart: one effect each.
+"""Three nats-servers, two replicas of every service, clocks a minute apart: one effect each.
 
-Of two coordinators one is refused at each entry; who is paused for longer than his work is waited
-for loses it to the other, and finds that out when he goes on.
+Of two coordinators one is refused at each entry; a participant that pauses for longer than the ack
+wait loses its work to the other replica, and notices when it resumes.
 """
 
 import asyncio
@@ -33,13 +33,13 @@ async def settled_well(rig: Rig) -> None:
     assert not found, report
 
 
-async def test_clocks_apart_by_a_minute_replace_a_node_once(rig: Rig) -> None:
-    """Whichever of the two acts: a deadline is not passed for one and far away for the other."""
+async def test_clocks_a_minute_apart_replace_a_node_once(rig: Rig) -> None:
+    """Whichever replica acts: a deadline means the same to both."""
     hold(await undisturbed(rig))
 
 
-async def test_the_server_that_leads_the_sagas_is_killed_in_the_middle_of_one(rig: Rig) -> None:
-    """The others elect a leader; from then on the saga goes on by itself."""
+async def test_leader_of_the_saga_stream_is_killed_during_a_saga(rig: Rig) -> None:
+    """The others elect a leader, and the saga continues."""
     rig.workload.holding = True
     draining = rig.arm(Moment("drain", "started"), lambda: None)
     breaking = asyncio.create_task(rig.break_a_node())
@@ -60,10 +60,8 @@ async def test_the_server_that_leads_the_sagas_is_killed_in_the_middle_of_one(ri
 
 
 @pytest.mark.parametrize("service", some(["pool-manager", "notifier", "provisioner"], 3))
-async def test_a_service_paused_in_the_middle_of_a_saga_is_replaced_by_its_replica(
-    rig: Rig, service: str
-) -> None:
-    """Five seconds without it: its replica goes on with what it held, and it does nothing twice."""
+async def test_paused_service_is_replaced_by_its_other_replica(rig: Rig, service: str) -> None:
+    """After five seconds the other replica continues its work, and nothing is done twice."""
     step = {"pool-manager": "cordon", "notifier": "drain", "provisioner": "provision"}[service]
     victim = rig.replica(service)
     await victim.is_ready()
@@ -78,6 +76,6 @@ async def test_a_service_paused_in_the_middle_of_a_saga_is_replaced_by_its_repli
 
 @pytest.mark.parametrize("play", FITTING, ids=[play.name for play in FITTING])
 async def test_each_action_leaves_a_sound_fleet(rig: Rig, play: object) -> None:
-    """Every saga there is, done, cancelled, unwound, stuck and retried, on three servers."""
+    """Every kind of saga, done, cancelled, unwound, stuck and retried, on three servers."""
     await play.perform(rig)  # type: ignore[attr-defined]
     await settled_well(rig)

@@ -1,4 +1,4 @@
-"""A real sshd on loopback with a home of its own, for as long as a test needs it."""
+"""A real sshd on loopback with its own home directory, for the duration of a test."""
 
 import asyncio
 import os
@@ -39,7 +39,7 @@ def new_key(file: Path) -> None:
 
 @asynccontextmanager
 async def real_sshd(folder: Path, key: Path) -> AsyncIterator[int]:
-    """An sshd that lets this key in and has its home in `folder`; its port."""
+    """An sshd that accepts this key and has its home in `folder`; returns its port."""
     new_key(folder / "host-key")
     (folder / "home").mkdir()
     if os.geteuid() == 0:

@@ -1,4 +1,4 @@
-"""What machines are told at their first boot, judged by cloud-init's own schema."""
+"""User data, validated by cloud-init's own schema."""
 
 import shutil
 import subprocess
@@ -22,8 +22,8 @@ pytestmark = [
 
 
 @pytest.mark.parametrize("secured", [True, False])
-def test_user_data_is_what_cloud_init_takes(tmp_path: Path, secured: bool) -> None:
-    """With credentials and on an open bus."""
+def test_user_data_is_valid_for_cloud_init(tmp_path: Path, secured: bool) -> None:
+    """With credentials, and on an open bus."""
     place = nats_config(tmp_path / "bus")
     signing = str(place / SIGNING_FILE) if secured else ""
     templates = BootstrapTemplates(

@@ -29,7 +29,7 @@ XID_79: Final = "3,1,1000,-;NVRM: Xid (PCI:0000:1b:00): 79, pid=1, GPU has falle
 
 
 def run(*command: str, seconds: float = 60.0, **more: str) -> str:
-    """Run a command and return what it prints; an error says what it said."""
+    """Run a command and return its output; raise with its error output."""
     done = subprocess.run(
         command,
         capture_output=True,
@@ -44,7 +44,7 @@ def run(*command: str, seconds: float = 60.0, **more: str) -> str:
 
 
 def works(*command: str, seconds: float = 30.0) -> bool:
-    """Whether a command is there and succeeds."""
+    """Whether a command exists and succeeds."""
     if shutil.which(command[0]) is None:
         return False
     try:
@@ -61,7 +61,7 @@ def compose_command() -> tuple[str, ...]:
 
 
 def missing() -> str:
-    """Why this cannot be run here; empty where it can."""
+    """Why these tests cannot run here; empty if they can."""
     if not works("docker", "info"):
         return "no Docker engine answers here: apt-get install docker.io, and start dockerd"
     if not works(*compose_command(), "version"):
@@ -74,7 +74,7 @@ def missing() -> str:
 
 @pytest.fixture(scope="module")
 def compose() -> Iterator["Compose"]:
-    """The built image, and a project of its own that is taken down at the end."""
+    """The built image, and a Compose project that is removed at the end."""
     if reason := missing():
         pytest.skip(reason)
     file = str(ROOT / "compose" / "Dockerfile")
@@ -112,7 +112,7 @@ class Compose:
         return run("docker", "exec", self.container(service), *command)
 
     async def healthy(self, *services: str) -> None:
-        """Wait until their health checks pass."""
+        """Wait until these services' health checks pass."""
 
         async def all_healthy() -> bool:
             states = [self.inspect(each)["State"] for each in services]
@@ -143,8 +143,8 @@ async def two_nodes(look: Any, *, without: str = "") -> list[str]:
     return list(await eventually(found, within_seconds=UP_SECONDS, every=1.0))
 
 
-async def test_the_fleet_comes_up_and_replaces_a_node(compose: Compose) -> None:
-    """Every health check passes, nobody is root or may write, and an XID 79 costs one node."""
+async def test_fleet_starts_and_replaces_a_node(compose: Compose) -> None:
+    """Health checks pass, no container is root or may write, and an XID 79 costs one node."""
     compose("up", "-d", "--no-build")
     await compose.healthy("nats", *SERVICES)
 
@@ -165,8 +165,8 @@ async def test_the_fleet_comes_up_and_replaces_a_node(compose: Compose) -> None:
     assert old not in after
 
 
-async def test_what_is_killed_is_started_again(compose: Compose) -> None:
-    """Kill -9 from outside: the engine starts it, and it is healthy again."""
+async def test_killed_container_is_restarted(compose: Compose) -> None:
+    """After `kill -9` from outside the engine restarts it, and it is healthy."""
     pid = compose.inspect("notifier")["State"]["Pid"]
     run("kill", "-9", str(pid))
 
@@ -177,8 +177,8 @@ async def test_what_is_killed_is_started_again(compose: Compose) -> None:
     await compose.healthy("notifier")
 
 
-async def test_a_second_replica_is_one_word(compose: Compose) -> None:
-    """--scale: both are healthy, and the fleet is as it was."""
+async def test_scale_adds_a_second_replica(compose: Compose) -> None:
+    """With `--scale` both replicas are healthy, and the fleet is unchanged."""
     compose("up", "-d", "--no-build", "--no-recreate", "--scale", "pool-manager=2")
     both = compose("ps", "-q", "pool-manager").split()
     await compose.healthy("pool-manager")
@@ -187,11 +187,11 @@ async def test_a_second_replica_is_one_word(compose: Compose) -> None:
     assert 2 == len(nodes(compose.inside("pool-manager", "navarch", "list", "-o", "json")))
 
 
-async def test_with_credentials_for_everybody(compose: Compose) -> None:
-    """secure.yaml as its head says: a node is replaced, and without credentials nobody gets in."""
+async def test_secured_compose_file(compose: Compose) -> None:
+    """With secure.yaml a node is replaced, and a client without credentials is refused."""
     bus = ROOT / "compose" / "bus"
     if bus.exists():
-        pytest.skip(f"{bus} exists: it may be somebody's")
+        pytest.skip(f"{bus} exists: it may belong to another project")
     compose("down", "-v", "-t", "1")
     compose.files.insert(1, "compose/secure.yaml")
     navarch = (sys.executable, "-m", "services.cli")

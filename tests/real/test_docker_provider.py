@@ -1,7 +1,7 @@
-"""The provider `docker` on a real engine: containers that let us in over SSH, and what goes wrong.
+"""The provider `docker` on a real engine: containers with SSH, and failures.
 
 The image is built from deploy/docker-node on debian:bookworm-slim, or on what NAVARCH_NODE_BASE
-names; a base that has an SSH server already is used as it is, so that no mirror need be reached.
+names; a base with an SSH server is used as it is, so that no mirror is needed.
 """
 
 import os
@@ -58,7 +58,7 @@ def docker(*arguments: str, seconds: float = 60.0) -> subprocess.CompletedProces
 
 @pytest.fixture(scope="module")
 def image() -> str:
-    """The image of deploy/docker-node; skipped where it cannot be built."""
+    """The image of deploy/docker-node; skipped if it cannot be built."""
     if shutil.which("docker") is None or docker("info").returncode != 0:
         pytest.skip("no Docker engine answers here: apt-get install docker.io, and start dockerd")
     here = docker("image", "inspect", BASE).returncode == 0
@@ -82,7 +82,7 @@ def key(tmp_path: Path) -> str:
 
 @pytest.fixture
 async def make(image: str, tmp_path: Path) -> AsyncIterator[Make]:
-    """Makes the provider anew."""
+    """Creates the provider again."""
     environment = Environment(name="fake", fleet=FLEET, nats_url="", data_dir=tmp_path)
     made: list[DockerProvider] = []
 
@@ -106,19 +106,19 @@ def wanted(name: str, **changes: Any) -> Any:
 
 
 async def names(provider: DockerProvider) -> list[str]:
-    """What stands of this run's fleet."""
+    """Names of this run's containers."""
     return sorted(each.name for each in await provider.list() if each.fleet == FLEET)
 
 
-async def test_a_container_lets_us_in(make: Make, key: str, tmp_path: Path) -> None:
-    """At its published port and at its own address; its user data has run, its bounds hold."""
+async def test_container_accepts_ssh(make: Make, key: str, tmp_path: Path) -> None:
+    """At its published port and its own address; its user data ran, and its limits hold."""
     for publish in ("127.0.0.1", ""):
         provider = make(publish_address=publish, memory_mib=256, pids_max=77)
-        script = "#!/bin/sh\nhostname > /told\n"
+        script = "#!/bin/sh\nhostname > /hostname\n"
         made = await provider.provision(wanted("web-1", ssh_keys=(key,), user_data=script))
         host, port = host_and_port(made.address, 22)
 
-        async def told(host: str = host, port: int = port) -> str:
+        async def hostname(host: str = host, port: int = port) -> str:
             try:
                 async with asyncssh.connect(
                     host,
@@ -128,11 +128,11 @@ async def test_a_container_lets_us_in(make: Make, key: str, tmp_path: Path) -> N
                     known_hosts=None,
                     config=None,
                 ) as connection:
-                    return str((await connection.run("cat /told")).stdout).strip()
+                    return str((await connection.run("cat /hostname")).stdout).strip()
             except (OSError, asyncssh.Error):
-                return ""  # it is only starting
+                return ""  # the container is still starting
 
-        assert "web-1" == await eventually(told)
+        assert "web-1" == await eventually(hostname)
         shown = docker(
             "inspect", "-f", "{{.HostConfig.Memory}} {{.HostConfig.PidsLimit}}", made.provider_id
         )
@@ -142,7 +142,7 @@ async def test_a_container_lets_us_in(make: Make, key: str, tmp_path: Path) -> N
 
 
 class TestContract(ProviderConformance):
-    """The suite for authors of plugins, on the real engine."""
+    """The conformance suite on the real engine."""
 
     gone_seconds_max = 20.0
 
@@ -155,12 +155,12 @@ class TestContract(ProviderConformance):
         return lambda: make(socket="/nowhere/docker.sock")
 
 
-async def test_what_was_stopped_is_listed_and_started_again(make: Make) -> None:
-    """It holds its place until it is removed, and the same launch goes on with it."""
+async def test_stopped_container_is_listed_and_restarted(make: Make) -> None:
+    """It keeps its place until removed, and the same launch continues with it."""
     made = await make().provision(wanted("web-1"))
     docker("stop", "-t", "0", made.provider_id)
-    [stands] = [each for each in await make().list() if each.fleet == FLEET]
-    assert "stopped" == stands.status
+    [instance] = [each for each in await make().list() if each.fleet == FLEET]
+    assert "stopped" == instance.status
     again = await make().provision(wanted("web-1"))
     assert (made.provider_id, "running") == (again.provider_id, again.status)
     await make().terminate(again.provider_id)
@@ -176,10 +176,10 @@ async def test_what_was_stopped_is_listed_and_started_again(make: Make) -> None:
         ({"gpus": 1}, {"gpu_count": 1}, "UNSUPPORTED"),
     ],
 )
-async def test_what_the_engine_refuses_has_its_kind(
+async def test_engine_refusals_are_classified(
     make: Make, changes: Any, asked: Any, kind: str
 ) -> None:
-    """In the engine's own words, and nothing is left behind."""
+    """With the engine's own words, and nothing is left behind."""
     if "gpus" in changes and shutil.which("nvidia-container-cli"):
         pytest.skip("this host can give GPUs to containers")
     with pytest.raises(ProviderError) as refused:
@@ -187,10 +187,10 @@ async def test_what_the_engine_refuses_has_its_kind(
     assert (kind, []) == (refused.value.kind, await names(make()))
 
 
-async def test_a_launch_killed_between_any_two_calls_makes_one_container(
+async def test_launch_killed_between_any_two_calls_makes_one_container(
     bus: NatsBus, make: Make
 ) -> None:
-    """Begun again by another process, it goes on with what stands."""
+    """Restarted in another process, it continues with the existing container."""
     for point in range(1, POINTS_MAX):
         node = f"web-{point}"
         launch = provision(node, fleet=FLEET, gpu_count=0)
@@ -198,8 +198,8 @@ async def test_a_launch_killed_between_any_two_calls_makes_one_container(
             await steps(bus, make(MortalTransport(Life(point), uds=SOCKET))).provision(launch)
         except Killed:
             outputs = await steps(bus, make()).provision(launch)
-            [stands] = [each for each in await make().list() if each.fleet == FLEET]
-            assert (outputs.provider_id, "running") == (stands.provider_id, stands.status)
+            [instance] = [each for each in await make().list() if each.fleet == FLEET]
+            assert (outputs.provider_id, "running") == (instance.provider_id, instance.status)
             await steps(bus, make()).terminate(terminate(node))
             assert [] == await names(make())
         else:
@@ -210,10 +210,10 @@ async def test_a_launch_killed_between_any_two_calls_makes_one_container(
         pytest.fail("the launch has more points than this test tries")
 
 
-async def test_a_container_is_set_up_by_the_provisioner(
+async def test_provisioner_sets_up_a_container(
     bus: NatsBus, make: Make, key: str, tmp_path: Path
 ) -> None:
-    """Launched, set up over SSH at its published port, and removed, by the steps of a saga."""
+    """Launched, set up over SSH at its published port, and removed by the steps of a saga."""
     spec = SetupSpec(
         commands=("echo {{.NodeID}} > /etc/navarch-node", "cat /etc/navarch-node"),
         user="root",
@@ -229,7 +229,7 @@ async def test_a_container_is_set_up_by_the_provisioner(
     inputs = BootstrapInputs(pool="web", node="web-1")
     await one.bootstrap(command("scale-up-web-1", "bootstrap", inputs))
     stored = await bus.read(EVENTS.name, "navarch.v1.node.web.web-1.event.setup-ran")
-    told = [node_codec.decode(each.data) for each in stored]
-    assert ["", "web-1\n"] == [each.output for each in told if isinstance(each, SetupRan)]
+    events = [node_codec.decode(each.data) for each in stored]
+    assert ["", "web-1\n"] == [each.output for each in events if isinstance(each, SetupRan)]
     await one.terminate(terminate("web-1"))
     assert [] == await names(make())

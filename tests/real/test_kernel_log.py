@@ -1,4 +1,4 @@
-"""The kernel's own log: what is written to /dev/kmsg is a fault on the bus, once over restarts."""
+"""The kernel's own log: a line written to /dev/kmsg is one fault, also over restarts."""
 
 import asyncio
 import json
@@ -24,7 +24,7 @@ CODES = (13, 31, 32, 38, 43, 45, 48, 56, 61, 62, 63, 64, 69, 74, 79, 92, 94, 95,
 
 
 def missing() -> str:
-    """Why the kernel log cannot be had here; empty: it can."""
+    """Why the kernel log is not available here; empty if it is."""
     try:
         os.close(os.open(KMSG, os.O_RDWR | os.O_NONBLOCK))
     except OSError as error:
@@ -42,7 +42,7 @@ def library(tmp_path: Path) -> Path:
 
 
 async def inject(host: AgentHost, code: int, gpu: int, text: str) -> None:
-    """Write a drill's line as a person does."""
+    """Write a drill's line as an operator does."""
     about = ("inject", "xid", str(code), "--gpu", str(gpu), "--text", text)
     command = ("-m", "agent", *about)
     process = await asyncio.create_subprocess_exec(
@@ -54,20 +54,20 @@ async def inject(host: AgentHost, code: int, gpu: int, text: str) -> None:
 
 
 async def faults(bus: NatsBus, host: AgentHost, text: str) -> AsyncIterator[dict[str, Any]]:
-    """The faults whose line has a text, as they come."""
+    """The faults whose line contains a text, as they arrive."""
     async with asyncio.timeout(WAIT_SECONDS):
         async for stored in bus.follow("EVENTS", [node_events_of("training", host.node)], "all"):
-            told = json.loads(stored.data)
-            if text in told.get("message", ""):
-                yield told
+            fault = json.loads(stored.data)
+            if text in fault.get("message", ""):
+                yield fault
 
 
-async def test_the_kernels_log_is_followed_and_resumed(
+async def test_kernel_log_is_followed_and_resumed(
     tmp_path: Path, server: EmbeddedServer, bus: NatsBus, library: Path
 ) -> None:
-    """Two drills, the second while the agent is down: each is one fault, of the GPU it names."""
+    """Two drills, the second while the agent is down: each is one fault of the named GPU."""
     mark = secrets.token_hex(8)
-    # The log holds the drills of earlier runs, and of many of one kind only the first is told.
+    # The log has drills of earlier runs, and of many equal ones only the first is published.
     host = AgentHost(tmp_path, server.url, library, "training-1")
     code, gpu = secrets.choice(CODES), secrets.randbelow(len(host.gpus))
     host.environment |= {"NAVARCH_KMSG": str(KMSG), "NAVARCH_KMSG_ANY_FACILITY": "1"}
@@ -81,16 +81,16 @@ async def test_the_kernels_log_is_followed_and_resumed(
     await inject(host, code, gpu, f"drill {mark} second")
     await host.start()
     found = faults(bus, host, mark)
-    told = [await anext(found) for _ in range(2)]
+    received = [await anext(found) for _ in range(2)]
     assert [f"drill {mark} first", f"drill {mark} second"] == [
-        each["message"].rsplit("name=drill, ", 1)[1] for each in told
+        each["message"].rsplit("name=drill, ", 1)[1] for each in received
     ]
-    assert told[0]["sequence"] < told[1]["sequence"]
+    assert received[0]["sequence"] < received[1]["sequence"]
     assert await host.stop() == 0
 
 
-async def test_what_a_process_writes_is_told_apart_from_the_kernel() -> None:
-    """The facility of a line that came from /dev/kmsg is not the kernel's."""
+async def test_lines_of_processes_are_distinguished_from_kernel_lines() -> None:
+    """The facility of a line written to /dev/kmsg is not the kernel's."""
     mark, found = secrets.token_hex(8), asyncio.Queue[KernelLogLine]()
     log = KernelLogReader(
         KMSG,

@@ -1,7 +1,7 @@
-"""A service cut off from the cluster for half a minute, on a link that really is down.
+"""A service cut off from the cluster for half a minute, by a link that is really down.
 
-It does not know that it is cut off, and what it holds it cannot say. Back, it goes on within three
-seconds, and each thing has happened once.
+The service does not notice the cut. When the link is up it resumes within three seconds, and each
+thing has happened once.
 """
 
 import asyncio
@@ -39,8 +39,8 @@ CUTS = [
 
 
 @pytest.fixture(autouse=True)
-def a_network_that_can_be_cut() -> None:
-    """Looked for only where these tests are run: it makes a link to see whether it can."""
+def network_namespace_support() -> None:
+    """Skip where links cannot be made; checked only when these tests run."""
     if reason := missing():
         pytest.skip(reason)
 
@@ -49,14 +49,14 @@ def a_network_that_can_be_cut() -> None:
 async def fleet(
     directory: Path, shape: Shape, away: list[str]
 ) -> AsyncIterator[tuple[Rig, Network]]:
-    """A fleet of which these processes are on a link of their own."""
+    """A fleet with these processes behind a link of their own."""
     with Network(dict.fromkeys(away, AWAY)) as network:
         async with Rig(directory, shape, network) as rig:
             yield rig, network
 
 
 async def answers(rig: Rig, service: str) -> float:
-    """Wait until a service answers who it is; return when."""
+    """Wait until a service answers; return when."""
     while True:
         with suppress(BusError):
             await rig.bus.request(f"$SRV.PING.{service}", b"", timeout_seconds=ASK_SECONDS)
@@ -67,10 +67,10 @@ async def answers(rig: Rig, service: str) -> float:
 @pytest.mark.parametrize(
     ("service", "moment"), CUTS, ids=[f"{service} at {moment}" for service, moment in CUTS]
 )
-async def test_a_service_that_was_cut_off_goes_on_and_nothing_has_happened_twice(
+async def test_cut_off_service_resumes_without_repeating_anything(
     tmp_path: Path, service: str, moment: Moment | None
 ) -> None:
-    """Nobody stands in for it: what is its own waits, and is done within three seconds."""
+    """No replica replaces it: its own work waits, and is done within three seconds."""
     clock = asyncio.get_running_loop().time
     async with fleet(tmp_path, Shape(), [f"{service}/1"]) as (rig, network):
         if moment is None:
@@ -86,24 +86,24 @@ async def test_a_service_that_was_cut_off_goes_on_and_nothing_has_happened_twice
         healed = clock()
         async with asyncio.timeout(STRUCK_SECONDS_MAX):
             back = await answers(rig, service)
-        found, told = await rig.differences()
+        found, report = await rig.differences()
         signs = (at for at, seen, _ in rig.signs if at > healed and author(seen) == service)
         resumed = next(signs, None)
 
-        assert not found, told
+        assert not found, report
         assert rig.unexpected_ends == []
         assert back - healed <= resume_seconds_allowed()
         assert service == "metrics" or resumed is not None
         assert resumed is None or resumed - healed <= resume_seconds_allowed()
 
 
-async def test_a_side_with_one_server_of_three_is_done_without_and_comes_back(
+async def test_minority_side_is_cut_off_and_rejoins(
     tmp_path: Path,
 ) -> None:
-    """One server and one of every service on the one side, two and the others on the other.
+    """One server and one replica of each service on one side, two and the others on the other.
 
-    The larger side elects and goes on; of what the smaller one held nothing is done twice. Back, it
-    is all there is: the others are stopped, and the next node that breaks is replaced by it alone.
+    The larger side elects a leader and continues; nothing that the smaller side held is done twice.
+    After it rejoined the others are stopped, and it replaces the next node alone.
     """
     clock = asyncio.get_running_loop().time
     shape = Shape(servers=3, replicas=2)
@@ -128,15 +128,15 @@ async def test_a_side_with_one_server_of_three_is_done_without_and_comes_back(
             await rig.led()
             while not await replicas_current(rig.bus, SAGAS.name):
                 await asyncio.sleep(LOOK_SECONDS)
-        found, told = await rig.differences()
-        assert not found, told
+        found, report = await rig.differences()
+        assert not found, report
 
         await asyncio.gather(*(rig.replica(service, 2).stop() for service in SERVICES))
         alone = clock()
         await rig.break_a_node()
-        found, told = await rig.differences()
+        found, report = await rig.differences()
         resumed = next(at for at, seen, _ in rig.signs if at > alone and author(seen) in SERVICES)
 
-        assert not found, told
+        assert not found, report
         assert rig.unexpected_ends == []
         assert resumed - alone <= resume_seconds_allowed()

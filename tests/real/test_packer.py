@@ -1,4 +1,4 @@
-"""The Packer template, judged by Packer."""
+"""The Packer template, validated by Packer."""
 
 import shutil
 import subprocess
@@ -14,8 +14,8 @@ pytestmark = [
 ]
 
 
-def test_the_template_is_valid(tmp_path: Path) -> None:
-    """Debian's Packer is older than plugins: it has the builder itself, and no `packer` block."""
+def test_template_is_valid(tmp_path: Path) -> None:
+    """Debian's Packer predates plugins: the builder is built in, without a `packer` block."""
     assert PACKER is not None
     for name in ("config", "deploy"):
         shutil.copytree(ROOT / name, tmp_path / name)
@@ -28,8 +28,8 @@ def test_the_template_is_valid(tmp_path: Path) -> None:
     assert (0, "", "") == (done.returncode, done.stdout, done.stderr)
 
 
-def test_the_script_is_one_that_sh_reads() -> None:
-    """The shell of the image is dash."""
+def test_script_is_valid_for_sh() -> None:
+    """The image's shell is dash."""
     done = subprocess.run(["sh", "-n", str(ROOT / "deploy/packer/install.sh")], check=False)
 
     assert 0 == done.returncode

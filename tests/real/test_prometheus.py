@@ -45,10 +45,10 @@ async def metrics_process(url: str) -> AsyncIterator[str]:
     try:
         async with asyncio.timeout(20):
             while True:
-                told: dict[str, Any] = json.loads(await process.stderr.readline())
-                if told["msg"] == "ready":
+                entry: dict[str, Any] = json.loads(await process.stderr.readline())
+                if entry["msg"] == "ready":
                     break
-        yield told["http"]
+        yield entry["http"]
     finally:
         process.terminate()
         await process.communicate()
@@ -75,9 +75,9 @@ async def prometheus(directory: Path, target: str) -> AsyncIterator[httpx.AsyncC
 
     async def listening() -> str:
         for line in log.read_text().splitlines():
-            told = json.loads(line)
-            if told.get("msg") == "Listening on" and "address" in told:
-                return str(told["address"])
+            entry = json.loads(line)
+            if entry.get("msg") == "Listening on" and "address" in entry:
+                return str(entry["address"])
         return ""
 
     try:
@@ -112,10 +112,10 @@ async def sample(bus: NatsBus) -> None:
     await bus.publish(subjects.telemetry("training", "n1"), encode(telemetry))
 
 
-async def test_a_real_prometheus_scrapes_the_documented_names(
+async def test_prometheus_scrapes_the_documented_names(
     server: EmbeddedServer, bus: NatsBus, tmp_path: Path
 ) -> None:
-    """The seeds' names are queried by PromQL with their values and labels."""
+    """Queried with PromQL, each name has its value and labels."""
     async with metrics_process(server.url) as http:
         await fill(bus)
         async with prometheus(tmp_path, http.removeprefix("http://")) as client:
@@ -137,7 +137,7 @@ async def test_a_real_prometheus_scrapes_the_documented_names(
             assert await value("up") == 1
 
 
-async def test_promtool_finds_nothing_wrong(server: EmbeddedServer, bus: NatsBus) -> None:
+async def test_promtool_accepts_the_metrics(server: EmbeddedServer, bus: NatsBus) -> None:
     """The body is not empty, and `promtool check metrics` accepts it."""
     async with metrics_process(server.url) as http:
         await fill(bus)
@@ -155,11 +155,11 @@ async def test_promtool_finds_nothing_wrong(server: EmbeddedServer, bus: NatsBus
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )
-    told, _ = await checker.communicate(text.encode())
-    # Two documented names break the naming rules, and stay: dashboards ask for them.
+    output, _ = await checker.communicate(text.encode())
+    # Two documented names break the naming rules and stay, because dashboards use them.
     named = ("navarch_nodes_total ", "navarch_node_gpu_count ")
     complaints = [
-        line for line in told.decode().splitlines() if line and not line.startswith(named)
+        line for line in output.decode().splitlines() if line and not line.startswith(named)
     ]
 
     assert complaints == []

@@ -1,4 +1,4 @@
-"""`navarch ssh` against an SSH server, by the real client: the pinned key, and no other."""
+"""`navarch ssh` against an SSH server with the real client: only the pinned key is accepted."""
 
 import asyncio
 import shutil
@@ -20,13 +20,13 @@ pytestmark = [
 
 
 def greet(process: "asyncssh.SSHServerProcess[str]") -> None:
-    """Say what was asked, and end."""
+    """Print the requested command and end."""
     process.stdout.write(f"ran {process.command}\n")
     process.exit(0)
 
 
 async def run(words: list[str]) -> tuple[int | None, str]:
-    """Run the command line; its exit code and what it says."""
+    """Run the command line; return its exit code and output."""
     process = await asyncio.create_subprocess_exec(
         *words, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
     )
@@ -34,8 +34,8 @@ async def run(words: list[str]) -> tuple[int | None, str]:
     return process.returncode, out.decode()
 
 
-async def test_only_the_machine_that_was_set_up_is_entered(tmp_path: Path) -> None:
-    """Another machine at its address is refused before anything is said to it."""
+async def test_ssh_connects_only_to_the_machine_that_was_set_up(tmp_path: Path) -> None:
+    """Another machine at its address is refused before anything is sent to it."""
     for name in ("key", "host", "other"):
         key = asyncssh.generate_private_key("ssh-ed25519")
         key.write_private_key(str(tmp_path / name))

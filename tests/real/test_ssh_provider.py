@@ -1,4 +1,4 @@
-"""The provider `ssh` on real sshds: the whole contract, and claims that outlive connections."""
+"""The provider `ssh` on real sshds: the conformance suite, and claims that outlive connections."""
 
 import getpass
 import os
@@ -31,14 +31,14 @@ Make = Callable[..., SshProvider]
 
 @dataclass(frozen=True)
 class Racks:
-    """All machines: their folders by name, and what an operator writes down of them."""
+    """All machines: their folders by name, and their inventory."""
 
     folders: dict[str, Path]
     inventory: tuple[InventoryMachine, ...]
     key: Path
 
     def claims(self) -> list[str]:
-        """Which machines are held."""
+        """Which machines are claimed."""
         return sorted(
             name for name, each in self.folders.items() if (each / "home/claim/held").exists()
         )
@@ -62,7 +62,7 @@ async def racks(tmp_path: Path) -> AsyncIterator[Racks]:
 
 @pytest.fixture
 async def make(racks: Racks, tmp_path: Path) -> AsyncIterator[Make]:
-    """Makes the provider anew. No machine here is really rebooted: it is this one."""
+    """Creates the provider again. Reboots are simulated: the machine is this one."""
     made: list[SshProvider] = []
     environment = Environment(name="racks", fleet="fleet-one", nats_url="", data_dir=tmp_path)
 
@@ -86,15 +86,15 @@ async def make(racks: Racks, tmp_path: Path) -> AsyncIterator[Make]:
 
 
 class TestContract(ProviderConformance):
-    """The suite for authors of plugins."""
+    """The conformance suite."""
 
     @pytest.fixture
     def make(self, make: Make) -> Make:
         return make
 
 
-async def test_a_claim_outlives_the_connection(racks: Racks, make: Make) -> None:
-    """The sessions' own sshds are killed: the claim stands, and the next order finds it."""
+async def test_claim_outlives_the_connection(racks: Racks, make: Make) -> None:
+    """The sessions' own sshds are killed: the claim remains, and the next launch finds it."""
     provider = make()
     made = await provider.provision(request(gpu_count=0))
     assert [made.host] == racks.claims()
@@ -113,8 +113,8 @@ def children(pid: int) -> list[int]:
     return [int(each) for each in found]
 
 
-async def test_a_wipe_goes_on_when_nobody_is_connected(racks: Racks, make: Make) -> None:
-    """It was begun in a session that has ended, and frees the machine by itself."""
+async def test_wipe_continues_without_a_connection(racks: Racks, make: Make) -> None:
+    """It was started in a session that has ended, and frees the machine by itself."""
     wipe = 'read -r _ < "$HOME/fifo" && echo "$PWD" > "$HOME/wiped"'
     provider = make(machines=racks.inventory[:1], wipe_command=wipe)
     home = racks.folders["gpu-0"] / "home"

@@ -1,4 +1,4 @@
-"""A real sshd on loopback: a hundred nodes set up at once, some of which fail, hang or hang up."""
+"""A real sshd on loopback: a hundred nodes set up at once, some of which fail."""
 
 import asyncio
 import getpass
@@ -33,29 +33,29 @@ FAILING, HANGING, DROPPING = {7, 8}, {20, 21}, {50}
 
 @pytest.fixture
 async def sshd(tmp_path: Path) -> AsyncIterator[int]:
-    """An sshd of our own; its port."""
+    """The port of an sshd started for the test."""
     new_key(tmp_path / "key")
     async with real_sshd(tmp_path, tmp_path / "key") as port:
         yield port
 
 
 def command_for(number: int, folder: Path) -> tuple[str, ...]:
-    """What node so-and-so is given to run: most are well, five are not."""
+    """The setup command of a node: most succeed, five do not."""
     well = f"echo {{{{.NodeID}}}} >> {folder}/ran-{number}"
     if number in FAILING:
         return (well, "echo no such package; exit 100")
     if number in HANGING:
         return (well, "sleep 30")
     if number in DROPPING:
-        # The session's own sshd goes, as when a network does, after the work is done.
+        # The session's sshd is killed, as in a network failure, after the work is done.
         hang_up = "kill -9 $(ps -o ppid= -p $PPID)"
         once = f"[ -e {folder}/dropped ] || {{ touch {folder}/dropped; {hang_up}; }}"
         return (f"{well}; {once}", well)
     return (well, well)
 
 
-async def test_a_hundred_nodes_are_set_up_at_once(bus: NatsBus, sshd: int, tmp_path: Path) -> None:
-    """Those that fail or hang are told with the reason; the others are done, each command once."""
+async def test_a_hundred_setups_at_once(bus: NatsBus, sshd: int, tmp_path: Path) -> None:
+    """Failing and hanging nodes report the reason; the others are done, each command once."""
     store, clock = InstanceStore(bus), SystemClock()
     environment = Environment(name="fake", fleet="f", nats_url="", data_dir=tmp_path)
     provider = FakeProvider(options=FakeProvider.Options(), environment=environment)
@@ -86,7 +86,7 @@ async def test_a_hundred_nodes_are_set_up_at_once(bus: NatsBus, sshd: int, tmp_p
         return "done"
 
     outcomes = dict(enumerate(await asyncio.gather(*map(one, range(NODES)))))
-    bad = {number: told for number, told in outcomes.items() if told != "done"}
+    bad = {number: outcome for number, outcome in outcomes.items() if outcome != "done"}
     assert FAILING | HANGING == set(bad)
     assert all("ended with 100; it wrote: no such package" in bad[each] for each in FAILING)
     assert all("did not end within 8 s" in bad[each] for each in HANGING)

@@ -1,6 +1,6 @@
 """A whole fleet on this machine: nats-server, the five services and local nodes, as processes.
 
-Started by the code of `navarch serve`, and looked at over the bus and HTTP as anybody could.
+Started by the code of `navarch serve`, and observed over the bus and HTTP like any client.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ from services.cli.commands.serve_command import Serving, locked
 from services.cli.fleet_discovery import LOCAL_FOLDER
 from services.provisioner.providers.local_gpus import compiler
 from services.settings.settings_file import load_settings
-from tests.whole_fleet.around import Around, surroundings
+from tests.whole_fleet.workload_system import FakeWorkloadSystem, serve_workload_system
 
 WAIT_SECONDS = 60.0
 
@@ -73,29 +73,29 @@ _pool = decoder(PoolRecord)
 
 @dataclass(slots=True)
 class Fleet:
-    """The fleet, and what stands around it."""
+    """The fleet, with its workload system and trace collector."""
 
     serving: Serving
     bus: NatsBus
-    around: Around
+    workload: FakeWorkloadSystem
     directory: Path
     log: list[str] = field(default_factory=list)
-    """What the services wrote, for whoever asks why a test failed."""
+    """Log lines of the services, for the analysis of a failed test."""
 
     @property
     def url(self) -> str:
-        """The bus."""
+        """The URL of the bus."""
         return self.serving.supervisor.url
 
     @property
     def pids(self) -> dict[str, int]:
-        """Every process of it but the nodes'."""
+        """Every process of the fleet except the nodes' agents."""
         return self.serving.supervisor.pids
 
     # --- nodes --------------------------------------------------------------------------------
 
     async def active(self, pool: str, count: int) -> list[NodeRecord]:
-        """Wait until the pool has exactly this many nodes in service, and none on its way out."""
+        """Wait until the pool has exactly this many nodes in service, none with a saga."""
         found: dict[str, NodeRecord] = {}
         async with (
             asyncio.timeout(WAIT_SECONDS),
@@ -114,7 +114,7 @@ class Fleet:
         return [found[key] for key in sorted(found)]
 
     async def _at_rest(self, pool: str) -> None:
-        """Wait until no saga of the pool is open: closing it is the last thing written about it."""
+        """Wait until no saga of the pool is open: closing it is its last write."""
         async with (
             asyncio.timeout(WAIT_SECONDS),
             aclosing(self.bus.watch(POOLS, pool_key(pool))) as watching,
@@ -138,14 +138,14 @@ class Fleet:
 
     # --- the log ------------------------------------------------------------------------------
 
-    async def places(self) -> dict[str, int]:
-        """Where EVENTS and SAGAS end now."""
+    async def last_sequences(self) -> dict[str, int]:
+        """The last sequences of EVENTS and SAGAS."""
         return {name: await self.bus.last_sequence(name) for name in (EVENTS.name, SAGAS.name)}
 
     async def first(
         self, stream: str, filter_: str, after: int, wanted: Callable[[Message], bool]
     ) -> Stored:
-        """Wait for the first message of this kind."""
+        """Wait for the first message that matches."""
         async with (
             asyncio.timeout(WAIT_SECONDS),
             aclosing(self.bus.follow(stream, [filter_], "new", after=after)) as following,
@@ -171,7 +171,7 @@ class Fleet:
     # --- over HTTP ----------------------------------------------------------------------------
 
     async def get(self, path: str) -> dict[str, httpx.Response]:
-        """Ask every service."""
+        """Send a GET request to every service."""
         children = self.serving.supervisor.children
         async with httpx.AsyncClient(timeout=WAIT_SECONDS) as client:
             answers = await asyncio.gather(
@@ -200,17 +200,17 @@ async def serving_fleet(
     local: str = "",
     bus: NatsSettings | None = None,
 ) -> AsyncIterator[Fleet]:
-    """Serve a fleet with these pools (YAML, each line indented), and stop all of it afterwards.
+    """Serve a fleet with these pools (YAML, each line indented), and stop it afterwards.
 
-    `more`: further sections of the configuration, `local`: further options of the provider; `bus`:
-    how to watch a server that is not the fleet's own.
+    `more`: further sections of the configuration; `local`: further options of the provider; `bus`:
+    how to connect to a server that is not the fleet's own.
     """
     if compiler() is None:
         pytest.skip("no C compiler, so no simulated GPUs")
-    async with surroundings() as around:
+    async with serve_workload_system() as workload:
         config = directory / "navarch.yaml"
-        told = CONFIG.format(directory=directory, url=around.url, local=local)
-        config.write_text(more + told + pools)
+        base = CONFIG.format(directory=directory, url=workload.url, local=local)
+        config.write_text(more + base + pools)
         environment = {k: v for k, v in os.environ.items() if not k.startswith("NAVARCH_")}
         environment["OTEL_BSP_SCHEDULE_DELAY"] = "100"
         if bus is not None:
@@ -229,6 +229,6 @@ async def serving_fleet(
                     ConnectOptions(settings=settings_of, name="scenario", inbox_prefix=inbox(CLI))
                 )
                 try:
-                    yield Fleet(serving, watching, around, directory, log)
+                    yield Fleet(serving, watching, workload, directory, log)
                 finally:
                     await watching.close()

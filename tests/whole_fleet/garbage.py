@@ -1,4 +1,4 @@
-"""Garbage, and every subject that a stream captures to throw it at."""
+"""Garbage messages, and the subjects of every stream to publish them on."""
 
 from collections.abc import Iterable
 
@@ -22,9 +22,9 @@ SHAPES: dict[str, bytes] = {
     "1 MB": b"\x00" * MESSAGE_BYTES_MAX,
     "deep": b"[" * DEPTH,
     "deep type": b'{"type": ' + b'{"a":' * DEPTH,
-    UNKNOWN: b'{"type": "io.navarch.nobody.event.v1.nothing", "id": "a", "time": "now"}',
+    UNKNOWN: b'{"type": "io.navarch.unknown.event.v1.nothing", "id": "a", "time": "now"}',
 }
-"""Garbage that is the same everywhere."""
+"""Garbage on any subject."""
 
 _EVENT_TYPES = {
     fact: kind for table in (node_events.FACTS, pool_events.FACTS) for kind, fact in table.items()
@@ -33,7 +33,7 @@ _STEPS = ("saga", "cordon", "drain", "terminate", "provision", "bootstrap", "reg
 
 
 def payloads(subject: str) -> dict[str, bytes]:
-    """Everything to publish on a subject: what is garbage anywhere, and its own type gone wrong."""
+    """All garbage for a subject: invalid anywhere, or its own message type made invalid."""
     tag = _type_of(subject).encode()
     known = b'{"type": "%b", "id": "a", "time": "2026-11-21T01:35:42Z"' % tag
     wrong = (
@@ -67,14 +67,14 @@ def _type_of(subject: str) -> str:
 
 
 def targets(node: str, open_saga: str) -> tuple[str, ...]:
-    """Subjects of every builder that a stream captures; of a living node, and of nobody."""
-    nobody = "replace-nobody-1"
+    """Subjects that streams capture: of a real node and an unknown one."""
+    unknown = "replace-unknown-1"
     return (
         subjects.telemetry(POOL, node),
-        subjects.telemetry("nowhere", "nobody"),
+        subjects.telemetry("nowhere", "unknown"),
         *(subjects.node_event(POOL, node, fact) for fact in node_events.FACTS.values()),
         subjects.node_event(POOL, node, "nonsense"),
-        subjects.node_event("nowhere", "nobody", "fault"),
+        subjects.node_event("nowhere", "unknown", "fault"),
         *(subjects.pool_event(POOL, fact) for fact in pool_events.FACTS.values()),
         subjects.pool_event("nowhere", "nonsense"),
         *(subjects.pool_request(POOL, verb) for verb in REQUESTS),
@@ -82,7 +82,7 @@ def targets(node: str, open_saga: str) -> tuple[str, ...]:
         subjects.pool_request("nowhere", "scale"),
         *(
             subjects.saga_entry(saga, step, status)
-            for saga, steps in ((open_saga, _STEPS), (nobody, ("saga", "drain", "provision")))
+            for saga, steps in ((open_saga, _STEPS), (unknown, ("saga", "drain", "provision")))
             for step in steps
             for status in ("started", "succeeded", "undo-started")
         ),
@@ -91,9 +91,9 @@ def targets(node: str, open_saga: str) -> tuple[str, ...]:
         subjects.timer_schedule("pool-manager", "garbage"),
         subjects.timer_due("pool-manager", "garbage"),
         subjects.timer_due("health-monitor", "garbage"),
-        subjects.timer_due("nobody", "garbage"),
+        subjects.timer_due("unknown", "garbage"),
         subjects.dead("EVENTS", "health-events"),
-        # What no builder would build, and a stream captures all the same.
+        # Subjects that no builder makes and a stream still captures.
         f"{subjects.ROOT}.pool.Not_A_Name.request.scale",
         f"{subjects.ROOT}.pool.{POOL}.request.scale.more",
         f"{subjects.ROOT}.pool.Not_A_Name.event.saga-failed",
@@ -105,7 +105,7 @@ def targets(node: str, open_saga: str) -> tuple[str, ...]:
 
 
 def matches(subject: str, filters: Iterable[str]) -> bool:
-    """Whether a subject lies under one of these wildcards, by the server's rules."""
+    """Whether a subject matches one of these wildcards, by the server's rules."""
     return any(_matches(subject.split("."), each.split(".")) for each in filters)
 
 
@@ -118,14 +118,14 @@ def _matches(subject: list[str], wildcard: list[str]) -> bool:
     )
 
 
-def takers(subject: str) -> list[DurableSpec]:
-    """The durables that a message on this subject is delivered to."""
+def consumers_of(subject: str) -> list[DurableSpec]:
+    """The durables that receive a message on this subject."""
     return [each for each in DURABLES if matches(subject, each.filters)]
 
 
-def uncovered(thrown: Iterable[str]) -> list[str]:
-    """A subject for each wildcard, of a stream or a durable, that none of these lies under."""
-    thrown = list(thrown)
+def uncovered(published: Iterable[str]) -> list[str]:
+    """A subject for each wildcard of a stream or durable that none of these matches."""
+    published = list(published)
     wildcards = {
         each
         for spec in (*(s.subjects for s in STREAMS), *(d.filters for d in DURABLES))
@@ -133,7 +133,7 @@ def uncovered(thrown: Iterable[str]) -> list[str]:
         if each.startswith(subjects.ROOT)
     }
     return [
-        each.replace("*", "nobody").replace(">", "nonsense")
+        each.replace("*", "unknown").replace(">", "nonsense")
         for each in sorted(wildcards)
-        if not any(matches(one, [each]) for one in thrown)
+        if not any(matches(one, [each]) for one in published)
     ]

@@ -1,9 +1,9 @@
-"""A hundred nodes at once on machines of one's own, five of which fail, hang or hang up.
+"""Bootstrap of a hundred SSH machines at once, five of which fail, hang or disconnect.
 
 Forty in `make test`, all of them in `make crash-matrix`.
 
-The real services in this process on a real server; as many SSH servers with real shells. Only what
-runs on a node in the end, its agent, is played: it speaks once its machine's setup has started it.
+The real services in this process on a real server, and as many SSH servers with real shells. Only
+the agent is scripted: it registers once its machine's setup has started it.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ SERVICES = {
 }
 
 _FAILED = r"scale-up-\S+ bootstrap failed after [\d.]+ s: "
-SAYS = {
+REASONS = {
     "fails": re.compile(
         _FAILED + r"setup command 2 of 3 \(.*\) ended with 100; "
         r"it wrote: no such package$"
@@ -69,14 +69,14 @@ SAYS = {
         r"0 of 3 setup commands have run$"
     ),
 }
-"""What `why` says first of a node on such a machine."""
+"""The first line of `navarch why` for a node on such a machine."""
 
 _instances = decoder(InstanceRecord)
 _nodes = decoder(NodeRecord)
 
 
-class Agents:
-    """What is started on the machines by their setup."""
+class ScriptedAgents:
+    """The agents that setup starts on the machines."""
 
     def __init__(self, bus: NatsBus) -> None:
         self._bus = bus
@@ -85,7 +85,7 @@ class Agents:
         """How often each node's agent was started by a setup command."""
 
     def after(self, box: Box, command: str) -> None:
-        """Speak for a node once its machine says that its agent is there."""
+        """Register a node once its machine has the file that starts the agent."""
         del command
         file = box.home / "agent"
         if not file.exists():
@@ -94,9 +94,9 @@ class Agents:
         file.unlink()
         self.ran[node] += 1
         if node not in self.started:
-            self.started[node] = asyncio.create_task(self._speak(node))
+            self.started[node] = asyncio.create_task(self._register(node))
 
-    async def _speak(self, node: str) -> None:
+    async def _register(self, node: str) -> None:
         about = {"time": datetime.now(UTC), "pool": "training", "node": node}
         gpus = tuple(GpuIdentity(index=each, uuid=f"GPU-{node}-{each}") for each in range(8))
         registered = Registered(
@@ -104,27 +104,27 @@ class Agents:
         )
         beat = HeartbeatRecord(pool="training", node=node, instance=node, time=about["time"])
         await self._bus.put(HEARTBEATS, node_key("training", node), encode(beat), ttl_seconds=600)
-        await self._say(registered)
-        await self._say(BootChecked(id=f"boot-{node}", ok=True, boot_id="b1", **about))
+        await self._publish(registered)
+        await self._publish(BootChecked(id=f"boot-{node}", ok=True, boot_id="b1", **about))
 
-    async def _say(self, event: NodeEvent) -> None:
+    async def _publish(self, event: NodeEvent) -> None:
         subject = subjects.node_event(event.pool, event.node, FACTS[type(event)])
         await self._bus.publish(subject, encode(event), msg_id=event.id)
 
 
-class Bad:
-    """Which machines are bad, and how: so many of those whose setup begins first."""
+class FaultyMachines:
+    """Which machines fail, and how: the first ones whose setup begins."""
 
     def __init__(self) -> None:
-        self.how: dict[str, str] = {}
+        self.failures: dict[str, str] = {}
 
     def before(self, box: Box, command: str) -> None:
-        """Make the machine what its number says, when its setup begins."""
+        """Inject the machine's failure when its setup begins."""
         if ".navarch/setup/" not in command:
             return
-        how = self.how.setdefault(box.name, KINDS.get(len(self.how), "works"))
+        failures = self.failures.setdefault(box.name, KINDS.get(len(self.failures), "works"))
         number = len(box.commands)
-        match how:
+        match failures:
             case "fails":
                 (box.home / "broken").touch()
             case "hangs":
@@ -137,7 +137,7 @@ class Bad:
 
 @pytest.fixture
 async def racks(tmp_path: Path) -> AsyncIterator[Machines]:
-    """Every machine, on."""
+    """Every machine, running."""
     (tmp_path / "machines").mkdir()
     async with machines(tmp_path / "machines", NODES_WANTED + SPARE) as all_:
         yield all_
@@ -181,13 +181,13 @@ def settings(racks: Machines, folder: Path) -> Settings:
     )
 
 
-async def test_many_nodes_at_once_of_which_five_are_replaced(
+async def test_a_hundred_bootstraps_with_five_failures(
     server: EmbeddedServer, bus: NatsBus, racks: Machines, tmp_path: Path
 ) -> None:
-    """All but five are admitted, those replaced; each of them says why, no machine is lost."""
-    agents, bad = Agents(bus), Bad()
+    """Five nodes fail, report why and are replaced; all others are admitted; no machine leaks."""
+    agents, faulty = ScriptedAgents(bus), FaultyMachines()
     for box in racks.boxes.values():
-        box.before, box.after = bad.before, agents.after
+        box.before, box.after = faulty.before, agents.after
     given = settings(racks, tmp_path / "data")
     async with AsyncExitStack() as stack:
         for name, build in SERVICES.items():
@@ -202,13 +202,15 @@ async def test_many_nodes_at_once_of_which_five_are_replaced(
     running = {each.instance for each in records if each.state == "running"}
     gone = {each.host: each.instance for each in records if each.state == "terminated"}
     assert (NODES_WANTED, len(KINDS)) == (len(running), len(gone))
-    assert list(KINDS.values()) == [bad.how[each] for each in sorted(gone, key=list(bad.how).index)]
+    assert list(KINDS.values()) == [
+        faulty.failures[each] for each in sorted(gone, key=list(faulty.failures).index)
+    ]
     assert dict.fromkeys(set(racks.boxes) - set(gone), "held") == racks.claims()
     assert dict.fromkeys(running, 1) == agents.ran
 
     for host, node in gone.items():
         answer = await why(Fleet(bus), node)
         tried = [each.text for each in answer.lines if each.topic == "tried"]
-        assert SAYS[bad.how[host]].match(tried[0]), tried
+        assert REASONS[faulty.failures[host]].match(tried[0]), tried
         assert answer.summary.startswith(f"{node} in pool training is terminated")
         assert ("It is terminated; nothing is in progress.",) == answer.now

@@ -1,4 +1,4 @@
-"""XID 79 on a fleet of real processes: what is kept of the node, when its instance is gone."""
+"""XID 79 on a fleet of real processes: the evidence that outlives the instance."""
 
 import asyncio
 import json
@@ -33,21 +33,21 @@ async def sampled(fleet: Fleet, node: str) -> None:
             return
 
 
-async def test_the_evidence_of_a_replaced_node_outlives_it(tmp_path: Path) -> None:
-    """Raw line, samples from before, serials, and every step up to the replacement's admission.
+async def test_evidence_outlives_the_replaced_node(tmp_path: Path) -> None:
+    """Raw line, earlier samples, serials, and every step up to the replacement's admission.
 
-    By the command line, after the instance is gone and with the node's record removed; and though
-    the collector was killed in the middle of it.
+    Read with the command line after the instance is gone and the node's record removed; the
+    collector was killed meanwhile.
     """
     async with serving_fleet(tmp_path, POOLS) as fleet:
         old = (await fleet.active("training", 2))[0]
         await sampled(fleet, old.node)
-        after = (await fleet.places())[EVENTS.name]
+        after = (await fleet.last_sequences())[EVENTS.name]
         line = fleet.break_gpu(old, gpu=3).partition(";")[2]
-        # Whoever collects it dies as it begins, and is started again.
+        # The collector is killed as it begins, and started again.
         os.kill(fleet.pids["metrics"], signal.SIGKILL)
         replaced = await fleet.replaced(old.node, after)
-        told = await fleet.first(
+        repaired = await fleet.first(
             EVENTS.name,
             subjects.node_event("training", old.node, "repaired"),
             after,
@@ -95,7 +95,7 @@ async def test_the_evidence_of_a_replaced_node_outlives_it(tmp_path: Path) -> No
         assert extracted is not None
         assert line in extracted.read().decode()
     assert {"README.txt", "samples.jsonl", "timeline.txt", "bundle.json"} <= names
-    assert told.subject.endswith(f"{old.node}.event.repaired")
+    assert repaired.subject.endswith(f"{old.node}.event.repaired")
     assert f"navarch evidence {old.node}" in why
     (row,) = [each for each in report["rows"] if each["fault"] == "xid-79"]
     assert (row["count"], row["lost_gpu_hours"] > 0) == (1, True)

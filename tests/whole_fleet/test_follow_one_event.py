@@ -1,6 +1,6 @@
 """XID 79 on node 7, from the line in its kernel log to the first heartbeat of its replacement.
 
-The story that docs/follow-one-event.md tells, on real processes; and the page itself, held to it.
+Runs the example of docs/follow-one-event.md on real processes, and compares the page with it.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ OLD, NEW, SAGA = "training-7-0000", "training-8-0000", "replace-training-7-0000-
 DIGITS = re.compile(r"training-([78])-[0-9a-f]{4}")
 BOOT = re.compile(r"\.[0-9a-f]{8}\.")
 
-EVENTS_TOLD = [
+EXPECTED_EVENTS = [
     (f"node.training.{OLD}.event.fault", "agent.event.v1.fault"),
     (f"node.training.{OLD}.event.verdict", "health_monitor.event.v1.verdict"),
     ("pool.training.event.saga-opened", "pool_manager.event.v1.saga_opened"),
@@ -52,7 +52,7 @@ EVENTS_TOLD = [
 WELCOME = (f"node.training.{NEW}.event.verdict", "health_monitor.event.v1.verdict")
 """The health-monitor's answer to `registered`; it races with the agent's boot checks."""
 STEPS = ("cordon", "drain", "terminate", "provision", "bootstrap", "register", "admit")
-SAGAS_TOLD = [
+EXPECTED_SAGAS = [
     (f"saga.{SAGA}.saga.started", "saga.event.v1.started"),
     *(
         (f"saga.{SAGA}.{step}.{status}", f"saga.event.v1.step_{status}")
@@ -64,8 +64,8 @@ SAGAS_TOLD = [
 
 
 @dataclass(frozen=True, slots=True)
-class Story:
-    """What a run has stored, with the names of the story."""
+class Example:
+    """What a run has stored, with the names of the page."""
 
     line: str
     begun: datetime
@@ -73,12 +73,12 @@ class Story:
     """Stream -> messages in order."""
     heartbeat: Stored
 
-    def told(self, stream: str) -> list[tuple[str, str]]:
-        """Subject and type of every message of a stream that is of this story."""
+    def messages(self, stream: str) -> list[tuple[str, str]]:
+        """Subject and type of every message of a stream that belongs to the example."""
         found = []
         for each in self.stored[stream]:
             subject, kind = renamed(each.subject), msgspec.json.decode(each.data)["type"]
-            # The last words about the other nodes' arrival may come late.
+            # The last messages about the other nodes' arrival may come late.
             if any(name in subject for name in (OLD, NEW, ".pool.")):
                 found.append(
                     (subject.removeprefix("navarch.v1."), kind.removeprefix("io.navarch."))
@@ -92,39 +92,39 @@ class Story:
 
 
 def renamed(text: str) -> str:
-    """The same with the story's names, and without a boot's digits."""
+    """Replace the run's names by those of the page."""
     return BOOT.sub(".00000000.", DIGITS.sub(r"training-\1-0000", text))
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def story(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Story]:
-    """Let it happen."""
-    async with serving_fleet(tmp_path_factory.mktemp("story"), POOLS) as fleet:
+async def example(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Example]:
+    """Run the example."""
+    async with serving_fleet(tmp_path_factory.mktemp("example"), POOLS) as fleet:
         old = next(
             node
             for node in await fleet.active("training", 7)
             if node.node.startswith("training-7-")
         )
-        places = await fleet.places()
-        places[TIMERS.name] = await fleet.bus.last_sequence(TIMERS.name)
+        sequences = await fleet.last_sequences()
+        sequences[TIMERS.name] = await fleet.bus.last_sequence(TIMERS.name)
         beating = asyncio.create_task(first_heartbeat(fleet))
         begun = datetime.now().astimezone()
         line = fleet.break_gpu(old)
-        await fleet.replaced(old.node, places[EVENTS.name])
+        await fleet.replaced(old.node, sequences[EVENTS.name])
         await fleet.first(
             EVENTS.name,
             subjects.node_event("training", old.node, "repaired"),
-            places[EVENTS.name],
+            sequences[EVENTS.name],
             lambda _: True,
         )
         heartbeat = await beating
         await fleet.active("training", 7)
-        stored = {name: await fleet.bus.read(name, ">", after=at) for name, at in places.items()}
-        yield Story(line, begun, stored, heartbeat)
+        stored = {name: await fleet.bus.read(name, ">", after=at) for name, at in sequences.items()}
+        yield Example(line, begun, stored, heartbeat)
 
 
 async def first_heartbeat(fleet: Fleet) -> Stored:
-    """Wait for the first beat of the eighth node's heart."""
+    """Wait for the first heartbeat of the eighth node."""
     async with (
         asyncio.timeout(WAIT_SECONDS),
         aclosing(fleet.bus.watch(HEARTBEATS, "training.*")) as watching,
@@ -136,21 +136,21 @@ async def first_heartbeat(fleet: Fleet) -> Stored:
     raise AssertionError("the bus stopped")
 
 
-async def test_the_story_is_told_in_this_order(story: Story) -> None:
-    """Each message follows from the one before it; nothing else is said about either node."""
-    told = story.told(EVENTS.name)
-    assert told.count(WELCOME) == 1
-    assert told.index(WELCOME) > told.index(EVENTS_TOLD[6])
-    assert [each for each in told if each != WELCOME] == EVENTS_TOLD
-    assert story.told(SAGAS.name) == SAGAS_TOLD
+async def test_messages_are_stored_in_this_order(example: Example) -> None:
+    """Each message follows from the one before it, and there is no other about either node."""
+    events = example.messages(EVENTS.name)
+    assert events.count(WELCOME) == 1
+    assert events.index(WELCOME) > events.index(EXPECTED_EVENTS[6])
+    assert [each for each in events if each != WELCOME] == EXPECTED_EVENTS
+    assert example.messages(SAGAS.name) == EXPECTED_SAGAS
 
 
-async def test_each_message_names_the_one_that_led_to_it(story: Story) -> None:
-    """From `cause` to `cause` the last fact leads back to the line in the kernel log."""
+async def test_each_message_names_its_cause(example: Example) -> None:
+    """From `cause` to `cause` the last event leads back to the line in the kernel log."""
     messages = {
         message["id"]: message
         for stream in (EVENTS.name, SAGAS.name)
-        for each in story.stored[stream]
+        for each in example.stored[stream]
         for message in [msgspec.json.decode(each.data)]
     }
     (replaced,) = (m for m in messages.values() if m["type"].endswith(".node_replaced"))
@@ -158,17 +158,17 @@ async def test_each_message_names_the_one_that_led_to_it(story: Story) -> None:
     while chain[-1]["cause"]:
         chain.append(messages[chain[-1]["cause"]])
     assert chain[-1]["type"] == "io.navarch.agent.event.v1.fault"
-    assert chain[-1]["message"] == story.line.partition(";")[2]
-    assert len(chain) == len(SAGAS_TOLD) + 2
+    assert chain[-1]["message"] == example.line.partition(";")[2]
+    assert len(chain) == len(EXPECTED_SAGAS) + 2
 
 
-async def test_the_replacement_s_heart_beats(story: Story) -> None:
-    """The first heartbeat comes from the new node, of its own boot, after the old one is gone."""
-    beat = msgspec.json.decode(story.heartbeat.data, type=HeartbeatRecord)
+async def test_replacement_sends_heartbeats(example: Example) -> None:
+    """The first heartbeat is the new node's, of its own boot, after the old node is gone."""
+    beat = msgspec.json.decode(example.heartbeat.data, type=HeartbeatRecord)
     assert renamed(f"{beat.pool}.{beat.node}") == f"training.{NEW}"
-    (gone,) = (e for e in story.stored[EVENTS.name] if e.subject.endswith(".terminated"))
-    assert story.begun < gone.time < story.heartbeat.time
-    (registered,) = (e for e in story.stored[EVENTS.name] if e.subject.endswith(".registered"))
+    (gone,) = (e for e in example.stored[EVENTS.name] if e.subject.endswith(".terminated"))
+    assert example.begun < gone.time < example.heartbeat.time
+    (registered,) = (e for e in example.stored[EVENTS.name] if e.subject.endswith(".registered"))
     assert msgspec.json.decode(registered.data)["boot_id"] == beat.boot_id
 
 
@@ -183,19 +183,21 @@ VARYING = frozenset(
 """Fields that no two runs have in common."""
 
 
-async def test_every_subject_that_the_page_names_is_of_the_story(story: Story) -> None:
-    """Each subject on the page was published on in this run; the story's own are all there."""
+async def test_page_names_only_subjects_of_the_run(example: Example) -> None:
+    """Each subject on the page occurs in this run, and all of the example's are on the page."""
     named = {renamed(each) for each in SUBJECT.findall(PAGE)}
-    assert named - story.subjects() == set()
-    told = {f"{subjects.ROOT}.{each}" for each, _ in (*EVENTS_TOLD, WELCOME, *SAGAS_TOLD)}
-    assert told - named == set()
+    assert named - example.subjects() == set()
+    expected = {
+        f"{subjects.ROOT}.{each}" for each, _ in (*EXPECTED_EVENTS, WELCOME, *EXPECTED_SAGAS)
+    }
+    assert expected - named == set()
 
 
-async def test_every_excerpt_of_the_page_is_what_the_run_says(story: Story) -> None:
-    """What stands on the page as JSON stands so in a message of this run."""
+async def test_page_excerpts_match_the_run(example: Example) -> None:
+    """Each JSON excerpt on the page is part of a message of this run."""
     messages = [
         msgspec.json.decode(renamed(each.data.decode()))
-        for each in (*(m for all_ in story.stored.values() for m in all_), story.heartbeat)
+        for each in (*(m for all_ in example.stored.values() for m in all_), example.heartbeat)
     ]
     excerpts = [msgspec.json.decode(renamed(each)) for each in JSON.findall(PAGE)]
     assert len(excerpts) >= 8
@@ -203,7 +205,7 @@ async def test_every_excerpt_of_the_page_is_what_the_run_says(story: Story) -> N
 
 
 def within(excerpt: Any, message: Any) -> bool:
-    """Whether a message says all that an excerpt of it says."""
+    """Whether a message contains all fields of an excerpt."""
     match excerpt, message:
         case dict(), dict():
             return all(

@@ -1,4 +1,4 @@
-"""Garbage on every subject harms nobody: it is dead-lettered or counted, and work goes on."""
+"""Garbage on every subject is dead-lettered or counted, and work continues."""
 
 import asyncio
 from collections import Counter
@@ -32,7 +32,15 @@ from schemas.topology import DEAD, EVENTS, POOL_REQUESTS, REQUESTS, SAGAS, TELEM
 from tests.support.inprocess import eventually
 from tests.support.settling import busy
 from tests.whole_fleet.fleet import Fleet, serving_fleet
-from tests.whole_fleet.garbage import POOL, SHAPES, UNKNOWN, payloads, takers, targets, uncovered
+from tests.whole_fleet.garbage import (
+    POOL,
+    SHAPES,
+    UNKNOWN,
+    consumers_of,
+    payloads,
+    targets,
+    uncovered,
+)
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 
@@ -41,13 +49,13 @@ POOLS = f"""
     min_nodes: 2
     max_nodes: 3
 """
-AT_ONCE = 16
+PUBLISHING_MAX = 16
 COUNTERS = "navarch_messages_total"
 
 
 @dataclass(frozen=True, slots=True)
-class Thrown:
-    """One piece of garbage, where it lies."""
+class Garbage:
+    """One published piece of garbage."""
 
     subject: str
     shape: str
@@ -57,28 +65,28 @@ class Thrown:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def fleet(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Fleet]:
-    """Two nodes."""
+    """A fleet with two nodes."""
     async with serving_fleet(tmp_path_factory.mktemp("garbage"), POOLS) as running:
         yield running
 
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def client(fleet: Fleet) -> AsyncIterator[Client]:
-    """Somebody's own NATS client."""
+    """A plain NATS client."""
     connected = await nats.connect(fleet.url)
     yield connected
     await connected.close()
 
 
-async def throw(client: Client, at: tuple[str, ...]) -> list[Thrown]:
-    """Publish every shape of garbage on every subject, many at once."""
+async def publish_garbage(client: Client, at: tuple[str, ...]) -> list[Garbage]:
+    """Publish every shape of garbage on every subject, several at once."""
     stream = client.jetstream()
-    room = asyncio.Semaphore(AT_ONCE)
+    room = asyncio.Semaphore(PUBLISHING_MAX)
 
-    async def one(subject: str, shape: str, payload: bytes) -> Thrown:
+    async def one(subject: str, shape: str, payload: bytes) -> Garbage:
         async with room:
             stored = await stream.publish(subject, payload, timeout=60)
-        return Thrown(subject, shape, stored.stream, stored.seq)
+        return Garbage(subject, shape, stored.stream, stored.seq)
 
     async with asyncio.TaskGroup() as group:
         tasks = [
@@ -90,12 +98,12 @@ async def throw(client: Client, at: tuple[str, ...]) -> list[Thrown]:
 
 
 async def settled(fleet: Fleet, wanted: Counter[tuple[str, str]]) -> bool:
-    """Whether every durable has dealt with all that lies in its stream, and counted it."""
+    """Whether every durable has settled its whole stream and counted the garbage."""
     return not await busy(fleet.bus) and (await outcomes(fleet)).total() >= wanted.total()
 
 
 async def dead_letters(fleet: Fleet) -> Counter[tuple[str, str, int]]:
-    """Durable, subject and sequence of every dead letter that is one."""
+    """Durable, subject and sequence of every dead letter."""
     stored = await fleet.bus.read(DEAD.name, subjects.DEAD)
     found = (dead_codec.decode(each.data) for each in stored)
     return Counter(
@@ -106,7 +114,7 @@ async def dead_letters(fleet: Fleet) -> Counter[tuple[str, str, int]]:
 
 
 async def refusals(fleet: Fleet) -> Counter[str]:
-    """How many requests were refused, by the event that said so."""
+    """How many requests were refused, by type of event."""
     stored = await fleet.bus.read(EVENTS.name, subjects.POOL_EVENTS)
     events = (pool_codec.decode(each.data) for each in stored)
     return Counter(
@@ -115,7 +123,7 @@ async def refusals(fleet: Fleet) -> Counter[str]:
 
 
 async def outcomes(fleet: Fleet) -> Counter[tuple[str, str]]:
-    """How many messages each durable has settled as garbage, by outcome."""
+    """How many messages each durable settled as garbage, by outcome."""
     found = await fleet.counters(COUNTERS)
     return Counter(
         {
@@ -126,11 +134,11 @@ async def outcomes(fleet: Fleet) -> Counter[tuple[str, str]]:
     )
 
 
-def expected(thrown: list[Thrown]) -> Counter[tuple[str, str]]:
-    """What each durable is to make of it; garbled requests are answered instead."""
+def expected(garbage: list[Garbage]) -> Counter[tuple[str, str]]:
+    """The expected outcomes of each durable; garbled requests are refused instead."""
     found: Counter[tuple[str, str]] = Counter()
-    for each in thrown:
-        for durable in takers(each.subject):
+    for each in garbage:
+        for durable in consumers_of(each.subject):
             if durable is not POOL_REQUESTS:
                 found[durable.name, "unknown" if each.shape == UNKNOWN else "invalid"] += 1
             elif subjects.parse_pool_request(each.subject) is None or "Not_A" in each.subject:
@@ -138,40 +146,38 @@ def expected(thrown: list[Thrown]) -> Counter[tuple[str, str]]:
     return found
 
 
-async def test_garbage_on_every_subject_is_accounted_for_and_stops_nothing(
-    fleet: Fleet, client: Client
-) -> None:
-    """No process ends, each piece is dead-lettered or counted, the open saga goes on to its end."""
-    sick, _ = await fleet.active(POOL, 2)
+async def test_garbage_on_every_subject_is_accounted_for(fleet: Fleet, client: Client) -> None:
+    """No process ends, each message is dead-lettered or counted, and the open saga completes."""
+    unhealthy, _ = await fleet.active(POOL, 2)
     pids = fleet.pids
-    places = await fleet.places()
-    fleet.around.busy.add(sick.node)
-    fleet.break_gpu(sick)
-    await fleet.around.until(lambda: sick.node in fleet.around.asked)
-    (saga,) = await open_sagas(fleet, sick)
+    sequences = await fleet.last_sequences()
+    fleet.workload.busy.add(unhealthy.node)
+    fleet.break_gpu(unhealthy)
+    await fleet.workload.until(lambda: unhealthy.node in fleet.workload.asked)
+    (saga,) = await open_sagas(fleet, unhealthy)
 
-    at = targets(sick.node, saga)
-    thrown = await throw(client, (*at, *uncovered(at)))
-    # What came on the open saga's own commands waits behind the drain that is under way.
-    fleet.around.busy.clear()
-    replaced = await fleet.replaced(sick.node, places[EVENTS.name])
+    at = targets(unhealthy.node, saga)
+    garbage = await publish_garbage(client, (*at, *uncovered(at)))
+    # Garbage on the open saga's command subjects waits behind the drain under way.
+    fleet.workload.busy.clear()
+    replaced = await fleet.replaced(unhealthy.node, sequences[EVENTS.name])
     assert replaced.saga == saga
-    await eventually(lambda: settled(fleet, expected(thrown)))
+    await eventually(lambda: settled(fleet, expected(garbage)))
 
-    assert await outcomes(fleet) == expected(thrown)
+    assert await outcomes(fleet) == expected(garbage)
     assert await dead_letters(fleet) == Counter(
         (durable.name, each.subject, each.sequence)
-        for each in thrown
-        for durable in takers(each.subject)
+        for each in garbage
+        for durable in consumers_of(each.subject)
         if expected([each])[durable.name, "invalid"]
     )
     assert await refusals(fleet) == Counter(
         "scale-refused" if each.subject.endswith(".scale") else "request-refused"
-        for each in thrown
+        for each in garbage
         if each.stream == REQUESTS.name and not expected([each])
     )
     unreadable = await fleet.counters("navarch_telemetry_invalid_total")
-    assert unreadable == {(): sum(each.stream == TELEMETRY.name for each in thrown)}
+    assert unreadable == {(): sum(each.stream == TELEMETRY.name for each in garbage)}
     assert fleet.pids == pids
     for path in ("/livez", "/readyz"):
         answers = {name: answer.status_code for name, answer in (await fleet.get(path)).items()}
@@ -185,48 +191,55 @@ async def open_sagas(fleet: Fleet, node: NodeRecord) -> list[str]:
     return [each.saga for each in names if each and each.saga.startswith(f"replace-{node.node}-")]
 
 
-async def test_a_replacement_still_works_among_the_garbage(fleet: Fleet) -> None:
-    """The next fault after all that is judged, and its node replaced, as if nothing had been."""
-    sick, _ = await fleet.active(POOL, 2)
-    places = await fleet.places()
-    fleet.break_gpu(sick)
-    await fleet.replaced(sick.node, places[EVENTS.name])
-    assert [each.path for each in fleet.around.orders_about(sick.node)] == ["/cordon", "/drain"]
+async def test_replacement_works_despite_garbage(fleet: Fleet) -> None:
+    """The next fault is judged, and its node replaced, as without garbage."""
+    unhealthy, _ = await fleet.active(POOL, 2)
+    sequences = await fleet.last_sequences()
+    fleet.break_gpu(unhealthy)
+    await fleet.replaced(unhealthy.node, sequences[EVENTS.name])
+    assert [each.path for each in fleet.workload.orders_about(unhealthy.node)] == [
+        "/cordon",
+        "/drain",
+    ]
     await fleet.active(POOL, 2)
 
 
-async def test_what_does_not_follow_from_a_saga_s_log_has_no_effect(
+async def test_entries_that_do_not_follow_from_the_log_have_no_effect(
     fleet: Fleet, client: Client
 ) -> None:
-    """Well-formed entries put into a log by hand neither terminate a node nor tell that one is."""
-    sick, _ = await fleet.active(POOL, 2)
-    places = await fleet.places()
-    fleet.around.busy.add(sick.node)
-    fleet.break_gpu(sick)
-    await fleet.around.until(lambda: sick.node in fleet.around.asked)
-    (saga,) = await open_sagas(fleet, sick)
-    stream, thrown = client.jetstream(), set()
+    """Well-formed entries written by a client neither terminate a node nor report that one was."""
+    unhealthy, _ = await fleet.active(POOL, 2)
+    sequences = await fleet.last_sequences()
+    fleet.workload.busy.add(unhealthy.node)
+    fleet.break_gpu(unhealthy)
+    await fleet.workload.until(lambda: unhealthy.node in fleet.workload.asked)
+    (saga,) = await open_sagas(fleet, unhealthy)
+    stream, garbage = client.jetstream(), set()
     for kind, step in MISPLACED:
         entry = kind(
-            id=f"by-hand-{step}", time=datetime.now(UTC), saga=saga, step=step, **about(kind, sick)
+            id=f"by-hand-{step}",
+            time=datetime.now(UTC),
+            saga=saga,
+            step=step,
+            **about(kind, unhealthy),
         )
         subject = subjects.saga_entry(saga, step, STATUSES[kind])
-        thrown.add(("pool-sagas", subject, (await stream.publish(subject, encode(entry))).seq))
+        garbage.add(("pool-sagas", subject, (await stream.publish(subject, encode(entry))).seq))
 
     async def buried() -> bool:
-        return thrown <= set(await dead_letters(fleet))
+        return garbage <= set(await dead_letters(fleet))
 
     await eventually(buried)
-    fleet.around.busy.clear()
-    assert (await fleet.replaced(sick.node, places[EVENTS.name])).saga == saga
-    # The one that was put there, and the true one after the drain.
+    fleet.workload.busy.clear()
+    assert (await fleet.replaced(unhealthy.node, sequences[EVENTS.name])).saga == saga
+    # The written entry, and the real one after the drain.
     log = await fleet.bus.read(SAGAS.name, subjects.saga_entry(saga, "terminate", "succeeded"))
     assert len(log) == 2
     facts = await fleet.bus.read(
-        EVENTS.name, subjects.node_events_of(POOL, sick.node), after=places[EVENTS.name]
+        EVENTS.name, subjects.node_events_of(POOL, unhealthy.node), after=sequences[EVENTS.name]
     )
-    told = [subject.fact for each in facts if (subject := subjects.parse_node(each.subject))]
-    assert told == ["fault", "verdict", "cordoned", "drained", "terminated"]
+    published = [subject.fact for each in facts if (subject := subjects.parse_node(each.subject))]
+    assert published == ["fault", "verdict", "cordoned", "drained", "terminated"]
     await fleet.active(POOL, 2)
 
 
@@ -240,16 +253,16 @@ MISPLACED: tuple[tuple[type[StepEntry], str], ...] = (
 
 
 def about(kind: type[StepEntry], node: NodeRecord) -> dict[str, Any]:
-    """Inputs that a participant could use, where the kind has some."""
+    """Inputs that a participant could use, if the type has any."""
     if kind is UndoStarted:
         return {"inputs": {"pool": POOL, "node": node.node, "reason": "by hand"}}
     return {}
 
 
-async def test_a_fact_about_another_node_than_its_subject_names_is_dead_lettered(
+async def test_event_about_another_node_than_its_subject_is_dead_lettered(
     fleet: Fleet, client: Client
 ) -> None:
-    """Who may write under one node's subjects cannot have another node replaced."""
+    """A client that may write under one node's subjects cannot have another node replaced."""
     mine, other = await fleet.active(POOL, 2)
     begun = await fleet.bus.last_sequence(SAGAS.name)
     strayed = Verdict(
@@ -275,10 +288,10 @@ QUERIES = ("nodes", "node", "pools", "sagas", "instances")
 
 
 @pytest.mark.parametrize("query", QUERIES)
-async def test_a_garbled_question_is_answered_with_an_error(fleet: Fleet, query: str) -> None:
-    """Whoever asks nonsense is told so, at once."""
+async def test_garbled_query_is_answered_with_an_error(fleet: Fleet, query: str) -> None:
+    """At once."""
     for shape in SHAPES.values():
-        if shape:  # nothing at all asks for everything
+        if shape:  # an empty query asks for everything
             answer = await fleet.bus.request(subjects.query(query), shape, timeout_seconds=60)
             assert SERVICE_ERROR in answer.headers
             assert msgspec.json.decode(answer.data)["error"] == "invalid-request"

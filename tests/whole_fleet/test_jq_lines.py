@@ -1,4 +1,4 @@
-"""The lines that a Slurm site pipes through jq work on the command line's output as written."""
+"""The jq lines documented for Slurm sites work on the command line's output."""
 
 import asyncio
 import json
@@ -26,23 +26,23 @@ POOLS = """
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def fleet(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Fleet]:
-    """Two nodes, of which the first is sick: its drain is waited for until the end."""
+    """Two nodes, one of them unhealthy: its drain waits until the end."""
     async with serving_fleet(tmp_path_factory.mktemp("slurm"), POOLS) as running:
-        sick, _ = await running.active("slurm", 2)
-        running.around.busy.add(sick.node)
-        running.break_gpu(sick)
-        await running.around.until(lambda: sick.node in running.around.asked)
+        unhealthy, _ = await running.active("slurm", 2)
+        running.workload.busy.add(unhealthy.node)
+        running.break_gpu(unhealthy)
+        await running.workload.until(lambda: unhealthy.node in running.workload.asked)
         yield running
 
 
 @pytest.fixture
-def sick(fleet: Fleet) -> str:
-    """The sick node."""
-    return next(iter(fleet.around.busy))
+def unhealthy(fleet: Fleet) -> str:
+    """The unhealthy node."""
+    return next(iter(fleet.workload.busy))
 
 
 async def run(fleet: Fleet, *command: str) -> str:
-    """Run a command beside the fleet; return what it printed."""
+    """Run a command against the fleet and return its output."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("NAVARCH_")}
     environment["NAVARCH_NATS_URL"] = fleet.url
     environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
@@ -65,9 +65,9 @@ EVENTS_OF = "navarch get \"$(hostname)\" --output json | jq '.health_events'"
 Expect = Callable[[str, str], None]
 
 
-def is_the_sick_node(sick: str, printed: str) -> None:
+def is_the_unhealthy_node(unhealthy: str, printed: str) -> None:
     """One name a line."""
-    assert printed.split() == [sick]
+    assert printed.split() == [unhealthy]
 
 
 def is_unhealthy(_: str, printed: str) -> None:
@@ -75,9 +75,9 @@ def is_unhealthy(_: str, printed: str) -> None:
     assert printed == "unhealthy\n"
 
 
-def is_brief(sick: str, printed: str) -> None:
+def is_brief(unhealthy: str, printed: str) -> None:
     """Name, health and number of GPUs."""
-    assert json.loads(printed) == {"node": sick, "health": "unhealthy", "gpus": 8}
+    assert json.loads(printed) == {"node": unhealthy, "health": "unhealthy", "gpus": 8}
 
 
 def is_the_fault(_: str, printed: str) -> None:
@@ -95,24 +95,24 @@ def is_the_fault(_: str, printed: str) -> None:
 @pytest.mark.parametrize(
     ("line", "expect"),
     [
-        (LIST, is_the_sick_node),
+        (LIST, is_the_unhealthy_node),
         (HEALTH, is_unhealthy),
         (BRIEF, is_brief),
         (EVENTS_OF, is_the_fault),
     ],
 )
-async def test_the_line_works_in_a_shell(
-    fleet: Fleet, sick: str, line: str, expect: Expect
+async def test_line_works_in_a_shell(
+    fleet: Fleet, unhealthy: str, line: str, expect: Expect
 ) -> None:
-    """The shell that runs the prolog prints what the script goes by."""
-    script = f"set -eo pipefail; hostname() {{ echo {sick}; }}; {line}"
-    expect(sick, await run(fleet, "bash", "-c", script))
+    """The shell that runs the prolog prints what the script expects."""
+    script = f"set -eo pipefail; hostname() {{ echo {unhealthy}; }}; {line}"
+    expect(unhealthy, await run(fleet, "bash", "-c", script))
 
 
-async def test_the_same_fields_are_there_without_jq(fleet: Fleet, sick: str) -> None:
-    """What the lines pick out of the JSON stands in it under these names."""
+async def test_json_output_has_the_fields_of_the_lines(fleet: Fleet, unhealthy: str) -> None:
+    """The fields that the lines select have these names in the JSON."""
     nodes: list[dict[str, Any]] = json.loads(await run(fleet, "navarch", "list", "-o", "json"))
-    assert [each["id"] for each in nodes if each["health"] == "unhealthy"] == [sick]
-    node: dict[str, Any] = json.loads(await run(fleet, "navarch", "get", sick, "-o", "json"))
-    assert (node["id"], node["health"], node["gpu_count"]) == (sick, "unhealthy", 8)
-    is_the_fault(sick, json.dumps(node["health_events"]))
+    assert [each["id"] for each in nodes if each["health"] == "unhealthy"] == [unhealthy]
+    node: dict[str, Any] = json.loads(await run(fleet, "navarch", "get", unhealthy, "-o", "json"))
+    assert (node["id"], node["health"], node["gpu_count"]) == (unhealthy, "unhealthy", 8)
+    is_the_fault(unhealthy, json.dumps(node["health_events"]))

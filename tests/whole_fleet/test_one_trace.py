@@ -1,4 +1,4 @@
-"""One replacement is one trace, from the judged fault to the replaced node, over all services."""
+"""One replacement is one trace, from the fault to the replaced node, over all services."""
 
 from collections.abc import AsyncIterator
 
@@ -9,9 +9,9 @@ from schemas import subjects
 from schemas.headers import TRACEPARENT
 from schemas.topology import DURABLES, EVENTS, SAGAS
 from services.bus.port import Stored
-from tests.whole_fleet.around import Span
 from tests.whole_fleet.fleet import Fleet, serving_fleet
 from tests.whole_fleet.garbage import matches
+from tests.whole_fleet.workload_system import Span
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 
@@ -27,7 +27,7 @@ ARRIVAL = ("registered", "boot-checked", "verdict")
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def fleet(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Fleet]:
-    """One node."""
+    """A fleet with one node."""
     async with serving_fleet(tmp_path_factory.mktemp("traced"), POOLS) as running:
         yield running
 
@@ -42,28 +42,30 @@ def span_of(stored: Stored) -> str:
     return stored.headers[TRACEPARENT].split("-")[2]
 
 
-async def story(fleet: Fleet, places: dict[str, int], new_node: str) -> list[Stored]:
-    """Every fact and every saga entry of the replacement, but what the new node's agent began."""
+async def replacement_messages(
+    fleet: Fleet, sequences: dict[str, int], new_node: str
+) -> list[Stored]:
+    """Every event and saga entry of the replacement, without those of the new node's agent."""
     found: list[Stored] = []
     for stream, wildcards in (
         (EVENTS.name, (subjects.NODE_EVENTS, subjects.POOL_EVENTS)),
         (SAGAS.name, (subjects.SAGAS,)),
     ):
         for wildcard in wildcards:
-            found += await fleet.bus.read(stream, wildcard, after=places[stream])
+            found += await fleet.bus.read(stream, wildcard, after=sequences[stream])
     about_new = {subjects.node_event("traced", new_node, fact) for fact in ARRIVAL}
     return [each for each in found if each.subject not in about_new]
 
 
-async def test_every_message_of_a_replacement_and_all_work_on_it_is_one_trace(
+async def test_replacement_is_one_trace(
     fleet: Fleet,
 ) -> None:
-    """Each durable's handling of each message is a span of the fault's trace; none hangs loose."""
+    """Each durable's processing of each message is a span of the fault's trace, with a parent."""
     (old,) = await fleet.active("traced", 1)
-    places = await fleet.places()
+    sequences = await fleet.last_sequences()
     fleet.break_gpu(old)
-    replaced = await fleet.replaced(old.node, places[EVENTS.name])
-    messages = await story(fleet, places, replaced.new_node)
+    replaced = await fleet.replaced(old.node, sequences[EVENTS.name])
+    messages = await replacement_messages(fleet, sequences, replaced.new_node)
     fault = next(each for each in messages if each.subject.endswith(".event.fault"))
     assert {trace_of(each) for each in messages} == {trace_of(fault)}
 
@@ -73,17 +75,17 @@ async def test_every_message_of_a_replacement_and_all_work_on_it_is_one_trace(
         for durable in DURABLES
         if matches(each.subject, durable.filters)
     }
-    # The order in which spans arrive is that of five exporters; this is the last of what is due.
-    await fleet.around.until(lambda: handled <= {handling(each) for each in fleet.around.spans})
-    spans = [each for each in fleet.around.spans if each.trace == trace_of(fault)]
+    # Five exporters deliver spans in any order; wait for all expected ones.
+    await fleet.workload.until(lambda: handled <= {handling(each) for each in fleet.workload.spans})
+    spans = [each for each in fleet.workload.spans if each.trace == trace_of(fault)]
     assert handled - {handling(each) for each in spans} == set()
     assert {each.service for each in spans} == SERVICES
     known = {each.span for each in spans} | {span_of(fault)}
     assert [each for each in spans if each.parent not in known] == []
-    for order in fleet.around.orders:
+    for order in fleet.workload.orders:
         assert order.headers[TRACEPARENT].split("-")[1] == trace_of(fault)
 
 
 def handling(span: Span) -> tuple[str, str]:
-    """Which durable's handling of which subject a span is."""
+    """Which durable processed which subject in a span."""
     return span.name.split(" ")[0], span.subject

@@ -1,6 +1,6 @@
-"""A pool with `remediation: ladder`, from a line in the kernel log to the node that is well again.
+"""A pool with `remediation: ladder`, from a line in the kernel log to the healthy node.
 
-Real services, real agents, a GPU reset and a reboot as the local provider plays them.
+Real services and agents; the local provider simulates the GPU reset and the reboot.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ async def fleet(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Fleet
         yield running
 
 
-def sicken(fleet: Fleet, node: NodeRecord) -> None:
+def write_xid_95(fleet: Fleet, node: NodeRecord) -> None:
     """Write XID 95 to the node's kernel log: its remedy is a GPU reset."""
     kmsg = fleet.kmsg(node.node)
     sequence = kmsg.read_bytes().count(b"\n") + 1
@@ -58,8 +58,8 @@ def sicken(fleet: Fleet, node: NodeRecord) -> None:
         log.write(kmsg_record(sequence, sequence, text))
 
 
-async def mended(fleet: Fleet, node: str, after: int) -> tuple[Remediated, int]:
-    """Wait for the next end of a reset or a reboot, and say where it stands."""
+async def remediated(fleet: Fleet, node: str, after: int) -> tuple[Remediated, int]:
+    """Wait for the next end of a reset or reboot; return it and its sequence."""
     stored = await fleet.first(
         EVENTS.name,
         subjects.node_event("ladder", node, "remediated"),
@@ -71,8 +71,8 @@ async def mended(fleet: Fleet, node: str, after: int) -> tuple[Remediated, int]:
     return message, stored.sequence
 
 
-async def well(fleet: Fleet, name: str) -> NodeRecord:
-    """A node, once it is judged anew after its uncordon and nothing is under way."""
+async def recovered(fleet: Fleet, name: str) -> NodeRecord:
+    """A node once it has a new verdict after its uncordon and no open saga."""
     async with (
         asyncio.timeout(WAIT_SECONDS),
         aclosing(fleet.bus.watch(NODES, node_key("ladder", name))) as watching,
@@ -84,18 +84,18 @@ async def well(fleet: Fleet, name: str) -> NodeRecord:
     raise AssertionError("the bus stopped")
 
 
-async def test_the_ladder_is_climbed_only_as_far_as_is_needed(fleet: Fleet) -> None:
-    """Reset cures; the same again is reset again, then rebooted, and at last replaced."""
+async def test_ladder_tries_the_mildest_remedy_first(fleet: Fleet) -> None:
+    """A reset helps; the same fault again is reset again, then rebooted, and at last replaced."""
     first = (await fleet.active("ladder", 2))[0]
-    place = (await fleet.places())[EVENTS.name]
+    sequence = (await fleet.last_sequences())[EVENTS.name]
     seen = []
     for _ in range(3):
-        sicken(fleet, first)
-        told, place = await mended(fleet, first.node, place)
-        now = await well(fleet, first.node)
-        seen.append((told.remediation, told.outcome, told.attempt, told.attempts_max))
+        write_xid_95(fleet, first)
+        outcome, sequence = await remediated(fleet, first.node, sequence)
+        now = await recovered(fleet, first.node)
+        seen.append((outcome.remediation, outcome.outcome, outcome.attempt, outcome.attempts_max))
         assert ("healthy", False, "active") == (now.health, now.cordoned, now.state)
-        assert (now.boot_id != first.boot_id) == (told.remediation == "reboot")
+        assert (now.boot_id != first.boot_id) == (outcome.remediation == "reboot")
 
     assert [
         ("reset-gpu", "recovered", 1, 3),
@@ -106,35 +106,35 @@ async def test_the_ladder_is_climbed_only_as_far_as_is_needed(fleet: Fleet) -> N
     replaced = await fleet.bus.read(EVENTS.name, subjects.pool_event("ladder", "node-replaced"))
     assert [] == replaced
 
-    sicken(fleet, first)
-    end = await fleet.replaced(first.node, place)
+    write_xid_95(fleet, first)
+    end = await fleet.replaced(first.node, sequence)
     assert isinstance(end, NodeReplaced)
     assert "a GPU reset has not helped, 2 times; a reboot has not helped, once" in end.reason
-    # The workload system was told of each cordon, drain and uncordon.
-    orders = [path for path, _ in groupby(e.path for e in fleet.around.orders_about(first.node))]
+    # The workload system received each cordon, drain and uncordon.
+    orders = [path for path, _ in groupby(e.path for e in fleet.workload.orders_about(first.node))]
     assert ["/cordon", "/drain", "/uncordon"] * 3 + ["/cordon", "/drain"] == orders
 
 
-async def test_a_node_whose_agent_is_gone_is_rebooted_by_its_provider(fleet: Fleet) -> None:
-    """Its agent killed, the node is silent, and comes back as another boot of the same instance."""
+async def test_node_without_its_agent_is_rebooted_by_its_provider(fleet: Fleet) -> None:
+    """Its agent killed, the node is silent, and returns with another boot of the same instance."""
     node = (await fleet.active("ladder", 2))[-1]
-    place = (await fleet.places())[EVENTS.name]
+    sequence = (await fleet.last_sequences())[EVENTS.name]
     home = fleet.serving.directory / LOCAL_FOLDER / node.node
     os.kill(int((home / "pid").read_text()), signal.SIGKILL)
-    told, _ = await mended(fleet, node.node, place)
-    now = await well(fleet, node.node)
+    outcome, _ = await remediated(fleet, node.node, sequence)
+    now = await recovered(fleet, node.node)
 
     assert ("reboot", "recovered", "silence") == (
-        told.remediation,
-        told.outcome,
-        told.fault_signature,
+        outcome.remediation,
+        outcome.outcome,
+        outcome.fault_signature,
     )
     assert ("healthy", False, False) == (now.health, now.cordoned, now.lost)
     assert now.boot_id not in ("", node.boot_id)
     (by,) = [
         entry.outputs["by"]
         for entry in map(
-            decode_stored, await fleet.bus.read("SAGAS", subjects.saga_tree(told.saga))
+            decode_stored, await fleet.bus.read("SAGAS", subjects.saga_tree(outcome.saga))
         )
         if getattr(entry, "step", "") == "reboot" and hasattr(entry, "outputs")
     ]

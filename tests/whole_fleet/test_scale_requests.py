@@ -1,4 +1,4 @@
-"""Anybody with a NATS client can ask a pool for a size; what cannot be done is refused in words."""
+"""Any NATS client can set a pool's size; an invalid request is refused with the reason."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -22,7 +22,7 @@ SIZED = """
 """
 TYPE = "io.navarch.pool_manager.event.v1."
 TOUCHED = (SAGAS.name, *(f"KV_{each.name}" for each in (INSTANCES, NODES, POOLS)))
-"""Streams that tell of anything that a request could bring about."""
+"""Streams that show any effect a request could have."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -34,14 +34,14 @@ async def fleet(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Fleet
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def client(fleet: Fleet) -> AsyncIterator[Client]:
-    """Somebody's own NATS client."""
+    """A plain NATS client."""
     connected = await nats.connect(fleet.url)
     yield connected
     await connected.close()
 
 
 async def ask(client: Client, pool: str, payload: bytes) -> dict[str, Any]:
-    """Publish a request plainly, and take the pool's next event of scaling."""
+    """Publish a request and return the pool's next scaling event."""
     answers = await client.subscribe(f"navarch.v1.pool.{pool}.event.>")
     await client.publish(f"navarch.v1.pool.{pool}.request.scale", payload)
     while True:
@@ -51,8 +51,8 @@ async def ask(client: Client, pool: str, payload: bytes) -> dict[str, Any]:
             return answer
 
 
-async def test_a_published_request_brings_the_pool_to_five(fleet: Fleet, client: Client) -> None:
-    """`{"nodes": 5}` from a plain client is all it takes; the answer is an event."""
+async def test_published_request_scales_the_pool_to_five(fleet: Fleet, client: Client) -> None:
+    """A plain client publishes `{"nodes": 5}`; the answer is an event."""
     await fleet.active("sized", 2)
     answer = await ask(client, "sized", b'{"nodes": 5}')
     assert {key: answer[key] for key in ("type", "pool", "previous", "nodes")} == {
@@ -77,10 +77,10 @@ async def test_a_published_request_brings_the_pool_to_five(fleet: Fleet, client:
         ("sized", b'{"nodes": 1}', "below-minimum", "min_nodes of sized is 2"),
     ],
 )
-async def test_what_cannot_be_is_refused_with_the_reason_and_nothing_else_happens(
+async def test_invalid_request_is_refused_without_any_effect(
     fleet: Fleet, client: Client, pool: str, payload: bytes, refusal: str, words: str
 ) -> None:
-    """No saga begins, no instance and no record changes; the refusal says what was wrong."""
+    """No saga starts and no record changes; the refusal says what was wrong."""
     await fleet.active("sized", 5)
     before = [await fleet.bus.last_sequence(each) for each in TOUCHED]
     events = await fleet.bus.last_sequence(EVENTS.name)
@@ -88,8 +88,7 @@ async def test_what_cannot_be_is_refused_with_the_reason_and_nothing_else_happen
     assert (answer["type"], answer["pool"]) == (f"{TYPE}scale_refused", pool)
     assert answer["refusal"] == refusal
     assert words in answer["reason"]
-    # Another one behind it in the same queue: when that is answered, whatever the first could have
-    # brought about has begun.
+    # A second request in the same queue: when it is answered, any effect of the first has begun.
     await ask(client, pool, b"{}")
     assert [await fleet.bus.last_sequence(each) for each in TOUCHED] == before
     assert await fleet.bus.last_sequence(EVENTS.name) == events + 2

@@ -1,4 +1,4 @@
-"""A fleet in which everybody has credentials of its own, and whose cloud takes a node back."""
+"""A fleet with credentials for every service and node, and a cloud that preempts a node."""
 
 import os
 import subprocess
@@ -32,10 +32,10 @@ POOLS = """
 NOTICE_SECONDS = 60.0
 
 
-class FirstHost(Aws):
-    """The metadata service of many hosts at one address: what it announces is for one of them.
+class SharedMetadataServer(Aws):
+    """The metadata service of many hosts at one address: its notice is for one of them.
 
-    The hosts are told apart by their tokens.
+    Tokens distinguish the hosts.
     """
 
     def __init__(self) -> None:
@@ -57,9 +57,9 @@ class FirstHost(Aws):
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def metadata() -> AsyncIterator[FirstHost]:
-    """AWS's, as far as the agents can see."""
-    server = FirstHost()
+async def metadata() -> AsyncIterator[SharedMetadataServer]:
+    """AWS's metadata service, as the agents see it."""
+    server = SharedMetadataServer()
     await server.start()
     yield server
     await server.stop()
@@ -67,11 +67,11 @@ async def metadata() -> AsyncIterator[FirstHost]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def fleet(
-    tmp_path_factory: pytest.TempPathFactory, metadata: FirstHost
+    tmp_path_factory: pytest.TempPathFactory, metadata: SharedMetadataServer
 ) -> AsyncIterator[Fleet]:
-    """Five services and two nodes, each with its own credentials, on a server that asks for them.
+    """Five services and two nodes with their own credentials, on a server that requires them.
 
-    The test watches with the reader's.
+    The test connects with the reader's.
     """
     place = tmp_path_factory.mktemp("secured")
     keys = place / "bus"
@@ -96,12 +96,12 @@ async def fleet(
         await server.kill()
 
 
-async def test_a_node_is_replaced_where_everybody_may_say_what_is_theirs(fleet: Fleet) -> None:
-    """From the kernel log line to the admitted node; nobody was refused anything on the way."""
+async def test_node_is_replaced_with_minimal_permissions(fleet: Fleet) -> None:
+    """From the kernel log line to the admitted node, without a refused publication."""
     old, _ = await fleet.active("spot", 2)
-    places = await fleet.places()
+    sequences = await fleet.last_sequences()
     fleet.break_gpu(old, gpu=0)
-    replaced = await fleet.replaced(old.node, places[EVENTS.name])
+    replaced = await fleet.replaced(old.node, sequences[EVENTS.name])
     after = {each.node for each in await fleet.active("spot", 2)}
 
     assert replaced.new_node in after
@@ -110,15 +110,15 @@ async def test_a_node_is_replaced_where_everybody_may_say_what_is_theirs(fleet: 
     assert [] == [line for line in (*fleet.log, *agents) if "ermissions violation" in line]
 
 
-async def test_a_spot_notice_brings_the_new_node_before_the_old_ones_moment(
-    fleet: Fleet, metadata: FirstHost
+async def test_spot_notice_launches_the_new_node_before_the_preemption(
+    fleet: Fleet, metadata: SharedMetadataServer
 ) -> None:
-    """Work that does not leave holds up the drain, and not the node that comes in its place."""
+    """Work that does not end delays the drain, and not the new node."""
     before = {each.node for each in await fleet.active("spot", 2)}
-    places = await fleet.places()
-    fleet.around.busy.update(before)
+    sequences = await fleet.last_sequences()
+    fleet.workload.busy.update(before)
     deadline = datetime.now(UTC) + timedelta(seconds=NOTICE_SECONDS)
-    # The host that asked for the first token is gone by now where it was the one that broke.
+    # The host with the first token may be the one that was replaced.
     metadata.tokens.reverse()
     when = deadline.isoformat(timespec="seconds").replace("+00:00", "Z")
     metadata.items["spot/instance-action"] = {"action": "terminate", "time": when}
@@ -126,7 +126,7 @@ async def test_a_spot_notice_brings_the_new_node_before_the_old_ones_moment(
         await fleet.first(
             SAGAS.name,
             subjects.SAGAS,
-            places[SAGAS.name],
+            sequences[SAGAS.name],
             lambda message: isinstance(message, SagaStarted),
         )
     )
@@ -135,22 +135,22 @@ async def test_a_spot_notice_brings_the_new_node_before_the_old_ones_moment(
     admitted = await fleet.first(
         EVENTS.name,
         subjects.node_event_wildcard("admitted"),
-        places[EVENTS.name],
+        sequences[EVENTS.name],
         lambda message: isinstance(message, Admitted),
     )
     assert admitted.time < deadline
-    fleet.around.busy.clear()
+    fleet.workload.busy.clear()
     drained = await fleet.first(
         EVENTS.name,
         subjects.node_event_wildcard("drained"),
-        places[EVENTS.name],
+        sequences[EVENTS.name],
         lambda message: isinstance(message, Drained) and message.node == taken,
     )
-    replaced = await fleet.replaced(taken, places[EVENTS.name])
+    replaced = await fleet.replaced(taken, sequences[EVENTS.name])
 
     assert taken in before
     assert started.params.order == "launch_ahead"
     assert admitted.time < drained.time < deadline
     assert "AWS takes the spot instance back" in replaced.reason
-    told = [each.path for each in fleet.around.orders_about(taken)]
-    assert ["/cordon", "/drain"] == told
+    orders = [each.path for each in fleet.workload.orders_about(taken)]
+    assert ["/cordon", "/drain"] == orders

@@ -1,4 +1,4 @@
-"""GPUs from a wish: up, into a node, more of them, over a restart, and down; as people type it."""
+"""`navarch up`, `ssh`, scaling, a restart and `down`, typed as an operator types them."""
 
 import json
 import os
@@ -45,7 +45,7 @@ UP = ("up", "--type", "h100", "--name", "mine", "--gpus")
 
 
 async def test_up_ready_ssh_and_down(fleet: Fleet) -> None:
-    """Each as one command; a pool-manager that is killed in between forgets nothing of it."""
+    """Each is one command; a pool-manager killed in between loses nothing."""
     plan = await navarch(fleet, *UP, "2", "--dry-run")
     assert "mine: 1 node with 2 GPUs each" in plan
     assert await fleet.bus.get(POOLS, pool_key("mine")) is None

@@ -1,4 +1,4 @@
-"""A workload system behind webhooks is told once of each thing, and is waited for."""
+"""A workload system behind webhooks receives each order once, and drains are waited for."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -24,24 +24,24 @@ POOLS = """
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def fleet(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Fleet]:
-    """One node."""
+    """A fleet with one node."""
     async with serving_fleet(tmp_path_factory.mktemp("hooked"), POOLS) as running:
         yield running
 
 
-async def test_one_line_is_one_cordon_and_one_drain_and_the_drain_is_waited_for(
+async def test_one_fault_is_one_cordon_and_one_drain(
     fleet: Fleet,
 ) -> None:
-    """Nothing is terminated while work is left; a second after it has gone the saga goes on."""
-    around = fleet.around
+    """Nothing is terminated while work runs; a second after it ended the saga continues."""
+    workload = fleet.workload
     (old,) = await fleet.active("hooked", 1)
-    places = await fleet.places()
-    around.busy.add(old.node)
+    sequences = await fleet.last_sequences()
+    workload.busy.add(old.node)
     begun = datetime.now(UTC)
     fleet.break_gpu(old)
-    # Long enough for the pause between two questions to have grown to its most.
-    await around.until(lambda: around.asked.count(old.node) >= 6)
-    log = await fleet.bus.read(SAGAS.name, subjects.SAGAS, after=places[SAGAS.name])
+    # Long enough for the poll interval to have reached its maximum.
+    await workload.until(lambda: workload.asked.count(old.node) >= 6)
+    log = await fleet.bus.read(SAGAS.name, subjects.SAGAS, after=sequences[SAGAS.name])
     steps = [subjects.parse_saga(each.subject) for each in log]
     assert [(each.step, each.status) for each in steps if each] == [
         ("saga", "started"),
@@ -51,13 +51,13 @@ async def test_one_line_is_one_cordon_and_one_drain_and_the_drain_is_waited_for(
     ]
 
     drained = datetime.now(UTC)
-    around.busy.discard(old.node)
+    workload.busy.discard(old.node)
     succeeded, terminating = await asyncio.gather(
         *(
             fleet.first(
                 SAGAS.name,
                 subjects.SAGAS,
-                places[SAGAS.name],
+                sequences[SAGAS.name],
                 lambda entry, kind=kind, step=step: isinstance(entry, kind) and entry.step == step,
             )
             for kind, step in ((StepSucceeded, "drain"), (StepStarted, "terminate"))
@@ -66,9 +66,9 @@ async def test_one_line_is_one_cordon_and_one_drain_and_the_drain_is_waited_for(
     assert drained < succeeded.time < terminating.time
     assert terminating.time - drained <= timedelta(seconds=1)
 
-    replaced = await fleet.replaced(old.node, places["EVENTS"])
+    replaced = await fleet.replaced(old.node, sequences["EVENTS"])
     await fleet.active("hooked", 1)
-    orders = around.orders
+    orders = workload.orders
     assert [(each.path, each.body | {"timestamp": ""}) for each in orders] == [
         (f"/{event}", {"event": event, "node_id": old.node, "reason": REASON, "timestamp": ""})
         for event in ("cordon", "drain")
@@ -80,4 +80,4 @@ async def test_one_line_is_one_cordon_and_one_drain_and_the_drain_is_waited_for(
         assert each.headers["content-type"] == "application/json"
         assert each.headers["x-fleet"] == "scenarios"
         assert each.headers["idempotency-key"] == f"{replaced.saga}/{each.body['event']}"
-    assert set(around.asked) == {old.node}
+    assert set(workload.asked) == {old.node}

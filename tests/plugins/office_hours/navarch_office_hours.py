@@ -1,4 +1,4 @@
-"""An autoscaler of somebody's own: busy GPUs bring nodes in office hours, and few stay outside."""
+"""A third-party autoscaler: more nodes during office hours if GPUs are busy, few otherwise."""
 
 from typing import Annotated
 
@@ -11,10 +11,10 @@ Hour = Annotated[int, msgspec.Meta(ge=0, le=24)]
 
 
 class OfficeHours:
-    """Saves money at night."""
+    """Reduces the pool at night."""
 
     class Options(Setting, frozen=True, kw_only=True):
-        """What the configuration may say."""
+        """Its options."""
 
         begin: Hour = 9
         end: Hour = 18
@@ -22,11 +22,11 @@ class OfficeHours:
         outside: Nodes = 0
 
     def __init__(self, *, options: Options) -> None:
-        """Keep these hours."""
+        """Keep the options."""
         self._options = options
 
     def recommend(self, state: PoolState) -> Recommendation:
-        """Say how many nodes there should be at this hour."""
+        """Recommend the number of nodes at this hour."""
         options, used = self._options, state.metrics.utilization
         if not options.begin <= state.now.hour < options.end:
             return Recommendation(target_nodes=options.outside, reason="outside of office hours")

@@ -1,6 +1,6 @@
-"""What stands around a fleet in the scenarios: a workload system and a trace collector, over HTTP.
+"""A workload system and a trace collector for a fleet under test, over HTTP.
 
-Both are real HTTP servers on one free port, and note all that they are sent.
+Both are real HTTP servers on one free port, and record every request.
 """
 
 import asyncio
@@ -44,34 +44,34 @@ class Span:
 
 
 @dataclass(slots=True)
-class Around:
-    """Both, with what they were sent."""
+class FakeWorkloadSystem:
+    """Both servers, with the requests that they received."""
 
     url: str = ""
     orders: list[Order] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
     """Node of every status question."""
     busy: set[str] = field(default_factory=set)
-    """Nodes with work on them: not drained until taken out of here."""
+    """Nodes with work on them: not drained while they are in this set."""
     all_busy: bool = False
     spans: list[Span] = field(default_factory=list)
-    moved: asyncio.Condition = field(default_factory=asyncio.Condition)
+    changed: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     async def until(self, condition: Callable[[], bool], seconds: float = WAIT_SECONDS) -> None:
-        """Wait until something about the requests is true."""
-        async with asyncio.timeout(seconds), self.moved:
-            await self.moved.wait_for(condition)
+        """Wait until a condition on the requests holds."""
+        async with asyncio.timeout(seconds), self.changed:
+            await self.changed.wait_for(condition)
 
     def orders_about(self, node: str) -> list[Order]:
-        """What the workload system was told about one node."""
+        """The orders that the workload system received about one node."""
         return [each for each in self.orders if each.body.get("node_id") == node]
 
-    async def _note(self) -> None:
-        async with self.moved:
-            self.moved.notify_all()
+    async def _notify(self) -> None:
+        async with self.changed:
+            self.changed.notify_all()
 
     async def order(self, request: Request) -> Response:
-        """Take an order."""
+        """Record an order."""
         self.orders.append(
             Order(
                 path=request.url.path,
@@ -80,18 +80,18 @@ class Around:
                 at=datetime.now(UTC),
             )
         )
-        await self._note()
+        await self._notify()
         return Response(status_code=202)
 
     async def status(self, request: Request) -> Response:
-        """Say whether a node is drained."""
+        """Reply whether a node is drained."""
         node = request.query_params["node_id"]
         self.asked.append(node)
-        await self._note()
+        await self._notify()
         return JSONResponse({"drained": node not in self.busy and not self.all_busy})
 
     async def traces(self, request: Request) -> Response:
-        """Take spans (OTLP over HTTP, protobuf)."""
+        """Record spans (OTLP over HTTP, protobuf)."""
         sent = ExportTraceServiceRequest.FromString(await request.body())
         for resource in sent.resource_spans:
             names = {each.key: each.value.string_value for each in resource.resource.attributes}
@@ -109,18 +109,18 @@ class Around:
                 for scope in resource.scope_spans
                 for span in scope.spans
             ]
-        await self._note()
+        await self._notify()
         return Response(media_type="application/x-protobuf")
 
 
 @asynccontextmanager
-async def surroundings() -> AsyncIterator[Around]:
+async def serve_workload_system() -> AsyncIterator[FakeWorkloadSystem]:
     """Serve both on a free port."""
-    around = Around()
+    system = FakeWorkloadSystem()
     routes = [
-        Route("/v1/traces", around.traces, methods=["POST"]),
-        Route("/drained", around.status),
-        Route("/{event}", around.order, methods=["POST"]),
+        Route("/v1/traces", system.traces, methods=["POST"]),
+        Route("/drained", system.status),
+        Route("/{event}", system.order, methods=["POST"]),
     ]
-    async with serving(Starlette(routes=routes)) as around.url:
-        yield around
+    async with serving(Starlette(routes=routes)) as system.url:
+        yield system
