@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import functools
 import importlib.metadata
 import logging
 import os
@@ -11,6 +12,7 @@ import socket
 import sys
 from collections.abc import Awaitable
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -32,6 +34,9 @@ from services.bus.port import Bus
 from services.primitives.clock import SystemClock
 from services.primitives.errors import NavarchError
 from services.runtime.logs import set_up_logs
+
+BUS_SECONDS_MAX: Final = 5.0
+"""For an operator's command; the agent itself tries for ever."""
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -124,7 +129,10 @@ async def _diagnose(config: AgentConfig, options: argparse.Namespace) -> int:
         gbps_min=options.gbps_min,
     )
     found = await operator_tools.diagnose(
-        config, lambda: _connect(config), request, options.timeout
+        config,
+        functools.partial(_connect, config, seconds_max=BUS_SECONDS_MAX),
+        request,
+        options.timeout,
     )
     if found.refused:
         print(f"refused: {found.refused}")  # noqa: T201
@@ -147,7 +155,8 @@ async def _enroll(config: AgentConfig) -> int:
 async def _check(config: AgentConfig) -> int:
     from agent import operator_tools  # noqa: PLC0415
 
-    findings = await operator_tools.check(config, lambda: _connect(config))
+    connect = functools.partial(_connect, config, seconds_max=BUS_SECONDS_MAX)
+    findings = await operator_tools.check(config, connect)
     for each in findings:
         print(f"{'ok  ' if each.ok else 'FAIL'}  {each.name:<13} {each.detail}")  # noqa: T201
     return 0 if all(each.ok for each in findings) else 1
@@ -184,7 +193,7 @@ async def _run(config: AgentConfig) -> None:
     await agent.run(stopping)
 
 
-async def _connect(config: AgentConfig, box: str = "") -> Bus:
+async def _connect(config: AgentConfig, box: str = "", *, seconds_max: float | None = None) -> Bus:
     settings = NatsSettings(
         url=config.nats_url,
         user=config.nats_user,
@@ -194,7 +203,8 @@ async def _connect(config: AgentConfig, box: str = "") -> Bus:
     )
     name = f"agent {config.pool}/{config.node}"
     inbox = box or config.nats_inbox_prefix or node_inbox(config.pool, config.node)
-    return await NatsBus.connect(ConnectOptions(settings=settings, name=name, inbox_prefix=inbox))
+    options = ConnectOptions(settings=settings, name=name, inbox_prefix=inbox)
+    return await NatsBus.connect(options, seconds_max=seconds_max)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
 """The agent's tools for operators: `parse` a log, `inject` a drill, `--check` a host."""
 
-import asyncio
 import os
 import re
 import stat
@@ -29,7 +28,6 @@ from schemas.subjects import node_command
 from services.bus.port import Bus
 from services.primitives.errors import ConfigurationError, NavarchError
 
-CHECK_SECONDS_MAX: Final = 5.0
 TAIL_BYTES: Final = 65_536
 LINE_BYTES_MAX: Final = 1_048_576
 """A longer line is read in pieces, so that no input fills the memory."""
@@ -302,13 +300,8 @@ async def diagnose(
 
 async def _check_bus(config: AgentConfig, connect: "Callable[[], Any]") -> HostCheck:
     try:
-        async with asyncio.timeout(CHECK_SECONDS_MAX):
-            bus: Bus = await connect()
-            await bus.close()
-    except TimeoutError:
-        return HostCheck(
-            "bus", ok=False, detail=f"no answer at {config.nats_url}; NAVARCH_NATS_URL?"
-        )
+        bus: Bus = await connect()
+        await bus.close()
     except (NavarchError, OSError) as error:
         return HostCheck("bus", ok=False, detail=f"{config.nats_url}: {error}")
     return HostCheck("bus", ok=True, detail=f"{config.nats_url} answers")

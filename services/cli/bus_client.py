@@ -81,17 +81,10 @@ class AnswerError(NavarchError):
 @asynccontextmanager
 async def connected(settings: NatsSettings) -> AsyncIterator["Fleet"]:
     """Connect to the fleet; an error if no server answers."""
-    try:
-        async with asyncio.timeout(CONNECT_SECONDS_MAX):
-            bus = await NatsBus.connect(
-                ConnectOptions(
-                    settings=settings, name="navarch-cli", inbox_prefix=inbox(CLI), role=OPERATOR
-                )
-            )
-    except TimeoutError as error:
-        raise NavarchError(
-            f"no nats-server answers at {settings.url}: is it running, and is the URL right?"
-        ) from error
+    options = ConnectOptions(
+        settings=settings, name="navarch-cli", inbox_prefix=inbox(CLI), role=OPERATOR
+    )
+    bus = await NatsBus.connect(options, seconds_max=CONNECT_SECONDS_MAX)
     try:
         yield Fleet(bus)
     finally:

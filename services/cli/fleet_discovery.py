@@ -40,6 +40,8 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
     """Readiness, liveness and metrics of each service."""
     processes: tuple[ProcessId, ...] = ()
     """The same processes, exactly: what a killed serve leaves behind is ended by the next."""
+    stopper: tuple[ProcessId, ...] = ()
+    """The process that stops the local nodes if this serve is killed."""
 
 
 def settings_of(config: Path | None) -> Settings:

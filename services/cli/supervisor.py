@@ -3,7 +3,9 @@
 One that dies is started again, after a wait that doubles up to a bound. Stopping is in order:
 services first, because they still need the bus to finish what they hold. Each process has a session
 of its own, so that Ctrl-C in a terminal reaches this one alone, which then stops the others. On
-Linux they end with this one even where it is killed; elsewhere the next one ends them.
+Linux they end with this one even where it is killed; elsewhere the next one ends them. The agents
+of local nodes outlive the provisioner that started them, so `python -m services.cli.supervisor
+DIRECTORY` stops them: it is started beside this process and waits for its end.
 """
 
 import asyncio
@@ -28,7 +30,7 @@ from services.cli.fleet_discovery import (
     started_ticks,
 )
 from services.primitives.errors import NavarchError
-from services.primitives.process_lifetime import ending_with_us
+from services.primitives.process_lifetime import ending_with_us, starting_after_us
 
 SERVICES: Final = ("pool-manager", "health-monitor", "provisioner", "notifier", "metrics")
 SERVER: Final = "nats-server"
@@ -117,10 +119,7 @@ class Supervisor:
     @property
     def processes(self) -> tuple[ProcessId, ...]:
         """The same, exactly."""
-        ticks = ((pid, started_ticks(pid)) for pid in self.pids.values())
-        return tuple(
-            ProcessId(pid=pid, started_ticks=each) for pid, each in ticks if each is not None
-        )
+        return process_ids(*self.pids.values())
 
     async def start(self) -> None:
         """Start the server, then every service."""
@@ -229,6 +228,12 @@ class Supervisor:
             self._changed()
 
 
+def process_ids(*pids: int) -> tuple[ProcessId, ...]:
+    """The processes with these numbers that exist, exactly."""
+    ticks = ((pid, started_ticks(pid)) for pid in pids)
+    return tuple(ProcessId(pid=pid, started_ticks=each) for pid, each in ticks if each is not None)
+
+
 async def end(process: asyncio.subprocess.Process) -> None:
     """Ask a process to end, and end it when it does not."""
     if process.returncode is not None:
@@ -266,6 +271,7 @@ async def end_predecessor(directory: Path) -> int:
         before = msgspec.json.decode((directory / SERVE_FILE).read_bytes(), type=Running)
     except (FileNotFoundError, msgspec.DecodeError):
         return 0
+    await end_left_behind(before.stopper)  # else it would stop the successor's nodes
     ended = await end_left_behind(before.processes)
     await asyncio.to_thread(stop_instances, directory)
     return ended
@@ -278,9 +284,28 @@ def stop_instances(directory: Path) -> None:
     stop_all(directory / LOCAL_FOLDER)
 
 
+async def start_instance_stopper(
+    directory: Path, environment: Mapping[str, str]
+) -> asyncio.subprocess.Process:
+    """Start the process that stops the local nodes if this one is killed."""
+    module = (sys.executable, "-m", "services.cli.supervisor", str(directory))
+    return await asyncio.create_subprocess_exec(
+        *starting_after_us(module),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL,
+        env=environment,
+        start_new_session=True,
+    )
+
+
 def environment_for(config: Path | None, base: Mapping[str, str]) -> dict[str, str]:
     """What services find in their environment."""
     environment = dict(base)
     if config is not None:
         environment["NAVARCH_CONFIG"] = str(config.resolve())
     return environment
+
+
+if __name__ == "__main__":
+    stop_instances(Path(sys.argv[1]))

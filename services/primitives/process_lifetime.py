@@ -1,8 +1,10 @@
-"""Ends a process with the one that started it, however that ended; by the kernel, on Linux alone.
+"""Ends a process with the one that started it, or starts one when that has ended.
 
-Run as a program this is the launcher, which becomes the command. The kernel keeps the setting
-over an exec, so any program can be started so, and there is no moment at which it would be missed:
-a parent that has ended before is seen by its number.
+Run as a program this is the launcher, which becomes the command. `ending_with_us` uses the kernel's
+parent death signal (Linux only): the kernel keeps the setting over an exec, so any program can be
+started so, and there is no moment at which it would be missed: a parent that has ended before is
+seen by its number. `starting_after_us` waits for the end of its standard input, a pipe whose other
+end the parent holds: the kernel closes it however the parent ended.
 """
 
 import os
@@ -11,6 +13,7 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
+AT_END_OF_INPUT: Final = "at-end-of-input"
 PR_SET_PDEATHSIG: Final = 1
 """From <linux/prctl.h>."""
 
@@ -27,6 +30,11 @@ def ending_with_us(command: Sequence[str]) -> tuple[str, ...]:
     return (sys.executable, "-I", "-S", __file__, str(os.getpid()), *command)
 
 
+def starting_after_us(command: Sequence[str]) -> tuple[str, ...]:
+    """The command, started when the other end of its standard input is closed."""
+    return (sys.executable, "-I", "-S", __file__, AT_END_OF_INPUT, *command)
+
+
 def become(parent: int, command: Sequence[str]) -> None:
     """Set the death signal, and become the command unless the parent has ended already."""
     import ctypes  # noqa: PLC0415 - the launcher's alone
@@ -40,5 +48,15 @@ def become(parent: int, command: Sequence[str]) -> None:
         os.execvp(command[0], tuple(command))  # noqa: S606
 
 
+def wait(command: Sequence[str]) -> None:
+    """Become the command at the end of standard input."""
+    while os.read(0, 1):
+        pass
+    os.execvp(command[0], tuple(command))  # noqa: S606
+
+
 if __name__ == "__main__":
-    become(int(sys.argv[1]), sys.argv[2:])
+    if sys.argv[1] == AT_END_OF_INPUT:
+        wait(sys.argv[2:])
+    else:
+        become(int(sys.argv[1]), sys.argv[2:])

@@ -148,3 +148,15 @@ def test_a_host_is_fit_though_faults_name_no_job(
     (tmp_path / "1" / "cgroup").touch()
     found = _check_processes(tmp_path if elsewhere else Path("/proc"), link)
     assert (found.name, found.ok, detail in found.detail) == ("processes", True, True)
+
+
+def test_diagnose_without_a_bus_ends_with_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It waits for a diagnostic as long as asked, and for a bus only briefly."""
+    monkeypatch.setattr("agent.__main__.BUS_SECONDS_MAX", 0.3)
+    for name, value in (("POOL", "training"), ("NODE", "n1"), ("NATS_URL", "nats://127.0.0.1:1")):
+        monkeypatch.setenv(f"NAVARCH_{name}", value)
+    assert run(["diagnose", "boot"]) == 2
+    said = capsys.readouterr().err
+    assert "navarch-agent: no nats-server answers at nats://127.0.0.1:1" in said

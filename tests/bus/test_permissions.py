@@ -221,6 +221,17 @@ async def test_without_credentials_no_client_is_let_in(secured: Secured) -> None
     await client.close()
 
 
+async def test_a_refused_login_is_reported_as_one(secured: Secured) -> None:
+    """And an address where nothing answers as that: the remedies differ."""
+    for url, problem in (
+        (secured.url, "refuses the login .*Authorization Violation.*NAVARCH_NATS_CREDS_FILE"),
+        ("nats://127.0.0.1:1", "no nats-server answers at nats://127.0.0.1:1 .*URL right"),
+    ):
+        options = ConnectOptions(settings=NatsSettings(url=url), name="navarch-cli")
+        with pytest.raises(Unavailable, match=problem):
+            await NatsBus.connect(options, seconds_max=0.5)
+
+
 def test_writing_again_keeps_every_key_and_credential(tmp_path: Path) -> None:
     """An upgrade changes what roles may do, in the server's configuration alone."""
     first = write(tmp_path, "tests", NOW, **WHERE)

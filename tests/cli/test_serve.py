@@ -59,10 +59,10 @@ class Served:
 
 
 @asynccontextmanager
-async def served(place: Path) -> AsyncIterator[Served]:
-    """Serve a fleet without pools out of a directory; kill what a failed test leaves."""
+async def served(place: Path, sections: str = "") -> AsyncIterator[Served]:
+    """Serve a fleet, without pools by default; kill what a failed test leaves."""
     place.mkdir(exist_ok=True)
-    (place / "navarch.yaml").write_text(f"data_dir: {place / 'data'}\n")
+    (place / "navarch.yaml").write_text(f"data_dir: data\n{sections}")
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "services.cli", "serve", "--config", place / "navarch.yaml"),
         stdout=asyncio.subprocess.PIPE,
@@ -182,3 +182,27 @@ async def test_what_a_killed_serve_started_ends_with_it_and_else_by_the_next(
         await fleet.rest()
         assert await fleet.process.wait() == 0
     assert processes_naming(tmp_path) == []
+
+
+POOL = """
+providers:
+  local: {type: local, gpu_count: 0}
+pools:
+  training: {provider: local, instance_type: local, min_nodes: 1, max_nodes: 1}
+"""
+
+
+async def test_the_agents_of_a_killed_serve_end_too(
+    tmp_path: Path, processes_naming: Leftovers
+) -> None:
+    """They outlive a provisioner that restarts, and not the fleet that they belong to."""
+    async with served(tmp_path / "fleet", POOL) as killed:
+        await killed.says(READY)
+        async with asyncio.timeout(60):
+            while not any("agent" in each for each in processes_naming(killed.place / "data")):
+                await asyncio.sleep(0.1)
+        killed.process.kill()
+        await killed.process.wait()
+        async with asyncio.timeout(20):
+            while processes_naming(tmp_path):
+                await asyncio.sleep(0.1)

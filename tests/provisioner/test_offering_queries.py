@@ -17,7 +17,12 @@ from schemas.pool_records import PoolRecord, pool_key
 from schemas.settings import PoolSpec, ProviderChoice
 from schemas.topology import POOLS
 from services.bus.nats.nats_bus import NatsBus
-from services.cli.text.offering_text import offering_rows, price_words, state_words
+from services.cli.text.offering_text import (
+    no_offerings,
+    offering_rows,
+    price_words,
+    state_words,
+)
 from services.primitives.clock import SystemClock
 from services.provisioner.instances.instance_store import InstanceStore
 from services.provisioner.offerings.offering_catalogue import OfferingCatalogue
@@ -134,3 +139,12 @@ def test_an_offering_reads_as_a_person_would_say_it() -> None:
     assert row[8] == "web 2, job 0"
     tried = msgspec.structs.replace(gone, probe="web.web-7-abcd", state="blocked", reason="denied")
     assert state_words(tried, NOW).endswith(", web-7-abcd tries it now (denied)")
+
+
+def test_an_empty_list_does_not_advise_the_option_that_was_given() -> None:
+    """`--all` is advised only without it."""
+    assert "--all" in no_offerings("", everything=False)
+    assert "--all" in no_offerings("--type x", everything=False)
+    said = no_offerings("--type x", everything=True)
+    assert said.startswith("The catalogue has no offering that matches --type x")
+    assert "--all" not in said

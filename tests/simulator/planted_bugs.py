@@ -20,6 +20,7 @@ from services.primitives.errors import BusError
 from services.provisioner.instances import instance_decisions
 from services.provisioner.launch import launcher
 from services.provisioner.launch.launch_lease import LaunchLeases
+from services.simulator.engine.simulated_workload import SimulatedNotifier
 from services.simulator.engine.virtual_time import TASK_OWNER
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -88,6 +89,19 @@ def timer_in_process_memory(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MemoryBus, "schedule", schedule)
 
 
+def unanswered_counts_as_drained(patch: pytest.MonkeyPatch) -> None:
+    """The notifier takes a question that fails for an empty node."""
+    ask = SimulatedNotifier.is_drained
+
+    async def is_drained(self: SimulatedNotifier, node: str) -> bool:
+        try:
+            return await ask(self, node)
+        except ConnectionError:
+            return True
+
+    patch.setattr(SimulatedNotifier, "is_drained", is_drained)
+
+
 class _SharedLease:
     """A lease that every replica holds at once."""
 
@@ -122,4 +136,5 @@ BUGS: dict[str, Plant] = {
     "no adopt before retry": no_adopt_before_retry,
     "timer in process memory": timer_in_process_memory,
     "launch without a claim": launch_without_a_claim,
+    "unanswered counts as drained": unanswered_counts_as_drained,
 }

@@ -54,6 +54,17 @@ NOT_FOUND: Final = 404
 _json = msgspec.json.Encoder()
 
 
+def _unreachable(url: str, last_error: str) -> str:
+    """Why no connection came about, from the client's last error."""
+    if "auth" in last_error.lower():
+        return (
+            f"the nats-server at {url} refuses the login ({last_error}): check the credentials in "
+            "the configuration's `nats:` section, or NAVARCH_NATS_CREDS_FILE"
+        )
+    why = f" ({last_error})" if last_error else ""
+    return f"no nats-server answers at {url}{why}: is it running, and is the URL right?"
+
+
 class QuickClient(Client):
     """The client, with the one part of reading a message that is slow made quick."""
 
@@ -84,23 +95,29 @@ class NatsBus(Replicas, Buckets, Objects):
         self._reading: set[asyncio.Future[None]] = set()
 
     @classmethod
-    async def connect(cls, options: ConnectOptions) -> "NatsBus":
-        """Connect, waiting for ever for a server; refuse one that is too old."""
+    async def connect(
+        cls, options: ConnectOptions, *, seconds_max: float | None = None
+    ) -> "NatsBus":
+        """Connect; refuse a server that is too old. `seconds_max` None: try for ever."""
         client = QuickClient()
         settings = options.settings
         bus = cls(client, options.name, replicas=settings.replicas)
-        await client.connect(
-            [each.strip() for each in settings.url.split(",") if each.strip()],
-            name=options.name,
-            error_cb=bus._on_error,
-            disconnected_cb=bus._on_disconnected,
-            reconnected_cb=bus._on_reconnected,
-            max_reconnect_attempts=-1,
-            reconnect_time_wait=RECONNECT_WAIT_SECONDS,  # type: ignore[arg-type]
-            ping_interval=options.ping_seconds,
-            inbox_prefix=options.inbox_prefix,
-            **credentials(options),
-        )
+        try:
+            async with asyncio.timeout(seconds_max):
+                await client.connect(
+                    [each.strip() for each in settings.url.split(",") if each.strip()],
+                    name=options.name,
+                    error_cb=bus._on_error,
+                    disconnected_cb=bus._on_disconnected,
+                    reconnected_cb=bus._on_reconnected,
+                    max_reconnect_attempts=-1,
+                    reconnect_time_wait=RECONNECT_WAIT_SECONDS,  # type: ignore[arg-type]
+                    ping_interval=options.ping_seconds,
+                    inbox_prefix=options.inbox_prefix,
+                    **credentials(options),
+                )
+        except TimeoutError as error:
+            raise Unavailable(_unreachable(settings.url, bus._last_error)) from error
         version = client.connected_server_version
         try:
             check_version((version.major, version.minor, version.patch), settings.url)

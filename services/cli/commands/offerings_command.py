@@ -34,7 +34,11 @@ async def offerings(
     Where each is available, since when it is exhausted, when it is tried next, and what uses it.
     """
     from schemas.offering_records import OfferingsQuery, OfferingView  # noqa: PLC0415
-    from services.cli.text.offering_text import HEADERS, offering_rows  # noqa: PLC0415
+    from services.cli.text.offering_text import (  # noqa: PLC0415
+        HEADERS,
+        no_offerings,
+        offering_rows,
+    )
 
     query = OfferingsQuery(
         pool=pool, provider=provider, instance_type=instance_type, everything=everything
@@ -45,5 +49,7 @@ async def offerings(
         console.write_json(items)
         return
     views = [msgspec.json.decode(each, type=OfferingView) for each in items]
-    empty = "No pool names an offering that can be launched; --all shows the catalogue."
+    named = {"--pool": pool, "--provider": provider, "--type": instance_type}
+    filters = " ".join(f"{option} {value}" for option, value in named.items() if value)
+    empty = no_offerings(filters, everything=everything)
     console.write_table(HEADERS, offering_rows(views, datetime.now(UTC)), empty)

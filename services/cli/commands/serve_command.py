@@ -25,8 +25,11 @@ from services.cli.fleet_discovery import NATS_URL_VARIABLE, SERVE_FILE, Running,
 from services.cli.supervisor import (
     Supervisor,
     Tell,
+    end,
     end_predecessor,
     environment_for,
+    process_ids,
+    start_instance_stopper,
     stop_instances,
 )
 from services.primitives.atomic_files import write_whole
@@ -53,10 +56,12 @@ class Serving:
         self.directory = Path(settings.data_dir)
         self.config = config
         self._tell = tell
+        self._stopper: asyncio.subprocess.Process | None = None
+        self._environment = environment_for(config, environment)
         named = environment.get(NATS_URL_VARIABLE, "")
         self.supervisor = Supervisor(
             server=None if named else EmbeddedServer(self.directory / NATS_FOLDER),
-            environment=environment_for(config, environment),
+            environment=self._environment,
             http_port=settings.http.port,
             tell=tell,
             changed=self._write,
@@ -68,6 +73,7 @@ class Serving:
         if ended := await end_predecessor(self.directory):
             what = "process" if ended == 1 else "processes"
             self._tell("serve", f"ended {ended} {what} of a killed `navarch serve`")
+        self._stopper = await start_instance_stopper(self.directory, self._environment)
         try:
             await self.supervisor.start()
         except BaseException:
@@ -79,11 +85,14 @@ class Serving:
     async def __aexit__(self, *_: object) -> None:
         """Stop everything."""
         await self.supervisor.stop(lambda: stop_instances(self.directory))
+        if self._stopper is not None:
+            await end(self._stopper)
         (self.directory / SERVE_FILE).unlink(missing_ok=True)
 
     def _write(self) -> None:
         """Tell the other commands what runs; the file is whole at every moment."""
         supervisor = self.supervisor
+        stopper = process_ids(self._stopper.pid) if self._stopper is not None else ()
         running = Running(
             nats_url=supervisor.url,
             pid=os.getpid(),
@@ -91,6 +100,7 @@ class Serving:
             pids=supervisor.pids,
             http={name: child.http for name, child in supervisor.children.items() if child.http},
             processes=supervisor.processes,
+            stopper=stopper,
         )
         text = msgspec.json.format(msgspec.json.encode(running), indent=2) + b"\n"
         write_whole(self.directory / SERVE_FILE, text)

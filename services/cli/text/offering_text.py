@@ -57,3 +57,12 @@ def used_words(view: OfferingView) -> str:
     if not view.used_by:
         return "-"
     return ", ".join(f"{each.pool} {each.instances}" for each in view.used_by)
+
+
+def no_offerings(filters: str, *, everything: bool) -> str:
+    """What an empty list means; `filters`: the options that limited it."""
+    if everything:
+        what = f"that matches {filters}" if filters else "at all"
+        return f"The catalogue has no offering {what}: see `instance_types` in the configuration."
+    what = f"that matches {filters}" if filters else "that can be launched"
+    return f"No pool names an offering {what}; --all shows the catalogue."

@@ -44,6 +44,12 @@ CALLS: Final[dict[str, tuple[Call, ProviderErrorKind | None]]] = {
     "list_error": ("list", None),
 }
 """Fault -> the call that fails, and its error; None: as the fault says."""
+UNTIL: Final = {
+    "network": "away_until",
+    "endless_drain": "endless_until",
+    "no_drain_status": "no_status_until",
+}
+"""Fault of the workload system -> its field with the fault's end."""
 LASTING: Final = frozenset({"no_capacity", "no_quota"})
 """These last until they are recovered; the others fail `count` calls."""
 
@@ -90,10 +96,7 @@ class FaultInjector:
                 self._inject_cloud(fault)
             case "workload":
                 until = float("inf") if fault.seconds is None else self._after(fault.seconds)
-                if fault.kind == "network":
-                    self._workload.away_until = until
-                else:
-                    self._workload.endless_until = until
+                setattr(self._workload, UNTIL[fault.kind], until)
             case _ if fault.kind == "crash":
                 self._crash(fault)
             case _:
@@ -119,7 +122,7 @@ class FaultInjector:
         self._connections_changed()
         self._cloud.call_failures.clear()
         self._machines.never_boot = self._machines.failing_boot_checks = 0
-        self._workload.away_until = self._workload.endless_until = 0.0
+        self._workload.recover()
         for each in self._services:
             if each.process is not None:
                 each.process.dies_after = None
@@ -316,7 +319,7 @@ class FaultInjector:
         if target == CLOUD:
             self._recover_cloud(kind)
         elif target == WORKLOAD:
-            self._workload.away_until = self._workload.endless_until = 0.0
+            self._workload.recover()
             self._workload.end_drains()
         else:
             names = [each.name for each in self._replicas(target)]

@@ -46,7 +46,8 @@ CloudFault = Literal[
 launches loses its connection until the launch takes effect; never_boots: the next machines never
 boot; boot_failure: their boot checks fail; old_hardware: they are the machine that was given back
 last; preemption: the cloud announces that it takes some of its machines."""
-WorkloadFault = Literal["network", "endless_drain"]
+WorkloadFault = Literal["network", "endless_drain", "no_drain_status"]
+"""no_drain_status: orders are accepted, and whether a node is drained is not answered."""
 ServiceFault = Literal["crash", "network", "lost_requests", "lost_answers", "lost_acks", "slow"]
 """slow: `share` is the most seconds that each call takes longer."""
 FaultKind = Literal[NodeFault, CloudFault, WorkloadFault, ServiceFault]
@@ -58,7 +59,7 @@ CLOUD_FAULTS: Final[frozenset[str]] = frozenset(CloudFault.__args__)  # type: ig
 FAULTS_OF: Final[dict[str, frozenset[str]]] = {
     BROKER: frozenset({"network"}),
     CLOUD: CLOUD_FAULTS,
-    WORKLOAD: frozenset({"network", "endless_drain"}),
+    WORKLOAD: frozenset(WorkloadFault.__args__),  # type: ignore[attr-defined]
     **dict.fromkeys(SERVICES, frozenset(ServiceFault.__args__)),  # type: ignore[attr-defined]
 }
 """Target that is not a node -> the faults that apply to it."""

@@ -39,7 +39,6 @@ from services.simulator.engine.simulated_cloud import SimulatedCloud
 from services.simulator.engine.simulated_workload import SimulatedWorkload
 from services.simulator.engine.simulation_context import SimulationContext
 from services.simulator.engine.stored_records import StoredRecords
-from services.simulator.engine.virtual_time import moment
 
 RESETS_EACH: Final = 3
 """Resets and reboots for each replacement that may begin, unless the budget says otherwise."""
@@ -88,8 +87,6 @@ class Invariants:
         """Node -> the open sagas that act on it or bring it."""
         self._disrupting: dict[str, dict[str, None]] = {}
         """Pool -> its open sagas that count against the budget."""
-        self._begun_at: dict[str, datetime] = {}
-        """Saga -> when its first entry was stored: services' clocks are wrong."""
         self._carried_out: dict[str, str] = {}
         """An operator's request -> the saga that it began."""
         self._silent_then: set[str] = set()
@@ -110,6 +107,8 @@ class Invariants:
         self._notices = AnnouncedNotices()
         self._drains_since: dict[str, datetime] = {}
         """Saga -> when its drain began."""
+        self._drains_expired: set[str] = set()
+        """Sagas that stopped waiting for the work."""
         self.violation: ViolationError | None = None
         """The first one."""
         self.violated: asyncio.Future[None] | None = None
@@ -143,7 +142,7 @@ class Invariants:
             self._fail(f"{stored.subject} holds no entry")
             return
         if isinstance(entry, SagaStarted):
-            self._begin(entry, stored.time)
+            self._begin(entry)
         elif isinstance(entry, SagaDone | SagaUnwound):
             self._end(entry)
         elif isinstance(entry, StepSucceeded) and entry.step == "promote":
@@ -154,7 +153,7 @@ class Invariants:
         if pivot or (isinstance(entry, StepStarted) and entry.step == "terminate"):
             self._barred.setdefault(entry.saga, self._simulation.now())
 
-    def _begin(self, entry: SagaStarted, at: datetime) -> None:
+    def _begin(self, entry: SagaStarted) -> None:
         params = entry.params
         for node in sorted(self._about(entry)):
             for saga in self._sagas_of.get(node, ()):
@@ -164,7 +163,6 @@ class Invariants:
             other = self._carried_out[entry.cause]
             self._fail(f"{entry.saga} and {other} begin for one request", entry.saga, params.node)
         self.open[entry.saga] = entry
-        self._begun_at[entry.saga] = at
         # An operator's requests are bound by no rate, and their cordons by no level.
         if DEFINITIONS[entry.kind].remediates and not params.by:
             self._disrupts(entry)
@@ -185,18 +183,30 @@ class Invariants:
         self._sagas_of.get(node, {}).pop(saga, None)
 
     def _drained(self, entry: SagaEntry, at: datetime) -> None:
-        """A drain waits for the work until its time is over, or the cloud takes the node."""
-        if isinstance(entry, StepStarted) and entry.step == "drain":
-            self._drains_since[entry.saga] = at
-        if not isinstance(entry, StepExpired) or entry.step != "drain":
+        """A drain ends when the work has left, at its deadline, or ahead of the cloud's notice."""
+        if getattr(entry, "step", "") != "drain":
             return
+        if isinstance(entry, StepStarted):
+            self._drains_since[entry.saga] = at
+        if isinstance(entry, StepSucceeded) and self.open[entry.saga].params.drain != "immediate":
+            self._confirmed(self.open[entry.saga])
+        if not isinstance(entry, StepExpired):
+            return
+        self._drains_expired.add(entry.saga)
         saga = self.open[entry.saga]
         node, lasted = saga.params.node, at - self._drains_since[saga.saga]
         full = lasted >= timedelta(seconds=saga.params.drain_timeout_seconds - CLOCK_SECONDS)
-        cut = saga.params.drain == "deadline" and not full and self._cloud.count(node)
+        in_time = saga.params.drain == "immediate" or (saga.params.drain == "deadline" and full)
+        cut = not in_time and not entry.requested and self._cloud.count(node)
         if cut and not self._notices.takes(node, at):
             seconds = lasted.total_seconds()
             self._fail(f"the drain of {node} was cut short after {seconds:.0f} s", node, saga.saga)
+
+    def _confirmed(self, saga: SagaStarted) -> None:
+        """The notifier reported that no work is left; the workload system must agree."""
+        node = saga.params.node
+        if self._cloud.count(node) and not self._workload.is_drained(node):
+            self._fail(f"{node} is reported as drained, and has work", node, saga.saga)
 
     def _disrupts(self, entry: SagaStarted) -> None:
         """A node is taken out of service; one that was out already does not count again."""
@@ -304,13 +314,9 @@ class Invariants:
         reason = name in self.broken_nodes or name in self.preempted or node.broken
         if not requested and not reason and not record.lost and not silent:
             self._fail(f"{name} is ended on the health path, and is healthy", name, by.saga)
-        if by.params.drain != "deadline" or name in self.preempted:
-            # Immediate: the operator wants no drain. Ahead of the cloud there is less time; whether
-            # the drain was cut for that is checked when it ends.
-            return
-        patience = timedelta(seconds=by.params.drain_timeout_seconds)
-        late = moment(self._simulation.now()) - self._begun_at[by.saga] >= patience
-        if not (self._workload.is_drained(name) or late):
+        if by.params.drain == "immediate" or by.saga in self._drains_expired:
+            return  # whether the drain was cut short was checked when it ended
+        if not self._workload.is_drained(name):
             self._fail(f"{name} is ended before it was drained", name, by.saga)
 
     def _silent(self, last_heartbeat_at: float) -> bool:

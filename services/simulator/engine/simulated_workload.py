@@ -30,6 +30,8 @@ class SimulatedWorkload:
     """Until then no call is answered."""
     endless_until: float = 0.0
     """Drains that begin before this never end."""
+    no_status_until: float = 0.0
+    """Until then no question about a drain is answered."""
     loads: dict[str, Load] = field(default_factory=dict)
     """Pool -> its queue."""
     on_uncordoned: Callable[[str], None] = lambda _: None
@@ -69,6 +71,10 @@ class SimulatedWorkload:
 
     def interrupt(self, node: str) -> None:
         """A machine broke, and its work ends."""
+
+    def recover(self) -> None:
+        """End every fault of the workload system, except drains that have no end."""
+        self.away_until = self.endless_until = self.no_status_until = 0.0
 
     def end_drains(self) -> None:
         """End the drains that have no end."""
@@ -128,6 +134,11 @@ class SimulatedNotifier:
         if self._workload.simulation.now() < self._workload.away_until:
             raise ConnectionError("the workload system is away")
 
+    @property
+    def confirms_drains(self) -> bool:
+        """The workload system is asked."""
+        return True
+
     async def cordon(self, node: str, reason: str, *, idempotency_key: str) -> None:
         """Place nothing new on the node."""
         del idempotency_key
@@ -152,6 +163,8 @@ class SimulatedNotifier:
     async def is_drained(self, node: str) -> bool:
         """Whether no work is left on the node."""
         await self._reach()
+        if self._workload.simulation.now() < self._workload.no_status_until:
+            raise ConnectionError("the workload system does not answer about drains")
         return self._workload.is_drained(node)
 
     async def close(self) -> None:

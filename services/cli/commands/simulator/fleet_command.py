@@ -173,11 +173,8 @@ def _configuration(nodes: int, data: Path) -> str:
 
 @asynccontextmanager
 async def _bus(nats: NatsSettings) -> AsyncIterator[NatsBus]:
-    try:
-        async with asyncio.timeout(CONNECT_SECONDS_MAX):
-            bus = await NatsBus.connect(ConnectOptions(settings=nats, name="navarch-simulator"))
-    except TimeoutError as error:
-        raise NavarchError(f"no nats-server answers at {nats.url}: is the URL right?") from error
+    options = ConnectOptions(settings=nats, name="navarch-simulator")
+    bus = await NatsBus.connect(options, seconds_max=CONNECT_SECONDS_MAX)
     try:
         yield bus
     finally:

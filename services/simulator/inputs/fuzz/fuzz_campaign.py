@@ -212,6 +212,7 @@ _DRAWS: Final[list[Callable[[Random], Any]]] = [
     ),
     lambda _: _fault("deleted"),
     lambda c: _fault("network", WORKLOAD, seconds=c.uniform(1, 40)),
+    lambda c: _fault("no_drain_status", WORKLOAD, seconds=c.uniform(1, 60)),
 ]
 _ALWAYS: Final[list[Callable[[Random], Any]]] = [_xid, _crash, _crash_after_effects]
 """Drawn in every run, whatever else is."""
