@@ -66,6 +66,24 @@ SagaKind = Literal[
     "reboot",
 ]
 
+_LAUNCH: Final = frozenset(
+    {"provision", "bootstrap", "register", "reserve", "check", "open", "admit"}
+)
+SAGA_STEPS: Final[dict[SagaKind, frozenset[str]]] = {
+    "replace": _LAUNCH | {"cordon", "promote", "vacate", "drain", "terminate"},
+    "scale-up": _LAUNCH,
+    "scale-down": frozenset({"cordon", "drain", "terminate"}),
+    "promote": frozenset({"promote"}),
+    "drain": frozenset({"cordon", "drain"}),
+    "cordon": frozenset({"cordon"}),
+    "uncordon": frozenset({"uncordon"}),
+    "reset-gpu": frozenset({"cordon", "drain", "reset", "check", "uncordon"}),
+    "reboot": frozenset({"cordon", "drain", "reboot", "return", "check", "uncordon"}),
+}
+"""Steps that a saga of each kind may have; its log allows no entry about another one."""
+IRREVERSIBLE_STEPS: Final = frozenset({"terminate", "reset", "reboot"})
+"""Steps that are performed only after the whole log was read: it must allow them."""
+
 DrainMode = Literal["deadline", "wait", "immediate"]
 """deadline: wait for the work to finish, at most `drain_timeout`; wait: without limit;
 immediate: notify the workload system and continue."""

@@ -155,10 +155,14 @@ class Supervisor:
 
     async def _keep_server(self) -> None:
         assert self._server is not None
+        loop = asyncio.get_running_loop()
         wait = BACKOFF_FIRST_SECONDS
         while True:
             self._changed()
+            began = loop.time()
             status = await self._server.wait()
+            if loop.time() - began > STEADY_SECONDS:
+                wait = BACKOFF_FIRST_SECONDS
             self._tell("serve", f"nats-server ended with {status}; starting it again")
             await asyncio.sleep(wait)
             wait = min(2 * wait, BACKOFF_MAX_SECONDS)

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Final
 
+TEXT_CHARS_MAX: Final = 16_384
+"""Of each text in a line; of a traceback the end is kept."""
 _STANDARD: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime"}
 
 
@@ -26,11 +28,13 @@ class JsonFormatter(logging.Formatter):
             "time": moment.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             "level": record.levelname,
             "service": self._service,
-            "msg": record.getMessage(),
+            "msg": record.getMessage()[:TEXT_CHARS_MAX],
         }
-        line |= {k: v for k, v in record.__dict__.items() if k not in _STANDARD}
+        for name, value in record.__dict__.items():
+            if name not in _STANDARD:
+                line[name] = value[:TEXT_CHARS_MAX] if isinstance(value, str) else value
         if record.exc_info:
-            line["error"] = self.formatException(record.exc_info)
+            line["error"] = self.formatException(record.exc_info)[-TEXT_CHARS_MAX:]
         return json.dumps(line, default=str, ensure_ascii=False)
 
 

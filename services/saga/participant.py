@@ -20,7 +20,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from schemas import subjects
-from schemas.enums import STOPPED
+from schemas.enums import IRREVERSIBLE_STEPS, STOPPED
 from schemas.headers import EXPECTED_LAST_SUBJECT_SEQ
 from schemas.saga_log_entries import (
     WHOLE,
@@ -228,9 +228,10 @@ class Participant:
 
         `sequence`: of a command that need not be looked for in the log if it is the last entry.
         """
-        last = await self._bus.last(SAGAS.name, subjects.saga_tree(saga))
-        if last is not None and last.sequence == sequence:
-            return _OpenCommand(sequence, stopped=False)
+        if step not in IRREVERSIBLE_STEPS:
+            last = await self._bus.last(SAGAS.name, subjects.saga_tree(saga))
+            if last is not None and last.sequence == sequence:
+                return _OpenCommand(sequence, stopped=False)
         state = await read_state(self._bus, saga)
         wanted = "undo-started" if undo else "started"
         if state is None or state.ended or state.step(step).status != wanted:

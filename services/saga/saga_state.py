@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Literal
 
-from schemas.enums import SagaKind
+from schemas.enums import SAGA_STEPS, SagaKind
 from schemas.headers import TRACEPARENT
 from schemas.saga_log_entries import (
     SagaDone,
@@ -206,6 +206,8 @@ def _retried(state: SagaState, entry: SagaRetried) -> SagaState:
 
 
 def _fold_step(state: SagaState, entry: StepEntry) -> StepState:
+    if entry.step not in SAGA_STEPS[state.kind]:
+        raise CorruptLogError(f"{entry.saga}: a {state.kind} saga has no step {entry.step}")
     step = state.step(entry.step)
     allowed, status = STEP_NEXT[type(entry)]
     if step.status not in allowed or state.ended:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from schemas.enums import SAGA_STEPS
 from services.pool_manager.sagas import DEFINITIONS
 from services.saga.definition import Definition
 from services.saga.saga_state import ENDED
@@ -38,6 +39,14 @@ def test_it_ends_with_every_step_done_once(definition: Definition, order: str) -
     performed = [step for step in steps(definition, order) if step not in waits]
     assert "done" == state.status
     assert performed == run.world.performed
+
+
+@pytest.mark.parametrize(("definition", "order"), CASES)
+def test_no_kind_has_a_step_that_its_log_would_not_allow(
+    definition: Definition, order: str
+) -> None:
+    """SAGA_STEPS names every step of every variant."""
+    assert set(steps(definition, order)) <= SAGA_STEPS[definition.kind]
 
 
 @pytest.mark.parametrize(("definition", "order"), CASES)

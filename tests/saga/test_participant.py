@@ -51,6 +51,10 @@ class Workload:
             self.did.append("stopped")
             raise
 
+    async def terminate(self, _: Command) -> None:
+        """Record it."""
+        self.did.append("terminated")
+
     async def undo(self, _: Command) -> None:
         """Note it."""
         self.did.append("undone")
@@ -73,7 +77,8 @@ def workload() -> Workload:
 async def taking_part(bus: NatsBus, workload: Workload) -> AsyncIterator[asyncio.Event]:
     """A participant that takes its first command when the event is set."""
     clock, go = SystemClock(), asyncio.Event()
-    participant = Participant(bus, clock, {"drain": workload.drain}, {"cordon": workload.undo})
+    actions = {"drain": workload.drain, "terminate": workload.terminate}
+    participant = Participant(bus, clock, actions, {"cordon": workload.undo})
     loop = ConsumerLoop(
         bus, participant.consumer(NOTIFIER_STEPS), clock, Instruments(), Tracing("test")
     )
@@ -144,3 +149,18 @@ async def test_an_undo_is_performed_though_the_cancellation_is_seen_meanwhile(
 
     await eventually(undone)
     assert ["undone"] == workload.did
+
+
+async def test_a_step_that_the_sagas_kind_does_not_have_is_not_performed(
+    bus: NatsBus, workload: Workload, taking_part: asyncio.Event
+) -> None:
+    """A forged `terminate.started` in a drain's log, appended under the guard like a real one."""
+    forged = StepStarted(id="t", step="terminate", inputs={}, **ABOUT)
+    await appended(bus, BEGUN, forged, DRAIN)
+    taking_part.set()
+    async with asyncio.timeout(60):
+        await workload.begun.wait()
+    assert workload.did == ["begun"]
+    state = await read_state(bus, "drain-n1-1")
+    assert state is not None
+    assert len(state.skipped) == 1
