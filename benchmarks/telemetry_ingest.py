@@ -24,7 +24,7 @@ from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import ConnectOptions, NatsBus
 from services.bus.port import Stored
 from services.bus.topology_setup import set_up
-from services.metrics.fleet.prometheus_collector import Fleet
+from services.metrics.fleet.prometheus_collector import FleetCollector
 from services.metrics.service import Samples
 from services.primitives.clock import SystemClock
 
@@ -57,8 +57,8 @@ async def fill(url: str) -> None:
         sys.exit(f"{publisher.failed} samples could not be published")
 
 
-def _samples(bus: NatsBus) -> tuple[Samples, Fleet]:
-    fleet = Fleet(SystemClock().now)
+def _samples(bus: NatsBus) -> tuple[Samples, FleetCollector]:
+    fleet = FleetCollector(SystemClock().now)
     return Samples(bus, fleet, Counter(INVALID, "unreadable", registry=None)), fleet
 
 
@@ -90,7 +90,7 @@ async def _ingest(bus: NatsBus) -> dict[str, Any]:
     with suppress(TimeoutError):
         async with asyncio.timeout(WAIT_SECONDS), aclosing(following):  # type: ignore[type-var]
             async for stored in following:
-                samples.take(stored)
+                samples.record(stored)
                 ingested += 1
                 if ingested == expected:
                     break
@@ -116,7 +116,7 @@ def _decode() -> int:
     ]
     start = time.perf_counter()
     for each in stored:
-        samples.take(each)
+        samples.record(each)
     return round(DECODED / (time.perf_counter() - start))
 
 

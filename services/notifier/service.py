@@ -28,7 +28,7 @@ from services.bus.port import Bus, Stored
 from services.notifier.alerts.alert_channel import AlertChannel
 from services.notifier.alerts.alert_dedup import HOLD_SECONDS, AlertGroups, is_held, limit_alert
 from services.notifier.alerts.alert_rules import Alert, alert_of
-from services.notifier.alerts.incident_matching import part_of
+from services.notifier.alerts.incident_matching import matching_incident
 from services.notifier.workload.workload_notifier import Notifier
 from services.primitives.clock import Clock, SystemClock
 from services.primitives.coalesce import Joined
@@ -50,13 +50,13 @@ POLLS_PER_SECOND_MAX: Final = 500.0
 """Per process. Beyond 250 concurrent drains each is polled less often, which leaves capacity for
 cordons and protects the workload system."""
 FINISH_SECONDS: Final = 1.0
-"""Enough for an order in flight; a drain is left to the next replica at once."""
+"""Enough for an order in flight; the next replica continues a drain."""
 SENT_MAX: Final = 10_000
 """Alerts remembered as sent while other channels still fail."""
 
 
 class _Incidents(msgspec.Struct, frozen=True):
-    """The part of a pool's record that is used here."""
+    """The part of a pool's record that the notifier reads."""
 
     incidents: dict[str, OpenIncident] = {}
 
@@ -85,7 +85,7 @@ class WorkloadSteps:
         about = command.inputs_as(NodeInputs)
         await self._notifier.uncordon(about.node, idempotency_key=command.key)
 
-    async def vacate(self, command: Command) -> VacateOutputs:
+    async def start_drain(self, command: Command) -> VacateOutputs:
         """Order the drain without waiting for it."""
         about = command.inputs_as(NodeInputs)
         await self._notifier.drain(about.node, about.reason, idempotency_key=command.key)
@@ -121,7 +121,7 @@ class WorkloadSteps:
             actions={
                 "cordon": self.cordon,
                 "drain": self.drain,
-                "vacate": self.vacate,
+                "vacate": self.start_drain,
                 "uncordon": self.uncordon,
                 # For a new node: cordoned until it has passed its checks.
                 "reserve": self.cordon,
@@ -151,7 +151,7 @@ class Alerting:
         self._open_incidents = Joined(self._read_incidents)
 
     def consumer(self) -> Consumer:
-        """The consumer that drives it; alerts about one thing are sent in order."""
+        """The consumer of its events; alerts about one node or pool are sent in order."""
         return Consumer(
             durable=NOTIFIER_ALERTS, decode=decode_event, handle=self.handle, key=_subject_of
         )
@@ -170,16 +170,16 @@ class Alerting:
         if alert is None:
             return
         failures = []
-        for place, channel in enumerate(self._channels):
-            if (alert.event, place) in self._sent:
+        for position, channel in enumerate(self._channels):
+            if (alert.event, position) in self._sent:
                 continue
             try:
                 async with asyncio.timeout(ALERT_SECONDS_MAX):
                     await channel.send(alert)
-            except Exception as error:  # noqa: BLE001 - a channel may be anybody's code
+            except Exception as error:  # noqa: BLE001 - a channel may be a third party's code
                 failures.append(f"{channel.name}: {error or type(error).__name__}")
             else:
-                self._sent[alert.event, place] = None
+                self._sent[alert.event, position] = None
         while len(self._sent) > SENT_MAX:
             self._sent.popitem(last=False)
         if failures:
@@ -194,10 +194,10 @@ class Alerting:
             return ""
         entry = await self._bus.get(NODES, node_key(alert.pool, alert.node))
         node = next((record for _, record in readable([entry] if entry else [], _nodes)), None)
-        return part_of(received.message, node, incidents, received.stored.time)
+        return matching_incident(received.message, node, incidents, received.stored.time)
 
     async def _read_incidents(self, pool: str) -> dict[str, OpenIncident]:
-        """The open incidents; in a wave the record is large and many alerts read it at once."""
+        """The pool's open incidents; in a wave many alerts share one read of a large record."""
         found = await self._bus.get(POOLS, pool_key(pool))
         records = [record for _, record in readable([found] if found else [], _incidents)]
         return records[0].incidents if records else {}
@@ -241,7 +241,8 @@ async def build(context: Context) -> Service:
     for warning in drain_warnings(settings):
         log.warning("%s", warning)
     log.info(
-        "notifying", extra={"notifier": notifier.name, "alerts": [each.name for each in channels]}
+        "notifier configured",
+        extra={"notifier": notifier.name, "alerts": [each.name for each in channels]},
     )
 
     async def close() -> None:

@@ -37,12 +37,8 @@ CLEAN_LATER: Final = (
     "docs/bootstrap.md",
     "docs/providers.md",
     "services/cli",
-    "services/metrics",
-    "services/notifier",
     "tests/cli",
     "tests/golden/messages",
-    "tests/metrics",
-    "tests/notifier",
     "tests/provisioner",
 )
 """Folders and files that still use banned words. The list only ever gets shorter."""

@@ -1,4 +1,4 @@
-"""Consumers that do not keep up: when it is told, and that it is seen on a real server."""
+"""Consumers that do not keep up: when it is reported, decided and on a real server."""
 
 import asyncio
 from datetime import UTC, datetime
@@ -15,21 +15,21 @@ from schemas.settings import LagSettings
 from schemas.topology import DURABLES, EVENTS, HEALTH_EVENTS
 from services.bus.leases import Lease
 from services.bus.nats.nats_bus import NatsBus
-from services.metrics.fleet.consumer_lag import Look, decide
-from services.metrics.fleet.consumer_watch import Consumers
+from services.metrics.fleet.consumer_lag import ConsumerState, update_lagging
+from services.metrics.fleet.consumer_watch import ConsumerWatch
 from services.primitives.clock import SystemClock
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 BOUNDS = LagSettings(messages=100, age=Duration(60))
 
 
-def look(messages: int, seconds: float) -> Look:
-    """A look at one durable."""
-    return Look(stream="S", durable="d", messages=messages, seconds=seconds, sequence=7)
+def state(messages: int, seconds: float) -> ConsumerState:
+    """The state of one durable."""
+    return ConsumerState(stream="S", durable="d", messages=messages, seconds=seconds, sequence=7)
 
 
 @pytest.mark.parametrize(
-    ("looks", "expected"),
+    ("states", "expected"),
     [
         ([(100, 60)], []),
         ([(101, 0)], ["lagging"]),
@@ -40,45 +40,45 @@ def look(messages: int, seconds: float) -> Look:
         ([(101, 0), (0, 0), (101, 0)], ["lagging", "caught-up", "lagging"]),
     ],
 )
-def test_lag_is_told_at_its_beginning_and_at_its_end(
-    looks: list[tuple[int, float]], expected: list[str]
+def test_lag_is_reported_at_its_start_and_at_its_end(
+    states: list[tuple[int, float]], expected: list[str]
 ) -> None:
     """Beyond either bound once; caught up below half of both."""
     lagging: frozenset[str] = frozenset()
-    told: list[str] = []
-    for messages, seconds in looks:
-        lagging, events = decide(lagging, [look(messages, seconds)], BOUNDS, NOW)
-        told += [each.status for each in events]
-    assert expected == told
+    reported: list[str] = []
+    for messages, seconds in states:
+        lagging, events = update_lagging(lagging, [state(messages, seconds)], BOUNDS, NOW)
+        reported += [each.status for each in events]
+    assert expected == reported
 
 
-def consumers(bus: NatsBus, messages: int) -> tuple[Consumers, CollectorRegistry]:
-    """A fresh replica's view."""
+def fresh_watch(bus: NatsBus, messages: int) -> tuple[ConsumerWatch, CollectorRegistry]:
+    """The watch of a replica that has just started."""
     registry, clock = CollectorRegistry(), SystemClock()
     bounds = LagSettings(messages=messages, age=Duration(3600))
-    return Consumers(bus, clock, Lease(bus, clock, "l", "me"), bounds, registry), registry
+    return ConsumerWatch(bus, clock, Lease(bus, clock, "l", "me"), bounds, registry), registry
 
 
-async def told(bus: NatsBus) -> list[tuple[str, str, int]]:
-    """Every lag that was told."""
+async def published(bus: NatsBus) -> list[tuple[str, str, int]]:
+    """Every published event about lag."""
     stored = await bus.read(EVENTS.name, subjects.fleet_event(FACTS[ConsumerLag]))
     events = [fleet_codec.decode(each.data) for each in stored]
     return [(e.status, e.durable, e.messages) for e in events if isinstance(e, ConsumerLag)]
 
 
-async def test_what_nobody_takes_is_seen_and_told_once(bus: NatsBus) -> None:
-    """Five faults and no health-monitor: the gauges show it; a second replica tells no second time.
+async def test_undelivered_messages_are_reported_once(bus: NatsBus) -> None:
+    """Five faults and no health-monitor: the gauges show it; a second replica publishes nothing.
 
-    When they are taken it has caught up. Facts that a durable does not ask for do not count.
+    Once they are delivered it has caught up. Events outside a durable's filters do not count.
     """
-    first, registry = consumers(bus, 4)
+    first, registry = fresh_watch(bus, 4)
     before = datetime.now(UTC)
     for number in range(5):
         fault = Fault(id=f"f{number}", time=NOW, pool="p", node="n", kind="xid", code=79)
         await bus.publish(subjects.node_event("p", "n", "fault"), encode(fault), msg_id=fault.id)
-    await first.look()
-    second, _ = consumers(bus, 4)
-    await second.look()
+    await first.check()
+    second, _ = fresh_watch(bus, 4)
+    await second.check()
 
     def shows(name: str, durable: str) -> float:
         labels = {"stream": EVENTS.name, "durable": durable}
@@ -91,7 +91,7 @@ async def test_what_nobody_takes_is_seen_and_told_once(bus: NatsBus) -> None:
     assert 0 == shows("navarch_consumer_oldest_seconds", "pool-node-events")
     age = shows("navarch_consumer_oldest_seconds", "health-events")
     assert 0 < age <= (datetime.now(UTC) - before).total_seconds() + 1
-    lagging = [each for each in await told(bus) if each[1] == "health-events"]
+    lagging = [each for each in await published(bus) if each[1] == "health-events"]
     assert [("lagging", "health-events", 5)] == lagging
 
     taken = 0
@@ -101,14 +101,14 @@ async def test_what_nobody_takes_is_seen_and_told_once(bus: NatsBus) -> None:
             taken += 1
             if taken == 5:
                 break
-    await second.look()
-    assert ("caught-up", "health-events", 0) in await told(bus)
+    await second.check()
+    assert ("caught-up", "health-events", 0) in await published(bus)
 
 
 async def test_every_durable_has_its_gauges(bus: NatsBus) -> None:
-    """Also those that nothing waits for, so that a query finds them before they lag."""
-    view, registry = consumers(bus, 4)
-    await view.look()
+    """Also those without waiting messages, so that a query finds them before they lag."""
+    watch, registry = fresh_watch(bus, 4)
+    await watch.check()
     for each in DURABLES:
         labels = {"stream": each.stream, "durable": each.name}
         assert 0 == registry.get_sample_value("navarch_consumer_pending", labels)

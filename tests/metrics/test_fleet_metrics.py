@@ -1,4 +1,4 @@
-"""Records, samples and facts as numbers."""
+"""Records, samples and events as metrics."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -25,10 +25,10 @@ from services.metrics.fleet.fleet_metrics import (
     STALE_SECONDS,
     XIDS,
     Increment,
-    Latest,
+    LatestSample,
     gauges,
     increments,
-    stale,
+    stale_samples,
 )
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -43,9 +43,9 @@ def health(name: str, status: str) -> HealthRecord:
     return HealthRecord(pool="training", node=name, status=status)
 
 
-def sample(name: str, *gpus: GpuSample, age_seconds: float = 0) -> Latest:
+def sample(name: str, *gpus: GpuSample, age_seconds: float = 0) -> LatestSample:
     telemetry = Telemetry(id="t", time=NOW, pool="training", node=name, gpus=gpus)
-    return Latest(telemetry, NOW - timedelta(seconds=age_seconds))
+    return LatestSample(telemetry, NOW - timedelta(seconds=age_seconds))
 
 
 def values(nodes, statuses=(), samples=()) -> dict[str, dict[tuple[str, ...], float]]:
@@ -60,7 +60,7 @@ def values(nodes, statuses=(), samples=()) -> dict[str, dict[tuple[str, ...], fl
 
 
 def test_nodes_are_counted_by_pool_and_health():
-    """A node that is lost is not well, whatever it was judged; one that is gone is not counted."""
+    """A lost node is unhealthy whatever its verdict; a terminated one is not counted."""
     found = values(
         [
             node("n-1"),
@@ -111,8 +111,8 @@ def test_readings_are_by_gpu_and_absent_where_the_gpu_has_none():
     assert found["navarch_node_gpu_count"] == {("training", "n-1"): 2}
 
 
-def test_a_gpu_that_vanished_is_missing_from_the_count():
-    """The newest sample counts; without one, what the agent registered; before that nothing."""
+def test_a_missing_gpu_lowers_the_count():
+    """The newest sample counts; without one, the registration; before that there is no series."""
     registered = {
         "registered_at": NOW,
         "gpus": (GpuIdentity(index=0), GpuIdentity(index=1)),
@@ -133,13 +133,13 @@ def test_a_gpu_that_vanished_is_missing_from_the_count():
     ],
     ids=["stale", "terminated", "unknown"],
 )
-def test_samples_that_mean_nothing_now_are_left_out(nodes, age_seconds):
-    """Old ones, and those of nodes that are gone or never were."""
+def test_stale_samples_and_samples_of_absent_nodes_are_left_out(nodes, age_seconds):
+    """Old ones, and those of terminated and unknown nodes."""
     latest = sample("n-1", GpuSample(index=0, temperature_celsius=1), age_seconds=age_seconds)
     found = values(nodes, samples=[latest])
     assert found["navarch_node_gpu_temperature_celsius"] == {}
     assert found["navarch_node_gpu_count"] == {}
-    assert stale({"training.n-1": latest}, NOW) == (
+    assert stale_samples({"training.n-1": latest}, NOW) == (
         {"training.n-1"} if age_seconds > STALE_SECONDS else frozenset()
     )
 
@@ -171,6 +171,6 @@ def test_samples_that_mean_nothing_now_are_left_out(nodes, age_seconds):
         ),
     ],
 )
-def test_what_each_fact_adds(event, expected):
-    """Facts that nothing counts add nothing."""
+def test_what_each_event_adds(event, expected):
+    """Events without a counter add nothing."""
     assert list(increments(event)) == expected

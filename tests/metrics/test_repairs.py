@@ -1,4 +1,4 @@
-"""Evidence and the cost of repairs on a real bus: once each, whoever dies when."""
+"""Evidence and the cost of repairs on a real bus: once each, at whatever write a replica dies."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -18,9 +18,9 @@ from schemas.saga_params import LaunchSpec
 from schemas.settings import Settings
 from schemas.topology import EVENTS, EVIDENCE, METRICS_EVIDENCE, NODES
 from services.metrics.evidence import stored_evidence
-from services.metrics.evidence.evidence_collector import Collector
-from services.metrics.evidence.repair_sums import BUCKETS_SECONDS, OTHER, SERIES_MAX, add
-from services.metrics.evidence.repair_totals import Totals
+from services.metrics.evidence.evidence_collector import EvidenceCollector
+from services.metrics.evidence.repair_sums import BUCKETS_SECONDS, OTHER, SERIES_MAX, add_repair
+from services.metrics.evidence.repair_totals import RepairCollector
 from services.metrics.service import build
 from services.primitives.clock import SystemClock
 from services.runtime.consumer_loop import Received
@@ -48,27 +48,27 @@ def repaired(number: int, seconds: float = 60, fault_signature: str = "xid-79") 
     )
 
 
-def test_an_event_is_added_once_whatever_comes_again():
-    """By its place in the stream."""
-    once = add(RepairTotals(), repaired(1), 7)
-    assert add(once, repaired(1), 7) is once
-    assert add(once, repaired(2), 3) is once
-    (count,) = add(once, repaired(2, seconds=1e9), 9).counts
+def test_a_redelivered_event_is_added_once():
+    """Its sequence in the stream decides."""
+    once = add_repair(RepairTotals(), repaired(1), 7)
+    assert add_repair(once, repaired(1), 7) is once
+    assert add_repair(once, repaired(2), 3) is once
+    (count,) = add_repair(once, repaired(2, seconds=1e9), 9).counts
     assert (count.buckets[BUCKETS_SECONDS.index(60.0)], count.buckets[-1]) == (1, 1)
     assert count.gpu_seconds == pytest.approx((60 + 1e9) * 8)
 
 
 def test_the_number_of_series_is_bounded():
-    """Codes that nobody has heard of do not grow the record for ever."""
+    """Arbitrary codes do not grow the record without bound."""
     totals = RepairTotals()
     for code in range(SERIES_MAX + 5):
-        totals = add(totals, repaired(1, fault_signature=f"xid-{code}"), code + 1)
+        totals = add_repair(totals, repaired(1, fault_signature=f"xid-{code}"), code + 1)
     assert len(totals.counts) == SERIES_MAX + 1
     assert [sum(each.buckets) for each in totals.counts if each.fault_signature == OTHER] == [5]
 
 
 async def publish(bus, *events: Message) -> None:
-    """Publish facts as their services do."""
+    """Publish events as their services do."""
     for event in events:
         if isinstance(event, n.NodeEvent):
             subject = subjects.node_event(event.pool, event.node, n.FACTS[type(event)])
@@ -78,16 +78,16 @@ async def publish(bus, *events: Message) -> None:
         await bus.publish(subject, encode(event), msg_id=event.id)
 
 
-def counted(totals: Totals) -> tuple[int, float]:
-    """How many repairs a replica shows, and their GPU-hours."""
+def counted(totals: RepairCollector) -> tuple[int, float]:
+    """The number of repairs that a replica shows, and their GPU-hours."""
     found = totals._known.counts
     return sum(sum(each.buckets) for each in found), sum(each.gpu_seconds for each in found) / 3600
 
 
-async def test_the_totals_go_on_where_they_were(bus):
+async def test_the_totals_survive_a_restart(bus):
     """Two replicas at once count each event once; a third that starts later shows the same."""
     clock = SystemClock()
-    both = [Totals(bus, clock), Totals(bus, clock)]
+    both = [RepairCollector(bus, clock), RepairCollector(bus, clock)]
     running = [asyncio.ensure_future(each.run()) for each in both]
     await publish(bus, *(repaired(number) for number in range(20)))
 
@@ -99,9 +99,9 @@ async def test_the_totals_go_on_where_they_were(bus):
         each.cancel()
     await asyncio.gather(*running, return_exceptions=True)
 
-    # The events age out; what they came to stays.
+    # The events expire; their totals stay.
     await bus.purge(EVENTS.name, subjects.node_event_wildcard("repaired"))
-    third = Totals(bus, clock)
+    third = RepairCollector(bus, clock)
     later = asyncio.ensure_future(third.run())
     await publish(bus, repaired(20))
 
@@ -118,12 +118,12 @@ async def test_the_totals_go_on_where_they_were(bus):
 
 ABOUT = {"time": NOW, "pool": "a", "node": "n-1"}
 FAULT = n.Fault(id="f-1", **ABOUT, kind="xid", code=79, message="NVRM: Xid", source="kmsg")
-SICK = n.Verdict(id="v-1", **ABOUT, status="unhealthy", fault="f-1", kind="xid", code=79)
+UNHEALTHY = n.Verdict(id="v-1", **ABOUT, status="unhealthy", fault="f-1", kind="xid", code=79)
 BACK = n.Uncordoned(id="uncordoned-u-1", **ABOUT, saga="u-1")
 
 
-async def node_there(bus) -> None:
-    """A node with a record and two samples."""
+async def store_node(bus) -> None:
+    """Store a node's record and two samples."""
     launch = LaunchSpec(fleet="f", provider="fake", instance_type="t", gpu_count=8)
     record = NodeRecord(pool="a", node="n-1", state="active", launch=launch, hostname="h-1")
     await bus.put(NODES, node_key("a", "n-1"), encode(record))
@@ -134,16 +134,16 @@ async def node_there(bus) -> None:
 
 
 async def ids(bus) -> list[str]:
-    """Every `repaired` that was told."""
+    """The ID of every published `repaired`."""
     found = [n.node_codec.decode(each.data) for each in await bus.read(EVENTS.name, REPAIRED)]
     return [each.id for each in found if isinstance(each, Repaired)]
 
 
-async def test_evidence_is_kept_and_told_of_once(bus, server):
-    """Captured at the verdict, while the samples are there; put together without them."""
-    await node_there(bus)
+async def test_evidence_is_stored_and_published_once(bus, server):
+    """Captured at the verdict, while the samples exist; bundled after they expired."""
+    await store_node(bus)
     async with Running(server.url, "metrics", build, Settings()):
-        await publish(bus, FAULT, SICK)
+        await publish(bus, FAULT, UNHEALTHY)
         await settled(bus, EVENTS.name, METRICS_EVIDENCE.name)
         await bus.purge("TELEMETRY", subjects.telemetry("a", "n-1"))
         await bus.delete(NODES, node_key("a", "n-1"))
@@ -157,11 +157,11 @@ async def test_evidence_is_kept_and_told_of_once(bus, server):
 
 
 class Killed(Exception):  # noqa: N818
-    """The process is gone."""
+    """The process was killed."""
 
 
 class Dying:
-    """A bus whose process dies at its n-th call that changes something, before or after it."""
+    """A bus whose process dies before or after its n-th write."""
 
     def __init__(self, bus, calls: int, *, after: bool) -> None:
         self._bus, self._left, self._after = bus, calls, after
@@ -186,18 +186,18 @@ class Dying:
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("calls", [1, 2])
 async def test_killed_at_any_write_it_is_still_one_bundle_and_one_event(bus, calls, after):
-    """The bundle first, then the event: done again, each is found done or is done now."""
-    await node_there(bus)
-    await publish(bus, FAULT, SICK)
+    """The bundle first, then the event: a redelivery skips or performs each."""
+    await store_node(bus)
+    await publish(bus, FAULT, UNHEALTHY)
     subject = subjects.node_event("a", "n-1", "uncordoned")
     await publish(bus, BACK)
     (stored,) = await bus.read(EVENTS.name, subject)
     received = Received(BACK, stored)
     with pytest.raises(Killed):
-        await Collector(Dying(bus, calls, after=after), SystemClock()).handle(received)
+        await EvidenceCollector(Dying(bus, calls, after=after), SystemClock()).handle(received)
     first = await stored_evidence.stored_bundle(bus, e.bundle_name("a", "n-1", "u-1"))
     for _ in range(2):
-        await Collector(bus, SystemClock()).handle(received)
+        await EvidenceCollector(bus, SystemClock()).handle(received)
     kept = await stored_evidence.stored_bundle(bus, e.bundle_name("a", "n-1", "u-1"))
     assert kept is not None
     assert first in (None, kept)
@@ -205,10 +205,10 @@ async def test_killed_at_any_write_it_is_still_one_bundle_and_one_event(bus, cal
     assert [each.name for each in await bus.objects(EVIDENCE)] == ["a.n-1.u-1"]
 
 
-async def test_a_node_that_got_well_by_itself_is_not_called_open(bus):
-    """Its capture stays, and says so; nothing is told, because nothing was done."""
-    await node_there(bus)
-    collector = Collector(bus, SystemClock())
+async def test_a_node_that_recovered_without_remediation_is_not_listed_as_open(bus):
+    """Its capture says `recovered`; nothing is published, because nothing was repaired."""
+    await store_node(bus)
+    collector = EvidenceCollector(bus, SystemClock())
     lost, back = n.Lost(id="l-1", **ABOUT), n.Returned(id="r-1", **ABOUT)
     seen = []
     for event in (lost, back):

@@ -93,7 +93,7 @@ async def until(scrape: Scrape, condition: Callable[[dict[str, float]], bool]) -
 
 
 async def sample(bus, node: str, temperature: int, *scrapes: Scrape) -> None:
-    """Publish what an agent would, as often as it would, until it is seen."""
+    """Publish a sample as an agent would, until every scrape shows it."""
     gpu = GpuSample(
         index=0,
         temperature_celsius=temperature,
@@ -123,8 +123,8 @@ async def put(bus, node: str, *, state: str = "active", status: str = "healthy")
     )
 
 
-async def test_every_documented_name_is_shown(bus, replica):
-    """The names that dashboards and alerts were written for, with a value for a busy node."""
+async def test_every_documented_metric_exists(bus, replica):
+    """The names that dashboards and alerts use, with a value for a busy node."""
     async with replica() as scrape:
         await put(bus, "n-1")
         await until(scrape, lambda found: found.get("navarch_nodes_healthy{pool=a}") == 1)
@@ -161,8 +161,8 @@ async def test_every_documented_name_is_shown(bus, replica):
     assert found["navarch_replacement_seconds_bucket{le=+Inf,pool=a}"] == 1
 
 
-async def test_the_series_of_a_terminated_node_vanish(bus, replica):
-    """At the next scrape, whether its record says so or is removed; others stay."""
+async def test_the_series_of_a_terminated_node_end(bus, replica):
+    """At the next scrape, whether its record says `terminated` or is deleted; others stay."""
     async with replica() as scrape:
         for node in ("n-1", "n-2", "n-3"):
             await put(bus, node)
@@ -178,8 +178,8 @@ async def test_the_series_of_a_terminated_node_vanish(bus, replica):
     assert "navarch_node_gpu_temperature_celsius{gpu=0,node=n-3,pool=a}" in found
 
 
-async def test_replicas_show_the_same_gauges_and_share_the_counting(bus, replica):
-    """Each sees every sample; each fact is counted by one of them."""
+async def test_replicas_show_the_same_gauges_and_share_the_counts(bus, replica):
+    """Each receives every sample; each event is counted by one of them."""
     async with replica() as one, replica() as two:
         await put(bus, "n-1")
         for scrape in (one, two):
@@ -195,8 +195,8 @@ async def test_replicas_show_the_same_gauges_and_share_the_counting(bus, replica
         assert one().get(name, 0) + two().get(name, 0) == 40
 
 
-async def test_a_sample_that_cannot_be_read_is_counted(bus, replica):
-    """Garbage stops nothing, and the last good sample stays."""
+async def test_an_unreadable_sample_is_counted(bus, replica):
+    """The last good sample stays."""
     async with replica() as scrape:
         await put(bus, "n-1")
         await until(scrape, lambda found: found.get("navarch_nodes_total{pool=a}") == 1)

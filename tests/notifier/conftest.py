@@ -1,4 +1,4 @@
-"""A workload system of our own: a real HTTP server that notes what it is told."""
+"""A simulated workload system: a real HTTP server that records its requests."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -38,47 +38,46 @@ from tests.support.serving import serving
 
 @dataclass(slots=True)
 class Receiver:
-    """What the workload system was told, and what it answers."""
+    """The requests that the workload system received, and its answers."""
 
     url: str = ""
-    told: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    orders: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     """Event and body of every order, in order of arrival."""
     keys: list[str] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
-    asked: list[str] = field(default_factory=list)
-    """Node of every status question."""
+    status_requests: list[str] = field(default_factory=list)
+    """Node of every status request."""
     drained: bool = False
     answers: list[Response] = field(default_factory=list)
     """Answers to the next requests; then 200."""
     hold: asyncio.Event | None = None
-    """While set and unset, requests are not answered."""
-    moved: asyncio.Condition = field(default_factory=asyncio.Condition)
+    """Until this event is set, requests are not answered."""
+    arrived: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     async def wait_for(self, condition: Callable[[], bool]) -> None:
-        """Wait until something about the requests is true."""
-        async with asyncio.timeout(60), self.moved:
-            await self.moved.wait_for(condition)
+        """Wait until a condition on the requests is true."""
+        async with asyncio.timeout(60), self.arrived:
+            await self.arrived.wait_for(condition)
 
     async def order(self, request: Request) -> Response:
-        """Take an order."""
+        """Record an order."""
         body = await request.json()
-        self.told.append((request.url.path, body))
+        self.orders.append((request.url.path, body))
         self.keys.append(request.headers.get("idempotency-key", ""))
         self.headers.append(dict(request.headers))
-        return await self._answer(PlainTextResponse("taken"))
+        return await self._answer(PlainTextResponse("accepted"))
 
     async def status(self, request: Request) -> Response:
         """Answer whether a node is drained."""
-        self.asked.append(request.query_params["node_id"])
-        word = "true" if self.drained else "false"
-        return await self._answer(
-            Response(f'{{"drained": {word}, "message": "2 jobs"}}', media_type="application/json")
-        )
+        self.status_requests.append(request.query_params["node_id"])
+        drained = "true" if self.drained else "false"
+        body = f'{{"drained": {drained}, "message": "2 jobs"}}'
+        return await self._answer(Response(body, media_type="application/json"))
 
-    async def _answer(self, usual: Response) -> Response:
-        answer = self.answers.pop(0) if self.answers else usual
-        async with self.moved:
-            self.moved.notify_all()
+    async def _answer(self, default: Response) -> Response:
+        answer = self.answers.pop(0) if self.answers else default
+        async with self.arrived:
+            self.arrived.notify_all()
         if self.hold is not None:
             await self.hold.wait()
         return answer
@@ -100,7 +99,7 @@ async def receiver() -> AsyncIterator[Receiver]:
 
 @dataclass(slots=True)
 class Sagas:
-    """Appends commands as the coordinator would, and waits for what becomes of them."""
+    """Appends commands as the coordinator would, and waits for their results."""
 
     bus: NatsBus
     last: dict[str, int] = field(default_factory=dict)
@@ -155,7 +154,7 @@ class Sagas:
         return sequence
 
     async def result(self, saga: str, step: str) -> SagaEntry:
-        """Wait for the entry that settles a step."""
+        """Wait for the entry that ends a step."""
         settling = {"succeeded", "failed", "undo-succeeded", "undo-failed"}
         after = self.last[saga]
         async with asyncio.timeout(60):

@@ -1,4 +1,4 @@
-"""Many nodes are not as many alerts."""
+"""Alerts about many nodes are limited."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -22,7 +22,7 @@ def alert(
     kind: str = "health",
     severity: Severity = "critical",
 ) -> Alert:
-    """One about a node."""
+    """An alert about a node."""
     return Alert(
         severity=severity,
         title=f"n{number} is unhealthy",
@@ -35,8 +35,8 @@ def alert(
     )
 
 
-def told(*alerts: Alert) -> list[Alert]:
-    """Those that are told, one after the other."""
+def sent_alerts(*alerts: Alert) -> list[Alert]:
+    """The alerts that are sent, in order."""
     state, found = AlertGroups(), []
     for each in alerts:
         state, one = limit_alert(state, each)
@@ -45,9 +45,9 @@ def told(*alerts: Alert) -> list[Alert]:
     return found
 
 
-def test_of_three_hundred_nodes_five_are_told_and_that_there_are_more() -> None:
-    """The sixth says so, under a key of its own; the others say nothing."""
-    found = told(*(alert(number) for number in range(300)))
+def test_of_three_hundred_alerts_five_are_sent_and_a_sixth_names_the_rest() -> None:
+    """The sixth has a key of its own; the others are dropped."""
+    found = sent_alerts(*(alert(number) for number in range(300)))
 
     assert [f"n{number} is unhealthy" for number in range(EACH_MAX)] == [
         each.title for each in found[:EACH_MAX]
@@ -58,16 +58,18 @@ def test_of_three_hundred_nodes_five_are_told_and_that_there_are_more() -> None:
     assert "many/training/health/critical" == last.key
 
 
-def test_one_that_is_delivered_again_is_told_as_before() -> None:
+def test_a_redelivered_alert_is_sent_as_before() -> None:
     """A channel had failed: the same alert, and it counts once."""
     once = [alert(number) for number in range(4)]
 
-    assert [*once, *once, alert(4)] == told(*once, *once, alert(4))
-    assert 2 == sum("other nodes" in each.title for each in told(*map(alert, [*range(6), 5])))
+    assert [*once, *once, alert(4)] == sent_alerts(*once, *once, alert(4))
+    assert 2 == sum(
+        "other nodes" in each.title for each in sent_alerts(*map(alert, [*range(6), 5]))
+    )
 
 
-def test_what_is_about_another_pool_or_something_else_is_counted_apart() -> None:
-    """Losses beside verdicts, good news beside bad, one pool beside the other."""
+def test_alerts_are_counted_by_pool_kind_and_severity() -> None:
+    """Losses and verdicts, criticals and infos, and pools are counted separately."""
     apart = [
         alert(number, pool=pool, kind=kind, severity=severity)
         for number in range(EACH_MAX)
@@ -75,18 +77,18 @@ def test_what_is_about_another_pool_or_something_else_is_counted_apart() -> None
         for kind in ("health", "lost")
         for severity in ("critical", "info")
     ]
-    assert apart == told(*apart)
+    assert apart == sent_alerts(*apart)
 
 
-def test_a_minute_later_nodes_are_told_again() -> None:
-    """It does not fall silent for good."""
-    found = told(*(alert(number, after=number * 6.0) for number in range(20)))
+def test_a_minute_later_alerts_are_sent_again() -> None:
+    """The limit applies to one minute."""
+    found = sent_alerts(*(alert(number, after=number * 6.0) for number in range(20)))
 
     assert [0, 1, 2, 3, 4, 5, 10, 11, 12, 13, 14, 15] == [int(each.node[1:]) for each in found]
 
 
-def test_what_is_about_no_node_is_always_told_and_little_is_kept() -> None:
-    """An incident is never limit_alert; the oldest crowd is forgotten."""
+def test_an_alert_about_no_node_is_always_sent_and_groups_are_bounded() -> None:
+    """An incident is never limited; the oldest group is dropped."""
     pool = [
         Alert(severity="critical", title="t", text="", pool="a", key="k", event="e", time=NOW)
     ] * 9
@@ -94,12 +96,12 @@ def test_what_is_about_no_node_is_always_told_and_little_is_kept() -> None:
     for number in range(GROUPS_MAX + 5):
         state, _ = limit_alert(state, alert(0, pool=f"p{number}"))
 
-    assert pool == told(*pool)
+    assert pool == sent_alerts(*pool)
     assert GROUPS_MAX == len(state.groups)
 
 
-def test_one_sick_node_is_told_at_once_and_the_next_is_held() -> None:
-    """Of its pool, within a minute: it may be one of many. What is no incident's is not held."""
+def test_the_first_unhealthy_node_alerts_at_once_and_the_next_is_held() -> None:
+    """Within a minute, as it may be part of an incident; other kinds are not held."""
     first = alert(0)
     state, _ = limit_alert(AlertGroups(), first)
 

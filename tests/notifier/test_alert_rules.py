@@ -1,4 +1,4 @@
-"""Which facts become alerts, and how they reach people."""
+"""Which events become alerts, and how alerts reach operators."""
 
 import asyncio
 import logging
@@ -122,22 +122,22 @@ def verdict(status: str, was: str, action: str = "none") -> Verdict:
         (Scaled(**POOL, previous=1, nodes=2), None, ""),
     ],
 )
-def test_what_people_are_told_and_how_urgently(event, severity, key):
-    """Trouble and its end have the same key; what needs nobody is no alert."""
+def test_which_events_alert_and_how_urgently(event, severity, key):
+    """A condition and its end have the same key; an event that needs no operator is no alert."""
     alert = alert_of(event)
     assert (alert and alert.severity, alert.key if alert else "") == (severity, key)
 
 
 def test_an_alert_says_what_why_and_what_next():
-    """A person needs no other page to know what goes on."""
+    """The alert alone explains the event."""
     alert = alert_of(verdict("unhealthy", "healthy", "replace"))
     assert alert is not None
     assert alert.title == "training/training-1: unhealthy"
     assert alert.text == "GPU 3 fell off (was healthy, rule xid-79, action replace)."
 
 
-def test_what_is_left_to_people_says_what_they_can_do():
-    """And whether the node has work meanwhile."""
+def test_an_alert_that_needs_an_operator_says_what_to_do():
+    """And whether the node is cordoned meanwhile."""
     left = OperatorNeeded(
         **POOL,
         node="training-1",
@@ -154,7 +154,7 @@ def test_what_is_left_to_people_says_what_they_can_do():
 
 
 def test_a_leak_names_its_cost():
-    """What costs money says how much."""
+    """The alert has the price per hour."""
     alert = alert_of(
         InstanceLeaked(
             **POOL,
@@ -170,7 +170,7 @@ def test_a_leak_names_its_cost():
 
 
 async def test_the_log_channel_writes_one_structured_line(caplog):
-    """Severity sets the level; what a collector routes by stands in fields of its own."""
+    """Severity sets the level; a collector routes by fields of their own."""
     kind, options = load_plugin("navarch.alert_channels", PluginSettings(type="log"), None)
     channel = kind(options=options, clock=SystemClock())
     assert isinstance(channel, AlertChannel)
@@ -196,8 +196,8 @@ async def test_the_log_channel_writes_one_structured_line(caplog):
     )
 
 
-async def test_the_log_channel_may_be_told_to_keep_quiet(caplog):
-    """`min_severity` drops what is less."""
+async def test_the_log_channel_drops_alerts_below_min_severity(caplog):
+    """`min_severity: critical` drops a warning."""
     channel = LogAlertChannel(
         options=LogAlertChannel.Options(min_severity="critical"), clock=SystemClock()
     )
@@ -209,7 +209,7 @@ async def test_the_log_channel_may_be_told_to_keep_quiet(caplog):
 
 
 class Channel:
-    """Somebody's alert channel, which fails as often as it is told to."""
+    """An alert channel that fails a given number of times."""
 
     def __init__(self, name: str, failures: int = 0) -> None:
         self.name = name
@@ -226,8 +226,8 @@ class Channel:
         pass
 
 
-async def test_a_channel_that_fails_is_tried_again_alone(bus):
-    """One broken channel neither silences the others nor makes them repeat themselves."""
+async def test_only_the_failed_channel_is_retried(bus):
+    """One broken channel neither silences the others nor makes them repeat an alert."""
     good, bad = Channel("good"), Channel("bad", failures=2)
     alerting = Alerting([bad, good], bus)
     event = verdict("unhealthy", "healthy")
@@ -239,8 +239,8 @@ async def test_a_channel_that_fails_is_tried_again_alone(bus):
     assert (len(good.sent), len(bad.sent)) == (1, 1)
 
 
-async def test_facts_on_the_bus_become_lines_in_the_log(bus, notifier, caplog):
-    """The way from a fact to a person, through the running service."""
+async def test_events_on_the_bus_become_lines_in_the_log(bus, notifier, caplog):
+    """From an event to a log line, through the running service."""
     with caplog.at_level(logging.INFO, "services.notifier.alerts.log_channel"):
         async with notifier():
             await bus.publish(
@@ -278,7 +278,7 @@ async def test_facts_on_the_bus_become_lines_in_the_log(bus, notifier, caplog):
 def test_an_incident_is_as_grave_as_what_its_nodes_share(
     shared: dict[str, Any], severity: str, title: str
 ) -> None:
-    """A program that fails on its job's nodes wakes nobody; hardware that does, does."""
+    """A program that fails on its job's nodes is a warning; hardware is critical."""
     times = {"first": NOW, "last": NOW}
     event = Incident(**POOL, incident="i", status="opened", nodes=6, **times, **shared)
     alert = alert_of(event)

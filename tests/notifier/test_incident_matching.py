@@ -1,4 +1,4 @@
-"""Which facts about nodes an open incident tells of already."""
+"""Which events about nodes an open incident covers."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -10,7 +10,7 @@ from schemas.messages import Message
 from schemas.node_events import Cordoned, Lost, Verdict
 from schemas.node_records import NodeRecord
 from schemas.pool_events import OperatorNeeded
-from services.notifier.alerts.incident_matching import part_of
+from services.notifier.alerts.incident_matching import matching_incident
 
 NOW = datetime(2026, 11, 21, 3, 0, tzinfo=UTC)
 ABOUT = {"id": "e", "time": NOW, "pool": "training", "node": "n1"}
@@ -32,21 +32,21 @@ LATER = timedelta(minutes=1)
         pytest.param(XID_79, None, {"xid-79": WAVE}, "xid-79", id="its XID, no record yet"),
         pytest.param(XID_95, NODE, {"xid-79": WAVE}, "", id="another XID"),
         pytest.param(XID_95, NODE, {"rack-r12": RACK}, "rack-r12", id="another XID in its rack"),
-        pytest.param(XID_95, None, {"rack-r12": RACK}, "", id="nobody knows its rack"),
+        pytest.param(XID_95, None, {"rack-r12": RACK}, "", id="its rack is unknown"),
         pytest.param(
-            Verdict(**ABOUT, status="healthy"), NODE, {"rack-r12": RACK}, "", id="it is well"
+            Verdict(**ABOUT, status="healthy"), NODE, {"rack-r12": RACK}, "", id="healthy again"
         ),
-        pytest.param(Cordoned(**ABOUT), NODE, {"xid-79": WAVE}, "", id="no illness"),
+        pytest.param(Cordoned(**ABOUT), NODE, {"xid-79": WAVE}, "", id="not a fault"),
         pytest.param(
             Lost(**ABOUT), NODE, {"silence": msgspec.structs.replace(WAVE, kind="silence")},
             "silence", id="silent with others",
         ),
         pytest.param(
-            OperatorNeeded(**ABOUT, remedy="r"), NODE, {"xid-79": WAVE}, "xid-79", id="a person"
+            OperatorNeeded(**ABOUT, remedy="r"), NODE, {"xid-79": WAVE}, "xid-79", id="manual"
         ),
         pytest.param(
             XID_79, NODE, {"xid-79": msgspec.structs.replace(WAVE, released=True)}, "",
-            id="somebody let it go",
+            id="released",
         ),
         pytest.param(
             XID_79, NODE, {"xid-79": msgspec.structs.replace(WAVE, hold_ended_at=NOW - LATER)}, "",
@@ -62,8 +62,8 @@ LATER = timedelta(minutes=1)
         pytest.param(XID_79, NODE, {}, "", id="no incident"),
     ],
 )  # fmt: skip
-def test_what_an_incident_tells_of(
+def test_which_events_an_incident_covers(
     event: Message, node: NodeRecord | None, incidents: dict[str, OpenIncident], found: str
 ) -> None:
     """The same signature, rack, driver, zone, job or provider, while the incident is open."""
-    assert found == part_of(event, node, incidents, NOW)
+    assert found == matching_incident(event, node, incidents, NOW)

@@ -1,4 +1,4 @@
-"""The notifier service on a real bus, telling a real HTTP server."""
+"""The notifier service on a real bus, with a real HTTP server as its workload system."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -12,26 +12,26 @@ from tests.support.settling import settled
 
 
 async def test_one_cordon_and_one_drain_and_the_saga_waits(sagas, receiver, notifier):
-    """The receiver sees each order once; the drain succeeds with the next question."""
+    """The receiver gets each order once; the drain succeeds at the next status request."""
     async with notifier():
         await sagas.command("replace-1", "cordon")
         assert isinstance(await sagas.result("replace-1", "cordon"), StepSucceeded)
         await sagas.command("replace-1", "drain")
-        await receiver.wait_for(lambda: len(receiver.asked) >= 4)
+        await receiver.wait_for(lambda: len(receiver.status_requests) >= 4)
         receiver.drained = True
-        asked = len(receiver.asked)
+        before = len(receiver.status_requests)
         assert isinstance(await sagas.result("replace-1", "drain"), StepSucceeded)
-    # The next question, if not the one on its way; and they are never a second apart.
-    assert len(receiver.asked) - asked in (0, 1)
+    # The next request, or one already in flight; they are never a second apart.
+    assert len(receiver.status_requests) - before in (0, 1)
     assert POLL_MAX_SECONDS <= 1.0
-    assert [path for path, _ in receiver.told] == ["/cordon", "/drain"]
+    assert [path for path, _ in receiver.orders] == ["/cordon", "/drain"]
     assert receiver.keys == ["replace-1/cordon", "replace-1/drain"]
-    assert receiver.told[0][1]["node_id"] == "training-1"
-    assert receiver.told[0][1]["reason"] == "XID 79"
+    assert receiver.orders[0][1]["node_id"] == "training-1"
+    assert receiver.orders[0][1]["reason"] == "XID 79"
 
 
 async def test_uncordon_is_a_step_and_the_undo_of_cordon(sagas, receiver, notifier):
-    """Both tell the workload system the same."""
+    """Both send the workload system the same order."""
     async with notifier():
         await sagas.command("uncordon-1", "uncordon")
         assert isinstance(await sagas.result("uncordon-1", "uncordon"), StepSucceeded)
@@ -39,11 +39,11 @@ async def test_uncordon_is_a_step_and_the_undo_of_cordon(sagas, receiver, notifi
         await sagas.result("replace-1", "cordon")
         await sagas.command("replace-1", "cordon", undo=True)
         assert isinstance(await sagas.result("replace-1", "cordon"), UndoSucceeded)
-    assert [path for path, _ in receiver.told] == ["/uncordon", "/cordon", "/uncordon"]
+    assert [path for path, _ in receiver.orders] == ["/uncordon", "/cordon", "/uncordon"]
 
 
 async def test_a_refused_order_fails_the_step(sagas, receiver, notifier):
-    """The coordinator learns what the workload system said."""
+    """The coordinator gets the workload system's answer."""
     receiver.answers = [PlainTextResponse("node unknown to scheduler", status_code=404)]
     async with notifier():
         await sagas.command("replace-1", "cordon")
@@ -53,44 +53,44 @@ async def test_a_refused_order_fails_the_step(sagas, receiver, notifier):
 
 
 async def test_a_drain_ends_with_its_deadline(bus, sagas, receiver, notifier):
-    """Past the deadline nobody asks any more, and the result is the coordinator's to give."""
+    """After the deadline the notifier stops polling, and the coordinator gives the result."""
     async with notifier():
         await sagas.command(
             "replace-1", "drain", deadline=datetime.now(UTC) + timedelta(seconds=0.6)
         )
-        await receiver.wait_for(lambda: len(receiver.asked) >= 1)
+        await receiver.wait_for(lambda: len(receiver.status_requests) >= 1)
         await settled(bus, NOTIFIER_STEPS.stream, NOTIFIER_STEPS.name)
-        asked = len(receiver.asked)
+        polled = len(receiver.status_requests)
         await sagas.command("uncordon-1", "uncordon")
         await sagas.result("uncordon-1", "uncordon")
-    assert [path for path, _ in receiver.told] == ["/drain", "/uncordon"]
-    assert len(receiver.asked) == asked
+    assert [path for path, _ in receiver.orders] == ["/drain", "/uncordon"]
+    assert len(receiver.status_requests) == polled
 
 
 async def test_a_drain_survives_its_service_being_replaced(sagas, receiver, notifier):
-    """The next one asks first; what is drained by then is not ordered to drain again."""
+    """The next replica polls first and does not order a drained node to drain again."""
     async with notifier():
         await sagas.command("replace-1", "drain")
-        await receiver.wait_for(lambda: len(receiver.asked) >= 1)
+        await receiver.wait_for(lambda: len(receiver.status_requests) >= 1)
     receiver.drained = True
     async with notifier():
         assert isinstance(await sagas.result("replace-1", "drain"), StepSucceeded)
-    assert [path for path, _ in receiver.told] == ["/drain"]
+    assert [path for path, _ in receiver.orders] == ["/drain"]
 
 
 async def test_a_drain_cut_short_is_ordered_again_under_the_same_key(sagas, receiver, notifier):
-    """Nobody can know whether the first order arrived; the key lets the other side fold the two."""
+    """Whether the first order arrived is unknown; the key lets the receiver deduplicate."""
     async with notifier():
         await sagas.command("replace-1", "drain")
-        await receiver.wait_for(lambda: len(receiver.asked) >= 1)
+        await receiver.wait_for(lambda: len(receiver.status_requests) >= 1)
     async with notifier():
-        await receiver.wait_for(lambda: len(receiver.told) >= 2)
+        await receiver.wait_for(lambda: len(receiver.orders) >= 2)
         receiver.drained = True
         assert isinstance(await sagas.result("replace-1", "drain"), StepSucceeded)
     assert receiver.keys == ["replace-1/drain", "replace-1/drain"]
 
 
-async def test_two_replicas_tell_once(sagas, receiver, notifier):
+async def test_two_replicas_send_each_order_once(sagas, receiver, notifier):
     """Replicas share the durable, so each command reaches one of them."""
     receiver.drained = True
     async with notifier(), notifier():
@@ -102,11 +102,11 @@ async def test_two_replicas_tell_once(sagas, receiver, notifier):
 
 
 async def test_many_nodes_are_cordoned_side_by_side(sagas, receiver, notifier):
-    """One workload system that is slow for one node does not hold up the others."""
+    """A workload system that is slow for one node does not delay the others."""
     async with notifier():
         for number in range(100):
             await sagas.command(f"replace-{number}", "cordon")
-        await receiver.wait_for(lambda: len(receiver.told) >= 100)
+        await receiver.wait_for(lambda: len(receiver.orders) >= 100)
     assert len(set(receiver.keys)) == 100
 
 
@@ -114,26 +114,26 @@ async def test_many_nodes_are_cordoned_side_by_side(sagas, receiver, notifier):
     ("polls", "drains", "expected"),
     [(0, 1, 0.25), (1, 1, 0.3125), (3, 1, 0.48828125), (4, 1, 0.5), (10**6, 1, 0.5)],
 )
-def test_a_drain_is_asked_about_twice_a_second(polls, drains, expected):
-    """Waits grow from a quarter of a second to half a second, however long it takes."""
+def test_a_drain_is_polled_twice_a_second(polls, drains, expected):
+    """Delays grow from a quarter of a second to half a second, and no further."""
     assert poll_seconds(polls, drains) == expected
 
 
-def test_many_drains_share_a_bounded_rate_of_questions():
-    """1,000 drains at once are 500 questions a second and not 2,000."""
+def test_many_drains_share_a_bounded_poll_rate():
+    """1,000 drains at once are 500 polls a second, not 2,000."""
     assert poll_seconds(10, 250) == POLL_MAX_SECONDS
     assert 1000 / poll_seconds(10, 1000) == 500
 
 
-async def test_a_drain_that_does_not_wait_gives_the_order_and_asks_nothing(
+async def test_a_drain_that_does_not_wait_gives_the_order_and_does_not_poll(
     sagas, receiver, notifier
 ):
-    """Mode immediate: the workload system is told, and nobody asks whether the work has left."""
+    """Mode immediate: the workload system gets the order, and the drain is not polled."""
     async with notifier():
         await sagas.command("replace-1", "drain", wait=False)
         assert isinstance(await sagas.result("replace-1", "drain"), StepSucceeded)
-    assert ["/drain"] == [path for path, _ in receiver.told]
-    assert [] == receiver.asked
+    assert ["/drain"] == [path for path, _ in receiver.orders]
+    assert [] == receiver.status_requests
 
 
 async def test_a_drain_that_nothing_confirms_says_so(sagas, receiver, notifier):
@@ -143,4 +143,4 @@ async def test_a_drain_that_nothing_confirms_says_so(sagas, receiver, notifier):
         result = await sagas.result("replace-1", "drain")
     assert isinstance(result, StepSucceeded)
     assert {"drain_confirmed": False} == result.outputs
-    assert (["/drain"], []) == ([path for path, _ in receiver.told], receiver.asked)
+    assert (["/drain"], []) == ([path for path, _ in receiver.orders], receiver.status_requests)

@@ -18,7 +18,7 @@ AT_ONCE = WebhookDrain(completes="at-once")
 
 
 class FixedClock:
-    """A clock that stands still and never waits."""
+    """A clock with a constant time whose sleeps return at once."""
 
     def __init__(self) -> None:
         self.slept: list[float] = []
@@ -70,50 +70,50 @@ async def test_orders_have_the_documented_bodies(receiver, webhook):
         ("/drain", {"event": "drain", "node_id": "node-1", "timestamp": moment}),
         ("/uncordon", {"event": "uncordon", "node_id": "node-1", "timestamp": moment}),
     ]
-    assert receiver.told == expected
+    assert receiver.orders == expected
     assert receiver.keys == ["replace-1/cordon", "replace-1/drain", "replace-1/cordon"]
     assert {each["authorization"] for each in receiver.headers} == {"Bearer secret"}
     assert {each["content-type"] for each in receiver.headers} == {"application/json"}
 
 
-async def test_the_status_is_asked_per_node(receiver, webhook):
-    """The node rides in the query beside what the URL has already; the answer is believed."""
+async def test_the_status_is_requested_per_node(receiver, webhook):
+    """The node is added to the URL's own query; the answer is returned."""
     assert await webhook.is_drained("node-1") is False
     receiver.drained = True
     assert await webhook.is_drained("node-2") is True
-    assert receiver.asked == ["node-1", "node-2"]
+    assert receiver.status_requests == ["node-1", "node-2"]
 
 
 @pytest.mark.parametrize("code", [200, 201, 202, 204, 299])
 async def test_any_2xx_is_success(receiver, webhook, code):
-    """A workload system may answer as it likes, as long as it is a success."""
+    """Every 2xx code is accepted."""
     receiver.answers = [PlainTextResponse("", status_code=code)]
     await webhook.cordon("node-1", "", idempotency_key="k")
-    assert len(receiver.told) == 1
+    assert len(receiver.orders) == 1
 
 
 @pytest.mark.parametrize("code", [400, 401, 403, 404, 409, 410, 422])
-async def test_a_refusal_fails_the_step_with_the_answers_tail(receiver, webhook, code):
-    """What time cannot cure is not tried again, and a person reads what the other side said."""
+async def test_a_refusal_fails_the_step_with_the_end_of_the_answer(receiver, webhook, code):
+    """A permanent failure is not retried, and the reason has the workload system's own words."""
     receiver.answers = [PlainTextResponse("x" * 1000 + " no such node", status_code=code)]
     with pytest.raises(StepFailure, match=f"POST http.*/cordon: {code} .*xx no such node") as found:
         await webhook.cordon("node-1", "", idempotency_key="k")
-    assert (len(receiver.told), len(found.value.reason) < 700) == (1, True)
+    assert (len(receiver.orders), len(found.value.reason) < 700) == (1, True)
 
 
 @pytest.mark.parametrize("code", [408, 425, 429, 500, 502, 503, 504])
-async def test_what_may_pass_is_tried_again_with_growing_waits(receiver, webhook, clock, code):
-    """Trouble of the moment is outlasted; every try carries the same key and the same body."""
+async def test_a_transient_failure_is_retried_with_growing_delays(receiver, webhook, clock, code):
+    """Every try carries the same key and the same body."""
     receiver.answers = [PlainTextResponse("busy", status_code=code) for _ in range(9)]
     await webhook.cordon("node-1", "XID 79", idempotency_key="k")
-    assert (len(receiver.told), set(receiver.keys)) == (10, {"k"})
-    assert all(each == receiver.told[0] for each in receiver.told)
+    assert (len(receiver.orders), set(receiver.keys)) == (10, {"k"})
+    assert all(each == receiver.orders[0] for each in receiver.orders)
     assert clock.slept == sorted(clock.slept)
     assert (clock.slept[0], clock.slept[-1]) == (0.1, 10.0)
 
 
-async def test_the_status_is_asked_at_least_every_second_through_trouble(receiver, webhook, clock):
-    """A node drained while its scheduler was away still goes on within a second."""
+async def test_the_status_is_polled_every_second_through_failures(receiver, webhook, clock):
+    """A node drained during a scheduler outage still continues within a second."""
     receiver.answers = [PlainTextResponse("busy", status_code=503) for _ in range(9)]
     await webhook.is_drained("node-1")
     assert max(clock.slept) == 1.0
@@ -127,26 +127,26 @@ async def test_a_redirect_is_refused_with_the_remedy(receiver, webhook):
 
 
 @pytest.mark.parametrize("body", ["", "drained", "[]", '{"drained": "yes"}', '{"message": ""}'])
-async def test_a_status_that_is_none_fails_the_step(receiver, webhook, body):
-    """Neither drained nor not: a node must not be terminated, nor waited for, on such an answer."""
+async def test_an_invalid_status_fails_the_step(receiver, webhook, body):
+    """Such an answer neither lets a node be terminated nor keeps the drain waiting."""
     receiver.answers = [PlainTextResponse(body)]
     with pytest.raises(StepFailure, match="not a drain status"):
         await webhook.is_drained("node-1")
 
 
-async def test_a_silent_receiver_is_given_up_after_the_timeout_and_tried_again(receiver, clock):
-    """The time-out is of the whole request; the next try comes all the same."""
+async def test_a_request_without_an_answer_times_out_and_is_retried(receiver, clock):
+    """The time-out covers the whole request."""
     receiver.hold = asyncio.Event()
     options = WebhookNotifier.Options(
         cordon_url=f"{receiver.url}/cordon", drain=AT_ONCE, timeout=Duration(0.05)
     )
     notifier = WebhookNotifier(options=options, clock=clock)
-    telling = asyncio.create_task(notifier.cordon("node-1", "", idempotency_key="k"))
-    await receiver.wait_for(lambda: len(receiver.told) >= 2)
+    ordering = asyncio.create_task(notifier.cordon("node-1", "", idempotency_key="k"))
+    await receiver.wait_for(lambda: len(receiver.orders) >= 2)
     receiver.hold.set()
     receiver.hold = None
     async with asyncio.timeout(60):
-        await telling
+        await ordering
     await notifier.close()
 
 
@@ -160,17 +160,17 @@ async def test_an_order_without_a_url_is_skipped_and_confirms_nothing(clock):
     await notifier.close()
 
 
-async def test_nobody_listening_is_outlasted(clock):
-    """A receiver that is down is no refusal; cancelling, as the deadline does, ends the tries."""
+async def test_a_receiver_that_is_down_is_retried(clock):
+    """No connection is not a refusal; cancelling, as the deadline does, ends the retries."""
     options = WebhookNotifier.Options(cordon_url="http://127.0.0.1:9/cordon", drain=AT_ONCE)
     notifier = WebhookNotifier(options=options, clock=clock)
-    telling = asyncio.create_task(notifier.cordon("node-1", "", idempotency_key="k"))
+    ordering = asyncio.create_task(notifier.cordon("node-1", "", idempotency_key="k"))
     async with asyncio.timeout(60):
         while len(clock.slept) < 3:
             await asyncio.sleep(0)
-    telling.cancel()
+    ordering.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await telling
+        await ordering
     await notifier.close()
 
 
@@ -190,7 +190,7 @@ async def test_nobody_listening_is_outlasted(clock):
     ],
 )
 def test_wrong_options_are_refused_with_the_key(options, problem):
-    """An option that could never work is a configuration error that names it."""
+    """An option that can never work is a configuration error that names it."""
     settings = PluginSettings(type="webhook", options=options, path="notifier.webhook")
     with pytest.raises(ConfigurationError, match=problem):
         load_plugin("navarch.notifiers", settings, None)
@@ -200,14 +200,14 @@ def test_wrong_options_are_refused_with_the_key(options, problem):
     ("name", "given"), [("webhook", {"drain": {"completes": "at-once"}}), ("noop", {})]
 )
 def test_the_built_in_notifiers_have_the_protocol_and_are_found_by_name(name, given):
-    """What ships is loaded the way anybody's plugin is."""
+    """The built-in notifiers are loaded as any plugin is."""
     settings = PluginSettings(type=name, options=given)
     kind, options = load_plugin("navarch.notifiers", settings, None)
     assert isinstance(kind(options=options, clock=FixedClock()), Notifier)
 
 
 def test_the_documented_configuration_is_accepted():
-    """Durations as people write them, and every documented key."""
+    """Durations as text, and every documented key."""
     given = {
         "cordon_url": "https://scheduler/cordon",
         "uncordon_url": "https://scheduler/uncordon",

@@ -84,7 +84,10 @@ async def find(bus: "Bus", node: str, saga: str = "") -> "EvidenceBundle":
     """
     from services.metrics.evidence import stored_evidence  # noqa: PLC0415
     from services.metrics.evidence.evidence_content import bundle  # noqa: PLC0415
-    from services.metrics.evidence.outage_endings import by_itself, still_open  # noqa: PLC0415
+    from services.metrics.evidence.outage_endings import (  # noqa: PLC0415
+        open_ending,
+        recovered_ending,
+    )
 
     about = [each for each in await _kept(bus) if each.metadata.get("node") == node]
     captured = next((each for each in about if is_capture(each)), None)
@@ -100,12 +103,13 @@ async def find(bus: "Bus", node: str, saga: str = "") -> "EvidenceBundle":
     if captured and not saga and (not ended or captured.time > ended[-1].time):
         pool = captured.metadata["pool"]
         kept, _ = await stored_evidence.stored_capture(bus, pool, node)
-        known = await stored_evidence.known(bus, stored_evidence.PoolLog(bus), pool, node, ())
-        current = still_open(known)
+        pools = stored_evidence.PoolLog(bus)
+        history = await stored_evidence.read_history(bus, pools, pool, node, ())
+        current = open_ending(history)
         if current is None and kept is not None and not ended:
-            current = by_itself(kept)
+            current = recovered_ending(kept)
         if current is not None:
-            return bundle(known, kept, current)
+            return bundle(history, kept, current)
     if not ended:
         raise NavarchError(
             f"no evidence about a node {node!r}: it was never unhealthy, lost or replaced, or its "

@@ -1,9 +1,9 @@
-"""Keeps evidence of sick nodes, and tells what their fault signature has cost once it has ended.
+"""Stores evidence of unhealthy nodes, and publishes `repaired` when an outage has ended.
 
-A verdict, a loss or the beginning of a saga that takes a node out makes a capture: samples and
-records that soon expire. The end of the outage makes the bundle, once, and then the event
+A verdict, a loss or the start of a saga that takes a node out of service makes a capture: samples
+and records that soon expire. The end of the outage makes the bundle, once, and then the event
 `repaired`. The bundle is written first and the event published second, both under names derived
-from the saga, so that a crash between the two, or a second replica, changes nothing more.
+from the saga, so that a crash between the two, or a second replica, changes nothing further.
 """
 
 import asyncio
@@ -19,12 +19,8 @@ from schemas.messages import Message, encode
 from schemas.stored_messages import decode_stored
 from schemas.topology import EVENTS, EVIDENCE, METRICS_EVIDENCE
 from services.bus.port import Bus, Stored
-from services.metrics.evidence import (
-    evidence_content,
-    node_history,
-    outage_endings,
-    stored_evidence,
-)
+from services.metrics.evidence import evidence_content, outage_endings, stored_evidence
+from services.metrics.evidence.node_history import NodeHistory
 from services.primitives.clock import Clock
 from services.primitives.errors import Conflict
 from services.runtime.consumer_loop import Consumer, Received
@@ -32,15 +28,13 @@ from services.runtime.tracing import current_headers
 
 log = logging.getLogger(__name__)
 
-REST: Final = 3.0
-"""After each piece of work so many times its length nothing is done: a wave of sick nodes needs the
-machine for their replacement first, and samples stay in their stream for minutes."""
+REST_FACTOR: Final = 3.0
+"""After each event the collector rests this many times as long as it worked: in a wave the machine
+is needed for replacements first, and samples stay in their stream for minutes."""
 REST_SECONDS_MAX: Final = 1.0
 
-"""Sagas that change what could be asked of a node."""
 
-
-class Collector:
+class EvidenceCollector:
     """Makes captures and bundles."""
 
     def __init__(self, bus: Bus, clock: Clock) -> None:
@@ -48,10 +42,10 @@ class Collector:
         self._bus = bus
         self._clock = clock
         self._pools = stored_evidence.PoolLog(bus)
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     def consumer(self) -> Consumer:
-        """The consumer that drives it."""
+        """The consumer of the events that begin and end outages."""
         return Consumer(
             durable=METRICS_EVIDENCE,
             decode=decode_stored,
@@ -60,120 +54,113 @@ class Collector:
         )
 
     async def handle(self, received: Received[Message]) -> None:
-        """Take in one fact."""
-        message, stored = received.message, received.stored
-        pool, node = stored_evidence.pool_of(message), stored_evidence.node_of(message)
-        if not node:
+        """Capture, mark as recovered or bundle, as the event requires."""
+        message = received.message
+        node = str(getattr(message, "old_node", "") or getattr(message, "node", ""))
+        begins, recovers, ends = may_begin(message), may_recover(message), may_end(message)
+        if not node or not (begins or recovers or ends):
             return
-        if not (begins(message) or ends(message) or recovers(message)):
-            return
-        async with self._turn:
-            began = self._clock.monotonic()
-            if begins(message):
-                await self._capture(pool, node, message)
-            elif recovers(message):
-                await self._recovered(pool, node, message)
+        pool = str(getattr(message, "pool", ""))
+        async with self._lock:
+            started = self._clock.monotonic()
+            if ends:
+                await self._end(pool, node, message, received.stored)
             else:
-                await self._end(pool, node, message, stored)
-            took = self._clock.monotonic() - began
-            await self._clock.sleep(min(REST * took, REST_SECONDS_MAX))
+                await self._capture(pool, node, message, recovers=recovers)
+            worked = self._clock.monotonic() - started
+            await self._clock.sleep(min(REST_FACTOR * worked, REST_SECONDS_MAX))
 
-    async def _known(self, pool: str, node: str, message: Message) -> node_history.Known:
+    async def _history(self, pool: str, node: str, message: Message) -> NodeHistory:
         sagas = [str(getattr(message, "saga", ""))]
-        return await stored_evidence.known(self._bus, self._pools, pool, node, sagas)
+        return await stored_evidence.read_history(self._bus, self._pools, pool, node, sagas)
 
-    async def _capture(self, pool: str, node: str, message: Message) -> None:
-        known = await self._known(pool, node, message)
-        if known.record is None or known.record.state == "terminated":
-            # The last word of a heart that stopped because the node was taken away.
-            return
+    async def _capture(self, pool: str, node: str, message: Message, *, recovers: bool) -> None:
+        """Write or renew a node's capture, or mark it as recovered."""
         old, revision = await stored_evidence.stored_capture(self._bus, pool, node)
-        made = evidence_content.capture(known, old, self._clock.now())
-        await self._bus.put_object(
-            EVIDENCE,
-            e.capture_name(pool, node),
-            encode(made),
-            metadata=evidence_content.capture_labels(made),
-            revision=revision,
-        )
-
-    async def _recovered(self, pool: str, node: str, message: Message) -> None:
-        kept, revision = await stored_evidence.stored_capture(self._bus, pool, node)
-        if kept is None:
+        if recovers and old is None:
             return
-        made = evidence_content.recovered(await self._known(pool, node, message), kept)
-        if made is None:
-            return
-        await self._bus.put_object(
-            EVIDENCE,
-            e.capture_name(pool, node),
-            encode(made),
-            metadata=evidence_content.capture_labels(made),
-            revision=revision,
-        )
+        history = await self._history(pool, node, message)
+        made: e.EvidenceCapture | None
+        if recovers and old is not None:
+            made = evidence_content.recovered_capture(history, old)
+        elif history.record is None or history.record.state == "terminated":
+            return  # its heartbeats stopped because it was terminated
+        else:
+            made = evidence_content.capture(history, old, self._clock.now())
+        if made is not None:
+            await self._bus.put_object(
+                EVIDENCE,
+                e.capture_name(pool, node),
+                encode(made),
+                metadata=evidence_content.capture_metadata(made),
+                revision=revision,
+            )
 
     async def _end(self, pool: str, node: str, message: Message, stored: Stored) -> None:
-        known = await self._known(pool, node, message)
-        found = outage_endings.ending(known, message, stored.time)
-        if found is None or found.outcome == "open":
+        """Store the bundle of the outage that an event ended, and publish `repaired`."""
+        history = await self._history(pool, node, message)
+        ending = outage_endings.outage_ending(history, message, stored.time)
+        if ending is None:
             return
-        kept, _ = await stored_evidence.stored_capture(self._bus, pool, node)
-        made = evidence_content.bundle(known, kept, found)
+        capture, _ = await stored_evidence.stored_capture(self._bus, pool, node)
+        bundle = evidence_content.bundle(history, capture, ending)
         name = ""
-        if outage_endings.keeps(found):
-            name = e.bundle_name(pool, node, found.saga or message.id)
-            made = await self._keep(name, made)
-        await self._tell(message, made, name)
+        if outage_endings.is_stored(ending):
+            name = e.bundle_name(pool, node, ending.saga or message.id)
+            bundle = await self._store(name, bundle)
+        await self._publish_repaired(message, bundle, name)
 
-    async def _keep(self, name: str, made: e.EvidenceBundle) -> e.EvidenceBundle:
-        """Write a bundle unless it stands; return the one that stands."""
+    async def _store(self, name: str, bundle: e.EvidenceBundle) -> e.EvidenceBundle:
+        """Write a bundle unless it exists; return the stored one."""
+        metadata = evidence_content.bundle_metadata(bundle)
         try:
             await self._bus.put_object(
-                EVIDENCE, name, encode(made), metadata=evidence_content.labels(made), revision=0
+                EVIDENCE, name, encode(bundle), metadata=metadata, revision=0
             )
         except Conflict:
-            stands = await stored_evidence.stored_bundle(self._bus, name)
-            return stands or made
-        log.info("evidence kept", extra={"object": name})
-        return made
+            return await stored_evidence.stored_bundle(self._bus, name) or bundle
+        log.info("evidence stored", extra={"object": name})
+        return bundle
 
-    async def _tell(self, message: Message, made: e.EvidenceBundle, name: str) -> None:
-        """Publish `repaired` exactly once, however much later this is done again."""
-        outcome = made.outcome
+    async def _publish_repaired(
+        self, message: Message, bundle: e.EvidenceBundle, name: str
+    ) -> None:
+        """Publish `repaired` exactly once, however late a redelivery repeats this."""
+        outcome = bundle.outcome
         assert outcome != "open"
         assert outcome != "recovered"
-        assert made.restored_at is not None
+        assert bundle.restored_at is not None
         event = n.Repaired(
-            id=f"repaired-{made.saga or message.id}",
+            id=f"repaired-{bundle.saga or message.id}",
             time=self._clock.now(),
             cause=message.id,
-            pool=made.pool,
-            node=made.node,
-            saga=made.saga,
+            pool=bundle.pool,
+            node=bundle.node,
+            saga=bundle.saga,
             outcome=outcome,
-            new_node=made.new_node,
-            fault_signature=made.fault_signature,
-            unhealthy_at=made.unhealthy_at,
-            restored_at=made.restored_at,
-            gpu_count=made.gpu_count,
-            lost_gpu_hours=made.lost_gpu_hours,
+            new_node=bundle.new_node,
+            fault_signature=bundle.fault_signature,
+            unhealthy_at=bundle.unhealthy_at,
+            restored_at=bundle.restored_at,
+            gpu_count=bundle.gpu_count,
+            lost_gpu_hours=bundle.lost_gpu_hours,
             evidence=name,
         )
         subject = event_subject(event)
-        told = await self._bus.read(EVENTS.name, subject)
-        if any(getattr(decode_stored(each), "id", "") == event.id for each in told):
+        published = await self._bus.read(EVENTS.name, subject)
+        if any(getattr(decode_stored(each), "id", "") == event.id for each in published):
             return
         await self._bus.append(
             subject,
             encode(event),
             tree=subject,
-            expected=told[-1].sequence if told else 0,
+            expected=published[-1].sequence if published else 0,
             headers=current_headers(),
         )
 
 
-def begins(message: Message) -> bool:
-    """Whether a fact may be the beginning of a fault signature, or of work on the node."""
+def may_begin(message: Message) -> bool:
+    """Whether an event may begin an outage, or work on the node."""
     match message:
         case n.Verdict(status=status, action=action):
             return status == "unhealthy" or (status == "degraded" and action != "none")
@@ -185,15 +172,15 @@ def begins(message: Message) -> bool:
             return False
 
 
-def recovers(message: Message) -> bool:
-    """Whether a fact may say that a node is well again by itself."""
+def may_recover(message: Message) -> bool:
+    """Whether an event may mean that a node recovered without a remediation."""
     return isinstance(message, n.Returned) or (
         isinstance(message, n.Verdict) and message.status == "healthy"
     )
 
 
-def ends(message: Message) -> bool:
-    """Whether a fact may be the end of a fault signature."""
+def may_end(message: Message) -> bool:
+    """Whether an event may end an outage."""
     return isinstance(
         message, p.NodeReplaced | n.Uncordoned | n.Terminated | p.SagaFailed | p.SagaCancelled
     )

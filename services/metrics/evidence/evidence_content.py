@@ -1,9 +1,9 @@
-"""What of a node's story belongs into its evidence, and within which bounds. Pure.
+"""The evidence of an outage, assembled from a node's history within bounds. Pure.
 
-The same story gives the same bundle, whoever puts it together and however often.
+The same history always gives the same bundle, on every replica.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
 
@@ -17,109 +17,116 @@ from schemas.messages import Message, encode
 from schemas.node_records import NodeRecord
 from schemas.topology import EVENTS, SAGAS
 from services.bus.port import Stored
-from services.metrics.evidence.node_history import Known, in_order, last_outage
+from services.metrics.evidence.node_history import NodeHistory
 from services.metrics.evidence.outage_endings import Ending
 
 T = TypeVar("T")
 HOUR_SECONDS: Final = 3600.0
-KERNEL: Final = "kmsg"
+KERNEL_LOG: Final = "kmsg"
 
 
-# --- the capture ---------------------------------------------------------------------------------
-
-
-def capture(known: Known, old: e.EvidenceCapture | None, now: datetime) -> e.EvidenceCapture:
-    """What is to be kept before it is gone, together with what was kept of the same trouble."""
-    current = last_outage(known, open_only=True)
-    moment = current.moment if current else now
-    kept = old.samples if old else ()
-    same = old is not None and abs((old.moment - moment).total_seconds()) <= e.AROUND_SECONDS
+def capture(
+    history: NodeHistory, old: e.EvidenceCapture | None, now: datetime
+) -> e.EvidenceCapture:
+    """What would soon expire, with what an earlier capture has of the same outage."""
+    outage = history.open_outage()
+    moment = outage.moment if outage else now
+    samples = (*(old.samples if old else ()), *history.samples)
+    old = _if_near(old, moment)
     return e.EvidenceCapture(
-        pool=known.pool,
-        node=known.node,
+        pool=history.pool,
+        node=history.node,
         captured_at=now,
         moment=moment,
-        fault_signature=current.fault_signature if current else "",
-        unhealthy_at=current.since if current else None,
-        record=known.record or (old.record if old and same else None),
-        health=known.health or (old.health if old and same else None),
-        instance=known.instance or (old.instance if old and same else None),
-        samples=around(moment, (*kept, *known.samples))[0],
+        fault_signature=outage.fault_signature if outage else "",
+        unhealthy_at=outage.since if outage else None,
+        record=history.record or (old.record if old else None),
+        health=history.health or (old.health if old else None),
+        instance=history.instance or (old.instance if old else None),
+        samples=samples_around(moment, samples)[0],
     )
 
 
-def recovered(known: Known, kept: e.EvidenceCapture) -> e.EvidenceCapture | None:
-    """The capture of a node that is well again by itself; None: it is not."""
-    if kept.outcome != "open" or last_outage(known, open_only=True) is not None:
+def _if_near(capture: e.EvidenceCapture | None, moment: datetime) -> e.EvidenceCapture | None:
+    """The capture, if it is about the outage whose cause was observed at `moment`."""
+    near = capture and abs((capture.moment - moment).total_seconds()) <= e.AROUND_SECONDS
+    return capture if near else None
+
+
+def recovered_capture(history: NodeHistory, capture: e.EvidenceCapture) -> e.EvidenceCapture | None:
+    """The capture of a node that recovered without a remediation; None if it has not."""
+    if capture.outcome != "open" or history.open_outage() is not None:
         return None
-    return msgspec.structs.replace(kept, outcome="recovered")
+    return msgspec.structs.replace(capture, outcome="recovered")
 
 
-def capture_labels(made: e.EvidenceCapture) -> Mapping[str, str]:
-    """What a list shows of a capture without opening it."""
+def capture_metadata(capture: e.EvidenceCapture) -> Mapping[str, str]:
+    """The metadata that lists show without reading the object."""
     return {
-        "pool": made.pool,
-        "node": made.node,
-        "outcome": made.outcome,
-        "fault_signature": made.fault_signature,
-        "unhealthy_at": made.unhealthy_at.isoformat() if made.unhealthy_at else "",
+        "pool": capture.pool,
+        "node": capture.node,
+        "outcome": capture.outcome,
+        "fault_signature": capture.fault_signature,
+        "unhealthy_at": capture.unhealthy_at.isoformat() if capture.unhealthy_at else "",
     }
 
 
-def around(moment: datetime, samples: Iterable[n.Telemetry]) -> tuple[tuple[n.Telemetry, ...], int]:
-    """The samples nearest to a moment, each once and in order, and how many were left out."""
+def samples_around(
+    moment: datetime, samples: Iterable[n.Telemetry]
+) -> tuple[tuple[n.Telemetry, ...], int]:
+    """The samples nearest to a moment, each once and in order, and how many were omitted."""
     reach = timedelta(seconds=e.AROUND_SECONDS)
-    each_once = {sample.id: sample for sample in samples}.values()
+    distinct = {sample.id: sample for sample in samples}.values()
     near = sorted(
-        (one for one in each_once if moment - reach <= one.time <= moment + reach),
+        (one for one in distinct if moment - reach <= one.time <= moment + reach),
         key=lambda one: (one.time, one.sequence),
     )
     before = [one for one in near if one.time <= moment]
     after = [one for one in near if one.time > moment]
     chosen = (*before[-e.SAMPLES_BEFORE_MAX :], *after[: e.SAMPLES_AFTER_MAX])
-    kept, _ = bounded(chosen, len(chosen), encode)
+    kept, _ = limit_items(chosen, len(chosen), encode)
     return kept, len(near) - len(kept)
 
 
-# --- the bundle ----------------------------------------------------------------------------------
-
-
-def bundle(known: Known, kept: e.EvidenceCapture | None, found: Ending) -> e.EvidenceBundle:
-    """Put the whole story of one fault signature together."""
-    near = kept is not None and (
-        abs((kept.moment - found.outage.moment).total_seconds()) <= e.AROUND_SECONDS
+def bundle(
+    history: NodeHistory, capture: e.EvidenceCapture | None, ending: Ending
+) -> e.EvidenceBundle:
+    """The complete evidence of one outage."""
+    old = _if_near(capture, ending.outage.moment)
+    record = history.record or (old.record if old else None)
+    instance = history.instance or (old.instance if old else None)
+    messages = history.messages()
+    faults, omitted_faults = _faults(messages, history, old)
+    lines, omitted_lines = limit_items(
+        _kernel_lines(faults), e.KERNEL_LINES_MAX, msgspec.json.encode
     )
-    old = kept if near else None
-    record = known.record or (old.record if old else None)
-    instance = known.instance or (old.instance if old else None)
-    messages = in_order(known.story)
-    faults, lost_faults = _faults(messages, known, old)
-    lines, lost_lines = bounded(_kernel_lines(faults), e.KERNEL_LINES_MAX, msgspec.json.encode)
-    both = (*(old.samples if old else ()), *known.samples)
-    samples, lost_samples = around(found.outage.moment, both)
-    entries = _timeline(known.story, found.outage.since)
-    timeline, lost_entries = bounded(entries, e.TIMELINE_MAX, msgspec.json.encode)
+    samples, omitted_samples = samples_around(
+        ending.outage.moment, (*(old.samples if old else ()), *history.samples)
+    )
+    timeline, omitted_entries = limit_items(
+        _timeline(history.stored, ending.outage.since), e.TIMELINE_MAX, msgspec.json.encode
+    )
     omitted = {
-        "faults": lost_faults,
-        "kernel_lines": lost_lines,
-        "samples": lost_samples,
-        "timeline": lost_entries,
+        "faults": omitted_faults,
+        "kernel_lines": omitted_lines,
+        "samples": omitted_samples,
+        "timeline": omitted_entries,
     }
-    gpus = _gpus(record, messages, known.node)
+    gpus = _gpus(record, messages, history.node)
     count = _gpu_count(record, instance, gpus)
     seconds = 0.0
-    if found.restored_at is not None:
-        seconds = max(0.0, (found.restored_at - found.outage.since).total_seconds())
+    if ending.restored_at is not None:
+        seconds = max(0.0, (ending.restored_at - ending.outage.since).total_seconds())
     return e.EvidenceBundle(
-        pool=known.pool,
-        node=known.node,
-        saga=found.saga,
-        outcome=found.outcome,
-        new_node=found.new_node,
-        fault_signature=found.outage.fault_signature,
-        unhealthy_at=found.outage.since,
-        restored_at=found.restored_at,
-        verdict=found.outage.verdict or found.outage.suspicion,
+        pool=history.pool,
+        node=history.node,
+        saga=ending.saga,
+        outcome=ending.outcome,
+        new_node=ending.new_node,
+        fault_signature=ending.outage.fault_signature,
+        unhealthy_at=ending.outage.since,
+        restored_at=ending.restored_at,
+        verdict=ending.outage.verdict or ending.outage.degraded,
         gpu_count=count,
         gpus=gpus,
         lost_gpu_hours=round(seconds * count / HOUR_SECONDS, 6),
@@ -129,7 +136,7 @@ def bundle(known: Known, kept: e.EvidenceCapture | None, found: Ending) -> e.Evi
         checks=tuple(
             message
             for _, message in messages
-            if isinstance(message, n.BootChecked) and message.node == known.node
+            if isinstance(message, n.BootChecked) and message.node == history.node
         ),
         timeline=timeline,
         omitted={part: count for part, count in omitted.items() if count},
@@ -138,7 +145,7 @@ def bundle(known: Known, kept: e.EvidenceCapture | None, found: Ending) -> e.Evi
 
 
 def _identity(record: NodeRecord | None, instance: InstanceRecord | None) -> dict[str, Any]:
-    """Which machine it is, as far as anybody said."""
+    """Which machine it is, from the node's and the instance's record."""
     found: dict[str, Any] = {}
     if record is not None:
         names = ("hostname", "address", "region", "zone", "boot_id", "driver_version")
@@ -163,7 +170,7 @@ def _identity(record: NodeRecord | None, instance: InstanceRecord | None) -> dic
 def _gpus(
     record: NodeRecord | None, messages: Sequence[tuple[Stored, Message]], node: str
 ) -> tuple[n.GpuIdentity, ...]:
-    """All GPUs that the node ever showed: one that fell off is missing from what it shows later."""
+    """All GPUs that the node ever reported; one that fell off is missing from later reports."""
     found: dict[str, n.GpuIdentity] = {}
     for _, message in messages:
         if isinstance(message, n.Registered) and message.node == node:
@@ -176,7 +183,7 @@ def _gpus(
 def _gpu_count(
     record: NodeRecord | None, instance: InstanceRecord | None, gpus: Sequence[n.GpuIdentity]
 ) -> int:
-    """What was promised is what is lost, whatever of it was still visible."""
+    """The GPUs that the instance type has, even if the node reports fewer."""
     for launch in (record and record.launch, instance and instance.launch):
         if launch and launch.gpu_count:
             return launch.gpu_count
@@ -184,32 +191,34 @@ def _gpu_count(
 
 
 def _faults(
-    messages: Sequence[tuple[Stored, Message]], known: Known, old: e.EvidenceCapture | None
+    messages: Sequence[tuple[Stored, Message]],
+    history: NodeHistory,
+    capture: e.EvidenceCapture | None,
 ) -> tuple[tuple[e.EvaluatedFault, ...], int]:
-    """Every fault that the node told of, with what was made of it."""
-    records = (old.health if old else None, known.health)
-    notes = {note.id: note for record in records if record for note in record.recent}
-    # It is told before the record with the notes is written, so it may be all there is.
+    """Every fault that the node reported, with its result under the policy."""
+    records = (capture.health if capture else None, history.health)
+    recorded = {each.id: each for record in records if record for each in record.recent}
+    # The verdict is published before the health record is written, which may therefore lack it.
     verdicts = {m.fault: m for _, m in messages if isinstance(m, n.Verdict) and m.fault}
     found = []
     for stored, fault in messages:
-        if not isinstance(fault, n.Fault) or fault.node != known.node:
+        if not isinstance(fault, n.Fault) or fault.node != history.node:
             continue
-        judged = e.EvaluatedFault(fault=fault, stored_at=stored.time)
-        if note := notes.get(fault.id):
-            judged = msgspec.structs.replace(
-                judged, result=note.result, action=note.action, rule=note.rule
+        evaluated = e.EvaluatedFault(fault=fault, stored_at=stored.time)
+        if record := recorded.get(fault.id):
+            evaluated = msgspec.structs.replace(
+                evaluated, result=record.result, action=record.action, rule=record.rule
             )
         elif verdict := verdicts.get(fault.id):
-            judged = msgspec.structs.replace(
-                judged, result=verdict.status, action=verdict.action, rule=verdict.rule
+            evaluated = msgspec.structs.replace(
+                evaluated, result=verdict.status, action=verdict.action, rule=verdict.rule
             )
-        found.append(judged)
-    return bounded(found, e.FAULTS_MAX, msgspec.json.encode)
+        found.append(evaluated)
+    return limit_items(found, e.FAULTS_MAX, msgspec.json.encode)
 
 
 def _kernel_lines(faults: Iterable[e.EvaluatedFault]) -> list[e.KernelLine]:
-    """The driver's own words, as the faults carry them."""
+    """The kernel log lines of the faults."""
     return [
         e.KernelLine(
             time=each.fault.time,
@@ -218,12 +227,12 @@ def _kernel_lines(faults: Iterable[e.EvaluatedFault]) -> list[e.KernelLine]:
             line=each.fault.message,
         )
         for each in faults
-        if each.fault.source == KERNEL and each.fault.message
+        if each.fault.source == KERNEL_LOG and each.fault.message
     ]
 
 
-def _timeline(story: Iterable[Stored], unhealthy_at: datetime) -> list[e.TimelineEntry]:
-    """Every stored message, those that cannot be read included."""
+def _timeline(messages: Iterable[Stored], unhealthy_at: datetime) -> list[e.TimelineEntry]:
+    """Every stored message in order, unreadable ones included."""
     return [
         e.TimelineEntry(
             time=each.time,
@@ -233,7 +242,7 @@ def _timeline(story: Iterable[Stored], unhealthy_at: datetime) -> list[e.Timelin
             sequence=each.sequence,
             message=_plain(each.data),
         )
-        for each in sorted(story, key=lambda one: one.time)
+        for each in sorted(messages, key=lambda one: one.time)
     ]
 
 
@@ -245,16 +254,18 @@ def _plain(data: bytes) -> dict[str, Any]:
     return found
 
 
-def bounded(items: Sequence[T], count_max: int, size: Any) -> tuple[tuple[T, ...], int]:
-    """The first and the last of a list within both bounds, and how many that leaves out.
+def limit_items(
+    items: Sequence[T], count_max: int, encode_item: Callable[[T], bytes]
+) -> tuple[tuple[T, ...], int]:
+    """The first and last items within both limits, and how many were omitted.
 
-    `size` writes one item; all of them together may have PART_BYTES_MAX bytes.
+    Encoded, all items together have at most PART_BYTES_MAX bytes.
     """
     kept = list(items)
     if len(kept) > count_max:
         half = count_max // 2
         kept = [*kept[:half], *kept[len(kept) - (count_max - half) :]]
-    sizes = [len(size(each)) for each in kept]
+    sizes = [len(encode_item(each)) for each in kept]
     total = sum(sizes)
     while total > e.PART_BYTES_MAX:
         middle = len(kept) // 2
@@ -263,19 +274,19 @@ def bounded(items: Sequence[T], count_max: int, size: Any) -> tuple[tuple[T, ...
     return tuple(kept), len(items) - len(kept)
 
 
-def labels(found: e.EvidenceBundle) -> Mapping[str, str]:
-    """What a list of bundles shows without opening them."""
+def bundle_metadata(bundle: e.EvidenceBundle) -> Mapping[str, str]:
+    """The metadata that lists show without reading the object."""
     return {
-        "pool": found.pool,
-        "node": found.node,
-        "saga": found.saga,
-        "outcome": found.outcome,
-        "new_node": found.new_node,
-        "fault_signature": found.fault_signature,
-        "unhealthy_at": found.unhealthy_at.isoformat(),
-        "restored_at": found.restored_at.isoformat() if found.restored_at else "",
-        "provider_id": found.provider_id,
-        "gpus": str(found.gpu_count),
-        "lost_gpu_hours": f"{found.lost_gpu_hours:.6f}",
-        "rule": found.verdict.rule if found.verdict else "",
+        "pool": bundle.pool,
+        "node": bundle.node,
+        "saga": bundle.saga,
+        "outcome": bundle.outcome,
+        "new_node": bundle.new_node,
+        "fault_signature": bundle.fault_signature,
+        "unhealthy_at": bundle.unhealthy_at.isoformat(),
+        "restored_at": bundle.restored_at.isoformat() if bundle.restored_at else "",
+        "provider_id": bundle.provider_id,
+        "gpus": str(bundle.gpu_count),
+        "lost_gpu_hours": f"{bundle.lost_gpu_hours:.6f}",
+        "rule": bundle.verdict.rule if bundle.verdict else "",
     }

@@ -1,6 +1,5 @@
-"""A node's story: what is stored about it, and its times out of service. Pure."""
+"""A node's history: its records and stored messages, and its outages. Pure."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from schemas import node_events as n
@@ -14,8 +13,8 @@ from services.metrics.evidence.outages import Outage, outages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
-    """What the buckets and the streams hold of a node now."""
+class NodeHistory:
+    """What the buckets and streams hold about a node now."""
 
     pool: str
     node: str
@@ -23,28 +22,28 @@ class Known:
     health: HealthRecord | None = None
     instance: InstanceRecord | None = None
     samples: tuple[n.Telemetry, ...] = ()
-    story: tuple[Stored, ...] = ()
-    """Its events, its pool's about it, and the entries of its sagas."""
+    stored: tuple[Stored, ...] = ()
+    """Its events, its pool's events about it, and the entries of its sagas."""
 
+    def messages(self) -> list[tuple[Stored, Message]]:
+        """The readable messages, in the order of their storing."""
+        ordered = sorted(self.stored, key=lambda one: one.time)
+        found = ((each, decode_stored(each)) for each in ordered)
+        return [(each, message) for each, message in found if isinstance(message, Message)]
 
-def in_order(story: Iterable[Stored]) -> list[tuple[Stored, Message]]:
-    """What can be read of a story, by the moment of storing."""
-    found = ((each, decode_stored(each)) for each in sorted(story, key=lambda one: one.time))
-    return [(each, message) for each, message in found if isinstance(message, Message)]
+    def outages(self) -> tuple[Outage, ...]:
+        """Every outage of the node, in order."""
+        return outages(
+            (each.time, message)
+            for each, message in self.messages()
+            if isinstance(message, n.NodeEvent) and message.node == self.node
+        )
 
+    def last_outage(self) -> Outage | None:
+        """The newest outage, ended or not."""
+        return next(reversed(self.outages()), None)
 
-def own_outages(known: Known) -> tuple[Outage, ...]:
-    """Every time out of service that the story tells of."""
-    return outages(
-        (each.time, message)
-        for each, message in in_order(known.story)
-        if isinstance(message, n.NodeEvent) and message.node == known.node
-    )
-
-
-def last_outage(known: Known, *, open_only: bool = False) -> Outage | None:
-    """The last of them; `open_only`: only if it has not ended."""
-    found = own_outages(known)
-    if not found or (open_only and found[-1].ended_at is not None):
-        return None
-    return found[-1]
+    def open_outage(self) -> Outage | None:
+        """The newest outage, if it has not ended."""
+        last = self.last_outage()
+        return last if last and last.ended_at is None else None

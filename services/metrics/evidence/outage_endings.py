@@ -1,4 +1,4 @@
-"""How a node's time out of service ended, by the fact that says so. Pure."""
+"""How a node's outage ended, decided from the event that ended it. Pure."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -11,18 +11,18 @@ from schemas import pool_events as p
 from schemas import saga_log_entries as s
 from schemas.messages import Message
 from services.bus.port import Stored
-from services.metrics.evidence.node_history import Known, in_order, last_outage, own_outages
+from services.metrics.evidence.node_history import NodeHistory
 from services.metrics.evidence.outages import Outage
 
-FILLING: Final = frozenset({"promote", "admit"})
+IN_SERVICE_STEPS: Final = frozenset({"promote", "admit"})
 """Steps of a replacement that put a node into service."""
-MENDED: Final[Mapping[str, e.Outcome]] = {"reset-gpu": "reset", "reboot": "rebooted"}
-"""Kind of saga -> how it ended the fault signature of a node that stayed."""
+OUTCOMES: Final[Mapping[str, e.Outcome]] = {"reset-gpu": "reset", "reboot": "rebooted"}
+"""Kind of saga -> the outcome if it returns the node to service."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a time out of service ended."""
+    """How an outage ended."""
 
     outage: Outage
     outcome: e.Outcome
@@ -31,73 +31,73 @@ class Ending:
     restored_at: datetime | None = None
 
 
-def ending(known: Known, trigger: Message, at: datetime) -> Ending | None:
-    """What a fact, stored at a moment, ended of a node; None: nothing, or not yet all of it."""
-    messages = in_order(known.story)
-    match trigger:
+def outage_ending(history: NodeHistory, event: Message, at: datetime) -> Ending | None:
+    """The ending that an event, stored `at`, gives to an outage; None if none has ended."""
+    messages = history.messages()
+    match event:
         case p.NodeReplaced(saga=saga, new_node=new, promoted=spare):
-            outage = last_outage(known) or Outage(since=at, moment=at)
-            back = _filled_at(messages, saga) or at
-            return Ending(outage, "replaced", saga, spare or new, max(back, outage.since))
+            outage = history.last_outage() or Outage(since=at, moment=at)
+            restored = _in_service_at(messages, saga) or at
+            return Ending(outage, "replaced", saga, spare or new, max(restored, outage.since))
         case n.Uncordoned(id=id_, saga=saga):
-            closed = _closed_by(known, id_)
-            outcome = MENDED.get(_kind(messages, saga), "uncordoned")
-            return Ending(closed, outcome, saga, "", at) if closed else None
+            ended = _ended_by(history, id_)
+            started = _saga_start(messages, saga)
+            outcome = OUTCOMES.get(started.kind, "uncordoned") if started else "uncordoned"
+            return Ending(ended, outcome, saga, "", at) if ended else None
         case n.Terminated(id=id_, saga=saga):
-            closed = _closed_by(known, id_)
-            replacing = _kind(messages, saga) == "replace"
-            # The replacement is still to come, or fails: either is told by a fact of its own.
-            return Ending(closed, "removed", saga, "", at) if closed and not replacing else None
+            ended = _ended_by(history, id_)
+            started = _saga_start(messages, saga)
+            # The end of a replacement, or its failure, has an event of its own.
+            replacing = started is not None and started.kind == "replace"
+            return Ending(ended, "removed", saga, "", at) if ended and not replacing else None
         case p.SagaFailed(saga=saga) | p.SagaCancelled(saga=saga):
-            closed = _closed_by(known, f"terminated-{saga}")
-            if closed is None:
+            ended = _ended_by(history, f"terminated-{saga}")
+            if ended is None:
                 return None
-            filled, spare = _filled_at(messages, saga), _spare(messages, saga)
-            if filled is None or not spare:
-                return Ending(closed, "removed", saga, "", at)
-            # A spare took its place; what failed is to bring a new spare.
-            return Ending(closed, "replaced", saga, spare, max(filled, closed.since))
+            started, restored_at = _saga_start(messages, saga), _in_service_at(messages, saga)
+            if restored_at is None or started is None or not started.params.promotes:
+                return Ending(ended, "removed", saga, "", at)
+            # A spare replaced it; only the provisioning of the next spare failed.
+            spare = started.params.promotes
+            return Ending(ended, "replaced", saga, spare, max(restored_at, ended.since))
         case _:
             return None
 
 
-def _filled_at(messages: Iterable[tuple[Stored, Message]], saga: str) -> datetime | None:
-    """When a saga put a node into the place of the old one: the new one, or a spare before it."""
-    filled = (
+def _in_service_at(messages: Iterable[tuple[Stored, Message]], saga: str) -> datetime | None:
+    """When the first node that a saga brings, new or spare, was in service."""
+    times = (
         each.time
         for each, message in messages
-        if isinstance(message, s.StepSucceeded) and message.saga == saga and message.step in FILLING
+        if isinstance(message, s.StepSucceeded)
+        and message.saga == saga
+        and message.step in IN_SERVICE_STEPS
     )
-    return min(filled, default=None)
+    return min(times, default=None)
 
 
-def _spare(messages: Iterable[tuple[Stored, Message]], saga: str) -> str:
-    """The spare that a saga puts into service; empty: none."""
+def _saga_start(messages: Iterable[tuple[Stored, Message]], saga: str) -> s.SagaStarted | None:
+    """The first entry of a saga's log; None if it is not stored."""
     started = (message for _, message in messages if isinstance(message, s.SagaStarted))
-    return next((each.params.promotes for each in started if each.saga == saga), "")
+    return next((each for each in started if each.saga == saga), None)
 
 
-def _kind(messages: Iterable[tuple[Stored, Message]], saga: str) -> str:
-    """What kind of saga it is; empty: its log is not there."""
-    started = (message for _, message in messages if isinstance(message, s.SagaStarted))
-    return next((each.kind for each in started if each.saga == saga), "")
+def _ended_by(history: NodeHistory, event: str) -> Outage | None:
+    return next((each for each in history.outages() if each.end == event), None)
 
 
-def _closed_by(known: Known, event: str) -> Outage | None:
-    return next((each for each in own_outages(known) if each.end == event), None)
-
-
-def still_open(known: Known) -> Ending | None:
-    """A fault signature that has not ended: what is known of it up to now; None: there is none."""
-    outage = last_outage(known, open_only=True)
+def open_ending(history: NodeHistory) -> Ending | None:
+    """The node's open outage as of now; None if there is none."""
+    outage = history.open_outage()
     return Ending(outage, "open") if outage else None
 
 
-def by_itself(kept: e.EvidenceCapture) -> Ending:
-    """A fault signature that went away before anything was done."""
-    return Ending(Outage(since=kept.unhealthy_at or kept.moment, moment=kept.moment), "recovered")
+def recovered_ending(capture: e.EvidenceCapture) -> Ending:
+    """The end of a captured outage from which the node recovered without a remediation."""
+    since = capture.unhealthy_at or capture.moment
+    return Ending(Outage(since=since, moment=capture.moment), "recovered")
 
 
-def keeps(found: Ending) -> bool:
-    """Whether evidence is kept: not of what somebody only cordoned and uncordoned by hand."""
-    return found.outcome == "replaced" or found.outage.fault_signature != e.OPERATOR_REQUEST
+def is_stored(ending: Ending) -> bool:
+    """Whether a bundle is stored; not if an operator only cordoned and uncordoned the node."""
+    return ending.outcome == "replaced" or ending.outage.fault_signature != e.OPERATOR_REQUEST

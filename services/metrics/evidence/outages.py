@@ -1,8 +1,8 @@
-"""When a node was out of service, and of what. Pure: a node's stored facts in, outages out.
+"""When a node was out of service, and why. Pure: a node's stored events in, outages out.
 
-An outage begins when the node is judged unhealthy, lost or cordoned, whichever is first; it ends
-when the node is uncordoned or gone, or gets well by itself before anything was done. Moments are
-those of storing, because they come from one clock, the server's.
+An outage begins when the node becomes unhealthy, lost or cordoned, whichever is first; it ends
+when the node is uncordoned or terminated, or recovers before it was cordoned. Times are those at
+which the server stored the events, so that all come from one clock.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,33 +17,33 @@ from schemas.messages import Message
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outage:
-    """A time out of service."""
+    """A time in which the node was out of service."""
 
     since: datetime
     moment: datetime
-    """When what led to it was seen: of the fault that decided, else `since`."""
+    """When its cause was observed: the time of the decisive fault, else `since`."""
     verdict: n.Verdict | None = None
-    """The first that called the node unhealthy."""
-    suspicion: n.Verdict | None = None
-    """One that called it degraded, where nothing worse was said."""
+    """The first unhealthy verdict."""
+    degraded: n.Verdict | None = None
+    """A degraded verdict, for an outage without an unhealthy one."""
     unhealthy: bool = False
     """As of the last verdict."""
     lost: bool = False
     silent: bool = False
-    """Whether its heart stopped at any time of it."""
+    """Whether its heartbeats stopped at any time in the outage."""
     cordoned: bool = False
     notice: str = ""
-    """`preemption` or `maintenance`, where the cloud took the node."""
+    """`preemption` or `maintenance`, if the provider announced one."""
     ended_at: datetime | None = None
     end: str = ""
     """Id of the event that ended it."""
 
     @property
     def fault_signature(self) -> str:
-        """What the node has: `xid-79`, `silence`, the rule's name, `operator-request`."""
+        """The cause: `xid-79`, `silence`, `preemption`, a rule's name or `operator-request`."""
         if self.silent and self.verdict is None:
             return SILENCE
-        found = self.verdict or self.suspicion
+        found = self.verdict or self.degraded
         if self.verdict is None and self.notice:
             return self.notice
         if found is None:
@@ -53,30 +53,30 @@ class Outage:
         return found.rule or found.status
 
 
-def outages(facts: Iterable[tuple[datetime, Message]]) -> tuple[Outage, ...]:
-    """Every outage in a node's facts (in order); the last of them may not have ended."""
+def outages(events: Iterable[tuple[datetime, Message]]) -> tuple[Outage, ...]:
+    """Every outage in a node's events (in order); the last one may not have ended."""
     past: list[Outage] = []
     now: Outage | None = None
     degraded: n.Verdict | None = None
     faults: dict[str, datetime] = {}
     notices: dict[str, str] = {}
-    for at, event in facts:
+    for at, event in events:
         match event:
             case n.Fault():
                 faults[event.id] = at
             case n.Verdict(status=status):
-                now = _judged(now, event, at, faults)
+                now = _apply_verdict(now, event, at, faults)
                 if status != "unhealthy":
                     degraded = event if status == "degraded" else None
             case n.Lost() | n.Returned():
-                now = _heard(now, at, lost=isinstance(event, n.Lost))
+                now = _apply_silence(now, at, lost=isinstance(event, n.Lost))
             case n.ProviderNotice(notice=name, kind=kind, withdrawn=withdrawn):
                 notices[name] = "" if withdrawn else kind
             case n.Cordoned():
-                seen = faults.get(degraded.fault, at) if degraded else at
-                fell = now or Outage(since=at, moment=seen, suspicion=degraded)
+                moment = faults.get(degraded.fault, at) if degraded else at
+                outage = now or Outage(since=at, moment=moment, degraded=degraded)
                 announced = max(notices.values(), default="")
-                now = replace(fell, cordoned=True, notice=announced)
+                now = replace(outage, cordoned=True, notice=announced)
             case n.Uncordoned() | n.Terminated():
                 if now is not None:
                     past.append(replace(now, ended_at=at, end=event.id))
@@ -88,20 +88,20 @@ def outages(facts: Iterable[tuple[datetime, Message]]) -> tuple[Outage, ...]:
     return (*past, now) if now is not None else tuple(past)
 
 
-def _judged(
+def _apply_verdict(
     now: Outage | None, event: n.Verdict, at: datetime, faults: Mapping[str, datetime]
 ) -> Outage | None:
-    """A verdict: only one that says unhealthy begins anything."""
+    """The open outage after a verdict; only an unhealthy verdict begins one."""
     if event.status == "unhealthy":
-        fell = now or Outage(since=at, moment=faults.get(event.fault, at))
-        return replace(fell, verdict=fell.verdict or event, unhealthy=True)
+        outage = now or Outage(since=at, moment=faults.get(event.fault, at))
+        return replace(outage, verdict=outage.verdict or event, unhealthy=True)
     if now is not None and event.status == "degraded":
-        return replace(now, suspicion=now.suspicion or event)
+        return replace(now, degraded=now.degraded or event)
     return replace(now, unhealthy=False) if now else None
 
 
-def _heard(now: Outage | None, at: datetime, *, lost: bool) -> Outage | None:
-    """A heart that stops, or beats again."""
+def _apply_silence(now: Outage | None, at: datetime, *, lost: bool) -> Outage | None:
+    """The open outage after heartbeats stopped (`lost`) or returned."""
     if lost:
         return replace(now or Outage(since=at, moment=at), lost=True, silent=True)
     return replace(now, lost=False) if now else None

@@ -1,7 +1,7 @@
-"""What sick nodes have cost, added up. Pure: totals and one `repaired` event in, totals out.
+"""The total cost of outages. Pure: totals and one `repaired` event in, totals out.
 
-The totals lie in a bucket together with the sequence of the last event they hold; so a restart
-neither loses an event nor counts one twice, and they outlive the events themselves.
+The totals are stored with the sequence of the last event they include, so a restart neither loses
+an event nor counts one twice, and they outlive the events themselves.
 """
 
 from bisect import bisect_left
@@ -19,14 +19,14 @@ BUCKETS_SECONDS: Final = (
     *(10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1200.0, 1800.0),
     *(3600.0, 7200.0, 14_400.0, 28_800.0, 86_400.0),
 )
-"""Part of what is stored: a change of these needs a new key in REPAIRS."""
+"""Part of the stored record: a change of these needs a new key in REPAIRS."""
 SERIES_MAX: Final = 1_000
-"""Pairs of pool and fault; what comes beyond is counted as the pool's `other`."""
+"""Pairs of pool and fault signature; any beyond that count as the pool's `other`."""
 OTHER: Final = "other"
 
 
-def add(totals: RepairTotals, event: Repaired, sequence: int) -> RepairTotals:
-    """Take in the event stored at `sequence`; one that is held already changes nothing."""
+def add_repair(totals: RepairTotals, event: Repaired, sequence: int) -> RepairTotals:
+    """Add the event stored at `sequence`; one that is included already changes nothing."""
     if sequence <= totals.sequence:
         return totals
     counts = {(each.pool, each.fault_signature): each for each in totals.counts}

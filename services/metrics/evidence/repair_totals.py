@@ -1,8 +1,8 @@
-"""Keeps the totals of repairs in their bucket, and shows them to the scraper.
+"""Stores the totals of repairs in their bucket, and shows them as metrics.
 
-Every replica follows the events in order and writes under the record's revision: of two that bring
-the same event one is refused, reads again and finds it counted. So all show the same, without a
-lease, and what they show goes on where it was whoever restarts.
+Every replica follows the events in order and writes by compare-and-set: of two replicas that add
+the same event one is refused, reads again and finds it counted. So all show the same values without
+a lease, and the values survive restarts.
 """
 
 import logging
@@ -24,7 +24,7 @@ from services.metrics.evidence.repair_sums import (
     LABELS,
     LOST_GPU_HOURS,
     REPAIR_SECONDS,
-    add,
+    add_repair,
 )
 from services.primitives.clock import Clock
 from services.primitives.errors import BusError, Retry
@@ -34,11 +34,11 @@ log = logging.getLogger(__name__)
 RETRY_SECONDS: Final = 0.5
 
 
-class Totals(Collector):
-    """The sum of all repairs."""
+class RepairCollector(Collector):
+    """The totals of all repairs."""
 
     def __init__(self, bus: Bus, clock: Clock) -> None:
-        """Keep it in `bus`; nothing is known yet."""
+        """Store them in `bus`; `run` reads them first."""
         self._bus = bus
         self._clock = clock
         self._records = RecordBucket(bus, REPAIRS, RepairTotals)
@@ -46,51 +46,49 @@ class Totals(Collector):
         self._revision = 0
 
     async def run(self) -> None:
-        """Take in every event, for ever."""
-        while not await self._tried_to_look():
+        """Add every event until cancelled."""
+        while not await self._try_to_read():
             await self._clock.sleep(RETRY_SECONDS)
         subject = subjects.node_event_wildcard(FACTS[Repaired])
         after = self._known.sequence
         async for stored in self._bus.follow(EVENTS.name, [subject], "all", after=after):
-            while not await self._tried_to_take(stored):
+            while not await self._try_to_add(stored):
                 await self._clock.sleep(RETRY_SECONDS)
 
-    async def _tried_to_look(self) -> bool:
+    async def _try_to_read(self) -> bool:
         try:
             record, revision, _ = await self._records.read(TOTALS_KEY)
         except BusError as error:
-            log.info("the totals cannot be read yet: %s", error)
+            log.info("repair totals cannot be read; retrying: %s", error)
             return False
         if record is not None:
             self._known, self._revision = record, revision
         return True
 
-    async def _tried_to_take(self, stored: Stored) -> bool:
-        """Count one event; False: not yet."""
+    async def _try_to_add(self, stored: Stored) -> bool:
+        """Add one event; False if it must be retried."""
         event = node_codec.decode(stored.data)
         if not isinstance(event, Repaired):
             return True
         try:
             record, revision, _ = await self._records.change(
                 TOTALS_KEY,
-                lambda totals: add(totals or RepairTotals(), event, stored.sequence),
+                lambda totals: add_repair(totals or RepairTotals(), event, stored.sequence),
                 Versioned(self._known, self._revision),
             )
         except (BusError, Retry) as error:
-            log.info("a repair cannot be counted yet: %s", error)
+            log.info("a repair cannot be counted; retrying: %s", error)
             return False
         self._known, self._revision = record or RepairTotals(), revision
         return True
 
-    # --- the scraper --------------------------------------------------------------------------
-
     def collect(self) -> Iterator[Metric]:
-        """Write both families, for one scrape."""
+        """Both families, for one scrape."""
         hours = CounterMetricFamily(
-            LOST_GPU_HOURS, "GPU-hours out of service, by what was wrong", labels=LABELS
+            LOST_GPU_HOURS, "GPU-hours out of service, by fault signature", labels=LABELS
         )
         seconds = HistogramMetricFamily(
-            REPAIR_SECONDS, "From falling ill to the place being filled again", labels=LABELS
+            REPAIR_SECONDS, "From the start of an outage to a node in service", labels=LABELS
         )
         bounds = [*(str(each) for each in BUCKETS_SECONDS), "+Inf"]
         for each in self._known.counts:
@@ -101,5 +99,5 @@ class Totals(Collector):
         yield from (hours, seconds)
 
     def describe(self) -> Iterable[Metric]:
-        """Say no names beforehand: registering must not need a scrape."""
+        """No names in advance, so that registering does not collect."""
         return ()

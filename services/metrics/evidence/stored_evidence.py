@@ -1,6 +1,6 @@
-"""Gathers from the bus what is known of a node, for its evidence.
+"""Reads a node's history and stored evidence from the bus.
 
-It reads records and logs alone and asks no service, so whoever holds a bus can use it.
+It reads records and streams and needs no running service, so the command line uses it too.
 """
 
 import asyncio
@@ -15,20 +15,20 @@ from schemas import evidence_bundles as e
 from schemas import subjects
 from schemas.health_records import HealthRecord
 from schemas.instance_records import InstanceRecord
-from schemas.messages import LimitedDecoder, Message, Record, decoder
-from schemas.node_events import NodeEvent, Telemetry
+from schemas.messages import LimitedDecoder, Record, decoder
+from schemas.node_events import Telemetry
 from schemas.node_records import NodeRecord, node_key
 from schemas.pool_events import BreakerOpened, Incident
 from schemas.stored_messages import decode_stored
 from schemas.topology import EVENTS, EVIDENCE, HEALTH, INSTANCES, NODES, SAGAS, TELEMETRY
 from services.bus.port import BucketSpec, Bus, Stored
-from services.metrics.evidence.node_history import Known
+from services.metrics.evidence.node_history import NodeHistory
 from services.primitives.errors import Refused
 
 POOL_EVENTS_MAX: Final = 20_000
-"""Of one pool, as far back as is remembered."""
+"""Per pool, the newest."""
 SAGAS_MAX: Final = 50
-"""Of one node: the newest."""
+"""Per node, the newest."""
 
 R = TypeVar("R", bound=Record)
 log = logging.getLogger(__name__)
@@ -39,30 +39,30 @@ _bundle = decoder(e.EvidenceBundle)
 
 
 class PoolLog:
-    """A pool's events, each read once: a wave of sick nodes asks for them again and again."""
+    """The events of pools, each read once, since a wave needs them for every node."""
 
     def __init__(self, bus: Bus) -> None:
         """Read them from `bus`."""
         self._bus = bus
-        self._upto: dict[str, int] = {}
-        self._kept: dict[str, deque[tuple[Stored, frozenset[str]]]] = {}
-        self._reading = asyncio.Lock()
+        self._last_read: dict[str, int] = {}
+        self._events: dict[str, deque[tuple[Stored, frozenset[str]]]] = {}
+        self._lock = asyncio.Lock()
 
-    async def about(self, pool: str, node: str) -> list[Stored]:
+    async def events_about(self, pool: str, node: str) -> list[Stored]:
         """Every event of the pool that names the node."""
-        async with self._reading:
-            kept = self._kept.setdefault(pool, deque(maxlen=POOL_EVENTS_MAX))
-            after = self._upto.get(pool, 0)
+        async with self._lock:
+            events = self._events.setdefault(pool, deque(maxlen=POOL_EVENTS_MAX))
+            after = self._last_read.get(pool, 0)
             for each in await self._bus.read(
                 EVENTS.name, subjects.pool_events_of(pool), after=after
             ):
-                kept.append((each, _named(decode_stored(each))))
-                self._upto[pool] = each.sequence
-            return [each for each, names in kept if node in names]
+                events.append((each, _named_nodes(decode_stored(each))))
+                self._last_read[pool] = each.sequence
+            return [each for each, names in events if node in names]
 
 
-def _named(message: object) -> frozenset[str]:
-    """The nodes that an event of a pool is about."""
+def _named_nodes(message: object) -> frozenset[str]:
+    """The nodes that an event of a pool names."""
     names = [getattr(message, name, "") for name in ("node", "old_node", "new_node")]
     match message:
         case BreakerOpened(waiting=waiting):
@@ -74,8 +74,10 @@ def _named(message: object) -> frozenset[str]:
     return frozenset(names)
 
 
-async def known(bus: Bus, pools: PoolLog, pool: str, node: str, sagas: Iterable[str]) -> Known:
-    """All that is known of a node now; `sagas`: those that somebody already named."""
+async def read_history(
+    bus: Bus, pools: PoolLog, pool: str, node: str, sagas: Iterable[str]
+) -> NodeHistory:
+    """Read what is stored about a node; `sagas`: IDs to include besides those that it finds."""
     key = node_key(pool, node)
     record, health, instance, samples, own, pools_ = await asyncio.gather(
         _record(bus, NODES, key, NodeRecord),
@@ -83,7 +85,7 @@ async def known(bus: Bus, pools: PoolLog, pool: str, node: str, sagas: Iterable[
         _record(bus, INSTANCES, key, InstanceRecord),
         bus.read(TELEMETRY.name, subjects.telemetry(pool, node)),
         bus.read(EVENTS.name, subjects.node_events_of(pool, node)),
-        pools.about(pool, node),
+        pools.events_about(pool, node),
     )
     names = [*sagas, record.saga if record else ""]
     names += [getattr(decode_stored(each), "saga", "") for each in (*own, *pools_)]
@@ -91,27 +93,15 @@ async def known(bus: Bus, pools: PoolLog, pool: str, node: str, sagas: Iterable[
     trees = await asyncio.gather(
         *(bus.read(SAGAS.name, subjects.saga_tree(each)) for each in distinct[-SAGAS_MAX:])
     )
-    return Known(
+    return NodeHistory(
         pool=pool,
         node=node,
         record=record,
         health=health,
         instance=instance,
         samples=tuple(sample for each in samples if (sample := _sample(each)) is not None),
-        story=(*own, *pools_, *(entry for tree in trees for entry in tree)),
+        stored=(*own, *pools_, *(entry for tree in trees for entry in tree)),
     )
-
-
-def pool_of(message: Message) -> str:
-    """Which pool a fact is about."""
-    return str(getattr(message, "pool", ""))
-
-
-def node_of(message: Message) -> str:
-    """Which node a fact may begin or end the fault signature of; empty: of none."""
-    if isinstance(message, NodeEvent):
-        return message.node
-    return str(getattr(message, "old_node", "") or getattr(message, "node", ""))
 
 
 async def _record(bus: Bus, bucket: BucketSpec, key: str, kind: type[R]) -> R | None:
@@ -131,20 +121,20 @@ def _sample(stored: Stored) -> Telemetry | None:
     try:
         return _telemetry.decode(stored.data)
     except msgspec.DecodeError:
-        # What cannot be read is counted where samples are followed.
+        # The consumer of telemetry counts unreadable samples.
         return None
 
 
 async def stored_capture(bus: Bus, pool: str, node: str) -> tuple[e.EvidenceCapture | None, int]:
-    """A node's capture and its revision; 0: there is none."""
+    """A node's capture and its revision; 0 if there is none."""
     name = e.capture_name(pool, node)
     try:
         found = await bus.get_object(EVIDENCE, name)
     except Refused as error:
-        # A part of it was dropped; a new one takes its place.
-        log.warning("evidence is not whole: %s", error)
-        about = await bus.objects(EVIDENCE)
-        return None, next((each.revision for each in about if each.name == name), 0)
+        # Some of its chunks were dropped; the next capture overwrites it.
+        log.warning("incomplete evidence: %s", error)
+        infos = await bus.objects(EVIDENCE)
+        return None, next((each.revision for each in infos if each.name == name), 0)
     if found is None:
         return None, 0
     return _capture.decode(found.data), found.info.revision

@@ -1,6 +1,6 @@
 """When a durable lags, and when it has caught up. Pure.
 
-Bounds are asymmetric, so that a consumer at the edge is told of once: lagging above either bound,
+Bounds are asymmetric, so that a consumer at a bound is reported once: lagging above either bound,
 caught up below half of both.
 """
 
@@ -14,50 +14,50 @@ from schemas.settings import LagSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
-    """One durable, as the server has it now."""
+class ConsumerState:
+    """One durable, as the server reports it."""
 
     stream: str
     durable: str
     messages: int
-    """Not yet taken by any replica; what is being worked on does not count."""
+    """Not yet delivered to any replica; delivered and unacknowledged messages do not count."""
     seconds: float
-    """Age of the oldest of them; 0 where there is none."""
+    """Age of the oldest of them; 0 if there is none."""
     sequence: int
-    """The stream sequence up to which messages were taken: names the events of a look."""
+    """The last delivered stream sequence: part of the ID of the events about this state."""
 
 
-def decide(
-    lagging: frozenset[str], looks: Iterable[Look], bounds: LagSettings, now: datetime
+def update_lagging(
+    lagging: frozenset[str], states: Iterable[ConsumerState], bounds: LagSettings, now: datetime
 ) -> tuple[frozenset[str], tuple[ConsumerLag, ...]]:
-    """Which durables lag now, and what is to be told of it."""
+    """Which durables lag now, and the events about those that changed."""
     found = set(lagging)
     events: list[ConsumerLag] = []
-    for look in looks:
-        if look.durable in lagging:
-            if look.messages <= bounds.messages // 2 and look.seconds <= bounds.age / 2:
-                found.discard(look.durable)
-                events.append(_event(look, "caught-up", "it keeps up again", now))
-        elif look.messages > bounds.messages or look.seconds > bounds.age:
-            found.add(look.durable)
+    for each in states:
+        if each.durable in lagging:
+            if each.messages <= bounds.messages // 2 and each.seconds <= bounds.age / 2:
+                found.discard(each.durable)
+                events.append(_event(each, "caught-up", "it keeps up again", now))
+        elif each.messages > bounds.messages or each.seconds > bounds.age:
+            found.add(each.durable)
             reason = (
-                f"{look.messages} messages wait ({bounds.messages} may), the oldest for "
-                f"{look.seconds:.0f} s ({float(bounds.age):g} may pass)"
+                f"{each.messages} messages wait (limit {bounds.messages}), the oldest for "
+                f"{each.seconds:.0f} s (limit {float(bounds.age):g} s)"
             )
-            events.append(_event(look, "lagging", reason, now))
+            events.append(_event(each, "lagging", reason, now))
     return frozenset(found), tuple(events)
 
 
 def _event(
-    look: Look, status: Literal["lagging", "caught-up"], reason: str, now: datetime
+    state: ConsumerState, status: Literal["lagging", "caught-up"], reason: str, now: datetime
 ) -> ConsumerLag:
     return ConsumerLag(
-        id=f"lag-{look.durable}-{status}-{look.sequence}",
+        id=f"lag-{state.durable}-{status}-{state.sequence}",
         time=now,
         status=status,
-        stream=look.stream,
-        durable=look.durable,
-        messages=look.messages,
-        seconds=round(look.seconds, 3),
+        stream=state.stream,
+        durable=state.durable,
+        messages=state.messages,
+        seconds=round(state.seconds, 3),
         reason=reason,
     )

@@ -1,7 +1,7 @@
-"""What the fleet's records, samples and facts are as numbers. Pure.
+"""The fleet's records, samples and events as metrics. Pure.
 
-Gauges are made anew for every scrape from what is known then, so a node that is gone takes its
-series along. Counters and the histogram grow by what one fact adds (`increments`).
+Gauges are computed at every scrape, so the series of a terminated node end. Counters and the
+histogram grow with each event (`increments`).
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,7 +16,6 @@ from schemas.node_events import (
     Cordoned,
     Drained,
     Fault,
-    GpuSample,
     Telemetry,
     Terminated,
     Uncordoned,
@@ -25,7 +24,7 @@ from schemas.node_records import NodeRecord
 from schemas.pool_events import NodeReplaced
 
 STALE_SECONDS: Final = 300.0
-"""A sample older than this says nothing about now; its series end."""
+"""The series of a sample older than this end."""
 REPLACEMENT_BUCKETS_SECONDS: Final = (
     *(1.0, 2.5, 5.0, 10.0, 30.0, 60.0),
     *(120.0, 300.0, 600.0, 1200.0, 1800.0, 3600.0, 7200.0),
@@ -35,7 +34,7 @@ HEALTH_VALUES: Final[Mapping[HealthStatus, float]] = {
     "degraded": 0.5,
     "unhealthy": 0.0,
 }
-"""A node that was never judged has no series, so `!= 1` finds exactly those that are not well."""
+"""A node without a verdict has no series, so `!= 1` finds exactly degraded and unhealthy nodes."""
 
 NODE_LABELS: Final = ("pool", "node")
 GPU_LABELS: Final = ("pool", "node", "gpu")
@@ -49,7 +48,7 @@ REPLACEMENT_SECONDS: Final = "navarch_replacement_seconds"
 
 @dataclass(frozen=True, slots=True)
 class Gauge:
-    """One family of gauges: label values -> number."""
+    """One family of gauges: label values -> value."""
 
     name: str
     help: str
@@ -59,7 +58,7 @@ class Gauge:
 
 @dataclass(frozen=True, slots=True)
 class Counter:
-    """One family of counters; `_total` is added to the name when it is written."""
+    """One family of counters; the exposition adds `_total` to the name."""
 
     name: str
     help: str
@@ -75,7 +74,7 @@ COUNTERS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Increment:
-    """What one fact adds: to a counter, or to the histogram of replacements."""
+    """What one event adds to a counter, or to the histogram of replacements."""
 
     name: str
     labels: tuple[str, ...]
@@ -83,7 +82,7 @@ class Increment:
 
 
 def increments(event: Message) -> tuple[Increment, ...]:
-    """What a fact adds to the counters."""
+    """What an event adds to the counters."""
     match event:
         case Fault(kind="xid"):
             return (Increment(XIDS, (event.pool, event.node, str(event.code))),)
@@ -105,15 +104,15 @@ def increments(event: Message) -> tuple[Increment, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Latest:
+class LatestSample:
     """A node's newest sample, and when the server stored it."""
 
     sample: Telemetry
     time: datetime
 
 
-def stale(samples: Mapping[str, Latest], now: datetime) -> frozenset[str]:
-    """Keys of the samples that are too old to speak of now."""
+def stale_samples(samples: Mapping[str, LatestSample], now: datetime) -> frozenset[str]:
+    """Keys of the samples older than STALE_SECONDS."""
     oldest = now - timedelta(seconds=STALE_SECONDS)
     return frozenset(key for key, latest in samples.items() if latest.time < oldest)
 
@@ -121,24 +120,26 @@ def stale(samples: Mapping[str, Latest], now: datetime) -> frozenset[str]:
 def gauges(
     nodes: Mapping[str, NodeRecord],
     health: Mapping[str, HealthRecord],
-    samples: Mapping[str, Latest],
+    samples: Mapping[str, LatestSample],
     now: datetime,
 ) -> Iterator[Gauge]:
     """Every gauge of the fleet, as of now; keys are `<pool>.<node>`."""
-    standing = {key: node for key, node in nodes.items() if node.state != "terminated"}
-    old = stale(samples, now)
+    current = {key: node for key, node in nodes.items() if node.state != "terminated"}
+    old = stale_samples(samples, now)
     fresh = {
-        key: latest.sample for key, latest in samples.items() if key in standing and key not in old
+        key: latest.sample for key, latest in samples.items() if key in current and key not in old
     }
-    yield from _pools(standing, health)
-    yield from _nodes(standing, health, fresh)
-    yield from _gpus(standing, fresh)
+    yield from _pool_gauges(current, health)
+    yield from _node_gauges(current, health, fresh)
+    yield from _gpu_gauges(current, fresh)
 
 
-def _pools(nodes: Mapping[str, NodeRecord], health: Mapping[str, HealthRecord]) -> Iterable[Gauge]:
+def _pool_gauges(
+    nodes: Mapping[str, NodeRecord], health: Mapping[str, HealthRecord]
+) -> Iterable[Gauge]:
     total = Gauge("navarch_nodes_total", "Nodes, launching ones included", POOL_LABELS)
-    healthy = Gauge("navarch_nodes_healthy", "Nodes judged healthy that are not lost", POOL_LABELS)
-    unhealthy = Gauge("navarch_nodes_unhealthy", "Nodes judged unhealthy, or lost", POOL_LABELS)
+    healthy = Gauge("navarch_nodes_healthy", "Healthy nodes that are not lost", POOL_LABELS)
+    unhealthy = Gauge("navarch_nodes_unhealthy", "Unhealthy or lost nodes", POOL_LABELS)
     for key, node in nodes.items():
         pool = (node.pool,)
         status = health[key].status if key in health else "unknown"
@@ -151,12 +152,12 @@ def _pools(nodes: Mapping[str, NodeRecord], health: Mapping[str, HealthRecord]) 
     return (total, healthy, unhealthy)
 
 
-def _nodes(
+def _node_gauges(
     nodes: Mapping[str, NodeRecord],
     health: Mapping[str, HealthRecord],
     samples: Mapping[str, Telemetry],
 ) -> Iterable[Gauge]:
-    count = Gauge("navarch_node_gpu_count", "GPUs that the node shows", NODE_LABELS)
+    count = Gauge("navarch_node_gpu_count", "GPUs that the node reports", NODE_LABELS)
     status = Gauge(
         "navarch_node_health_check_status",
         "Health: 1 healthy, 0.5 degraded, 0 unhealthy; absent while unknown",
@@ -168,13 +169,15 @@ def _nodes(
             count.values[labels] = len(samples[key].gpus)
         elif node.registered_at is not None:
             count.values[labels] = len(node.gpus)
-        judged = HEALTH_VALUES.get(health[key].status) if key in health else None
-        if judged is not None:
-            status.values[labels] = judged
+        value = HEALTH_VALUES.get(health[key].status) if key in health else None
+        if value is not None:
+            status.values[labels] = value
     return (count, status)
 
 
-def _gpus(nodes: Mapping[str, NodeRecord], samples: Mapping[str, Telemetry]) -> Iterable[Gauge]:
+def _gpu_gauges(
+    nodes: Mapping[str, NodeRecord], samples: Mapping[str, Telemetry]
+) -> Iterable[Gauge]:
     families = (
         Gauge("navarch_node_gpu_temperature_celsius", "Temperature of the GPU's core", GPU_LABELS),
         Gauge("navarch_node_gpu_utilization_percent", "Utilization of the GPU", GPU_LABELS),
@@ -185,16 +188,13 @@ def _gpus(nodes: Mapping[str, NodeRecord], samples: Mapping[str, Telemetry]) -> 
         node = nodes[key]
         for gpu in sample.gpus:
             labels = (node.pool, node.node, str(gpu.index))
-            for family, value in zip(families, _readings(gpu), strict=True):
+            readings = (
+                gpu.temperature_celsius,
+                gpu.utilization_percent,
+                gpu.memory_used_bytes,
+                gpu.power_watts,
+            )
+            for family, value in zip(families, readings, strict=True):
                 if value is not None:
                     family.values[labels] = value
     return families
-
-
-def _readings(gpu: GpuSample) -> tuple[float | None, ...]:
-    return (
-        gpu.temperature_celsius,
-        gpu.utilization_percent,
-        gpu.memory_used_bytes,
-        gpu.power_watts,
-    )

@@ -1,7 +1,7 @@
-"""The fleet's numbers for Prometheus, made at each scrape from what is known by then.
+"""The fleet's metrics for Prometheus, computed at each scrape.
 
-A sample costs no more than being kept in place of the one before it; series of nodes that are gone
-are gone at the next scrape. Counters live as long as the process: Prometheus knows a fresh start.
+A new sample only replaces the one before it. Counters live as long as the process; Prometheus
+recognises a restart.
 """
 
 from bisect import bisect_left
@@ -26,28 +26,28 @@ from services.metrics.fleet.fleet_metrics import (
     REPLACEMENT_SECONDS,
     XIDS,
     Increment,
-    Latest,
+    LatestSample,
     gauges,
-    stale,
+    stale_samples,
 )
 
 
-class Fleet(Collector):
-    """Everything that the metrics are made of."""
+class FleetCollector(Collector):
+    """The records, samples and counts behind the metrics."""
 
     def __init__(self, now: Callable[[], datetime]) -> None:
-        """Know nothing yet."""
+        """Start without records or counts; `now` is the clock."""
         self._now = now
         self._counts: dict[str, dict[tuple[str, ...], float]] = {c.name: {} for c in COUNTERS}
         self._observed: dict[tuple[str, ...], tuple[list[int], float]] = {}
         self.nodes: Mapping[str, NodeRecord] = {}
         self.health: Mapping[str, HealthRecord] = {}
-        """Kept fresh by others."""
-        self.samples: dict[str, Latest] = {}
+        """Mirrors of the buckets NODES and HEALTH."""
+        self.samples: dict[str, LatestSample] = {}
         """`<pool>.<node>` -> its newest sample."""
 
     def add(self, increment: Increment) -> None:
-        """Grow a counter or the histogram."""
+        """Add to a counter or to the histogram."""
         if increment.name == REPLACEMENT_SECONDS:
             empty = [0] * (len(REPLACEMENT_BUCKETS_SECONDS) + 1), 0.0
             buckets, total = self._observed.get(increment.labels, empty)
@@ -58,7 +58,7 @@ class Fleet(Collector):
         counts[increment.labels] = counts.get(increment.labels, 0.0) + increment.amount
 
     def forget(self, key: str) -> None:
-        """A node changed: where it is gone, what is kept about it goes too."""
+        """Drop the sample and counts of a node that changed, if it is gone or terminated."""
         node = self.nodes.get(key)
         if node is not None and node.state != "terminated":
             return
@@ -68,9 +68,9 @@ class Fleet(Collector):
             del xids[labels]
 
     def collect(self) -> Iterator[Metric]:
-        """Write everything, for one scrape."""
+        """Every metric, for one scrape."""
         now = self._now()
-        for key in stale(self.samples, now):
+        for key in stale_samples(self.samples, now):
             del self.samples[key]
         for gauge in gauges(self.nodes, self.health, self.samples, now):
             family = GaugeMetricFamily(gauge.name, gauge.help, labels=gauge.labels)
@@ -85,7 +85,7 @@ class Fleet(Collector):
         yield self._histogram()
 
     def describe(self) -> Iterable[Metric]:
-        """Say no names beforehand: registering must not need a scrape."""
+        """No names in advance, so that registering does not collect."""
         return ()
 
     def _histogram(self) -> Metric:

@@ -18,7 +18,7 @@ WITHIN_SECONDS: Final = 60.0
 HOLD_SECONDS: Final = 10.0
 """How long alerts after the first are held; an incident opens within two seconds of the node that
 completes it."""
-HELD: Final = frozenset({"health", "lost", "operator"})
+HELD_KINDS: Final = frozenset({"health", "lost", "operator"})
 """Prefixes of the keys of alerts that an incident may cover."""
 GROUPS_MAX: Final = 1_000
 """Counted groups; the oldest is dropped."""
@@ -42,7 +42,11 @@ class AlertGroups:
 
 def is_held(state: AlertGroups, alert: Alert) -> bool:
     """Whether the alert is held: another node of its pool alerted within WITHIN_SECONDS."""
-    if not alert.node or alert.severity != "critical" or alert.key.partition("/")[0] not in HELD:
+    if (
+        not alert.node
+        or alert.severity != "critical"
+        or alert.key.partition("/")[0] not in HELD_KINDS
+    ):
         return False
     group = state.groups.get(_key(alert))
     if group is None or alert.time - group.since >= timedelta(seconds=WITHIN_SECONDS):

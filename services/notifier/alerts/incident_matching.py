@@ -11,7 +11,7 @@ from schemas.node_records import NodeRecord
 from schemas.pool_events import OperatorNeeded
 
 
-def part_of(
+def matching_incident(
     event: Message, node: NodeRecord | None, incidents: Mapping[str, OpenIncident], at: datetime
 ) -> str:
     """The name of the incident that covers an event stored `at`; empty if none does.
@@ -19,14 +19,14 @@ def part_of(
     A released or settled incident covers no later event.
     """
     fault_signature = _fault_signature(event, node)
-    for what, each in incidents.items():
+    for name, each in incidents.items():
         over = each.released or (each.hold_ended_at is not None and each.hold_ended_at < at)
         if each.scope == "pool":
-            same = fault_signature == what
+            same = fault_signature == name
         else:
             same = node is not None and shared(node, each.scope) == each.within
         if fault_signature and same and not over:
-            return what
+            return name
     return ""
 
 

@@ -1,4 +1,4 @@
-"""Alerts as lines of the notifier's own log: what every log collector can already route."""
+"""Alerts as lines of the notifier's own log, which every log collector can route."""
 
 import logging
 from typing import Final
@@ -25,19 +25,19 @@ class LogAlertChannel:
         min_severity: Severity = "info"
 
     def __init__(self, *, options: Options, clock: Clock) -> None:
-        """Write what is at least `min_severity`."""
+        """Write alerts of `min_severity` and above."""
         del clock
-        self._least = LEVELS[options.min_severity]
+        self._min_level = LEVELS[options.min_severity]
 
     @property
     def name(self) -> str:
-        """What logs call it."""
+        """The name in logs."""
         return "log"
 
     async def send(self, alert: Alert) -> None:
-        """Write the line."""
+        """Write one line."""
         level = LEVELS[alert.severity]
-        if level < self._least:
+        if level < self._min_level:
             return
         log.log(
             level,
@@ -55,4 +55,4 @@ class LogAlertChannel:
         )
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """There are no connections."""

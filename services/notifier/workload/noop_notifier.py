@@ -18,12 +18,12 @@ class NoopNotifier:
         """Nodes may be terminated with work on them: `unconfirmed_drain` does not warn."""
 
     def __init__(self, *, options: Options, clock: Clock) -> None:
-        """Need nothing."""
+        """Accept what every plugin is constructed with."""
         del options, clock
 
     @property
     def name(self) -> str:
-        """What logs call it."""
+        """The name in logs."""
         return "noop"
 
     @property
@@ -32,20 +32,20 @@ class NoopNotifier:
         return False
 
     async def cordon(self, node: str, reason: str, *, idempotency_key: str) -> None:
-        """Log it."""
+        """Log the cordon."""
         log.info("cordon", extra={"node": node, "reason": reason, "key": idempotency_key})
 
     async def uncordon(self, node: str, *, idempotency_key: str) -> None:
-        """Log it."""
+        """Log the uncordon."""
         log.info("uncordon", extra={"node": node, "key": idempotency_key})
 
     async def drain(self, node: str, reason: str, *, idempotency_key: str) -> None:
-        """Log it."""
+        """Log the drain."""
         log.info("drain", extra={"node": node, "reason": reason, "key": idempotency_key})
 
     async def is_drained(self, node: str) -> bool:  # noqa: ARG002
-        """Unknown."""
+        """Unknown, so never reported."""
         return False
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """There are no connections."""

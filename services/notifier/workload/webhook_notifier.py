@@ -1,9 +1,9 @@
-"""Tells a workload system over HTTP: one URL each for cordon, uncordon, drain and drain status.
+"""A workload system behind HTTP: one URL each for cordon, uncordon, drain and drain status.
 
 Orders are POSTs of `{"event", "node_id", "reason", "timestamp"}` with an `Idempotency-Key`; the
 status is a GET with `?node_id=` that answers `{"drained": true, "message": "…"}`. Any 2xx is
-success. What may pass by itself (no connection, time-out, 408, 425, 429, 5xx) is tried again here,
-with back-off and for as long as the step lasts; any other answer fails the step, with its body.
+success. A transient failure (no connection, time-out, 408, 425, 429, 5xx) is retried here with
+back-off until the step's deadline; any other answer fails the step, with the end of its body.
 """
 
 import asyncio
@@ -31,12 +31,12 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-PASSING_CODES: Final = frozenset({408, 425, 429})
-"""Request time-out, too early, too many requests: the only 4xx that time can cure."""
+TRANSIENT_CODES: Final = frozenset({408, 425, 429})
+"""Request time-out, too early, too many requests: the only 4xx worth a retry."""
 BACKOFF_FIRST_SECONDS: Final = 0.1
 BACKOFF_MAX_SECONDS: Final = 10.0
 STATUS_BACKOFF_MAX_SECONDS: Final = 1.0
-"""Lower: a drained node should go on within a second, also after its scheduler was away."""
+"""Lower, so that a saga continues within a second of the drain after a scheduler outage too."""
 CONNECTIONS_MAX: Final = 128
 BODY_TAIL_CHARS_MAX: Final = 500
 STATUS_BYTES_MAX: Final = 1_048_576
@@ -52,7 +52,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class DrainStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """Answer of the status URL."""
+    """Body of the status URL's answer."""
 
     drained: bool
     message: str = ""
@@ -61,8 +61,8 @@ class DrainStatus(msgspec.Struct, frozen=True, kw_only=True):
 _status = msgspec.json.Decoder(DrainStatus)
 
 
-class _Passing(Exception):  # noqa: N818 - reads as the state it names
-    """An answer, or the lack of one, that time may cure."""
+class _TransientError(Exception):
+    """No answer, or an answer that a retry may change."""
 
 
 class WebhookDrain(Setting, frozen=True, kw_only=True):
@@ -85,11 +85,11 @@ class WebhookNotifier:
         drain_status_url: str = ""
         drain: WebhookDrain = WebhookDrain()
         timeout: Duration = Duration(30)
-        """Of one request, from connecting to the last byte."""
+        """For one request, from connecting to the last byte."""
         headers: dict[str, str] = {}  # noqa: RUF012 - msgspec copies it
 
         def __post_init__(self) -> None:
-            """Refuse what could never be requested."""
+            """Refuse URLs and time-outs that can never work."""
             for name in ("cordon_url", "uncordon_url", "drain_url", "drain_status_url"):
                 _check_url(name, getattr(self, name))
             if self.timeout <= 0:
@@ -108,13 +108,13 @@ class WebhookNotifier:
                 )
 
     def __init__(self, *, options: Options, clock: Clock) -> None:
-        """Connect when there is something to say."""
+        """Make the client; it connects at the first request."""
         self._options = options
         self._clock = clock
         limits = httpx.Limits(
             max_connections=CONNECTIONS_MAX, max_keepalive_connections=CONNECTIONS_MAX
         )
-        # httpx knows time-outs of phases only; ours is of the whole request, in `_send`.
+        # httpx limits only the phases of a request; `_send` limits the whole request.
         self._client = httpx.AsyncClient(
             headers=options.headers,
             timeout=None,  # noqa: S113
@@ -123,7 +123,7 @@ class WebhookNotifier:
 
     @property
     def name(self) -> str:
-        """What logs call it."""
+        """The name in logs."""
         return "webhook"
 
     @property
@@ -151,7 +151,7 @@ class WebhookNotifier:
         """GET the status."""
         target = httpx.URL(self._options.drain_status_url).copy_merge_params({"node_id": node})
 
-        async def ask() -> DrainStatus:
+        async def read_status() -> DrainStatus:
             response = await self._send(self._client.build_request("GET", target))
             try:
                 return _status.decode(response.content[:STATUS_BYTES_MAX])
@@ -160,19 +160,23 @@ class WebhookNotifier:
                     f"{target}: not a drain status: {error}: {_tail(response)}", "INVALID"
                 ) from error
 
-        status = await self._persist(ask, f"drain status of {node}", STATUS_BACKOFF_MAX_SECONDS)
+        status = await self._retry(
+            read_status, f"drain status of {node}", STATUS_BACKOFF_MAX_SECONDS
+        )
         if not status.drained and status.message:
             log.debug("not drained yet", extra={"node": node, "answer": status.message})
         return status.drained
 
     async def _order(self, event: str, url: str, node: str, reason: str, key: str) -> None:
         if not url:
-            log.info("no %s_url is configured: nobody is told", event, extra={"node": node})
+            log.info(
+                "no %s_url is configured: the workload system is not notified",
+                event,
+                extra={"node": node},
+            )
             return
-        moment = self._clock.now().astimezone(UTC).isoformat(timespec="seconds")
-        body = Order(
-            event=event, node_id=node, reason=reason, timestamp=moment.replace("+00:00", "Z")
-        )
+        now = self._clock.now().astimezone(UTC).isoformat(timespec="seconds")
+        body = Order(event=event, node_id=node, reason=reason, timestamp=now.replace("+00:00", "Z"))
         request = self._client.build_request(
             "POST",
             url,
@@ -184,47 +188,46 @@ class WebhookNotifier:
             },
         )
 
-        async def tell() -> None:
-            await self._send(request)
+        async def send() -> httpx.Response:
+            return await self._send(request)
 
-        await self._persist(tell, f"{event} {node}", BACKOFF_MAX_SECONDS)
-        log.info("told the workload system", extra={"event": event, "node": node, "key": key})
+        await self._retry(send, f"{event} {node}", BACKOFF_MAX_SECONDS)
+        log.info("notified the workload system", extra={"event": event, "node": node, "key": key})
 
     async def _send(self, request: httpx.Request) -> httpx.Response:
-        """One try: a 2xx, else _Passing or StepFailure."""
+        """Send once; return a 2xx, raise _TransientError or StepFailure for anything else."""
         where = f"{request.method} {request.url}"
         try:
             async with asyncio.timeout(self._options.timeout):
                 response = await self._client.send(request)
         except (httpx.HTTPError, TimeoutError) as error:
-            told = str(error) or type(error).__name__
-            raise _Passing(f"{where}: {told}") from error
+            raise _TransientError(f"{where}: {str(error) or type(error).__name__}") from error
         if response.is_success:
             return response
         problem = f"{where}: {response.status_code} {response.reason_phrase}: {_tail(response)}"
-        if response.is_server_error or response.status_code in PASSING_CODES:
-            raise _Passing(problem)
+        if response.is_server_error or response.status_code in TRANSIENT_CODES:
+            raise _TransientError(problem)
         if response.is_redirect:
             problem += " (redirects are not followed: configure the final URL)"
         raise StepFailure(problem, "INVALID")
 
-    async def _persist(
+    async def _retry(
         self, call: Callable[[], Awaitable[T]], what: str, backoff_max_seconds: float
     ) -> T:
-        """Try until it is settled; the step's deadline cancels from outside."""
+        """Retry transient failures; the step's deadline cancels this call."""
 
-        def note(state: RetryCallState) -> None:
+        def log_retry(state: RetryCallState) -> None:
             error = state.outcome.exception() if state.outcome else None
             log.warning(
-                "the workload system does not take it; trying again",
+                "the workload system did not answer or is busy; retrying",
                 extra={"what": what, "tries": state.attempt_number, "reason": str(error)},
             )
 
         attempts = AsyncRetrying(
-            retry=retry_if_exception_type(_Passing),
+            retry=retry_if_exception_type(_TransientError),
             wait=wait_exponential(multiplier=BACKOFF_FIRST_SECONDS, max=backoff_max_seconds),
             sleep=self._clock.sleep,
-            before_sleep=note,
+            before_sleep=log_retry,
             reraise=True,
         )
         return await attempts(call)
