@@ -15,7 +15,7 @@ from schemas.settings import LagSettings
 from schemas.topology import DURABLES, EVENTS, HEALTH_EVENTS
 from services.bus.leases import Lease
 from services.bus.nats.nats_bus import NatsBus
-from services.metrics.fleet.consumer_lag import ConsumerState, update_lagging
+from services.metrics.fleet.consumer_lag import ConsumerBacklog, update_lagging
 from services.metrics.fleet.consumer_watch import ConsumerWatch
 from services.primitives.clock import SystemClock
 
@@ -23,9 +23,9 @@ NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 BOUNDS = LagSettings(messages=100, age=Duration(60))
 
 
-def state(messages: int, seconds: float) -> ConsumerState:
+def state(messages: int, seconds: float) -> ConsumerBacklog:
     """The state of one durable."""
-    return ConsumerState(stream="S", durable="d", messages=messages, seconds=seconds, sequence=7)
+    return ConsumerBacklog(stream="S", durable="d", messages=messages, seconds=seconds, sequence=7)
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ from schemas.settings import LagSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerState:
-    """One durable, as the server reports it."""
+class ConsumerBacklog:
+    """The undelivered messages of one durable, as the server reports them."""
 
     stream: str
     durable: str
@@ -28,7 +28,7 @@ class ConsumerState:
 
 
 def update_lagging(
-    lagging: frozenset[str], states: Iterable[ConsumerState], bounds: LagSettings, now: datetime
+    lagging: frozenset[str], states: Iterable[ConsumerBacklog], bounds: LagSettings, now: datetime
 ) -> tuple[frozenset[str], tuple[ConsumerLag, ...]]:
     """Which durables lag now, and the events about those that changed."""
     found = set(lagging)
@@ -49,7 +49,7 @@ def update_lagging(
 
 
 def _event(
-    state: ConsumerState, status: Literal["lagging", "caught-up"], reason: str, now: datetime
+    state: ConsumerBacklog, status: Literal["lagging", "caught-up"], reason: str, now: datetime
 ) -> ConsumerLag:
     return ConsumerLag(
         id=f"lag-{state.durable}-{status}-{state.sequence}",

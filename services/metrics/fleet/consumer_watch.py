@@ -18,7 +18,7 @@ from schemas.settings import LagSettings
 from schemas.topology import DURABLES, EVENTS, DurableSpec
 from services.bus.leases import Lease, repeat_while_held
 from services.bus.port import Bus
-from services.metrics.fleet.consumer_lag import ConsumerState, update_lagging
+from services.metrics.fleet.consumer_lag import ConsumerBacklog, update_lagging
 from services.primitives.clock import Clock
 from services.primitives.errors import Refused
 from services.runtime.event_publisher import publish_event
@@ -102,7 +102,7 @@ class ConsumerWatch:
                 status[event.durable] = event.status
         return frozenset(name for name, each in status.items() if each == "lagging")
 
-    async def _state(self, durable: DurableSpec) -> ConsumerState | None:
+    async def _state(self, durable: DurableSpec) -> ConsumerBacklog | None:
         """Read one durable from the server; None if it does not exist yet."""
         try:
             info = await self._bus.admin(f"CONSUMER.INFO.{durable.stream}.{durable.name}", {})
@@ -115,7 +115,7 @@ class ConsumerWatch:
         self._pending.labels(*labels).set(pending)
         self._in_work.labels(*labels).set(int(info["num_ack_pending"]))
         self._oldest.labels(*labels).set(seconds)
-        return ConsumerState(
+        return ConsumerBacklog(
             stream=durable.stream,
             durable=durable.name,
             messages=pending,
