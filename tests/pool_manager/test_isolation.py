@@ -52,8 +52,8 @@ async def failures(bus: NatsBus) -> list[dict[str, Any]]:
     return found
 
 
-async def told(bus: NatsBus) -> list[tuple[str, str]]:
-    """What was published of failures."""
+async def published_failures(bus: NatsBus) -> list[tuple[str, str]]:
+    """The published service failures."""
     stored = await bus.read(EVENTS.name, subjects.fleet_event("service-failure"))
     found = [fleet_codec.decode(each.data) for each in stored]
     return [(each.about, each.status) for each in found if isinstance(each, ServiceFailure)]
@@ -76,7 +76,7 @@ async def test_a_pool_record_that_cannot_be_read_stops_no_other_pool(
 
         await eventually(over)
         await eventually(lambda: ended(bus, "POOLS pool.training"))
-    assert await told(bus) == [
+    assert await published_failures(bus) == [
         ("POOLS pool.training", "failing"),
         ("POOLS pool.training", "recovered"),
     ]
@@ -84,7 +84,7 @@ async def test_a_pool_record_that_cannot_be_read_stops_no_other_pool(
 
 async def ended(bus: NatsBus, about: str) -> bool:
     """Whether a failure's end was published."""
-    return (about, "recovered") in await told(bus)
+    return (about, "recovered") in await published_failures(bus)
 
 
 async def test_a_decision_that_raises_stops_no_other_pool(
