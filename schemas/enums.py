@@ -46,7 +46,7 @@ NodeState = Literal["launching", "registered", "active", "leaving", "terminated"
 """launching: a launch was decided; registered: its agent registered; active: admitted;
 leaving: a saga removes it; terminated: the provider confirmed that it is gone."""
 
-InstanceState = Literal["intended", "running", "terminating", "terminated", "leaked"]
+InstanceState = Literal["intended", "running", "terminating", "terminated", "leaked", "orphaned"]
 """intended: recorded before the provider call; leaked: it should be gone and is not."""
 
 HardwareKind = Literal["gpu", "serial", "host"]

@@ -146,6 +146,8 @@ class Query(
     limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 1000
     terminated: bool = False
     """Include terminated ones."""
+    state: str = ""
+    """For instances: only those in this state; empty: any."""
 
 
 class QueryError(msgspec.Struct, frozen=True, kw_only=True):

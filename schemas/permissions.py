@@ -49,6 +49,7 @@ ALSO_ANSWERED: Final[Mapping[str, tuple[str, ...]]] = {"provisioner": (subjects.
 ORDERS: Final = (
     subjects.query("hardware-add"),
     subjects.query("hardware-forget"),
+    subjects.query("adopt-node"),
     subjects.query("sweep-now"),
     f"{subjects.query('sweep-now')}.*",
 )

@@ -6,16 +6,21 @@ import msgspec
 
 from schemas.value_limits import Float, Seconds, UtcTime
 
-SweepVerb = Literal["adopt", "terminate", "forget", "note"]
+SweepVerb = Literal["adopt", "terminate", "forget", "note", "orphan"]
 """`adopt`: record an instance without a record or with an unfinished launch. `terminate`: remove an
 instance that should not exist. `forget`: close the record of an instance that its provider no
-longer lists. `note`: record that the provider does not list a running instance, or does again."""
+longer lists. `note`: record that the provider does not list a running instance, or does again.
+`orphan`: an instance of this fleet that the store has lost; left alone until a command names it."""
 
 
 class SweepRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Requests a sweep or its dry run."""
 
     by: str = ""
+    adopt: tuple[str, ...] = ()
+    """Orphans, by instance name or provider ID, that become nodes of their pools."""
+    terminate: tuple[str, ...] = ()
+    """Orphans that are terminated."""
 
 
 class SweepLine(msgspec.Struct, frozen=True, kw_only=True):

@@ -120,6 +120,7 @@ async def status(fleet: "Fleet", output: Output = Format.TABLE) -> None:
     if sagas:
         opened = [msgspec.json.decode(each) for each in sagas]
         console.write("\n" + tables.under_way(opened, colour=console.colour()))
+    await instance_commands.write_orphans(fleet)
 
 
 @app.command("list")

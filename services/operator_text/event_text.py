@@ -296,7 +296,7 @@ def _pool_words(event: p.PoolEvent) -> Words:  # noqa: C901, PLR0912 - one case 
             instance = f" ({event.provider_id})" if event.provider_id else ""
             cost = f", ${event.dollars_per_hour:g} an hour" if event.dollars_per_hour else ""
             detail = f"still at {event.provider}{instance}{cost}: {event.reason.rstrip('.')}"
-            return "leaked", f"{detail}. Removal is retried", "bad"
+            return "leaked", detail, "bad"
         case p.LaunchRefused():
             return (
                 "launch refused",

@@ -52,7 +52,7 @@ def says(instance: InstanceRecord | None) -> Says:
             return "gone"
         case "running":
             return "gone" if instance.error == NOT_LISTED else "present"
-        case "intended" | "terminating" | "leaked":
+        case "intended" | "terminating" | "leaked" | "orphaned":
             return "present"
 
 

@@ -9,7 +9,7 @@ import msgspec
 
 from schemas.fleet_budget import FLEET_BUDGET_KEY, FleetBudgetRecord
 from schemas.health_records import HealthRecord
-from schemas.messages import encode
+from schemas.messages import decoder, encode
 from schemas.node_records import NodeRecord, node_key
 from schemas.operator_requests import CompletedRequest
 from schemas.pool_records import (
@@ -22,7 +22,7 @@ from schemas.pool_records import (
 )
 from schemas.settings import FleetBudgetSpec
 from schemas.topology import HEALTH, NODES, POOLS
-from services.bus.bucket_mirror import BucketView
+from services.bus.bucket_mirror import BucketView, readable
 from services.bus.port import Bus
 from services.bus.record_bucket import RecordBucket, Versioned, retry_conflicts
 from services.pool_manager.planner.disruption_budget import lifted, others
@@ -35,6 +35,8 @@ log = logging.getLogger(__name__)
 
 TERMINATED_TTL_SECONDS: Final = 7 * 86_400
 """How long a node that is gone can still be asked about."""
+
+_node = decoder(NodeRecord)
 
 PoolChange = Callable[[PoolRecord], PoolRecord]
 Change = Callable[[NodeRecord | None], NodeRecord | None]
@@ -66,7 +68,11 @@ class Store:
         """Each pool's record and revision as this process last read or wrote it."""
 
     async def claim_fleet(self, fleet: str) -> None:
-        """Give this bus its fleet id, unless it has one."""
+        """Give this bus its fleet id, unless it has one.
+
+        A store that replaces a lost one gets another id: node names and launch tokens derive from
+        it, and must not be those of instances that still run.
+        """
         try:
             await self._bus.create(POOLS, FLEET_KEY, encode(FleetRecord(id=fleet)))
         except Conflict:
@@ -80,6 +86,14 @@ class Store:
     async def fresh_node(self, pool: str, node: str) -> NodeRecord | None:
         """A node's record, from the server."""
         return (await self._node_records.read(node_key(pool, node))).record
+
+    async def count_nodes(self, pool: str) -> int:
+        """How many nodes a pool has, from the server; spares and nodes that leave do not count."""
+        entries = await self._bus.entries(NODES, f"{pool}.*")
+        records = (record for _, record in readable(entries, _node))
+        return sum(
+            record.state not in ("leaving", "terminated") and not record.spare for record in records
+        )
 
     def nodes_of(self, pool: str) -> Iterable[NodeRecord]:
         """A pool's nodes that are not gone."""

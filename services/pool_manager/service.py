@@ -29,6 +29,7 @@ from services.pool_manager.autoscaling.autoscaler_plugins import Finder, Found
 from services.pool_manager.autoscaling.autoscaling_loop import Autoscaling
 from services.pool_manager.hardware_store import HardwareList
 from services.pool_manager.instance_verifier import Verifier
+from services.pool_manager.node_adoption import NodeAdoption
 from services.pool_manager.planner import node_projection
 from services.pool_manager.planner.node_counts import busy
 from services.pool_manager.planner.pool_snapshot import PoolSnapshot
@@ -119,6 +120,7 @@ class PoolManager:
             context.settings,
             self._reconciler.reconcile,
         )
+        self._adoption = NodeAdoption(context.clock, self.store, self._reconciler.reconcile)
         self._verifier = Verifier(
             context.bus, context.clock, self.store, self._lease, self._reconciler.reconcile
         )
@@ -160,6 +162,7 @@ class PoolManager:
             endpoints={
                 **Queries(self.store, self._clock, self._context.settings).endpoints(),
                 **self._hardware.endpoints(),
+                **self._adoption.endpoints(),
             },
             close=self._close,
         )
@@ -200,9 +203,11 @@ class PoolManager:
                 await self.store.change_pool(record.name, partial(_in_mode, mode=settings.mode))
 
     async def _record_pool(self, name: str, spec: PoolSpec) -> None:
-        fresh = PoolRecord(name=name, spec=spec, desired=spec.min_nodes)
-        if await self.store.create_pool(fresh):
-            log.info("pool recorded", extra={"pool": name, "desired": spec.min_nodes})
+        # Where only POOLS was lost, its nodes are in service still: none of them is surplus.
+        nodes = await self.store.count_nodes(name)
+        desired = min(max(nodes, spec.min_nodes), spec.max_nodes)
+        if await self.store.create_pool(PoolRecord(name=name, spec=spec, desired=desired)):
+            log.info("pool recorded", extra={"pool": name, "desired": desired})
             return
 
         def respecified(old: PoolRecord) -> PoolRecord:

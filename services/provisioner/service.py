@@ -137,7 +137,16 @@ def assemble(
         spec = settings.pools.get(pool)
         return settings.mode == "observe" or (spec is not None and spec.mode == "observe")
 
-    sweeper = Sweeper(bus, clock, store, providers, steps.remover, limits, observes)
+    sweeper = Sweeper(
+        bus,
+        clock,
+        store,
+        providers,
+        steps.remover,
+        limits,
+        observes,
+        fleet_name=settings.fleet,
+    )
     lease = Lease(bus, clock, LEASE_NAME, context.replica)
 
     async def close() -> None:
@@ -168,7 +177,9 @@ def answer_instances(store: InstanceStore) -> Endpoint:
         found = sorted(
             key
             for key, record in records.items()
-            if key > query.after and (query.terminated or record.state != "terminated")
+            if key > query.after
+            and (query.terminated or record.state != "terminated")
+            and query.state in ("", record.state)
         )
         page = found[: query.limit]
         items = tuple(msgspec.Raw(encode(records[key])) for key in page)

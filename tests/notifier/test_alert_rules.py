@@ -166,7 +166,7 @@ def test_a_leak_names_its_cost():
         )
     )
     assert alert is not None
-    assert alert.text == ("Still at lambda (i-1), $23.92 an hour: auth. Removal is retried.")
+    assert alert.text == ("Still at lambda (i-1), $23.92 an hour: auth.")
 
 
 async def test_the_log_channel_writes_one_structured_line(caplog):

@@ -17,6 +17,7 @@ from services.provisioner.instances.visibility import why_out_of_region
 from services.provisioner.provider_client.provider import Capabilities, Environment, Instance
 from services.provisioner.provider_client.provider_calls import ProviderCalls, Providers
 from services.provisioner.providers.fake import FakeProvider
+from services.provisioner.removal import sweep_decisions
 from services.provisioner.removal.remover import Remover
 from tests.provisioner.provisioner_parts import FLEET, QUICK, launch
 
@@ -133,7 +134,7 @@ def test_the_sweep_says_of_nothing_out_of_sight_that_it_is_not_listed(
 ) -> None:
     """Else a node that falls silent would be taken for gone, and its work not waited for."""
     running = replace(going(), state="running", provider_id="i-1", running_at=NOW)
-    seen = instance_decisions.SweepInput(
+    seen = sweep_decisions.SweepInput(
         fleet=FLEET,
         records={KEY: replace(running, region="eu-west-1")},
         listed={"fake": ()},
@@ -144,8 +145,8 @@ def test_the_sweep_says_of_nothing_out_of_sight_that_it_is_not_listed(
         grace=LAG,
     )
 
-    assert ([instance_decisions.UpdateListingError(KEY, NOT_LISTED)] if noted else []) == list(
-        instance_decisions.decide_sweep(seen, 9)
+    assert ([sweep_decisions.UpdateListingError(KEY, NOT_LISTED)] if noted else []) == list(
+        sweep_decisions.decide_sweep(seen, 9)
     )
 
 

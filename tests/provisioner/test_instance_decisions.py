@@ -7,12 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from schemas.enums import InstanceState
+from schemas.enums import NOT_LISTED, InstanceState
 from schemas.instance_records import InstanceRecord
 from schemas.launch_offers import Offering
 from services.provisioner.instances import instance_decisions as decisions
 from services.provisioner.provider_client.provider import Instance
 from services.provisioner.provider_client.provider_errors import RULES
+from services.provisioner.removal import sweep_decisions as sweeps
 from tests.provisioner.provisioner_parts import FLEET, launch
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
@@ -45,9 +46,9 @@ def sighting(
     *,
     seen: datetime = LONG_AGO,
     living: frozenset[str] = frozenset(),
-) -> decisions.SweepInput:
+) -> sweeps.SweepInput:
     """What a sweep has before it."""
-    return decisions.SweepInput(
+    return sweeps.SweepInput(
         fleet=FLEET,
         records=records,
         listed={"fake": listed},
@@ -123,27 +124,27 @@ def test_what_proves_an_absence(
 @pytest.mark.parametrize(
     ("case", "records", "listed", "expected"),
     [
-        ("ours and unknown", {}, (instance(),), [decisions.RemoveUnexpected]),
+        ("ours and unknown", {}, (instance(),), [sweeps.RemoveUnexpected]),
         ("another fleet's", {}, (instance(fleet="another"),), []),
         ("no fleet's", {}, (instance(fleet=""),), []),
-        ("ours without a name", {}, (instance(name="No Name"),), [decisions.RemoveSurplus]),
+        ("ours without a name", {}, (instance(name="No Name"),), [sweeps.RemoveSurplus]),
         ("as recorded", {KEY: record("running")}, (instance(),), []),
-        ("unfinished launch", {KEY: record()}, (instance(),), [decisions.AdoptInstance]),
+        ("unfinished launch", {KEY: record()}, (instance(),), [sweeps.AdoptInstance]),
         ("beside the record's", {KEY: record("running")}, (instance(), instance("i-2")),
-         [decisions.RemoveSurplus]),
-        ("terminated", {KEY: record("terminated")}, (instance(),), [decisions.RemoveUnexpected]),
-        ("should be gone", {KEY: record("terminating")}, (instance(),), [decisions.RetryRemoval]),
-        ("leaked", {KEY: record("leaked")}, (instance(),), [decisions.RetryRemoval]),
-        ("gone, unconfirmed", {KEY: record("terminating")}, (), [decisions.RetryRemoval]),
-        ("vanished", {KEY: record("running")}, (), [decisions.UpdateListingError]),
-        ("vanished, noted", {KEY: record("running", error=decisions.NOT_LISTED)}, (), []),
-        ("back again", {KEY: record("running", error=decisions.NOT_LISTED)}, (instance(),),
-         [decisions.UpdateListingError]),
+         [sweeps.RemoveSurplus]),
+        ("terminated", {KEY: record("terminated")}, (instance(),), [sweeps.RemoveUnexpected]),
+        ("should be gone", {KEY: record("terminating")}, (instance(),), [sweeps.RetryRemoval]),
+        ("leaked", {KEY: record("leaked")}, (instance(),), [sweeps.RetryRemoval]),
+        ("gone, unconfirmed", {KEY: record("terminating")}, (), [sweeps.RetryRemoval]),
+        ("vanished", {KEY: record("running")}, (), [sweeps.UpdateListingError]),
+        ("vanished, noted", {KEY: record("running", error=NOT_LISTED)}, (), []),
+        ("back again", {KEY: record("running", error=NOT_LISTED)}, (instance(),),
+         [sweeps.UpdateListingError]),
         ("where nobody can look", {KEY: record("running", provider_id="gpu-1:t")}, (DARK,), []),
         ("seen nowhere", {KEY: record("running", provider_id="gpu-2:t")}, (DARK,),
-         [decisions.UpdateListingError]),
+         [sweeps.UpdateListingError]),
         ("going, in the dark", {KEY: record("leaked", provider_id="gpu-1:t")}, (DARK,),
-         [decisions.RetryRemoval]),
+         [sweeps.RetryRemoval]),
         ("intended, not made", {KEY: record()}, (), []),
         ("gone", {KEY: record("terminated")}, (), []),
     ],
@@ -156,7 +157,7 @@ def test_what_a_sweep_does(
 ) -> None:
     """Providers and records are compared both ways, and every difference has one answer."""
     assert [
-        type(each) for each in decisions.decide_sweep(sighting(records, listed), 10)
+        type(each) for each in sweeps.decide_sweep(sighting(records, listed), 10)
     ] == expected, case
 
 
@@ -174,11 +175,11 @@ def test_a_sweep_leaves_alone_what_is_young(
     records: dict[str, InstanceRecord], listed: tuple[Instance, ...]
 ) -> None:
     """Within the grace a difference belongs to whoever works on it."""
-    assert decisions.decide_sweep(sighting(records, listed, seen=NOW), 10) == ()
+    assert sweeps.decide_sweep(sighting(records, listed, seen=NOW), 10) == ()
 
 
 @pytest.mark.parametrize(
-    ("provider_id", "expected"), [("i-1", []), ("i-2", [decisions.RemoveSurplus])]
+    ("provider_id", "expected"), [("i-1", []), ("i-2", [sweeps.RemoveSurplus])]
 )
 def test_two_providers_of_one_account_show_the_same_instances(
     provider_id: str, expected: list[type]
@@ -188,19 +189,19 @@ def test_two_providers_of_one_account_show_the_same_instances(
     theirs = record("running", provider="other", offering=offering, provider_id=provider_id)
 
     assert expected == [
-        type(each) for each in decisions.decide_sweep(sighting({KEY: theirs}, (instance(),)), 9)
+        type(each) for each in sweeps.decide_sweep(sighting({KEY: theirs}, (instance(),)), 9)
     ]
 
 
 def test_a_living_node_without_a_record_is_restored_and_not_removed() -> None:
     """A lost record must not cost a node in service."""
     seen = sighting({}, (instance(),), living=frozenset({KEY}))
-    assert decisions.decide_sweep(seen, 10) == (decisions.RestoreRecord(KEY, "fake", instance()),)
+    assert sweeps.decide_sweep(seen, 10) == (sweeps.RestoreRecord(KEY, "fake", instance()),)
 
 
 def test_nothing_is_concluded_from_a_provider_that_could_not_be_listed() -> None:
     """An absent list is not an empty one."""
-    seen = decisions.SweepInput(
+    seen = sweeps.SweepInput(
         fleet=FLEET,
         records={KEY: record("running")},
         listed={},
@@ -209,13 +210,13 @@ def test_nothing_is_concluded_from_a_provider_that_could_not_be_listed() -> None
         now=NOW,
         grace=GRACE,
     )
-    assert decisions.decide_sweep(seen, 10) == ()
+    assert sweeps.decide_sweep(seen, 10) == ()
 
 
 def test_a_sweep_removes_so_many_unknown_instances_and_no_more() -> None:
     """A mistake stays small."""
     many = tuple(instance(f"i-{n}", name=f"web-{n}") for n in range(20))
-    assert len(decisions.decide_sweep(sighting({}, many), 7)) == 7
+    assert len(sweeps.decide_sweep(sighting({}, many), 7)) == 7
 
 
 states = st.sampled_from(["intended", "running", "terminating", "terminated", "leaked"])
@@ -237,8 +238,8 @@ def test_no_sweep_touches_another_fleet_or_the_instance_that_a_record_runs(
 ) -> None:
     """Whatever is listed: only our fleet's, and never a node that runs as recorded."""
     seen = sighting({KEY: record(state)}, tuple(listed), seen=LONG_AGO if old else NOW)
-    for action in decisions.decide_sweep(seen, 100):
-        if isinstance(action, decisions.RemoveUnexpected | decisions.RemoveSurplus):
+    for action in sweeps.decide_sweep(seen, 100):
+        if isinstance(action, sweeps.RemoveUnexpected | sweeps.RemoveSurplus):
             assert action.instance.fleet == FLEET
             if action.instance.name == "web-1":
                 assert state in {"running", "terminated"}

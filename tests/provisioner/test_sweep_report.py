@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from schemas.sweeps import SweepLine
-from services.provisioner.instances import instance_decisions
+from services.provisioner.removal import sweep_decisions
 from services.provisioner.removal.sweep_report import OBSERVES, TOO_MANY, report
 from tests.provisioner.test_instance_decisions import (
     FLEET,
@@ -22,14 +22,14 @@ JUST_NOW = NOW - timedelta(seconds=15)
 
 
 def told(
-    seen: instance_decisions.SweepInput, removals_max: int = 50, **given: object
+    seen: sweep_decisions.SweepInput, removals_max: int = 50, **given: object
 ) -> list[SweepLine]:
     """The report of a sweep that is only planned."""
     observes = given.get("observes", lambda _: False)
     return list(
         report(
             seen,
-            instance_decisions.decide_sweep(seen, removals_max),
+            sweep_decisions.decide_sweep(seen, removals_max),
             observes,
             given.get("outcomes", ()),
         )
@@ -77,7 +77,7 @@ def told(
     ],
 )
 def test_each_thing_is_told_with_its_reason_and_how_long_it_waits(
-    seen: instance_decisions.SweepInput, verb: str, because: str, waits: float
+    seen: sweep_decisions.SweepInput, verb: str, because: str, waits: float
 ) -> None:
     """One line; what is younger than the grace is told as well, and that it waits."""
     [line] = told(seen)
@@ -96,7 +96,7 @@ def test_where_nothing_differs_nothing_is_told() -> None:
 
 def test_a_provider_that_could_not_be_listed_is_said_to_leave_it_unknown() -> None:
     """A removal is tried all the same."""
-    seen = instance_decisions.SweepInput(
+    seen = sweep_decisions.SweepInput(
         fleet=FLEET,
         records={KEY: record("leaked", error="AUTH: no")},
         listed={},

@@ -5,12 +5,8 @@ from datetime import UTC, datetime, timedelta
 from schemas.instance_records import InstanceRecord
 from schemas.launch_offers import Offering
 from schemas.saga_params import LaunchSpec
-from services.provisioner.instances.instance_decisions import (
-    RemoveSurplus,
-    SweepInput,
-    decide_sweep,
-)
 from services.provisioner.provider_client.provider import Instance
+from services.provisioner.removal.sweep_decisions import RemoveSurplus, SweepInput, decide_sweep
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 LONG_AGO = NOW - timedelta(hours=1)

@@ -3,6 +3,7 @@
 All three query the provisioner.
 """
 
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -13,6 +14,7 @@ from services.cli import console
 from services.cli.command_options import Output, Pool
 from services.cli.console import Format
 from services.cli.fleet_connection import fleet_command
+from services.primitives.errors import NavarchError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from services.cli.bus_client import Fleet
 
 PROVISIONER: Final = "provisioner"
+LOST_STATES: Final = ("leaked", "orphaned")
 SWEEP_SECONDS_MAX: Final = 110.0
 """Listing one provider may take a minute."""
 PAGE: Final = 500
@@ -49,14 +52,14 @@ async def instances(
 
 @fleet_command
 async def leaked(fleet: "Fleet", pool: Pool = "", output: Output = Format.TABLE) -> None:
-    """List instances that should be terminated and are not.
+    """List instances that should be terminated and are not, and orphans.
 
     Since when, why, and what they cost.
     """
     from services.cli.text import instances_text  # noqa: PLC0415
 
     items, records = await _records(fleet, pool, terminated=False)
-    leaks = [each for each in zip(items, records, strict=True) if each[1].state == "leaked"]
+    leaks = [each for each in zip(items, records, strict=True) if each[1].state in LOST_STATES]
     if output is Format.JSON:
         console.write_json([item for item, _ in leaks])
         return
@@ -73,6 +76,12 @@ async def sweep(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what a sweep would do, and change nothing.")
     ] = False,
+    adopt: Annotated[
+        list[str] | None, typer.Option("--adopt", help="Make this orphan a node of its pool.")
+    ] = None,
+    terminate: Annotated[
+        list[str] | None, typer.Option("--terminate", help="Terminate this orphan.")
+    ] = None,
     output: Output = Format.TABLE,
 ) -> None:
     """Resolve differences between providers and records now.
@@ -84,7 +93,9 @@ async def sweep(
     from services.cli.text import instances_text  # noqa: PLC0415
 
     name = "sweep-plan" if dry_run else "sweep-now"
-    request = SweepRequest(by=requester())
+    request = SweepRequest(
+        by=requester(), adopt=tuple(adopt or ()), terminate=tuple(terminate or ())
+    )
     data = await fleet.ask(name, request, timeout_seconds=SWEEP_SECONDS_MAX, who=PROVISIONER)
     if output is Format.JSON:
         console.write_json(data)
@@ -96,15 +107,31 @@ async def sweep(
         console.write(line)
 
 
+async def write_orphans(fleet: "Fleet") -> None:
+    """Write which instances are orphaned; nothing where the provisioner does not answer."""
+    from schemas.fleet_queries import Query  # noqa: PLC0415
+    from services.cli.text import instances_text  # noqa: PLC0415
+
+    with suppress(NavarchError):
+        items = await fleet.pages("instances", Query(state="orphaned", limit=PAGE), who=PROVISIONER)
+        if items:
+            console.write("\n" + instances_text.orphans_note(_decode(items)))
+
+
 async def _records(
     fleet: "Fleet", pool: str, *, terminated: bool
 ) -> "tuple[Sequence[msgspec.Raw], list[InstanceRecord]]":
     from schemas.fleet_queries import Query  # noqa: PLC0415
-    from schemas.instance_records import InstanceRecord  # noqa: PLC0415
-    from schemas.messages import decoder  # noqa: PLC0415
 
     await fleet.check_pool(pool)
     query = Query(pool=pool, terminated=terminated, limit=PAGE)
     items = await fleet.pages("instances", query, who=PROVISIONER)
+    return items, _decode(items)
+
+
+def _decode(items: "Sequence[msgspec.Raw]") -> "list[InstanceRecord]":
+    from schemas.instance_records import InstanceRecord  # noqa: PLC0415
+    from schemas.messages import decoder  # noqa: PLC0415
+
     read = decoder(InstanceRecord)
-    return items, [read.decode(each) for each in items]
+    return [read.decode(each) for each in items]

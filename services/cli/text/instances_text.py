@@ -9,6 +9,7 @@ from schemas.sweeps import SweepAnswer, SweepLine
 from services.operator_text.quantities import elapsed, local_time
 
 HOUR_SECONDS: Final = 3600
+NAMES_MAX: Final = 20
 INSTANCE_HEADERS: Final = (
     *("instance", "pool", "provider", "id", "state", "age", "$/hour", "remarks"),
 )
@@ -81,14 +82,28 @@ def leaked_rows(leaked: Iterable[InstanceRecord], now: datetime) -> list[tuple[s
 def leaked_total(records: Sequence[InstanceRecord], now: datetime) -> str:
     """The total cost of the leaks, and what else is being terminated."""
     leaked = [each for each in records if each.state == "leaked"]
+    orphaned = [each for each in records if each.state == "orphaned"]
     going = sum(each.state == "terminating" for each in records)
     rest = f" {_count(going, 'more instance')} {_are(going)} being terminated." if going else ""
+    if orphaned:
+        rest = f" {orphans_note(orphaned)}{rest}"
     if not leaked:
         return f"No instance is leaked.{rest}"
     so_far = sum(_so_far(each, now) for each in leaked)
     spent = f", ${so_far:.2f} so far" if so_far else ""
     again = "Termination is retried; `navarch sweep` retries now."
     return f"{_count(len(leaked), 'instance')} leaked{_cost(leaked)}{spent}. {again}{rest}"
+
+
+def orphans_note(orphaned: Sequence[InstanceRecord]) -> str:
+    """What orphans are, what they cost, and the commands that resolve them."""
+    names = " ".join(sorted(each.instance for each in orphaned)[:NAMES_MAX])
+    more = f" and {len(orphaned) - NAMES_MAX} more" if len(orphaned) > NAMES_MAX else ""
+    return (
+        f"{_count(len(orphaned), 'orphan')}{_cost(orphaned)}: {names}{more}. The store that knew "
+        "them is lost. `navarch sweep --adopt NAME` makes one a node of its pool again, "
+        "`navarch sweep --terminate NAME` removes it."
+    )
 
 
 def sweep_rows(answer: SweepAnswer) -> list[tuple[str, ...]]:

@@ -1,31 +1,31 @@
 """Decides what happens to an instance: pure functions over its record and a provider's list.
 
 An instance's life is `intended -> running -> terminating -> terminated`, with `leaked` beside
-`terminating` while it should be gone and is not. Its record is written before the provider is
-called, and says `terminated` only once the provider no longer lists it. Where record and provider
-differ (a repeated step, an undo that overtook a launch, the sweep), the caller asks here what to
-do; nothing here calls a provider, reads a clock or writes a record.
+`terminating` while it should be gone and is not. An `orphaned` instance is this fleet's, but the
+store that knew it is lost: only an operator's command adopts or terminates it.
+
+An instance's record is written before the provider is called, and says `terminated` only once the
+provider no longer lists it. Where record and provider differ (a repeated step, an undo that
+overtook a launch, the sweep), the caller asks here what to do; nothing here calls a provider, reads
+a clock or writes a record.
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
 from msgspec.structs import replace
 
-from schemas.enums import NOT_LISTED, ProviderErrorKind
+from schemas.enums import ProviderErrorKind
 from schemas.instance_records import InstanceRecord
-from schemas.names import TOKEN
-from schemas.node_records import node_key
 from schemas.saga_params import LaunchSpec
 from services.provisioner.instances.visibility import (
     hidden_prefixes,
     may_be_hidden,
-    why_out_of_region,
 )
-from services.provisioner.provider_client.provider import Capabilities, Instance
+from services.provisioner.provider_client.provider import Instance
 from services.provisioner.provider_client.provider_errors import RULES
 
 TOKEN_CHARS: Final = 32
@@ -63,6 +63,17 @@ def cancelled_record(pool: str, instance: str, saga: str, now: datetime) -> Inst
     launch = LaunchSpec(fleet="", provider="", instance_type="")
     record = intended_record(pool, instance, launch, saga, now)
     return replace(record, state="terminated", error="undone before it began", terminated_at=now)
+
+
+def record_from_tags(provider: str, instance: Instance, now: datetime) -> InstanceRecord:
+    """Return a record for an instance that has none, from its tags."""
+    launch = LaunchSpec(
+        fleet=instance.fleet,
+        provider=provider,
+        instance_type=instance.instance_type,
+        region=instance.region,
+    )
+    return intended_record(instance.pool, instance.name, launch, "", now)
 
 
 def instance_of(record: InstanceRecord) -> Instance:
@@ -244,174 +255,3 @@ def is_absent(
         return False
     known_at = record.running_at if record.provider_id else None
     return asked_at - (known_at or record.terminating_at or record.intended_at) >= lag
-
-
-# --- the sweep -----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class RemoveUnexpected:
-    """An unexpected instance of this fleet: record it as terminating and remove it."""
-
-    key: str
-    provider: str
-    instance: Instance
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class RemoveSurplus:
-    """An instance beside the recorded one, or one whose tags name no node."""
-
-    provider: str
-    instance: Instance
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class AdoptInstance:
-    """An unfinished launch: record its instance."""
-
-    key: str
-    instance: Instance
-
-
-@dataclass(frozen=True, slots=True)
-class RestoreRecord:
-    """A node in service whose instance has no record: write one."""
-
-    key: str
-    provider: str
-    instance: Instance
-
-
-@dataclass(frozen=True, slots=True)
-class RetryRemoval:
-    """An overdue removal: try again, or confirm that it is gone."""
-
-    key: str
-
-
-@dataclass(frozen=True, slots=True)
-class UpdateListingError:
-    """A running instance's record must say whether its provider lists it."""
-
-    key: str
-    error: str
-
-
-SweepAction = (
-    RemoveUnexpected
-    | RemoveSurplus
-    | AdoptInstance
-    | RestoreRecord
-    | RetryRemoval
-    | UpdateListingError
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SweepInput:
-    """What the sweep decides on.
-
-    The providers were listed *before* the records were read: as an intention is recorded before its
-    provider is called, an instance without a record does not belong to a launch in progress.
-    """
-
-    fleet: str
-    records: Mapping[str, InstanceRecord]
-    listed: Mapping[str, Sequence[Instance]]
-    """By provider; one that could not be listed is missing, and proves nothing."""
-    can: Mapping[str, Capabilities] = field(default_factory=dict)
-    """By provider."""
-    first_seen: Mapping[tuple[str, str], datetime]
-    """(provider, provider ID) -> when this sweeper first saw it; its age counts from there."""
-    living: frozenset[str]
-    """Keys of nodes that NODES knows as not terminated."""
-    now: datetime
-    grace: timedelta
-
-
-def decide_sweep(seen: SweepInput, removals_max: int) -> tuple[SweepAction, ...]:
-    """Compare providers and records both ways."""
-    actions: list[SweepAction] = []
-    shown: set[tuple[str, str]] = set()
-    for provider, instances in seen.listed.items():
-        for instance in instances:
-            if instance.fleet != seen.fleet:
-                continue
-            shown.add((provider, node_key(instance.pool, instance.name)))
-            action = _decide_instance(seen, provider, instance)
-            if action is not None:
-                actions.append(action)
-    unseen = {provider: hidden_prefixes(instances) for provider, instances in seen.listed.items()}
-    for key, record in seen.records.items():
-        can = seen.can.get(record.provider, Capabilities())
-        listed = (
-            (record.provider, key) in shown
-            or may_be_hidden(record, unseen.get(record.provider, ()))
-            or bool(why_out_of_region(record, can))
-        )
-        action = _decide_record(seen, key, record, listed=listed)
-        if action is not None:
-            actions.append(action)
-    return _limit_removals(actions, removals_max)
-
-
-def _decide_instance(seen: SweepInput, provider: str, instance: Instance) -> SweepAction | None:
-    key = node_key(instance.pool, instance.name)
-    record = seen.records.get(key)
-    seen_at = seen.first_seen.get((provider, instance.provider_id), seen.now)
-    old = seen.now - seen_at >= seen.grace
-    if not (TOKEN.match(instance.pool) and TOKEN.match(instance.name)):
-        why = "it has this fleet's tag and no node's name"
-        return RemoveSurplus(provider, instance, why) if old else None
-    if record is not None and record.offering is not None and record.provider != provider:
-        if instance.provider_id == record.provider_id:
-            return None  # two names of the configuration may lead into one account
-        why = f"its record is of {record.provider}"
-        return RemoveSurplus(provider, instance, why) if old else None
-    if record is None:
-        if not old:
-            return None
-        if key in seen.living:
-            return RestoreRecord(key, provider, instance)
-        return RemoveUnexpected(key, provider, instance, "no record of it")
-    if record.state == "terminated":
-        return RemoveUnexpected(key, provider, instance, "its record says that it is gone")
-    if record.state == "intended":
-        made = find_adoptable(record, seen.listed[provider])
-        return AdoptInstance(key, instance) if old and made == instance else None
-    if record.state == "running" and record.provider_id != instance.provider_id and old:
-        return RemoveSurplus(provider, instance, f"its record names {record.provider_id}")
-    return None
-
-
-def _decide_record(
-    seen: SweepInput, key: str, record: InstanceRecord, *, listed: bool
-) -> SweepAction | None:
-    if record.state in TERMINATING_STATES:
-        since = record.terminating_at or record.intended_at
-        due = record.state == "leaked" or seen.now - since >= seen.grace
-        return RetryRemoval(key) if due else None
-    if record.state != "running" or record.provider not in seen.listed:
-        return None
-    since = record.running_at or record.intended_at
-    if listed and record.error == NOT_LISTED:
-        return UpdateListingError(key, "")
-    if not listed and not record.error and seen.now - since >= seen.grace:
-        return UpdateListingError(key, NOT_LISTED)
-    return None
-
-
-def _limit_removals(actions: list[SweepAction], removals_max: int) -> tuple[SweepAction, ...]:
-    """Limit the damage of a mistake: remove at most so many unexpected instances in one sweep."""
-    kept: list[SweepAction] = []
-    removals = 0
-    for action in actions:
-        if isinstance(action, RemoveUnexpected | RemoveSurplus):
-            removals += 1
-            if removals > removals_max:
-                continue
-        kept.append(action)
-    return tuple(kept)

@@ -117,7 +117,7 @@ class Remover:
                 f"leaked-{node_key(record.pool, record.instance)}-{record.terminating_at}",
                 record.provider,
                 instance_decisions.instance_of(record),
-                result.reason,
+                f"{result.reason}. Removal is retried",
                 record,
             )
         # A cloud may take a minute to remove a machine: that is not recorded each time.
@@ -143,6 +143,16 @@ class Remover:
         if len(self._published) >= PUBLISHED_MAX:
             self._published.clear()
         self._published.add(event_id)
+
+    async def publish_orphan(self, record: InstanceRecord) -> None:
+        """Publish an instance that only an operator's command adopts or terminates."""
+        await self._publish_leak(
+            f"orphaned-{record.provider}-{record.provider_id}",
+            record.provider,
+            instance_decisions.instance_of(record),
+            record.error,
+            record,
+        )
 
     async def _publish_leak(
         self,

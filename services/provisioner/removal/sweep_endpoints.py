@@ -58,12 +58,11 @@ class SweepEndpoints:
         return found
 
     async def _plan(self, request: SweepRequest) -> SweepAnswer:
-        del request
-        return self._answer(await self._sweeper.plan())
+        return self._answer(await self._sweeper.plan(request))
 
     async def _sweep_now(self, request: SweepRequest) -> SweepAnswer:
         log.info("sweep requested", extra={"by": request.by})
-        return self._answer(*await self._sweeper.sweep())
+        return self._answer(*await self._sweeper.sweep(request))
 
     def _answer(self, plan: SweepPlan, outcomes: list[str] | None = None) -> SweepAnswer:
         return SweepAnswer(

@@ -13,19 +13,23 @@ import msgspec
 
 from schemas.instance_records import InstanceRecord
 from schemas.sweeps import SweepLine, SweepVerb
-from services.provisioner.instances.instance_decisions import (
+from services.provisioner.instances.instance_decisions import belongs_to
+from services.provisioner.provider_client.provider import Instance
+from services.provisioner.removal.sweep_decisions import (
     AdoptInstance,
+    AdoptOrphan,
+    ForgetOrphan,
+    KeepOrphan,
     RemoveSurplus,
     RemoveUnexpected,
     RestoreRecord,
     RetryRemoval,
     SweepAction,
     SweepInput,
+    TerminateOrphan,
     UpdateListingError,
-    belongs_to,
     decide_sweep,
 )
-from services.provisioner.provider_client.provider import Instance
 
 UNLIMITED: Final = 1_000_000
 OBSERVES: Final = "its pool is in observe mode (`mode: observe`)"
@@ -51,10 +55,18 @@ def report(
             line = msgspec.structs.replace(line, held_back=OBSERVES)
         elif key not in performed:
             line = msgspec.structs.replace(line, held_back=TOO_MANY)
-        else:
+        elif not line.held_back:
             line = msgspec.structs.replace(line, outcome=outcome_of.get(key, ""))
         lines.append(line)
     return tuple(lines)
+
+
+def orphan_remedy(name: str) -> str:
+    """The commands that resolve an orphan."""
+    return (
+        f"`navarch sweep --adopt {name}` makes it a node of its pool, "
+        f"`navarch sweep --terminate {name}` removes it"
+    )
 
 
 def _key(action: SweepAction) -> tuple[str, str, str]:
@@ -66,6 +78,8 @@ def _key(action: SweepAction) -> tuple[str, str, str]:
             return "adopt", key, ""
         case RetryRemoval(key):
             return "retry", key, ""
+        case KeepOrphan(key) | AdoptOrphan(key) | TerminateOrphan(key) | ForgetOrphan(key):
+            return "orphan", key, ""
         case UpdateListingError(key):
             return "note", key, ""
 
@@ -80,6 +94,15 @@ def _line(seen: SweepInput, action: SweepAction) -> SweepLine:
         case RestoreRecord(_, provider, instance):
             reason = "its node is in service, and its record is lost"
             return _instance_line("adopt", provider, instance, reason)
+        case KeepOrphan(_, provider, instance, why):
+            line = _instance_line("orphan", provider, instance, why)
+            return msgspec.structs.replace(line, held_back=orphan_remedy(instance.name))
+        case AdoptOrphan(key):
+            return _record_line("adopt", seen.records[key], "an operator adopts this orphan")
+        case TerminateOrphan(key):
+            return _record_line("terminate", seen.records[key], "an operator removes this orphan")
+        case ForgetOrphan(key):
+            return _record_line("forget", seen.records[key], "this orphan is no longer listed")
         case RetryRemoval(key):
             return _retry_line(seen, seen.records[key])
         case UpdateListingError(key, error):
@@ -134,7 +157,9 @@ def _grace_left(seen: SweepInput, action: SweepAction) -> float:
         case AdoptInstance(key, instance):
             place = (seen.records[key].provider, instance.provider_id)
             since = seen.first_seen.get(place, seen.now)
-        case RemoveUnexpected() | RemoveSurplus() | RestoreRecord():
+        case AdoptOrphan() | TerminateOrphan() | ForgetOrphan():
+            return 0.0
+        case RemoveUnexpected() | RemoveSurplus() | RestoreRecord() | KeepOrphan():
             place = (action.provider, action.instance.provider_id)
             since = seen.first_seen.get(place, seen.now)
     return max((seen.grace - (seen.now - since)).total_seconds(), 0.0)

@@ -19,32 +19,40 @@ from schemas.instance_records import InstanceRecord
 from schemas.messages import decoder
 from schemas.node_records import NodeRecord, node_key
 from schemas.pool_records import FLEET_KEY, FleetRecord
-from schemas.saga_params import LaunchSpec
-from schemas.topology import NODES, POOLS
+from schemas.sweeps import SweepRequest
+from schemas.topology import INSTANCES, NODES, POOLS
 from services.bus.leases import Lease, repeat_while_held
-from services.bus.port import Bus
+from services.bus.port import Bus, Entry
 from services.primitives.clock import Clock
 from services.primitives.errors import NavarchError, UnreadableRecord
 from services.provisioner.instances.instance_decisions import (
-    AdoptInstance,
-    RemoveSurplus,
-    RemoveUnexpected,
-    RestoreRecord,
-    RetryRemoval,
-    SweepAction,
-    SweepInput,
-    UpdateListingError,
-    decide_sweep,
-    intended_record,
     mark_listed,
     mark_terminating,
+    record_from_tags,
     settle,
 )
 from services.provisioner.instances.instance_store import Change, InstanceStore
 from services.provisioner.provider_client.provider import Instance
 from services.provisioner.provider_client.provider_calls import Providers
 from services.provisioner.provider_client.provider_errors import ProviderError
+from services.provisioner.removal.orphans import Orphans
 from services.provisioner.removal.remover import Remover
+from services.provisioner.removal.sweep_decisions import (
+    AdoptInstance,
+    AdoptOrphan,
+    ForgetOrphan,
+    KeepOrphan,
+    RemoveSurplus,
+    RemoveUnexpected,
+    RestoreRecord,
+    RetryRemoval,
+    SweepAction,
+    SweepInput,
+    TerminateOrphan,
+    UpdateListingError,
+    decide_sweep,
+    is_of_fleet,
+)
 from services.provisioner.time_limits import TimeLimits
 
 log = logging.getLogger(__name__)
@@ -52,6 +60,8 @@ log = logging.getLogger(__name__)
 LEASE_NAME: Final = "provisioner-sweep"
 ACTIONS_AT_ONCE_MAX: Final = 16
 """Actions of one sweep that are performed concurrently."""
+
+NOTHING: Final = SweepRequest()
 
 _fleet: Final = decoder(FleetRecord)
 _node: Final = decoder(NodeRecord)
@@ -79,8 +89,13 @@ class Sweeper:
         remover: Remover,
         limits: TimeLimits,
         observes: Callable[[str], bool] = lambda _: False,
+        *,
+        fleet_name: str = "",
     ) -> None:
-        """`observes`: whether a pool is in observe mode, so that nothing of it is removed."""
+        """`observes`: whether a pool is in observe mode, so that nothing of it is removed.
+
+        `fleet_name` is the configured one: instances of its earlier stores are orphans.
+        """
         self._bus = bus
         self._clock = clock
         self._store = store
@@ -88,6 +103,8 @@ class Sweeper:
         self._remover = remover
         self._limits = limits
         self.observes = observes
+        self._fleet_name = fleet_name
+        self._orphans = Orphans(bus, clock, store, remover)
         self._first_seen: dict[tuple[str, str], datetime] = {}
         self._one_sweep = asyncio.Lock()
 
@@ -101,7 +118,7 @@ class Sweeper:
             look_seconds=self._limits.sweep_look_seconds,
         )
 
-    async def sweep(self) -> tuple[SweepPlan, list[str]]:
+    async def sweep(self, request: SweepRequest = NOTHING) -> tuple[SweepPlan, list[str]]:
         """Sweep once; return the plan and the outcome of each of its actions."""
         limit = asyncio.Semaphore(ACTIONS_AT_ONCE_MAX)
 
@@ -114,12 +131,12 @@ class Sweeper:
                     return str(error)
 
         async with self._one_sweep:
-            plan = await self.plan()
+            plan = await self.plan(request)
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(one(action)) for action in plan.actions]
             return plan, [each.result() for each in tasks]
 
-    async def plan(self) -> SweepPlan:
+    async def plan(self, request: SweepRequest = NOTHING) -> SweepPlan:
         """Compare providers and records, and decide what a sweep would do; changes nothing."""
         fleet = await self._bus.get(POOLS, FLEET_KEY)
         # A list shows the state at the time it was begun: later instances are not missing from it.
@@ -138,6 +155,10 @@ class Sweeper:
         fleet_id = _fleet_id(fleet.value) if fleet is not None else ""
         seen = SweepInput(
             fleet=fleet_id,
+            fleet_name=self._fleet_name,
+            records_since=await self._records_since(fleet),
+            adopt=frozenset(request.adopt),
+            terminate=frozenset(request.terminate),
             records=records,
             listed=listed if fleet_id else {},
             can={name: each.provider.capabilities for name, each in self._providers.calls.items()},
@@ -147,6 +168,14 @@ class Sweeper:
             grace=timedelta(seconds=self._limits.sweep_grace_seconds),
         )
         return SweepPlan(seen, decide_sweep(seen, self._limits.sweep_removals_max), unlisted)
+
+    async def _records_since(self, fleet: Entry | None) -> datetime | None:
+        """When INSTANCES was created, if after the fleet: what is older may have had a record."""
+        if fleet is None:
+            return None
+        info = await self._bus.admin(f"STREAM.INFO.KV_{INSTANCES.name}", {})
+        created = datetime.fromisoformat(info["created"])
+        return created if created > fleet.time else None
 
     async def _list(self) -> tuple[dict[str, list[Instance]], dict[str, str]]:
         """Return each provider's list, and for those that could not be listed the reason."""
@@ -185,7 +214,8 @@ class Sweeper:
             key
             for instances in listed.values()
             for each in instances
-            if each.fleet == fleet and (key := node_key(each.pool, each.name)) not in records
+            if is_of_fleet(each.fleet, fleet, self._fleet_name)
+            and (key := node_key(each.pool, each.name)) not in records
         }
         if not keys:
             return frozenset()
@@ -199,8 +229,11 @@ class Sweeper:
         ):
             await self._remover.publish_observed(action.provider, action.instance, action.why)
             return True
-        log.info("sweep", extra={"action": type(action).__name__, "on": str(action)})
+        if not isinstance(action, KeepOrphan):
+            log.info("sweep", extra={"action": type(action).__name__, "on": str(action)})
         match action:
+            case KeepOrphan() | AdoptOrphan() | TerminateOrphan() | ForgetOrphan():
+                return await self._orphans.perform(action)
             case RemoveUnexpected(key, provider, instance):
                 await self._store.change(key, self._record_unexpected(provider, instance))
                 return await self._remover.try_removal(key)
@@ -253,14 +286,7 @@ class Sweeper:
         return decide
 
     def _found(self, provider: str, instance: Instance) -> InstanceRecord:
-        """Return a record for an instance that has none, from its tags."""
-        launch = LaunchSpec(
-            fleet=instance.fleet,
-            provider=provider,
-            instance_type=instance.instance_type,
-            region=instance.region,
-        )
-        return intended_record(instance.pool, instance.name, launch, "", self._clock.now())
+        return record_from_tags(provider, instance, self._clock.now())
 
 
 def _fleet_id(value: bytes) -> str:

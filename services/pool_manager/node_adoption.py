@@ -1,0 +1,75 @@
+"""Records the nodes of instances that a sweep adopts: their own records were lost."""
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import datetime
+from typing import Final
+
+import msgspec
+
+from schemas import subjects
+from schemas.instance_records import InstanceRecord
+from schemas.messages import decoder, encode
+from schemas.node_records import NodeRecord
+from services.bus.port import Endpoint, Headers
+from services.pool_manager.pool_store import Store
+from services.primitives.clock import Clock
+
+log = logging.getLogger(__name__)
+
+_instance: Final = decoder(InstanceRecord)
+
+
+class UnknownPoolError(ValueError):
+    """The instance is of a pool that does not exist."""
+
+
+def adopted_node(record: NodeRecord | None, instance: InstanceRecord, now: datetime) -> NodeRecord:
+    """Return the node of an adopted instance: in service; a node with a record keeps it. Pure."""
+    if record is not None and record.state != "terminated":
+        return record
+    launch = msgspec.structs.replace(instance.launch, provider=instance.provider)
+    return NodeRecord(
+        pool=instance.pool,
+        node=instance.instance,
+        state="active",
+        launch=launch,
+        region=instance.region,
+        zone=instance.zone,
+        address=instance.address,
+        host=instance.host,
+        admitted_at=now,
+        changed_at=now,
+    )
+
+
+class NodeAdoption:
+    """Answers the provisioner's request to record a node."""
+
+    def __init__(
+        self, clock: Clock, store: Store, reconcile: Callable[[str], Awaitable[None]]
+    ) -> None:
+        """`reconcile` a pool that has one more node."""
+        self._clock = clock
+        self._store = store
+        self._reconcile = reconcile
+
+    def endpoints(self) -> Mapping[str, Endpoint]:
+        """Subject -> what answers it."""
+        return {subjects.query("adopt-node"): self._adopt}
+
+    async def _adopt(self, data: bytes, _: Headers) -> bytes:
+        instance = _instance.decode(data)
+        if await self._store.pool(instance.pool) is None:
+            raise UnknownPoolError(
+                f"there is no pool {instance.pool}: create it with `navarch up` or in the "
+                "configuration, then adopt again"
+            )
+        now = self._clock.now()
+        record = await self._store.change_node(
+            instance.pool, instance.instance, lambda found: adopted_node(found, instance, now)
+        )
+        assert record is not None
+        log.info("node adopted", extra={"pool": record.pool, "node": record.node})
+        await self._reconcile(record.pool)
+        return encode(record)

@@ -1,0 +1,112 @@
+"""Orphans: instances of this fleet whose store is lost; an operator adopts or terminates them."""
+
+import logging
+from typing import Final
+
+import msgspec
+
+from schemas import subjects
+from schemas.fleet_queries import QueryError
+from schemas.headers import SERVICE_ERROR
+from schemas.instance_records import InstanceRecord
+from schemas.messages import encode
+from services.bus.port import Bus
+from services.primitives.clock import Clock
+from services.primitives.errors import NavarchError
+from services.provisioner.instances.instance_decisions import (
+    ERROR_CHARS_MAX,
+    mark_terminated,
+    mark_terminating,
+    record_from_tags,
+    settle,
+)
+from services.provisioner.instances.instance_store import InstanceStore
+from services.provisioner.provider_client.provider import Instance
+from services.provisioner.removal.remover import Remover
+from services.provisioner.removal.sweep_decisions import (
+    AdoptOrphan,
+    ForgetOrphan,
+    KeepOrphan,
+    TerminateOrphan,
+)
+from services.provisioner.removal.sweep_report import orphan_remedy
+
+log = logging.getLogger(__name__)
+
+ADOPT_NODE: Final = "adopt-node"
+ADOPT_SECONDS_MAX: Final = 10.0
+
+OrphanAction = KeepOrphan | AdoptOrphan | TerminateOrphan | ForgetOrphan
+
+
+class Orphans:
+    """Records orphans, and adopts them on command."""
+
+    def __init__(self, bus: Bus, clock: Clock, store: InstanceStore, remover: Remover) -> None:
+        self._bus = bus
+        self._clock = clock
+        self._store = store
+        self._remover = remover
+
+    async def perform(self, action: OrphanAction) -> bool:
+        """Perform a sweep's action; False if an orphan that should go is still listed."""
+        now = self._clock.now()
+        match action:
+            case KeepOrphan(key):
+                await self._keep(action)
+            case AdoptOrphan(key, instance):
+                await self._adopt(key, instance)
+            case TerminateOrphan(key):
+                await self._store.change(key, lambda found: found and mark_terminating(found, now))
+                return await self._remover.try_removal(key)
+            case ForgetOrphan(key):
+                await self._store.change(key, lambda found: found and mark_terminated(found, now))
+        return True
+
+    async def _keep(self, action: KeepOrphan) -> None:
+        """Record an orphan once, and publish it; nothing else happens to it."""
+        if await self._store.get(action.key) is not None:
+            return
+        log.warning("orphan", extra={"instance": action.key, "reason": action.why})
+        found = record_from_tags(action.provider, action.instance, self._clock.now())
+        error = f"{action.why}; {orphan_remedy(action.instance.name)}"
+        orphan = orphaned_record(found, action.instance, error)
+        await self._remover.publish_orphan(orphan)
+        await self._store.create(orphan)
+
+    async def _adopt(self, key: str, instance: Instance) -> None:
+        """Have the pool-manager record its node, then record the instance as running.
+
+        In this order a crash in between leaves an orphan that can be adopted again.
+        """
+
+        def running(record: InstanceRecord | None) -> InstanceRecord | None:
+            if record is None or record.state != "orphaned":
+                return record
+            intended = msgspec.structs.replace(record, state="intended")
+            return settle(intended, instance, self._clock.now()).record
+
+        record = running(await self._store.get(key))
+        if record is None or record.state != "running":
+            return
+        reply = await self._bus.request(
+            subjects.query(ADOPT_NODE), encode(record), timeout_seconds=ADOPT_SECONDS_MAX
+        )
+        if reply.headers.get(SERVICE_ERROR):
+            raise NavarchError(msgspec.json.decode(reply.data, type=QueryError).reason)
+        await self._store.change(key, running)
+
+
+def orphaned_record(found: InstanceRecord, instance: Instance, error: str) -> InstanceRecord:
+    """Return the record of an instance whose store is lost."""
+    return msgspec.structs.replace(
+        found,
+        state="orphaned",
+        provider_id=instance.provider_id,
+        region=instance.region,
+        zone=instance.zone,
+        address=instance.address,
+        host=instance.host,
+        error=error[:ERROR_CHARS_MAX],
+        dollars_per_hour=instance.dollars_per_hour,
+    )
