@@ -190,6 +190,11 @@ class Reconciler:
         fresh = {saga: each for saga, each in record.open.items() if saga not in self._begun}
         await asyncio.gather(*(self._start(record, saga, each) for saga, each in fresh.items()))
 
+    async def begin_again(self, record: PoolRecord, saga: str) -> None:
+        """Begin a saga of the record although this process may have begun it: its log is lost."""
+        self._begun.discard(saga)
+        await self._start(record, saga, record.open[saga])
+
     async def _start(self, record: PoolRecord, saga: str, opened: OpenSaga) -> None:
         async with self._starts:
             params = saga_params(self._store.fleet, record, opened)

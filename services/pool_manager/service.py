@@ -42,6 +42,7 @@ from services.pool_manager.remediator_plugins import Remediators
 from services.pool_manager.requests import pool_apply
 from services.pool_manager.requests.request_decisions import decide, saga_asked_about
 from services.pool_manager.requests.request_replies import QueuedRequest, RequestDecision
+from services.pool_manager.saga_auditor import SagaAuditor
 from services.pool_manager.saga_effects import SagaEffects
 from services.pool_manager.sagas import DEFINITIONS
 from services.primitives.errors import BusError, Reject, Retry, Unavailable, UnreadableRecord
@@ -102,6 +103,14 @@ class PoolManager:
             self._look,
             self._effects.project,
             TIMER_OWNER,
+        )
+        self._auditor = SagaAuditor(
+            context.bus,
+            context.clock,
+            self.store,
+            self._coordinator,
+            self._effects,
+            self._reconciler.begin_again,
         )
         self._pools = PoolRequests(
             context.clock,
@@ -282,7 +291,11 @@ class PoolManager:
     async def _saga_asked_about(
         self, asked: QueuedRequest, snapshot: PoolSnapshot
     ) -> SagaState | None:
-        """The log that a request is about, as it is now; begun first where that is still due."""
+        """The log that a request is about, as it is now; begun first where that is still due.
+
+        No request is refused because our own record is behind the log: it is answered when the
+        record has caught up.
+        """
         saga = saga_asked_about(asked, snapshot)
         if not saga:
             return None
@@ -290,6 +303,9 @@ class PoolManager:
         if state is None and saga in snapshot.record.open:
             await self._reconciler.start_open(snapshot.record)
             state = await self._coordinator.state(saga)
+        if saga in snapshot.record.open and (state is None or state.ended):
+            why = "has no log" if state is None else "has ended"
+            raise Retry(f"{saga} {why}, and the record of pool {asked.pool} has it open still")
         return state
 
     async def on_timer(self, received: Received[TimerDue]) -> None:
@@ -326,10 +342,11 @@ class PoolManager:
             await self._in_isolation(
                 f"pool {record.name}", partial(self._reconciler.reconcile, record.name)
             )
-            for saga in record.open:
-                advance = partial(self._coordinator.advance, saga, fresh=True)
-                await self._in_isolation(f"saga {saga}", advance)
+            for saga, opened in record.open.items():
+                audit = partial(self._auditor.audit_saga, record.name, saga, opened)
+                await self._in_isolation(f"saga {saga}", audit)
                 seen.add(f"saga {saga}")
+            await self._auditor.audit_nodes(record)
         for about in self._put_off.keys() - seen:
             del self._put_off[about]
             self._failures.end("decision-failed", about)

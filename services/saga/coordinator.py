@@ -210,7 +210,7 @@ class Coordinator:
             return
         last = await self._bus.last(SAGAS.name, subjects.saga_tree(saga))
         cached = self._cache.get(saga)
-        if cached is None or (last is not None and last.sequence <= cached.sequence):
+        if cached is None or (last is not None and last.sequence == cached.sequence):
             return
         state = _followed(cached, last) if last is not None else None
         if state is None:

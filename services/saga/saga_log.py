@@ -9,7 +9,6 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from schemas import headers as h
 from schemas import subjects
 from schemas.messages import encode
 from schemas.saga_log_entries import STATUSES, WHOLE, SagaEntry, StepEntry, saga_codec
@@ -53,12 +52,16 @@ async def read_state(bus: Bus, saga: str) -> SagaState | None:
 
 
 async def append(bus: Bus, entry: SagaEntry, expected: int, headers: Mapping[str, str]) -> int:
-    """Append an entry if `expected` is still the log's last sequence, else raise Conflict."""
+    """Append an entry if `expected` is still the log's last sequence, else raise Conflict.
+
+    The guard alone recognises a repetition. A message ID would also take an entry for a repetition
+    whose log was lost meanwhile, and report as stored what is not.
+    """
     step = entry.step if isinstance(entry, StepEntry) else WHOLE
     return await bus.append(
         subjects.saga_entry(entry.saga, step, STATUSES[type(entry)]),
         encode(entry),
         tree=subjects.saga_tree(entry.saga),
         expected=expected,
-        headers={**headers, h.MSG_ID: f"{entry.id}@{expected}"},
+        headers=headers,
     )

@@ -59,7 +59,7 @@ def saga_asked_about(asked: QueuedRequest, snapshot: PoolSnapshot) -> str:
         return ""
     if isinstance(payload, SagaRequest):
         return payload.saga if SAGA_TOKEN.match(payload.saga) else ""
-    if asked.verb == "uncordon" and isinstance(payload, NodeRequest):
+    if asked.verb in ON_REQUEST and isinstance(payload, NodeRequest):
         node = snapshot.nodes.by_name.get(payload.node)
         opened = _open_saga(snapshot.record, node) if node is not None else None
         return opened[0] if opened else ""

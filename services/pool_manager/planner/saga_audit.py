@@ -1,0 +1,69 @@
+"""What to do where records and saga logs disagree, because a store was lost or rolled back. Pure.
+
+A record is written from a log that was read before it. A log that ends before what a record has
+seen was therefore lost or cut short, and the record accepts the log as it is now.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Final
+
+import msgspec
+
+from schemas.node_records import NodeRecord
+from schemas.pool_records import OpenSaga, PoolRecord
+from schemas.saga_params import traits_of
+from services.pool_manager.planner.node_counts import busy
+from services.pool_manager.planner.sizing.open_sagas import saga_id
+from services.saga.saga_state import SagaState
+
+LOST: Final = "its log is lost"
+ARRIVING: Final = ("launching", "registered")
+
+
+def has_lost_log(record: NodeRecord, last: int) -> bool:
+    """Whether a record has seen more than the log holds, whose last sequence is `last`."""
+    return record.saga_entry > last
+
+
+def restarted(saga: str, opened: OpenSaga, nodes: Mapping[str, NodeRecord]) -> dict[str, OpenSaga]:
+    """What takes the place of an open saga whose log is lost.
+
+    Steps are idempotent, so it begins again under its ID. Where its node is gone, only the node
+    that it brings is left to do.
+    """
+    old, new = nodes.get(opened.node), nodes.get(opened.new_node)
+    if old is None or old.state != "terminated":
+        return {saga: opened}
+    if not opened.new_node or (new is not None and new.state in ("active", "terminated")):
+        return {}
+    return completion(opened.new_node, spare=opened.spare, since=opened.since)
+
+
+def completion(node: str, *, spare: bool, since: datetime) -> dict[str, OpenSaga]:
+    """The saga that brings a node into service whose own saga is lost."""
+    opened = OpenSaga(kind="scale-up", new_node=node, spare=spare, reason=LOST, since=since)
+    return {saga_id("scale-up", None, node): opened}
+
+
+def reopened(state: SagaState) -> OpenSaga:
+    """An unfinished saga as a pool's record has it that does not know it."""
+    return OpenSaga(kind=state.kind, **traits_of(state.params), since=state.started_at)
+
+
+def is_stranded(record: NodeRecord, pool: PoolRecord) -> bool:
+    """Whether a node waits for a saga that its pool does not know."""
+    if record.node in busy(pool) or record.state == "terminated":
+        return False
+    return bool(record.saga) or record.state in (*ARRIVING, "leaving")
+
+
+def released(record: NodeRecord) -> NodeRecord:
+    """The record of a stranded node without its saga: what it needs is decided again."""
+    return msgspec.structs.replace(
+        record,
+        saga="",
+        saga_entry=0,
+        sagas=record.sagas + 1,
+        state="active" if record.state == "leaving" else record.state,
+    )

@@ -1,0 +1,143 @@
+"""Saga logs that are lost, cut short, or ahead of the records: all come to agree again."""
+
+import asyncio
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pytest
+
+from schemas.messages import decoder, encode
+from schemas.node_records import NodeRecord
+from schemas.pool_records import OpenSaga, PoolRecord, pool_key
+from schemas.settings import PoolSpec
+from schemas.topology import NODES, POOLS, SAGAS
+from services.bus.nats.embedded_server import EmbeddedServer
+from services.bus.nats.nats_bus import NatsBus
+from services.pool_manager.planner import saga_audit
+from services.pool_manager.service import build
+from tests.pool_manager.fleet import ask, nodes, peers, settings, settled, under_way
+from tests.support.inprocess import Running, eventually
+from tests.support.peers import Peers
+
+__all__ = ["peers"]
+
+NOW = datetime(2026, 11, 22, tzinfo=UTC)
+REPLACE = OpenSaga(kind="replace", node="n1", new_node="n2", since=NOW)
+DRAIN = OpenSaga(kind="drain", node="n1", since=NOW)
+POOL = PoolRecord(
+    name="p",
+    spec=PoolSpec(provider="p", instance_type="t", min_nodes=1, max_nodes=9),
+    desired=1,
+    open={"drain-n1-1": DRAIN},
+)
+
+
+def node(name: str, state: Any, **changes: Any) -> NodeRecord:
+    """A node of the pool."""
+    return NodeRecord(pool="p", node=name, state=state, **changes)
+
+
+@pytest.mark.parametrize(
+    ("opened", "states", "expected"),
+    [
+        pytest.param(REPLACE, {"n1": "leaving"}, {"saga": "replace"}, id="nothing is done yet"),
+        pytest.param(REPLACE, {}, {"saga": "replace"}, id="the node's record is lost as well"),
+        pytest.param(
+            REPLACE, {"n1": "terminated"}, {"scale-up-n2": "scale-up"}, id="the old node is gone"
+        ),
+        pytest.param(REPLACE, {"n1": "terminated", "n2": "active"}, {}, id="both are done"),
+        pytest.param(DRAIN, {"n1": "active"}, {"saga": "drain"}, id="a drain begins again"),
+        pytest.param(DRAIN, {"n1": "terminated"}, {}, id="a drain of a node that is gone"),
+    ],
+)
+def test_what_follows_an_open_saga_without_a_log(
+    opened: OpenSaga, states: dict[str, Any], expected: dict[str, str]
+) -> None:
+    """It begins again, or what is left of it does; no step is performed on a node that is gone."""
+    found = {name: node(name, state) for name, state in states.items()}
+    made = saga_audit.restarted("saga", opened, found)
+    assert expected == {saga: each.kind for saga, each in made.items()}
+
+
+@pytest.mark.parametrize(
+    ("record", "expected"),
+    [
+        (node("n1", "leaving", saga="drain-n1-1"), False),
+        (node("n2", "active"), False),
+        (node("n2", "active", saga="drain-n2-1"), True),
+        (node("n2", "leaving"), True),
+        (node("n2", "launching"), True),
+        (node("n2", "terminated", saga="drain-n2-1"), False),
+    ],
+)
+def test_which_nodes_wait_for_a_saga_that_their_pool_does_not_know(
+    record: NodeRecord, *, expected: bool
+) -> None:
+    """Nodes that an open saga is about are its own."""
+    assert saga_audit.is_stranded(record, POOL) is expected
+
+
+async def test_a_replacement_whose_log_is_purged_begins_again_and_ends(
+    server: EmbeddedServer, bus: NatsBus, peers: Peers
+) -> None:
+    """Within the duplicate window: its first entry is stored again, and its node is replaced."""
+    async with Running(server.url, "pool-manager", build, settings()):
+        before = await eventually(settled(bus, 3))
+        peers.hold["drain"] = asyncio.Event()
+        await ask(bus, "replace", node=before[0])
+        await eventually(under_way(peers, "drain"))
+        await bus.purge(SAGAS.name, ">")
+        peers.hold.pop("drain").set()
+        after = await eventually(settled(bus, 3))
+        views = await nodes(bus)
+    assert before[0] not in after
+    assert not [each.saga for each in views if each.saga]
+
+
+async def test_an_ended_saga_leaves_a_pool_record_that_was_rolled_back(
+    server: EmbeddedServer, bus: NatsBus, peers: Peers
+) -> None:
+    """The pool's record has it open, the log is done: the record follows the log."""
+    async with Running(server.url, "pool-manager", build, settings()):
+        before = await eventually(settled(bus, 3))
+        peers.hold["cordon"] = asyncio.Event()
+        await ask(bus, "cordon", node=before[0])
+        await eventually(under_way(peers, "cordon"))
+        older = await bus.get(POOLS, pool_key("training"))
+        assert older is not None
+        peers.hold.pop("cordon").set()
+        await eventually(settled(bus, 3))
+        await bus.put(POOLS, pool_key("training"), older.value)
+        await ask(bus, "uncordon", node=before[0])
+
+        async def uncordoned() -> bool:
+            [view] = [each for each in await nodes(bus) if each.id == before[0]]
+            return not view.cordoned and not view.saga
+
+        await eventually(uncordoned)
+        await eventually(settled(bus, 3))
+
+
+async def test_a_node_that_claims_a_lost_saga_is_decided_on_again(
+    server: EmbeddedServer, bus: NatsBus, peers: Peers
+) -> None:
+    """Neither its pool nor SAGAS knows the saga: the node is in service again."""
+    async with Running(server.url, "pool-manager", build, settings()):
+        before = await eventually(settled(bus, 3))
+        done = peers.count("cordon")
+        key = f"training.{before[0]}"
+        entry = await bus.get(NODES, key)
+        assert entry is not None
+        record = decoder(NodeRecord).decode(entry.value)
+        lost = msgspec.structs.replace(
+            record, state="leaving", saga="replace-lost-1", saga_entry=10_000
+        )
+        await bus.put(NODES, key, encode(lost))
+
+        async def free() -> bool:
+            [view] = [each for each in await nodes(bus) if each.id == before[0]]
+            return view.status == "active" and not view.saga
+
+        await eventually(free)
+    assert peers.count("cordon") == done
