@@ -137,6 +137,15 @@ class Bus(Protocol):
         """Everything stored under a filter, oldest first, after a sequence."""
         ...
 
+    async def read_batch(
+        self, stream: str, filter_: str, *, after: int | datetime, count: int
+    ) -> list[Stored]:
+        """The next `count` messages under a filter, after a sequence or from a time on.
+
+        The answering server may be behind its leader: follow the stream from the last message on.
+        """
+        ...
+
     async def last(self, stream: str, subject: str) -> Stored | None:
         """The last message under a subject."""
         ...

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from schemas.messages import Invalid, Message, UnknownType, encode
+from schemas.messages import Message, encode
 from services.bus.port import Stored
 
 INVALID_CHARS_MAX: Final = 4096
@@ -61,24 +61,27 @@ def write_message(message: Message, output: Format) -> None:
 
 
 async def write_stream(
-    messages: AsyncGenerator[Stored, None], output: Format, *, count: int = 0
-) -> Message | UnknownType | Invalid | None:
-    """Print each message as it arrives, up to `count` (0: no limit); return the last."""
+    batches: AsyncGenerator[Sequence[Stored], None], output: Format, *, count: int = 0
+) -> Stored | None:
+    """Print each batch as it arrives, up to `count` messages (0: no limit); return the last."""
     from schemas.stored_messages import decode_stored  # noqa: PLC0415
     from services.cli.text import tables  # noqa: PLC0415
     from services.operator_text.event_text import describe  # noqa: PLC0415
 
-    last: Message | UnknownType | Invalid | None = None
-    printed = 0
-    async with aclosing(messages):
-        async for stored in messages:
-            last = decode_stored(stored)
-            if output is Format.JSON:
-                write(json_line(stored))
-            else:
-                write(tables.event_line(stored.time, describe(last), colour=colour()))
-            printed += 1
-            if printed == count:
+    def line(stored: Stored) -> str:
+        if output is Format.JSON:
+            return json_line(stored)
+        return tables.event_line(stored.time, describe(decode_stored(stored)), colour=coloured)
+
+    last, coloured, printed = None, colour(), 0
+    async with aclosing(batches):
+        async for batch in batches:
+            shown = batch[: count - printed] if count else batch
+            if shown:
+                write("\n".join(map(line, shown)))
+                last = shown[-1]
+            printed += len(shown)
+            if count and printed == count:
                 break
     return last
 

@@ -28,6 +28,7 @@ def request_node(
 
     async def work(fleet: "Fleet") -> None:
         from schemas.saga_log_entries import SagaDone  # noqa: PLC0415
+        from schemas.stored_messages import decode_stored  # noqa: PLC0415
         from services.cli.bus_client import accepted  # noqa: PLC0415
 
         view, _ = await fleet.node(node)
@@ -35,7 +36,8 @@ def request_node(
         console.write_message(answer, output)
         saga = getattr(answer, "saga", "")
         if wait and saga:
-            last = await console.write_stream(fleet.saga(saga), output)
+            stored = await console.write_stream(fleet.saga(saga), output)
+            last = decode_stored(stored) if stored else None
             if not isinstance(last, SagaDone):
                 reason = getattr(last, "reason", "")
                 raise NavarchError(f"{saga} ended without success: {reason}")

@@ -1,7 +1,7 @@
 """Follows the nodes of a pool: bars on a terminal, a line per change elsewhere."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from typing import Any, Final
 
@@ -114,10 +114,11 @@ class LaunchProgress:
             self._board.show(node, share, current.waiting_for or current.status)
 
 
-def _print_failure(stored: Stored) -> None:
-    text = describe(decode_stored(stored))
-    if text.tone == "bad":
-        console.write(tables.event_line(stored.time, text, colour=console.colour()))
+def _print_failures(batch: Sequence[Stored]) -> None:
+    for stored in batch:
+        text = describe(decode_stored(stored))
+        if text.tone == "bad":
+            console.write(tables.event_line(stored.time, text, colour=console.colour()))
 
 
 async def _follow_until(
@@ -158,7 +159,7 @@ async def show_launches(fleet: Fleet, pool: str, wanted: int) -> None:
             all_active,
             (bus.watch(NODES, f"{pool}.*"), launches.take_node),
             (bus.follow(SAGAS.name, [subjects.SAGAS], "new", after=after), launches.take_saga),
-            (fleet.events(pool=pool, node="", since=None), _print_failure),
+            (fleet.events(pool=pool, node="", since=None), _print_failures),
         )
 
 

@@ -1,7 +1,9 @@
 """The fleet as the command line asks it, over a real server."""
 
 import asyncio
+from contextlib import aclosing
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -14,7 +16,8 @@ from schemas.pool_events import RequestAccepted, Scaled, ScaleRefused
 from schemas.saga_log_entries import SagaDone, SagaStarted, StepStarted, StepSucceeded
 from schemas.saga_params import SagaParams
 from services.bus.nats.nats_bus import NatsBus
-from services.cli.bus_client import AnswerError, Fleet, accepted, views
+from services.bus.port import Stored
+from services.cli.bus_client import BATCH, AnswerError, Fleet, accepted, views
 from services.cli.text.node_timeline import timeline_rows
 from services.primitives.errors import NavarchError
 from services.saga.participant import append
@@ -66,14 +69,48 @@ async def test_events_begin_in_the_past_and_go_on(bus: NatsBus) -> None:
     await bus.publish(subjects.node_event("training", "n2", "lost"), encode(other))
     found: list[str] = []
     async with asyncio.timeout(60):
-        async for stored in Fleet(bus).events(pool="training", node="n1", since=start):
-            found.append(stored.subject.rsplit(".", 1)[1])
+        async for batch in Fleet(bus).events(pool="training", node="n1", since=start):
+            found += [stored.subject.rsplit(".", 1)[1] for stored in batch]
             if len(found) == 1:
                 subject = subjects.node_event("training", "n1", "cordoned")
                 await bus.publish(subject, encode(cordoned))
             else:
                 break
     assert found == ["lost", "cordoned"]
+
+
+async def test_stored_events_are_read_in_batches_and_in_order(bus: NatsBus) -> None:
+    """2,500 facts and 25 events of their pool take four rounds of reads, not one per event."""
+    start = datetime.now(UTC)
+    for number in range(2500):
+        fault = Lost(id=f"l{number}", time=NOW, pool="training", node=f"n{number % 10}")
+        await bus._client.publish(  # without waiting for an answer
+            subjects.node_event("training", fault.node, "lost"), encode(fault)
+        )
+        if number % 100 == 0:
+            scaled = Scaled(id=f"s{number}", time=NOW, pool="training", nodes=number, previous=0)
+            await bus.publish(subjects.pool_event("training", "scaled"), encode(scaled))
+    reads: list[int] = []
+
+    class CountingBus:
+        async def read_batch(self, *args: Any, **named: Any) -> list[Stored]:
+            page = await bus.read_batch(*args, **named)
+            reads.append(len(page))
+            return page
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(bus, name)
+
+    sequences: list[int] = []
+    events = Fleet(CountingBus()).events(pool="training", node="", since=start)  # type: ignore[arg-type]
+    async with asyncio.timeout(60), aclosing(events):
+        async for batch in events:
+            sequences += [stored.sequence for stored in batch]
+            if len(sequences) == 2525:
+                break
+    assert list(range(1, 2526)) == sequences
+    assert len(reads) == 2 * 3
+    assert max(reads) == BATCH
 
 
 async def _replacement(bus: NatsBus) -> str:
@@ -95,7 +132,7 @@ async def test_a_saga_is_followed_to_its_end(bus: NatsBus) -> None:
     """Following ends by itself with the entry that ends the saga."""
     saga = await _replacement(bus)
     async with asyncio.timeout(60):
-        subjects_ = [each.subject async for each in Fleet(bus).saga(saga)]
+        subjects_ = [each.subject async for batch in Fleet(bus).saga(saga) for each in batch]
     assert len(subjects_) == 4
     assert subjects_[-1] == subjects.saga_entry(saga, "saga", "done")
 

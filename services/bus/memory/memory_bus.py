@@ -84,6 +84,14 @@ class MemoryBus(Buckets, Objects):
         await self._link.back("read", filter_)
         return found
 
+    async def read_batch(
+        self, stream: str, filter_: str, *, after: int | datetime, count: int
+    ) -> list[Stored]:
+        """The next `count` messages under a filter, after a sequence or from a time on."""
+        since = after if isinstance(after, datetime) else None
+        found = await self.read(stream, filter_, after=after if isinstance(after, int) else 0)
+        return [each for each in found if since is None or each.time >= since][:count]
+
     async def last(self, stream: str, subject: str) -> Stored | None:
         """The last message under a subject, or under a whole tree."""
         await self._there("read", subject)

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import msgspec
@@ -218,14 +218,23 @@ class NatsBus(Replicas, Buckets, Objects):
         """Everything under a filter that the answering server has."""
         stored: list[Stored] = []
         while True:
-            page = await self._direct(
-                stream,
-                {"batch": READ_BATCH_MAX, "next_by_subj": filter_, "seq": after + 1},
-            )
-            stored.extend(read_direct(each.data, each.headers) for each in page)
+            page = await self.read_batch(stream, filter_, after=after, count=READ_BATCH_MAX)
+            stored.extend(page)
             if len(page) < READ_BATCH_MAX:
                 return stored
             after = stored[-1].sequence
+
+    async def read_batch(
+        self, stream: str, filter_: str, *, after: int | datetime, count: int
+    ) -> list[Stored]:
+        """The next messages that the answering server has, at most READ_BATCH_MAX."""
+        query: dict[str, Any] = {"batch": min(count, READ_BATCH_MAX), "next_by_subj": filter_}
+        if isinstance(after, datetime):
+            query["start_time"] = after.astimezone(UTC).isoformat()
+        else:
+            query["seq"] = after + 1
+        page = await self._direct(stream, query)
+        return [read_direct(each.data, each.headers) for each in page]
 
     async def _last(self, stream: str, subject: str) -> Stored | None:
         """The last message under a subject that the answering server has."""

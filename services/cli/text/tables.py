@@ -285,4 +285,4 @@ def timeline(rows: Sequence[TimelineRow], *, colour: bool) -> str:
 
 
 def _clock(at: datetime) -> str:
-    return at.astimezone().strftime("%H:%M:%S.%f")[:-3]
+    return at.astimezone().time().isoformat("milliseconds")
