@@ -35,7 +35,7 @@ from schemas.settings import NatsSettings
 from schemas.topology import EVENTS, NODES, SAGAS
 from services.bus.nats.nats_bus import ConnectOptions, NatsBus
 from services.cli.commands.demo_command import xid_79
-from services.cli.commands.serve_command import Serving, locked
+from services.cli.commands.serve_command import ServedFleet, lock_directory
 from services.cli.fleet_discovery import LOCAL_FOLDER
 from services.runtime.process_http import WebServer
 from services.settings.settings_file import load_settings
@@ -147,7 +147,9 @@ async def receiving() -> AsyncIterator[Receiver]:
 
 
 @asynccontextmanager
-async def fleet(directory: Path, url: str, faults: int) -> AsyncIterator[tuple[Serving, NatsBus]]:
+async def fleet(
+    directory: Path, url: str, faults: int
+) -> AsyncIterator[tuple[ServedFleet, NatsBus]]:
     """Run the measured fleet."""
     config = directory / "navarch.yaml"
     config.write_text(
@@ -156,8 +158,8 @@ async def fleet(directory: Path, url: str, faults: int) -> AsyncIterator[tuple[S
     )
     environment = {k: v for k, v in os.environ.items() if not k.startswith("NAVARCH_")}
     settings = load_settings(config, environment)
-    with locked(Path(settings.data_dir)):
-        async with Serving(settings, config, environment, lambda *_: None) as serving:
+    with lock_directory(Path(settings.data_dir)):
+        async with ServedFleet(settings, config, environment, lambda *_: None) as serving:
             async with asyncio.timeout(WAIT_SECONDS):
                 await serving.supervisor.ready()
             bus = await NatsBus.connect(
@@ -191,7 +193,7 @@ async def telemetry(url: str, agents: int) -> AsyncIterator[dict[str, int]]:
 class FaultWriter:
     """Breaks one node after another."""
 
-    def __init__(self, serving: Serving, bus: NatsBus, receiver: Receiver) -> None:
+    def __init__(self, serving: ServedFleet, bus: NatsBus, receiver: Receiver) -> None:
         """Break nodes of this fleet."""
         self._folder = serving.directory / LOCAL_FOLDER
         self._bus = bus

@@ -48,7 +48,7 @@ from services.cli.node_requests import request_node
 from services.primitives.errors import NavarchError
 
 if TYPE_CHECKING:
-    from services.cli.bus_client import Fleet
+    from services.cli.bus_client import FleetClient
 
 app = typer.Typer(
     name="navarch",
@@ -97,7 +97,7 @@ Wait = Annotated[bool, typer.Option("--wait", help="Wait until it is done, and p
 
 @app.command("status")
 @fleet_command
-async def status(fleet: "Fleet", output: Output = Format.TABLE) -> None:
+async def status(fleet: "FleetClient", output: Output = Format.TABLE) -> None:
     """Show the pools and the open sagas."""
     from services.cli import bus_client  # noqa: PLC0415
     from services.cli.text import tables  # noqa: PLC0415
@@ -108,25 +108,25 @@ async def status(fleet: "Fleet", output: Output = Format.TABLE) -> None:
     if output is Format.JSON:
         console.write_json({"pools": pools, "sagas": sagas})
         return
-    views = sorted(bus_client.pool_views(pools), key=lambda each: each.name)
+    views = sorted(bus_client.decode_pools(pools), key=lambda each: each.name)
     rows = tables.pool_rows(views)
     console.write_table(tables.POOL_HEADERS, rows)
     if not rows:
         console.write("No pool is configured.")
     if warnings := tables.warnings(views):
         console.write("\n" + "\n".join(warnings))
-    if advice := tables.unfollowed(views):
+    if advice := tables.advice_lines(views):
         console.write("\n" + "\n".join(advice))
     if sagas:
         opened = [msgspec.json.decode(each) for each in sagas]
-        console.write("\n" + tables.under_way(opened, colour=console.colour()))
+        console.write("\n" + tables.open_sagas_text(opened, colour=console.colour()))
     await instance_commands.write_orphans(fleet)
 
 
 @app.command("list")
 @fleet_command
 async def list_nodes(
-    fleet: "Fleet",
+    fleet: "FleetClient",
     pool: Pool = "",
     *,
     terminated: Annotated[bool, typer.Option("--all", help="Include terminated nodes.")] = False,
@@ -142,7 +142,7 @@ async def list_nodes(
     if output is Format.JSON:
         console.write_json(items)
         return
-    rows = tables.node_rows(bus_client.views(items))
+    rows = tables.node_rows(bus_client.decode_nodes(items))
     console.write_table(tables.NODE_HEADERS, rows)
     if not rows:
         console.write("No nodes. `navarch why POOL` explains what a pool waits for.")
@@ -150,7 +150,7 @@ async def list_nodes(
 
 @app.command("get")
 @fleet_command
-async def get(fleet: "Fleet", node: Node, output: Output = Format.TABLE) -> None:
+async def get(fleet: "FleetClient", node: Node, output: Output = Format.TABLE) -> None:
     """Show one node with its GPUs and its latest faults."""
     from services.cli.text import tables  # noqa: PLC0415
 
@@ -164,7 +164,7 @@ async def get(fleet: "Fleet", node: Node, output: Output = Format.TABLE) -> None
 @app.command("events")
 @fleet_command
 async def events(
-    fleet: "Fleet",
+    fleet: "FleetClient",
     pool: Pool = "",
     node: Annotated[str, typer.Option("--node", help="Only this node.")] = "",
     since: Annotated[
@@ -185,17 +185,19 @@ async def events(
     await fleet.check_pool(pool)
     if not since and sys.stderr.isatty():
         sys.stderr.write("Waiting for events; press Ctrl-C to stop.\n")
-    await console.write_stream(fleet.events(pool=pool, node=node, since=start), output, count=count)
+    await console.write_stream(
+        fleet.follow_events(pool=pool, node=node, since=start), output, count=count
+    )
 
 
 @app.command("timeline")
 @fleet_command
-async def timeline(fleet: "Fleet", node: Node, output: Output = Format.TABLE) -> None:
+async def timeline(fleet: "FleetClient", node: Node, output: Output = Format.TABLE) -> None:
     """Show everything that happened to a node, with milliseconds."""
     from services.cli.text import tables  # noqa: PLC0415
     from services.cli.text.node_timeline import timeline_rows  # noqa: PLC0415
 
-    rows = timeline_rows(await fleet.story(node))
+    rows = timeline_rows(await fleet.node_history(node))
     if output is Format.JSON:
         console.write_json(rows)
     elif rows:
@@ -207,7 +209,7 @@ async def timeline(fleet: "Fleet", node: Node, output: Output = Format.TABLE) ->
 @app.command("why")
 @fleet_command
 async def why(
-    fleet: "Fleet",
+    fleet: "FleetClient",
     name: Annotated[
         str, typer.Argument(metavar="NODE|POOL|SAGA", help="What to explain.", show_default=False)
     ],
@@ -218,13 +220,13 @@ async def why(
     What was observed, decided, tried and refused, and what it waits for.
     """
     from services.cli import stored_history  # noqa: PLC0415
-    from services.cli.text.why_text import page  # noqa: PLC0415
+    from services.cli.text.why_text import why_page  # noqa: PLC0415
 
     answer = await stored_history.why(fleet, name)
     if output is Format.JSON:
         console.write_json(answer)
     else:
-        console.write(page(answer))
+        console.write(why_page(answer))
 
 
 app.command("instances")(instance_commands.instances)
@@ -300,16 +302,16 @@ app.command("release")(hold_commands.release)
 @app.command("scale")
 @fleet_command
 async def scale(
-    fleet: "Fleet",
+    fleet: "FleetClient",
     pool: Annotated[str, typer.Argument(help="The pool's name.", show_default=False)],
     nodes: Annotated[int, typer.Argument(min=0, help="The desired size.", show_default=False)],
     output: Output = Format.TABLE,
 ) -> None:
     """Set the desired size of a pool."""
-    from services.cli.bus_client import accepted  # noqa: PLC0415
+    from services.cli.bus_client import require_accepted  # noqa: PLC0415
 
     answer = await fleet.request(pool, "scale", ScaleRequest(nodes=nodes))
-    console.write_message(accepted(answer), output)
+    console.write_message(require_accepted(answer), output)
 
 
 # --- running -------------------------------------------------------------------------------------

@@ -82,28 +82,26 @@ class AnswerError(NavarchError):
 
 
 @asynccontextmanager
-async def connected(settings: NatsSettings) -> AsyncIterator["Fleet"]:
-    """Connect to the fleet; an error if no server answers."""
+async def connect_fleet(settings: NatsSettings) -> AsyncIterator["FleetClient"]:
+    """Connect to the fleet; raise NavarchError if no server answers."""
     options = ConnectOptions(
         settings=settings, name="navarch-cli", inbox_prefix=inbox(CLI), role=OPERATOR
     )
     bus = await NatsBus.connect(options, seconds_max=CONNECT_SECONDS_MAX)
     try:
-        yield Fleet(bus)
+        yield FleetClient(bus)
     finally:
         await bus.close()
 
 
-class Fleet:
-    """The fleet behind a bus connection."""
+class FleetClient:
+    """Queries, requests and histories over one bus connection."""
 
     def __init__(self, bus: Bus) -> None:
         """Query over `bus`."""
         self.bus = bus
 
-    # --- queries ------------------------------------------------------------------------------
-
-    async def ask(
+    async def query(
         self,
         name: str,
         query: msgspec.Struct,
@@ -111,7 +109,7 @@ class Fleet:
         timeout_seconds: float = QUERY_SECONDS_MAX,
         who: str = "pool-manager",
     ) -> bytes:
-        """Send one query; an error with the reason if it is not answered."""
+        """Send one query; raise NavarchError if it is refused or no service replies."""
         try:
             reply = await self.bus.request(
                 subjects.query(name), encode(query), timeout_seconds=timeout_seconds
@@ -133,21 +131,21 @@ class Fleet:
         """All items of a paged query, as JSON."""
         items: list[msgspec.Raw] = []
         for _ in range(PAGES_MAX):
-            page = _page.decode(await self.ask(name, query, who=who))
+            page = _page.decode(await self.query(name, query, who=who))
             items.extend(page.items)
             if not page.next:
                 return items
             query = msgspec.structs.replace(query, after=page.next)
-        raise NavarchError(f"more than {PAGES_MAX} pages of {name}: ask for one pool at a time")
+        raise NavarchError(f"more than {PAGES_MAX} pages of {name}: query one pool at a time")
 
     async def node(self, node: str) -> tuple[NodeView, bytes]:
         """One node with its recent faults, and the same as JSON."""
-        data = await self.ask("node", Query(node=node))
+        data = await self.query("node", Query(node=node))
         return _node.decode(data), data
 
     async def budget(self) -> FleetBudgetView:
         """The fleet's budget and how much of it is used."""
-        return _budget.decode(await self.ask("budget", Query()))
+        return _budget.decode(await self.query("budget", Query()))
 
     async def check_pool(self, pool: str) -> None:
         """Fail if there is no such pool: an empty answer would look like a pool without events."""
@@ -155,8 +153,6 @@ class Fleet:
             entries = await self.bus.entries(POOLS, pool_key("*"))
             there = ", ".join(sorted(each.key.removeprefix(pool_key("")) for each in entries))
             raise NavarchError(f"there is no pool {pool!r}; there is: {there or 'none yet'}")
-
-    # --- requests -----------------------------------------------------------------------------
 
     async def request(self, pool: str, verb: str, request: Request) -> RequestAnswer:
         """Send a request to a pool and wait for the event that answers it."""
@@ -186,9 +182,7 @@ class Fleet:
                     return event
         raise Unavailable("the bus stopped before the answer came")
 
-    # --- stories ------------------------------------------------------------------------------
-
-    async def saga(self, saga: str) -> AsyncGenerator[Sequence[Stored], None]:
+    async def follow_saga(self, saga: str) -> AsyncGenerator[Sequence[Stored], None]:
         """A saga's entries, including future ones, until it has ended."""
         tree = [subjects.saga_tree(saga)]
         async with aclosing(as_generator(self.bus.follow(SAGAS.name, tree, "all"))) as following:
@@ -198,7 +192,7 @@ class Fleet:
                 if entry and entry.step == WHOLE and entry.status in ENDS:
                     return
 
-    async def events(
+    async def follow_events(
         self, *, pool: str, node: str, since: datetime | None
     ) -> AsyncGenerator[Sequence[Stored], None]:
         """Events from now or from a time on, of one pool, one node, or all.
@@ -230,7 +224,7 @@ class Fleet:
                 if about(stored):
                     yield (stored,)
 
-    async def story(self, node: str) -> list[Stored]:
+    async def node_history(self, node: str) -> list[Stored]:
         """Every stored event and saga entry about a node."""
         bus = self.bus
         own, pools, started = await asyncio.gather(
@@ -248,7 +242,7 @@ class Fleet:
 async def stored_batches(
     bus: Bus, stream: str, filters: Sequence[str], since: datetime
 ) -> AsyncGenerator[list[Stored], None]:
-    """What is stored under any of the filters, in order, from a time on."""
+    """The messages stored under any of the filters, in order, from a time on."""
     after: int | datetime = since
     while True:
         pages = await asyncio.gather(
@@ -279,18 +273,18 @@ def requester() -> str:
     return f"{user}@{socket.gethostname()}"
 
 
-def views(items: list[msgspec.Raw]) -> list[NodeView]:
-    """Items of `nodes` as nodes."""
+def decode_nodes(items: list[msgspec.Raw]) -> list[NodeView]:
+    """Decode the items of the query `nodes`."""
     return [_node.decode(each) for each in items]
 
 
-def pool_views(items: list[msgspec.Raw]) -> list[PoolView]:
-    """Items of `pools` as pools."""
+def decode_pools(items: list[msgspec.Raw]) -> list[PoolView]:
+    """Decode the items of the query `pools`."""
     return [_pool.decode(each) for each in items]
 
 
-def accepted(answer: RequestAnswer) -> PoolEvent:
-    """The answer; an error with the reason if it is a refusal."""
+def require_accepted(answer: RequestAnswer) -> PoolEvent:
+    """Return the answer; raise AnswerError if it is a refusal."""
     if isinstance(answer, RequestRefused | ScaleRefused):
         raise AnswerError(f"refused ({answer.refusal}): {answer.reason}")
     return answer

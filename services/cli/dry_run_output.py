@@ -12,7 +12,7 @@ from services.cli.fleet_connection import with_fleet
 if TYPE_CHECKING:
     from schemas.dry_run import DryRun
     from schemas.operator_requests import NodeRequest
-    from services.cli.bus_client import Fleet
+    from services.cli.bus_client import FleetClient
 
 
 def dry_run(
@@ -20,12 +20,12 @@ def dry_run(
 ) -> None:
     """Query the pool-manager, and print what it would do."""
 
-    async def work(fleet: "Fleet") -> None:
+    async def work(fleet: "FleetClient") -> None:
         from schemas.dry_run import DryRun, DryRunRequest  # noqa: PLC0415
         from schemas.messages import encode  # noqa: PLC0415
 
         query = DryRunRequest(verb=verb, node=request.node, request=msgspec.Raw(encode(request)))
-        data = await fleet.ask("dry-run", query)
+        data = await fleet.query("dry-run", query)
         if output is Format.JSON:
             console.write_json(data)
         else:

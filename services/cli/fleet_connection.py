@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from services.cli.command_options import Config, NatsUrl
 
 if TYPE_CHECKING:
-    from services.cli.bus_client import Fleet
+    from services.cli.bus_client import FleetClient
 
 Work = Callable[..., Coroutine[Any, Any, None]]
 
@@ -18,10 +18,10 @@ def with_fleet(nats_url: str, config: Path | None, work: Work) -> None:
     """Run `work(fleet)` on a connection to the fleet."""
 
     async def run() -> None:
-        from services.cli.bus_client import connected  # noqa: PLC0415 - keeps `--help` quick
+        from services.cli.bus_client import connect_fleet  # noqa: PLC0415 - keeps `--help` quick
         from services.cli.fleet_discovery import find_bus  # noqa: PLC0415
 
-        async with connected(find_bus(nats_url, config)) as fleet:
+        async with connect_fleet(find_bus(nats_url, config)) as fleet:
             await work(fleet)
 
     asyncio.run(run())
@@ -31,7 +31,7 @@ def fleet_command(work: Work) -> Callable[..., None]:
     """Make a command of a coroutine function: add --nats-url and --config, and pass the fleet."""
 
     def command(*, nats_url: str, config: Path | None, **given: Any) -> None:
-        async def run(fleet: "Fleet") -> None:
+        async def run(fleet: "FleetClient") -> None:
             await work(fleet, **given)
 
         with_fleet(nats_url, config, run)

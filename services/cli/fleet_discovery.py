@@ -1,7 +1,7 @@
-"""How the command line finds a bus: told, from the environment, or from a fleet served here.
+"""How the command line finds the bus: an option, the environment, or a fleet served here.
 
-`navarch serve` writes `<data_dir>/serve.json`; everything else reads it. A file whose process is
-gone is ignored, with a sentence that says so.
+`navarch serve` writes `<data_dir>/serve.json`; the other commands read it. A file whose process no
+longer runs is ignored.
 """
 
 import os
@@ -21,15 +21,15 @@ NATS_URL_VARIABLE: Final = "NAVARCH_NATS_URL"
 
 
 class ProcessId(msgspec.Struct, frozen=True, kw_only=True):
-    """A process, told apart from a later one that was given the same number."""
+    """A process, distinguished from a later one with the same PID."""
 
     pid: int
     started_ticks: int
     """Since the machine booted, as /proc/<pid>/stat has it."""
 
 
-class Running(msgspec.Struct, frozen=True, kw_only=True):
-    """What a running `navarch serve` says of itself."""
+class ServeState(msgspec.Struct, frozen=True, kw_only=True):
+    """The state that a running `navarch serve` publishes in SERVE_FILE."""
 
     nats_url: str
     pid: int
@@ -39,25 +39,25 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
     http: dict[str, str] = {}
     """Readiness, liveness and metrics of each service."""
     processes: tuple[ProcessId, ...] = ()
-    """The same processes, exactly: what a killed serve leaves behind is ended by the next."""
+    """The same processes, exactly: after a kill, the next serve ends those that still run."""
     stopper: tuple[ProcessId, ...] = ()
     """The process that stops the local nodes if this serve is killed."""
 
 
 def settings_of(config: Path | None) -> Settings:
-    """The configuration, or the defaults where none is named."""
+    """The configuration, or the defaults without a file."""
     if config is None:
         return parse_settings("(defaults)", DEFAULTS, os.environ)
     return load_settings(config)
 
 
 def find_bus(nats_url: str, config: Path | None) -> NatsSettings:
-    """Where the bus is, or an error that says how to name one."""
+    """Find the bus; the error says how to name one."""
     settings = settings_of(config)
     if url := nats_url or os.environ.get(NATS_URL_VARIABLE, ""):
         return msgspec.structs.replace(settings.nats, url=url)
     file = Path(settings.data_dir) / SERVE_FILE
-    running = read_running(file)
+    running = read_serve_state(file)
     if running is not None:
         return msgspec.structs.replace(settings.nats, url=running.nats_url)
     raise NavarchError(
@@ -71,17 +71,17 @@ def served_settings(config: Path | None) -> tuple[Settings, Path | None]:
     settings = settings_of(config)
     if config is not None:
         return settings, config
-    running = read_running(Path(settings.data_dir) / SERVE_FILE)
+    running = read_serve_state(Path(settings.data_dir) / SERVE_FILE)
     if running is None or not running.config:
         return settings, None
     file = Path(running.config)
     return settings_of(file), file
 
 
-def read_running(file: Path) -> Running | None:
-    """What the serve of this data directory wrote; None where none runs."""
+def read_serve_state(file: Path) -> ServeState | None:
+    """Read the state of the running serve; None if none runs."""
     try:
-        running = msgspec.json.decode(file.read_bytes(), type=Running)
+        running = msgspec.json.decode(file.read_bytes(), type=ServeState)
     except FileNotFoundError:
         return None
     except (OSError, msgspec.DecodeError) as error:
@@ -90,7 +90,7 @@ def read_running(file: Path) -> Running | None:
 
 
 def started_ticks(pid: int) -> int | None:
-    """When a process began; None where there is none (or only its remains)."""
+    """When a process started; None if it does not run, or is a zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
     except OSError:
@@ -100,7 +100,7 @@ def started_ticks(pid: int) -> int | None:
 
 
 def _ticks_without_proc(pid: int) -> int | None:
-    """Where there is no /proc, that the process is there is all that can be said."""
+    """Without /proc, only whether the process exists is known."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

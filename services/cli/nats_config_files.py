@@ -1,7 +1,7 @@
-"""`navarch nats-config`: a directory with the server's configuration and everybody's credentials.
+"""`navarch nats-config`: a directory with the server's configuration and every role's credentials.
 
-Run again it keeps every key, every credential and nats.conf, and writes accounts.conf anew: what
-roles may do has changed with an upgrade, and nothing else.
+A second run keeps every key, every credential and nats.conf, and rewrites accounts.conf, because
+an upgrade may change the permissions of roles.
 """
 
 import os
@@ -36,11 +36,11 @@ ACCOUNTS: Final = "accounts.conf"
 
 
 def accounts(fleet: str, seeds: Mapping[str, str], at: datetime) -> str:
-    """The part of the server's configuration that says who may say what. Pure."""
+    """The permissions part of the server's configuration. Pure."""
     made = server_tokens(fleet, rules(), seeds, at)
     return f"""\
-# Who may say what on the bus of fleet {fleet}. Written by `navarch nats-config`; run that again
-# after an upgrade, then `nats-server --signal reload`.
+# Permissions on the bus of fleet {fleet}. Written by `navarch nats-config`; run that again after an
+# upgrade, then `nats-server --signal reload`.
 
 operator: {made["operator"]}
 system_account: {made["system_account"]}
@@ -53,9 +53,9 @@ resolver_preload: {{
 
 
 def server(store: str, listen: str, http: str) -> str:
-    """A server's configuration around it. Pure."""
+    """The server's configuration, which includes the accounts. Pure."""
     return f"""\
-# One nats-server. Written once by `navarch nats-config`, and yours to change.
+# One nats-server. Written once by `navarch nats-config`; edit it as needed.
 
 listen: {listen}
 http: {http}
@@ -71,7 +71,7 @@ include ./{ACCOUNTS}
 def write(
     directory: Path, fleet: str, at: datetime, *, store: str, listen: str, http: str
 ) -> list[Path]:
-    """Write what is not there yet, and the accounts anew; return what was written."""
+    """Write the missing files, and rewrite the accounts; return the written files."""
     token(fleet, "fleet")
     written: list[Path] = []
     keys, users = directory / "keys", directory / "creds"
@@ -99,7 +99,7 @@ def write(
             secret(file, credentials(user, role, at))
     signing = directory / SIGNING_FILE
     if signing.exists() and not read_agent_keys(signing).bootstrap_seed:
-        signing.unlink()  # of a release that knew no bootstrap credentials
+        signing.unlink()  # without bootstrap credentials
     if not signing.exists():
         agents = AgentKeys(
             account=account,
@@ -118,7 +118,7 @@ def write(
 
 
 def write_agent(directory: Path, pool: str, node: str, at: datetime) -> Path:
-    """Write one node's credentials, for a machine that no provisioner makes; return the file."""
+    """Write the credentials of a node that the provisioner does not launch; return the file."""
     pool_name(pool)
     token(node, "node")
     keys = read_agent_keys(directory / SIGNING_FILE)

@@ -10,7 +10,7 @@ from services.cli.fleet_connection import with_fleet
 from services.primitives.errors import NavarchError
 
 if TYPE_CHECKING:
-    from services.cli.bus_client import Fleet, Request
+    from services.cli.bus_client import FleetClient, Request
 
 
 def request_node(
@@ -26,17 +26,17 @@ def request_node(
     """`request`: the request, or the reason of a plain one; `wait`: until its saga has ended."""
     sent = NodeRequest(node=node, reason=request) if isinstance(request, str) else request
 
-    async def work(fleet: "Fleet") -> None:
+    async def work(fleet: "FleetClient") -> None:
         from schemas.saga_log_entries import SagaDone  # noqa: PLC0415
         from schemas.stored_messages import decode_stored  # noqa: PLC0415
-        from services.cli.bus_client import accepted  # noqa: PLC0415
+        from services.cli.bus_client import require_accepted  # noqa: PLC0415
 
         view, _ = await fleet.node(node)
-        answer = accepted(await fleet.request(view.pool, verb, sent))
+        answer = require_accepted(await fleet.request(view.pool, verb, sent))
         console.write_message(answer, output)
         saga = getattr(answer, "saga", "")
         if wait and saga:
-            stored = await console.write_stream(fleet.saga(saga), output)
+            stored = await console.write_stream(fleet.follow_saga(saga), output)
             last = decode_stored(stored) if stored else None
             if not isinstance(last, SagaDone):
                 reason = getattr(last, "reason", "")

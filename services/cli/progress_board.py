@@ -14,7 +14,7 @@ from schemas.stored_messages import decode_stored
 from schemas.topology import NODES, POOLS, SAGAS
 from services.bus.port import Entry, Stored
 from services.cli import console
-from services.cli.bus_client import Fleet, as_generator
+from services.cli.bus_client import FleetClient, as_generator
 from services.cli.stored_history import open_sagas
 from services.cli.text import tables
 from services.cli.text.saga_progress import progress
@@ -125,7 +125,7 @@ async def _follow_until(
     reached: Callable[[], Awaitable[bool]],
     *sources: tuple[AsyncIterator[Any], Callable[[Any], None]],
 ) -> None:
-    """Take in the items of every source until `reached`, which is asked after each item."""
+    """Take in the items of every source until `reached`, which is checked after each item."""
     changed = asyncio.Event()
 
     async def follow(source: AsyncIterator[Any], take: Callable[[Any], None]) -> None:
@@ -144,7 +144,7 @@ async def _follow_until(
             task.result()
 
 
-async def show_launches(fleet: Fleet, pool: str, wanted: int) -> None:
+async def show_launches(fleet: FleetClient, pool: str, wanted: int) -> None:
     """Show the progress of each node until `wanted` nodes are in service."""
     bus = fleet.bus
     after = await bus.last_sequence(SAGAS.name)
@@ -159,11 +159,11 @@ async def show_launches(fleet: Fleet, pool: str, wanted: int) -> None:
             all_active,
             (bus.watch(NODES, f"{pool}.*"), launches.take_node),
             (bus.follow(SAGAS.name, [subjects.SAGAS], "new", after=after), launches.take_saga),
-            (fleet.events(pool=pool, node="", since=None), _print_failures),
+            (fleet.follow_events(pool=pool, node="", since=None), _print_failures),
         )
 
 
-async def show_removal(fleet: Fleet, pool: str) -> None:
+async def show_removal(fleet: FleetClient, pool: str) -> None:
     """Show each node's state until the pool's record is deleted."""
     bus = fleet.bus
     states: dict[str, str] = {}

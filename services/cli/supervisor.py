@@ -1,11 +1,11 @@
-"""Runs processes and keeps them running: a nats-server of our own, and every service.
+"""Runs a nats-server and every service as processes, and restarts those that end.
 
-One that dies is started again, after a wait that doubles up to a bound. Stopping is in order:
-services first, because they still need the bus to finish what they hold. Each process has a session
-of its own, so that Ctrl-C in a terminal reaches this one alone, which then stops the others. On
-Linux they end with this one even where it is killed; elsewhere the next one ends them. The agents
-of local nodes outlive the provisioner that started them, so `python -m services.cli.supervisor
-DIRECTORY` stops them: it is started beside this process and waits for its end.
+The delay before a restart doubles up to a limit. Services are stopped before the server, because
+they need the bus to finish their work. Each process has its own session, so that Ctrl-C reaches
+only this process, which then stops the others. On Linux they end with this process even if it is
+killed; elsewhere the next `navarch serve` ends them. The agents of local nodes outlive the
+provisioner that started them, so `python -m services.cli.supervisor DIRECTORY` stops them: it is
+started beside this process and waits for its end.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from services.cli.fleet_discovery import (
     NATS_URL_VARIABLE,
     SERVE_FILE,
     ProcessId,
-    Running,
+    ServeState,
     started_ticks,
 )
 from services.primitives.errors import NavarchError
@@ -39,14 +39,14 @@ HTTP_PORT_VARIABLE: Final = "NAVARCH_HTTP_PORT"
 BACKOFF_FIRST_SECONDS: Final = 0.25
 BACKOFF_MAX_SECONDS: Final = 10.0
 STEADY_SECONDS: Final = 30.0
-"""A process that has lived so long starts again without delay."""
+"""After so long the restart delay is reset."""
 STOP_SECONDS_MAX: Final = 12.0
-"""Longer than a service's own bound, so that it can finish what it holds."""
+"""Longer than a service's own limit, so that it can finish its work."""
 DRAIN_SECONDS_MAX: Final = 0.5
-"""For the last lines of a process that has ended."""
+"""Time to read the last lines of a process that has ended."""
 LINE_BYTES_MAX: Final = 256 * 1024
 
-Tell = Callable[[str, str], None]
+LogSink = Callable[[str, str], None]
 """Takes a service's name and a line that it wrote."""
 
 
@@ -60,10 +60,10 @@ _log_line = msgspec.json.Decoder(_LogLine)
 
 @dataclass(slots=True)
 class Child:
-    """One service and the process that it is at the moment."""
+    """One replica of a service and its current process."""
 
     name: str
-    """The service's; further replicas have a number behind it."""
+    """The service's name; further replicas add a number."""
     service: str
     environment: Mapping[str, str]
     process: asyncio.subprocess.Process | None = None
@@ -80,17 +80,17 @@ class Supervisor:
         server: EmbeddedServer | None,
         environment: Mapping[str, str],
         http_port: int,
-        tell: Tell,
-        changed: Callable[[], None],
+        log: LogSink,
+        on_change: Callable[[], None],
         replicas: int = 1,
     ) -> None:
-        """`server` None: `environment` names a bus. `changed` is called when a process changes."""
+        """`server` None: `environment` names a bus. `on_change`: a process started or is ready."""
         self._server = server
-        self._tell = tell
-        self._changed = changed
+        self._log = log
+        self._on_change = on_change
         self._tasks: list[asyncio.Task[None]] = []
         self._environment = dict(environment)
-        # Services have one configuration; a fixed port can belong to one of them only.
+        # All services share one configuration, but only one can listen on its port.
         self.children = {
             name: Child(
                 name, service, {HTTP_PORT_VARIABLE: str(http_port if name == "metrics" else 0)}
@@ -101,12 +101,12 @@ class Supervisor:
 
     @property
     def url(self) -> str:
-        """The bus."""
+        """The URL of the bus."""
         return self._environment[NATS_URL_VARIABLE]
 
     @property
     def pids(self) -> dict[str, int]:
-        """Every process that runs now."""
+        """The PID of every running process."""
         found = {
             name: child.process.pid
             for name, child in self.children.items()
@@ -118,7 +118,7 @@ class Supervisor:
 
     @property
     def processes(self) -> tuple[ProcessId, ...]:
-        """The same, exactly."""
+        """The same processes, with their start times."""
         return process_ids(*self.pids.values())
 
     async def start(self) -> None:
@@ -130,40 +130,38 @@ class Supervisor:
             self._tasks.append(asyncio.create_task(self._keep(child)))
 
     async def ready(self) -> None:
-        """Wait until every service has said that it is ready."""
+        """Wait until every service has logged that it is ready."""
         await asyncio.gather(*(child.ready.wait() for child in self.children.values()))
 
     async def failed(self) -> None:
-        """Wait for a defect of the supervision itself, and raise it."""
+        """Wait for an error of the supervision itself, and raise it."""
         await asyncio.gather(*self._tasks)
 
     async def stop(self, instances: Callable[[], None]) -> None:
-        """End the services, then what `instances` ends, then the server."""
+        """Stop the services, then call `instances`, then stop the server."""
         for task in self._tasks:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
         running = [child.process for child in self.children.values() if child.process is not None]
-        await asyncio.gather(*(end(process) for process in running))
+        await asyncio.gather(*(stop_process(process) for process in running))
         try:
             await asyncio.to_thread(instances)
         finally:
             if self._server is not None:
                 await self._server.stop()
 
-    # --- keeping ------------------------------------------------------------------------------
-
     async def _keep_server(self) -> None:
         assert self._server is not None
         loop = asyncio.get_running_loop()
         wait = BACKOFF_FIRST_SECONDS
         while True:
-            self._changed()
-            began = loop.time()
+            self._on_change()
+            started = loop.time()
             status = await self._server.wait()
-            if loop.time() - began > STEADY_SECONDS:
+            if loop.time() - started > STEADY_SECONDS:
                 wait = BACKOFF_FIRST_SECONDS
-            self._tell("serve", f"nats-server ended with {status}; starting it again")
+            self._log("serve", f"nats-server ended with {status}; restarting it")
             await asyncio.sleep(wait)
             wait = min(2 * wait, BACKOFF_MAX_SECONDS)
             with suppress(NavarchError, TimeoutError):
@@ -173,16 +171,16 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         wait = 0.0
         while True:
-            began = loop.time()
+            started = loop.time()
             status = await self._run(child)
             wait = BACKOFF_FIRST_SECONDS if not wait else min(2 * wait, BACKOFF_MAX_SECONDS)
-            if loop.time() - began > STEADY_SECONDS:
+            if loop.time() - started > STEADY_SECONDS:
                 wait = BACKOFF_FIRST_SECONDS
-            self._tell("serve", f"{child.name} ended with {status}; starting it in {wait:g} s")
+            self._log("serve", f"{child.name} ended with {status}; restarting it in {wait:g} s")
             await asyncio.sleep(wait)
 
     async def _run(self, child: Child) -> int:
-        """Run a service once, passing on what it writes; return its exit status."""
+        """Run a service once and log its output; return its exit status."""
         module = f"services.{child.service.replace('-', '_')}"
         child.process = await asyncio.create_subprocess_exec(
             *ending_with_us((sys.executable, "-m", module)),
@@ -193,11 +191,11 @@ class Supervisor:
             limit=LINE_BYTES_MAX,
             start_new_session=True,
         )
-        self._changed()
+        self._on_change()
         reading = asyncio.create_task(self._read(child))
         try:
             status = await child.process.wait()
-            # What the service started may hold its end of the pipe open: no end is waited for.
+            # Processes that the service started may keep the pipe open, so its end may not come.
             await asyncio.wait({reading}, timeout=DRAIN_SECONDS_MAX)
             return status
         finally:
@@ -213,33 +211,33 @@ class Supervisor:
             try:
                 line = await child.process.stdout.readline()
             except ValueError:
-                self._tell("serve", f"{child.name} wrote a line above {LINE_BYTES_MAX} bytes")
+                self._log("serve", f"{child.name} wrote a line above {LINE_BYTES_MAX} bytes")
                 continue
             if not line:
                 return
             text = line.decode("utf-8", "replace").rstrip()
-            self._note(child, text)
-            self._tell(child.name, text)
+            self._detect_ready(child, text)
+            self._log(child.name, text)
 
-    def _note(self, child: Child, line: str) -> None:
+    def _detect_ready(self, child: Child, line: str) -> None:
         try:
-            told = _log_line.decode(line)
+            entry = _log_line.decode(line)
         except msgspec.DecodeError:
             return
-        if told.msg == "ready" and told.http:
-            child.http = told.http
+        if entry.msg == "ready" and entry.http:
+            child.http = entry.http
             child.ready.set()
-            self._changed()
+            self._on_change()
 
 
 def process_ids(*pids: int) -> tuple[ProcessId, ...]:
-    """The processes with these numbers that exist, exactly."""
+    """The existing processes of these PIDs, with their start times."""
     ticks = ((pid, started_ticks(pid)) for pid in pids)
     return tuple(ProcessId(pid=pid, started_ticks=each) for pid, each in ticks if each is not None)
 
 
-async def end(process: asyncio.subprocess.Process) -> None:
-    """Ask a process to end, and end it when it does not."""
+async def stop_process(process: asyncio.subprocess.Process) -> None:
+    """Terminate a process, and kill it if it does not end in time."""
     if process.returncode is not None:
         return
     process.terminate()
@@ -251,8 +249,8 @@ async def end(process: asyncio.subprocess.Process) -> None:
         await process.wait()
 
 
-async def end_left_behind(processes: tuple[ProcessId, ...]) -> int:
-    """End what a killed serve has left running; return how many there were."""
+async def end_processes(processes: tuple[ProcessId, ...]) -> int:
+    """End those processes that still run; return their number."""
 
     def alive() -> list[int]:
         return [each.pid for each in processes if started_ticks(each.pid) == each.started_ticks]
@@ -264,19 +262,19 @@ async def end_left_behind(processes: tuple[ProcessId, ...]) -> int:
                 os.kill(pid, number)
         with suppress(TimeoutError):
             async with asyncio.timeout(STOP_SECONDS_MAX):
-                while alive():  # noqa: ASYNC110 - nobody tells of another's children
+                while alive():  # noqa: ASYNC110 - not our children, so not awaitable
                     await asyncio.sleep(0.02)
     return found
 
 
 async def end_predecessor(directory: Path) -> int:
-    """End what a killed serve left running; return the number of processes, agents excluded."""
+    """End the processes of a killed serve; return their number, agents excluded."""
     try:
-        before = msgspec.json.decode((directory / SERVE_FILE).read_bytes(), type=Running)
+        before = msgspec.json.decode((directory / SERVE_FILE).read_bytes(), type=ServeState)
     except (FileNotFoundError, msgspec.DecodeError):
         return 0
-    await end_left_behind(before.stopper)  # else it would stop the successor's nodes
-    ended = await end_left_behind(before.processes)
+    await end_processes(before.stopper)  # else it would stop the successor's nodes
+    ended = await end_processes(before.processes)
     await asyncio.to_thread(stop_instances, directory)
     return ended
 
@@ -304,7 +302,7 @@ async def start_instance_stopper(
 
 
 def environment_for(config: Path | None, base: Mapping[str, str]) -> dict[str, str]:
-    """What services find in their environment."""
+    """The environment of the services."""
     environment = dict(base)
     if config is not None:
         environment["NAVARCH_CONFIG"] = str(config.resolve())

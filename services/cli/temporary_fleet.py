@@ -1,8 +1,8 @@
-"""A directory for a fleet of a command's own, cleared away whatever becomes of the command.
+"""A temporary directory for a command's own fleet, removed even if the command is killed.
 
-A process beside it waits for the end of a pipe, which the kernel closes with the command, also with
-one that was killed. Whatever of the fleet still runs then is ended, agents included, and the
-directory removed. After a command that has cleared up by itself nothing of that is left to do.
+A guard process waits for the end of a pipe, which the kernel closes when the command ends. It then
+ends the fleet's processes that still run, agents included, and removes the directory, unless the
+command has done so.
 """
 
 import asyncio
@@ -19,13 +19,13 @@ DATA_FOLDER: Final = "data"
 
 
 @contextmanager
-def cleared_directory(prefix: str) -> Iterator[Path]:
-    """A new directory, whose folder `data` a fleet is served from; both are gone afterwards."""
+def temporary_directory(prefix: str) -> Iterator[Path]:
+    """Make a directory for a fleet, whose data is in its folder `data`; remove it afterwards."""
     directory = Path(tempfile.mkdtemp(prefix=prefix))
     guard = subprocess.Popen(
         [sys.executable, "-m", __name__, str(directory)],
         stdin=subprocess.PIPE,
-        # Ctrl-C in a terminal must not reach it.
+        # Ctrl-C in a terminal must not reach the guard.
         start_new_session=True,
     )
     try:
@@ -36,12 +36,12 @@ def cleared_directory(prefix: str) -> Iterator[Path]:
 
 
 def main() -> None:
-    """Wait for the end of the command that started this, and clear up after it."""
+    """Wait for the end of the command that started this process, then clean up."""
     sys.stdin.buffer.read()
     directory = Path(sys.argv[1])
     if not directory.exists():
         return
-    # Imported once it is needed: until then this process is to cost little.
+    # Imported late, so that the waiting process uses little memory.
     from services.cli.supervisor import end_predecessor  # noqa: PLC0415
 
     asyncio.run(end_predecessor(directory / DATA_FOLDER))

@@ -109,6 +109,23 @@ async def test_reading_spans_pages(any_bus):
     )
 
 
+async def test_a_batch_begins_after_a_sequence_or_at_a_time(any_bus):
+    """At most `count` messages under the filter, in order."""
+    before = datetime.now(UTC) - timedelta(seconds=1)
+    sequences = [await any_bus.publish(FAULT, b"%d" % number) for number in range(4)]
+    await any_bus.publish(OTHER, b"other")
+
+    async def batch(after: int | datetime, count: int = 10) -> list[int]:
+        found = await any_bus.read_batch(EVENTS.name, FAULT, after=after, count=count)
+        return [each.sequence for each in found]
+
+    assert await batch(before) == sequences
+    assert await batch(before, 2) == sequences[:2]
+    assert await batch(sequences[1]) == sequences[2:]
+    assert await batch(sequences[-1]) == []
+    assert await batch(datetime.now(UTC) + timedelta(hours=1)) == []
+
+
 async def test_reading_a_whole_page_exactly(any_bus):
     """The end is found also where the last page is full."""
     for start in range(0, 1_000, 500):

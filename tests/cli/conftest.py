@@ -107,11 +107,11 @@ def _answer(pool: str, verb: str, data: bytes, ids: "itertools.count[int]") -> P
         return Scaled(previous=POOL.desired, nodes=asked.nodes, request=asked.request, **common)
     about = msgspec.json.decode(data, type=REQUESTS[verb], dec_hook=decode_hook)
     assert isinstance(about, NodeRequest)
-    told = {"verb": verb, "node": about.node, "request": about.request}
+    answer = {"verb": verb, "node": about.node, "request": about.request}
     if about.node == "training-2":
         reason = "replace-training-2-1 is under way"
-        return RequestRefused(refusal="saga-open", reason=reason, **told, **common)
-    return RequestAccepted(saga=f"{verb}-{about.node}-1", **told, **common)
+        return RequestRefused(refusal="saga-open", reason=reason, **answer, **common)
+    return RequestAccepted(saga=f"{verb}-{about.node}-1", **answer, **common)
 
 
 async def _answering(bus: NatsBus) -> None:
@@ -126,7 +126,7 @@ async def _answering(bus: NatsBus) -> None:
 
 @pytest.fixture
 async def manager(bus: NatsBus) -> AsyncIterator[NatsBus]:
-    """A bus on which somebody answers queries about three nodes, and requests."""
+    """A bus with a responder for queries about three nodes, and for requests."""
     endpoints = {"nodes": _nodes, "node": _node, "pools": _pools, "sagas": _sagas}
     await bus.serve(
         "pool-manager", "a small one", {subjects.query(k): v for k, v in endpoints.items()}

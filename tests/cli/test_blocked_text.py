@@ -17,7 +17,7 @@ SPEC = PoolSpec(provider="p", instance_type="t", min_nodes=0, max_nodes=9, spare
 POOL = PoolRecord(name="training", spec=SPEC, desired=2)
 FREEZE = WindowSpec(name="launch", kind="freeze", start="0 9 * * *", duration=Duration(36_000))
 SERVICE = WindowSpec(name="night", kind="service", start="0 2 * * *", duration=Duration(7200))
-SICK = NodeRecord(pool="training", node="n1", state="active", health="unhealthy")
+UNHEALTHY = NodeRecord(pool="training", node="n1", state="active", health="unhealthy")
 
 
 def pool(**changes: object) -> PoolRecord:
@@ -26,7 +26,7 @@ def pool(**changes: object) -> PoolRecord:
 
 
 HELD = msgspec.structs.replace(
-    SICK, held_until=NOW + timedelta(hours=1), held_by="ada", held_reason="bisecting"
+    UNHEALTHY, held_until=NOW + timedelta(hours=1), held_by="ada", held_reason="bisecting"
 )
 OBSERVING = msgspec.structs.replace(
     pool(mode="observe"),
@@ -39,13 +39,13 @@ OBSERVING = msgspec.structs.replace(
 @pytest.mark.parametrize(
     ("node", "record", "words"),
     [
-        (SICK, POOL, []),
+        (UNHEALTHY, POOL, []),
         (HELD, POOL, ["held until", "by ada: bisecting", "navarch release n1"]),
-        (SICK, OBSERVING, ["in observe mode", "would begin replace"]),
-        (SICK, pool(mode="observe"), ["in observe mode, so nothing is performed"]),
-        (SICK, pool(windows=(FREEZE,)), ["window launch freezes the pool until"]),
-        (msgspec.structs.replace(SICK, lost=True), pool(windows=(FREEZE,)), []),
-        (msgspec.structs.replace(SICK, health="healthy"), pool(windows=(FREEZE,)), []),
+        (UNHEALTHY, OBSERVING, ["in observe mode", "would begin replace"]),
+        (UNHEALTHY, pool(mode="observe"), ["in observe mode, so nothing is performed"]),
+        (UNHEALTHY, pool(windows=(FREEZE,)), ["window launch freezes the pool until"]),
+        (msgspec.structs.replace(UNHEALTHY, lost=True), pool(windows=(FREEZE,)), []),
+        (msgspec.structs.replace(UNHEALTHY, health="healthy"), pool(windows=(FREEZE,)), []),
     ],
 )
 def test_what_blocks_a_node_is_named(
@@ -60,7 +60,7 @@ def test_what_blocks_a_node_is_named(
 
 def test_observed_actions_windows_and_spares_of_a_pool_are_named() -> None:
     """The decisions, what is frozen, when what can wait may begin, and which spares are ready."""
-    spare = msgspec.structs.replace(SICK, node="s1", spare=True, health="healthy")
+    spare = msgspec.structs.replace(UNHEALTHY, node="s1", spare=True, health="healthy")
     windows = open_windows(pool(windows=(FREEZE, SERVICE)), NOW)
     at_night = open_windows(pool(windows=(SERVICE,)), NOW.replace(hour=3))
 
@@ -68,4 +68,4 @@ def test_observed_actions_windows_and_spares_of_a_pool_are_named() -> None:
     assert "The window launch freezes the pool until" in windows[0]
     assert "Remediation that can wait is done in the window night" in windows[1]
     assert at_night[0].startswith("The window night is open for service until")
-    assert ("Spares ready: 1 of 2: s1.",) == ready_spares(POOL, [spare, SICK])
+    assert ("Spares ready: 1 of 2: s1.",) == ready_spares(POOL, [spare, UNHEALTHY])

@@ -24,7 +24,7 @@ async def test_people_see_open_and_close_it(server: EmbeddedServer, bus: NatsBus
         opened = await navarch("breaker", "open", "training", "--reason", "rack move", url=url)
         await peers.make_unhealthy("training", names[0])
         _, shown, _ = await navarch("breaker", "show", url=url)
-        _, told, _ = await navarch("why", names[0], url=url)
+        _, out, _ = await navarch("why", names[0], url=url)
         code, data, _ = await navarch("breaker", "show", "training", "-o", "json", url=url)
         status = await navarch("status", url=url)
         begun = len(peers.count("cordon"))
@@ -41,7 +41,7 @@ async def test_people_see_open_and_close_it(server: EmbeddedServer, bus: NatsBus
     assert "open, by hand" in shown
     assert "rack move" in shown
     assert "training: it stays open until an operator closes it" in shown
-    assert "It waits for the breaker, which is open by " in told
+    assert "It waits for the breaker, which is open by " in out
     assert "0 of 1" in status[1]
     pool = msgspec.json.decode(data)["pools"][0]
     assert ("open", "operator", True) == (
@@ -106,18 +106,16 @@ PLAIN = PoolView(
         ({"breaker": "closed", "ramp": 2}, "closed, 2 at once", "when that has passed"),
     ],
 )
-def test_each_state_is_told_with_what_follows(
-    changes: dict[str, object], state: str, then: str
-) -> None:
+def test_each_state_names_the_next_step(changes: dict[str, object], state: str, then: str) -> None:
     """The state, the use of the budget, and what happens next."""
     view = msgspec.structs.replace(PLAIN, **changes)
-    told = row(view)
+    cells = row(view)
 
-    assert (state, "20 of 20", "20 of 50 in 1h", "0", "7") == (told[1], *told[3:7])
+    assert (state, "20 of 20", "20 of 50 in 1h", "0", "7") == (cells[1], *cells[3:7])
     assert next_line(view).startswith(f"training: {then}")
 
 
-def test_the_fleets_budget_is_told_or_that_it_is_lifted() -> None:
+def test_the_fleets_budget_is_shown_or_that_it_is_unlimited() -> None:
     """Both counts, or one sentence."""
     used = FleetBudgetView(
         desired=200, unavailable=3, unavailable_limit=50, disruptions=9, window_seconds=3600

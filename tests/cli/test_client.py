@@ -17,7 +17,7 @@ from schemas.saga_log_entries import SagaDone, SagaStarted, StepStarted, StepSuc
 from schemas.saga_params import SagaParams
 from services.bus.nats.nats_bus import NatsBus
 from services.bus.port import Stored
-from services.cli.bus_client import BATCH, AnswerError, Fleet, accepted, views
+from services.cli.bus_client import BATCH, AnswerError, FleetClient, decode_nodes, require_accepted
 from services.cli.text.node_timeline import timeline_rows
 from services.primitives.errors import NavarchError
 from services.saga.participant import append
@@ -27,25 +27,25 @@ NOW = datetime(2026, 11, 21, 1, 35, tzinfo=UTC)
 
 async def test_an_answer_of_many_pages_comes_whole(manager: NatsBus) -> None:
     """Pages are asked for until the last one."""
-    nodes = views(await Fleet(manager).pages("nodes", Query()))
+    nodes = decode_nodes(await FleetClient(manager).pages("nodes", Query()))
     assert [each.id for each in nodes] == ["training-1", "training-2", "training-3"]
 
 
 async def test_a_question_that_cannot_be_answered_says_why(manager: NatsBus) -> None:
     """The service's reason reaches the person."""
-    with pytest.raises(AnswerError, match="no node 'nobody' in this fleet"):
-        await Fleet(manager).node("nobody")
+    with pytest.raises(AnswerError, match="no node 'n9' in this fleet"):
+        await FleetClient(manager).node("n9")
 
 
-async def test_a_question_that_nobody_answers_says_who_is_missing(bus: NatsBus) -> None:
+async def test_a_query_without_a_responder_names_the_missing_service(bus: NatsBus) -> None:
     """Without a pool-manager the error names it."""
     with pytest.raises(NavarchError, match="is the pool-manager running"):
-        await Fleet(bus).pages("nodes", Query())
+        await FleetClient(bus).pages("nodes", Query())
 
 
 async def test_a_request_is_answered_by_its_own_event(manager: NatsBus) -> None:
     """Of requests made at once, each gets the answer that carries its id."""
-    fleet = Fleet(manager)
+    fleet = FleetClient(manager)
     scaled, refused, cordoned = await asyncio.gather(
         fleet.request("training", "scale", ScaleRequest(nodes=2)),
         fleet.request("training", "scale", ScaleRequest(nodes=99)),
@@ -56,7 +56,7 @@ async def test_a_request_is_answered_by_its_own_event(manager: NatsBus) -> None:
     assert isinstance(refused, ScaleRefused)
     assert isinstance(cordoned, RequestAccepted)
     with pytest.raises(AnswerError, match=r"refused \(above-maximum\): 99 is above max_nodes 4"):
-        accepted(refused)
+        require_accepted(refused)
 
 
 async def test_events_begin_in_the_past_and_go_on(bus: NatsBus) -> None:
@@ -69,7 +69,7 @@ async def test_events_begin_in_the_past_and_go_on(bus: NatsBus) -> None:
     await bus.publish(subjects.node_event("training", "n2", "lost"), encode(other))
     found: list[str] = []
     async with asyncio.timeout(60):
-        async for batch in Fleet(bus).events(pool="training", node="n1", since=start):
+        async for batch in FleetClient(bus).follow_events(pool="training", node="n1", since=start):
             found += [stored.subject.rsplit(".", 1)[1] for stored in batch]
             if len(found) == 1:
                 subject = subjects.node_event("training", "n1", "cordoned")
@@ -102,7 +102,7 @@ async def test_stored_events_are_read_in_batches_and_in_order(bus: NatsBus) -> N
             return getattr(bus, name)
 
     sequences: list[int] = []
-    events = Fleet(CountingBus()).events(pool="training", node="", since=start)  # type: ignore[arg-type]
+    events = FleetClient(CountingBus()).follow_events(pool="training", node="", since=start)  # type: ignore[arg-type]
     async with asyncio.timeout(60), aclosing(events):
         async for batch in events:
             sequences += [stored.sequence for stored in batch]
@@ -132,7 +132,9 @@ async def test_a_saga_is_followed_to_its_end(bus: NatsBus) -> None:
     """Following ends by itself with the entry that ends the saga."""
     saga = await _replacement(bus)
     async with asyncio.timeout(60):
-        subjects_ = [each.subject async for batch in Fleet(bus).saga(saga) for each in batch]
+        subjects_ = [
+            each.subject async for batch in FleetClient(bus).follow_saga(saga) for each in batch
+        ]
     assert len(subjects_) == 4
     assert subjects_[-1] == subjects.saga_entry(saga, "saga", "done")
 
@@ -144,7 +146,7 @@ async def test_the_story_of_both_nodes_holds_the_whole_replacement(bus: NatsBus,
     for name in ("n1", "n2", "n3"):
         lost = Lost(id=f"lost-{name}", time=NOW, pool="training", node=name)
         await bus.publish(subjects.node_event("training", name, "lost"), encode(lost))
-    moments = timeline_rows(await Fleet(bus).story(node))
+    moments = timeline_rows(await FleetClient(bus).node_history(node))
     assert [each.title for each in moments] == [
         "saga started",
         "cordon started",

@@ -14,7 +14,7 @@ from schemas.settings import NatsSettings
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import NatsBus
 from services.cli.app import app
-from services.cli.fleet_discovery import Running, find_bus, started_ticks
+from services.cli.fleet_discovery import ServeState, find_bus, started_ticks
 from services.primitives.errors import NavarchError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -82,7 +82,7 @@ async def test_the_documented_jq_lines_work_as_written(
 async def test_every_look_at_the_fleet_names_what_is_wrong_in_it(
     manager: NatsBus, server: EmbeddedServer
 ) -> None:
-    """Tables show the sick node, its fault and the saga under way."""
+    """Tables show the unhealthy node, its fault and the open saga."""
     assert manager.connected
     tables = await asyncio.gather(
         navarch("status", url=server.url),
@@ -101,7 +101,7 @@ ASKED = [
     (("scale", "training", "2"), 0, "3 -> 2 nodes"),
     (("scale", "training", "9"), 1, "navarch: refused (above-maximum): 9 is above max_nodes 4\n"),
     (("drain", "training-2"), 1, "navarch: refused (saga-open): replace-training-2-1 is under way"),
-    (("replace", "nobody"), 1, "navarch: no node 'nobody' in this fleet\n"),
+    (("replace", "n9"), 1, "navarch: no node 'n9' in this fleet\n"),
     (("scale", "Training!", "2"), 1, "navarch: pool 'Training!' is not a valid name"),
 ]
 
@@ -114,9 +114,9 @@ async def test_what_is_asked_is_answered_or_refused_in_one_sentence(
     runs = await asyncio.gather(*(navarch(*arguments, url=server.url) for arguments, _, _ in ASKED))
     for (_, expected, text), (code, out, err) in zip(ASKED, runs, strict=True):
         assert code == expected, (out, err)
-        told = err if expected else out
-        assert text in told
-        assert told.count("\n") == 1
+        printed = err if expected else out
+        assert text in printed
+        assert printed.count("\n") == 1
 
 
 async def test_errors_are_sentences_and_usage_errors_exit_with_two(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_a_served_fleet_is_found_by_its_data_directory(
     monkeypatch.delenv("NAVARCH_NATS_URL", raising=False)
     config = tmp_path / "navarch.yaml"
     config.write_text(f"data_dir: {tmp_path}\n")
-    running = Running(nats_url="nats://127.0.0.1:9", pid=os.getpid())
+    running = ServeState(nats_url="nats://127.0.0.1:9", pid=os.getpid())
     (tmp_path / "serve.json").write_bytes(json.dumps({**_fields(running)}).encode())
     assert find_bus("", config) == NatsSettings(url="nats://127.0.0.1:9")
     assert find_bus("nats://other:1", config) == NatsSettings(url="nats://other:1")
@@ -148,12 +148,12 @@ def test_a_served_fleet_is_found_by_its_data_directory(
         find_bus("", config)
 
 
-def _fields(running: Running) -> dict[str, object]:
+def _fields(running: ServeState) -> dict[str, object]:
     return {"nats_url": running.nats_url, "pid": running.pid}
 
 
-def test_a_process_is_told_from_a_later_one_of_its_number() -> None:
-    """A process has one time of birth; none is known of a number that nobody has."""
+def test_a_process_is_distinguished_from_a_later_one_with_its_pid() -> None:
+    """A process has one start time; an unused PID has none."""
     assert started_ticks(os.getpid()) == started_ticks(os.getpid())
     assert started_ticks(2**30) is None
 
@@ -179,7 +179,7 @@ async def test_a_pool_that_is_not_there_is_said_not_to_be(
     assert [(1, "", "navarch: there is no pool 'nope'; there is: none yet\n")] * 4 == runs
 
 
-async def test_the_version_is_told() -> None:
+async def test_version_prints_the_version() -> None:
     """The first thing that a vendor's support asks."""
     code, out, _ = await navarch("--version")
     assert (code, out) == (0, f"navarch {importlib.metadata.version('navarch')}\n")

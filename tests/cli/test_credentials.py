@@ -1,4 +1,4 @@
-"""`navarch config set-credentials`: tried against a cloud, kept for one's own eyes, never told."""
+"""`navarch config set-credentials`: checked at a cloud, stored with mode 0600, never printed."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -51,13 +51,13 @@ async def test_a_secret_is_tried_then_kept_for_its_owner_alone(
     """It is not said again, and the provisioner finds it."""
     code, said = await navarch(config, "--key-stdin", given=f"{KEY}\n")
     data = config.parent / "data"
-    told = add_stored_credentials("lambda", PluginSettings(type="lambda"), data)
+    plugin = add_stored_credentials("lambda", PluginSettings(type="lambda"), data)
 
     assert 0 == code, said
-    assert "lambda takes them: it lists 0 instances" in said
+    assert "lambda accepts them: it lists 0 instances" in said
     assert KEY not in said
     assert 1 == cloud.called("/instances")
-    assert KEY == Path(told.options["api_key_file"]).read_text().strip()
+    assert KEY == Path(plugin.options["api_key_file"]).read_text().strip()
     modes = [each.stat().st_mode & 0o777 for each in sorted((data / "credentials").iterdir())]
     assert [0o600, 0o600] == modes
     assert 0o700 == (data / "credentials").stat().st_mode & 0o777
@@ -65,13 +65,13 @@ async def test_a_secret_is_tried_then_kept_for_its_owner_alone(
 
 
 async def test_what_the_cloud_refuses_is_not_kept(config: Path) -> None:
-    """Unless somebody insists; the refused secret is not said either."""
+    """Unless the operator gives --no-check; the refused secret is not printed either."""
     code, said = await navarch(config, "--key-stdin", given="wrong-key-0815")
     kept = credentials_file(config.parent / "data", "lambda")
 
     assert 0 != code
-    assert "lambda does not take them: " in said
-    assert "Nothing was kept" in said
+    assert "lambda refuses them: " in said
+    assert "Nothing was stored" in said
     assert "0815" not in said
     assert not kept.exists()
     assert 0 == (await navarch(config, "--key-stdin", "--no-check", given="wrong-key-0815"))[0]
@@ -119,10 +119,10 @@ def test_what_is_kept_counts_before_the_configuration(tmp_path: Path) -> None:
     secret = SecretSource(kind="env", where="MY_KEY", option="api_key_file")
     kept = StoredCredentials(options={"image_family": "ours"}, secret=secret)
     settings = PluginSettings(type="lambda", options={"image_family": "x", "ssh_key": "me"})
-    told = apply_credentials(settings, kept, tmp_path / "none", {"MY_KEY": "s3cret"})
+    plugin = apply_credentials(settings, kept, tmp_path / "none", {"MY_KEY": "s3cret"})
 
-    assert ("ours", "me") == (told.options["image_family"], told.options["ssh_key"])
-    assert "s3cret" == Path(told.options["api_key_file"]).read_text()
+    assert ("ours", "me") == (plugin.options["image_family"], plugin.options["ssh_key"])
+    assert "s3cret" == Path(plugin.options["api_key_file"]).read_text()
     assert "api_key_file" in {each.name for each in msgspec.structs.fields(LambdaProvider.Options)}
 
 

@@ -47,8 +47,8 @@ async def test_two_demos_at_once_each_replace_a_node_and_leave_nothing(
     """Exit code 0, the outcome on the last line, and neither process nor file afterwards."""
     async with started(tmp_path / "one") as one, started(tmp_path / "two") as two:
         async with asyncio.timeout(150):
-            told = await asyncio.gather(one.communicate(), two.communicate())
-        said = [out.decode() for out, _ in told]
+            outputs = await asyncio.gather(one.communicate(), two.communicate())
+        said = [out.decode() for out, _ in outputs]
         assert [one.returncode, two.returncode] == [0, 0], "\n".join(said)
     for text in said:
         outcome: dict[str, Any] = json.loads(text.splitlines()[-1])

@@ -9,8 +9,8 @@ import pytest
 from schemas.evidence_bundles import EvaluatedFault, EvidenceBundle, KernelLine
 from schemas.node_events import Fault, GpuIdentity, GpuSample, Repaired, Telemetry, Verdict
 from schemas.node_records import NodeRecord
-from services.cli.commands.evidence_command import write
-from services.cli.commands.report_command import out, rows
+from services.cli.commands.evidence_command import write_files
+from services.cli.commands.report_command import out_of_service, rows
 from services.cli.text.evidence_text import FILES, README, files, summary
 from services.operator_text.quantities import gpu_hours
 from services.primitives.errors import NavarchError
@@ -76,8 +76,8 @@ def test_a_vendor_finds_on_one_page_what_they_ask_for() -> None:
 
 def test_it_is_written_as_a_folder_and_as_an_archive(tmp_path: Path) -> None:
     """The same files either way, each named in the README."""
-    where = write(tmp_path, BUNDLE)
-    archive = write(tmp_path / "a" / "ticket.tar.gz", BUNDLE)
+    where = write_files(tmp_path, BUNDLE)
+    archive = write_files(tmp_path / "a" / "ticket.tar.gz", BUNDLE)
     with tarfile.open(archive) as saved:
         inside = {Path(name).name for name in saved.getnames()}
     assert {each.name for each in where.iterdir()} == inside == set(FILES) == set(files(BUNDLE))
@@ -89,7 +89,7 @@ def test_a_place_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
     """Not a traceback at 3 a.m."""
     (tmp_path / "file").write_text("")
     with pytest.raises(NavarchError, match="cannot write to"):
-        write(tmp_path / "file" / "below", BUNDLE)
+        write_files(tmp_path / "file" / "below", BUNDLE)
 
 
 def repaired(number: int, minutes: float, fault_signature: str = "xid-79") -> Repaired:
@@ -121,7 +121,7 @@ def test_the_report_counts_by_pool_and_fault_the_dearest_first() -> None:
 
 
 def test_what_is_out_now_is_named_and_spares_are_not() -> None:
-    """A spare is cordoned because it waits, not because it is sick."""
+    """A cordoned spare is not an unhealthy node."""
     nodes = [
         NodeRecord(pool="p", node="a", state="active", health="unhealthy", health_reason="XID 48"),
         NodeRecord(pool="p", node="b", state="active", lost=True, lost_at=NOW),
@@ -130,7 +130,7 @@ def test_what_is_out_now_is_named_and_spares_are_not() -> None:
         NodeRecord(pool="p", node="e", state="terminated", health="unhealthy"),
         NodeRecord(pool="p", node="f", state="active"),
     ]
-    assert [(each.node, each.why) for each in out(nodes)] == [
+    assert [(each.node, each.why) for each in out_of_service(nodes)] == [
         ("a", "XID 48"),
         ("b", "silent"),
         ("c", "cordoned"),
@@ -141,6 +141,6 @@ def test_what_is_out_now_is_named_and_spares_are_not() -> None:
     ("count", "expected"),
     [(0, "0.00"), (0.00001, "<0.001"), (0.0123, "0.012"), (123.456, "123.46")],
 )
-def test_few_hours_are_told_as_exactly_as_they_are_worth(count: float, expected: str) -> None:
+def test_few_hours_are_shown_exactly(count: float, expected: str) -> None:
     """A demo's seconds are not zero, and no list shows an exponent."""
     assert expected == gpu_hours(count)

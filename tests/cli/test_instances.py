@@ -79,7 +79,7 @@ async def cloud(
 async def test_people_see_what_costs_money_and_what_should_not(
     server: EmbeddedServer, bus: NatsBus, cloud: FakeProvider
 ) -> None:
-    """The leak stands first, with its tries and price; a sweep tells what it would do with each."""
+    """The leak is first, with its tries and price; a sweep shows its action on each instance."""
     url = server.url
     code, listed, _ = await navarch("instances", url=url)
     rows = [line.split() for line in listed.splitlines()]
@@ -90,19 +90,19 @@ async def test_people_see_what_costs_money_and_what_should_not(
     )
     assert "2 instances, $65.00 an hour." == listed.splitlines()[-1]
 
-    _, told, _ = await navarch("leaked", url=url)
-    assert "AUTH: ordered for terminate" in told
-    assert re.search(r"1 instance leaked, \$32\.50 an hour, \$\d\.\d\d so far", told)
+    _, out, _ = await navarch("leaked", url=url)
+    assert "AUTH: ordered for terminate" in out
+    assert re.search(r"1 instance leaked, \$32\.50 an hour, \$\d\.\d\d so far", out)
     _, data, _ = await navarch("leaked", "-o", "json", url=url)
     assert ["web-2"] == [each["instance"] for each in msgspec.json.decode(data)]
 
-    # Nobody's; whoever is as young as this is waited for.
+    # It belongs to no pool; an instance this young may still be registered.
     await cloud.provision(request("web-3"))
     answers = []
     for _ in range(4):
         _, data, _ = await navarch("sweep", "--dry-run", "-o", "json", url=url)
         answers.append(msgspec.json.decode(data, type=SweepAnswer))
-    assert 1 == len({each.replica for each in answers}), "whoever is asked, one answers"
+    assert 1 == len({each.replica for each in answers}), "one replica answers"
     lines = {each.instance: each for each in answers[-1].lines}
     assert {"web-2": "terminate", "web-3": "terminate"} == {k: v.verb for k, v in lines.items()}
     assert ("no record of it", True) == (lines["web-3"].reason, lines["web-3"].waits_seconds > 0)
@@ -125,8 +125,8 @@ async def test_without_a_provisioner_it_says_who_does_not_answer(
     server: EmbeddedServer, bus: NatsBus
 ) -> None:
     """And not another service's name."""
-    code, _, told = await navarch("sweep", "--dry-run", url=server.url)
-    assert (1, True) == (code, "is the provisioner running?" in told)
+    code, _, out = await navarch("sweep", "--dry-run", url=server.url)
+    assert (1, True) == (code, "is the provisioner running?" in out)
     assert bus.connected
 
 
@@ -161,7 +161,7 @@ def test_what_leaks_cost_is_said_as_far_as_it_is_known(
     records: list[InstanceRecord], said: str
 ) -> None:
     """No price is not taken for free."""
-    assert instances_text.leaked_total(records, NOW).startswith(said)
+    assert instances_text.leaks_summary(records, NOW).startswith(said)
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_an_age_has_two_units(seconds: float, said: str) -> None:
 def test_what_a_sweep_could_not_see_is_said(answer: dict[str, object], words: list[str]) -> None:
     """An empty table is not all's well where a provider did not answer."""
     said = SweepAnswer(**({"replica": "p-1", "at": NOW, "performed": False} | answer))
-    lines = instances_text.sweep_words(said)
+    lines = instances_text.sweep_notes(said)
     assert [True] * len(words) == [
         line.startswith(word) for line, word in zip(lines, words, strict=True)
     ]

@@ -8,12 +8,12 @@ from msgspec.structs import replace
 
 from schemas.offering_records import OfferingView as Offer
 from services.cli.commands.up_command import plan_text, read_settings
-from services.cli.text.launch_plan import LaunchRequest, PlanError, listed, plan
+from services.cli.text.launch_plan import LaunchRequest, PlanError, catalogue_offerings, plan
 from services.primitives.errors import NavarchError
 from services.settings.instance_type_file import load_instance_types
 from services.settings.settings_file import parse_settings, requested_pool
 
-WISH = LaunchRequest(name="mine", gpus=8, type="h100")
+REQUEST = LaunchRequest(name="mine", gpus=8, type="h100")
 KINDS = {"aws": "aws", "lambda": "lambda", "gcp": "gcp"}
 H100: dict[str, Any] = {"gpus": 8, "gpu": "H100", "abstract": ("h100-8x",)}
 OFFERS = [
@@ -30,11 +30,11 @@ OFFERS = [
 
 def test_the_cheapest_place_with_capacity_comes_first() -> None:
     """The others stay behind it, those without a known price or without capacity last."""
-    found = plan(WISH, OFFERS, KINDS)
+    found = plan(REQUEST, OFFERS, KINDS)
     full = [
         replace(each, state="exhausted") if each.provider == "lambda" else each for each in OFFERS
     ]
-    without = plan(WISH, full, KINDS)
+    without = plan(REQUEST, full, KINDS)
 
     assert [("lambda", "a"), ("aws", "us-east-1"), ("aws", "us-west-2"), ("gcp", "c")] == [
         (each.provider, each.region) for each in found.offers
@@ -45,7 +45,7 @@ def test_the_cheapest_place_with_capacity_comes_first() -> None:
 
 def test_the_pool_may_fall_back_on_every_place_of_the_plan() -> None:
     """By cost; its machines fetch their agent and credentials at their first boot."""
-    spec = plan(replace(WISH, gpus=16), OFFERS, KINDS).spec
+    spec = plan(replace(REQUEST, gpus=16), OFFERS, KINDS).spec
 
     assert [
         {"name": "lambda", "instance_type": "8x", "regions": ["a"]},
@@ -73,9 +73,9 @@ def test_the_pool_may_fall_back_on_every_place_of_the_plan() -> None:
         ({"max_price": 60.0, "provider": "aws"}, "p5", 1),
     ],
 )
-def test_a_wish_finds_what_it_means(changes: dict[str, Any], first: str, nodes: int) -> None:
+def test_a_request_finds_its_offering(changes: dict[str, Any], first: str, nodes: int) -> None:
     """By model, abstract type or the provider's own; in the largest machines that divide it."""
-    found = plan(replace(WISH, **changes), OFFERS, KINDS)
+    found = plan(replace(REQUEST, **changes), OFFERS, KINDS)
 
     assert (first, nodes) == (found.offers[0].instance_type, found.nodes)
 
@@ -98,7 +98,7 @@ def test_a_wish_finds_what_it_means(changes: dict[str, Any], first: str, nodes: 
 def test_what_cannot_be_had_is_said_with_what_can(changes: dict[str, Any], says: str) -> None:
     """Before anything is asked of anybody."""
     with pytest.raises(PlanError) as refused:
-        plan(replace(WISH, **changes), OFFERS, KINDS)
+        plan(replace(REQUEST, **changes), OFFERS, KINDS)
     assert str(refused.value).startswith(says)
 
 
@@ -114,7 +114,7 @@ def test_simulated_gpus_never_stand_in_for_a_clouds(
     kinds: dict[str, str], provider: str, found: str
 ) -> None:
     """Only where there is nothing else, or where they are asked for by name."""
-    request = replace(WISH, type="h900", gpus=12, provider=provider)
+    request = replace(REQUEST, type="h900", gpus=12, provider=provider)
     if not found:
         with pytest.raises(PlanError):
             plan(request, OFFERS, kinds)
@@ -127,10 +127,10 @@ def test_simulated_gpus_never_stand_in_for_a_clouds(
 def test_the_catalogue_serves_where_the_fleet_does_not_say() -> None:
     """With the prices that it has, on both markets."""
     types = load_instance_types(parse_settings("x", "{}", {}).instance_types, None)
-    offers = listed(types, KINDS)
-    found = plan(WISH, offers, KINDS)
+    offers = catalogue_offerings(types, KINDS)
+    found = plan(REQUEST, offers, KINDS)
 
-    there = plan(replace(WISH, region="us-south-1"), offers, KINDS).spec["providers"][0]
+    there = plan(replace(REQUEST, region="us-south-1"), offers, KINDS).spec["providers"][0]
 
     assert ["us-south-1"] == there["regions"]
     assert "gpu_8x_h100_sxm5" == found.offers[0].instance_type
@@ -141,7 +141,7 @@ def test_the_catalogue_serves_where_the_fleet_does_not_say() -> None:
 def test_every_plan_is_a_pool_that_the_configuration_would_take() -> None:
     """Read by its reader, with what `--set` says."""
     said = ["max_price=60", "labels={team: vision}", "health.auto_replace=false", "spares=1"]
-    request = replace(WISH, market="spot", settings=read_settings(said))
+    request = replace(REQUEST, market="spot", settings=read_settings(said))
     settings = parse_settings("x", "providers: {aws: {}, lambda: {}, gcp: {}}", {})
     spec = requested_pool("mine", plan(request, OFFERS, KINDS).spec, settings, Path())
 
@@ -163,7 +163,7 @@ def test_a_setting_that_is_none_is_refused(said: str) -> None:
 
 def test_the_plan_says_prices_and_what_it_does_not_know() -> None:
     """Per node and in all; and how many nodes there are already."""
-    text = plan_text(plan(replace(WISH, gpus=16), OFFERS, KINDS), {"mine-1-a": "active"})
+    text = plan_text(plan(replace(REQUEST, gpus=16), OFFERS, KINDS), {"mine-1-a": "active"})
 
     assert text.startswith("mine: 2 nodes with 8 GPUs each; it has 1 now\n")
     assert ["first", "lambda", "a", "8x", "on-demand", "23.00", "46.00", "available"] == (
@@ -173,11 +173,11 @@ def test_the_plan_says_prices_and_what_it_does_not_know() -> None:
 
 
 def test_a_pool_becomes_nodes_in_one_way() -> None:
-    """What is not told at its first boot stays out of a pool whose machines are, and vice versa."""
+    """A pool has either offerings with user data or offerings without, not both."""
     other = Offer(provider="cks", instance_type="gd", dollars_per_hour=9.0, **H100)
     kinds = KINDS | {"cks": "coreweave"}
-    cheap = plan(WISH, [*OFFERS, other], kinds)
-    dear = plan(WISH, [*OFFERS, replace(other, dollars_per_hour=99.0)], kinds)
+    cheap = plan(REQUEST, [*OFFERS, other], kinds)
+    dear = plan(REQUEST, [*OFFERS, replace(other, dollars_per_hour=99.0)], kinds)
 
     assert (["cks"], False) == ([each.provider for each in cheap.offers], "user_data" in cheap.spec)
     assert "cks" not in {each.provider for each in dear.offers}

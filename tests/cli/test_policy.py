@@ -15,7 +15,7 @@ from schemas.settings import HealthSpec, PoolSpec
 from schemas.topology import POOLS
 from services.bus.nats.nats_bus import NatsBus
 from services.cli.app import app
-from services.cli.commands.policy_commands import _replayed, _told
+from services.cli.commands.policy_commands import _differences_text, _replay
 from services.health_monitor.rules.policy_file import parse_policy
 from services.primitives.errors import ConfigurationError
 
@@ -52,17 +52,17 @@ def test_explain_says_verdict_action_rule_and_why(
 ) -> None:
     """As JSON for scripts; the words stand in the table too."""
     code, out = run("explain", *arguments, "-o", "json")
-    told = json.loads(out)
-    assert (0, verdict, action) == (code, told["verdict"], told["action"])
-    assert rule in (None, told["rule"])
-    assert told["why"]
+    answer = json.loads(out)
+    assert (0, verdict, action) == (code, answer["verdict"], answer["action"])
+    assert rule in (None, answer["rule"])
+    assert answer["why"]
     _, page = run("explain", *arguments)
-    for each in (verdict, action, told["rule"], told["why"], told["policy"]):
+    for each in (verdict, action, answer["rule"], answer["why"], answer["policy"]):
         assert each in page
 
 
 @pytest.mark.parametrize(
-    ("code", "told"),
+    ("code", "explained"),
     [
         ("13", "where another node of the same job has it too within 1m"),
         ("45", "has it too within 1m, or anything in the 30m before"),
@@ -70,11 +70,11 @@ def test_explain_says_verdict_action_rule_and_why(
         ("63", ""),
     ],
 )
-def test_explain_says_when_a_fault_is_its_jobs(code: str, told: str) -> None:
-    """What stands as `(one job)` in a node's history is explained where policies are."""
+def test_explain_names_the_effect_in_a_job(code: str, explained: str) -> None:
+    """`(one job)` in a node's history is explained with the policy."""
     _, page = run("explain", "--xid", code)
-    assert bool(told) == ("in a job" in page)
-    assert told in " ".join(page.split())
+    assert bool(explained) == ("in a job" in page)
+    assert explained in " ".join(page.split())
 
 
 @pytest.mark.parametrize(
@@ -105,8 +105,8 @@ def test_check_accepts_what_is_right_and_names_the_place_of_what_is_not(tmp_path
         run("check", str(bad))
 
 
-async def test_a_policy_is_tried_on_the_stored_past(bus: NatsBus) -> None:
-    """One node more and one fewer; the pool's own `unhealthy_after` counts, and nothing is told."""
+async def test_a_policy_is_replayed_over_stored_faults(bus: NatsBus) -> None:
+    """One node more and one fewer; the pool's `unhealthy_after` counts. Nothing is published."""
     spec = PoolSpec(
         provider="p",
         instance_type="t",
@@ -129,15 +129,15 @@ async def test_a_policy_is_tried_on_the_stored_past(bus: NatsBus) -> None:
         await bus.publish(subject, encode(event), msg_id=event.id)
     policy = parse_policy("strict.yaml", STRICT)
     before = await bus.last_sequence("EVENTS")
-    found, faults = await _replayed(bus, policy, NOW - timedelta(hours=1), "")
-    told = _told(found, faults, "1h")
+    found, faults = await _replay(bus, policy, NOW - timedelta(hours=1), "")
+    text = _differences_text(found, faults, "1h")
     assert [("f-mmu", "unhealthy"), ("f-bus", "degraded"), ("f-engine", "degraded")] == [
         (each.cause, each.would) for each in found
     ]
-    assert "3 differences over 3 faults since 1h: 1 nodes more and 1 fewer" in told
-    one_pool, _ = await _replayed(bus, policy, NOW - timedelta(hours=1), "patient")
+    assert "3 differences over 3 faults since 1h: 1 nodes more and 1 fewer" in text
+    one_pool, _ = await _replay(bus, policy, NOW - timedelta(hours=1), "patient")
     assert ["f-engine"] == [each.cause for each in one_pool]
-    assert ([], 0) == await _replayed(bus, policy, NOW + timedelta(hours=200), "")
+    assert ([], 0) == await _replay(bus, policy, NOW + timedelta(hours=200), "")
     assert before == await bus.last_sequence("EVENTS")
 
 
@@ -154,7 +154,7 @@ async def test_the_past_before_the_span_counts_but_is_not_compared(bus: NatsBus)
     assert start is not None
     late = _fault("training", "b", "f-2", 31)
     await bus.publish(subjects.node_event("training", "b", "fault"), encode(late), msg_id=late.id)
-    found, faults = await _replayed(bus, parse_policy("s", STRICT), start.time, "")
+    found, faults = await _replay(bus, parse_policy("s", STRICT), start.time, "")
     assert ([], 1) == (found, faults)
 
 

@@ -9,8 +9,8 @@ def kept(replicas: int) -> Supervisor:
         server=None,
         environment={"NAVARCH_NATS_URL": "nats://127.0.0.1:1"},
         http_port=9090,
-        tell=lambda _name, _line: None,
-        changed=lambda: None,
+        log=lambda _name, _line: None,
+        on_change=lambda: None,
         replicas=replicas,
     )
 

@@ -34,7 +34,7 @@ async def test_people_cancel_retry_and_uncordon_from_the_command_line(
 
         await eventually(draining)
         uncordoned = await navarch("uncordon", second, "--wait", url=url)
-        _, told, _ = await navarch("why", second, url=url)
+        _, out, _ = await navarch("why", second, url=url)
 
     assert f"drain {first}, saga drain-{first}-1" in drained
     assert f"the work on {first} to leave" in listed
@@ -42,4 +42,4 @@ async def test_people_cancel_retry_and_uncordon_from_the_command_line(
     assert "it leaves behind: the node in service" in cancelled
     assert 0 == uncordoned[0], uncordoned
     assert f"uncordon-{second}-2" in uncordoned[1]
-    assert f"replace-{second}-1 saga unwinding: at drain" in told
+    assert f"replace-{second}-1 saga unwinding: at drain" in out

@@ -41,7 +41,7 @@ def navarch(*words: str, typed: str = "") -> tuple[int, str]:
     return result.exit_code, result.output
 
 
-def test_run_tells_the_story_and_what_holds():
+def test_run_prints_the_story_and_the_assertions():
     """In virtual time; the exit code is that of the assertions."""
     code, said = navarch("run", str(GOOD))
     assert code == 0
@@ -65,13 +65,13 @@ def test_a_scenario_that_fails_says_what_it_found(tmp_path):
 def test_run_answers_programs_in_json():
     """Steps, assertions, nodes and the story, with the hash of the history."""
     code, said = navarch("run", "--output", "json", str(GOOD))
-    told = json.loads(said)
-    assert (0, True, 4) == (code, told["ok"], len(told["assertions"]))
-    assert {each["node"]: each["status"] for each in told["nodes"]} == {
+    answer = json.loads(said)
+    assert (0, True, 4) == (code, answer["ok"], len(answer["assertions"]))
+    assert {each["node"]: each["status"] for each in answer["nodes"]} == {
         "node-1": "active",
         "node-2": "active",
     }
-    assert any(each["title"] == "fault" for each in told["story"])
+    assert any(each["title"] == "fault" for each in answer["story"])
 
 
 def test_validate_plays_nothing(tmp_path):
@@ -105,7 +105,7 @@ def test_by_hand_too_one_can_ask_why():
     assert code == 0
     assert "action replace" in said
     assert "Now:   It waits for " in said
-    assert "! nothing here is called 'mars'" in said
+    assert "! there is no node, pool or saga 'mars'" in said
     assert "! name a node, a pool or a saga: why node-1" in said
 
 

@@ -53,9 +53,9 @@ class Served:
             return (await self.process.stdout.read()).decode()
 
     def file(self) -> dict[str, Any]:
-        """What it tells other commands."""
-        told: dict[str, Any] = json.loads((self.place / "data" / "serve.json").read_text())
-        return told
+        """The state that other commands read."""
+        state: dict[str, Any] = json.loads((self.place / "data" / "serve.json").read_text())
+        return state
 
 
 @asynccontextmanager
@@ -99,8 +99,8 @@ async def test_a_served_fleet_answers_heals_and_stops_without_a_trace(
     """Other commands find it, a second serve does not start, a killed service comes back."""
     async with served(tmp_path / "fleet") as fleet:
         await fleet.says(READY)
-        told = fleet.file()
-        assert sorted(told["pids"]) == [
+        state = fleet.file()
+        assert sorted(state["pids"]) == [
             "health-monitor",
             "metrics",
             "nats-server",
@@ -108,7 +108,7 @@ async def test_a_served_fleet_answers_heals_and_stops_without_a_trace(
             "pool-manager",
             "provisioner",
         ]
-        assert sorted(told["http"]) == sorted(set(told["pids"]) - {"nats-server"})
+        assert sorted(state["http"]) == sorted(set(state["pids"]) - {"nats-server"})
         status, second = await asyncio.gather(
             navarch("status", place=fleet.place), navarch("serve", place=fleet.place)
         )
@@ -116,10 +116,10 @@ async def test_a_served_fleet_answers_heals_and_stops_without_a_trace(
         assert "No pool is configured." in status[1]
         assert second[0] == 1
         assert f"another navarch serve (pid {fleet.process.pid}) runs in" in second[1]
-        os.kill(told["pids"]["notifier"], signal.SIGKILL)
-        await fleet.says("notifier ended with -9; starting it in 0.25 s")
+        os.kill(state["pids"]["notifier"], signal.SIGKILL)
+        await fleet.says("notifier ended with -9; restarting it in 0.25 s")
         await fleet.says('"service": "notifier", "msg": "ready"')
-        assert fleet.file()["pids"]["notifier"] != told["pids"]["notifier"]
+        assert fleet.file()["pids"]["notifier"] != state["pids"]["notifier"]
         fleet.process.send_signal(signal.SIGTERM)
         said = await fleet.rest()
         assert await fleet.process.wait() == 0, said
@@ -133,7 +133,7 @@ async def test_a_killed_server_comes_back_on_its_port(tmp_path: Path) -> None:
         await fleet.says(READY)
         before = fleet.file()
         os.kill(before["pids"]["nats-server"], signal.SIGKILL)
-        await fleet.says("nats-server ended with -9; starting it again")
+        await fleet.says("nats-server ended with -9; restarting it")
         async with asyncio.timeout(60):
             while (await navarch("status", place=fleet.place))[0] != 0:
                 assert fleet.process.returncode is None
@@ -162,18 +162,18 @@ async def test_what_a_killed_serve_started_ends_with_it_and_else_by_the_next(
     """No second nats-server is ever started on a store that the first still writes."""
     async with served(tmp_path / "fleet") as killed:
         await killed.says(READY)
-        told = killed.file()
-        handles = [os.pidfd_open(pid) for pid in told["pids"].values()]
+        state = killed.file()
+        handles = [os.pidfd_open(pid) for pid in state["pids"].values()]
         killed.process.kill()
         await killed.process.wait()
         for handle in handles:
             assert ([handle], [], []) == select.select([handle], [], [], 10)
             os.close(handle)
-    # Where the kernel does not see to it, the file tells the next one which they are.
+    # Where the kernel does not end them, the file names them for the next serve.
     left = await asyncio.create_subprocess_exec("sleep", "600")
     ticks = started_ticks(left.pid)
-    told["processes"].append({"pid": left.pid, "started_ticks": ticks})
-    (killed.place / "data" / "serve.json").write_text(json.dumps(told))
+    state["processes"].append({"pid": left.pid, "started_ticks": ticks})
+    (killed.place / "data" / "serve.json").write_text(json.dumps(state))
     async with served(tmp_path / "fleet") as fleet:
         await fleet.says("ended 1 process of a killed `navarch serve`")
         assert await left.wait() == -signal.SIGTERM

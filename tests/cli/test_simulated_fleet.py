@@ -17,7 +17,7 @@ FLEET = ("-m", "services.cli", "simulator", "fleet")
 
 
 @pytest.mark.parametrize(
-    ("spec", "nodes", "told"),
+    ("spec", "nodes", "problems"),
     [
         ({}, 3, ""),
         ({}, 0, ""),
@@ -28,17 +28,17 @@ FLEET = ("-m", "services.cli", "simulator", "fleet")
         ({"provider": "elsewhere"}, 3, ""),
     ],
 )
-def test_a_pool_that_cannot_be_played_is_refused(spec, nodes, told):
-    """One beyond its bounds would be waited for in vain; real machines have agents of their own."""
+def test_a_pool_that_cannot_be_simulated_is_refused(spec, nodes, problems):
+    """Beyond its limits a pool never reaches its size; real machines have their own agents."""
     values = {"provider": "fake", "instance_type": "x", "min_nodes": 2, "max_nodes": 4, **spec}
     found = unplayable(PoolSpec(**values), nodes, {"fake": "fake", "here": "local"})
-    assert told == found[: len(told)]
-    assert bool(told) == bool(found)
+    assert problems == found[: len(problems)]
+    assert bool(problems) == bool(found)
 
 
 @pytest.mark.slow
 def test_a_fleet_of_its_own_comes_breaks_and_leaves_nothing(tmp_path):
-    """Nodes come into service, a sick one is replaced, and Ctrl-C takes everything away."""
+    """Nodes come into service, a unhealthy one is replaced, and Ctrl-C stops everything."""
     command = (*FLEET, "--nodes", "6", "--boot-seconds", "0.5", "--faults-per-hour", "3600")
     fleet = subprocess.Popen(
         [sys.executable, *command],
@@ -70,7 +70,7 @@ def test_a_fleet_of_its_own_comes_breaks_and_leaves_nothing(tmp_path):
 
 @pytest.mark.slow
 def test_a_fleet_of_its_own_leaves_nothing_when_it_is_killed(tmp_path, processes_naming):
-    """Nobody is there any more who could stop its services and its server in order."""
+    """No process is left that could stop its services and server in order."""
     fleet = subprocess.Popen(
         [sys.executable, *FLEET, "--nodes", "1"],
         cwd=ROOT,

@@ -1,4 +1,4 @@
-"""`navarch ssh`: which node is meant, and the command line with its pinned key."""
+"""`navarch ssh`: which node is select_instance, and the command line with its pinned key."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,7 +10,12 @@ from msgspec.structs import replace
 from schemas.instance_records import InstanceRecord
 from schemas.saga_params import LaunchSpec
 from schemas.settings import PoolSpec, SetupSettings
-from services.cli.commands.ssh_command import command_line, in_folder, known_hosts, meant
+from services.cli.commands.ssh_command import (
+    command_line,
+    known_hosts,
+    local_shell,
+    select_instance,
+)
 from services.primitives.errors import NavarchError
 from services.provisioner.instances import instance_decisions
 
@@ -45,14 +50,14 @@ RUNNING = [
 )
 def test_a_name_means_a_node_then_a_pool_then_the_nth_of_a_pool(name: str, found: str) -> None:
     """Nodes are counted from 0, in the order in which they were named."""
-    assert found == meant(RUNNING, name).instance
+    assert found == select_instance(RUNNING, name).instance
 
 
-@pytest.mark.parametrize("name", ["web-7", "nobody", "web-", ""])
+@pytest.mark.parametrize("name", ["web-7", "n9", "web-", ""])
 def test_a_name_that_means_nothing_is_refused(name: str) -> None:
     """With the command that says which there are."""
     with pytest.raises(NavarchError, match="see navarch list"):
-        meant(RUNNING, name)
+        select_instance(RUNNING, name)
 
 
 def test_an_address_may_name_its_port(tmp_path: Path) -> None:
@@ -80,7 +85,7 @@ def test_the_pinned_key_is_the_only_one_that_counts(
     ).split() == words
 
 
-def test_a_key_that_nobody_has_pinned_is_pinned_on_first_sight(tmp_path: Path) -> None:
+def test_an_unknown_host_key_is_pinned_at_the_first_connection(tmp_path: Path) -> None:
     """By ssh, in the node's own file; keys that are not here are not named."""
     spec = replace(SPEC, ssh_private_key_path="/nowhere/key")
     words = command_line(instance("web-1"), spec, tmp_path / "known", [])
@@ -90,7 +95,7 @@ def test_a_key_that_nobody_has_pinned_is_pinned_on_first_sight(tmp_path: Path) -
 
 
 def test_a_node_without_an_address_cannot_be_entered(tmp_path: Path) -> None:
-    """And people are told where to look."""
+    """And the error names the command to run."""
     with pytest.raises(NavarchError, match="no address of web-1 yet: navarch why web-1"):
         command_line(instance("web-1", address=""), SPEC, tmp_path / "known", [])
 
@@ -98,8 +103,8 @@ def test_a_node_without_an_address_cannot_be_entered(tmp_path: Path) -> None:
 def test_a_process_of_this_machine_is_entered_by_its_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has no SSH server, and nothing to hide from whoever runs it."""
+    """It has no SSH server; its files belong to the same user."""
     monkeypatch.setenv("SHELL", "/bin/dash")
 
-    assert ["sh", "-c", f"cd {tmp_path} && exec /bin/dash"] == in_folder(tmp_path, ())
-    assert ["sh", "-c", f"cd {tmp_path} && cat kmsg"] == in_folder(tmp_path, ("cat", "kmsg"))
+    assert ["sh", "-c", f"cd {tmp_path} && exec /bin/dash"] == local_shell(tmp_path, ())
+    assert ["sh", "-c", f"cd {tmp_path} && cat kmsg"] == local_shell(tmp_path, ("cat", "kmsg"))

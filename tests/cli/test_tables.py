@@ -10,7 +10,7 @@ from schemas.saga_log_entries import SagaStarted, StepSucceeded
 from schemas.saga_params import SagaParams
 from services.bus.port import Stored
 from services.cli.text.node_timeline import sagas_about, timeline_rows
-from services.cli.text.tables import NODE_HEADERS, columns, generic, node_rows, timeline
+from services.cli.text.tables import NODE_HEADERS, columns, generic_table, node_rows, timeline
 
 NOW = datetime(2026, 11, 21, 1, 35, tzinfo=UTC)
 NODE = {"id": "1", "time": NOW, "pool": "training", "node": "n1"}
@@ -77,8 +77,8 @@ def test_tables_stay_aligned_and_paint_only_on_request() -> None:
 def test_a_table_of_anything_shows_what_the_items_share() -> None:
     """Empty and nested values take no column."""
     items = [{"saga": "s1", "trace": "", "open": {}}, {"saga": "s2", "trace": "", "open": {}}]
-    assert generic(items, colour=False) == "SAGA\ns1\ns2"
-    assert generic([], colour=False) == ""
+    assert generic_table(items, colour=False) == "SAGA\ns1\ns2"
+    assert generic_table([], colour=False) == ""
 
 
 def test_a_timeline_of_nothing_is_its_heading() -> None:

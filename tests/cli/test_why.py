@@ -38,10 +38,10 @@ from schemas.topology import NODES, POOLS
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import NatsBus
 from services.bus.port import Stored
-from services.cli.bus_client import Fleet
+from services.cli.bus_client import FleetClient
 from services.cli.stored_history import why
 from services.cli.text.saga_progress import progress
-from services.cli.text.why_text import LINES_MAX, page, why_node, why_pool, why_saga
+from services.cli.text.why_text import LINES_MAX, why_node, why_page, why_pool, why_saga
 from services.operator_text.quantities import local_time
 from services.primitives.errors import NavarchError
 from services.saga.saga_log import append
@@ -67,7 +67,7 @@ REFUSED = RequestRefused(
     id="r1", verb="drain", node="n1", refusal="saga-open", reason="replace is under way", **POOL
 )
 HELD = BreakerOpened(
-    id="o1", unavailable=2, limit=2, waiting=("n1",), reason="1 sick waits", **POOL
+    id="o1", unavailable=2, limit=2, waiting=("n1",), reason="1 unhealthy waits", **POOL
 )
 STARTED = SagaStarted(
     id="s1",
@@ -184,20 +184,20 @@ def test_a_node_under_replacement_is_explained_from_fault_to_what_comes_next() -
     assert "terminate, provision, bootstrap, register, admit" == answer.next
 
 
-SICK = NodeRecord(pool="training", node="n1", state="active", health="unhealthy")
+UNHEALTHY = NodeRecord(pool="training", node="n1", state="active", health="unhealthy")
 OPEN = Breaker(state="open", since=NOW, cause="level", reason="1 of 3 nodes are out of service")
 HELD_BACK = [
-    ("breaker", {"breaker": OPEN}, SICK, "It waits for the breaker, which is open since"),
+    ("breaker", {"breaker": OPEN}, UNHEALTHY, "It waits for the breaker, which is open since"),
     (
         "launches",
         {"failures": 3, "retry_at": NOW},
-        SICK,
+        UNHEALTHY,
         "It waits for the next try: 3 tries in a row failed",
     ),
     (
         "by configuration",
         {"spec": msgspec.structs.replace(SPEC, health=HealthSpec(auto_replace=False))},
-        SICK,
+        UNHEALTHY,
         "Nothing is in progress: the pool has auto_replace: false",
     ),
     (
@@ -208,7 +208,7 @@ HELD_BACK = [
         ),
         "Its heartbeats stopped at",
     ),
-    ("nobody decides", {}, SICK, "It waits for the pool-manager to decide"),
+    ("no pool-manager", {}, UNHEALTHY, "It waits for the pool-manager to decide"),
     (
         "cordoned",
         {},
@@ -248,8 +248,8 @@ def test_a_pool_names_its_breaker_its_failures_and_what_each_saga_waits_for() ->
         retry_at=NOW,
         open={SAGA: OpenSaga(kind="replace", node="n1", new_node="n2", since=NOW)},
     )
-    other = msgspec.structs.replace(SICK, node="n3", health_reason="XID 48")
-    answer = why_pool(pool, [SICK, other], stored(BEGAN, HELD), [folded(*DRAINING)])
+    other = msgspec.structs.replace(UNHEALTHY, node="n3", health_reason="XID 48")
+    answer = why_pool(pool, [UNHEALTHY, other], stored(BEGAN, HELD), [folded(*DRAINING)])
 
     assert "has 2 of 3 desired nodes, 0 of them healthy" in answer.summary
     begins = (
@@ -264,7 +264,7 @@ def test_a_pool_names_its_breaker_its_failures_and_what_each_saga_waits_for() ->
 
 
 def test_a_pool_that_is_removed_names_who_keeps_it() -> None:
-    """A node that somebody holds does not leave, and so neither does the pool."""
+    """A held node does not leave, and so neither does its pool."""
     pool = PoolRecord(
         name="training",
         spec=SPEC,
@@ -275,21 +275,21 @@ def test_a_pool_that_is_removed_names_who_keeps_it() -> None:
     node = NodeRecord(pool="training", node="n1", state="active", health="healthy")
     held = msgspec.structs.replace(node, held_until=NOW, held_by="me", held_reason="mine")
     leaves = msgspec.structs.replace(held, node="n2")
-    told = why_pool(pool, [held, leaves], [], []).now
+    now = why_pool(pool, [held, leaves], [], []).now
 
-    assert "It is being removed: 2 nodes remain." == told[0]
-    assert told[1].startswith("n1: It is held until ")
-    assert told[1].endswith("navarch release n1")
-    assert 2 == len(told)
+    assert "It is being removed: 2 nodes remain." == now[0]
+    assert now[1].startswith("n1: It is held until ")
+    assert now[1].endswith("navarch release n1")
+    assert 2 == len(now)
 
 
-def test_a_pool_names_the_sick_that_nobody_acts_on() -> None:
-    """Nothing under way is no answer while a node is sick, cordoned or missing."""
+def test_a_pool_names_unhealthy_nodes_without_a_remediation() -> None:
+    """The answer is not "nothing is in progress" while a node is unhealthy, cordoned or missing."""
     spec = msgspec.structs.replace(SPEC, health=HealthSpec(auto_replace=False))
     pool = PoolRecord(name="training", spec=spec, desired=4)
-    sick = msgspec.structs.replace(SICK, health_reason="XID 48")
+    unhealthy = msgspec.structs.replace(UNHEALTHY, health_reason="XID 48")
     cordoned = NodeRecord(pool="training", node="n4", state="active", cordoned=True)
-    answer = why_pool(pool, [sick, cordoned], [], [])
+    answer = why_pool(pool, [unhealthy, cordoned], [], [])
 
     begins = (
         "n1: XID 48. Nothing is in progress: the pool has auto_replace: false",
@@ -301,15 +301,15 @@ def test_a_pool_names_the_sick_that_nobody_acts_on() -> None:
     ]
 
 
-def test_a_node_that_is_gone_names_its_heir_and_its_evidence() -> None:
-    """Whoever asks about the old node wants the new one's name, and what is left of the old."""
-    gone = msgspec.structs.replace(SICK, state="terminated", saga="")
+def test_a_terminated_node_names_its_replacement_and_its_evidence() -> None:
+    """The answer has the name of the new node and the command for the evidence."""
+    gone = msgspec.structs.replace(UNHEALTHY, state="terminated", saga="")
     done = folded(*DRAINING)
     state = dataclasses.replace(done, status="done")
     answer = why_node(gone, None, [], [state], has_evidence=True)
 
     assert ("It is terminated; nothing is in progress. n2 replaced it.",) == answer.now
-    assert "See:   navarch evidence n1" in page(answer)
+    assert "See:   navarch evidence n1" in why_page(answer)
 
 
 def test_a_stuck_saga_says_where_why_and_what_to_do() -> None:
@@ -325,10 +325,10 @@ def test_a_stuck_saga_says_where_why_and_what_to_do() -> None:
 def test_a_long_story_shows_its_end_and_says_how_much_is_left_out() -> None:
     """Bounded, whatever a node has been through."""
     faults = [msgspec.structs.replace(FAULT, id=f"f{i}") for i in range(LINES_MAX + 5)]
-    answer = why_node(SICK, None, stored(*faults), [])
+    answer = why_node(UNHEALTHY, None, stored(*faults), [])
 
     assert (LINES_MAX, 5) == (len(answer.lines), answer.omitted)
-    assert "5 older lines" in page(answer)
+    assert "5 older lines" in why_page(answer)
 
 
 # --- on a real bus -------------------------------------------------------------------------------
@@ -336,13 +336,13 @@ def test_a_long_story_shows_its_end_and_says_how_much_is_left_out() -> None:
 
 @pytest.fixture
 async def replacing(bus: NatsBus) -> NatsBus:
-    """A bus with a node that is being replaced, and nobody running."""
+    """A bus with a node that is being replaced, without services."""
     for message in (FAULT, VERDICT, BEGAN, REFUSED):
         await bus.publish(subject(message), encode(message))
     sequence = 0
     for entry in DRAINING:
         sequence = await append(bus, entry, sequence, {})
-    node = msgspec.structs.replace(SICK, state="leaving", saga=SAGA)
+    node = msgspec.structs.replace(UNHEALTHY, state="leaving", saga=SAGA)
     opened = {SAGA: OpenSaga(kind="replace", node="n1", new_node="n2", since=NOW)}
     pool = PoolRecord(name="training", spec=SPEC, desired=3, open=opened)
     await bus.create(NODES, node_key("training", "n1"), encode(node))
@@ -353,7 +353,7 @@ async def replacing(bus: NatsBus) -> NatsBus:
 @pytest.mark.parametrize(("name", "kind"), [("n1", "node"), ("training", "pool"), (SAGA, "saga")])
 async def test_whatever_has_the_name_is_explained(replacing: NatsBus, name: str, kind: str) -> None:
     """A node, a pool or a saga; its story and what it waits for, with no service running."""
-    answer = await why(Fleet(replacing), name)
+    answer = await why(FleetClient(replacing), name)
 
     assert (name, kind) == (answer.about, answer.kind)
     assert "decided" in {each.topic for each in answer.lines}
@@ -362,9 +362,9 @@ async def test_whatever_has_the_name_is_explained(replacing: NatsBus, name: str,
 
 async def test_what_is_not_there_is_an_error_that_says_where_to_look(replacing: NatsBus) -> None:
     """One sentence, also for what could be no name at all."""
-    for name in ("nobody", "No!"):
+    for name in ("n9", "No!"):
         with pytest.raises(NavarchError, match="navarch saga list"):
-            await why(Fleet(replacing), name)
+            await why(FleetClient(replacing), name)
 
 
 async def test_the_commands_print_it(replacing: NatsBus, server: EmbeddedServer) -> None:
@@ -373,13 +373,13 @@ async def test_the_commands_print_it(replacing: NatsBus, server: EmbeddedServer)
     _, listed, _ = await navarch("saga", "list", url=server.url)
     _, shown, _ = await navarch("saga", "show", SAGA, url=server.url)
     _, as_json, _ = await navarch("saga", "show", SAGA, "-o", "json", url=server.url)
-    _, told, _ = await navarch("why", "n1", url=server.url)
-    code, _, err = await navarch("saga", "show", "nobody", url=server.url)
+    _, out, _ = await navarch("why", "n1", url=server.url)
+    code, _, err = await navarch("saga", "show", "n9", url=server.url)
 
     assert SAGA in listed
     assert "the work on n1 to leave" in listed
     assert "it leaves the old node cordoned" in shown
     assert 4 == len(json.loads(as_json)["log"])
-    assert "Now:   It waits for the work on n1 to leave" in told
+    assert "Now:   It waits for the work on n1 to leave" in out
     assert 1 == code
-    assert "there is no saga 'nobody'" in err
+    assert "there is no saga 'n9'" in err

@@ -1,4 +1,4 @@
-"""What is said of a node that is degraded, works on, and would be mended."""
+"""What `why` says about a degraded node that keeps its work and needs a remediation."""
 
 from datetime import UTC, datetime
 

@@ -18,7 +18,7 @@ from schemas.topology import BUCKETS, EVENTS, EVIDENCE, NODES, SAGAS, STREAMS
 from services.bus.nats.nats_bus import ConnectOptions, NatsBus
 from services.bus.port import Stored
 from services.cli.commands.demo_command import xid_79
-from services.cli.commands.serve_command import Serving, locked
+from services.cli.commands.serve_command import ServedFleet, lock_directory
 from services.cli.fleet_discovery import LOCAL_FOLDER
 from services.settings.settings_file import load_settings
 
@@ -51,14 +51,14 @@ async def demo_messages() -> list[tuple[str, Stored]]:
 
 
 @asynccontextmanager
-async def _fleet(directory: Path) -> AsyncIterator[tuple[Serving, NatsBus]]:
+async def _fleet(directory: Path) -> AsyncIterator[tuple[ServedFleet, NatsBus]]:
     config = directory / "demo.yaml"
     data = directory / "data"
     config.write_text(f"{CONFIG.read_text('utf-8')}\ndata_dir: {data}\n", encoding="utf-8")
     environment = {k: v for k, v in os.environ.items() if not k.startswith("NAVARCH_")}
     settings = load_settings(config, environment)
-    with locked(data):
-        async with Serving(settings, config, environment, lambda *_: None) as serving:
+    with lock_directory(data):
+        async with ServedFleet(settings, config, environment, lambda *_: None) as serving:
             async with asyncio.timeout(WAIT_SECONDS):
                 await serving.supervisor.ready()
             bus = await NatsBus.connect(

@@ -36,8 +36,6 @@ CLEAN_LATER: Final = (
     "docs/agent.md",
     "docs/bootstrap.md",
     "docs/providers.md",
-    "services/cli",
-    "tests/cli",
     "tests/golden/messages",
     "tests/provisioner",
 )

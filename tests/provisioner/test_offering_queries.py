@@ -20,8 +20,8 @@ from services.bus.nats.nats_bus import NatsBus
 from services.cli.text.offering_text import (
     no_offerings,
     offering_rows,
-    price_words,
-    state_words,
+    price_text,
+    state_text,
 )
 from services.primitives.clock import SystemClock
 from services.provisioner.instances.instance_store import InstanceStore
@@ -108,8 +108,8 @@ NOW = datetime(2026, 11, 21, 8, tzinfo=UTC)
 def test_an_offering_reads_as_a_person_would_say_it() -> None:
     """Since when it is exhausted, who tries it or when that is done, and how old its price is."""
     plain = OfferingView(provider="aws", zone="us-east-1a", instance_type="p5.48xlarge")
-    assert state_words(plain, NOW) == "available"
-    assert price_words(plain, NOW) == "not known"
+    assert state_text(plain, NOW) == "available"
+    assert price_text(plain, NOW) == "not known"
     gone = msgspec.structs.replace(
         plain,
         state="exhausted",
@@ -138,7 +138,7 @@ def test_an_offering_reads_as_a_person_would_say_it() -> None:
     assert ", 3 tries, next try " in row[7]
     assert row[8] == "web 2, job 0"
     tried = msgspec.structs.replace(gone, probe="web.web-7-abcd", state="blocked", reason="denied")
-    assert state_words(tried, NOW).endswith(", web-7-abcd tries it now (denied)")
+    assert state_text(tried, NOW).endswith(", web-7-abcd tries it now (denied)")
 
 
 def test_an_empty_list_does_not_advise_the_option_that_was_given() -> None:

@@ -27,7 +27,7 @@ from schemas.topology import EVENTS, NODES, POOLS, SAGAS
 from services.bus.nats.nats_bus import ConnectOptions, NatsBus
 from services.bus.port import Stored
 from services.cli.commands.demo_command import xid_79
-from services.cli.commands.serve_command import Serving, locked
+from services.cli.commands.serve_command import ServedFleet, lock_directory
 from services.cli.fleet_discovery import LOCAL_FOLDER
 from services.provisioner.providers.local_gpus import compiler
 from services.settings.settings_file import load_settings
@@ -75,7 +75,7 @@ _pool = decoder(PoolRecord)
 class Fleet:
     """The fleet, with its workload system and trace collector."""
 
-    serving: Serving
+    serving: ServedFleet
     bus: NatsBus
     workload: FakeWorkloadSystem
     directory: Path
@@ -217,8 +217,8 @@ async def serving_fleet(
             environment["NAVARCH_NATS_URL"] = bus.url
         log: list[str] = []
         settings = load_settings(config, environment)
-        with locked(Path(settings.data_dir)):
-            serving = Serving(
+        with lock_directory(Path(settings.data_dir)):
+            serving = ServedFleet(
                 settings, config, environment, lambda name, line: log.append(f"{name} {line}")
             )
             async with serving:

@@ -26,7 +26,7 @@ from schemas.settings import PluginSettings, PoolSpec, Settings, SetupSettings
 from schemas.topology import HEARTBEATS, INSTANCES, NODES
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import NatsBus
-from services.cli.bus_client import Fleet
+from services.cli.bus_client import FleetClient
 from services.cli.stored_history import why
 from services.health_monitor.service import build as build_health_monitor
 from services.notifier.service import build as build_notifier
@@ -209,7 +209,7 @@ async def test_a_hundred_bootstraps_with_five_failures(
     assert dict.fromkeys(running, 1) == agents.ran
 
     for host, node in gone.items():
-        answer = await why(Fleet(bus), node)
+        answer = await why(FleetClient(bus), node)
         tried = [each.text for each in answer.lines if each.topic == "tried"]
         assert REASONS[faulty.failures[host]].match(tried[0]), tried
         assert answer.summary.startswith(f"{node} in pool training is terminated")

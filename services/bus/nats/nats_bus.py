@@ -227,8 +227,8 @@ class NatsBus(Replicas, Buckets, Objects):
     async def read_batch(
         self, stream: str, filter_: str, *, after: int | datetime, count: int
     ) -> list[Stored]:
-        """The next messages that the answering server has, at most READ_BATCH_MAX."""
-        query: dict[str, Any] = {"batch": min(count, READ_BATCH_MAX), "next_by_subj": filter_}
+        """The next `count` messages that the answering server has."""
+        query: dict[str, Any] = {"batch": count, "next_by_subj": filter_}
         if isinstance(after, datetime):
             query["start_time"] = after.astimezone(UTC).isoformat()
         else:

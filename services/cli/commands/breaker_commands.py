@@ -16,7 +16,7 @@ from services.primitives.errors import NavarchError
 
 if TYPE_CHECKING:
     from schemas.fleet_queries import FleetBudgetView, PoolView
-    from services.cli.bus_client import Fleet
+    from services.cli.bus_client import FleetClient
 
 commands = typer.Typer(
     name="breaker",
@@ -44,7 +44,7 @@ HEADERS: Final = (
 
 @commands.command("show")
 @fleet_command
-async def show(fleet: "Fleet", pool: PoolName = "", output: Output = Format.TABLE) -> None:
+async def show(fleet: "FleetClient", pool: PoolName = "", output: Output = Format.TABLE) -> None:
     """Show each pool's breaker and its budget, and the fleet's."""
     from schemas.fleet_queries import Query  # noqa: PLC0415
     from services.cli import bus_client  # noqa: PLC0415
@@ -55,7 +55,7 @@ async def show(fleet: "Fleet", pool: PoolName = "", output: Output = Format.TABL
     if output is Format.JSON:
         console.write_json({"pools": items, "fleet": budget})
         return
-    views = sorted(bus_client.pool_views(items), key=lambda each: each.name)
+    views = sorted(bus_client.decode_pools(items), key=lambda each: each.name)
     console.write_table(HEADERS, [row(each) for each in views])
     console.write("\n" + fleet_line(budget))
     for each in views:
@@ -65,7 +65,7 @@ async def show(fleet: "Fleet", pool: PoolName = "", output: Output = Format.TABL
 
 def row(pool: "PoolView") -> tuple[str, ...]:
     """One row per pool."""
-    from services.cli.text.tables import begun, use  # noqa: PLC0415
+    from services.cli.text.tables import rate_text, usage_text  # noqa: PLC0415
 
     state = pool.breaker
     if pool.breaker_forced:
@@ -78,9 +78,9 @@ def row(pool: "PoolView") -> tuple[str, ...]:
         pool.name,
         state,
         _time(pool.breaker_since) if state != "closed" else "-",
-        use(pool.unavailable, pool.unavailable_limit),
-        begun(pool.disruptions, pool.disruptions_limit, pool.window_seconds),
-        use(pool.resets, pool.resets_limit),
+        usage_text(pool.unavailable, pool.unavailable_limit),
+        rate_text(pool.disruptions, pool.disruptions_limit, pool.window_seconds),
+        usage_text(pool.resets, pool.resets_limit),
         str(pool.awaiting_remediation or "-"),
         f"{by}{why}" or "-",
     )
@@ -88,15 +88,15 @@ def row(pool: "PoolView") -> tuple[str, ...]:
 
 def fleet_line(budget: "FleetBudgetView") -> str:
     """The fleet's budget and how much of it is used."""
-    from services.cli.text.tables import begun, use  # noqa: PLC0415
+    from services.cli.text.tables import rate_text, usage_text  # noqa: PLC0415
 
     if budget.lifted:
         return "The fleet's budget is unlimited; the budget of each pool applies."
+    rate = rate_text(budget.disruptions, budget.disruptions_limit, budget.window_seconds)
     return (
         f"Of the fleet ({budget.desired} nodes): "
-        f"{use(budget.unavailable, budget.unavailable_limit)} out of service, "
-        f"{begun(budget.disruptions, budget.disruptions_limit, budget.window_seconds)} disruptions"
-        f", {use(budget.resets, budget.resets_limit)} resets and reboots."
+        f"{usage_text(budget.unavailable, budget.unavailable_limit)} out of service, "
+        f"{rate} disruptions, {usage_text(budget.resets, budget.resets_limit)} resets and reboots."
     )
 
 
@@ -140,12 +140,12 @@ def _request_command(verb: str) -> Callable[..., None]:
         except msgspec.ValidationError as error:
             raise NavarchError(f"--reason: {error}") from error
 
-        async def work(connection: "Fleet") -> None:
-            from services.cli.bus_client import accepted  # noqa: PLC0415
+        async def work(connection: "FleetClient") -> None:
+            from services.cli.bus_client import require_accepted  # noqa: PLC0415
 
             for name in [pool] if pool else await _pools(connection):
                 answer = await connection.request(name, verb, request)
-                console.write_message(accepted(answer), output)
+                console.write_message(require_accepted(answer), output)
 
         with_fleet(nats_url, config, work)
 
@@ -165,8 +165,8 @@ for _verb, _help in (
     commands.command(_verb, help=_help)(_request_command(f"breaker-{_verb}"))
 
 
-async def _pools(fleet: "Fleet") -> list[str]:
+async def _pools(fleet: "FleetClient") -> list[str]:
     from schemas.fleet_queries import Query  # noqa: PLC0415
-    from services.cli.bus_client import pool_views  # noqa: PLC0415
+    from services.cli.bus_client import decode_pools  # noqa: PLC0415
 
-    return sorted(each.name for each in pool_views(await fleet.pages("pools", Query())))
+    return sorted(each.name for each in decode_pools(await fleet.pages("pools", Query())))

@@ -24,13 +24,8 @@ if TYPE_CHECKING:
 CHECK_SECONDS_MAX: Final = 60.0
 
 commands = typer.Typer(
-    name="config", help="Set what the configuration should not hold.", no_args_is_help=True
+    name="config", help="Validate a configuration; store credentials.", no_args_is_help=True
 )
-
-
-@commands.callback()
-def config_commands() -> None:
-    """Set what the configuration should not hold."""
 
 
 @commands.command("validate")
@@ -91,7 +86,7 @@ def set_credentials(
     ] = True,
     config: Config = None,
 ) -> None:
-    """Keep a provider's credentials, or where they are.
+    """Store a provider's credentials, or where they are.
 
     Run it where the provisioner runs; it reads them when it starts.
     """
@@ -115,10 +110,10 @@ def set_credentials(
     source, secret = _secret(provider, takes, ways, needed=not plain)
     kept = StoredCredentials(options=plain, secret=source)
     if check:
-        count = asyncio.run(_tried(provider, configured, kept, secret, settings, config))
-        console.write(f"{provider} takes them: it lists {count} instances")
+        count = asyncio.run(_count_instances(provider, configured, kept, secret, settings, config))
+        console.write(f"{provider} accepts them: it lists {count} instances")
     file = store_credentials(Path(settings.data_dir), provider, kept, secret)
-    console.write(f"kept in {file}; they count before the configuration")
+    console.write(f"stored in {file}; they override the configuration")
     console.write("The provisioner reads them when it starts: restart it (or navarch serve).")
 
 
@@ -141,7 +136,7 @@ def _kind(configured: "PluginSettings", config: Path | None) -> type[Any]:
 
 
 def _plain(options: list[str], **named: str) -> dict[str, str]:
-    """What is no secret."""
+    """The options that are not secret."""
     found = {name: value for name, value in named.items() if value}
     for each in options:
         name, equals, value = each.partition("=")
@@ -154,32 +149,32 @@ def _plain(options: list[str], **named: str) -> dict[str, str]:
 def _secret(
     provider: str, takes: str, ways: dict[str, str], *, needed: bool
 ) -> "tuple[SecretSource | None, str]":
-    """Where the secret is, and itself where it is to be stored."""
+    """Where the secret is, and the secret itself if it is to be stored."""
     from services.provisioner.provider_client.cloud_credentials import SecretSource  # noqa: PLC0415
 
-    said = [kind for kind, value in ways.items() if value]
-    if len(said) > 1:
+    given = [kind for kind, value in ways.items() if value]
+    if len(given) > 1:
         raise NavarchError("name one of --key-file, --key-env, --key-command and --key-stdin")
-    if not takes and (said or needed):
+    if not takes and (given or needed):
         raise NavarchError(
-            f"{provider} takes no file with a secret: say --profile or --set OPTION=VALUE, or name "
-            "the option with --option"
+            f"{provider} takes no file with a secret: give --profile or --set OPTION=VALUE, or "
+            "name the option with --option"
         )
-    if not said and not needed:
+    if not given and not needed:
         return None, ""
-    kind = said[0] if said else "stored"
+    kind = given[0] if given else "stored"
     if kind != "stored":
         return SecretSource(kind=kind, where=ways[kind], option=takes), ""  # type: ignore[arg-type]
-    if said or not sys.stdin.isatty():
+    if given or not sys.stdin.isatty():
         secret = sys.stdin.read()
     else:
         secret = getpass.getpass(f"{provider}'s secret (it is not shown): ")
     if not secret.strip():
-        raise NavarchError("nothing was written: no secret to keep")
+        raise NavarchError("no secret was given: nothing was stored")
     return SecretSource(kind="stored", option=takes), secret.strip() + "\n"
 
 
-async def _tried(
+async def _count_instances(
     provider: str,
     configured: "PluginSettings",
     kept: "StoredCredentials",
@@ -187,7 +182,7 @@ async def _tried(
     settings: "Settings",
     config: Path | None,
 ) -> int:
-    """Ask the provider for its instances; how many there are."""
+    """Log in to the provider; return how many instances it lists."""
     import tempfile  # noqa: PLC0415
 
     from schemas.settings import PROVIDER_PLUGINS  # noqa: PLC0415
@@ -200,8 +195,8 @@ async def _tried(
         stored = Path(folder) / "key"
         if secret:
             write_secret(stored, secret)
-        told = apply_credentials(configured, kept, stored, os.environ)
-        kind, options = load_plugin(PROVIDER_PLUGINS, told, config)
+        plugin = apply_credentials(configured, kept, stored, os.environ)
+        kind, options = load_plugin(PROVIDER_PLUGINS, plugin, config)
         environment = Environment(
             name=provider,
             fleet=settings.fleet,
@@ -214,11 +209,11 @@ async def _tried(
                 return len(await made.list())
         except ProviderError as error:
             raise NavarchError(
-                f"{provider} does not take them: {error}. Nothing was kept; --no-check keeps them"
+                f"{provider} refuses them: {error}. Nothing was stored; --no-check stores them"
             ) from error
         except TimeoutError as error:
             raise NavarchError(
-                f"{provider} did not answer within {CHECK_SECONDS_MAX:g} s. Nothing was kept"
+                f"{provider} did not answer within {CHECK_SECONDS_MAX:g} s. Nothing was stored"
             ) from error
         finally:
             await made.close()

@@ -1,8 +1,8 @@
-"""`navarch demo`: a real fleet on this machine loses a GPU, and a healthy node takes its place.
+"""`navarch demo`: a fleet on this machine loses a GPU, and replaces the node.
 
-Nothing is acted: a nats-server, five service processes and three agents run; one line in the form
-of the kernel's is written to one node's kernel log, and everything after that is the product. All
-of it lives in a temporary directory and is gone when the demo ends, however it ends.
+A nats-server, five service processes and three agents run. One kernel log line is written to one
+node's log; everything after that is Navarch's own work. Files are in a temporary directory that is
+removed when the demo ends, also after a signal.
 """
 
 import asyncio
@@ -28,10 +28,10 @@ from schemas.stored_messages import decode_stored
 from schemas.topology import EVENTS, NODES, SAGAS
 from services.bus.port import Bus, Stored
 from services.cli import console
-from services.cli.bus_client import Fleet, connected
-from services.cli.commands.serve_command import Serving, locked
+from services.cli.bus_client import FleetClient, connect_fleet
+from services.cli.commands.serve_command import ServedFleet, lock_directory
 from services.cli.fleet_discovery import LOCAL_FOLDER
-from services.cli.temporary_fleet import DATA_FOLDER, cleared_directory
+from services.cli.temporary_fleet import DATA_FOLDER, temporary_directory
 from services.cli.text import tables
 from services.cli.text.node_timeline import milliseconds, timeline_rows
 from services.operator_text.event_text import describe
@@ -45,16 +45,16 @@ GPU_BROKEN: Final = 3
 SERVING_SECONDS_MAX: Final = 20.0
 FLEET_SECONDS_MAX: Final = 25.0
 REPLACED_SECONDS_MAX: Final = 20.0
-"""Together with stopping, less than the minute that the demo may take."""
+"""All three and the shutdown take less than a minute."""
 LOG_LINES_SHOWN: Final = 25
 KERNEL_ERROR: Final = 3
-"""Facility kernel, level error: the number in front of a kernel log record."""
+"""Facility kernel, level error: the first field of a kernel log record."""
 KMSG_TAIL_BYTES: Final = 8192
 
 _record = decoder(NodeRecord)
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class DemoOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The last line that the demo prints."""
 
     ok: bool
@@ -66,9 +66,9 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def demo() -> int:
-    """Run it; return the exit code."""
+    """Run the demo; return the exit code."""
     try:
-        outcome = asyncio.run(_until_told_to_stop())
+        outcome = asyncio.run(_run_until_signal())
     except (KeyboardInterrupt, asyncio.CancelledError):
         _print("stopped; nothing is left running")
         return 130
@@ -76,52 +76,49 @@ def demo() -> int:
     return 0 if outcome.ok else 1
 
 
-async def _until_told_to_stop() -> Outcome:
-    """One signal stops the demo; more of them do not stop its cleaning up."""
+async def _run_until_signal() -> DemoOutcome:
+    """The first signal stops the demo; later ones do not interrupt the clean-up."""
     task = asyncio.current_task()
     assert task is not None
-    told = False
 
     def stop() -> None:
-        nonlocal told
-        if not told:
-            told = True
+        if not task.cancelling():
             task.cancel()
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(number, stop)
-    async with _serving() as (serving, log):
+    async with _demo_fleet() as (serving, log):
         try:
-            return await _story(serving)
+            return await _run_demo(serving)
         except (NavarchError, TimeoutError) as error:
             reason = str(error) or "not done in time"
             _print(f"\nThe demo failed: {reason}\nThe last lines of the services' log:")
             _print("".join(log.read_text("utf-8").splitlines(keepends=True)[-LOG_LINES_SHOWN:]))
-            return Outcome(ok=False, reason=reason)
+            return DemoOutcome(ok=False, reason=reason)
 
 
 @asynccontextmanager
-async def _serving() -> AsyncIterator[tuple[Serving, Path]]:
-    """A fleet in a directory of its own, which is gone afterwards."""
-    with cleared_directory("navarch-demo-") as directory:
+async def _demo_fleet() -> AsyncIterator[tuple[ServedFleet, Path]]:
+    """A fleet in a temporary directory, and the file with its services' log."""
+    with temporary_directory("navarch-demo-") as directory:
         config = directory / CONFIG
         data = directory / DATA_FOLDER
         shipped = resource(CONFIG).read_text("utf-8")
         config.write_text(f"{shipped}\ndata_dir: {data}\n", encoding="utf-8")
-        # Whatever fleet the caller's environment names, the demo leaves it alone.
+        # The demo must not use the fleet that the caller's environment names.
         environment = {k: v for k, v in os.environ.items() if not k.startswith("NAVARCH_")}
         file = directory / "services.log"
-        with file.open("a", encoding="utf-8", buffering=1) as log, locked(data):
+        with file.open("a", encoding="utf-8", buffering=1) as log, lock_directory(data):
 
-            def tell(name: str, line: str) -> None:
+            def write_log(name: str, line: str) -> None:
                 log.write(f"{name} {line}\n")
 
             settings = load_settings(config, environment)
-            async with Serving(settings, config, environment, tell) as serving:
+            async with ServedFleet(settings, config, environment, write_log) as serving:
                 yield serving, file
 
 
-async def _story(serving: Serving) -> Outcome:
+async def _run_demo(serving: ServedFleet) -> DemoOutcome:
     supervisor = serving.supervisor
     _print("Starting a nats-server and five services, each a process of its own …")
     async with _within(SERVING_SECONDS_MAX, "the services were not ready"):
@@ -131,13 +128,13 @@ async def _story(serving: Serving) -> Outcome:
     _print(
         f"Watch it from another terminal: nats --server {supervisor.url} sub '{subjects.ROOT}.>'"
     )
-    async with connected(NatsSettings(url=supervisor.url)) as fleet:
+    async with connect_fleet(NatsSettings(url=supervisor.url)) as fleet:
         _print(f"Waiting for {NODES_WANTED} nodes with 8 simulated GPUs each …")
-        async with _within(FLEET_SECONDS_MAX, f"fewer than {NODES_WANTED} nodes came up"):
+        async with _within(FLEET_SECONDS_MAX, f"fewer than {NODES_WANTED} nodes became active"):
             nodes = await _active_nodes(fleet.bus)
         for node in nodes:
             _print(f"  {node.node:<16} {len(node.gpus)} GPUs, active")
-        return await _break_one(serving, fleet, nodes)
+        return await _break_gpu(serving, fleet, nodes)
 
 
 async def _active_nodes(bus: Bus) -> list[NodeRecord]:
@@ -153,7 +150,9 @@ async def _active_nodes(bus: Bus) -> list[NodeRecord]:
     return [active[key] for key in sorted(active)]
 
 
-async def _break_one(serving: Serving, fleet: Fleet, nodes: list[NodeRecord]) -> Outcome:
+async def _break_gpu(
+    serving: ServedFleet, fleet: FleetClient, nodes: list[NodeRecord]
+) -> DemoOutcome:
     old = nodes[NODES_WANTED // 2]
     if len(old.gpus) <= GPU_BROKEN:
         raise NavarchError(f"{old.node} has {len(old.gpus)} GPUs, not eight")
@@ -162,20 +161,20 @@ async def _break_one(serving: Serving, fleet: Fleet, nodes: list[NodeRecord]) ->
     line = xid_79(gpu, _next_sequence(kmsg), time.monotonic_ns() // 1000)
     after = {name: await fleet.bus.last_sequence(name) for name in (EVENTS.name, SAGAS.name)}
     _print(f"\nGPU {gpu.index} of {old.node} falls off the bus. Its kernel log says:\n  {line}\n")
-    begun = datetime.now(UTC)
+    start = datetime.now(UTC)
     with kmsg.open("a", encoding="utf-8") as log:
         log.write(f"{line}\n")
     async with _within(REPLACED_SECONDS_MAX, f"{old.node} was not replaced"):
-        replaced = await _follow(fleet, old.node, begun, after)
-    moments = timeline_rows(await fleet.story(old.node), begun)
-    _print(f"\nThe story of {old.node}, in milliseconds from the line in its kernel log:\n")
-    _print(tables.timeline(moments, colour=console.colour()))
-    cordoned = [each for each in moments if each.title == "cordon succeeded"]
+        replaced = await _follow(fleet, old.node, start, after)
+    rows = timeline_rows(await fleet.node_history(old.node), start)
+    _print(f"\nThe timeline of {old.node}, in milliseconds from its kernel log line:\n")
+    _print(tables.timeline(rows, colour=console.colour()))
+    cordoned = [each for each in rows if each.title == "cordon succeeded"]
     if not cordoned:
         raise NavarchError(f"{old.node} was replaced without being cordoned")
-    end = next(each for each in moments if each.id == replaced.id)
-    _print(f"\n{replaced.new_node} took the place of {old.node}. Stopping everything …")
-    return Outcome(
+    end = next(each for each in rows if each.id == replaced.id)
+    _print(f"\n{replaced.new_node} replaced {old.node}. Stopping everything …")
+    return DemoOutcome(
         ok=True,
         kmsg_to_cordon_ms=round(cordoned[0].since_ms, 1),
         kmsg_to_replaced_ms=round(end.since_ms, 1),
@@ -184,8 +183,10 @@ async def _break_one(serving: Serving, fleet: Fleet, nodes: list[NodeRecord]) ->
     )
 
 
-async def _follow(fleet: Fleet, node: str, begun: datetime, after: dict[str, int]) -> NodeReplaced:
-    """Show everything that happens until the node is replaced."""
+async def _follow(
+    fleet: FleetClient, node: str, start: datetime, after: dict[str, int]
+) -> NodeReplaced:
+    """Print every event until the node is replaced."""
     arrived: asyncio.Queue[Stored] = asyncio.Queue()
 
     async def collect(stream: str, filters: list[str]) -> None:
@@ -201,7 +202,7 @@ async def _follow(fleet: Fleet, node: str, begun: datetime, after: dict[str, int
         while True:
             stored = await arrived.get()
             message = decode_stored(stored)
-            since = f"+{milliseconds(begun, stored.time):>9.1f} ms"
+            since = f"+{milliseconds(start, stored.time):>9.1f} ms"
             text = tables.event_line(stored.time, describe(message), colour=console.colour())
             _print(f"{since}  {text}")
             match message:
@@ -218,7 +219,7 @@ async def _follow(fleet: Fleet, node: str, begun: datetime, after: dict[str, int
 
 
 def xid_79(gpu: GpuIdentity, sequence: int, microseconds: int) -> str:
-    """The record that the NVIDIA driver leaves in the kernel log when a GPU stops answering."""
+    """The record that the NVIDIA driver writes to the kernel log when a GPU fell off the bus."""
     return (
         f"{KERNEL_ERROR},{sequence},{microseconds},-;NVRM: Xid (PCI:{gpu.pci}): 79, "
         "pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
@@ -226,7 +227,7 @@ def xid_79(gpu: GpuIdentity, sequence: int, microseconds: int) -> str:
 
 
 def _next_sequence(kmsg: Path) -> int:
-    """One more than the last record's, so that the reader sees no gap."""
+    """The sequence after the last record's, so that the reader detects no gap."""
     with kmsg.open("rb") as log:
         log.seek(0, os.SEEK_END)
         log.seek(max(0, log.tell() - KMSG_TAIL_BYTES))
@@ -240,7 +241,7 @@ def _next_sequence(kmsg: Path) -> int:
 
 @asynccontextmanager
 async def _within(seconds: float, problem: str) -> AsyncIterator[None]:
-    """Turn a time-out into a sentence."""
+    """Raise NavarchError with `problem` after so many seconds."""
     try:
         async with asyncio.timeout(seconds):
             yield

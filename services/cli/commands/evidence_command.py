@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from schemas.evidence_bundles import EvidenceBundle
     from services.bus.port import Bus, ObjectInfo
-    from services.cli.bus_client import Fleet
+    from services.cli.bus_client import FleetClient
 
 HEADERS: Final = (
     "unhealthy since",
@@ -60,24 +60,24 @@ def evidence(
     Also after the node is terminated. Without a node, list all evidence.
     """
 
-    async def work(fleet: "Fleet") -> None:
+    async def work(fleet: "FleetClient") -> None:
         if node:
-            _show(await find(fleet.bus, node, saga), output, save)
+            _show(await find_evidence(fleet.bus, node, saga), output, save)
         else:
-            _list(await _kept(fleet.bus), output)
+            _list(await _stored_objects(fleet.bus), output)
 
     if not node and (save or saga):
         raise typer.BadParameter("give the node: navarch evidence NODE --save DIR")
     with_fleet(nats_url, config, work)
 
 
-async def _kept(bus: "Bus") -> "list[ObjectInfo]":
+async def _stored_objects(bus: "Bus") -> "list[ObjectInfo]":
     from schemas.topology import EVIDENCE  # noqa: PLC0415
 
     return await bus.objects(EVIDENCE)
 
 
-async def find(bus: "Bus", node: str, saga: str = "") -> "EvidenceBundle":
+async def find_evidence(bus: "Bus", node: str, saga: str = "") -> "EvidenceBundle":
     """The evidence of a node's newest outage, or of the one that a saga ended.
 
     For an outage that has not ended, the bundle is assembled from what is stored now.
@@ -89,7 +89,7 @@ async def find(bus: "Bus", node: str, saga: str = "") -> "EvidenceBundle":
         recovered_ending,
     )
 
-    about = [each for each in await _kept(bus) if each.metadata.get("node") == node]
+    about = [each for each in await _stored_objects(bus) if each.metadata.get("node") == node]
     captured = next((each for each in about if is_capture(each)), None)
     ended = [each for each in about if each is not captured]
     if saga:
@@ -177,7 +177,7 @@ def _show(bundle: "EvidenceBundle", output: Format, save: Path | None) -> None:
     from services.cli.text import evidence_text  # noqa: PLC0415
 
     if save is not None:
-        where = write(save, bundle)
+        where = write_files(save, bundle)
         console.write(f"{where}: {len(evidence_text.FILES)} files; begin with README.txt")
     elif output is Format.JSON:
         console.write_json(encode(bundle))
@@ -189,7 +189,7 @@ def _show(bundle: "EvidenceBundle", output: Format, save: Path | None) -> None:
         )
 
 
-def write(place: Path, bundle: "EvidenceBundle") -> Path:
+def write_files(place: Path, bundle: "EvidenceBundle") -> Path:
     """Write the files to a new folder in `place`, or to an archive."""
     from services.cli.text import evidence_text  # noqa: PLC0415
 

@@ -12,7 +12,7 @@ from services.cli.fleet_connection import fleet_command
 from services.operator_text.quantities import local_time
 
 if TYPE_CHECKING:
-    from services.cli.bus_client import Fleet
+    from services.cli.bus_client import FleetClient
 
 commands = typer.Typer(
     name="hardware",
@@ -30,7 +30,7 @@ Value = Annotated[str, typer.Argument(metavar="IDENTITY", show_default=False)]
 
 @commands.command("list")
 @fleet_command
-async def list_hardware(fleet: "Fleet", output: Output = Format.TABLE) -> None:
+async def list_hardware(fleet: "FleetClient", output: Output = Format.TABLE) -> None:
     """List the denylist: since when, from which node, and why."""
     from schemas.fleet_queries import Query  # noqa: PLC0415
 
@@ -40,7 +40,7 @@ async def list_hardware(fleet: "Fleet", output: Output = Format.TABLE) -> None:
 @commands.command("add")
 @fleet_command
 async def add(
-    fleet: "Fleet",
+    fleet: "FleetClient",
     kind: Kind,
     value: Value,
     reason: Annotated[str, typer.Option("--reason", help="Why.", show_default=False)],
@@ -60,7 +60,9 @@ async def add(
 
 @commands.command("forget")
 @fleet_command
-async def forget(fleet: "Fleet", kind: Kind, value: Value, output: Output = Format.TABLE) -> None:
+async def forget(
+    fleet: "FleetClient", kind: Kind, value: Value, output: Output = Format.TABLE
+) -> None:
     """Remove a GPU or a host from the denylist.
 
     It was repaired, or was not the cause.
@@ -72,10 +74,10 @@ async def forget(fleet: "Fleet", kind: Kind, value: Value, output: Output = Form
     await _query(fleet, "hardware-forget", request, output)
 
 
-async def _query(fleet: "Fleet", name: str, query: msgspec.Struct, output: Format) -> None:
+async def _query(fleet: "FleetClient", name: str, query: msgspec.Struct, output: Format) -> None:
     from schemas.hardware_denylist import HardwareRecord  # noqa: PLC0415
 
-    data = await fleet.ask(name, query)
+    data = await fleet.query(name, query)
     if output is Format.JSON:
         console.write_json(data)
         return

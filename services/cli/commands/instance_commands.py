@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from schemas.instance_records import InstanceRecord
-    from services.cli.bus_client import Fleet
+    from services.cli.bus_client import FleetClient
 
 PROVISIONER: Final = "provisioner"
 LOST_STATES: Final = ("leaked", "orphaned")
@@ -32,7 +32,7 @@ PAGE: Final = 500
 
 @fleet_command
 async def instances(
-    fleet: "Fleet",
+    fleet: "FleetClient",
     pool: Pool = "",
     *,
     terminated: Annotated[bool, typer.Option("--all", help="Include terminated ones.")] = False,
@@ -47,11 +47,11 @@ async def instances(
         return
     if rows := instances_text.instance_rows(records, datetime.now(UTC)):
         console.write_table(instances_text.INSTANCE_HEADERS, rows)
-    console.write(instances_text.total(records))
+    console.write(instances_text.instances_summary(records))
 
 
 @fleet_command
-async def leaked(fleet: "Fleet", pool: Pool = "", output: Output = Format.TABLE) -> None:
+async def leaked(fleet: "FleetClient", pool: Pool = "", output: Output = Format.TABLE) -> None:
     """List instances that should be terminated and are not, and orphans.
 
     Since when, why, and what they cost.
@@ -66,12 +66,12 @@ async def leaked(fleet: "Fleet", pool: Pool = "", output: Output = Format.TABLE)
     now = datetime.now(UTC)
     if rows := instances_text.leaked_rows((record for _, record in leaks), now):
         console.write_table(instances_text.LEAKED_HEADERS, rows)
-    console.write(instances_text.leaked_total(records, now))
+    console.write(instances_text.leaks_summary(records, now))
 
 
 @fleet_command
 async def sweep(
-    fleet: "Fleet",
+    fleet: "FleetClient",
     *,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what a sweep would do, and change nothing.")
@@ -96,19 +96,19 @@ async def sweep(
     request = SweepRequest(
         by=requester(), adopt=tuple(adopt or ()), terminate=tuple(terminate or ())
     )
-    data = await fleet.ask(name, request, timeout_seconds=SWEEP_SECONDS_MAX, who=PROVISIONER)
+    data = await fleet.query(name, request, timeout_seconds=SWEEP_SECONDS_MAX, who=PROVISIONER)
     if output is Format.JSON:
         console.write_json(data)
         return
     answer = msgspec.json.decode(data, type=SweepAnswer)
     if rows := instances_text.sweep_rows(answer):
         console.write_table(instances_text.SWEEP_HEADERS, rows)
-    for line in instances_text.sweep_words(answer):
+    for line in instances_text.sweep_notes(answer):
         console.write(line)
 
 
-async def write_orphans(fleet: "Fleet") -> None:
-    """Write which instances are orphaned; nothing where the provisioner does not answer."""
+async def write_orphans(fleet: "FleetClient") -> None:
+    """Write which instances are orphaned; nothing if the provisioner does not answer."""
     from schemas.fleet_queries import Query  # noqa: PLC0415
     from services.cli.text import instances_text  # noqa: PLC0415
 
@@ -119,7 +119,7 @@ async def write_orphans(fleet: "Fleet") -> None:
 
 
 async def _records(
-    fleet: "Fleet", pool: str, *, terminated: bool
+    fleet: "FleetClient", pool: str, *, terminated: bool
 ) -> "tuple[Sequence[msgspec.Raw], list[InstanceRecord]]":
     from schemas.fleet_queries import Query  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""The command `navarch nats-config`; what it writes is decided in `nats_config`."""
+"""`navarch nats-config`: writes the server's configuration and credentials."""
 
 from pathlib import Path
 from typing import Annotated
@@ -11,15 +11,15 @@ from services.cli import console
 def nats_config(
     out: Annotated[Path, typer.Argument(help="The directory to write to.", show_default=False)],
     fleet: Annotated[str, typer.Option("--fleet", help="The fleet's name.")] = "default",
-    store: Annotated[str, typer.Option("--store", help="Where the server stores.")] = "/data",
-    listen: Annotated[str, typer.Option("--listen", help="Where it listens.")] = "0.0.0.0:4222",
-    http: Annotated[str, typer.Option("--http", help="Its monitoring.")] = "127.0.0.1:8222",
+    store: Annotated[str, typer.Option("--store", help="JetStream directory.")] = "/data",
+    listen: Annotated[str, typer.Option("--listen", help="Client address.")] = "0.0.0.0:4222",
+    http: Annotated[str, typer.Option("--http", help="Monitoring address.")] = "127.0.0.1:8222",
     node: Annotated[
         list[str] | None,
-        typer.Option("--node", metavar="POOL/NODE", help="Write this node's credentials alone."),
+        typer.Option("--node", metavar="POOL/NODE", help="Write only this node's credentials."),
     ] = None,
 ) -> None:
-    """Write credentials, and a server that asks for them."""
+    """Write credentials, and the configuration of a server that requires them."""
     from datetime import UTC, datetime  # noqa: PLC0415
 
     from services.cli.nats_config_files import write, write_agent  # noqa: PLC0415

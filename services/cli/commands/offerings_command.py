@@ -12,12 +12,12 @@ from services.cli.console import Format
 from services.cli.fleet_connection import fleet_command
 
 if TYPE_CHECKING:
-    from services.cli.bus_client import Fleet
+    from services.cli.bus_client import FleetClient
 
 
 @fleet_command
 async def offerings(
-    fleet: "Fleet",
+    fleet: "FleetClient",
     *,
     pool: Annotated[str, typer.Option("--pool", help="Only what this pool may launch.")] = "",
     provider: Annotated[str, typer.Option("--provider", help="Only this provider.")] = "",

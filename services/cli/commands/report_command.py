@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from schemas.node_events import Repaired
     from schemas.node_records import NodeRecord
     from services.bus.port import Stored
-    from services.cli.bus_client import Fleet
+    from services.cli.bus_client import FleetClient
 
 HEADERS: Final = (
     *("pool", "fault", "count", "gpu-hours lost"),
@@ -66,7 +66,7 @@ class RepairReport(msgspec.Struct, frozen=True, kw_only=True):
 
 @fleet_command
 async def report(
-    fleet: "Fleet",
+    fleet: "FleetClient",
     since: Annotated[
         str,
         typer.Option(
@@ -100,16 +100,16 @@ async def report(
     found = RepairReport(
         since=start,
         until=datetime.now(UTC),
-        rows=rows(ended(stored, start, pool)),
-        out=out(nodes.decode(each.value) for each in entries),
+        rows=rows(repairs_since(stored, start, pool)),
+        out=out_of_service(nodes.decode(each.value) for each in entries),
     )
     if output is Format.JSON:
         console.write_json(found)
     else:
-        console.write(page(found))
+        console.write(report_text(found))
 
 
-def ended(stored: "Iterable[Stored]", start: datetime, pool: str) -> "list[Repaired]":
+def repairs_since(stored: "Iterable[Stored]", start: datetime, pool: str) -> "list[Repaired]":
     """Outages that ended after a time."""
     from schemas.node_events import Repaired, node_codec  # noqa: PLC0415
 
@@ -144,7 +144,7 @@ def _row(pool: str, fault: str, group: "Sequence[Repaired]") -> RepairRow:
     )
 
 
-def out(nodes: "Iterable[NodeRecord]") -> tuple[OutOfService, ...]:
+def out_of_service(nodes: "Iterable[NodeRecord]") -> tuple[OutOfService, ...]:
     """Nodes that are out of service now; their cost is counted when they return."""
     found = []
     for node in nodes:
@@ -162,7 +162,7 @@ def out(nodes: "Iterable[NodeRecord]") -> tuple[OutOfService, ...]:
     return tuple(found)
 
 
-def page(report: RepairReport) -> str:
+def report_text(report: RepairReport) -> str:
     """The report as text."""
     from services.cli.text import tables  # noqa: PLC0415
 

@@ -17,7 +17,7 @@ from services.operator_text.quantities import local_time
 
 if TYPE_CHECKING:
     from services.bus.port import Stored
-    from services.cli.bus_client import Fleet
+    from services.cli.bus_client import FleetClient
     from services.cli.text.saga_progress import Progress
 
 commands = typer.Typer(
@@ -34,7 +34,7 @@ HEADERS = ("saga", "pool", "node", "status", "step", "since", "deadline", "waiti
 
 @commands.command("list")
 @fleet_command
-async def list_sagas(fleet: "Fleet", pool: Pool = "", output: Output = Format.TABLE) -> None:
+async def list_sagas(fleet: "FleetClient", pool: Pool = "", output: Output = Format.TABLE) -> None:
     """List the open sagas and what each waits for."""
     from services.cli.stored_history import open_sagas  # noqa: PLC0415
     from services.cli.text.saga_progress import progress  # noqa: PLC0415
@@ -66,7 +66,7 @@ def rows(found: "Sequence[Progress]") -> list[tuple[str, ...]]:
 
 @commands.command("show")
 @fleet_command
-async def show(fleet: "Fleet", saga: Saga, output: Output = Format.TABLE) -> None:
+async def show(fleet: "FleetClient", saga: Saga, output: Output = Format.TABLE) -> None:
     """Show a saga and its log, with each step's inputs and outputs."""
     from services.cli.stored_history import saga_log  # noqa: PLC0415
     from services.cli.text.saga_progress import progress  # noqa: PLC0415
@@ -102,14 +102,14 @@ def page(where: "Progress", stored: "Sequence[Stored]") -> str:
     )
     in_order = sorted(stored, key=lambda one: one.time)
     timeline = [
-        msgspec.structs.replace(row, detail=given(each) or row.detail)
+        msgspec.structs.replace(row, detail=inputs_text(each) or row.detail)
         for each, row in zip(in_order, timeline_rows(in_order), strict=True)
     ]
     head = "\n".join(f"{key:<11} {value}" for key, value in facts if value)
     return f"{head}\n\n{tables.timeline(timeline, colour=console.colour())}"
 
 
-def given(stored: "Stored") -> str:
+def inputs_text(stored: "Stored") -> str:
     """The inputs of a step, if the entry starts it or its undo."""
     from schemas.saga_log_entries import StepStarted, UndoStarted  # noqa: PLC0415
     from schemas.stored_messages import decode_stored  # noqa: PLC0415
@@ -126,16 +126,16 @@ def given(stored: "Stored") -> str:
 
 def _request_command(verb: str) -> Callable[..., None]:
     async def command(
-        fleet: "Fleet", saga: Saga, reason: Reason = "", output: Output = Format.TABLE
+        fleet: "FleetClient", saga: Saga, reason: Reason = "", output: Output = Format.TABLE
     ) -> None:
         from schemas.operator_requests import SagaRequest  # noqa: PLC0415
-        from services.cli.bus_client import accepted  # noqa: PLC0415
+        from services.cli.bus_client import require_accepted  # noqa: PLC0415
         from services.cli.stored_history import saga_log  # noqa: PLC0415
 
         state, _ = await saga_log(fleet.bus, saga)
         request = SagaRequest(saga=saga, reason=reason)
         answer = await fleet.request(state.params.pool, verb, request)
-        console.write_message(accepted(answer), output)
+        console.write_message(require_accepted(answer), output)
 
     return fleet_command(command)
 

@@ -1,7 +1,7 @@
-"""`navarch serve`: every service, and a nats-server where none is named, as one command.
+"""`navarch serve`: every service as one command, and a nats-server unless one is named.
 
-It owns the data directory while it runs: a lock keeps a second one out, `serve.json` tells the
-other commands where the bus is, and what a killed predecessor left running is ended first.
+It locks the data directory while it runs. The other commands find the bus by its `serve.json`.
+Processes that a killed serve left running are ended first.
 """
 
 import asyncio
@@ -21,16 +21,16 @@ import msgspec
 from schemas import subjects
 from schemas.settings import Settings
 from services.bus.nats.embedded_server import EmbeddedServer
-from services.cli.fleet_discovery import NATS_URL_VARIABLE, SERVE_FILE, Running, settings_of
+from services.cli.fleet_discovery import NATS_URL_VARIABLE, SERVE_FILE, ServeState, settings_of
 from services.cli.supervisor import (
+    LogSink,
     Supervisor,
-    Tell,
-    end,
     end_predecessor,
     environment_for,
     process_ids,
     start_instance_stopper,
     stop_instances,
+    stop_process,
 )
 from services.primitives.atomic_files import write_whole
 from services.primitives.errors import NavarchError
@@ -41,21 +41,21 @@ NATS_FOLDER: Final = "nats"
 READY_SECONDS_MAX: Final = 60.0
 
 
-class Serving:
-    """A fleet served out of a data directory. Enter it; leaving it stops everything in order."""
+class ServedFleet:
+    """A fleet run from a data directory: entering starts it, leaving stops it in order."""
 
     def __init__(
         self,
         settings: Settings,
         config: Path | None,
         environment: Mapping[str, str],
-        tell: Tell,
+        log: LogSink,
         replicas: int = 1,
     ) -> None:
-        """Serve `settings`, which were read from `config`, with so many of each service."""
+        """Serve `settings`, which were read from `config`, with `replicas` of each service."""
         self.directory = Path(settings.data_dir)
         self.config = config
-        self._tell = tell
+        self._log = log
         self._stopper: asyncio.subprocess.Process | None = None
         self._environment = environment_for(config, environment)
         named = environment.get(NATS_URL_VARIABLE, "")
@@ -63,37 +63,37 @@ class Serving:
             server=None if named else EmbeddedServer(self.directory / NATS_FOLDER),
             environment=self._environment,
             http_port=settings.http.port,
-            tell=tell,
-            changed=self._write,
+            log=log,
+            on_change=self._write_state,
             replicas=replicas,
         )
 
     async def __aenter__(self) -> Self:
-        """Start everything; wait for nothing but the bus."""
+        """Start everything; wait only for the bus."""
         if ended := await end_predecessor(self.directory):
             what = "process" if ended == 1 else "processes"
-            self._tell("serve", f"ended {ended} {what} of a killed `navarch serve`")
+            self._log("serve", f"ended {ended} {what} of a killed `navarch serve`")
         self._stopper = await start_instance_stopper(self.directory, self._environment)
         try:
             await self.supervisor.start()
         except BaseException:
             await self.__aexit__()
             raise
-        self._write()
+        self._write_state()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         """Stop everything."""
         await self.supervisor.stop(lambda: stop_instances(self.directory))
         if self._stopper is not None:
-            await end(self._stopper)
+            await stop_process(self._stopper)
         (self.directory / SERVE_FILE).unlink(missing_ok=True)
 
-    def _write(self) -> None:
-        """Tell the other commands what runs; the file is whole at every moment."""
+    def _write_state(self) -> None:
+        """Write SERVE_FILE atomically, for the other commands."""
         supervisor = self.supervisor
         stopper = process_ids(self._stopper.pid) if self._stopper is not None else ()
-        running = Running(
+        running = ServeState(
             nats_url=supervisor.url,
             pid=os.getpid(),
             config=str(self.config.resolve()) if self.config else "",
@@ -107,8 +107,8 @@ class Serving:
 
 
 @contextmanager
-def locked(directory: Path) -> Iterator[None]:
-    """Hold the data directory, or say who does."""
+def lock_directory(directory: Path) -> Iterator[None]:
+    """Lock the data directory; the error names the process that holds the lock."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         lock = (directory / LOCK_FILE).open("a+", encoding="utf-8")
@@ -133,99 +133,87 @@ def locked(directory: Path) -> Iterator[None]:
 
 
 def serve(config: Path | None, replicas: int = 1) -> int:
-    """Serve until told to stop; return the exit code."""
+    """Serve until a signal stops it; return the exit code."""
     from services.cli.configuration_check import check_configuration  # noqa: PLC0415
     from services.runtime.process_http import check_port  # noqa: PLC0415
 
     settings = settings_of(config)
     check_configuration(settings, config)
     check_port(settings.http, config)
-    tell = teller()
-    with locked(Path(settings.data_dir)):
-        asyncio.run(_serve(Serving(settings, config, os.environ, tell, replicas), tell))
+    log = stdout_log()
+    with lock_directory(Path(settings.data_dir)):
+        asyncio.run(_serve(ServedFleet(settings, config, os.environ, log, replicas), log))
     return 0
 
 
-async def _serve(serving: Serving, tell: Tell) -> None:
+async def _serve(serving: ServedFleet, log: LogSink) -> None:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     async with serving:
-        telling = asyncio.create_task(_tell_where(serving, tell))
+        starting = asyncio.create_task(_log_start(serving, log))
         _, failed = await race(stopping.wait(), serving.supervisor.failed())
-        telling.cancel()
+        starting.cancel()
         if not failed.cancelled():
             failed.result()
-        tell("serve", "stopping")
-    tell("serve", "stopped")
+        log("serve", "stopping")
+    log("serve", "stopped")
 
 
-async def _tell_where(serving: Serving, tell: Tell) -> None:
-    """Say where everything is, as soon as it is known."""
+async def _log_start(serving: ServedFleet, log: LogSink) -> None:
+    """Log the addresses of the bus and the metrics, and when every service is ready."""
     supervisor = serving.supervisor
-    tell("serve", f"the bus is {supervisor.url}")
-    tell("serve", f"watch it: nats --server {supervisor.url} sub '{subjects.ROOT}.>'")
+    log("serve", f"the bus is {supervisor.url}")
+    log("serve", f"watch it: nats --server {supervisor.url} sub '{subjects.ROOT}.>'")
     try:
         async with asyncio.timeout(READY_SECONDS_MAX):
             await supervisor.ready()
     except TimeoutError:
         late = [name for name, child in supervisor.children.items() if not child.ready.is_set()]
-        tell("serve", f"not ready after {READY_SECONDS_MAX:g} s: {', '.join(late)}; see above")
+        log("serve", f"not ready after {READY_SECONDS_MAX:g} s: {', '.join(late)}; see above")
         await supervisor.ready()
-    tell("serve", "every service is ready; try: navarch status, navarch list, navarch events")
-    tell("serve", f"metrics: {supervisor.children['metrics'].http}/metrics")
+    log("serve", "every service is ready; try: navarch status, navarch list, navarch events")
+    log("serve", f"metrics: {supervisor.children['metrics'].http}/metrics")
 
 
-# --- printing ------------------------------------------------------------------------------------
-
-
-def teller() -> Tell:
-    """Print log lines: in colour on a terminal, as JSON lines for programs."""
+def stdout_log() -> LogSink:
+    """A sink that prints log lines: in colour on a terminal, as JSON lines for programs."""
     if not sys.stdout.isatty():
         return _print_json
     from rich.console import Console  # noqa: PLC0415
 
     console = Console(highlight=False, soft_wrap=True)
 
-    def show(name: str, line: str) -> None:
-        console.print(_rich(name, line), markup=False)
-
-    return show
+    return lambda name, line: console.print(_log_text(name, line), markup=False)
 
 
 def _print_json(name: str, line: str) -> None:
     if not line.startswith("{"):
-        line = _own_line(name, line)
+        now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        line = json.dumps({"time": now, "level": "INFO", "service": name, "msg": line})
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
-
-
-def _own_line(name: str, text: str) -> str:
-    now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    return json.dumps({"time": now, "level": "INFO", "service": name, "msg": text})
 
 
 LEVELS: Final = {"WARNING": "yellow", "ERROR": "red", "CRITICAL": "red"}
 NAME_CHARS: Final = 14
 
 
-def _rich(name: str, line: str) -> Any:
+def _log_text(name: str, line: str) -> Any:
     from rich.text import Text  # noqa: PLC0415
 
     try:
-        told = json.loads(line)
-    except ValueError:
-        told = {"msg": line}
-    if not isinstance(told, dict):
-        told = {"msg": line}
-    style = LEVELS.get(str(told.pop("level", "")), "")
-    moment = str(told.pop("time", ""))[11:23]
-    message = str(told.pop("msg", ""))
-    told.pop("service", None)
-    rest = " ".join(f"{key}={value}" for key, value in told.items())
+        fields = msgspec.json.decode(line, type=dict[str, Any])
+    except msgspec.DecodeError:
+        fields = {"msg": line}
+    style = LEVELS.get(str(fields.pop("level", "")), "")
+    clock = str(fields.pop("time", ""))[11:23]
+    message = str(fields.pop("msg", ""))
+    fields.pop("service", None)
+    rest = " ".join(f"{key}={value}" for key, value in fields.items())
     return Text.assemble(
-        (f"{moment:<12} ", "dim"),
+        (f"{clock:<12} ", "dim"),
         (f"{name:<{NAME_CHARS}} ", "bold" if name == "serve" else "cyan"),
         (message, style),
         (f"  {rest}" if rest else "", "dim"),

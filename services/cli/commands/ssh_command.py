@@ -1,7 +1,7 @@
-"""`navarch ssh`: a shell on a node, with the host key that the node was set up with.
+"""`navarch ssh`: a shell on a node, with its pinned host key.
 
-The node's record says where it is and which key it has shown; the pool's says who logs in. A node
-whose key nobody has pinned yet is pinned by ssh itself, under the node's own name, on first sight.
+The instance record has the address and the host key, the pool's record the user. If no host key is
+recorded yet, ssh pins the first one that it sees under the node's name.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from services.primitives.errors import NavarchError
 if TYPE_CHECKING:
     from schemas.instance_records import InstanceRecord
     from schemas.settings import PoolSpec
-    from services.cli.bus_client import Fleet
+    from services.cli.bus_client import FleetClient
 
 KNOWN_HOSTS: Final = "known_hosts.d"
 
@@ -34,7 +34,7 @@ def ssh(
         typer.Argument(metavar="NODE", help="A node, a pool, or POOL-0.", show_default=False),
     ],
     command: Annotated[
-        list[str] | None, typer.Argument(help="What to run there; default: a shell.")
+        list[str] | None, typer.Argument(help="The command to run; default: a shell.")
     ] = None,
     *,
     show: Annotated[bool, typer.Option("--print", help="Print the command, run nothing.")] = False,
@@ -42,16 +42,16 @@ def ssh(
     nats_url: NatsUrl = "",
     config: Config = None,
 ) -> None:
-    """Open a shell on a node, by its pinned host key."""
-    from services.cli.bus_client import connected  # noqa: PLC0415
+    """Open a shell on a node; its host key is pinned."""
+    from services.cli.bus_client import connect_fleet  # noqa: PLC0415
     from services.cli.fleet_discovery import find_bus, settings_of  # noqa: PLC0415
 
     async def work() -> list[str]:
-        async with connected(find_bus(nats_url, config)) as fleet:
-            record, spec = await _found(fleet, node)
+        async with connect_fleet(find_bus(nats_url, config)) as fleet:
+            record, spec = await _find_instance(fleet, node)
         here = Path(settings_of(config).data_dir) / LOCAL_FOLDER / record.instance
         if record.address == "127.0.0.1" and not record.host_key and here.is_dir():
-            return in_folder(here, command or ())
+            return local_shell(here, command or ())
         if user:
             spec = msgspec.structs.replace(spec, ssh_user=user)
         return command_line(record, spec, known_hosts(record), command or ())
@@ -66,8 +66,8 @@ def ssh(
         raise NavarchError(f"there is no {words[0]} here; install an SSH client") from error
 
 
-async def _found(fleet: "Fleet", name: str) -> "tuple[InstanceRecord, PoolSpec]":
-    """The node's instance, and its pool's settings."""
+async def _find_instance(fleet: "FleetClient", name: str) -> "tuple[InstanceRecord, PoolSpec]":
+    """Find the node's instance and its pool's settings."""
     from schemas.fleet_queries import Query  # noqa: PLC0415
     from schemas.instance_records import InstanceRecord  # noqa: PLC0415
     from schemas.messages import decoder  # noqa: PLC0415
@@ -77,16 +77,16 @@ async def _found(fleet: "Fleet", name: str) -> "tuple[InstanceRecord, PoolSpec]"
     items = await fleet.pages("instances", Query())
     read = decoder(InstanceRecord)
     running = [each for each in map(read.decode, items) if each.state == "running"]
-    record = meant(running, name)
+    record = select_instance(running, name)
     entry = await fleet.bus.get(POOLS, pool_key(record.pool))
     if entry is None:
-        raise NavarchError(f"there is no pool {record.pool} any more")
+        raise NavarchError(f"the pool {record.pool} no longer exists")
     spec: PoolSpec = decoder(PoolRecord).decode(entry.value).spec
     return record, spec
 
 
-def meant(running: Sequence["InstanceRecord"], name: str) -> "InstanceRecord":
-    """The instance that a name means: its own, its pool's first, or POOL-N, counted from 0."""
+def select_instance(running: Sequence["InstanceRecord"], name: str) -> "InstanceRecord":
+    """The instance of this name, the first one of this pool, or POOL-N, counted from 0."""
     for each in running:
         if each.instance == name:
             return each
@@ -95,24 +95,24 @@ def meant(running: Sequence["InstanceRecord"], name: str) -> "InstanceRecord":
         of_pool = sorted((each for each in running if each.pool == wanted), key=_serial)
         if 0 <= place < len(of_pool):
             return of_pool[place]
-    raise NavarchError(f"no running instance is {name!r}: see navarch list")
+    raise NavarchError(f"there is no running instance {name!r}: see navarch list")
 
 
 def _serial(record: "InstanceRecord") -> tuple[int, str]:
-    """By the number in its name, `training-12-a285`."""
+    """Sort key: the number in its name, `training-12-a285`."""
     digits = record.instance.removeprefix(f"{record.pool}-").partition("-")[0]
     return int(digits) if digits.isdecimal() else 0, record.instance
 
 
-def in_folder(place: Path, command: Sequence[str]) -> list[str]:
-    """A node that is a process on this machine has a folder and no SSH server."""
+def local_shell(place: Path, command: Sequence[str]) -> list[str]:
+    """A shell in the folder of a node that is a process on this machine."""
     shell = os.environ.get("SHELL", "/bin/sh")
     then = shlex.join(command) if command else f"exec {shlex.quote(shell)}"
     return ["sh", "-c", f"cd {shlex.quote(str(place.absolute()))} && {then}"]
 
 
 def known_hosts(record: "InstanceRecord") -> Path:
-    """The file with this node's key alone."""
+    """The file that holds only this node's host key."""
     state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     file = Path(state) / "navarch" / KNOWN_HOSTS / record.instance
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -124,10 +124,10 @@ def known_hosts(record: "InstanceRecord") -> Path:
 def command_line(
     record: "InstanceRecord", spec: "PoolSpec", known: Path, command: Sequence[str]
 ) -> list[str]:
-    """What is run in place of this process."""
+    """The ssh command that replaces this process."""
     if not record.address:
         raise NavarchError(
-            f"{record.provider} has told no address of {record.instance} yet: navarch why "
+            f"{record.provider} has not reported an address of {record.instance} yet: navarch why "
             f"{record.instance}"
         )
     words = ["ssh", "-o", f"HostKeyAlias={record.instance}", "-o", f"UserKnownHostsFile={known}"]

@@ -19,13 +19,13 @@ from services.cli.fleet_connection import with_fleet
 from services.primitives.errors import NavarchError
 
 if TYPE_CHECKING:
-    from services.cli.bus_client import Fleet
+    from services.cli.bus_client import FleetClient
     from services.cli.text.launch_plan import LaunchPlan, LaunchRequest
 
 READY_MINUTES: Final = 60
 
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
-Stay = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until it is done.")]
+Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until it is done.")]
 
 
 def up(
@@ -52,7 +52,7 @@ def up(
         bool, typer.Option("--dry-run", help="Show the plan, and change nothing.")
     ] = False,
     yes: Yes = False,
-    wait: Stay = True,
+    wait: Wait = True,
     nats_url: NatsUrl = "",
     config: Config = None,
 ) -> None:
@@ -73,11 +73,11 @@ def up(
         settings=read_settings(settings or []),
     )
 
-    async def work(fleet: "Fleet") -> None:
+    async def work(fleet: "FleetClient") -> None:
         from schemas.operator_requests import ApplyRequest  # noqa: PLC0415
         from services.cli import bus_client  # noqa: PLC0415
 
-        planned = await _planned(fleet, await _with_current_size(fleet, request), config)
+        planned = await _make_plan(fleet, await _with_current_size(fleet, request), config)
         there = await _nodes(fleet, name)
         console.write(plan_text(planned, there))
         if dry_run:
@@ -85,10 +85,11 @@ def up(
         _confirm("Launch it?", yes=yes)
         applied = ApplyRequest(spec=planned.spec, nodes=planned.nodes)
         console.write_message(
-            bus_client.accepted(await fleet.request(name, "apply", applied)), console.Format.TABLE
+            bus_client.require_accepted(await fleet.request(name, "apply", applied)),
+            console.Format.TABLE,
         )
         if wait:
-            await _ready(fleet, name, planned.nodes)
+            await _wait_until_ready(fleet, name, planned.nodes)
 
     with_fleet(nats_url, config, work)
 
@@ -99,13 +100,13 @@ def down(
     mode: Mode = "",
     timeout: Timeout = "",
     yes: Yes = False,
-    wait: Stay = True,
+    wait: Wait = True,
     nats_url: NatsUrl = "",
     config: Config = None,
 ) -> None:
     """Drain and terminate all nodes of a pool, and remove it."""
 
-    async def work(fleet: "Fleet") -> None:
+    async def work(fleet: "FleetClient") -> None:
         import msgspec  # noqa: PLC0415
 
         from schemas.duration import decode_hook  # noqa: PLC0415
@@ -124,10 +125,10 @@ def down(
             request = msgspec.convert(options, RemoveRequest, dec_hook=decode_hook)
         except msgspec.ValidationError as error:
             raise NavarchError(f"--mode or --timeout: {error}") from error
-        answer = bus_client.accepted(await fleet.request(name, "remove", request))
+        answer = bus_client.require_accepted(await fleet.request(name, "remove", request))
         console.write_message(answer, console.Format.TABLE)
         if wait:
-            await _gone(fleet, name)
+            await _wait_until_removed(fleet, name)
 
     with_fleet(nats_url, config, work)
 
@@ -168,7 +169,7 @@ def read_settings(options: list[str]) -> dict[str, Any]:
 # --- the plan ------------------------------------------------------------------------------------
 
 
-async def _with_current_size(fleet: "Fleet", request: "LaunchRequest") -> "LaunchRequest":
+async def _with_current_size(fleet: "FleetClient", request: "LaunchRequest") -> "LaunchRequest":
     """The request, with the size of the nodes that the pool already has."""
     import msgspec  # noqa: PLC0415
 
@@ -185,13 +186,15 @@ async def _with_current_size(fleet: "Fleet", request: "LaunchRequest") -> "Launc
     return msgspec.structs.replace(request, each=record.spec.gpu_count if record.desired else 0)
 
 
-async def _planned(fleet: "Fleet", request: "LaunchRequest", config: Path | None) -> "LaunchPlan":
+async def _make_plan(
+    fleet: "FleetClient", request: "LaunchRequest", config: Path | None
+) -> "LaunchPlan":
     import msgspec  # noqa: PLC0415
 
     from schemas.offering_records import OfferingsQuery, OfferingView  # noqa: PLC0415
     from services.cli.bus_client import AnswerError  # noqa: PLC0415
     from services.cli.fleet_discovery import served_settings  # noqa: PLC0415
-    from services.cli.text.launch_plan import listed, plan  # noqa: PLC0415
+    from services.cli.text.launch_plan import catalogue_offerings, plan  # noqa: PLC0415
     from services.settings.instance_type_file import load_instance_types  # noqa: PLC0415
 
     settings, file = served_settings(config)
@@ -203,7 +206,7 @@ async def _planned(fleet: "Fleet", request: "LaunchRequest", config: Path | None
         raise
     except NavarchError:
         # The provisioner does not answer, or is older: the catalogue has the types.
-        offers = listed(load_instance_types(settings.instance_types, file), kinds)
+        offers = catalogue_offerings(load_instance_types(settings.instance_types, file), kinds)
     return plan(request, offers, kinds)
 
 
@@ -237,15 +240,15 @@ def plan_text(planned: "LaunchPlan", there: dict[str, str]) -> str:
 # --- progress ------------------------------------------------------------------------------------
 
 
-async def _nodes(fleet: "Fleet", pool: str) -> dict[str, str]:
+async def _nodes(fleet: "FleetClient", pool: str) -> dict[str, str]:
     """The pool's nodes and their states."""
     from services.cli import bus_client  # noqa: PLC0415
 
-    views = bus_client.views(await fleet.pages("nodes", Query(pool=pool)))
+    views = bus_client.decode_nodes(await fleet.pages("nodes", Query(pool=pool)))
     return {each.id: each.status for each in views}
 
 
-async def _ready(fleet: "Fleet", pool: str, wanted: int) -> None:
+async def _wait_until_ready(fleet: "FleetClient", pool: str, wanted: int) -> None:
     """Show the progress of each node until `wanted` nodes are in service."""
     from services.cli.progress_board import show_launches  # noqa: PLC0415
 
@@ -260,7 +263,7 @@ async def _ready(fleet: "Fleet", pool: str, wanted: int) -> None:
     console.write(f"{pool} is up: {wanted} in service. navarch ssh {pool}, navarch down {pool}")
 
 
-async def _gone(fleet: "Fleet", pool: str) -> None:
+async def _wait_until_removed(fleet: "FleetClient", pool: str) -> None:
     """Show the nodes that leave until the pool is removed."""
     from services.cli.progress_board import show_removal  # noqa: PLC0415
 

@@ -5,7 +5,7 @@ from schemas.duration import format_duration
 from services.operator_text.quantities import local_time
 
 
-def advice_words(advice: AutoscalingAdvice) -> str:
+def advice_sentence(advice: AutoscalingAdvice) -> str:
     """What is advised, why it is not followed, and when the autoscaler is queried again."""
     since = local_time(advice.since)
     again = ""

@@ -31,11 +31,11 @@ def node_blocks(
             f"Its pool is in observe mode: it would begin {each.kind}." for each in would
         ] or ["Its pool is in observe mode, so nothing is performed."]
     if pool is not None and now is not None and node.health == "unhealthy" and not node.lost:
-        lines += _frozen(pool, now)
+        lines += _freeze_lines(pool, now)
     return tuple(lines)
 
 
-def _frozen(pool: PoolRecord, now: datetime) -> list[str]:
+def _freeze_lines(pool: PoolRecord, now: datetime) -> list[str]:
     frozen = maintenance_windows.opening(pool.spec.windows, "freeze", now)
     if frozen is None:
         return []
@@ -49,7 +49,7 @@ def open_windows(pool: PoolRecord, now: datetime | None) -> tuple[str, ...]:
     """The open windows of a pool, and when its next service window opens."""
     if now is None or not pool.spec.windows:
         return ()
-    lines = _frozen(pool, now)
+    lines = _freeze_lines(pool, now)
     serving = maintenance_windows.opening(pool.spec.windows, "service", now)
     coming = maintenance_windows.next_opening(pool.spec.windows, "service", now)
     if serving is not None:

@@ -45,7 +45,7 @@ def files(bundle: EvidenceBundle) -> dict[str, bytes]:
         "samples.jsonl": b"".join(encode(each) + b"\n" for each in bundle.samples),
         "gpus.json": _pretty(msgspec.json.encode(bundle.gpus)),
         "checks.json": _pretty(b"[" + b",".join(encode(each) for each in bundle.checks) + b"]"),
-        "timeline.txt": f"{story(bundle)}\n".encode(),
+        "timeline.txt": f"{timeline_text(bundle)}\n".encode(),
         "timeline.jsonl": b"".join(msgspec.json.encode(each) + b"\n" for each in bundle.timeline),
         "bundle.json": _pretty(encode(bundle)),
     }
@@ -58,7 +58,7 @@ def _pretty(data: bytes) -> bytes:
     return msgspec.json.format(data, indent=2) + b"\n"
 
 
-def story(bundle: EvidenceBundle) -> str:
+def timeline_text(bundle: EvidenceBundle) -> str:
     """The timeline as `navarch timeline` prints it."""
     stored = [
         Stored(each.subject, msgspec.json.encode(each.message), each.sequence, each.time)
@@ -74,14 +74,14 @@ def summary(bundle: EvidenceBundle) -> str:
     """What happened to which machine, on one page."""
     parts = [
         f"FAULT REPORT  {bundle.node} (pool {bundle.pool}): {bundle.fault_signature}",
-        _facts("WHAT HAPPENED", _happened(bundle)),
+        _facts("WHAT HAPPENED", _outage_facts(bundle)),
         _facts("MACHINE", _machine(bundle)),
         _gpus(bundle),
-        _lines(bundle),
+        _kernel_log(bundle),
         _faults(bundle),
         _readings(bundle),
         _checks(bundle),
-        _left_out(bundle),
+        _omitted(bundle),
     ]
     return "\n\n".join(part for part in parts if part)
 
@@ -91,7 +91,7 @@ def _facts(title: str, facts: Sequence[tuple[str, str]]) -> str:
     return "\n".join([title, *lines])
 
 
-def _happened(bundle: EvidenceBundle) -> list[tuple[str, str]]:
+def _outage_facts(bundle: EvidenceBundle) -> list[tuple[str, str]]:
     verdict = bundle.verdict
     facts = [("out of service since", stamp(bundle.unhealthy_at))]
     if verdict is not None:
@@ -166,10 +166,10 @@ def _gpus(bundle: EvidenceBundle) -> str:
         for gpu in bundle.gpus
     ]
     head = ("gpu", "faults", "serial", "uuid", "pci", "name")
-    return "GPUS\n" + _indented(tables.columns(head, rows, colour=False))
+    return "GPUS\n" + _indent(tables.columns(head, rows, colour=False))
 
 
-def _lines(bundle: EvidenceBundle) -> str:
+def _kernel_log(bundle: EvidenceBundle) -> str:
     if not bundle.kernel_lines:
         return ""
     shown = bundle.kernel_lines[:LINES_SHOWN_MAX]
@@ -183,7 +183,7 @@ def _faults(bundle: EvidenceBundle) -> str:
     if not bundle.faults:
         return ""
     shown = bundle.faults[:FAULTS_SHOWN_MAX]
-    text = _indented(
+    text = _indent(
         tables.columns(
             ("seen", "fault", "gpu", "serial", "judged", "rule", "witness"),
             [_fault(each) for each in shown],
@@ -195,15 +195,15 @@ def _faults(bundle: EvidenceBundle) -> str:
     return f"FAULTS\n{text}"
 
 
-def _fault(judged: EvaluatedFault) -> tuple[str, ...]:
-    fault = judged.fault
+def _fault(evaluated: EvaluatedFault) -> tuple[str, ...]:
+    fault = evaluated.fault
     return (
         stamp(fault.time),
         f"{fault.kind} {fault.code}" if fault.code else fault.kind,
         str(fault.gpu_index) if fault.gpu_index >= 0 else "-",
         fault.gpu_serial or "-",
-        judged.result,
-        judged.rule or "-",
+        evaluated.result,
+        evaluated.rule or "-",
         fault.source,
     )
 
@@ -250,7 +250,7 @@ def _readings(bundle: EvidenceBundle) -> str:
     count = f"{len(before)} samples before the fault and {len(after)} after it are in samples.jsonl"
     if not rows:
         return f"READINGS\n  {count}"
-    return f"READINGS\n{_indented(tables.columns(head, rows, colour=False))}\n  {count}"
+    return f"READINGS\n{_indent(tables.columns(head, rows, colour=False))}\n  {count}"
 
 
 def _reading(gpu: GpuSample) -> tuple[str, ...]:
@@ -288,12 +288,12 @@ def _checks(bundle: EvidenceBundle) -> str:
     return "\n".join(["CHECKS", *lines]) if lines else ""
 
 
-def _left_out(bundle: EvidenceBundle) -> str:
+def _omitted(bundle: EvidenceBundle) -> str:
     if not bundle.omitted:
         return ""
     named = ", ".join(f"{count} of {part}" for part, count in bundle.omitted.items())
     return f"Omitted because of the size limit: {named}."
 
 
-def _indented(text: str) -> str:
+def _indent(text: str) -> str:
     return "\n".join(f"  {line}" for line in text.splitlines())

@@ -1,4 +1,4 @@
-"""What each stored message contributes to the answer of `navarch why`, in one sentence. Pure.
+"""Stored messages as the lines of `navarch why`, one sentence each. Pure.
 
 Times are storage times: they come from one clock, the server's.
 """

@@ -51,7 +51,7 @@ def instance_rows(records: Iterable[InstanceRecord], now: datetime) -> list[tupl
     ]
 
 
-def total(records: Sequence[InstanceRecord]) -> str:
+def instances_summary(records: Sequence[InstanceRecord]) -> str:
     """The number of instances and their total cost."""
     present = [each for each in records if each.state != "terminated"]
     if not present:
@@ -79,7 +79,7 @@ def leaked_rows(leaked: Iterable[InstanceRecord], now: datetime) -> list[tuple[s
     ]
 
 
-def leaked_total(records: Sequence[InstanceRecord], now: datetime) -> str:
+def leaks_summary(records: Sequence[InstanceRecord], now: datetime) -> str:
     """The total cost of the leaks, and what else is being terminated."""
     leaked = [each for each in records if each.state == "leaked"]
     orphaned = [each for each in records if each.state == "orphaned"]
@@ -122,7 +122,7 @@ def sweep_rows(answer: SweepAnswer) -> list[tuple[str, ...]]:
     ]
 
 
-def sweep_words(answer: SweepAnswer) -> list[str]:
+def sweep_notes(answer: SweepAnswer) -> list[str]:
     """Sentences below the table."""
     words = [
         f"{provider} could not be listed, and is left out of the sweep: {reason}"

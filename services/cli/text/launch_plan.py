@@ -25,7 +25,7 @@ CLOUDS: Final = ("aws", "gcp", "azure", "lambda")
 
 
 class PlanError(NavarchError):
-    """The request cannot be planned; the message says what can be."""
+    """No offering fits the request; the message names those that exist."""
 
 
 class LaunchRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,7 +94,7 @@ def plan(
         gpus = request.each or _divisor(request.gpus)
         offers = _any_type(request, kinds, gpus)
     if not offers:
-        raise PlanError(_nothing(request, found, offerings, kinds))
+        raise PlanError(_no_match_reason(request, found, offerings, kinds))
     return LaunchPlan(
         name=request.name,
         nodes=request.gpus // gpus,
@@ -104,7 +104,7 @@ def plan(
     )
 
 
-def listed(types: InstanceTypes, kinds: Mapping[str, str]) -> list[OfferingView]:
+def catalogue_offerings(types: InstanceTypes, kinds: Mapping[str, str]) -> list[OfferingView]:
     """The catalogue's offerings at the configured providers, if the provisioner does not answer."""
     found = []
     for provider, kind in kinds.items():
@@ -224,7 +224,7 @@ def _spec(
     return {**spec, **request.settings}
 
 
-def _nothing(
+def _no_match_reason(
     request: LaunchRequest,
     found: Sequence[OfferingView],
     offerings: Sequence[OfferingView],

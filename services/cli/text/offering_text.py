@@ -20,22 +20,22 @@ def offering_rows(views: Iterable[OfferingView], now: datetime) -> list[tuple[st
             f"{each.gpus} {each.gpu}".strip() if each.gpus else "-",
             each.market,
             "-" if each.dollars_per_hour is None else f"{each.dollars_per_hour:.2f}",
-            price_words(each, now),
-            state_words(each, now),
-            used_words(each),
+            price_text(each, now),
+            state_text(each, now),
+            users_text(each),
         )
         for each in views
     ]
 
 
-def price_words(view: OfferingView, now: datetime) -> str:
+def price_text(view: OfferingView, now: datetime) -> str:
     """The source and age of its price."""
     if view.price_from == "provider" and view.price_at is not None:
         return f"{elapsed(max((now - view.price_at).total_seconds(), 0.0))} ago"
     return {"catalogue": "catalogue"}.get(view.price_from, "not known")
 
 
-def state_words(view: OfferingView, now: datetime) -> str:
+def state_text(view: OfferingView, now: datetime) -> str:
     """Its availability, since when it is exhausted, and when it is tried next."""
     if view.state == "available":
         return "reported as unavailable" if view.reported_available is False else "available"
@@ -52,7 +52,7 @@ def state_words(view: OfferingView, now: datetime) -> str:
     return f"{what}{since}{tries}{then}{why}"
 
 
-def used_words(view: OfferingView) -> str:
+def users_text(view: OfferingView) -> str:
     """The pools that may launch it, with their number of instances."""
     if not view.used_by:
         return "-"

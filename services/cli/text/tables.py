@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from schemas.duration import format_duration
 from schemas.fleet_queries import NodeView, PoolView
-from services.cli.text.advice_text import advice_words, is_notable
+from services.cli.text.advice_text import advice_sentence, is_notable
 from services.cli.text.node_timeline import TimelineRow
 from services.operator_text.event_text import EventDescription, Tone
 
@@ -49,7 +49,7 @@ def _paint(line: str, cells: Sequence[str], *, colour: bool) -> str:
 
 
 def node_rows(nodes: Iterable[NodeView]) -> list[tuple[str, ...]]:
-    """One row per node; the last column has what is exceptional."""
+    """One row per node; the last column has remarks."""
     return [
         (
             node.id,
@@ -112,22 +112,22 @@ def pool_rows(pools: Iterable[PoolView]) -> list[tuple[str, ...]]:
     """One row per pool."""
     return [
         (
-            _named(pool),
+            _name_and_mode(pool),
             *map(str, (pool.desired, pool.nodes, pool.active, pool.healthy, pool.unhealthy)),
             *map(str, (pool.cordoned, pool.min_nodes, pool.max_nodes)),
             pool.breaker,
-            use(pool.unavailable, pool.unavailable_limit),
-            begun(pool.disruptions, pool.disruptions_limit, pool.window_seconds),
+            usage_text(pool.unavailable, pool.unavailable_limit),
+            rate_text(pool.disruptions, pool.disruptions_limit, pool.window_seconds),
             str(len(pool.open_sagas)) if pool.open_sagas else "-",
         )
         for pool in pools
     ]
 
 
-def unfollowed(pools: Iterable[PoolView]) -> list[str]:
+def advice_lines(pools: Iterable[PoolView]) -> list[str]:
     """Autoscalers' advice that is not followed, one line each."""
     return [
-        f"{pool.name}: {advice_words(pool.advice)}"
+        f"{pool.name}: {advice_sentence(pool.advice)}"
         for pool in pools
         if pool.advice is not None and is_notable(pool.advice)
     ]
@@ -138,24 +138,28 @@ def warnings(pools: Iterable[PoolView]) -> list[str]:
     return [f"WARNING: {pool.name}: {text}" for pool in pools for text in pool.warnings]
 
 
-def _named(pool: PoolView) -> str:
-    """Its name, with its mode if that is exceptional."""
+def _name_and_mode(pool: PoolView) -> str:
+    """The pool's name, with its mode if that is exceptional."""
     if pool.removing:
         return f"{pool.name} (removing)"
     return f"{pool.name} (observe)" if pool.mode == "observe" else pool.name
 
 
-def use(count: int, limit: int) -> str:
+def usage_text(count: int, limit: int) -> str:
     """How much of a budget is used: `1 of 2`."""
     return f"{count} of {limit}" if limit >= 0 else str(count)
 
 
-def begun(count: int, limit: int, window_seconds: float) -> str:
+def rate_text(count: int, limit: int, window_seconds: float) -> str:
     """How much of a rate is used: `3 of 5 in 1h`."""
-    return f"{use(count, limit)} in {format_duration(window_seconds)}" if window_seconds else "-"
+    return (
+        f"{usage_text(count, limit)} in {format_duration(window_seconds)}"
+        if window_seconds
+        else "-"
+    )
 
 
-def generic(items: Sequence[dict[str, Any]], *, colour: bool) -> str:
+def generic_table(items: Sequence[dict[str, Any]], *, colour: bool) -> str:
     """A table of the keys that the items share, without nested values."""
     headers = [
         key
@@ -171,7 +175,7 @@ SAGA_COLUMNS: Final = ("id", "saga", "pool", "kind", "node", "new_node", "step",
 SAGAS_SHOWN_MAX: Final = 20
 
 
-def under_way(sagas: Sequence[dict[str, Any]], *, colour: bool) -> str:
+def open_sagas_text(sagas: Sequence[dict[str, Any]], *, colour: bool) -> str:
     """The open sagas in short."""
     shown: list[dict[str, Any]] = [
         {key: saga[key] for key in SAGA_COLUMNS if key in saga} for saga in sagas[:SAGAS_SHOWN_MAX]
@@ -181,7 +185,7 @@ def under_way(sagas: Sequence[dict[str, Any]], *, colour: bool) -> str:
             saga["since"] = datetime.fromisoformat(saga["since"]).astimezone().strftime("%m-%d %T")
     more = f", {len(sagas) - SAGAS_SHOWN_MAX} more" if len(sagas) > SAGAS_SHOWN_MAX else ""
     waiting = f"Details{more}: navarch saga list"
-    return f"Open sagas:\n{generic(shown, colour=colour)}\n{waiting}"
+    return f"Open sagas:\n{generic_table(shown, colour=colour)}\n{waiting}"
 
 
 def _cell(value: Any) -> str:
@@ -208,7 +212,7 @@ def node_page(node: NodeView, *, colour: bool) -> str:
     ]
     parts = ["\n".join(f"{key:<14} {value}" for key, value in facts if value)]
     if node.gpus:
-        parts.append(generic([_identity(gpu) for gpu in node.gpus], colour=colour))
+        parts.append(generic_table([_identity(gpu) for gpu in node.gpus], colour=colour))
         parts += _unhealthy_gpus(node, colour=colour)
     if node.health_events:
         rows = [

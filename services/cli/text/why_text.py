@@ -15,7 +15,7 @@ from schemas.node_records import NodeRecord
 from schemas.pool_records import PoolRecord
 from services.bus.port import Stored
 from services.cli.text import blocked_text
-from services.cli.text.advice_text import advice_words
+from services.cli.text.advice_text import advice_sentence
 from services.cli.text.history_text import HistoryLine, history_lines
 from services.cli.text.saga_progress import Progress, progress
 from services.operator_text.quantities import local_time
@@ -25,7 +25,7 @@ from services.saga.saga_state import SagaState
 LINES_MAX: Final = 40
 """The newest; `navarch timeline` has all."""
 SAGAS_NAMED_MAX: Final = 20
-NOTHING: Final = "Nothing is in progress, and it waits for nothing."
+IDLE: Final = "Nothing is in progress, and it waits for nothing."
 
 
 class WhyAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,7 +74,7 @@ def why_node(
             about=node.node,
             kind="node",
             summary=f"{node.node} in pool {node.pool} is {', '.join(words)}.",
-            now=now or (NOTHING,),
+            now=now or (IDLE,),
             next=then,
             evidence=f"navarch evidence {node.node}" if has_evidence else "",
         ),
@@ -92,7 +92,7 @@ def _node_now(
     saga = next((each for each in sagas if each.saga == node.saga), None)
     if saga is not None:
         where = progress(saga)
-        return (_waits(where),), _then(where)
+        return (_waiting_sentence(where),), _next_steps(where)
     if node.state == "terminated":
         replaced = (each for each in sagas if (each.kind, each.status) == ("replace", "done"))
         params = (each.params for each in replaced if each.params.node == node.node)
@@ -100,15 +100,15 @@ def _node_now(
         place = f" {successor} replaced it." if successor else ""
         return (f"It is terminated; nothing is in progress.{place}",), ""
     if _is_unhealthy(node):
-        by_hand = _by_hand(node)
+        manual = _manual_remedies(node)
         if blocks:
             return (
-                f"It is unhealthy: {_fault_of(node)}.",
+                f"It is unhealthy: {_fault_text(node)}.",
             ), "nothing automatic until the block ends"
-        asked = pool is not None and pool.spec.health.auto_replace
-        left = pool is not None and node.node in pool.operator_notified
+        automatic = pool is not None and pool.spec.health.auto_replace
+        notified = pool is not None and node.node in pool.operator_notified
         then = "it is remediated or replaced as soon as nothing blocks that"
-        return (_blocked(node, pool, lines),), then if asked and not left else by_hand
+        return (_block_reason(node, pool, lines),), then if automatic and not notified else manual
     if node.spare:
         return ("It is a spare: it stays cordoned until it replaces a node.",), ""
     if node.cordoned:
@@ -118,7 +118,7 @@ def _node_now(
     return (), ""
 
 
-def _by_hand(node: NodeRecord) -> str:
+def _manual_remedies(node: NodeRecord) -> str:
     """What an operator can do about an unhealthy node; first the action of its verdict."""
     verb = {"reset_gpu": "reset-gpu", "reboot": "reboot"}.get(node.health_action, "replace")
     return f"navarch {verb} {node.node}, or navarch uncordon {node.node} if it is healthy"
@@ -131,13 +131,13 @@ def _is_unhealthy(node: NodeRecord) -> bool:
     )
 
 
-def _fault_of(node: NodeRecord) -> str:
+def _fault_text(node: NodeRecord) -> str:
     if node.health == "unhealthy":
         return node.health_reason or "judged unhealthy"
     return taken_reason(node) or "its heartbeats stopped"
 
 
-def _blocked(node: NodeRecord, pool: PoolRecord | None, lines: Sequence[HistoryLine]) -> str:
+def _block_reason(node: NodeRecord, pool: PoolRecord | None, lines: Sequence[HistoryLine]) -> str:
     """Why an unhealthy node is not being remediated."""
     if pool is None:
         return "Nothing is in progress: its pool is no longer configured."
@@ -158,11 +158,11 @@ def _blocked(node: NodeRecord, pool: PoolRecord | None, lines: Sequence[HistoryL
                 f"pool acts at {local_time(due)}, or later if its provider cannot confirm the loss."
             )
     if pool.failures and pool.retry_at is not None and not pool.over_spend_cap:
-        return f"It waits for the next try: {_failing(pool, lines)}"
+        return f"It waits for the next try: {_retry_sentence(pool, lines)}"
     if pool.breaker.state != "closed":
         out = [saga for saga, each in pool.open.items() if each.node][:SAGAS_NAMED_MAX]
         spent = f" In progress: {', '.join(out)}." if out else ""
-        words = _small(breaker_words(pool.name, pool.breaker))
+        words = _lower_first(breaker_sentence(pool.name, pool.breaker))
         return f"It waits for the breaker, which {words}{spent}"
     if pool.breaker.ramp:
         return (
@@ -172,7 +172,7 @@ def _blocked(node: NodeRecord, pool: PoolRecord | None, lines: Sequence[HistoryL
     return "It waits for the pool-manager to decide. Is it running? `nats micro ls` lists it."
 
 
-def _failing(pool: PoolRecord, lines: Sequence[HistoryLine]) -> str:
+def _retry_sentence(pool: PoolRecord, lines: Sequence[HistoryLine]) -> str:
     """How many tries failed in a row, why the last one failed, and when the next is."""
     assert pool.retry_at is not None
     last = next((each for each in reversed(lines) if each.topic == "tried"), None)
@@ -208,9 +208,9 @@ def why_pool(
     ]
     now += blocked_text.ready_spares(pool, nodes)
     if pool.advice is not None:
-        now.append(advice_words(pool.advice))
+        now.append(advice_sentence(pool.advice))
     if pool.breaker.state != "closed":
-        now.append(f"The breaker {breaker_words(pool.name, pool.breaker)}")
+        now.append(f"The breaker {breaker_sentence(pool.name, pool.breaker)}")
     elif pool.breaker.ramp:
         now.append(
             f"The breaker has closed and allows only {pool.breaker.ramp} remediations at once."
@@ -221,16 +221,19 @@ def why_pool(
         if each.hold_ended_at is None
     ]
     if pool.failures and pool.retry_at is not None:
-        now.append(_failing(pool, lines))
-    now += [f"{each.saga}: {_small(_waits(progress(each)))}" for each in sagas[:SAGAS_NAMED_MAX]]
+        now.append(_retry_sentence(pool, lines))
+    now += [
+        f"{each.saga}: {_lower_first(_waiting_sentence(progress(each)))}"
+        for each in sagas[:SAGAS_NAMED_MAX]
+    ]
     if len(sagas) > SAGAS_NAMED_MAX:
         now.append(f"{len(sagas) - SAGAS_NAMED_MAX} more: navarch saga list")
-    now += _waiting(present, pool, lines, shown=len(now))
-    found = WhyAnswer(about=pool.name, kind="pool", summary=summary, now=tuple(now or [NOTHING]))
+    now += _waiting_nodes(present, pool, lines, shown=len(now))
+    found = WhyAnswer(about=pool.name, kind="pool", summary=summary, now=tuple(now or [IDLE]))
     return _answer(found, lines)
 
 
-def _waiting(
+def _waiting_nodes(
     nodes: Sequence[NodeRecord], pool: PoolRecord, lines: Sequence[HistoryLine], *, shown: int
 ) -> list[str]:
     """The nodes that need remediation, and what blocks it."""
@@ -238,11 +241,11 @@ def _waiting(
     busy = {each.node for each in pool.open.values()}
     for node in (each for each in nodes if not each.saga and each.node not in busy):
         if _is_unhealthy(node):
-            blocks = blocked_text.node_blocks(node, pool) or (_blocked(node, pool, lines),)
+            blocks = blocked_text.node_blocks(node, pool) or (_block_reason(node, pool, lines),)
             # A block that applies to all nodes is reported once, above.
             above = pool.breaker.state != "closed" or (pool.failures and not pool.over_spend_cap)
             why = "It waits for the same" if above else blocks[0]
-            named.append(f"{node.node}: {_fault_of(node)}. {why}")
+            named.append(f"{node.node}: {_fault_text(node)}. {why}")
         elif node.cordoned:
             named.append(
                 f"{node.node} is cordoned; to return it to service: navarch uncordon {node.node}"
@@ -265,20 +268,22 @@ def why_saga(state: SagaState, stored: Iterable[Stored]) -> WhyAnswer:
     """Explain a saga; `stored`: its entries, and the events that caused it or that it caused."""
     where = progress(state)
     nodes = " -> ".join(name for name in (where.node, where.new_node) if name)
-    now = ("It has ended.",) if state.ended else (_waits(where),)
+    now = ("It has ended.",) if state.ended else (_waiting_sentence(where),)
     requested = f", requested by {state.params.by}" if state.params.by else ""
     began = f" Reason: {state.params.reason}{requested}." if state.params.reason else ""
     summary = f"{state.saga} ({where.kind} {nodes}) is {state.status}.{began}"
     if state.status in ("unwinding", "unwound"):
         summary += f" Unwinding leaves behind: {where.leaves}."
-    found = WhyAnswer(about=state.saga, kind="saga", summary=summary, now=now, next=_then(where))
+    found = WhyAnswer(
+        about=state.saga, kind="saga", summary=summary, now=now, next=_next_steps(where)
+    )
     return _answer(found, history_lines(stored))
 
 
 # --- sentences -----------------------------------------------------------------------------------
 
 
-def _waits(where: Progress) -> str:
+def _waiting_sentence(where: Progress) -> str:
     if where.status == "stuck":
         return (
             f"It is stuck at {where.step} since {local_time(where.since)}: {where.reason}. "
@@ -291,7 +296,7 @@ def _waits(where: Progress) -> str:
     return f"It waits for {where.waiting_for}{at}, since {local_time(where.since)}{until}.{why}"
 
 
-def breaker_words(pool: str, breaker: Breaker) -> str:
+def breaker_sentence(pool: str, breaker: Breaker) -> str:
     """The state of a breaker that is not closed, and what it waits for; follows its name."""
     since = f" since {local_time(breaker.since)}" if breaker.since else ""
     if breaker.state == "half-open":
@@ -306,11 +311,11 @@ def breaker_words(pool: str, breaker: Breaker) -> str:
     return f"is open{by}{since}: {breaker.reason}; {then}."
 
 
-def _small(sentence: str) -> str:
+def _lower_first(sentence: str) -> str:
     return sentence[:1].lower() + sentence[1:]
 
 
-def _then(where: Progress) -> str:
+def _next_steps(where: Progress) -> str:
     if not where.next:
         return ""
     names = ", ".join(where.next)
@@ -323,7 +328,7 @@ def _answer(found: WhyAnswer, lines: Sequence[HistoryLine]) -> WhyAnswer:
     )
 
 
-def page(answer: WhyAnswer) -> str:
+def why_page(answer: WhyAnswer) -> str:
     """The explanation as text."""
     lines = [answer.summary]
     if answer.omitted:

@@ -1,1 +1,1 @@
-"""Evidence about unhealthy nodes, and what their time out of service cost."""
+"""Evidence about unhealthy nodes, and the cost of outages."""

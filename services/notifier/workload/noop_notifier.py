@@ -18,7 +18,7 @@ class NoopNotifier:
         """Nodes may be terminated with work on them: `unconfirmed_drain` does not warn."""
 
     def __init__(self, *, options: Options, clock: Clock) -> None:
-        """Accept what every plugin is constructed with."""
+        """Accept the arguments of every plugin."""
         del options, clock
 
     @property

@@ -50,7 +50,7 @@ class Notifier(Protocol):
         ...
 
     async def is_drained(self, node: str) -> bool:
-        """Whether the workload system says that no work is left, so that the node may be ended."""
+        """Whether the workload system says that no work is left, so that it may be terminated."""
         ...
 
     async def close(self) -> None:

@@ -31,9 +31,9 @@ from schemas.topology import EVENTS, NODES, POOLS
 from services.bus.bucket_mirror import BucketView
 from services.bus.nats.nats_bus import ConnectOptions, NatsBus
 from services.cli import console
-from services.cli.commands.serve_command import Serving, locked
+from services.cli.commands.serve_command import ServedFleet, lock_directory
 from services.cli.fleet_discovery import find_bus, served_settings, settings_of
-from services.cli.temporary_fleet import DATA_FOLDER, cleared_directory
+from services.cli.temporary_fleet import DATA_FOLDER, temporary_directory
 from services.primitives.errors import NavarchError
 from services.settings.settings_file import load_settings
 from services.simulator.engine.real_time_fleet import (
@@ -127,18 +127,18 @@ def _settings(order: FleetOptions) -> Settings:
 @asynccontextmanager
 async def _own(nodes: int) -> AsyncIterator[tuple[NatsSettings, AgentSettings, str]]:
     """A fleet of our own, in a directory that is gone afterwards."""
-    with cleared_directory("navarch-simulated-") as directory:
+    with temporary_directory("navarch-simulated-") as directory:
         config, data = directory / "navarch.yaml", directory / DATA_FOLDER
         config.write_text(_configuration(nodes, data), "utf-8")
         environment = {k: v for k, v in os.environ.items() if not k.startswith("NAVARCH_")}
         settings = load_settings(config, environment)
         file = directory / "services.log"
-        with file.open("a", encoding="utf-8", buffering=1) as log, locked(data):
+        with file.open("a", encoding="utf-8", buffering=1) as log, lock_directory(data):
 
             def print_line(name: str, line: str) -> None:
                 log.write(f"{name} {line}\n")
 
-            async with Serving(settings, config, environment, print_line) as serving:
+            async with ServedFleet(settings, config, environment, print_line) as serving:
                 url = serving.supervisor.url
                 console.write(f"a fleet of our own: the bus is {url}, its files are in {directory}")
                 async with asyncio.timeout(READY_SECONDS_MAX):

@@ -106,10 +106,10 @@ def _play(scenario: "Scenario", seed: str) -> "ScenarioResult":
 async def why(bus: "Bus", name: str, at: "datetime") -> str:
     """What `navarch why` answers."""
     from services.cli import stored_history  # noqa: PLC0415
-    from services.cli.bus_client import Fleet  # noqa: PLC0415
-    from services.cli.text.why_text import page  # noqa: PLC0415
+    from services.cli.bus_client import FleetClient  # noqa: PLC0415
+    from services.cli.text.why_text import why_page  # noqa: PLC0415
 
-    return page(await stored_history.why(Fleet(bus), name, at))
+    return why_page(await stored_history.why(FleetClient(bus), name, at))
 
 
 # --- words ---------------------------------------------------------------------------------------
