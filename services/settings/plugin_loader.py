@@ -4,9 +4,11 @@ A plugin is a class with an inner msgspec struct `Options`; it is constructed wi
 what the service gives to every plugin of its kind. Nothing needs to be registered with the core.
 """
 
+import sys
 from collections.abc import Mapping
+from functools import cache
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -89,6 +91,12 @@ def _document(file: Path | None) -> Document:
         raise ConfigurationError(f"cannot be read: {error.strerror}", file=str(file)) from error
 
 
+@cache
+def _entry_points(group: str, _: tuple[str, ...]) -> Mapping[str, EntryPoint]:
+    """Installed plugins of a group, looked up once for each search path."""
+    return {each.name: each for each in entry_points(group=group)}
+
+
 def _find(
     group: str,
     name: str,
@@ -98,7 +106,7 @@ def _find(
 ) -> type[Any]:
     if name in built_in:
         return built_in[name]
-    known = {each.name: each for each in entry_points(group=group)}
+    known = _entry_points(group, tuple(sys.path))
     try:
         if name in known:
             loaded: type[Any] = known[name].load()

@@ -9,6 +9,7 @@ import hashlib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_args
 
@@ -138,8 +139,9 @@ def load_policy(path: Path) -> Policy:
     return parse_policy(str(path), data)
 
 
+@lru_cache(maxsize=8)
 def parse_policy(file: str, data: bytes) -> Policy:
-    """The same, from the file's bytes."""
+    """The same, from the file's bytes; compiled once for each content."""
     if len(data) > FILE_BYTES_MAX:
         raise ConfigurationError(
             f"larger than {FILE_BYTES_MAX} bytes; shorten it", file=file, line=1
