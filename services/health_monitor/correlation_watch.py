@@ -43,7 +43,6 @@ QUIET_SECONDS: Final = 60.0
 """A wave to which no node was added for so long is over."""
 PLACES_SECONDS: Final = 30.0
 """How long the placement of a pool's nodes is reused."""
-TRIES_MAX: Final = 20
 RETRY_SECONDS: Final = 0.5
 
 _place: Final = LimitedDecoder(NodePlacement)
@@ -168,7 +167,7 @@ class CorrelationWatch:
             scope=what.scope,
             within=what.within,
         )
-        for _ in range(TRIES_MAX):
+        while True:
             try:
                 await publish_event(self._bus, event)
             except BusError as error:

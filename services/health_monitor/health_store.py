@@ -1,8 +1,10 @@
 """Reads and writes HEALTH: every change is decided on a record and saved by compare-and-set.
 
-Effects are performed before the record is saved, so that a crash between the two repeats them
-(their ids are the same) and loses none. A record kept in memory saves the read, and is trusted for
-changes without effects only: a verdict always rests on what the bucket holds.
+Effects of a message are performed before the record is saved: after a crash between the two the
+message is delivered again and repeats them, under the same IDs. What the watches decide has no such
+message; it is saved first, with the event in the record's outbox, and published then. A record kept
+in memory saves the read, and is trusted for changes without effects only: a verdict always rests on
+what the bucket holds.
 """
 
 from collections import OrderedDict
@@ -16,6 +18,13 @@ from schemas.node_records import node_key
 from schemas.topology import HEALTH
 from services.bus.port import Bus
 from services.bus.record_bucket import RecordBucket, retry_conflicts
+from services.health_monitor.rules.health_outbox import (
+    WatchDecision,
+    WatchEvent,
+    unpublished,
+    with_event,
+    without_events,
+)
 from services.health_monitor.rules.node_health import Decision, Effect
 from services.primitives.errors import Conflict
 
@@ -94,21 +103,52 @@ class HealthStore:
 
         await retry_conflicts(attempt, f"HEALTH {key}")
 
+    async def publish(
+        self,
+        pool: str,
+        node: str,
+        decide: Callable[[HealthRecord], WatchDecision],
+        publish: Callable[[WatchEvent], Awaitable[None]],
+    ) -> None:
+        """Decide on a node's record, save it with the event, publish, and empty the outbox.
+
+        Events that an earlier attempt left in the outbox are published before.
+        """
+        key = node_key(pool, node)
+
+        async def attempt() -> None:
+            held = await self.read(pool, node)
+            if not held.revision:
+                return
+            record, event = decide(held.record)
+            if event is not None:
+                record = with_event(record, event)
+            held = await self._save(key, held, record)
+            events = unpublished(record)
+            for each in events:
+                await publish(each)
+            if events:
+                await self._save(key, held, without_events(record))
+
+        await retry_conflicts(attempt, f"HEALTH {key}")
+
     async def remove(self, pool: str, node: str) -> None:
         """Forget a node that is gone."""
         key = node_key(pool, node)
         self._cache.pop(key, None)
         await self._bus.delete(HEALTH, key)
 
-    async def _save(self, key: str, held: CachedRecord, record: HealthRecord) -> None:
+    async def _save(self, key: str, held: CachedRecord, record: HealthRecord) -> CachedRecord:
         if record == held.record:
-            return
+            return held
         try:
             revision = await self._records.write(key, record, held.revision)
         except Conflict:
             self._cache.pop(key, None)
             raise
-        self._keep(key, CachedRecord(record, revision))
+        saved = CachedRecord(record, revision)
+        self._keep(key, saved)
+        return saved
 
     def _keep(self, key: str, held: CachedRecord) -> None:
         self._cache[key] = held

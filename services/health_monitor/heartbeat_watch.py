@@ -2,14 +2,17 @@
 
 Nothing polls: when a heartbeat's TTL runs out the server leaves a marker, and the watch sees it.
 One replica watches, the one that holds the lease; the replica that takes over the lease begins the
-watch again and so sees every marker that stood meanwhile. A node without a health record is not
+watch again, sees every marker that is still there, and publishes what its predecessor has decided
+and not published. A node without a health record is not
 known (or is gone), and its silence says nothing. What silence *means* is the pool-manager's
 decision.
 """
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Final
 
 from schemas.health_records import HealthRecord
@@ -21,6 +24,7 @@ from services.bus.port import Bus, Entry
 from services.health_monitor.health_store import HealthStore
 from services.health_monitor.leased_work import NodeWorkers
 from services.health_monitor.rules import node_health
+from services.health_monitor.rules.health_outbox import WatchDecision, keep, unpublished
 from services.health_monitor.rules.health_state import working_of
 from services.health_monitor.verdict_publisher import Performer
 from services.primitives.clock import Clock
@@ -85,6 +89,8 @@ class HeartbeatWatch:
         self._silent.clear()
         for entry, record in readable(await self._bus.entries(HEALTH), _health):
             untouched_seconds = (now - entry.time).total_seconds()
+            if unpublished(record):
+                await self._workers.put(entry.key, partial(self._change, entry.key, keep))
             if record.lost:
                 self._silent.add(entry.key)
             elif (
@@ -111,12 +117,10 @@ class HeartbeatWatch:
         await self._workers.put(word.key, lambda: self._report(word))
 
     async def _report(self, word: "_HeartbeatChange") -> None:
-        pool, _, node = word.key.partition(".")
         decide = node_health.decide_silent if word.silent else node_health.decide_heartbeat
+        await self._change(word.key, lambda record: decide(record, word.revision, word.time))
+
+    async def _change(self, key: str, decide: Callable[[HealthRecord], WatchDecision]) -> None:
+        pool, _, node = key.partition(".")
         with self._tracing.span("heartbeat", {}, node=node):
-            await self._store.change(
-                pool,
-                node,
-                lambda record: decide(record, word.revision, word.time),
-                self._performer.perform,
-            )
+            await self._store.publish(pool, node, decide, self._performer.publish)

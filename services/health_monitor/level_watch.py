@@ -24,7 +24,7 @@ from services.bus.leases import Lease, while_held
 from services.bus.port import Bus, Stored
 from services.health_monitor.health_store import HealthStore
 from services.health_monitor.leased_work import NodeWorkers
-from services.health_monitor.rules import node_health
+from services.health_monitor.rules.health_outbox import WatchDecision, keep, unpublished
 from services.health_monitor.rules.health_policy import Policy
 from services.health_monitor.rules.health_state import working_of
 from services.health_monitor.rules.level_faults import record_crossing
@@ -103,6 +103,8 @@ class LevelWatch:
         now = self._clock.now().timestamp()
         for _, record in readable(await self._bus.entries(HEALTH), _health):
             subject = subjects.telemetry(record.pool, record.node)
+            if unpublished(record):
+                await self._change(subject, record.pool, record.node, keep)
             for key, since in working_of(record).levels.items():
                 name, _, gpu = key.rpartition("/")
                 if not self._spells.adopt(subject, name, int(gpu), since, now):
@@ -155,12 +157,16 @@ class LevelWatch:
         if of is None:
             return
 
-        def decide(record: HealthRecord) -> node_health.Decision:
-            after, fault = record_crossing(record, crossing, self._clock.now())
-            return after, () if fault is None else (node_health.PublishFault(fault),)
+        def decide(record: HealthRecord) -> WatchDecision:
+            return record_crossing(record, crossing, self._clock.now())
 
-        async def report() -> None:
-            with self._tracing.span("level", {}, node=of.node):
-                await self._store.change(of.pool, of.node, decide, self._performer.perform)
+        await self._change(subject, of.pool, of.node, decide)
 
-        await self._workers.put(subject, report)
+    async def _change(
+        self, subject: str, pool: str, node: str, decide: Callable[[HealthRecord], WatchDecision]
+    ) -> None:
+        async def change() -> None:
+            with self._tracing.span("level", {}, node=node):
+                await self._store.publish(pool, node, decide, self._performer.publish)
+
+        await self._workers.put(subject, change)

@@ -11,11 +11,12 @@ from prometheus_client import CollectorRegistry, Counter
 
 from schemas.health_records import HealthRecord
 from schemas.messages import encode
-from schemas.node_events import Fault, NodeEvent
+from schemas.node_events import Fault, Lost, NodeEvent, Returned
 from schemas.node_records import node_key
 from schemas.saga_log_entries import TimerDue
 from services.bus.port import Bus
 from services.health_monitor.rules import node_health
+from services.health_monitor.rules.health_outbox import WatchEvent
 from services.health_monitor.rules.level_faults import is_over
 from services.runtime.event_publisher import publish_event
 
@@ -85,24 +86,28 @@ class Performer:
                 await publish_event(self._bus, verdict)
                 self._instruments.verdicts.labels(verdict.status).inc()
                 log.info("node %s", verdict.status, extra=_about(verdict, verdict.reason))
-            case node_health.PublishLost(lost=lost):
-                await publish_event(self._bus, lost)
-                self._instruments.silences.labels("lost").inc()
-                log.warning("node lost", extra=_about(lost, "its heartbeat ran out"))
-            case node_health.PublishReturned(returned=returned):
-                await publish_event(self._bus, returned)
-                self._instruments.silences.labels("returned").inc()
-                log.info("node returned", extra=_about(returned, "its heartbeats returned"))
-            case node_health.PublishFault(fault=fault):
-                await publish_event(self._bus, fault)
-                self._instruments.levels.labels(fault.subcode, _edge(fault)).inc()
-                log.info("level %s", _edge(fault), extra=_about(fault, fault.message))
             case node_health.ReviewAt(at=at):
                 key = hashlib.sha256(node_key(record.pool, record.node).encode()).hexdigest()[:32]
                 due = TimerDue(id=f"review-{key}", time=at, pool=record.pool, node=record.node)
                 await self._bus.schedule(TIMER_OWNER, key, at, encode(due))
             case _:
                 assert_never(effect)
+
+    async def publish(self, event: WatchEvent) -> None:
+        """Publish what a watch decided."""
+        await publish_event(self._bus, event)
+        match event:
+            case Lost():
+                self._instruments.silences.labels("lost").inc()
+                log.warning("node lost", extra=_about(event, "its heartbeat ran out"))
+            case Returned():
+                self._instruments.silences.labels("returned").inc()
+                log.info("node returned", extra=_about(event, "its heartbeats returned"))
+            case Fault():
+                self._instruments.levels.labels(event.subcode, _edge(event)).inc()
+                log.info("level %s", _edge(event), extra=_about(event, event.message))
+            case _:
+                assert_never(event)
 
 
 def _edge(fault: Fault) -> str:

@@ -12,6 +12,8 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
+from msgspec import structs
+
 from schemas.headers import TRACEPARENT
 from schemas.messages import encode
 from schemas.node_records import NodeRecord
@@ -20,10 +22,14 @@ from schemas.saga_log_entries import TimerDue
 from schemas.saga_params import LaunchSpec, SagaParams, traits_of
 from services.bus.port import Bus
 from services.bus.record_bucket import retry_conflicts
+from services.pool_manager.heartbeat_reader import HeartbeatReader
 from services.pool_manager.planner import event_outbox
 from services.pool_manager.planner.admission import admission_refusals
+from services.pool_manager.planner.node_counts import Nodes
+from services.pool_manager.planner.node_projection import FOUND
 from services.pool_manager.planner.pool_planner import plan
-from services.pool_manager.planner.pool_snapshot import PoolPlan
+from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot
+from services.pool_manager.planner.remediation.recovered_nodes import is_for_silence
 from services.pool_manager.planner.remediator import Remediator
 from services.pool_manager.planner.safety import holds
 from services.pool_manager.planner.safety.budget_claims import claiming
@@ -69,8 +75,9 @@ class Reconciler:
         self._published: dict[str, frozenset[bytes]] = {}
         """Facts that stand in a pool's record, and that this process has published."""
         self._begun: set[str] = set()
+        self._heartbeats = HeartbeatReader(bus)
         self._starts = asyncio.Semaphore(STARTS_AT_ONCE_MAX)
-        self._interventions = SagaInterventions(clock, store, coordinator)
+        self.interventions = SagaInterventions(clock, store, self._heartbeats, coordinator)
 
     async def reconcile(self, pool: str) -> None:
         """Return when a run that began after this call has ended; raise what it raised."""
@@ -83,7 +90,7 @@ class Reconciler:
             for node in decided.released:
                 await self._release(node)
             await self.start_open(decided.record)
-            await self._interventions.look(decided.record)
+            await self.interventions.look(decided.record)
             if decided.wake_at is not None:
                 await self._wake(pool, decided.wake_at)
             if decided.record.removing:
@@ -128,7 +135,7 @@ class Reconciler:
             record=event_outbox.without_events(before),
             remediator=self._remediator(snapshot.record),
         )
-        decided = plan(snapshot, self._clock.now())
+        decided = await self._plan(snapshot)
         claim = claiming(snapshot, decided.record)
         if claim.fence:
             # A slower decision on the earlier record can no longer be written.
@@ -141,6 +148,27 @@ class Reconciler:
             await self._store.save_pool(record, snapshot.revision)
             await self._publish_pending(record)
         return decided
+
+    async def _plan(self, snapshot: PoolSnapshot) -> PoolPlan:
+        """Decide; a node that would be remediated for silence and beats is not silent."""
+        pool = snapshot.record.name
+        while True:
+            decided = plan(snapshot, self._clock.now())
+            silent = [
+                each.node for each in decided.start.values() if is_for_silence(each.kind, each)
+            ]
+            beating = await self._heartbeats.beating(pool, silent)
+            if not beating:
+                return decided
+            log.warning(
+                "recorded as lost, and beating: not remediated",
+                extra={"pool": pool, "nodes": sorted(beating)},
+            )
+            heard = [
+                structs.replace(node, **FOUND) if node.node in beating else node
+                for node in snapshot.nodes
+            ]
+            snapshot = replace(snapshot, nodes=Nodes(heard))
 
     async def _publish_pending(self, record: PoolRecord) -> None:
         """Publish what was decided with a record; again, and the stream knows it by its id."""

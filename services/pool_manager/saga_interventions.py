@@ -8,13 +8,20 @@ Each is one guarded entry in the saga's log, and a log that cannot go back any m
 
 import logging
 from collections.abc import Callable
+from datetime import datetime
 
 from schemas.node_records import NodeRecord
 from schemas.pool_records import PoolRecord
-from schemas.saga_log_entries import SagaEntry
+from schemas.saga_log_entries import SagaEntry, StepStarted
 from services.bus.record_bucket import retry_conflicts
+from services.pool_manager.heartbeat_reader import HeartbeatReader
 from services.pool_manager.planner import cloud_notices
-from services.pool_manager.planner.remediation.recovered_nodes import HEARD, recovered
+from services.pool_manager.planner.remediation.recovered_nodes import (
+    HEARD,
+    has_other_reason,
+    is_for_silence,
+    recovered,
+)
 from services.pool_manager.planner.saga_projection import has_succeeded
 from services.pool_manager.planner.sizing.withdrawn_notices import WITHDRAWN
 from services.pool_manager.pool_store import Store
@@ -32,8 +39,15 @@ Decide = Callable[[SagaState], "SagaEntry | Impossible"]
 class SagaInterventions:
     """Brings sagas in step with what has become of their nodes and their pool."""
 
-    def __init__(self, clock: Clock, store: Store, coordinator: Callable[[], Coordinator]) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        store: Store,
+        heartbeats: HeartbeatReader,
+        coordinator: Callable[[], Coordinator],
+    ) -> None:
         """`coordinator` is asked for late: it and the reconciler call each other."""
+        self._heartbeats = heartbeats
         self._clock = clock
         self._store = store
         self._coordinator = coordinator
@@ -84,17 +98,31 @@ class SagaInterventions:
         """
 
         def entry(state: SagaState) -> SagaEntry | Impossible:
-            stays = node.spare or has_succeeded(state, "promote")
-            return cancel(
-                DEFINITIONS[state.kind],
-                state,
-                self._clock.now(),
-                reason=reason,
-                cause=cause,
-                then="" if stays else f"uncordon-{node.node}-{node.sagas + 2}",
-            )
+            return _taken_back(state, node, self._clock.now(), reason, cause)
 
         await self._intervene(saga, entry)
+
+    async def confirm(self, state: SagaState, entry: SagaEntry) -> SagaEntry:
+        """The entry to append; where a saga for silence is about to go too far, look first.
+
+        Its node's heartbeat and record are read from the server: a node that beats is kept.
+        """
+        if not (isinstance(entry, StepStarted) and is_for_silence(state.kind, state.params)):
+            return entry
+        steps = DEFINITIONS[state.kind].steps(state.params)
+        if not any(each.name == entry.step and (each.pivot or each.irrevocable) for each in steps):
+            return entry
+        pool, name = state.params.pool, state.params.node
+        if not await self._heartbeats.beating(pool, [name]):
+            return entry
+        node = await self._store.fresh_node(pool, name)
+        if node is None or has_other_reason(node):
+            return entry
+        instead = _taken_back(state, node, entry.time, HEARD, f"heard-{state.saga}")
+        if isinstance(instead, Impossible):
+            return entry
+        log.warning("a node that was recorded as lost beats", extra={"saga": state.saga})
+        return instead
 
     async def _intervene(self, saga: str, decide: Decide) -> None:
         coordinator = self._coordinator()
@@ -112,3 +140,18 @@ class SagaInterventions:
             await coordinator.advance(saga)
 
         await retry_conflicts(attempt, f"saga {saga}")
+
+
+def _taken_back(
+    state: SagaState, node: NodeRecord, now: datetime, reason: str, cause: str
+) -> SagaEntry | Impossible:
+    """The entry that unwinds a saga, and uncordons its node unless that stays out of service."""
+    stays = node.spare or has_succeeded(state, "promote")
+    return cancel(
+        DEFINITIONS[state.kind],
+        state,
+        now,
+        reason=reason,
+        cause=cause,
+        then="" if stays else f"uncordon-{node.node}-{node.sagas + 2}",
+    )

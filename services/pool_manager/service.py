@@ -103,6 +103,7 @@ class PoolManager:
             self._look,
             self._effects.project,
             TIMER_OWNER,
+            confirm=self._reconciler.interventions.confirm,
         )
         self._auditor = SagaAuditor(
             context.bus,

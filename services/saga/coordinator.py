@@ -55,6 +55,14 @@ Look = Callable[[SagaState], Awaitable[NodeRecord | None]]
 Project = Callable[[SagaState, SagaEntry], Awaitable[None]]
 """Brings the effects of one entry about (records, events); idempotent."""
 
+Confirm = Callable[[SagaState, SagaEntry], Awaitable[SagaEntry]]
+"""Looks once more before an entry is appended; returns it, or the one to append in its place."""
+
+
+async def confirm_always(_: SagaState, entry: SagaEntry) -> SagaEntry:
+    """Append what the log calls for."""
+    return entry
+
 
 class Coordinator:
     """Runs the sagas of a set of definitions."""
@@ -67,6 +75,8 @@ class Coordinator:
         look: Look,
         project: Project,
         timer_owner: str,
+        *,
+        confirm: Confirm = confirm_always,
     ) -> None:
         """`look` shows the node a waiting step is about; timers fire to `timer_owner`."""
         self._bus = bus
@@ -75,6 +85,7 @@ class Coordinator:
         self._look = look
         self._project = project
         self._timer_owner = timer_owner
+        self._confirm = confirm
         self._cache: OrderedDict[str, SagaState] = OrderedDict()
 
     def consumer(self, durable: DurableSpec) -> Consumer:
@@ -178,6 +189,7 @@ class Coordinator:
             entry = next_entry(definition, state, node, now)
             if entry is None or isinstance(entry, Waiting):
                 return state
+            entry = await self._confirm(state, entry)
             headers = current_headers() if _same_trace(state) else _trace(state)
             try:
                 sequence = await append(self._bus, entry, state.sequence, headers)

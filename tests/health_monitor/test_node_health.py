@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from schemas.health_records import HealthRecord
 from schemas.node_events import Fault, Registered, Uncordoned
 from services.health_monitor.rules import fault_history, node_health
+from services.health_monitor.rules.health_outbox import WatchDecision
 from services.health_monitor.rules.health_policy import Judgement
 from services.health_monitor.rules.health_state import CONDITIONS_MAX
 from services.health_monitor.rules.node_health import PublishVerdict, ReviewAt, Trigger
@@ -341,16 +342,17 @@ def test_lost_and_returned_are_published_once_each():
 
     If the first replica dies, the one that sees a later heartbeat publishes the same event.
     """
-    record, effects = node_health.decide_silent(healthy(), 7, NOW)
-    assert (record.lost, [e.lost.id for e in effects]) == (True, ["lost-p.n-7"])
-    assert node_health.decide_silent(record, 8, NOW) == (record, ())
-    lost = record
-    record, effects = node_health.decide_heartbeat(record, 9, NOW)
-    assert (record.lost, [e.returned.id for e in effects]) == (False, ["returned-p.n-7"])
-    assert [e.returned.id for e in node_health.decide_heartbeat(lost, 12, NOW)[1]] == [
-        "returned-p.n-7"
-    ]
-    assert node_health.decide_heartbeat(record, 10, NOW) == (record, ())
-    again, effects = node_health.decide_silent(record, 14, NOW)
-    effects = (*effects, *node_health.decide_heartbeat(again, 15, NOW)[1])
-    assert (effects[0].lost.id, effects[1].returned.id) == ("lost-p.n-14", "returned-p.n-14")
+
+    def ids(*decisions: WatchDecision) -> list[str]:
+        return [event.id for _, event in decisions if event is not None]
+
+    lost = node_health.decide_silent(healthy(), 7, NOW)
+    assert (lost[0].lost, ids(lost)) == (True, ["lost-p.n-7"])
+    assert node_health.decide_silent(lost[0], 8, NOW) == (lost[0], None)
+    returned = node_health.decide_heartbeat(lost[0], 9, NOW)
+    assert (returned[0].lost, ids(returned)) == (False, ["returned-p.n-7"])
+    assert ids(node_health.decide_heartbeat(lost[0], 12, NOW)) == ["returned-p.n-7"]
+    assert node_health.decide_heartbeat(returned[0], 10, NOW) == (returned[0], None)
+    again = node_health.decide_silent(returned[0], 14, NOW)
+    more = node_health.decide_heartbeat(again[0], 15, NOW)
+    assert ids(again, more) == ["lost-p.n-14", "returned-p.n-14"]

@@ -4,7 +4,7 @@ Pure values and what time and cancelling do to them; `core` decides what follows
 """
 
 from collections.abc import Callable
-from typing import Final, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 
@@ -66,6 +66,8 @@ class Working(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Revision of the marker of the last silence: its end is named after it."""
     restarts: int = 0
     """How often the node's health began again: what lasts is then reported again."""
+    outbox: tuple[dict[str, Any], ...] = ()
+    """Events decided with this record that may not have been published yet."""
 
 
 def working_of(record: HealthRecord) -> Working:

@@ -37,6 +37,7 @@ from services.health_monitor.rules.gpu_health import (
     with_conditions,
     with_unhealthy,
 )
+from services.health_monitor.rules.health_outbox import WatchDecision
 from services.health_monitor.rules.health_policy import Judgement
 from services.health_monitor.rules.health_state import (
     TELEMETRY_SOURCE,
@@ -72,28 +73,7 @@ class ReviewAt:
     at: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class PublishLost:
-    """Publish that a node is lost."""
-
-    lost: Lost
-
-
-@dataclass(frozen=True, slots=True)
-class PublishReturned:
-    """Publish that a lost node has returned."""
-
-    returned: Returned
-
-
-@dataclass(frozen=True, slots=True)
-class PublishFault:
-    """Publish that a level in telemetry has lasted, or is over."""
-
-    fault: Fault
-
-
-Effect = PublishVerdict | ReviewAt | PublishLost | PublishReturned | PublishFault
+Effect = PublishVerdict | ReviewAt
 Decision = tuple[HealthRecord, tuple[Effect, ...]]
 
 
@@ -251,10 +231,10 @@ def decide_review(record: HealthRecord, seen: Trigger) -> Decision:
     return _settle(record, work, seen, record.policy)
 
 
-def decide_silent(record: HealthRecord, revision: int, now: datetime) -> Decision:
+def decide_silent(record: HealthRecord, revision: int, now: datetime) -> WatchDecision:
     """Apply a heartbeat's end; its marker's `revision` makes it idempotent."""
     if record.lost:
-        return record, ()
+        return record, None
     work = working_of(record)
     lost = Lost(
         id=f"lost-{record.pool}.{record.node}-{revision}",
@@ -264,16 +244,16 @@ def decide_silent(record: HealthRecord, revision: int, now: datetime) -> Decisio
         instance=work.instance or record.node,
     )
     detail = msgspec.to_builtins(msgspec.structs.replace(work, silence=revision))
-    return msgspec.structs.replace(record, lost=True, detail=detail), (PublishLost(lost),)
+    return msgspec.structs.replace(record, lost=True, detail=detail), lost
 
 
-def decide_heartbeat(record: HealthRecord, revision: int, now: datetime) -> Decision:
+def decide_heartbeat(record: HealthRecord, revision: int, now: datetime) -> WatchDecision:
     """Apply a heartbeat: news only where the node was lost.
 
     Named after the silence that it ends: a replica that repeats it may have seen a later heartbeat.
     """
     if not record.lost:
-        return record, ()
+        return record, None
     work = working_of(record)
     returned = Returned(
         id=f"returned-{record.pool}.{record.node}-{work.silence or revision}",
@@ -282,7 +262,7 @@ def decide_heartbeat(record: HealthRecord, revision: int, now: datetime) -> Deci
         node=record.node,
         instance=work.instance or record.node,
     )
-    return msgspec.structs.replace(record, lost=False), (PublishReturned(returned),)
+    return msgspec.structs.replace(record, lost=False), returned
 
 
 def fault_of_boot(event: BootChecked) -> Fault | None:

@@ -156,12 +156,6 @@ class Replay:
                     self.verdicts.append(verdict)
                 case node_health.ReviewAt(at=at):
                     node.review = at
-                case (
-                    node_health.PublishLost()
-                    | node_health.PublishReturned()
-                    | node_health.PublishFault()
-                ):
-                    continue
                 case _:
                     assert_never(effect)
 

@@ -32,6 +32,8 @@ from services.simulator.engine.supervised_service import SupervisedService
 
 RESTART_SECONDS: Final = 1.0
 """Until a service that crashed is started again, unless the fault says otherwise."""
+STALL_SECONDS: Final = 30.0
+"""How long a service stalls, unless the fault says otherwise."""
 NOTICE_SECONDS: Final = 120.0
 SHOWS_AGAIN_SECONDS: Final = 10.0
 CALLS: Final[dict[str, tuple[Call, ProviderErrorKind | None]]] = {
@@ -99,6 +101,8 @@ class FaultInjector:
                 setattr(self._workload, UNTIL[fault.kind], until)
             case _ if fault.kind == "crash":
                 self._crash(fault)
+            case _ if fault.kind == "stall":
+                self._stall(fault)
             case _:
                 self._degrade(fault)
         return ""
@@ -125,7 +129,7 @@ class FaultInjector:
         self._workload.recover()
         for each in self._services:
             if each.process is not None:
-                each.process.dies_after = None
+                each.process.dies_after = each.process.stalls_after = None
             each.start()
 
     def made(self, name: str) -> None:
@@ -248,6 +252,16 @@ class FaultInjector:
             process = service.process
             process.dies_after = process.effects + fault.after_effects
             process.died = lambda: self._in(seconds, service.start)
+
+    def _stall(self, fault: InjectedFault) -> None:
+        process = self._chance.choice(self._replicas(fault.target)).process
+        seconds = STALL_SECONDS if fault.seconds is None else fault.seconds
+        if process is None or process.dead:
+            return
+        if fault.after_effects:
+            process.stalls_after = process.effects + fault.after_effects, seconds
+        else:
+            process.stall(seconds)
 
     def _degrade(self, fault: InjectedFault) -> None:
         names = [each.name for each in self._replicas(fault.target)]

@@ -48,8 +48,11 @@ boot; boot_failure: their boot checks fail; old_hardware: they are the machine t
 last; preemption: the cloud announces that it takes some of its machines."""
 WorkloadFault = Literal["network", "endless_drain", "no_drain_status"]
 """no_drain_status: orders are accepted, and whether a node is drained is not answered."""
-ServiceFault = Literal["crash", "network", "lost_requests", "lost_answers", "lost_acks", "slow"]
-"""slow: `share` is the most seconds that each call takes longer."""
+ServiceFault = Literal[
+    "crash", "stall", "network", "lost_requests", "lost_answers", "lost_acks", "slow"
+]
+"""stall: the process makes no call and gets no answer for a while, and loses its leases; slow:
+`share` is the most seconds that each call takes longer."""
 FaultKind = Literal[NodeFault, CloudFault, WorkloadFault, ServiceFault]
 
 NODE_FAULTS: Final[frozenset[str]] = frozenset(
@@ -92,7 +95,7 @@ class InjectedFault:
     share: float = 0.0
     """Of the calls of a connection that are lost."""
     after_effects: int = 0
-    """Of `crash`: the service dies after so many effects; 0: at once."""
+    """Of `crash` and `stall`: it occurs after so many effects; 0: at once."""
     selector: OfferingSelector = ANYWHERE
 
     def __str__(self) -> str:

@@ -16,7 +16,7 @@ from typing import Final
 from schemas.health_records import HealthRecord
 from schemas.instance_records import InstanceRecord
 from schemas.messages import decoder
-from schemas.node_events import Lost, ProviderNotice, Returned, Verdict, node_codec
+from schemas.node_events import NodeEvent, ProviderNotice, Verdict, node_codec
 from schemas.node_records import node_key
 from schemas.pool_records import PoolRecord
 from schemas.saga_log_entries import (
@@ -31,9 +31,11 @@ from schemas.saga_log_entries import (
 )
 from schemas.topology import DEAD, DURABLES, EVENTS, HEALTH, INSTANCES, SAGAS
 from services.bus.port import Stored
+from services.pool_manager.planner.remediation.recovered_nodes import is_for_silence
 from services.pool_manager.sagas import DEFINITIONS
 from services.provisioner.provider_client.provider import Instance
 from services.simulator.engine.announced_notices import AnnouncedNotices
+from services.simulator.engine.node_liveness import NodeLiveness
 from services.simulator.engine.scripted_agents import ScriptedAgents
 from services.simulator.engine.simulated_cloud import SimulatedCloud
 from services.simulator.engine.simulated_workload import SimulatedWorkload
@@ -45,12 +47,10 @@ RESETS_EACH: Final = 3
 STORED_WITHIN_SECONDS: Final = 15.0
 """The rate counts decisions; a saga's log begins so much later at most, where all is slow."""
 CALLED_OFF_WITHIN_SECONDS: Final = 45.0
-"""So long after a silent node returned its replacement may still go on: the replica that calls it
-off may be down."""
+"""So long after a silent node beats again its replacement may still go on: the replica that read
+that it does not may have stalled since."""
 CLOCK_SECONDS: Final = 1.0
 """Between a service's look at the clock and the write that depends on it."""
-SILENT_SECONDS: Final = 15.0
-"""A node without heartbeats for so long may be judged lost."""
 
 _instances = decoder(InstanceRecord)
 _health = decoder(HealthRecord)
@@ -89,12 +89,9 @@ class Invariants:
         """Pool -> its open sagas that count against the budget."""
         self._carried_out: dict[str, str] = {}
         """An operator's request -> the saga that it began."""
-        self._silent_then: set[str] = set()
-        """Sagas whose node was silent, or recorded as lost, when they began."""
-        self._returned: dict[str, float] = {}
-        """Node -> when it returned, until it is lost again."""
+        self._liveness = NodeLiveness(simulation.now)
         self._barred: dict[str, float] = {}
-        """Saga -> when it passed what cannot be taken back."""
+        """Saga -> how long its node had been beating when it passed what cannot be taken back."""
         self._begun: dict[tuple[str, bool], list[float]] = {}
         """Pool, and whether it is a reset or reboot -> when sagas began."""
         self._verdicts: dict[str, str] = {}
@@ -125,6 +122,7 @@ class Invariants:
     # --- after each write -----------------------------------------------------------------------
 
     def _stored(self, stream: str, stored: Stored) -> None:
+        self._liveness.stored(stream, stored)
         if stream == SAGAS.name:
             self._saga(stored)
         elif stream == f"KV_{INSTANCES.name}" and stored.data:
@@ -151,7 +149,8 @@ class Invariants:
         self._drained(entry, stored.time)
         pivot = isinstance(entry, StepSucceeded) and entry.step == "admit"
         if pivot or (isinstance(entry, StepStarted) and entry.step == "terminate"):
-            self._barred.setdefault(entry.saga, self._simulation.now())
+            node = self.open[entry.saga].params.node
+            self._barred.setdefault(entry.saga, self._liveness.beating_seconds(node))
 
     def _begin(self, entry: SagaStarted) -> None:
         params = entry.params
@@ -212,10 +211,13 @@ class Invariants:
         """A node is taken out of service; one that was out already does not count again."""
         node, pool = entry.params.node, self._records.pool(entry.params.pool)
         record = self._records.node(node_key(entry.params.pool, node))
-        machine = self._agents.named(node)
-        silent = machine and self._silent(machine.last_heartbeat_at)
-        if silent or (record is not None and record.lost):
-            self._silent_then.add(entry.saga)
+        beating = self._liveness.beating_seconds(node)
+        may_beat = CALLED_OFF_WITHIN_SECONDS + STORED_WITHIN_SECONDS
+        if is_for_silence(entry.kind, entry.params) and beating > may_beat:
+            self._fail(
+                f"{entry.saga} begins for silence, and {node} has been beating for {beating:.0f} s",
+                *(entry.saga, node),
+            )
         if pool is None:
             self._fail(f"{entry.saga} begins in a pool that is not recorded", entry.saga)
             return
@@ -274,10 +276,8 @@ class Invariants:
                 self._fail(f"two verdicts on {event.fault}: {first} and {event.id}", event.node)
         if isinstance(event, ProviderNotice):
             self._notices.add(event, stored.time)
-        if isinstance(event, Returned):
-            self._returned[event.node] = self._simulation.now()
-        if isinstance(event, Lost):
-            self._returned.pop(event.node, None)
+        if isinstance(event, NodeEvent):
+            self._liveness.published(event)
 
     # --- after each effect at the cloud ---------------------------------------------------------
 
@@ -307,26 +307,16 @@ class Invariants:
         if by is None or not DEFINITIONS[by.kind].removes_node:
             self._fail(f"{name} is ended, and no open saga removes it", name)
             return
-        silent = self._silent(node.last_heartbeat_at) or (
-            by.saga in self._silent_then and not self._returned_in_time(by)
-        )
+        barred = self._barred.get(by.saga, self._liveness.beating_seconds(name))
+        silent = is_for_silence(by.kind, by.params) and barred <= CALLED_OFF_WITHIN_SECONDS
         requested = bool(by.params.by) or by.kind == "scale-down"
         reason = name in self.broken_nodes or name in self.preempted or node.broken
-        if not requested and not reason and not record.lost and not silent:
+        if not requested and not reason and not silent:
             self._fail(f"{name} is ended on the health path, and is healthy", name, by.saga)
         if by.params.drain == "immediate" or by.saga in self._drains_expired:
             return  # whether the drain was cut short was checked when it ended
         if not self._workload.is_drained(name):
             self._fail(f"{name} is ended before it was drained", name, by.saga)
-
-    def _silent(self, last_heartbeat_at: float) -> bool:
-        return self._simulation.now() - last_heartbeat_at > SILENT_SECONDS
-
-    def _returned_in_time(self, saga: SagaStarted) -> bool:
-        """Whether a silent node returned in time for its replacement to be called off."""
-        returned = self._returned.get(saga.params.node)
-        barred = self._barred.get(saga.saga, self._simulation.now())
-        return returned is not None and barred - returned > CALLED_OFF_WITHIN_SECONDS
 
     # --- at rest --------------------------------------------------------------------------------
 
@@ -380,6 +370,8 @@ class Invariants:
             yield f"the spare {name} takes work"
         elif not record.spare and (record.cordoned or name in self._workload.cordoned):
             yield f"{name} is cordoned: {self._workload.cordoned.get(name, 'by its record alone')}"
+        if name in self._liveness.lost:
+            yield f"{name} was published to be lost, and not to have returned"
 
     def _unread(self) -> Iterator[str]:
         state = self._simulation.server.state

@@ -39,6 +39,11 @@ class SimulatedProcess(TaskOwner):
         self.effects = 0
         self.dies_after: int | None = None
         """The effect that is its last."""
+        self.stalls_after: tuple[int, float] | None = None
+        """The effect after which it stalls, and for how many seconds."""
+        self.stalled: Callable[[], None] | None = None
+        """Called when it stalls."""
+        self._stalled_until = 0.0
         self.died: Callable[[], None] | None = None
         """Called at its sudden end."""
         self._number = simulation.server.number()
@@ -77,7 +82,17 @@ class SimulatedProcess(TaskOwner):
         if self.dies_after is not None and self.effects >= self.dies_after and not self.dead:
             self.simulation.note(f"{self.name} dies after {what}")
             self.crash()
+        if self.stalls_after is not None and self.effects >= self.stalls_after[0]:
+            self.simulation.note(f"{self.name} stalls after {what}")
+            self.stall(self.stalls_after[1])
         await self.alive()
+
+    def stall(self, seconds: float) -> None:
+        """Make no call, and get no answer and no delivery, for a while."""
+        self.stalls_after = None
+        self._stalled_until = self.simulation.now() + seconds
+        if self.stalled is not None:
+            self.stalled()
 
     async def alive(self) -> None:
         """Go no further where the process is dead."""
@@ -106,7 +121,7 @@ class SimulatedProcess(TaskOwner):
     async def there(self, call: str, about: str) -> None:
         """Bring a request to the server; Unavailable where it never arrives."""
         del call
-        self._alive()
+        await self._running()
         network, chance = self.simulation.network, self._chance
         seconds = chance.random() * LATENCY_SECONDS_MAX
         if slow := network.slow.get(self.name):
@@ -122,11 +137,19 @@ class SimulatedProcess(TaskOwner):
         """Bring the answer back; Unavailable where it is lost."""
         if call == "store" and not about.startswith(RENEWALS):
             await self.effect(about)
+        await self._running()
         network, chance = self.simulation.network, self._chance
         if not self.up:
             raise Unavailable(f"{about}: the connection was lost")
         if (share := network.lost_answers.get(self.name)) and chance.random() < share:
             await self._lose(about)
+
+    async def _running(self) -> None:
+        """Wait for the end of a stall."""
+        self._alive()
+        while (left := self._stalled_until - self.simulation.now()) > 0:
+            await asyncio.sleep(left)
+            self._alive()
 
     async def _lose(self, about: str) -> None:
         await asyncio.sleep(TIMEOUT_SECONDS)
@@ -144,7 +167,7 @@ class SimulatedProcess(TaskOwner):
         del about
         loop = asyncio.get_running_loop()
         at = loop.time() + self._chance.random() * LATENCY_SECONDS_MAX
-        self._arrival = max(at, self._arrival + STEP_SECONDS)
+        self._arrival = max(at, self._arrival + STEP_SECONDS, self._stalled_until)
         loop.call_at(self._arrival, hand_over, context=self.context)
 
 

@@ -7,9 +7,11 @@ and what the cloud announced are not taken back by a heartbeat.
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from schemas.enums import SagaKind
 from schemas.fault_signature import SILENCE
 from schemas.node_records import NodeRecord
 from schemas.pool_records import PoolRecord
+from schemas.saga_params import SagaTraits
 from services.pool_manager.planner import cloud_notices
 from services.pool_manager.planner.node_counts import automatic
 from services.pool_manager.sagas import DEFINITIONS
@@ -17,19 +19,26 @@ from services.pool_manager.sagas import DEFINITIONS
 HEARD: Final = "the node is heard again"
 
 
+def is_for_silence(kind: SagaKind, saga: SagaTraits) -> bool:
+    """Whether silence is the only reason for a remediation."""
+    if not DEFINITIONS[kind].remediates or saga.by or saga.sole_notice:
+        return False
+    # A node whose instance the provider reports gone is silent, too, and has no signature.
+    return saga.fault_signature == SILENCE or not (saga.fault_signature or saga.fault)
+
+
 def recovered(
     record: PoolRecord, nodes: Mapping[str, NodeRecord]
 ) -> Iterable[tuple[str, NodeRecord]]:
     """The sagas that were begun for silence alone and whose node is heard and well, with it."""
     for saga, opened in record.open.items():
-        if (
-            not DEFINITIONS[opened.kind].disrupts
-            or opened.fault_signature != SILENCE
-            or not automatic(opened)
-        ):
+        if not is_for_silence(opened.kind, opened) or not automatic(opened):
             continue
         node = nodes.get(opened.node)
-        if node is None or node.lost or node.health == "unhealthy":
-            continue
-        if cloud_notices.current_notice(node) is None:
+        if node is not None and not node.lost and not has_other_reason(node):
             yield saga, node
+
+
+def has_other_reason(node: NodeRecord) -> bool:
+    """Whether a node that is heard again must leave all the same."""
+    return node.health == "unhealthy" or cloud_notices.current_notice(node) is not None

@@ -155,6 +155,12 @@ def _crash_after_effects(chance: Random) -> InjectedFault:
     return _fault("crash", target, after_effects=effects, seconds=chance.uniform(0.1, 8))
 
 
+def _stall(chance: Random) -> InjectedFault:
+    target = chance.choice(("health-monitor", *SERVICES))
+    effects = chance.randint(1, 12)
+    return _fault("stall", target, after_effects=effects, seconds=chance.uniform(4, 30))
+
+
 def _xid(chance: Random) -> InjectedFault:
     return _fault("xid_error", xid_code=chance.choice(FATAL), fixed_by=chance.choice(REMEDIES))
 
@@ -206,6 +212,7 @@ _DRAWS: Final[list[Callable[[Random], Any]]] = [
     _requested("replace"),
     lambda c: OperatorAction(verb="scale", nodes=c.randint(1, 7)),
     _lossy("slow", 30, 0.1, 3),
+    _stall,
     lambda _: _fault("never_boots", CLOUD),
     lambda c: _fault(
         "terminate_error", CLOUD, effect=c.choice(("before", "after", "hang", "hang-after"))

@@ -1,0 +1,79 @@
+"""A node that beats is not replaced, whatever was published about it."""
+
+import asyncio
+from dataclasses import replace
+
+from schemas.node_events import Lost
+from services.runtime.event_publisher import publish_event
+from services.simulator.engine import virtual_time
+from services.simulator.engine.fault_kinds import InjectedFault
+from services.simulator.inputs.fuzz.fuzz_campaign import Campaign, FleetShape
+from services.simulator.inputs.fuzz.fuzz_simulation import POOL, FuzzSimulation
+
+SHAPE = FleetShape(
+    nodes=3,
+    order="terminate_first",
+    max_unavailable=1,
+    max_replacements=0,
+    replicas=1,
+    idempotent=True,
+    list_lag_seconds=0.0,
+    remediation="replace",
+)
+DEAD_SECONDS = 3_600.0
+
+
+def begun(simulation: FuzzSimulation) -> list[str]:
+    """The kinds of the sagas that are open."""
+    return sorted(each.kind for each in simulation.fleet.invariants.open.values())
+
+
+async def started(shape: FleetShape) -> tuple[FuzzSimulation, str]:
+    """A fleet in service, and the name of one of its nodes."""
+    simulation = FuzzSimulation("silence", Campaign(shape, (), 0.0))
+    await simulation.fleet.open()
+    await simulation.fleet.start()
+    await asyncio.sleep(60)
+    return simulation, simulation.fleet.machines.serving()[0].name
+
+
+def test_a_node_published_to_be_lost_that_beats_is_not_replaced():
+    """The health-monitor published a loss, and its return never comes."""
+
+    async def play() -> tuple[list[str], int]:
+        simulation, node = await started(SHAPE)
+        fleet = simulation.fleet
+        fleet.faults.inject(
+            InjectedFault(kind="crash", target="health-monitor", seconds=DEAD_SECONDS)
+        )
+        now = fleet.simulation.clock.now()
+        lost = Lost(id="lost-1", time=now, pool=POOL, node=node, instance=node)
+        await publish_event(fleet.operator.bus, lost)
+        await asyncio.sleep(300)
+        found = begun(simulation), fleet.cloud.made
+        assert fleet.invariants.violation is None
+        fleet.simulation.server.close()
+        return found
+
+    assert virtual_time.run(play) == ([], SHAPE.nodes)
+
+
+def test_a_node_that_beats_again_is_not_terminated():
+    """It beats again while its work is drained, and nothing publishes that it returned."""
+
+    async def play() -> tuple[list[str], bool]:
+        simulation, node = await started(replace(SHAPE, nodes=2))
+        fleet = simulation.fleet
+        fleet.faults.inject(InjectedFault(kind="endless_drain", target="workload"))
+        fleet.faults.inject(InjectedFault(kind="hang", target=node, seconds=55))
+        await asyncio.sleep(45)
+        assert begun(simulation) == ["replace"]
+        fleet.faults.inject(
+            InjectedFault(kind="crash", target="health-monitor", seconds=DEAD_SECONDS)
+        )
+        await asyncio.sleep(120)
+        found = begun(simulation), fleet.machines.named(node) is not None
+        fleet.simulation.server.close()
+        return found
+
+    assert virtual_time.run(play) == ([], True)
