@@ -14,6 +14,8 @@ WORKERS ?= $(shell expr $$(nproc 2>/dev/null || echo 1) + 1)
 # All tests of a file run on one worker, so that shared fixtures are set up once.
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 6 --dist loadfile --no-loadscope-reorder
 MINUTES ?= 3
+# The tests start hundreds of Python processes; without bytecode each would compile the source again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help venv demo test quick conformance test-real check format crash crash-matrix outage simulate nightly bench clean

@@ -231,7 +231,7 @@ async def _retry(rig: Rig) -> str:
     return node
 
 
-def named(name: str) -> FleetAction:
+def find_action(name: str) -> FleetAction:
     """The action of a name."""
     return next(each for each in FLEET_ACTIONS if each.name == name)
 

@@ -87,14 +87,14 @@ def resume_seconds_allowed() -> float:
     return allowed(RESUME_SECONDS_MAX)
 
 
-def hold(outcome: Outcome) -> None:
+def check_outcome(outcome: Outcome) -> None:
     """Assert what every round claims."""
     assert not outcome.differences, outcome.report
     if outcome.resume_seconds is not None:
         assert outcome.resume_seconds <= resume_seconds_allowed()
 
 
-async def undisturbed(rig: Rig) -> Outcome:
+async def replace_without_strike(rig: Rig) -> Outcome:
     """Break a node without a strike."""
     node = await rig.break_a_node()
     return await _outcome(rig, node, 0.0, 0, ())
@@ -121,7 +121,7 @@ async def strike_service(rig: Rig, victim: Replica, moment: Moment, strike: Stri
 T = TypeVar("T")
 
 
-def some(cases: Sequence[T], every: int) -> Sequence[T]:
+def sample(cases: Sequence[T], every: int) -> Sequence[T]:
     """A share of the cases, as many as a run of all tests has time for.
 
     All of them where CRASH_MATRIX is `whole`, as in `make crash-matrix`.
@@ -144,7 +144,7 @@ def rounds(services: Sequence[str], places: Sequence[Moment]) -> list[tuple[Case
     ]
 
 
-def named(cases: Sequence[Case]) -> str:
+def case_names(cases: Sequence[Case]) -> str:
     """Write `pool-manager at drain.started, notifier at …`."""
     return ", ".join(f"{service} at {moment}" for service, moment in cases)
 

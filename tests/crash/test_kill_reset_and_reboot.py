@@ -2,10 +2,9 @@
 
 import pytest
 
-from tests.crash.fleet_actions import moments_of, named
+from tests.crash.fleet_actions import find_action, moments_of
 from tests.crash.rig import SERVICES, Rig, Shape
-from tests.crash.rounds import Case, hold, rounds, some, strike_services
-from tests.crash.rounds import named as case_names
+from tests.crash.rounds import Case, case_names, check_outcome, rounds, sample, strike_services
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 
@@ -20,7 +19,7 @@ KINDS = {
 CASES = [
     pytest.param(play, cases, id=f"{play}: {case_names(cases)}")
     for play, kind in KINDS.items()
-    for cases in some(rounds(SERVICES, moments_of(kind, SHAPE.order)), 20)
+    for cases in sample(rounds(SERVICES, moments_of(kind, SHAPE.order)), 20)
 ]
 
 
@@ -31,8 +30,8 @@ async def test_services_killed_as_a_moment_is_stored(
     """By its agent or its provider: once, without work on it, and the node returns to service."""
     if play == "ladder" and all(rig.rungs_used[node] >= 2 for node in await serving(rig)):
         # Its next remedy would be another one; a fresh node starts with the first.
-        await named("replace").perform(rig)
-    hold(await strike_services(rig, cases, "kill", named(play).perform))
+        await find_action("replace").perform(rig)
+    check_outcome(await strike_services(rig, cases, "kill", find_action(play).perform))
 
 
 async def serving(rig: Rig) -> list[str]:

@@ -2,10 +2,9 @@
 
 import pytest
 
-from tests.crash.fleet_actions import moments_of, named
+from tests.crash.fleet_actions import find_action, moments_of
 from tests.crash.rig import SERVICES, Rig, Shape
-from tests.crash.rounds import Case, hold, rounds, some, strike_services
-from tests.crash.rounds import named as case_names
+from tests.crash.rounds import Case, case_names, check_outcome, rounds, sample, strike_services
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 
@@ -14,7 +13,7 @@ KINDS = {"replace": "replace", "promote, and one less": "promote"}
 CASES = [
     pytest.param(play, cases, id=f"{play}: {case_names(cases)}")
     for play, kind in KINDS.items()
-    for cases in some(rounds(SERVICES, moments_of(kind, SHAPE.order, spares=True)), 20)
+    for cases in sample(rounds(SERVICES, moments_of(kind, SHAPE.order, spares=True)), 20)
 ]
 
 
@@ -23,4 +22,4 @@ async def test_services_killed_as_a_moment_is_stored(
     rig: Rig, play: str, cases: tuple[Case, ...]
 ) -> None:
     """The spare replaces the broken node or joins the others, and a new spare is launched."""
-    hold(await strike_services(rig, cases, "kill", named(play).perform))
+    check_outcome(await strike_services(rig, cases, "kill", find_action(play).perform))

@@ -4,7 +4,7 @@ import pytest
 
 from services.provisioner.providers.local_gpus import compiler
 from tests.crash.rig import Moment, Rig, Shape
-from tests.crash.rounds import FAULT, VERDICT, hold, some, strike_server, strike_service
+from tests.crash.rounds import FAULT, VERDICT, check_outcome, sample, strike_server, strike_service
 
 pytestmark = [
     pytest.mark.slow,
@@ -27,13 +27,13 @@ KILLS = [
 ]
 
 
-@pytest.mark.parametrize(("service", "moment"), some(KILLS, 2), ids=str)
+@pytest.mark.parametrize(("service", "moment"), sample(KILLS, 2), ids=str)
 async def test_service_killed_as_a_moment_is_stored(rig: Rig, service: str, moment: Moment) -> None:
     """No second agent, none without its instance, and none left of the broken node."""
-    hold(await strike_service(rig, rig.replica(service), moment, "kill"))
+    check_outcome(await strike_service(rig, rig.replica(service), moment, "kill"))
 
 
 @pytest.mark.parametrize("moment", [FAULT, Moment("provision", "started")], ids=str)
 async def test_server_killed_as_a_moment_is_stored(rig: Rig, moment: Moment) -> None:
     """Agents keep what they could not publish, and publish it once."""
-    hold(await strike_server(rig, moment, kill=True))
+    check_outcome(await strike_server(rig, moment, kill=True))

@@ -11,7 +11,7 @@ from tests.support.wide import WHOLE
 pytestmark = pytest.mark.slow
 
 NODES = 50
-HOURLY = NODES if WHOLE else 20
+HOURLY = NODES if WHOLE else 8
 """So many wait a whole hour: calls are the offerings', whatever number of launches waits."""
 HOUR = 3600.0
 REPLICAS = 2

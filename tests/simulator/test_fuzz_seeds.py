@@ -1,10 +1,10 @@
-"""Three hundred fleets in virtual time; ten thousand come with `make simulate SEEDS=10000`."""
+"""Fuzz campaigns of a hundred seeds in virtual time; `make nightly` runs ten thousand."""
 
 import pytest
 
 from services.simulator.inputs.fuzz.fuzz_runner import MINUTES, FuzzOptions, fuzz
 
-SEEDS = 300
+SEEDS = 100
 TOGETHER = 20
 
 

@@ -1,6 +1,6 @@
 """Bootstrap of a hundred SSH machines at once, five of which fail, hang or disconnect.
 
-Forty in `make test`, all of them in `make crash-matrix`.
+Twenty in `make test`, all of them in `make crash-matrix`.
 
 The real services in this process on a real server, and as many SSH servers with real shells. Only
 the agent is scripted: it registers once its machine's setup has started it.
@@ -38,7 +38,7 @@ from tests.support.wide import WHOLE
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
-NODES_WANTED = 100 if WHOLE else 40
+NODES_WANTED = 100 if WHOLE else 20
 SPARE = 5
 COMMAND_SECONDS = 20.0
 WITHIN_SECONDS = 240.0
