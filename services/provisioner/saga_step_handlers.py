@@ -5,13 +5,14 @@ in progress at another replica: it leaves a record that stops a late launch.
 """
 
 from collections.abc import Awaitable, Callable
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 from schemas.instance_records import InstanceRecord
 from schemas.node_records import node_key
 from schemas.step_data import BootstrapInputs, ProvisionInputs, ProvisionOutputs, TerminateInputs
 from services.bus.port import Bus
 from services.primitives.clock import Clock
-from services.provisioner.bootstrap.ssh_setup import SshSetup
 from services.provisioner.bootstrap.user_data import BootstrapTemplates
 from services.provisioner.instances import instance_decisions
 from services.provisioner.instances.instance_store import InstanceStore
@@ -26,6 +27,9 @@ from services.provisioner.removal.remover import Remover
 from services.provisioner.time_limits import TimeLimits
 from services.saga.participant import Action, Command, StepFailure
 from services.saga.saga_log import read_state
+
+if TYPE_CHECKING:
+    from services.provisioner.bootstrap.ssh_setup import SshSetup
 
 
 class SagaStepHandlers:
@@ -49,12 +53,19 @@ class SagaStepHandlers:
         self._limits = limits
         self.remover = Remover(bus, clock, store, providers, limits)
         self._diagnostic = DiagnosticStep(bus, clock)
-        self._setup = SshSetup(bus, clock, store, providers, templates)
+        self._templates = templates
         self._recovery = NodeRecovery(bus, clock, store, providers, limits)
         leases = LaunchLeases(bus, clock, replica)
         self._launcher = Launcher(
             clock, store, providers, self.remover, limits, templates.user_data, allocator, leases
         )
+
+    @cached_property
+    def _setup(self) -> "SshSetup":
+        """Imported for the first node that needs it: asyncssh takes a third of a start."""
+        from services.provisioner.bootstrap.ssh_setup import SshSetup  # noqa: PLC0415
+
+        return SshSetup(self._bus, self._clock, self._store, self._providers, self._templates)
 
     @property
     def actions(self) -> dict[str, Action]:

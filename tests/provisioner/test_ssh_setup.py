@@ -4,6 +4,8 @@ import asyncio
 import logging
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -335,3 +337,10 @@ async def test_credentials_reach_the_node_and_nobody_else(
     assert REDACTED in told[1]
     assert "base64 -d" not in caplog.text
     assert [] == list((node.home / ".navarch").glob("**/*.sh"))
+
+
+def test_provisioner_starts_without_ssh() -> None:
+    """Importing asyncssh takes a third of a start, and most pools set nothing up over SSH."""
+    code = "import sys, services.provisioner.__main__; print('asyncssh' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
