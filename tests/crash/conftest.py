@@ -1,11 +1,22 @@
-"""One fleet for all tests of a module, so that a round does not pay for its start."""
+"""One fleet for all tests of a module, so that a round does not pay for its start.
+
+Its services are forked, which starts them without importing everything again. `make crash` starts
+them as an operator does, and measures how long that takes.
+"""
 
 from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
 
-from tests.crash.rig import Rig, Shape
+from tests.crash.rig import SERVICES, Rig, Shape
+from tests.support.fork_server import ForkServer
+
+IMPORTED = (
+    "services.runtime.import_trim",
+    "services.provisioner.providers.fake",
+    *(f"services.{each.replace('-', '_')}.service" for each in SERVICES),
+)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -14,7 +25,11 @@ async def rig(
 ) -> AsyncIterator[Rig]:
     """A fleet of the module's `SHAPE`, shared by all its rounds."""
     shape: Shape = request.module.SHAPE
-    async with Rig(tmp_path_factory.mktemp("crash"), shape) as fleet:
+    directory = tmp_path_factory.mktemp("crash")
+    async with (
+        ForkServer(*IMPORTED) as fork_server,
+        Rig(directory, shape, fork_server=fork_server) as fleet,
+    ):
         yield fleet
         await fleet.quiet()
         found, report = await fleet.differences()

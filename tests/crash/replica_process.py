@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from tests.support.fork_server import ForkedProcess, ForkServer
+
 ROOT: Final = Path(__file__).resolve().parents[2]
 READY_SECONDS_MAX: Final = 60.0
 STOP_SECONDS_MAX: Final = 15.0
@@ -31,12 +33,15 @@ class Replica:
         ended: Callable[[str], None],
         shift_seconds: float = 0.0,
         through: tuple[str, ...] = (),
+        fork_server: ForkServer | None = None,
     ) -> None:
         """Do not start it yet; `ended` is called when it ends without a request.
 
         `shift_seconds`: how far ahead its clock is. `through`: a command that wraps it.
+        `fork_server`: starts it without importing anything again.
         """
         self._through = through
+        self._fork_server = fork_server
         self._program = (f"services.{service.replace('-', '_')}",)
         if shift_seconds:
             self._program = ("tests.crash.shifted_clock", service, str(shift_seconds))
@@ -49,12 +54,12 @@ class Replica:
         self._log = directory / f"{service}-{number}.log"
         self._environment = dict(environment)
         self._ended = ended
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: asyncio.subprocess.Process | ForkedProcess | None = None
         self._expected = False
         self._watching: asyncio.Task[None] | None = None
 
     @property
-    def process(self) -> asyncio.subprocess.Process:
+    def process(self) -> asyncio.subprocess.Process | ForkedProcess:
         """The current process, or the last one."""
         assert self._process is not None
         return self._process
@@ -64,7 +69,16 @@ class Replica:
         self.ready.clear()
         self._expected = False
         self.started_at = asyncio.get_running_loop().time()
-        self._process = await asyncio.create_subprocess_exec(
+        self._process = (
+            await self._fork_server.start(self._program, self._environment, LINE_BYTES_MAX)
+            if self._fork_server
+            else await self._executed()
+        )
+        self._watching = asyncio.create_task(self._watch(self._process))
+        self.began.set()
+
+    async def _executed(self) -> asyncio.subprocess.Process:
+        return await asyncio.create_subprocess_exec(
             *(*self._through, sys.executable, "-m", *self._program),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
@@ -74,10 +88,8 @@ class Replica:
             limit=LINE_BYTES_MAX,
             start_new_session=True,
         )
-        self._watching = asyncio.create_task(self._watch(self._process))
-        self.began.set()
 
-    async def _watch(self, process: asyncio.subprocess.Process) -> None:
+    async def _watch(self, process: asyncio.subprocess.Process | ForkedProcess) -> None:
         assert process.stdout is not None
         with self._log.open("ab", buffering=0) as log:
             while line := await process.stdout.readline():

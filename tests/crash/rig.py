@@ -39,6 +39,7 @@ from tests.crash.replica_process import Replica
 from tests.crash.scripted_agents import GONE, ScriptedAgents, fault_of, write_fault
 from tests.crash.workload_system import Workload, serving
 from tests.support.cluster import LOOPBACK, Cluster
+from tests.support.fork_server import ForkServer
 from tests.support.network import Network
 from tests.support.settling import busy
 
@@ -59,8 +60,19 @@ class UnsettledError(AssertionError):
 class Rig:
     """The fleet. Enter it and every node is in service; leave it and nothing is left."""
 
-    def __init__(self, directory: Path, shape: Shape, network: Network | None = None) -> None:
-        """Keep everything under `directory`; `network`: where each process is."""
+    def __init__(
+        self,
+        directory: Path,
+        shape: Shape,
+        network: Network | None = None,
+        fork_server: ForkServer | None = None,
+    ) -> None:
+        """Keep everything under `directory`.
+
+        `network`: where each process is. `fork_server`: what starts the services, so that they need
+        not import everything again.
+        """
+        self._fork_server = fork_server
         self.directory = directory
         self.shape = shape
         self._network = network
@@ -156,6 +168,7 @@ class Rig:
                 self.unexpected_ends.append,
                 self.shape.apart_seconds * (number - 1),
                 self._network.through(f"{service}/{number}") if self._network else (),
+                self._fork_server,
             )
             for service in SERVICES
             for number in range(1, self.shape.replicas + 1)
