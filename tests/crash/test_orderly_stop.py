@@ -20,7 +20,7 @@ SHAPE = Shape()
 
 
 @pytest.mark.parametrize(
-    "cases", sample(rounds(SERVICES, moments(SHAPE.order)[::3]), 4), ids=case_names
+    "cases", sample(rounds(SERVICES, moments(SHAPE.order)[::3]), 2), ids=case_names
 )
 async def test_services_stopped_as_a_moment_is_stored(rig: Rig, cases: tuple[Case, ...]) -> None:
     """They finish or return what they hold, and end with exit code 0."""

@@ -28,7 +28,7 @@ async def test_two_replicas_of_each_service_replace_a_node_once(rig: Rig, number
 
 
 @pytest.mark.parametrize(
-    "cases", sample(rounds(SERVICES, moments(SHAPE.order)[1::3]), 4), ids=case_names
+    "cases", sample(rounds(SERVICES, moments(SHAPE.order)[1::3]), 2), ids=case_names
 )
 async def test_one_of_two_replicas_is_killed(rig: Rig, cases: tuple[Case, ...]) -> None:
     """The other takes over what the killed one held."""
