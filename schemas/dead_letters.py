@@ -17,6 +17,8 @@ class DeadLetter(Message, frozen=True, kw_only=True, tag="io.navarch.runtime.eve
     """The message as text, cut to 64 KiB."""
     bytes: Int = 0
     """Length of the whole message."""
+    messages: Int = 1
+    """How many messages of one sender this letter is about; `data` is the last of them."""
 
 
 dead_codec = Codec((DeadLetter,))

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 import msgspec
 
 from schemas.autoscaling_advice import AutoscalingAdvice
+from schemas.fleet_events import FailureKind
 
 
 class HealthEvent(msgspec.Struct, frozen=True, kw_only=True):
@@ -155,3 +156,13 @@ class QueryError(msgspec.Struct, frozen=True, kw_only=True):
 
     error: str
     reason: str
+
+
+class CurrentFailure(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that fails now."""
+
+    failure: FailureKind
+    about: str
+    """`pool training`, `POOLS pool.training`, `stream SAGAS`."""
+    reason: str
+    remedy: str

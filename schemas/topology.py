@@ -137,9 +137,12 @@ class DurableSpec(msgspec.Struct, frozen=True, kw_only=True):
     description: str
     filters: tuple[str, ...]
     ack_wait_seconds: float = 2.0
-    deliveries_max: int = 20
-    """After this many the consumer loop dead-letters the message; the server's own limit is higher
-    and applies only to a message that kills its consumer every time."""
+    deliveries_max: int = -1
+    """The server's own limit; -1: none, since a bus that fails for days must lose nothing."""
+    failures_max: int = 20
+    """A message whose handler raised this often, without any bus error, is dead-lettered."""
+    retry_seconds_max: float | None = None
+    """How long after it was stored a handler may ask for a message again; None: for ever."""
     in_flight_max: int = 256
     """Messages that one process holds at once."""
     ack_pending_max: int = 20_000
@@ -155,7 +158,7 @@ class DurableSpec(msgspec.Struct, frozen=True, kw_only=True):
             "deliver_policy": "all",
             "ack_policy": "explicit",
             "ack_wait": int(self.ack_wait_seconds * SECOND_NS),
-            "max_deliver": self.deliveries_max + 10,
+            "max_deliver": self.deliveries_max,
             "max_ack_pending": self.ack_pending_max,
             "max_waiting": 512,
             "replay_policy": "instant",
@@ -337,7 +340,7 @@ NOTIFIER_STEPS: Final = DurableSpec(
         subjects.saga_step_wildcard("vacate", "started"),
     ),
     # A drain may outlast many restarts; its failures are limited by the step's deadline.
-    deliveries_max=1_000,
+    failures_max=1_000,
     in_flight_max=4096,
 )
 NOTIFIER_ALERTS: Final = DurableSpec(
@@ -365,6 +368,8 @@ NOTIFIER_ALERTS: Final = DurableSpec(
         subjects.node_event_wildcard("lost"),
         subjects.FLEET_EVENTS,
     ),
+    # An alert that no channel has taken for a day is a dead letter.
+    retry_seconds_max=DAY_SECONDS,
 )
 METRICS_EVENTS: Final = DurableSpec(
     stream=EVENTS.name,

@@ -12,6 +12,11 @@ from services.primitives.errors import Refused, SetupError, Unavailable
 log = logging.getLogger(__name__)
 
 STREAM_NOT_FOUND: Final = 10059
+CONSUMER_NOT_FOUND: Final = 10014
+STORE_FAILED: Final = "store for consumer"
+"""In the server's words where a consumer's files are damaged; the code has other meanings too."""
+BEGINNING: Final = ("deliver_policy", "opt_start_seq")
+"""Where a durable began; fixed at its creation."""
 NO_SUITABLE_PEERS: Final = 10005
 """One of the servers is starting, or has missed a beat under load."""
 MORE_REPLICAS_THAN_STREAM: Final = 10126
@@ -70,15 +75,25 @@ async def _set_up_stream(bus: Bus, spec: StreamSpec, replicas: int) -> None:
         raise SetupError(_mismatch("stream", spec.name, different))
 
 
-async def _set_up_durable(bus: Bus, spec: DurableSpec, replicas: int) -> None:
-    wanted = spec.config(replicas)
+async def _set_up_durable(
+    bus: Bus, spec: DurableSpec, replicas: int, begin: dict[str, Any] | None = None
+) -> None:
+    """`begin`: where it begins, other than at the stream's first message."""
+    wanted = spec.config(replicas) | (begin or {})
     place = f"{spec.stream}.{spec.name}"
     try:
         answer = await bus.admin(
             f"CONSUMER.DURABLE.CREATE.{place}", {"stream_name": spec.stream, "config": wanted}
         )
-    except Refused as error:
-        if error.code == MORE_REPLICAS_THAN_STREAM:
+    except (Refused, Unavailable) as error:
+        # The server calls a change that it refuses unavailable.
+        if STORE_FAILED in str(error):
+            raise SetupError(
+                f"{error}: the files of consumer {spec.name} of stream {spec.stream} are damaged. "
+                f"Stop nats-server, remove the folder obs/{spec.name} of that stream in its "
+                "store_dir, and start it again: the services create the consumer again"
+            ) from error
+        if isinstance(error, Refused) and error.code == MORE_REPLICAS_THAN_STREAM:
             # Raised just now: the stream has as many once it is copied to the other servers.
             raise Unavailable(
                 f"stream {spec.stream} is still being copied to {replicas} servers, and its "
@@ -90,10 +105,35 @@ async def _set_up_durable(bus: Bus, spec: DurableSpec, replicas: int) -> None:
             answer = await bus.admin(f"CONSUMER.INFO.{place}", {})
         except Refused:
             answer = {"config": wanted}
-        if not differences(wanted, answer["config"]):
+        begun = {key: answer["config"].get(key) for key in BEGINNING}
+        known = {key: wanted.get(key) for key in BEGINNING}
+        if begun["deliver_policy"] == "by_start_sequence" and begun != known:
+            # It was created again while a service ran, from where it had come.
+            wanted |= begun
+            answer = await bus.admin(
+                f"CONSUMER.DURABLE.CREATE.{place}", {"stream_name": spec.stream, "config": wanted}
+            )
+        elif not differences(wanted, answer["config"]):
             raise
     if different := differences(wanted, answer["config"]):
         raise SetupError(_mismatch("durable", spec.name, different, spec.stream))
+
+
+async def restore_durable(bus: Bus, spec: DurableSpec, floor: int | None, replicas: int) -> int:
+    """Create a durable that was deleted, with its stream if that is gone; return its first message.
+
+    It begins after `floor`, unless the stream has been emptied or rolled back to before it.
+    """
+    stream = next(each for each in STREAMS if each.name == spec.stream)
+    await _set_up_stream(bus, stream, replicas)
+    last = await bus.last_sequence(spec.stream)
+    resumes = floor is not None and floor <= last and stream.retention == "limits"
+    if floor is not None and resumes:
+        begin = {"deliver_policy": "by_start_sequence", "opt_start_seq": floor + 1}
+        await _set_up_durable(bus, spec, replicas, begin)
+        return floor + 1
+    await _set_up_durable(bus, spec, replicas)
+    return 1
 
 
 def differences(wanted: dict[str, Any], found: dict[str, Any]) -> dict[str, tuple[Any, Any]]:

@@ -6,7 +6,7 @@ Modules are imported when a command needs them, so that `navarch --help` is quic
 import asyncio
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 import typer
@@ -49,6 +49,9 @@ from services.primitives.errors import NavarchError
 
 if TYPE_CHECKING:
     from services.cli.bus_client import FleetClient
+
+FAILING: Final = 3
+"""Exit code of `status` where something of the services fails."""
 
 app = typer.Typer(
     name="navarch",
@@ -102,12 +105,12 @@ async def status(fleet: "FleetClient", output: Output = Format.TABLE) -> None:
     from services.cli import bus_client  # noqa: PLC0415
     from services.cli.text import tables  # noqa: PLC0415
 
-    pools, sagas = await asyncio.gather(
-        fleet.pages("pools", Query()), fleet.pages("sagas", Query())
+    pools, sagas, failures = await asyncio.gather(
+        fleet.pages("pools", Query()), fleet.pages("sagas", Query()), fleet.failures()
     )
     if output is Format.JSON:
-        console.write_json({"pools": pools, "sagas": sagas})
-        return
+        console.write_json({"pools": pools, "sagas": sagas, "failures": failures})
+        raise typer.Exit(FAILING if failures else 0)
     views = sorted(bus_client.decode_pools(pools), key=lambda each: each.name)
     rows = tables.pool_rows(views)
     console.write_table(tables.POOL_HEADERS, rows)
@@ -121,6 +124,10 @@ async def status(fleet: "FleetClient", output: Output = Format.TABLE) -> None:
         opened = [msgspec.json.decode(each) for each in sagas]
         console.write("\n" + tables.open_sagas_text(opened, colour=console.colour()))
     await instance_commands.write_orphans(fleet)
+    for each in failures:
+        console.write(f"\nwarning: {each.about}: {each.reason}; {each.remedy}")
+    if failures:
+        raise typer.Exit(FAILING)
 
 
 @app.command("list")

@@ -5,7 +5,7 @@ import getpass
 import secrets
 import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from datetime import datetime
 from typing import Final, TypeVar
 
@@ -13,7 +13,15 @@ import msgspec
 
 import services.runtime.import_trim  # noqa: F401 - before whatever loads more than is used
 from schemas import subjects
-from schemas.fleet_queries import FleetBudgetView, NodeView, Page, PoolView, Query, QueryError
+from schemas.fleet_queries import (
+    CurrentFailure,
+    FleetBudgetView,
+    NodeView,
+    Page,
+    PoolView,
+    Query,
+    QueryError,
+)
 from schemas.headers import SERVICE_ERROR
 from schemas.messages import encode
 from schemas.names import TOKEN
@@ -26,7 +34,7 @@ from schemas.operator_requests import (
     SagaRequest,
     ScaleRequest,
 )
-from schemas.permissions import CLI, OPERATOR, inbox
+from schemas.permissions import CLI, OPERATOR, SERVICES, inbox
 from schemas.pool_events import (
     PoolEvent,
     RequestAccepted,
@@ -43,12 +51,13 @@ from schemas.topology import EVENTS, POOLS, SAGAS
 from services.bus.nats.nats_bus import ConnectOptions, NatsBus
 from services.bus.port import Bus, Stored
 from services.cli.text.node_timeline import mentions, sagas_about
-from services.primitives.errors import NavarchError, Unavailable
+from services.primitives.errors import BusError, NavarchError, Unavailable
 
 T = TypeVar("T")
 
 CONNECT_SECONDS_MAX: Final = 5.0
 QUERY_SECONDS_MAX: Final = 5.0
+FAILURES_SECONDS_MAX: Final = 2.0
 ANSWER_SECONDS_MAX: Final = 10.0
 PAGES_MAX: Final = 1000
 PAGE_NODES: Final = 1000
@@ -137,6 +146,16 @@ class FleetClient:
                 return items
             query = msgspec.structs.replace(query, after=page.next)
         raise NavarchError(f"more than {PAGES_MAX} pages of {name}: query one pool at a time")
+
+    async def failures(self) -> list[CurrentFailure]:
+        """What fails now in the services that answer."""
+        found: list[CurrentFailure] = []
+        for service in SERVICES:
+            subject = subjects.query(f"failures-{service}")
+            with suppress(BusError):
+                reply = await self.bus.request(subject, b"", timeout_seconds=FAILURES_SECONDS_MAX)
+                found += msgspec.json.decode(reply.data, type=list[CurrentFailure])
+        return found
 
     async def node(self, node: str) -> tuple[NodeView, bytes]:
         """One node with its recent faults, and the same as JSON."""

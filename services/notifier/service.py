@@ -8,6 +8,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ import msgspec
 
 from schemas.breaker_state import OpenIncident
 from schemas.fleet_events import FACTS as FLEET_FACTS
+from schemas.fleet_queries import CurrentFailure
 from schemas.messages import Codec, LimitedDecoder, Message, decoder
 from schemas.node_events import NODE_EVENT_TYPES
 from schemas.node_records import NodeRecord, node_key
@@ -27,13 +29,15 @@ from services.bus.bucket_mirror import readable
 from services.bus.port import Bus, Stored
 from services.notifier.alerts.alert_channel import AlertChannel
 from services.notifier.alerts.alert_dedup import HOLD_SECONDS, AlertGroups, is_held, limit_alert
-from services.notifier.alerts.alert_rules import Alert, alert_of
+from services.notifier.alerts.alert_rules import Alert, alert_of, store_alert
 from services.notifier.alerts.incident_matching import matching_incident
+from services.notifier.store_watch import StoreWatch
 from services.notifier.workload.workload_notifier import Notifier
 from services.primitives.clock import Clock, SystemClock
 from services.primitives.coalesce import Joined
 from services.primitives.errors import Retry
 from services.runtime.consumer_loop import Consumer, Received
+from services.runtime.failure_register import FailureRegister
 from services.runtime.process import Context, Service
 from services.saga.participant import Command, Participant
 from services.settings.drain_warnings import drain_warnings
@@ -51,6 +55,8 @@ POLLS_PER_SECOND_MAX: Final = 500.0
 cordons and protects the workload system."""
 FINISH_SECONDS: Final = 1.0
 """Enough for an order in flight; the next replica continues a drain."""
+DIRECT_SECONDS: Final = 5.0
+"""Between two looks at what is alerted without the store."""
 SENT_MAX: Final = 10_000
 """Alerts remembered as sent while other channels still fail."""
 
@@ -169,6 +175,32 @@ class Alerting:
         self._groups, alert = limit_alert(self._groups, alert)
         if alert is None:
             return
+        failures = await self._send(alert)
+        if failures:
+            raise Retry(f"alert not delivered: {'; '.join(failures)}")
+
+    async def alert_unwritable_for_ever(self, failures: FailureRegister, clock: Clock) -> None:
+        """Alert about a store that takes no event about itself, and about its recovery."""
+        sent: dict[str, CurrentFailure] = {}
+        while True:
+            found = {
+                each.about: each for each in failures.current if each.failure == "store-unwritable"
+            }
+            for about in {**found, **sent}:
+                if (about in found) == (about in sent):
+                    continue
+                failing = about in found
+                alert = store_alert((found if failing else sent)[about], clock.now(), failing)
+                if await self._send(alert):
+                    continue
+                if failing:
+                    sent[about] = found[about]
+                else:
+                    del sent[about]
+            await clock.sleep(DIRECT_SECONDS)
+
+    async def _send(self, alert: Alert) -> list[str]:
+        """Send to every channel that does not have it; return what failed."""
         failures = []
         for position, channel in enumerate(self._channels):
             if (alert.event, position) in self._sent:
@@ -182,8 +214,7 @@ class Alerting:
                 self._sent[alert.event, position] = None
         while len(self._sent) > SENT_MAX:
             self._sent.popitem(last=False)
-        if failures:
-            raise Retry(f"alert not delivered: {'; '.join(failures)}")
+        return failures
 
     async def _incident_of(self, alert: Alert, received: Received[Message]) -> str:
         """The open incident that covers this alert; empty if none does."""
@@ -252,12 +283,18 @@ async def build(context: Context) -> Service:
 
     participant = WorkloadSteps(notifier, context.clock).participant(context)
     steps = participant.consumer(NOTIFIER_STEPS)
+    failures = context.instruments.failures
+    alerting = Alerting(channels, context.bus)
     return Service(
         description="Cordons, drains and uncordons in the workload system; sends alerts",
         consumers=[
             replace(steps, finish_seconds=FINISH_SECONDS),
-            Alerting(channels, context.bus).consumer(),
+            alerting.consumer(),
         ],
-        tasks=[participant.watch],
+        tasks=[
+            participant.watch,
+            StoreWatch(context.bus, context.clock, failures).run,
+            partial(alerting.alert_unwritable_for_ever, failures, context.clock),
+        ],
         close=close,
     )

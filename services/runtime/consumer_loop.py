@@ -1,5 +1,8 @@
 """The one consumer loop: decode, handle, ack; retry with back-off; dead letter.
 
+A message is given up only for its content: it cannot be decoded, the handler rejects it, or the
+handler raises again and again. A bus that refuses, and a service that lags, delay it and no more.
+
 Messages of one key (a node, a saga) are handled one after the other, others side by side. While a
 handler works its message is kept alive by progress signs, so the durable's acknowledgement wait can
 be short, and what a killed service held comes back quickly. Handlers publish first, save second and
@@ -19,7 +22,9 @@ from schemas.messages import Invalid, Message, UnknownType, encode
 from schemas.topology import DurableSpec
 from services.bus.port import Bus, Delivery, Stored
 from services.primitives.clock import Clock
-from services.primitives.errors import BusError, Reject, Retry
+from services.primitives.errors import BusError, Reject, Retry, TooLarge, UnreadableRecord
+from services.runtime.dead_letter_quota import SUMMARY_SECONDS, DeadLetterQuota
+from services.runtime.failure_register import unreadable
 from services.runtime.process_metrics import Instruments, Meters
 from services.runtime.tracing import Tracing
 
@@ -27,6 +32,9 @@ log = logging.getLogger(__name__)
 
 BACKOFF_FIRST_SECONDS: Final = 0.05
 BACKOFF_MAX_SECONDS: Final = 30.0
+BACKOFF_DOUBLINGS_MAX: Final = 16
+FAILING_MAX: Final = 10_000
+"""Messages whose failures are counted at once."""
 FINISH_SECONDS: Final = 5.0
 DEAD_DATA_BYTES_MAX: Final = 65_536
 
@@ -74,6 +82,11 @@ class ConsumerLoop:
     _held: set[Delivery] = field(default_factory=set)
     _holding: asyncio.Event = field(default_factory=asyncio.Event)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    _failed: dict[int, int] = field(default_factory=dict)
+    """Sequence -> how often the handler raised for it, in this process."""
+    _unreadable: dict[str, str] = field(default_factory=dict)
+    """Key -> the record because of which its messages wait."""
+    _quota: DeadLetterQuota = field(default_factory=DeadLetterQuota)
 
     def __post_init__(self) -> None:
         """Find the durable's own instruments once."""
@@ -81,7 +94,9 @@ class ConsumerLoop:
 
     async def run(self) -> None:
         """Take messages until cancelled; finish what is held within a bound, hand back the rest."""
-        keeping = asyncio.create_task(self._keep_alive())
+        keeping = [
+            asyncio.create_task(each) for each in (self._keep_alive(), self._summarise_for_ever())
+        ]
         try:
             async for delivery in self.bus.consume(self.consumer.durable):
                 self._take(delivery)
@@ -89,11 +104,12 @@ class ConsumerLoop:
             if self._tasks:
                 await asyncio.wait(self._tasks, timeout=self.consumer.finish_seconds)
             unfinished = list(self._held)
-            for task in [*self._tasks, keeping]:
+            for task in [*self._tasks, *keeping]:
                 task.cancel()
-            await asyncio.gather(*self._tasks, keeping, return_exceptions=True)
+            await asyncio.gather(*self._tasks, *keeping, return_exceptions=True)
             for delivery in unfinished:
                 await delivery.nak(0)
+            await self._summarise()
 
     def _take(self, delivery: Delivery) -> None:
         self._meters.lag_messages.set(delivery.pending)
@@ -131,7 +147,7 @@ class ConsumerLoop:
                 await delivery.ack()
                 return "unknown"
             case Invalid(type=kind, reason=reason):
-                return await self._bury(delivery, "invalid", f"{kind or 'no type'}: {reason}")
+                return await self._unusable(delivery, "invalid", f"{kind or 'no type'}: {reason}")
             case Message() as message:
                 pass
         try:
@@ -144,20 +160,53 @@ class ConsumerLoop:
             ):
                 await self.consumer.handle(Received(message, stored, delivery.deliveries))
         except Reject as error:
-            return await self._bury(delivery, "dead", str(error))
-        except (BusError, Retry) as error:
+            return await self._unusable(delivery, "dead", str(error))
+        except TooLarge as error:
+            return await self._failed_again(delivery, error)
+        except Retry as error:
+            return await self._retry(delivery, error)
+        except BusError as error:
             return await self._again(delivery, error)
         except Exception as error:
             # A defect of ours must neither end the service nor lose the message.
-            log.exception("handler failed", extra={"subject": stored.subject})
-            return await self._again(delivery, error)
+            if stored.sequence not in self._failed:
+                log.exception("handler failed", extra={"subject": stored.subject})
+            return await self._failed_again(delivery, error)
         await delivery.ack()
+        self._failed.pop(stored.sequence, None)
+        if self._unreadable and (about := self._unreadable.pop(self.consumer.key(stored), "")):
+            self.instruments.failures.end("record-unreadable", about)
         return "done"
 
+    async def _retry(self, delivery: Delivery, error: Retry) -> str:
+        """Deliver again what has to wait for us, or for the repair of a record."""
+        if isinstance(error, UnreadableRecord):
+            failure = unreadable(error)
+            self._unreadable[self.consumer.key(delivery.stored)] = failure.about
+            self.instruments.failures.report(failure)
+            return await self._again(delivery, error)
+        longest = self.consumer.durable.retry_seconds_max
+        age = (self.clock.now() - delivery.stored.time).total_seconds()
+        if longest is not None and age > longest:
+            return await self._bury(delivery, "dead", f"given up after {age:.0f} s: {error}")
+        return await self._again(delivery, error)
+
+    async def _failed_again(self, delivery: Delivery, error: Exception) -> str:
+        """Deliver again what the handler raised for, unless it did so too often."""
+        sequence, most = delivery.stored.sequence, self.consumer.durable.failures_max
+        failed = self._failed[sequence] = self._failed.get(sequence, 0) + 1
+        if len(self._failed) > FAILING_MAX:
+            del self._failed[next(iter(self._failed))]
+        if failed < most:
+            return await self._again(delivery, error)
+        outcome = await self._bury(delivery, "dead", f"given up after {failed} failures: {error}")
+        if outcome == "dead":
+            self._failed.pop(sequence, None)
+        return outcome
+
     async def _again(self, delivery: Delivery, error: Exception) -> str:
-        if delivery.deliveries >= self.consumer.durable.deliveries_max:
-            return await self._bury(delivery, "dead", f"given up after retries: {error}")
-        delay = min(BACKOFF_FIRST_SECONDS * 2 ** (delivery.deliveries - 1), BACKOFF_MAX_SECONDS)
+        times = min(delivery.deliveries - 1, BACKOFF_DOUBLINGS_MAX)
+        delay = min(BACKOFF_FIRST_SECONDS * 2**times, BACKOFF_MAX_SECONDS)
         if isinstance(error, Retry) and error.after_seconds is not None:
             delay = error.after_seconds
         log.info(
@@ -167,31 +216,64 @@ class ConsumerLoop:
         await delivery.nak(delay)
         return "retried"
 
+    async def _unusable(self, delivery: Delivery, outcome: str, reason: str) -> str:
+        """Set aside what no handler can use: in a letter of its own, or in its sender's summary."""
+        stored = delivery.stored
+        sender = self.consumer.key(stored)
+        if self._quota.admit(sender, stored, reason, self.clock.monotonic()):
+            return await self._bury(delivery, outcome, reason)
+        await delivery.term()
+        return outcome
+
     async def _bury(self, delivery: Delivery, outcome: str, reason: str) -> str:
         """Dead-letter a message; it stays in its stream's hands until the letter is stored."""
-        stored, durable = delivery.stored, self.consumer.durable
-        letter = DeadLetter(
+        stored = delivery.stored
+        log.warning("dead letter", extra={"subject": stored.subject, "reason": reason})
+        letter = self._letter(stored, reason, deliveries=delivery.deliveries)
+        if not await self._stored(letter):
+            await delivery.nak(BACKOFF_MAX_SECONDS)
+            return "retried"
+        await delivery.term()
+        return outcome
+
+    async def _summarise_for_ever(self) -> None:
+        while True:
+            await self.clock.sleep(SUMMARY_SECONDS)
+            await self._summarise()
+
+    async def _summarise(self) -> None:
+        """Write one letter for all the messages of a sender that have none of their own."""
+        for each in self._quota.take_withheld():
+            reason = f"{each.count} messages of {each.sender} are like this one: {each.reason}"
+            log.warning("dead letter", extra={"subject": each.last.subject, "reason": reason})
+            if not await self._stored(self._letter(each.last, reason, messages=each.count)):
+                self._quota.give_back(each)
+
+    def _letter(
+        self, stored: Stored, reason: str, *, deliveries: int = 1, messages: int = 1
+    ) -> DeadLetter:
+        durable = self.consumer.durable
+        return DeadLetter(
             id=f"dead-{durable.stream}-{durable.name}-{stored.sequence}",
             time=self.clock.now(),
             stream=durable.stream,
             durable=durable.name,
             subject=stored.subject,
             sequence=stored.sequence,
-            deliveries=delivery.deliveries,
+            deliveries=deliveries,
             reason=reason,
             data=stored.data[:DEAD_DATA_BYTES_MAX].decode("utf-8", "replace"),
             bytes=len(stored.data),
+            messages=messages,
         )
-        log.warning("dead letter", extra={"subject": stored.subject, "reason": reason})
+
+    async def _stored(self, letter: DeadLetter) -> bool:
+        subject = subjects.dead(letter.stream, letter.durable)
         try:
-            await self.bus.publish(
-                subjects.dead(durable.stream, durable.name), encode(letter), msg_id=letter.id
-            )
+            await self.bus.publish(subject, encode(letter), msg_id=letter.id)
         except BusError:
-            await delivery.nak(BACKOFF_MAX_SECONDS)
-            return "retried"
-        await delivery.term()
-        return outcome
+            return False
+        return True
 
     async def _keep_alive(self) -> None:
         """Report progress on held messages, three times per acknowledgement wait."""

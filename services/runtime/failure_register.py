@@ -6,13 +6,14 @@ everything else goes on.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection
 from typing import Final
 
 import msgspec
 from prometheus_client import CollectorRegistry, Gauge
 
 from schemas.fleet_events import FailureKind, ServiceFailure
+from schemas.fleet_queries import CurrentFailure
 from services.bus.port import Bus, Endpoint, Headers
 from services.primitives.clock import Clock
 from services.primitives.errors import BusError, Retry, TooLarge, UnreadableRecord
@@ -20,24 +21,13 @@ from services.runtime.event_publisher import publish_event
 
 log = logging.getLogger(__name__)
 
-FAILURES_MAX: Final = 1_000
+FAILURES_MAX: Final = 100
 """Kept at once; more are in the log only."""
 RETRY_FIRST_SECONDS: Final = 5.0
 RETRY_MAX_SECONDS: Final = 300.0
 DEFECT_REMEDY: Final = (
     "report the log lines of this time as a defect; everything else goes on, and it is tried again"
 )
-
-
-class CurrentFailure(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that fails now."""
-
-    failure: FailureKind
-    about: str
-    """`pool training`, `POOLS pool.training`, `stream SAGAS`."""
-    reason: str
-    remedy: str
-
 
 Key = tuple[FailureKind, str]
 
@@ -80,13 +70,14 @@ class FailureRegister:
             log.info("%s: works again", about)
             self._count(kind)
 
-    def replace(self, kind: FailureKind, found: Mapping[str, CurrentFailure]) -> None:
-        """Make `found` all the failures of a kind."""
-        for failure in found.values():
+    def update(self, before: Collection[CurrentFailure], found: Collection[CurrentFailure]) -> None:
+        """Report what one observer finds now, and end what it had found before and is over."""
+        now = {(each.failure, each.about) for each in found}
+        for failure in found:
             self.report(failure)
-        for each, about in list(self._now):
-            if each == kind and about not in found:
-                self.end(each, about)
+        for each in before:
+            if (each.failure, each.about) not in now:
+                self.end(each.failure, each.about)
 
     def _count(self, kind: FailureKind) -> None:
         self._changed.set()

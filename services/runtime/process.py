@@ -25,6 +25,7 @@ from services.primitives.clock import Clock, SystemClock
 from services.primitives.errors import ConfigurationError, NavarchError
 from services.primitives.race import race
 from services.runtime.consumer_loop import Consumer, ConsumerLoop
+from services.runtime.durable_watch import DurableWatch
 from services.runtime.logs import set_up_logs
 from services.runtime.process_http import HttpEndpoint, check_port
 from services.runtime.process_metrics import Instruments
@@ -164,16 +165,22 @@ async def _run(
 
 
 def with_failures(context: Context, service: Service, *tasks: Task) -> Service:
-    """A service that also publishes what fails in it, and answers questions about that."""
+    """A service that also reports what fails in it, and recreates its durables."""
     failures = context.instruments.failures
 
     async def publish() -> None:
         await failures.publish_for_ever(context.bus, context.clock, context.name, context.replica)
 
-    subject = subjects.query(f"failures-{context.name}")
+    replicas = context.settings.nats.replicas
+    watches = (
+        DurableWatch(context.bus, context.clock, each.durable, failures, replicas).run
+        for each in service.consumers
+    )
+    name = context.name.partition("/")[0]  # a simulated replica's has a number
+    subject = subjects.query(f"failures-{name}")
     return replace(
         service,
-        tasks=(*service.tasks, *tasks, publish),
+        tasks=(*service.tasks, *tasks, publish, *watches),
         endpoints={**service.endpoints, subject: failures.endpoint()},
     )
 

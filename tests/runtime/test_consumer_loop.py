@@ -11,7 +11,15 @@ from schemas.dead_letters import DeadLetter, dead_codec
 from schemas.messages import encode
 from schemas.node_events import Lost
 from schemas.topology import DEAD
-from services.primitives.errors import Reject, Retry, Unavailable
+from services.primitives.errors import (
+    Refused,
+    Reject,
+    Retry,
+    TooLarge,
+    Unavailable,
+    UnreadableRecord,
+)
+from services.runtime.dead_letter_quota import LETTERS_MAX
 from tests.support.busyness import watched
 from tests.support.settling import settled
 
@@ -99,8 +107,8 @@ async def test_a_retry_may_name_its_own_wait(any_bus, durable, handler, looping)
 
 async def test_what_always_fails_becomes_a_dead_letter(any_bus, durable, handler, looping):
     """After its deliveries it is set aside with the reason and its bytes, and is not lost."""
-    spec = await durable(NODES, ack_wait_seconds=30, deliveries_max=3)
-    handler.failures = [Retry(f"try {number}") for number in range(3)]
+    spec = await durable(NODES, ack_wait_seconds=30, failures_max=3)
+    handler.failures = [ValueError(f"try {number}") for number in range(3)]
     async with looping(any_bus, spec, handler):
         sequence = await any_bus.publish(subject("n"), lost(1, "n"))
         await settled(any_bus, "EVENTS", DURABLE)
@@ -108,9 +116,65 @@ async def test_what_always_fails_becomes_a_dead_letter(any_bus, durable, handler
         await handler.wait_for(lambda: len(handler.done) == 1)
     (letter,) = await letters(any_bus)
     assert (letter.subject, letter.sequence, letter.deliveries) == (subject("n"), sequence, 3)
-    assert letter.reason == "given up after retries: try 2"
+    assert letter.reason == "given up after 3 failures: try 2"
     assert letter.data == lost(1, "n").decode()
     assert handler.ids() == ["lost-2"]
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        Unavailable("insufficient storage resources available (10047)"),
+        Refused("stream not found", 10059),
+        Retry("not yet"),
+        UnreadableRecord("HEALTH", "training.n", "truncated"),
+    ],
+    ids=lambda each: type(each).__name__,
+)
+async def test_a_bus_that_refuses_gives_no_message_up(
+    any_bus, durable, handler, looping, failure, monkeypatch
+):
+    """However often: only its content, or a handler that raises, ends a message."""
+    monkeypatch.setattr("services.runtime.consumer_loop.BACKOFF_MAX_SECONDS", 0.01)
+    monkeypatch.setattr("services.primitives.errors.UNREADABLE_SECONDS", 0.01)
+    if isinstance(failure, UnreadableRecord):
+        failure.after_seconds = 0.01
+    spec = await durable(NODES, ack_wait_seconds=30, failures_max=2)
+    handler.failures = [failure] * 40
+    async with looping(any_bus, spec, handler):
+        await any_bus.publish(subject("n"), lost(1, "n"))
+        await handler.wait_for(lambda: len(handler.done) == 1)
+        await settled(any_bus, "EVENTS", DURABLE)
+    assert (handler.count(DURABLE, "retried"), handler.count(DURABLE, "dead")) == (40, 0)
+    assert await letters(any_bus) == []
+    assert handler.instruments.failures.current == ()
+
+
+async def test_a_message_that_is_too_large_to_store_is_dead(any_bus, durable, handler, looping):
+    """No repetition makes it smaller."""
+    spec = await durable(NODES, ack_wait_seconds=30, failures_max=2)
+    handler.failures = [TooLarge("1048577 bytes are more than the server takes")] * 2
+    async with looping(any_bus, spec, handler):
+        await any_bus.publish(subject("n"), lost(1, "n"))
+        await settled(any_bus, "EVENTS", DURABLE)
+    assert handler.count(DURABLE, "dead") == 1
+
+
+async def test_a_flood_of_garbage_leaves_few_letters(any_bus, durable, handler, looping):
+    """One sender's, beyond its quota, are counted in one letter; another sender has its own."""
+    spec = await durable(NODES)
+    async with looping(any_bus, spec, handler):
+        for number in range(100):
+            await any_bus.publish(subject("flooding"), b"garbage %d" % number)
+        await any_bus.publish(subject("other"), b"garbage")
+        await settled(any_bus, "EVENTS", DURABLE)
+    found = await letters(any_bus)
+    assert sum(each.messages for each in found) == 101
+    flooding = [each for each in found if each.subject == subject("flooding")]
+    assert len(flooding) == LETTERS_MAX + 1
+    assert flooding[-1].messages == 100 - LETTERS_MAX
+    assert flooding[-1].reason.startswith(f"80 messages of {subject('flooding')} are like this")
+    assert handler.count(DURABLE, "invalid") == 101
 
 
 async def test_what_a_handler_rejects_is_dead_at_once(any_bus, durable, handler, looping):

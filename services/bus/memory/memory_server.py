@@ -18,6 +18,7 @@ from services.bus.memory.jetstream.server_state import ConsumerPlace, ServerEffe
 from services.bus.memory.jetstream.subject_index import ANY, REST, matches
 from services.bus.port import Endpoint, Stored
 from services.primitives.clock import Clock
+from services.primitives.errors import Unavailable
 
 
 class Receiver(Protocol):
@@ -59,6 +60,8 @@ class MemoryServer:
         self._working: dict[asyncio.Task[None], None] = {}
         self._numbers = itertools.count(1)
         self.closed = False
+        self.refusing: dict[str, int] = {}
+        """Stream -> how many faults have it refuse what is to be stored, as on a full disk."""
         self._timer: asyncio.TimerHandle | None = None
         self._due: datetime | None = None
 
@@ -70,6 +73,8 @@ class MemoryServer:
 
     def publish(self, subject: str, data: bytes, headers: Mapping[str, str]) -> int:
         """Store a message; return its sequence."""
+        if self.refusing and self.state.home(subject) in self.refusing:
+            raise Unavailable(f"{subject}: insufficient storage resources available (10047)")
         now = self.clock.now()
         # By itself, and before: what came due must not be lost with a message that is refused.
         if self.state.is_due(now):

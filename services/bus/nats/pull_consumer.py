@@ -213,6 +213,8 @@ class Puller:
         self._changed = asyncio.Event()
         self._stopped = False
         self._stale = False
+        self._unanswered = False
+        """The last request had no answer: what was pulled from does not exist."""
         self._last_sign = 0.0
 
     def restart(self) -> None:
@@ -273,7 +275,7 @@ class Puller:
                 continue
             try:
                 await self._ask_on_one_inbox()
-                await asyncio.sleep(RENEW_SECONDS)
+                await asyncio.sleep(RETRY_SECONDS if self._unanswered else RENEW_SECONDS)
             except BusError as error:
                 log.warning("cannot pull: %s", error)
                 gone = isinstance(error, Refused) and error.code in CONSUMER_GONE
@@ -293,6 +295,7 @@ class Puller:
                 return
             self._asked -= 1
             self._held += 1
+            self._unanswered = False
             self._arrived.put_nowait(message)
 
         subscription = await self._connection.subscribe(
@@ -332,6 +335,7 @@ class Puller:
     def _status(self, headers: dict[str, str]) -> None:
         match headers["Status"]:
             case "100":
+                self._unanswered = False
                 return
             case "408" | "409" | "404":
                 description = headers.get("Description", "")
@@ -339,6 +343,9 @@ class Puller:
                 self._asked -= int(left) if left else self._asked
                 if "Deleted" in description or "Leadership" in description:
                     self._stale = True
-            case _:
-                self._stale = True
+            case status:
+                # 503: the durable does not exist; `DurableWatch` creates it again.
+                if not self._unanswered:
+                    log.warning("no answer to a pull", extra={"status": status})
+                self._stale = self._unanswered = True
         self._changed.set()

@@ -10,6 +10,7 @@ from typing import Literal
 
 from schemas.enums import PROGRAM_CODES
 from schemas.fleet_events import ConsumerLag, ServiceFailure, UnknownError
+from schemas.fleet_queries import CurrentFailure
 from schemas.messages import Message
 from schemas.node_events import Lost, Verdict
 from schemas.pool_events import (
@@ -68,6 +69,19 @@ def alert_of(event: Message) -> Alert | None:
     )
 
 
+def store_alert(failure: CurrentFailure, now: datetime, failing: bool) -> Alert:
+    """The alert for a store that refuses what is written, or for the end of that."""
+    return Alert(
+        severity="critical" if failing else "info",
+        title=f"{failure.about}: {'not writable' if failing else 'writable again'}",
+        text=f"{failure.reason}. To resolve: {failure.remedy}." if failing else "It stores again.",
+        pool="",
+        key=f"{failure.failure}/{failure.about}",
+        event=f"{failure.failure}-{failure.about}-{now.isoformat()}",
+        time=now,
+    )
+
+
 def _rule(event: Message) -> tuple[Severity, str, str] | None:  # noqa: C901, PLR0912 - one case an event
     """Severity, key and node of the alert for an event."""
     match event:
@@ -108,6 +122,8 @@ def _rule(event: Message) -> tuple[Severity, str, str] | None:  # noqa: C901, PL
             return "critical" if status == "lagging" else "info", f"lag/{durable}", ""
         case UnknownError(provider=provider, code=code):
             return "warning", f"unknown-error/{provider}/{code}", ""
+        case ServiceFailure(failure="store-unwritable"):
+            return None  # alerted without the store
         case ServiceFailure(failure=failure, about=about, status=status):
             return "critical" if status == "failing" else "info", f"{failure}/{about}", ""
         case _:

@@ -123,6 +123,7 @@ class FaultInjector:
         """End every fault that is not one of a machine."""
         self._simulation.note("no further fault is injected")
         self._simulation.network.clear()
+        self._simulation.server.refusing.clear()
         self._connections_changed()
         self._cloud.call_failures.clear()
         self._machines.never_boot = self._machines.failing_boot_checks = 0
@@ -265,6 +266,9 @@ class FaultInjector:
 
     def _degrade(self, fault: InjectedFault) -> None:
         names = [each.name for each in self._replicas(fault.target)]
+        if fault.kind == "refused_writes":
+            self._refuse_writes(fault.stream, fault.seconds)
+            return
         if fault.kind == "network":
             self._cut(EVERY_CONNECTION if fault.target == BROKER else names[0], fault.seconds)
             return
@@ -280,6 +284,20 @@ class FaultInjector:
         self._connections_changed()
         if seconds is not None:
             self._in(seconds, partial(self._reconnect, key))
+
+    def _refuse_writes(self, stream: str, seconds: float | None) -> None:
+        refusing = self._simulation.server.refusing
+        refusing[stream] = refusing.get(stream, 0) + 1
+        if seconds is not None:
+            self._in(seconds, partial(self._accept_writes, stream))
+
+    def _accept_writes(self, stream: str) -> None:
+        refusing = self._simulation.server.refusing
+        if stream in refusing:
+            refusing[stream] -= 1
+            if refusing[stream] <= 0:
+                del refusing[stream]
+                self._simulation.note(f"{stream} takes messages again")
 
     def _reconnect(self, key: str) -> None:
         cut = self._simulation.network.cut
@@ -337,6 +355,8 @@ class FaultInjector:
             self._workload.end_drains()
         else:
             names = [each.name for each in self._replicas(target)]
+            if target == BROKER and kind != "network":
+                self._simulation.server.refusing.clear()
             for name in (EVERY_CONNECTION,) if target == BROKER else names:
                 self._simulation.network.forget(name)
             self._connections_changed()

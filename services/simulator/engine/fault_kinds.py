@@ -53,14 +53,16 @@ ServiceFault = Literal[
 ]
 """stall: the process makes no call and gets no answer for a while, and loses its leases; slow:
 `share` is the most seconds that each call takes longer."""
-FaultKind = Literal[NodeFault, CloudFault, WorkloadFault, ServiceFault]
+BrokerFault = Literal["network", "refused_writes"]
+"""refused_writes: `stream` takes no message, as on a full disk; what it holds can be read."""
+FaultKind = Literal[NodeFault, CloudFault, WorkloadFault, ServiceFault, BrokerFault]
 
 NODE_FAULTS: Final[frozenset[str]] = frozenset(
     HardwareFault.__args__  # type: ignore[attr-defined]
 ) | {"power_off", "preemption", "deleted", "hang", "repeated_facts"}
 CLOUD_FAULTS: Final[frozenset[str]] = frozenset(CloudFault.__args__)  # type: ignore[attr-defined]
 FAULTS_OF: Final[dict[str, frozenset[str]]] = {
-    BROKER: frozenset({"network"}),
+    BROKER: frozenset(BrokerFault.__args__),  # type: ignore[attr-defined]
     CLOUD: CLOUD_FAULTS,
     WORKLOAD: frozenset(WorkloadFault.__args__),  # type: ignore[attr-defined]
     **dict.fromkeys(SERVICES, frozenset(ServiceFault.__args__)),  # type: ignore[attr-defined]
@@ -94,6 +96,8 @@ class InjectedFault:
     """Whether a failing call takes effect."""
     share: float = 0.0
     """Of the calls of a connection that are lost."""
+    stream: str = ""
+    """Of `refused_writes`."""
     after_effects: int = 0
     """Of `crash` and `stall`: it occurs after so many effects; 0: at once."""
     selector: OfferingSelector = ANYWHERE
@@ -101,7 +105,7 @@ class InjectedFault:
     def __str__(self) -> str:
         """Write `cut pool-manager for 4.0 s`."""
         code = str(self.xid_code) if self.kind == "xid_error" else ""
-        parts = [self.kind, code, self.target, "once" if self.momentary else ""]
+        parts = [self.kind, code, self.target, self.stream, "once" if self.momentary else ""]
         parts.append(f"{self.effect} its effect" if self.effect != "before" else "")
         parts.append(f"x{self.count}" if self.count > 1 else "")
         parts.append(f"{self.share:.2f}" if self.share else "")

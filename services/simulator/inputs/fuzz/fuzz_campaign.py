@@ -10,6 +10,7 @@ from functools import partial
 from random import Random
 from typing import Any, Final, Literal
 
+from schemas.topology import BUCKETS, HEARTBEATS, STREAMS
 from services.simulator.engine.fault_kinds import BROKER, CLOUD, SERVICES, WORKLOAD, InjectedFault
 from services.simulator.engine.hardware_failures import REMEDIES
 
@@ -18,6 +19,13 @@ MILD: Final = (13, 43, 63)
 REPEATS_MAX: Final = 16
 NEAR_SHARE: Final = 0.5
 NEAR_SECONDS: Final = 30.0
+OUTAGE_SHARE: Final = 0.25
+REFUSING: Final = tuple(
+    each
+    for each in (*(s.name for s in STREAMS), *(f"KV_{b.name}" for b in BUCKETS))
+    if each != f"KV_{HEARTBEATS.name}"
+)
+"""Streams that may refuse writes. Not heartbeats: nodes without them are silent."""
 
 OperatorVerb = Literal["scale", "replace", "drain", "cordon", "hold", "cancel", "breaker"]
 Withdrawal = Literal["", "withdrawn", "withdrawn-broken"]
@@ -114,7 +122,18 @@ def draw(seed: str, minutes: float) -> Campaign:
         made = chance.choice(draws)(chance)
         action, withdrawal = made if isinstance(made, tuple) else (made, "")
         steps.append(CampaignStep(at, action, withdrawal))
+    steps += _outages(Random(f"{seed}/refused-writes"), seconds)  # noqa: S311
     return Campaign(shape, tuple(sorted(steps, key=lambda each: each.at)), seconds)
+
+
+def _outages(chance: Random, seconds: float) -> list[CampaignStep]:
+    """In some campaigns, a stream that refuses writes for a while; drawn apart from the others."""
+    if chance.random() >= OUTAGE_SHARE:
+        return []
+    fault = _fault(
+        "refused_writes", BROKER, stream=chance.choice(REFUSING), seconds=chance.uniform(60, 900)
+    )
+    return [CampaignStep(chance.uniform(0, seconds), fault)]
 
 
 def keep(campaign: Campaign, numbers: Sequence[int]) -> Campaign:

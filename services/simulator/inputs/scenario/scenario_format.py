@@ -42,6 +42,7 @@ PARAM_OF: Final[dict[str, frozenset[str]]] = {
     "job": frozenset({"xid_error"}),
     "temperature": frozenset({"temperature"}),
     "count": COUNTED,
+    "stream": frozenset({"refused_writes"}),
     "share": frozenset({"lost_requests", "lost_answers", "lost_acks", "slow"}),
     "fixed_by": NODE_FAULTS
     - {"network", "power_off", "preemption", "deleted", "hang", "repeated_facts"},
@@ -136,6 +137,8 @@ class FailureParams(Placed, frozen=True, kw_only=True):
     """The gentlest remedy that helps; after a gentler one the failure comes again."""
     share: Annotated[float, msgspec.Meta(ge=0, le=60)] = 0.5
     """Of a service's calls that are lost; of `slow`: the most seconds that each takes longer."""
+    stream: Annotated[str, msgspec.Meta(max_length=100)] = ""
+    """That refuses writes: `EVENTS`, `KV_HEALTH` …"""
 
     def fault(self, target: str) -> InjectedFault:
         """The same as the simulated fleet takes it."""

@@ -1,0 +1,82 @@
+"""Recreates a durable that was deleted while its service runs, from where it had come.
+
+The server answers a pull from a durable that does not exist with nothing but a status. Here its
+acknowledgement floor is remembered, so that a new durable begins there: what was settled is not
+delivered again, and nothing that was not is passed over.
+"""
+
+import logging
+from typing import Final
+
+from schemas.fleet_queries import CurrentFailure
+from schemas.topology import DurableSpec
+from services.bus.port import Bus
+from services.bus.topology_setup import CONSUMER_NOT_FOUND, STREAM_NOT_FOUND, restore_durable
+from services.primitives.clock import Clock
+from services.primitives.errors import BusError, NavarchError, Refused, SetupError
+from services.runtime.failure_register import FailureRegister
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS: Final = 5.0
+
+
+class DurableWatch:
+    """Watches one durable of a service."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        clock: Clock,
+        durable: DurableSpec,
+        failures: FailureRegister,
+        replicas: int,
+    ) -> None:
+        """Recreate with so many replicas of a stream, where it is gone as well."""
+        self._bus = bus
+        self._clock = clock
+        self._durable = durable
+        self._failures = failures
+        self._replicas = replicas
+        self._floor: int | None = None
+        """Everything up to this sequence is settled; None: not known."""
+        self._found: list[CurrentFailure] = []
+
+    async def run(self) -> None:
+        """Look for ever."""
+        while True:
+            await self._clock.sleep(LOOK_SECONDS)
+            try:
+                found = await self.look()
+            except BusError as error:
+                log.info("durable not looked at: %s", error)
+                continue
+            self._failures.update(self._found, found)
+            self._found = found
+
+    async def look(self) -> list[CurrentFailure]:
+        """Look once; recreate what is gone. Returns what cannot be repaired here."""
+        durable = self._durable
+        name = f"{durable.stream}.{durable.name}"
+        try:
+            info = await self._bus.admin(f"CONSUMER.INFO.{name}", {})
+        except Refused as error:
+            if error.code not in (CONSUMER_NOT_FOUND, STREAM_NOT_FOUND):
+                raise
+        else:
+            self._floor = int(info["ack_floor"]["stream_seq"])
+            return []
+        try:
+            began = await restore_durable(self._bus, durable, self._floor, self._replicas)
+        except NavarchError as error:
+            damaged = isinstance(error, SetupError)
+            return [
+                CurrentFailure(
+                    failure="consumer-damaged" if damaged else "consumer-missing",
+                    about=f"{durable.stream}/{durable.name}",
+                    reason=f"the durable is gone and cannot be created again: {error}",
+                    remedy="see what nats-server logs, and restart it; nothing is lost meanwhile",
+                )
+            ]
+        log.warning("durable %s was gone; it was created again, from message %d on", name, began)
+        return []

@@ -1,0 +1,125 @@
+"""A server that stores nothing is reported, with what to do, and so is the end of that."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+
+import msgspec
+import pytest
+from prometheus_client import CollectorRegistry
+
+from schemas.fleet_events import ServiceFailure
+from schemas.topology import LEASES, SAGAS
+from services.bus.memory.memory_bus import MemoryBus
+from services.bus.memory.memory_server import MemoryServer
+from services.bus.memory.transport import PerfectLink
+from services.bus.topology_setup import set_up
+from services.notifier.alerts.alert_channel import AlertChannel
+from services.notifier.alerts.alert_rules import Alert, alert_of
+from services.notifier.service import Alerting
+from services.notifier.store_watch import LOOK_SECONDS, StoreWatch
+from services.runtime.failure_register import FailureRegister
+from services.simulator.engine import virtual_time
+from services.simulator.engine.virtual_time import VirtualClock
+
+LEASES_STREAM = f"KV_{LEASES.name}"
+
+
+class Channel:
+    """Remembers what it was sent."""
+
+    name = "test"
+
+    def __init__(self) -> None:
+        """Nothing yet."""
+        self.sent: list[Alert] = []
+
+    async def send(self, alert: Alert) -> None:
+        """Remember one."""
+        self.sent.append(alert)
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+
+@asynccontextmanager
+async def watching() -> AsyncIterator[tuple[MemoryServer, FailureRegister, Channel]]:
+    """A watch over a server, and a channel for its alerts."""
+    clock = VirtualClock()
+    server = MemoryServer(clock)
+    bus = MemoryBus(server, PerfectLink())
+    await set_up(bus, clock, replicas=1)
+    failures, channel = FailureRegister(CollectorRegistry()), Channel()
+    channels: list[AlertChannel] = [channel]
+    alerting = Alerting(channels, bus)
+    tasks = [
+        asyncio.ensure_future(StoreWatch(bus, clock, failures).run()),
+        asyncio.ensure_future(alerting.alert_unwritable_for_ever(failures, clock)),
+    ]
+    yield server, failures, channel
+    for each in tasks:
+        each.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    server.close()
+
+
+def test_a_store_that_takes_nothing_is_alerted_without_it() -> None:
+    """Only what lasts: one refused write is a leader's election."""
+
+    async def run() -> None:
+        async with watching() as (server, failures, channel):
+            await asyncio.sleep(LOOK_SECONDS + 1)
+            server.refusing[LEASES_STREAM] = 1
+            await asyncio.sleep(LOOK_SECONDS)
+            assert failures.current == ()
+            await asyncio.sleep(2 * LOOK_SECONDS)
+            [found] = failures.current
+            assert (found.failure, found.about) == ("store-unwritable", "nats-server")
+            assert "restart nats-server" in found.remedy
+            del server.refusing[LEASES_STREAM]
+            await asyncio.sleep(3 * LOOK_SECONDS)
+            assert failures.current == ()
+            assert [(each.severity, each.title) for each in channel.sent] == [
+                ("critical", "nats-server: not writable"),
+                ("info", "nats-server: writable again"),
+            ]
+            assert len({each.key for each in channel.sent}) == 1
+
+    virtual_time.run(run)
+
+
+def test_a_full_stream_is_reported_before_it_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SAGAS takes no entry beyond its size: every saga would stop."""
+    small = msgspec.structs.replace(SAGAS, bytes_max=1_000)
+    monkeypatch.setattr("services.bus.topology_setup.STREAMS", (small,))
+    monkeypatch.setattr("services.notifier.store_watch.STREAMS", (small,))
+    monkeypatch.setattr("services.bus.topology_setup.DURABLES", ())
+
+    async def run() -> None:
+        async with watching() as (server, failures, _):
+            server.publish("navarch.v1.saga.a.drain.started", b"x" * 900, {})
+            await asyncio.sleep(2 * LOOK_SECONDS)
+            [found] = failures.current
+            assert found.about == "stream SAGAS"
+            assert "nats stream purge SAGAS" in found.remedy
+
+    virtual_time.run(run)
+
+
+def test_the_event_alone_raises_no_second_alert() -> None:
+    """It is stored when the store works again, perhaps long after the alert."""
+    event = ServiceFailure(
+        id="a",
+        time=datetime(2026, 1, 1, tzinfo=UTC),
+        status="failing",
+        service="notifier",
+        failure="store-unwritable",
+        about="nats-server",
+        reason="x",
+        remedy="y",
+    )
+    assert alert_of(event) is None
+    other = msgspec.structs.replace(event, failure="record-unreadable")
+    assert (found := alert_of(other)) is not None
+    assert found.severity == "critical"

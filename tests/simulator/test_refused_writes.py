@@ -1,0 +1,52 @@
+"""A stream that takes nothing for a quarter of an hour delays everything and loses nothing."""
+
+import pytest
+
+from services.runtime.logs import silenced
+from services.simulator.engine.fault_kinds import BROKER, InjectedFault
+from services.simulator.inputs.fuzz.fuzz_campaign import (
+    REFUSING,
+    Campaign,
+    CampaignStep,
+    FleetShape,
+)
+from services.simulator.inputs.fuzz.fuzz_simulation import simulate
+
+SHAPE = FleetShape(
+    nodes=3,
+    order="terminate_first",
+    max_unavailable=1,
+    max_replacements=0,
+    replicas=2,
+    idempotent=True,
+    list_lag_seconds=0.0,
+    remediation="replace",
+)
+OUTAGE_SECONDS = 900.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("stream", "before"),
+    [
+        *((each, 0.2) for each in REFUSING),
+        ("EVENTS", -10.0),
+        ("SAGAS", -10.0),
+        ("KV_HEALTH", -10.0),
+        ("KV_INSTANCES", 2.0),
+    ],
+)
+def test_every_fault_is_judged_and_every_command_performed(stream: str, before: float) -> None:
+    """The node breaks before or during the outage; in the end it is replaced, with no letter."""
+    outage = InjectedFault(
+        kind="refused_writes", target=BROKER, stream=stream, seconds=OUTAGE_SECONDS
+    )
+    broken = InjectedFault(kind="xid_error", xid_code=79, fixed_by="replace")
+    steps = (CampaignStep(20.0 - before, broken), CampaignStep(20.0, outage))
+    campaign = Campaign(
+        SHAPE, tuple(sorted(steps, key=lambda each: each.at)), OUTAGE_SECONDS + 25.0
+    )
+    with silenced():
+        found = simulate(f"refused-{stream}-{before}", campaign)
+    assert (found.violation, found.tail) == ("", ())
+    assert found.made > SHAPE.nodes
