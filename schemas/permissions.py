@@ -38,8 +38,8 @@ NODE_TAG: Final = "{{tag(node)}}"
 RESULTS: Final = ("succeeded", "failed", "undo-succeeded", "undo-failed")
 """Statuses that a participant appends for the steps it performs."""
 ALSO_PUBLISHED: Final[Mapping[str, tuple[str, ...]]] = {
-    # It publishes faults for telemetry levels.
-    "health-monitor": (subjects.node_event_wildcard("fault"),),
+    # It publishes faults for telemetry levels, and that heartbeats arrive late.
+    "health-monitor": (subjects.node_event_wildcard("fault"), subjects.fleet_event("lag")),
     "pool-manager": (f"$JS.API.STREAM.PURGE.{SAGAS.name}",),
     "provisioner": (f"{subjects.ROOT}.node.*.*.command.>",),
 }

@@ -3,35 +3,48 @@
 Nothing polls: when a heartbeat's TTL runs out the server leaves a marker, and the watch sees it.
 One replica watches, the one that holds the lease; the replica that takes over the lease begins the
 watch again, sees every marker that is still there, and publishes what its predecessor has decided
-and not published. A node without a health record is not
-known (or is gone), and its silence says nothing. What silence *means* is the pool-manager's
-decision.
+and not published. Before a loss is published the heartbeat is read from the server once more, and
+where many expire together they wait while the bus or this service lags (`ExpiredHeartbeats`).
+
+A node without a health record is not known (or is gone), and its silence says nothing. What silence
+*means* is the pool-manager's decision.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import Final
+from typing import Final, Literal
 
+from schemas import subjects
+from schemas.fleet_events import FACTS, ConsumerLag, fleet_codec
 from schemas.health_records import HealthRecord
 from schemas.messages import decoder
-from schemas.topology import HEALTH, HEARTBEATS
+from schemas.topology import EVENTS, HEALTH, HEARTBEATS
 from services.bus.bucket_mirror import readable
 from services.bus.leases import Lease, while_held
 from services.bus.port import Bus, Entry
 from services.health_monitor.health_store import HealthStore
 from services.health_monitor.leased_work import NodeWorkers
 from services.health_monitor.rules import node_health
+from services.health_monitor.rules.expired_heartbeats import ExpiredHeartbeats
 from services.health_monitor.rules.health_outbox import WatchDecision, keep, unpublished
 from services.health_monitor.rules.health_state import working_of
 from services.health_monitor.verdict_publisher import Performer
 from services.primitives.clock import Clock
+from services.primitives.errors import BusError
+from services.runtime.event_publisher import publish_event
 from services.runtime.tracing import Tracing
 
 LEASE: Final = "health-liveness"
+WATCH: Final = "heartbeats"
+"""Name of this watch among what may lag."""
+SWEEP_SECONDS: Final = 0.5
 EXPIRED: Final = "MaxAge"
+
+log = logging.getLogger(__name__)
 
 _health: Final = decoder(HealthRecord)
 
@@ -46,6 +59,10 @@ class _HeartbeatChange:
     time: datetime
 
 
+def _change(entry: Entry, *, silent: bool) -> _HeartbeatChange:
+    return _HeartbeatChange(entry.key, silent, entry.revision, entry.time)
+
+
 class HeartbeatWatch:
     """Watches heartbeats while it holds the lease."""
 
@@ -57,16 +74,27 @@ class HeartbeatWatch:
         performer: Performer,
         lease: Lease,
         tracing: Tracing,
+        interval_seconds: float,
     ) -> None:
-        """Publish through `performer` while `lease` is held."""
+        """Publish through `performer` while `lease` is held; `interval_seconds`: of heartbeats."""
         self._bus = bus
         self._clock = clock
         self._store = store
         self._performer = performer
         self._lease = lease
         self._tracing = tracing
+        self._interval_seconds = interval_seconds
         self._silent: set[str] = set()
         """Nodes whose next beat is news."""
+        self._alive: set[str] = set()
+        self._expired = ExpiredHeartbeats(interval_seconds)
+        self._changes: dict[str, _HeartbeatChange] = {}
+        """Key -> the marker, of those that wait."""
+        self._stored_before = 0
+        """The last heartbeat stored before the watch began: older ones show no lag."""
+        self._behind_seconds = 0.0
+        """How far the watch was behind at its last entry."""
+        self._lagging = False
         self._workers = NodeWorkers(clock, lease)
 
     async def run(self) -> None:
@@ -76,9 +104,15 @@ class HeartbeatWatch:
     async def _watch(self) -> None:
         """Publish every marker and every return, from the present state on."""
         self._workers = NodeWorkers(self._clock, self._lease)
+        self._expired = ExpiredHeartbeats(self._interval_seconds)
+        self._changes.clear()
+        self._behind_seconds = 0.0
         async with asyncio.TaskGroup() as group:
             self._workers.start(group)
+            self._stored_before = await self._bus.last_sequence(f"KV_{HEARTBEATS.name}")
             await self._take_stock()
+            self._lagging = await self._was_lagging()
+            group.create_task(self._sweep())
             async for entry in self._bus.watch(HEARTBEATS):
                 await self._take(entry)
 
@@ -87,6 +121,7 @@ class HeartbeatWatch:
         alive = {entry.key for entry in await self._bus.entries(HEARTBEATS)}
         now = self._clock.now()
         self._silent.clear()
+        self._alive = alive
         for entry, record in readable(await self._bus.entries(HEALTH), _health):
             untouched_seconds = (now - entry.time).total_seconds()
             if unpublished(record):
@@ -104,19 +139,79 @@ class HeartbeatWatch:
 
     async def _take(self, entry: Entry) -> None:
         """Sort one entry of the watch: nearly all are beats of nodes that were not lost."""
-        silent = entry.removed == EXPIRED
-        if silent:
-            self._silent.add(entry.key)
-        elif not entry.removed and entry.key in self._silent:
-            self._silent.discard(entry.key)
-        else:
-            return
-        await self._put(_HeartbeatChange(entry.key, silent, entry.revision, entry.time))
+        if entry.removed == EXPIRED:
+            self._alive.discard(entry.key)
+            if entry.key not in self._silent:
+                self._silent.add(entry.key)
+                self._changes[entry.key] = _change(entry, silent=True)
+                self._expired.expired(entry.key, self._clock.monotonic())
+        elif not entry.removed:
+            if entry.revision > self._stored_before:
+                self._behind_seconds = (self._clock.now() - entry.time).total_seconds()
+            self._alive.add(entry.key)
+            if entry.key in self._silent:
+                self._silent.discard(entry.key)
+                self._expired.beats(entry.key)
+                await self._put(_change(entry, silent=False))
+
+    async def _sweep(self) -> None:
+        """Publish the losses that are due, and report where they are held back for our lag."""
+        while True:
+            await self._clock.sleep(SWEEP_SECONDS)
+            if not self._expired.recent and not self._lagging:
+                continue
+            try:
+                lag_seconds = max(await self._round_trip_seconds(), self._behind_seconds)
+            except BusError:
+                continue  # nothing is known of the nodes while the bus is away
+            now, alive = self._clock.monotonic(), len(self._alive)
+            reason = self._expired.lag_reason(now, alive, lag_seconds)
+            if bool(reason) != self._lagging:
+                await self._report_lag(reason, lag_seconds)
+            for key in self._expired.due(now, alive, lag_seconds):
+                await self._put(self._changes[key])
+
+    async def _round_trip_seconds(self) -> float:
+        """How long the server takes to answer a read."""
+        began = self._clock.monotonic()
+        await self._bus.get(HEARTBEATS, next(iter(self._expired.waiting), "none.none"))
+        return self._clock.monotonic() - began
+
+    async def _report_lag(self, reason: str, lag_seconds: float) -> None:
+        """Publish that losses are held back, or no longer are."""
+        status: Literal["lagging", "caught-up"] = "lagging" if reason else "caught-up"
+        revision = await self._bus.last_sequence(f"KV_{HEARTBEATS.name}")
+        event = ConsumerLag(
+            id=f"lag-{WATCH}-{status}-{revision}",
+            time=self._clock.now(),
+            status=status,
+            stream=f"KV_{HEARTBEATS.name}",
+            durable=WATCH,
+            messages=len(self._expired.waiting),
+            seconds=round(lag_seconds, 3),
+            reason=reason or "heartbeats arrive in time again",
+        )
+        await publish_event(self._bus, event)
+        self._lagging = bool(reason)
+        log.warning("heartbeats: %s", event.status, extra={"reason": event.reason})
+
+    async def _was_lagging(self) -> bool:
+        """Whether the last report, of any replica, says that losses are held back."""
+        lagging = False
+        for stored in await self._bus.read(EVENTS.name, subjects.fleet_event(FACTS[ConsumerLag])):
+            event = fleet_codec.decode(stored.data)
+            if isinstance(event, ConsumerLag) and event.durable == WATCH:
+                lagging = event.status == "lagging"
+        return lagging
 
     async def _put(self, word: "_HeartbeatChange") -> None:
         await self._workers.put(word.key, lambda: self._report(word))
 
     async def _report(self, word: "_HeartbeatChange") -> None:
+        if word.silent and (beat := await self._bus.get(HEARTBEATS, word.key)) is not None:
+            # It beats again, and the watch may never see that heartbeat: only the last one is kept.
+            self._silent.discard(word.key)
+            word = _change(beat, silent=False)
         decide = node_health.decide_silent if word.silent else node_health.decide_heartbeat
         await self._change(word.key, lambda record: decide(record, word.revision, word.time))
 

@@ -112,6 +112,7 @@ async def build(context: Context) -> Service:
         performer,
         Lease(context.bus, context.clock, LEASE, context.replica),
         context.tracing,
+        float(context.settings.agent.heartbeat_interval),
     )
     levels = LevelWatch(
         context.bus,
