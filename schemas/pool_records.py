@@ -1,6 +1,6 @@
 """Records of pools and of the fleet: bucket POOLS."""
 
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -98,6 +98,11 @@ class RemovedPool(Record, frozen=True, kw_only=True):
     serial: Int = 0
     removal: CompletedRequest | None = None
     """The request that removed it; an older one must not create it again."""
+
+
+OPEN_SAGAS_MAX: Final = 500
+"""Sagas of one pool at which nothing more is begun without a request: some 500 bytes each, they
+keep the record well below the server's limit of 1 MiB."""
 
 
 def pool_key(pool: str) -> str:

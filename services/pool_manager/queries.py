@@ -17,6 +17,7 @@ from schemas.settings import FleetBudgetSpec, Settings
 from services.bus.port import Endpoint, Headers
 from services.pool_manager.planner.disruption_budget import allowance, others
 from services.pool_manager.planner.node_counts import Nodes, busy
+from services.pool_manager.planner.sizing.open_sagas import room_for_sagas
 from services.pool_manager.planner.unhealthy_nodes import remediation_reason
 from services.pool_manager.pool_store import Store
 from services.pool_manager.reconciler import saga_params
@@ -109,6 +110,12 @@ def _moment(value: datetime | None) -> str:
     return value.isoformat(timespec="milliseconds").replace("+00:00", "Z") if value else ""
 
 
+def _full(record: PoolRecord) -> tuple[str, ...]:
+    if room_for_sagas(record):
+        return ()
+    return (f"{len(record.open)} sagas are open, as many as may be: the rest waits for their end",)
+
+
 def pool_view(record: PoolRecord, nodes: Iterable[NodeRecord], now: datetime) -> PoolView:
     """Put a pool together as people see it."""
     nodes = Nodes(nodes)
@@ -153,6 +160,7 @@ def pool_view(record: PoolRecord, nodes: Iterable[NodeRecord], now: datetime) ->
         ),
         mode=record.spec.mode,
         advice=record.advice,
+        warnings=_full(record),
         observed_actions=tuple(
             msgspec.to_builtins(each) for each in record.observed_actions.values()
         ),
@@ -246,7 +254,7 @@ class Queries:
             if not query.pool or record.name == query.pool:
                 view = pool_view(record, self._store.nodes_of(record.name), self._clock.now())
                 if warning := drain_warning(self._settings, record.spec):
-                    view = msgspec.structs.replace(view, warnings=(warning,))
+                    view = msgspec.structs.replace(view, warnings=(*view.warnings, warning))
                 items.append(view)
         return _page(items, "")
 

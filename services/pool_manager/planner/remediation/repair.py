@@ -28,6 +28,7 @@ from services.pool_manager.planner.safety import breaker, eligibility, incidents
 from services.pool_manager.planner.safety.breaker_messages import spent_words, wave_words
 from services.pool_manager.planner.safety.fault_waves import fault_signature
 from services.pool_manager.planner.sizing import spares
+from services.pool_manager.planner.sizing.open_sagas import room_for_sagas
 from services.pool_manager.planner.unhealthy_nodes import remediation_reason, tolerated_seconds
 
 WAITING_NAMED_MAX: Final = 50
@@ -230,7 +231,9 @@ def _remediate_degraded(snapshot: PoolSnapshot, actions: _Actions, now: datetime
     ramp = breaker.ramp_room(actions.record)
     for node, choice in remedy_selection.degraded_candidates(snapshot, actions.record, now):
         actions = replace(actions, choices={**actions.choices, node.node: choice})
-        if _refusal(actions, node) or (ramp is not None and len(actions.start) - before >= ramp):
+        if _refusal(actions, node) or not room_for_sagas(actions.record):
+            break
+        if ramp is not None and len(actions.start) - before >= ramp:
             break
         _, actions = _begin(snapshot, actions, node, now)
     return _count_begun(snapshot, actions, before, now)
@@ -274,7 +277,8 @@ def _begin_allowed(snapshot: PoolSnapshot, actions: _Actions, now: datetime) -> 
     left: list[NodeRecord] = []
     refused: list[BreakerCause] = []
     for node in actions.left:
-        if incidents.room(actions.record, fault_signature(node), now) == 0:
+        is_held = incidents.room(actions.record, fault_signature(node), now) == 0
+        if is_held or not room_for_sagas(actions.record):
             left.append(node)
         elif why := _refusal(actions, node):
             left.append(node)

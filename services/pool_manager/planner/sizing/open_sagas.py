@@ -7,7 +7,7 @@ import msgspec
 
 from schemas.enums import SagaKind
 from schemas.node_records import NodeRecord
-from schemas.pool_records import OpenSaga, PoolRecord
+from schemas.pool_records import OPEN_SAGAS_MAX, OpenSaga, PoolRecord
 from services.pool_manager.planner import cloud_notices
 from services.pool_manager.planner.safety.fault_waves import fault_signature
 from services.pool_manager.sagas import DEFINITIONS
@@ -95,6 +95,11 @@ def open_for(
     saga, opened, record = begin(fleet, record, kind, now, node=node, promotes=promotes)
     opened = _for_no_notice(opened)
     return saga, opened, with_open(record, saga, opened)
+
+
+def room_for_sagas(record: PoolRecord) -> int:
+    """How many more sagas may be begun without a request."""
+    return max(0, OPEN_SAGAS_MAX - len(record.open))
 
 
 def with_open(record: PoolRecord, saga: str, opened: OpenSaga) -> PoolRecord:

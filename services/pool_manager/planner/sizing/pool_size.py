@@ -12,7 +12,7 @@ from schemas.pool_records import OpenSaga, PoolRecord
 from services.pool_manager.planner.node_counts import busy, size
 from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot
 from services.pool_manager.planner.safety import eligibility
-from services.pool_manager.planner.sizing.open_sagas import begin, with_open
+from services.pool_manager.planner.sizing.open_sagas import begin, room_for_sagas, with_open
 from services.pool_manager.planner.sizing.spares import ready, reserve
 from services.pool_manager.planner.unhealthy_nodes import remediation_reason
 
@@ -59,7 +59,8 @@ class _Sizing:
         gap, at = self.gap(), self.record.promote_at
         if at is not None and self._now < at:
             return
-        found = ready(self.record, self._world.nodes, self._now)[: max(0, gap)]
+        found = ready(self.record, self._world.nodes, self._now)
+        found = found[: min(max(0, gap), room_for_sagas(self.record))]
         for node in found:
             reason = self._missing(gap)
             begun = begin(
@@ -72,7 +73,7 @@ class _Sizing:
         serving, kept = max(0, self.gap()), max(0, self.gap(spare=True))
         wanted = [False] * serving + [True] * kept
         reasons = {False: self._missing(serving), True: self._missing(kept, spare=True)}
-        for spare in wanted[:LAUNCHES_MAX]:
+        for spare in wanted[: min(LAUNCHES_MAX, room_for_sagas(self.record))]:
             begun = begin(self._world.fleet, self.record, "scale-up", self._now, spare=spare)
             self._note(begun, reasons[spare])
 
@@ -85,7 +86,8 @@ class _Sizing:
         what = "spares" if spare else "nodes"
         reason = f"{wanted + surplus} {what} where {wanted} are wanted"
         nodes = (node for node in self._world.nodes if node.spare == spare)
-        for node in _surplus(self.record, nodes, self._now)[:surplus]:
+        leaving = min(surplus, room_for_sagas(self.record))
+        for node in _surplus(self.record, nodes, self._now)[:leaving]:
             begun = begin(self._world.fleet, self.record, "scale-down", self._now, node=node)
             self._note(begun, reason)
 
