@@ -10,7 +10,7 @@ import secrets
 import signal
 import socket
 import sys
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterable
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +27,7 @@ from agent.sources.host_metrics import HostMetrics
 from agent.sources.job_lookup import JobLookup
 from agent.sources.nvml import Nvml, NvmlEvents
 from schemas.agent_commands import DiagnoseRequest
+from schemas.node_events import CheckResult
 from schemas.permissions import bootstrap_inbox, node_inbox
 from schemas.settings import NatsSettings
 from services.bus.nats.nats_bus import ConnectOptions, NatsBus
@@ -102,7 +103,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _parse(file: str) -> int:
-    # Imported here because the agent itself does not need the tools.
+    # The running agent does not load the tools.
     from agent import operator_tools  # noqa: PLC0415
 
     operator_tools.parse_file(file, print, lambda text: print(text, file=sys.stderr))  # noqa: T201
@@ -136,9 +137,13 @@ async def _diagnose(config: AgentConfig, options: argparse.Namespace) -> int:
     )
     if found.refused:
         print(f"refused: {found.refused}")  # noqa: T201
-    for each in found.checks:
-        print(f"{'ok  ' if each.ok else 'FAIL'}  {each.name:<13} {each.detail}")  # noqa: T201
+    _print_checks(found.checks)
     return 0 if found.ok else 1
+
+
+def _print_checks(checks: Iterable[CheckResult]) -> None:
+    for each in checks:
+        print(f"{'ok  ' if each.ok else 'FAIL'}  {each.name:<13} {each.detail}")  # noqa: T201
 
 
 async def _enroll(config: AgentConfig) -> int:
@@ -157,8 +162,7 @@ async def _check(config: AgentConfig) -> int:
 
     connect = functools.partial(_connect, config, seconds_max=BUS_SECONDS_MAX)
     findings = await operator_tools.check(config, connect)
-    for each in findings:
-        print(f"{'ok  ' if each.ok else 'FAIL'}  {each.name:<13} {each.detail}")  # noqa: T201
+    _print_checks(findings)
     return 0 if all(each.ok for each in findings) else 1
 
 
@@ -168,7 +172,6 @@ async def _run(config: AgentConfig) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     clock = SystemClock()
-    hostname = socket.gethostname()
     agent = Agent(
         config,
         AgentDependencies(
@@ -186,7 +189,7 @@ async def _run(config: AgentConfig) -> None:
             root=os.geteuid() == 0,
             boot_id=boot_id_of(config),
             start_id=secrets.token_hex(4),
-            hostname=hostname,
+            hostname=socket.gethostname(),
             version=importlib.metadata.version("navarch"),
         ),
     )

@@ -22,10 +22,7 @@ from agent.faults.fault_rate_limit import FaultRateLimit
 from agent.faults.kernel_log_scanner import KernelLogScanner
 from agent.faults.sample_changes import SampleChange
 from agent.faults.xid_merge import LINE_SECONDS, XidMerge
-from agent.maintenance.diagnostics.findings import CheckFinding
-from agent.sources.cloud.notice_parsers import Notice
-from agent.sources.kernel_log_parser import KernelLogLine
-from agent.sources.nvml.nvml_events import XidEvent
+from agent.observations import CheckFinding, KernelLogLine, Notice, XidEvent
 from schemas.event_subjects import event_subject
 from schemas.messages import encode
 from schemas.node_events import Fault, NodeEvent
@@ -133,7 +130,7 @@ class FaultReporter:
         if digest in self._harmless:
             self._harmless.discard(digest)
             return
-        self.send(fault_builder.withdrawn(self.who, digest, self._clock.now()))
+        self.send(fault_builder.withdrawn_notice(self.who, digest, self._clock.now()))
 
     def finding(self, finding: CheckFinding) -> None:
         """Report a failed test."""

@@ -14,12 +14,12 @@ from typing import Final
 from agent.fault_reporter import FaultReporter
 from agent.faults.boot_checks import INTERCONNECT, boot_checks
 from agent.faults.sample_changes import SampleChange
+from agent.gpu_monitor import OPEN_SECONDS_MAX, GpuMonitor
 from agent.maintenance.diagnostics_runner import DiagnosticsRunner
+from agent.observations import GpuInventory
 from agent.settings import AgentConfig
-from agent.sources.gpu_monitor import OPEN_SECONDS_MAX, GpuMonitor
 from agent.sources.host_metrics import HostMetrics
 from agent.sources.kernel_log_reader import KernelLogReader
-from agent.sources.nvml import GpuInventory
 from schemas import subjects
 from schemas.messages import encode
 from schemas.node_events import BootChecked, CheckResult, Registered, Telemetry

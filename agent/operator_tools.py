@@ -4,7 +4,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -16,27 +16,31 @@ from agent.faults.kernel_log_scanner import KernelLogScanner
 from agent.faults.xid_patterns import mentions_gpu, recognise
 from agent.maintenance.diagnostics.health_checks import CHECKS, program_of
 from agent.maintenance.reset_and_reboot import reboot_command, reset_command
+from agent.observations import KERNEL_FACILITY, GpuInventory, KernelLogLine
 from agent.settings import AgentConfig
 from agent.sources.cloud.cloud_detection import DMI, detect
 from agent.sources.host_metrics import PROC
-from agent.sources.kernel_log_parser import KERNEL_FACILITY, KernelLogLine, parse_kmsg
+from agent.sources.kernel_log_parser import parse_kmsg
 from agent.sources.log_formats import parse_text
-from agent.sources.nvml import GpuInventory, Nvml, NvmlUnavailable
+from agent.sources.nvml import Nvml, NvmlUnavailable
 from schemas.agent_commands import DiagnoseRequest, Diagnosis
 from schemas.messages import encode
+from schemas.node_events import CheckResult
 from schemas.subjects import node_command
 from services.bus.port import Bus
 from services.primitives.errors import ConfigurationError, NavarchError
 
+Connect = Callable[[], Awaitable[Bus]]
+
 TAIL_BYTES: Final = 65_536
 LINE_BYTES_MAX: Final = 1_048_576
-"""A longer line is read in pieces, so that no input fills the memory."""
+"""A longer line is read in parts, so that no input fills the memory."""
 DMESG_BYTES_MAX: Final = 67_108_864
 """The kernel's ring buffer holds far less."""
 XID_MENTION: Final = re.compile(r"\bS?Xid\b")
 PID_NAMESPACE: Final = Path("/proc/self/ns/pid")
 HOST_NAMESPACE: Final = "pid:[4026531836]"
-"""The kernel's number of the first one, in which it counts the processes of its log's lines."""
+"""The kernel's number of the initial namespace, whose process IDs its log lines name."""
 
 DRILL_TEXTS: Final = {
     79: "GPU has fallen off the bus.",
@@ -54,7 +58,7 @@ class ParseCounts:
     lines: int = 0
     faults: int = 0
     unread: int = 0
-    """Lines that name an XID or SXID in a form that is not known."""
+    """Lines that name an XID or SXID in an unknown format."""
     other_driver_lines: int = 0
     """Lines that mention the driver and report no fault."""
     from_processes: int = 0
@@ -72,7 +76,7 @@ class ParseCounts:
 
 
 def parse(lines: Iterable[bytes], counts: ParseCounts | None = None) -> Iterator[dict[str, Any]]:
-    """Give the faults that the agent would report from a kernel log, one by one."""
+    """Yield the faults that the agent would report from a kernel log."""
     counts = ParseCounts() if counts is None else counts
     scanner = KernelLogScanner()
     for raw in lines:
@@ -122,7 +126,7 @@ def parse_file(file: str, write: Callable[[str], object], report: Callable[[str]
 
 
 def _entries(opened: BinaryIO) -> Iterator[bytes]:
-    """Give a log line by line; of the one document that `dmesg --json` prints, entry by entry."""
+    """Yield a log's lines, or the entries of the document that `dmesg --json` prints."""
     first = opened.readline(LINE_BYTES_MAX)
     if first.strip() != b"{":
         yield first
@@ -142,7 +146,7 @@ def _entries(opened: BinaryIO) -> Iterator[bytes]:
 def inject(config: AgentConfig, code: int, gpu: int, *, text: str = "") -> str:
     """Write an XID line to the kernel log, as a driver would; return the line.
 
-    Into /dev/kmsg it goes with the facility of a process, which an agent believes only where
+    In /dev/kmsg it has the facility of a process, which an agent accepts only with
     NAVARCH_KMSG_ANY_FACILITY=1.
     """
     what = text or DRILL_TEXTS.get(code, "drill")
@@ -167,7 +171,7 @@ def _pci_of(config: AgentConfig, gpu: int) -> str:
     try:
         inventory = Nvml(config.nvml_library).open()
     except NvmlUnavailable as error:
-        raise ConfigurationError(f"cannot tell where GPU {gpu} sits: {error}") from error
+        raise ConfigurationError(f"the PCI address of GPU {gpu} is unknown: {error}") from error
     for each in inventory.gpus:
         if each.index == gpu:
             return each.pci
@@ -183,16 +187,16 @@ def _last_sequence(path: Path) -> int:
     return max((each.sequence for each in lines if each is not None), default=-1)
 
 
-class HostCheck(msgspec.Struct, frozen=True):
-    """One line of `--check`."""
-
-    name: str
-    ok: bool
-    detail: str
+def _passed(name: str, detail: str) -> CheckResult:
+    return CheckResult(name=name, ok=True, detail=detail)
 
 
-async def check(config: AgentConfig, connect: "Callable[[], Any]") -> list[HostCheck]:
-    """Say whether this host is fit to run the agent."""
+def _failed(name: str, detail: str) -> CheckResult:
+    return CheckResult(name=name, ok=False, detail=detail)
+
+
+async def check(config: AgentConfig, connect: Connect) -> list[CheckResult]:
+    """Check whether this host can run the agent."""
     return [
         _check_nvml(config),
         _check_kernel_log(config),
@@ -205,59 +209,57 @@ async def check(config: AgentConfig, connect: "Callable[[], Any]") -> list[HostC
     ]
 
 
-def _check_nvml(config: AgentConfig) -> HostCheck:
+def _check_nvml(config: AgentConfig) -> CheckResult:
     if config.gpu_count == 0:
-        return HostCheck("nvml", ok=True, detail="no GPUs are expected")
+        return _passed("nvml", "no GPUs are expected")
     try:
         inventory: GpuInventory = Nvml(config.nvml_library).open()
     except NvmlUnavailable as error:
-        return HostCheck("nvml", ok=False, detail=f"{error}: is the NVIDIA driver loaded?")
+        return _failed("nvml", f"{error}: is the NVIDIA driver loaded?")
     found = len(inventory.gpus)
     expected = config.gpu_count
     detail = f"driver {inventory.driver_version}, {found} GPUs"
     if inventory.failures:
-        return HostCheck("nvml", ok=False, detail=f"{detail}; {inventory.failures[0].text}")
+        return _failed("nvml", f"{detail}; {inventory.failures[0].text}")
     if found == 0 or (expected is not None and found != expected):
-        return HostCheck(
-            "nvml", ok=False, detail=f"{detail}, expected {expected or 'at least one'}"
-        )
-    return HostCheck("nvml", ok=True, detail=detail)
+        return _failed("nvml", f"{detail}, expected {expected or 'at least one'}")
+    return _passed("nvml", detail)
 
 
-def _check_reset_and_reboot(config: AgentConfig) -> HostCheck:
-    """A host that can do neither is fit all the same: its nodes are replaced then."""
+def _check_reset_and_reboot(config: AgentConfig) -> CheckResult:
+    """Report how this host is reset and rebooted; a host that can do neither is replaced."""
     reset = reset_command(config, os.environ)
     resets = (
         f"GPUs are reset by {reset[0]}" if reset else "cannot reset GPUs: nvidia-smi is missing"
     )
     reboot, problem = reboot_command(config, os.environ, root=os.geteuid() == 0)
     reboots = f"rebooted by {' '.join(reboot)}" if reboot else f"cannot reboot: {problem}"
-    return HostCheck("reset and reboot", ok=True, detail=f"{resets}; {reboots}")
+    return _passed("reset and reboot", f"{resets}; {reboots}")
 
 
-def _check_kernel_log(config: AgentConfig) -> HostCheck:
+def _check_kernel_log(config: AgentConfig) -> CheckResult:
     try:
         os.close(os.open(config.kmsg, os.O_RDONLY | os.O_NONBLOCK))
     except OSError as error:
         remedy = "run as root or with CAP_SYSLOG" if isinstance(error, PermissionError) else ""
-        return HostCheck("kernel log", ok=False, detail=f"{error}. {remedy}".strip())
-    return HostCheck("kernel log", ok=True, detail=f"{config.kmsg} can be read")
+        return _failed("kernel log", f"{error}. {remedy}".strip())
+    return _passed("kernel log", f"{config.kmsg} can be read")
 
 
-def _check_processes(proc: Path, namespace: Path = PID_NAMESPACE) -> HostCheck:
-    """Say whether a fault can name its job; where it cannot, it is a fault all the same."""
+def _check_processes(proc: Path, namespace: Path = PID_NAMESPACE) -> CheckResult:
+    """Report whether a fault can name its job, which is optional."""
     remedy = "so faults name no job: share the host's process ids, or set NAVARCH_PROC to its /proc"
     try:
         own = namespace.readlink().name == HOST_NAMESPACE
         (proc / "1" / "cgroup").read_bytes()
     except OSError as error:
-        return HostCheck("processes", ok=True, detail=f"{error}, {remedy}")
+        return _passed("processes", f"{error}, {remedy}")
     if not own and proc == PROC:
-        return HostCheck("processes", ok=True, detail=f"the host's are not seen here, {remedy}")
-    return HostCheck("processes", ok=True, detail=f"{proc} shows the jobs of processes")
+        return _passed("processes", f"the host's processes are not visible here, {remedy}")
+    return _passed("processes", f"{proc} shows the job of each process")
 
 
-def _check_state(config: AgentConfig) -> HostCheck:
+def _check_state(config: AgentConfig) -> CheckResult:
     path = Path(config.state_dir)
     probe = path / ".check"
     try:
@@ -265,31 +267,31 @@ def _check_state(config: AgentConfig) -> HostCheck:
         probe.write_bytes(b"x")
         probe.unlink()
     except OSError as error:
-        return HostCheck("state", ok=False, detail=f"{error}; set NAVARCH_STATE_DIR")
-    return HostCheck("state", ok=True, detail=f"{path} can be written")
+        return _failed("state", f"{error}; set NAVARCH_STATE_DIR")
+    return _passed("state", f"{path} can be written")
 
 
-def _check_cloud(config: AgentConfig) -> HostCheck:
-    """Say whose notices are listened to; none is no fault of the host."""
+def _check_cloud(config: AgentConfig) -> CheckResult:
+    """Report the cloud whose notices are read, if any."""
     cloud = detect(DMI) if config.cloud == "auto" else config.cloud
     if cloud in ("", "none"):
-        return HostCheck("cloud", ok=True, detail="no spot or maintenance notices are expected")
-    return HostCheck("cloud", ok=True, detail=f"notices of {cloud} are listened to")
+        return _passed("cloud", "no spot or maintenance notices are expected")
+    return _passed("cloud", f"notices of {cloud} are read")
 
 
-def _check_tools() -> HostCheck:
-    """Say which tests this host has the tools for; all are optional."""
+def _check_tools() -> CheckResult:
+    """Report which diagnostics have their tool on this host; all are optional."""
     here = [each.name for each in CHECKS if program_of(each)]
     missing = [each.name for each in CHECKS if each.name not in here]
-    detail = f"here: {', '.join(here) or 'none'}; not here: {', '.join(missing) or 'none'}"
-    return HostCheck("diagnostics", ok=True, detail=detail)
+    detail = f"installed: {', '.join(here) or 'none'}; missing: {', '.join(missing) or 'none'}"
+    return _passed("diagnostics", detail)
 
 
 async def diagnose(
-    config: AgentConfig, connect: "Callable[[], Any]", request: DiagnoseRequest, seconds: float
+    config: AgentConfig, connect: Connect, request: DiagnoseRequest, seconds: float
 ) -> Diagnosis:
-    """Ask this node's agent for tests, over the bus as anybody would, and wait for the answer."""
-    bus: Bus = await connect()
+    """Request diagnostics from this node's agent over the bus, and return its reply."""
+    bus = await connect()
     try:
         subject = node_command(config.pool, config.node, "diagnose")
         reply = await bus.request(subject, encode(request), timeout_seconds=seconds)
@@ -298,10 +300,10 @@ async def diagnose(
     return msgspec.json.decode(reply.data, type=Diagnosis)
 
 
-async def _check_bus(config: AgentConfig, connect: "Callable[[], Any]") -> HostCheck:
+async def _check_bus(config: AgentConfig, connect: Connect) -> CheckResult:
     try:
-        bus: Bus = await connect()
+        bus = await connect()
         await bus.close()
     except (NavarchError, OSError) as error:
-        return HostCheck("bus", ok=False, detail=f"{config.nats_url}: {error}")
-    return HostCheck("bus", ok=True, detail=f"{config.nats_url} answers")
+        return _failed("bus", f"{config.nats_url}: {error}")
+    return _passed("bus", f"{config.nats_url} answers")

@@ -13,9 +13,11 @@ from typing import Any, Final
 
 import msgspec
 
+from agent.agent_state_file import NOTICES_MAX, AgentStateFile
 from agent.delivery.outbox import AgentOutbox
 from agent.fault_reporter import FaultReporter, ReporterInputs
 from agent.faults.fault_builder import NodeIdentity
+from agent.gpu_monitor import EarlierRun, GpuMonitor, NvmlSession
 from agent.maintenance.diagnostics.health_check_plugins import PluginRunner
 from agent.maintenance.diagnostics_runner import DiagnosticsDependencies, DiagnosticsRunner
 from agent.maintenance.reset_and_reboot import ActionDependencies, ResetAndReboot
@@ -23,8 +25,6 @@ from agent.node_monitor import MonitorDependencies, NodeMonitor
 from agent.settings import AgentConfig
 from agent.sources.blocking_calls import ProbeThread
 from agent.sources.cloud.notice_watcher import NoticeSource, NoticeWatcher
-from agent.sources.gpu_monitor import EarlierRun, GpuMonitor, NvmlSession
-from agent.sources.gpu_state_file import NOTICES_MAX, AgentStateFile
 from agent.sources.host_metrics import HostMetrics
 from agent.sources.job_lookup import JobLookup
 from agent.sources.kernel_log_reader import KernelLogReader, PositionFile
@@ -81,16 +81,15 @@ class Agent:
     """One node's agent."""
 
     def __init__(self, config: AgentConfig, outside: AgentDependencies) -> None:
-        """Report for the node that `config` names."""
         self._config = config
         self._outside = outside
         self._outbox = outside.outbox
         self._clock = outside.clock
         self._who = NodeIdentity(config.pool, config.node, outside.boot_id)
         state = Path(config.state_dir)
-        self._memory_file = AgentStateFile(state / "memory.json")
-        self._memory = self._memory_file.load()
-        self._same_boot = self._memory.boot_id == outside.boot_id
+        self._state_file = AgentStateFile(state / "agent_state.json")
+        self._state = self._state_file.load()
+        self._same_boot = self._state.boot_id == outside.boot_id
         self._position = PositionFile(state / "kmsg.json", outside.boot_id)
         self._reporter = FaultReporter(
             self._who,
@@ -120,7 +119,7 @@ class Agent:
         self._cloud = NoticeWatcher(
             outside.notice_sources,
             outside.clock,
-            published=self._memory.notices if self._same_boot else (),
+            published=self._state.notices if self._same_boot else (),
             on_notice=self._reporter.notice,
             on_over=self._reporter.notice_over,
         )
@@ -137,9 +136,9 @@ class Agent:
             on_change=self._reporter.change,
             alone=self._xids.alone,
             before=EarlierRun(
-                gpus=self._memory.gpus,
+                gpus=self._state.gpus,
                 same_boot=self._same_boot,
-                pause_seconds=self._memory.age_seconds(self._clock.now()),
+                pause_seconds=self._state.age_seconds(self._clock.now()),
             ),
         )
 
@@ -184,7 +183,7 @@ class Agent:
             version=self._outside.version,
         )
         return NodeMonitor(
-            self._config, dependencies, tested=self._same_boot and self._memory.tested
+            self._config, dependencies, tested=self._same_boot and self._state.tested
         )
 
     async def run(self, stopping: asyncio.Event) -> None:
@@ -315,14 +314,14 @@ class Agent:
             # After a crash, events that are neither sent nor on disk must be reported again.
             return
         if self._gpus.current or self._config.gpu_count == 0:
-            self._memory = msgspec.structs.replace(
-                self._memory,
+            self._state = msgspec.structs.replace(
+                self._state,
                 boot_id=self._who.boot_id,
                 gpus=self._gpus.remember(),
                 notices=self._cloud.announced[:NOTICES_MAX],
                 tested=self._monitor.tested,
             )
-        self._memory_file.save(self._memory, self._clock.now(), self._clock.monotonic(), last=last)
+        self._state_file.save(self._state, self._clock.now(), self._clock.monotonic(), last=last)
 
     async def _end_with_owner(self, stopping: asyncio.Event) -> None:
         """End when `exit_without` is gone (an instance of the local provider)."""

@@ -5,7 +5,7 @@ An error names the variable, or file and line, and the remedy.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -40,8 +40,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     kmsg_any_facility: bool = False
     """Accept kernel log lines that a process wrote; only for drills and tests."""
     proc: str = "/proc"
-    """The host's /proc; in a container that does not share the host's process ids, where that is
-    mounted."""
+    """The host's /proc; a container without the host's process IDs names its mount point."""
     nvml_library: str = ""
     """Empty: the host's libnvidia-ml.so.1."""
     state_dir: str = "/var/lib/navarch-agent"
@@ -104,22 +103,31 @@ POSITIVE: Final = (
 
 def load(environment: Mapping[str, str], file: Path | None = None) -> AgentConfig:
     """Read the settings; raise ConfigurationError where one is missing or wrong."""
-    values, places = _from_file(file) if file is not None else ({}, {})
+    values, lines = _from_file(file) if file is not None else ({}, {})
     for field in msgspec.structs.fields(AgentConfig):
-        name = PREFIX + field.name.upper()
-        if environment.get(name):
-            values[field.name] = _plain(field.name, environment[name])
-            places[field.name] = name
+        if text := environment.get(_variable(field.name)):
+            values[field.name] = _plain(field.name, text)
+            lines.pop(field.name, None)
+
+    def wrong(name: str, problem: str) -> ConfigurationError:
+        if name in lines:
+            return ConfigurationError(problem, file=str(file), line=lines[name], key=name)
+        return ConfigurationError(problem, key=_variable(name))
+
     for needed in ("pool", "node"):
         if not values.get(needed):
-            name = PREFIX + needed.upper()
-            raise ConfigurationError(f"{name} is not set; name this agent's {needed}")
+            raise wrong(needed, f"is not set; name this agent's {needed}")
     try:
         config = msgspec.convert(values, AgentConfig, strict=False, dec_hook=decode_hook)
     except msgspec.ValidationError as error:
-        raise ConfigurationError(_look_up_rack(str(error), places, file)) from error
-    _check(config, places)
+        problem, _, path = str(error).partition(" - at `$.")
+        raise wrong(path.rstrip("`"), problem) from error
+    _check(config, wrong)
     return config
+
+
+def _variable(name: str) -> str:
+    return PREFIX + name.upper()
 
 
 def boot_id_of(config: AgentConfig) -> str:
@@ -129,7 +137,8 @@ def boot_id_of(config: AgentConfig) -> str:
     try:
         return BOOT_ID_FILE.read_text(encoding="ascii").strip()
     except OSError as error:
-        raise ConfigurationError(f"no boot id ({error}): set NAVARCH_BOOT_ID") from error
+        problem = f"is not set, and the kernel names no boot: {error}"
+        raise ConfigurationError(problem, key="NAVARCH_BOOT_ID") from error
 
 
 def _plain(field: str, text: str) -> Any:
@@ -138,46 +147,28 @@ def _plain(field: str, text: str) -> Any:
     return text
 
 
-def _from_file(file: Path) -> tuple[dict[str, Any], dict[str, str]]:
+def _from_file(file: Path) -> tuple[dict[str, Any], dict[str, int]]:
     # Imported here because most agents are configured by their environment.
-    import yaml  # noqa: PLC0415
+    from services.settings.yaml_document import read_document  # noqa: PLC0415
 
     try:
         with file.open(encoding="utf-8") as opened:
-            root = yaml.compose(opened.read(FILE_BYTES_MAX), Loader=yaml.SafeLoader)
+            document = read_document(str(file), opened.read(FILE_BYTES_MAX))
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{file}: cannot be read: {error}") from error
-    except yaml.YAMLError as error:
-        raise ConfigurationError(f"{file}: not valid YAML: {error}") from error
-    if root is None:
-        return {}, {}
-    if not isinstance(root, yaml.MappingNode):
-        raise ConfigurationError(f"{file}:1: expected `key: value` lines")
-    values: dict[str, Any] = {}
-    places: dict[str, str] = {}
+        raise ConfigurationError(f"cannot be read: {error}", file=str(file)) from error
+    if not isinstance(document.value, dict):
+        raise ConfigurationError("expected `key: value` lines", file=str(file), line=1)
     known = {field.name for field in msgspec.structs.fields(AgentConfig)}
-    for key, value in root.value:
-        name = str(key.value)
-        place = f"{file}:{key.start_mark.line + 1}: {name}"
+    for name, value in document.value.items():
         if name not in known:
-            raise ConfigurationError(f"{place}: not a setting; remove it (known: {sorted(known)})")
-        if not isinstance(value, yaml.ScalarNode):
-            raise ConfigurationError(f"{place}: expected a single value")
-        values[name] = yaml.safe_load(yaml.serialize(value))
-        places[name] = place
-    return values, places
+            problem = f"not a setting; remove it (known: {sorted(known)})"
+            raise document.error((name,), problem)
+        if isinstance(value, dict | list):
+            raise document.error((name,), "expected a single value")
+    return document.value, {name: document.lines[name,] for name in document.value}
 
 
-def _look_up_rack(text: str, places: Mapping[str, str], file: Path | None) -> str:
-    problem, _, path = text.partition(" - at `$.")
-    name = path.rstrip("`")
-    return f"{places.get(name, file or name)}: {problem}"
-
-
-def _check(config: AgentConfig, places: Mapping[str, str]) -> None:
-    def wrong(name: str, problem: str) -> ConfigurationError:
-        return ConfigurationError(f"{places.get(name, PREFIX + name.upper())}: {problem}")
-
+def _check(config: AgentConfig, wrong: Callable[[str, str], ConfigurationError]) -> None:
     for name, check in (("pool", pool_name), ("node", lambda value: token(value, "node"))):
         try:
             check(getattr(config, name))

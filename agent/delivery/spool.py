@@ -47,7 +47,6 @@ class Spool:
     """The file, opened at first use."""
 
     def __init__(self, path: Path) -> None:
-        """Keep messages at `path`."""
         self._path = path
         self._store: sqlite3.Connection | None = None
 

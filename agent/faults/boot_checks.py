@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from agent.faults.sample_changes import FABRIC_COMPLETED, fabric_problems
-from agent.sources.nvml import GpuInventory, NodeSample
+from agent.observations import GpuInventory, NodeSample
 from schemas.node_events import CheckResult, GpuSample
 
 NVLINKS: Final = (

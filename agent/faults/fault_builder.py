@@ -13,9 +13,7 @@ from typing import Final
 from agent.faults.code_names import name_of
 from agent.faults.sample_changes import SampleChange
 from agent.faults.xid_patterns import RecognisedFault
-from agent.maintenance.diagnostics.findings import CheckFinding
-from agent.sources.cloud.notice_parsers import Notice
-from agent.sources.nvml.nvml_events import XidEvent
+from agent.observations import CheckFinding, Notice, XidEvent
 from schemas.enums import FaultKind
 from schemas.node_events import Fault, GpuIdentity, Metric, ProviderNotice
 
@@ -72,7 +70,6 @@ class GpuMap:
     """Finds a GPU by PCI address, index or UUID."""
 
     def __init__(self, gpus: Sequence[GpuIdentity] = (), gone: Sequence[GpuIdentity] = ()) -> None:
-        """Map present and missing GPUs."""
         self.gpus = tuple(gpus)
         self.gone = tuple(gone)
         known = (*self.gone, *self.gpus)
@@ -93,9 +90,53 @@ class GpuMap:
         return self._by_uuid.get(change.uuid) or self._by_index.get(change.index)
 
 
+def _fault(
+    who: NodeIdentity,
+    about: str,
+    now: datetime,
+    source: str,
+    kind: FaultKind,
+    message: str,
+    metrics: dict[str, Metric],
+    *,
+    gpu: GpuIdentity | None = None,
+    gpu_index: int = -1,
+    pci: str = "",
+    code: int = 0,
+    subcode: str = "",
+    sequence: int = 0,
+    job: str = "",
+) -> Fault:
+    """Build a fault; `about` makes its ID unique, `gpu` is the GPU if it is identified."""
+    return Fault(
+        id=f"{who.prefix}.{about}",
+        time=now,
+        pool=who.pool,
+        node=who.node,
+        kind=kind,
+        system=system_of(kind, code, fatal=subcode == "fatal"),
+        gpu_index=gpu.index if gpu and gpu_index < 0 else gpu_index,
+        gpu_uuid=gpu.uuid if gpu else "",
+        gpu_serial=gpu.serial if gpu else "",
+        pci=pci or (gpu.pci if gpu else ""),
+        code=code,
+        subcode=subcode,
+        message=message,
+        metrics=metrics,
+        source=source,
+        boot_id=who.boot_id,
+        sequence=sequence,
+        job=job,
+    )
+
+
+def _milliseconds(now: datetime) -> int:
+    return int(now.timestamp() * 1000)
+
+
 def from_kernel_log(
     who: NodeIdentity,
-    sighting: RecognisedFault,
+    found: RecognisedFault,
     sequence: int,
     gpus: GpuMap,
     now: datetime,
@@ -103,24 +144,12 @@ def from_kernel_log(
     job: str = "",
 ) -> Fault:
     """Build the fault of a kernel log line; the line's sequence is part of its ID."""
-    gpu = gpus.by_pci(sighting.pci) if sighting.kind != "sxid" else None
-    return Fault(
-        id=f"{who.prefix}.kmsg.{sequence}",
-        time=now,
-        pool=who.pool,
-        node=who.node,
-        kind=sighting.kind,
-        system=system_of(sighting.kind, sighting.code, fatal=sighting.subcode == "fatal"),
-        gpu_index=gpu.index if gpu else -1,
-        gpu_uuid=gpu.uuid if gpu else "",
-        gpu_serial=gpu.serial if gpu else "",
-        pci=sighting.pci,
-        code=sighting.code,
-        subcode=sighting.subcode,
-        message=sighting.message,
-        metrics=sighting.metrics,
-        source="kmsg",
-        boot_id=who.boot_id,
+    return _fault(
+        *(who, f"kmsg.{sequence}", now, "kmsg", found.kind, found.message, found.metrics),
+        gpu=gpus.by_pci(found.pci) if found.kind != "sxid" else None,
+        pci=found.pci,
+        code=found.code,
+        subcode=found.subcode,
         sequence=sequence,
         job=job,
     )
@@ -128,57 +157,28 @@ def from_kernel_log(
 
 def lines_lost(who: NodeIdentity, count: int, sequence: int, now: datetime) -> Fault:
     """Build the fault for kernel log lines that were overwritten before they were read."""
-    return Fault(
-        id=f"{who.prefix}.kmsg.lost.{sequence}",
-        time=now,
-        pool=who.pool,
-        node=who.node,
-        kind="lines_lost",
-        message=f"{count} kernel log lines before number {sequence} were lost; faults may be too",
-        metrics={"lines_lost": count},
-        source="kmsg",
-        boot_id=who.boot_id,
-        sequence=sequence,
-    )
+    text = f"{count} kernel log lines before number {sequence} were lost; faults may be too"
+    about, metrics = f"kmsg.lost.{sequence}", {"lines_lost": count}
+    return _fault(who, about, now, "kmsg", "lines_lost", text, {**metrics}, sequence=sequence)
 
 
 def reports_lost(who: NodeIdentity, count: int, sequence: int, now: datetime) -> Fault:
     """Build the fault for reports dropped while the bus was away."""
-    return Fault(
-        id=f"{who.prefix}.agent.lost.{int(now.timestamp() * 1000)}",
-        time=now,
-        pool=who.pool,
-        node=who.node,
-        kind="lines_lost",
-        message=f"{count} reports found no room while the bus was away",
-        metrics={"reports_lost": count},
-        source="host",
-        boot_id=who.boot_id,
-        sequence=sequence,
-    )
+    text = f"{count} reports were dropped while the bus was away"
+    about, metrics = f"agent.lost.{_milliseconds(now)}", {"reports_lost": count}
+    return _fault(who, about, now, "host", "lines_lost", text, {**metrics}, sequence=sequence)
 
 
 def from_change(who: NodeIdentity, change: SampleChange, gpus: GpuMap, now: datetime) -> Fault:
     """Build the fault of a change between samples; the sample's time is part of its ID."""
-    gpu = gpus.of_change(change)
-    moment_ms = int(now.timestamp() * 1000)
+    moment_ms = _milliseconds(now)
     place = str(change.index) if change.index >= 0 else "node"
-    return Fault(
-        id=f"{who.prefix}.nvml.{change.kind}.{place}.{moment_ms}",
-        time=now,
-        pool=who.pool,
-        node=who.node,
-        kind=change.kind,
-        system=system_of(change.kind, 0),
+    about = f"nvml.{change.kind}.{place}.{moment_ms}"
+    return _fault(
+        *(who, about, now, "nvml", change.kind, change.message, change.metrics),
+        gpu=gpus.of_change(change),
         gpu_index=change.index,
-        gpu_uuid=gpu.uuid if gpu else "",
-        gpu_serial=gpu.serial if gpu else "",
-        pci=gpu.pci if gpu else "",
         subcode=change.subcode,
-        message=change.message,
-        metrics=change.metrics,
-        source="nvml",
-        boot_id=who.boot_id,
         sequence=moment_ms,
     )
 
@@ -187,27 +187,17 @@ def from_event(
     who: NodeIdentity, event: XidEvent, count: int, gpus: GpuMap, now: datetime
 ) -> Fault:
     """Build the fault of an XID reported by NVML, the `count`-th of this agent's run."""
-    gpu = gpus.by_pci(event.pci) or gpus.by_index(event.index)
-    moment_ms = int(now.timestamp() * 1000)
+    moment_ms = _milliseconds(now)
     metrics: dict[str, Metric] = {"xid_code": event.code}
     if event.gpu_instance >= 0:
         metrics["gpu_instance"] = event.gpu_instance
-    return Fault(
-        id=f"{who.prefix}.nvml.xid.{event.code}.{moment_ms}.{count}",
-        time=now,
-        pool=who.pool,
-        node=who.node,
-        kind="xid",
-        system=system_of("xid", event.code),
+    text = f"NVML reports XID {event.code} on GPU {event.index}: {name_of('xid', event.code)}"
+    return _fault(
+        *(who, f"nvml.xid.{event.code}.{moment_ms}.{count}", now, "nvml", "xid", text, metrics),
+        gpu=gpus.by_pci(event.pci) or gpus.by_index(event.index),
         gpu_index=event.index,
-        gpu_uuid=gpu.uuid if gpu else "",
-        gpu_serial=gpu.serial if gpu else "",
         pci=event.pci,
         code=event.code,
-        message=f"NVML reports XID {event.code} on GPU {event.index}: {name_of('xid', event.code)}",
-        metrics=metrics,
-        source="nvml",
-        boot_id=who.boot_id,
         sequence=moment_ms,
     )
 
@@ -218,24 +208,15 @@ def from_notice(who: NodeIdentity, notice: Notice, now: datetime) -> Fault:
     if notice.deadline is not None:
         metrics["deadline"] = notice.deadline.astimezone(UTC).isoformat().replace("+00:00", "Z")
         metrics["seconds_left"] = round((notice.deadline - now).total_seconds(), 1)
-    return Fault(
-        id=f"{who.prefix}.cloud.{notice.kind}.{notice.digest}.{int(now.timestamp() * 1000)}",
-        time=now,
-        pool=who.pool,
-        node=who.node,
-        kind=notice.kind,
-        subcode=notice.subcode,
-        message=notice.message,
-        metrics=metrics,
-        source="cloud",
-        boot_id=who.boot_id,
-    )
+    about = f"cloud.{notice.kind}.{notice.digest}.{_milliseconds(now)}"
+    kind, text, subcode = notice.kind, notice.message, notice.subcode
+    return _fault(who, about, now, "cloud", kind, text, metrics, subcode=subcode)
 
 
 def provider_notice(who: NodeIdentity, notice: Notice, now: datetime) -> ProviderNotice:
     """Build the event of a notice that takes this node away."""
     return ProviderNotice(
-        id=f"{who.prefix}.notice.{notice.digest}.{int(now.timestamp() * 1000)}",
+        id=f"{who.prefix}.notice.{notice.digest}.{_milliseconds(now)}",
         time=now,
         pool=who.pool,
         node=who.node,
@@ -248,10 +229,10 @@ def provider_notice(who: NodeIdentity, notice: Notice, now: datetime) -> Provide
     )
 
 
-def withdrawn(who: NodeIdentity, digest: str, now: datetime) -> ProviderNotice:
+def withdrawn_notice(who: NodeIdentity, digest: str, now: datetime) -> ProviderNotice:
     """Build the event of a withdrawn notice."""
     return ProviderNotice(
-        id=f"{who.prefix}.withdrawn.{digest}.{int(now.timestamp() * 1000)}",
+        id=f"{who.prefix}.withdrawn.{digest}.{_milliseconds(now)}",
         time=now,
         pool=who.pool,
         node=who.node,
@@ -263,27 +244,16 @@ def withdrawn(who: NodeIdentity, digest: str, now: datetime) -> ProviderNotice:
 
 
 def from_finding(who: NodeIdentity, finding: CheckFinding, gpus: GpuMap, now: datetime) -> Fault:
-    """Build the fault of a failed test; the end of the test is part of its ID."""
-    gpu = gpus.by_index(finding.gpus[0]) if len(finding.gpus) == 1 else None
-    moment_ms = int(now.timestamp() * 1000)
-    metrics = {"check": finding.name, **finding.metrics}
+    """Build the fault of a failed diagnostic; its end is part of the ID."""
+    moment_ms, name = _milliseconds(now), finding.name
+    metrics = {"check": name, **finding.metrics}
     if finding.gpus:
         metrics["gpus"] = ",".join(map(str, finding.gpus))
-    return Fault(
-        id=f"{who.prefix}.diagnostic.{_token(finding.name)}.{moment_ms}",
-        time=now,
-        pool=who.pool,
-        node=who.node,
-        kind="diagnostic",
-        gpu_index=gpu.index if gpu else -1,
-        gpu_uuid=gpu.uuid if gpu else "",
-        gpu_serial=gpu.serial if gpu else "",
-        pci=gpu.pci if gpu else "",
-        subcode=finding.name,
-        message=f"{finding.name}: {finding.detail}",
-        metrics=metrics,
-        source="host",
-        boot_id=who.boot_id,
+    about = f"diagnostic.{_token(name)}.{moment_ms}"
+    return _fault(
+        *(who, about, now, "host", "diagnostic", f"{name}: {finding.detail}", metrics),
+        gpu=gpus.by_index(finding.gpus[0]) if len(finding.gpus) == 1 else None,
+        subcode=name,
         sequence=moment_ms,
     )
 

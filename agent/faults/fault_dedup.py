@@ -31,7 +31,6 @@ class FaultDedup:
     """Remembers which GPUs have just fallen off the bus."""
 
     def __init__(self) -> None:
-        """Start without reports."""
         self._off_bus: dict[str, _OffBusFault] = {}
 
     def first(self, fault: Fault, now: float) -> str:

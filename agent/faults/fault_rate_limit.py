@@ -33,7 +33,6 @@ class FaultRateLimit:
     """The rate limit of one agent's faults."""
 
     def __init__(self) -> None:
-        """Start without open windows."""
         self._windows: dict[Key, _Window] = {}
 
     def passes(self, key: Key, now: float, fault: Callable[[], Fault]) -> bool:

@@ -7,7 +7,7 @@ continues. Pure apart from that state; used by the agent and by `parse`.
 from dataclasses import replace
 
 from agent.faults.xid_patterns import RecognisedFault, mentioned_device, mentions_gpu, recognise
-from agent.sources.kernel_log_parser import KERNEL_FACILITY, KernelLogLine
+from agent.observations import KERNEL_FACILITY, KernelLogLine
 
 
 class KernelLogScanner:

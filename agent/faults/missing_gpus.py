@@ -1,7 +1,6 @@
 """Which of the GPUs that were here before are gone. Pure."""
 
-from agent.sources.gpu_state_file import GpuState
-from agent.sources.nvml.nvml_values import GpuInventory
+from agent.observations import GpuInventory, GpuState
 from schemas.node_events import GpuIdentity
 
 GONE_MAX = 64

@@ -118,13 +118,31 @@ def after_pause(sample: GpuSample, *, same_boot: bool, pause_seconds: float) -> 
     return msgspec.structs.replace(sample, **dict.fromkeys(without))
 
 
-def _rose(was: GpuSample | None, now: GpuSample, counter: str) -> int:
-    """Increase of a counter; 0 where it did not rise or was reset."""
-    before: int | None = getattr(was, counter) if was is not None else None
-    after: int | None = getattr(now, counter)
-    if before is None or after is None:
-        return 0
-    return max(after - before, 0)
+@dataclass(frozen=True, slots=True)
+class _Counter:
+    """A counter whose rise, from `least` on, is a fault."""
+
+    name: str
+    kind: FaultKind
+    text: str
+    """With the rise in it."""
+    subcode: str = ""
+    least: int = 1
+    metric: str = ""
+    """Empty: the counter's name."""
+
+    def __call__(self, was: GpuSample | None, now: GpuSample) -> SampleChange | None:
+        """Detect the rise; a counter that was reset, or is new, has not risen."""
+        before: int | None = getattr(was, self.name) if was is not None else None
+        after: int | None = getattr(now, self.name)
+        if before is None or after is None or after - before < self.least:
+            return None
+        rise = after - before
+        metrics: dict[str, Metric] = {self.metric or self.name: after, "increase": rise}
+        if self.kind == "row_remap":
+            metrics = _remap_metrics(now)
+        text = self.text.format(rise)
+        return SampleChange(self.kind, now.index, text, self.subcode, metrics)
 
 
 def _ecc_dbe(was: GpuSample | None, now: GpuSample) -> SampleChange | None:
@@ -139,61 +157,27 @@ def _ecc_dbe(was: GpuSample | None, now: GpuSample) -> SampleChange | None:
     return SampleChange("ecc_dbe", now.index, f"{rise} uncorrectable ECC errors", metrics=metrics)
 
 
-def _ecc_sbe(was: GpuSample | None, now: GpuSample) -> SampleChange | None:
-    rise = _rose(was, now, "ecc_sbe_volatile")
-    if rise < SBE_BURST:
-        return None
-    metrics: dict[str, Metric] = {"ecc_sbe_count": now.ecc_sbe_volatile or 0, "increase": rise}
-    return SampleChange(
-        "ecc_sbe", now.index, f"a burst of {rise} corrected errors", metrics=metrics
-    )
-
-
 def _remap_pending(was: GpuSample | None, now: GpuSample) -> SampleChange | None:
     if not now.remap_pending or (was is not None and was.remap_pending):
         return None
-    return _remap(now, "pending", "a row remap waits for a GPU reset")
+    text = "a row remap waits for a GPU reset"
+    return SampleChange("row_remap", now.index, text, "pending", _remap_metrics(now))
 
 
 def _remap_failed(was: GpuSample | None, now: GpuSample) -> SampleChange | None:
     if not now.remap_failed or (was is not None and was.remap_failed):
         return None
-    return _remap(now, "failed", "a row could not be remapped")
+    text = "a row could not be remapped"
+    return SampleChange("row_remap", now.index, text, "failed", _remap_metrics(now))
 
 
-def _remapped(was: GpuSample | None, now: GpuSample) -> SampleChange | None:
-    rise = _rose(was, now, "remapped_uncorrectable")
-    if not rise:
-        return None
-    return _remap(now, "uncorrectable", f"{rise} rows remapped after uncorrectable errors")
-
-
-def _remap(now: GpuSample, subcode: str, message: str) -> SampleChange:
-    metrics: dict[str, Metric] = {
+def _remap_metrics(now: GpuSample) -> dict[str, Metric]:
+    return {
         "remapped_correctable": now.remapped_correctable or 0,
         "remapped_uncorrectable": now.remapped_uncorrectable or 0,
         "remap_pending": bool(now.remap_pending),
         "remap_failed": bool(now.remap_failed),
     }
-    return SampleChange("row_remap", now.index, message, subcode, metrics)
-
-
-def _retired(was: GpuSample | None, now: GpuSample) -> SampleChange | None:
-    rise = _rose(was, now, "retired_pages")
-    if not rise:
-        return None
-    metrics: dict[str, Metric] = {"retired_pages": now.retired_pages or 0, "increase": rise}
-    return SampleChange(
-        "page_retirement", now.index, f"{rise} memory pages retired", metrics=metrics
-    )
-
-
-def _nvlink_errors(was: GpuSample | None, now: GpuSample) -> SampleChange | None:
-    rise = _rose(was, now, "nvlink_errors")
-    if not rise:
-        return None
-    metrics: dict[str, Metric] = {"nvlink_errors": now.nvlink_errors or 0, "increase": rise}
-    return SampleChange("nvlink", now.index, f"{rise} NVLink errors", "errors", metrics)
 
 
 def _nvlinks_down(was: GpuSample | None, now: GpuSample) -> SampleChange | None:
@@ -204,14 +188,6 @@ def _nvlinks_down(was: GpuSample | None, now: GpuSample) -> SampleChange | None:
         return None
     metrics: dict[str, Metric] = {"nvlinks_up": now.nvlinks_up, "nvlinks_down": down}
     return SampleChange("nvlink", now.index, f"{down} NVLinks went down", "down", metrics)
-
-
-def _replays(was: GpuSample | None, now: GpuSample) -> SampleChange | None:
-    rise = _rose(was, now, "pcie_replays")
-    if rise < REPLAY_BURST:
-        return None
-    metrics: dict[str, Metric] = {"pcie_replays": now.pcie_replays or 0, "increase": rise}
-    return SampleChange("pcie", now.index, f"a burst of {rise} PCIe replays", "replays", metrics)
 
 
 def _width(was: GpuSample | None, now: GpuSample) -> SampleChange | None:
@@ -282,14 +258,25 @@ def fabric_problems(mask: int) -> list[str]:
 
 _RULES: Final[tuple[Callable[[GpuSample | None, GpuSample], SampleChange | None], ...]] = (
     _ecc_dbe,
-    _ecc_sbe,
+    _Counter(
+        "ecc_sbe_volatile",
+        "ecc_sbe",
+        "a burst of {} corrected errors",
+        least=SBE_BURST,
+        metric="ecc_sbe_count",
+    ),
     _remap_failed,
     _remap_pending,
-    _remapped,
-    _retired,
-    _nvlink_errors,
+    _Counter(
+        "remapped_uncorrectable",
+        "row_remap",
+        "{} rows remapped after uncorrectable errors",
+        "uncorrectable",
+    ),
+    _Counter("retired_pages", "page_retirement", "{} memory pages retired"),
+    _Counter("nvlink_errors", "nvlink", "{} NVLink errors", "errors"),
     _nvlinks_down,
-    _replays,
+    _Counter("pcie_replays", "pcie", "a burst of {} PCIe replays", "replays", REPLAY_BURST),
     _width,
     _throttle,
     _fabric_left,

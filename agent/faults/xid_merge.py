@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from agent.faults.xid_patterns import NVLINK5_CODES, RECOVERY_ACTION_CODE
-from agent.sources.nvml.nvml_events import XidEvent
+from agent.observations import XidEvent
 from schemas.enums import PROGRAM_CODES
 
 MERGE_SECONDS: Final = 3.0
@@ -36,25 +36,20 @@ class XidMerge:
     """Remembers the latest XIDs of each source."""
 
     def __init__(self) -> None:
-        """Start empty."""
         self._seen: dict[Key, _Seen] = {}
         self._waiting: list[tuple[float, XidEvent]] = []
-        self.merged = 0
-        """Number of XIDs that both sources reported."""
 
     def line(self, pci: str, code: int, now: float) -> bool:
         """Handle a line; False: NVML's event was published already."""
         for waiting in self._waiting:
             if (waiting[1].pci, waiting[1].code) == (pci, code):
                 self._waiting.remove(waiting)
-                self.merged += 1
                 break
         seen = self._of((pci, code), now)
         if seen is None:
             return True
         if seen.events:
             del seen.events[0]
-            self.merged += 1
             return False
         seen.line_at = now
         return True
@@ -64,12 +59,11 @@ class XidMerge:
         for place in (event.pci, ""):
             seen = self._seen.get((place, event.code))
             if seen is not None and now - seen.line_at <= MERGE_SECONDS:
-                self.merged += 1
                 return "known"
         if lines and event.code in DETAILED and len(self._waiting) < KEYS_MAX:
             self._waiting.append((now + LINE_SECONDS, event))
             return "wait"
-        self._believe(event, now)
+        self._count(event, now)
         return "publish"
 
     def due(self, now: float) -> list[XidEvent]:
@@ -78,10 +72,10 @@ class XidMerge:
         if found:
             self._waiting = [each for each in self._waiting if each[0] > now]
         for event in found:
-            self._believe(event, now)
+            self._count(event, now)
         return found
 
-    def _believe(self, event: XidEvent, now: float) -> None:
+    def _count(self, event: XidEvent, now: float) -> None:
         seen = self._of((event.pci, event.code), now)
         if seen is not None and len(seen.events) < EVENTS_MAX:
             seen.events.append(now)

@@ -10,6 +10,7 @@ from typing import Final
 
 from agent.faults import nvlink_registers
 from agent.faults.nvlink5_decoder import decode
+from agent.observations import find_pci
 from schemas.enums import FaultKind
 from schemas.node_events import Metric
 
@@ -44,11 +45,6 @@ _SXID = re.compile(
     _LEAD + r"(?:NVRM:\s*)?nvidia-nvswitch(\d*)\s*:\s*SXid\s*"
     r"(?:\(([^)]{1,80})\))?\s*:\s*(\d{1,6})(?!\d)\s*,?\s*(.*)",
     re.IGNORECASE | re.DOTALL,
-)
-_PCI = re.compile(
-    r"(?:\bPCI:|(?<![0-9a-f:.]))(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}):([0-9a-f]{2})"
-    r"(?:\.[0-9a-f])?(?!:?[0-9a-f])",
-    re.IGNORECASE,
 )
 _PCI_SHORT = re.compile(r"^(?:PCI:)?([0-9a-f]{4}):([0-9a-f]{2})$", re.IGNORECASE)
 _NVRM = re.compile(_LEAD + r"(?:NVRM|nvidia)\b", re.IGNORECASE)
@@ -110,15 +106,6 @@ def mentioned_device(text: str) -> str:
         return ""
     found = _DEVICE_LINE.match(text)
     return find_pci(found.group(1)) if found else ""
-
-
-def find_pci(text: str) -> str:
-    """Find the first PCI address in a text, as `0000:3b:00`; empty where there is none."""
-    found = _PCI.search(text)
-    if found is None:
-        return ""
-    domain = int(found.group(1) or "0", 16)
-    return f"{domain:04x}:{found.group(2).lower()}:{found.group(3).lower()}"
 
 
 def _where(text: str) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from agent.faults.fault_builder import GpuMap
-from agent.maintenance.diagnostics.findings import CheckFinding, CheckParameters
+from agent.maintenance.diagnostics.findings import CheckParameters
 from agent.maintenance.diagnostics.health_check_plugins import PluginRunner
 from agent.maintenance.diagnostics.health_checks import (
     CHECKS,
@@ -21,6 +21,7 @@ from agent.maintenance.diagnostics.health_checks import (
     program_of,
 )
 from agent.maintenance.diagnostics.tool_runner import ToolHung, run_tool
+from agent.observations import CheckFinding
 from agent.settings import AgentConfig
 from schemas.agent_commands import DiagnoseRequest, Diagnosis
 from schemas.node_events import CheckResult
@@ -56,7 +57,6 @@ class DiagnosticsRunner:
     """Runs the tests of this host."""
 
     def __init__(self, config: AgentConfig, dependencies: DiagnosticsDependencies) -> None:
-        """Run them with the settings of `config`."""
         self._config = config
         self._dependencies = dependencies
         self._checks = {each.name: each for each in CHECKS}

@@ -19,8 +19,9 @@ import msgspec
 
 from agent.faults.fault_builder import GpuMap
 from agent.json_file import read_json, write_json
-from agent.maintenance.diagnostics.findings import DETAIL_CHARS_MAX, ToolOutput
+from agent.maintenance.diagnostics.findings import ToolOutput
 from agent.maintenance.diagnostics.tool_runner import ToolHung, run_tool
+from agent.observations import DETAIL_CHARS_MAX
 from agent.settings import AgentConfig
 from agent.sources.nvml import GpuProcess
 from schemas.agent_commands import ActionResult, RebootRequest, ResetRequest
@@ -65,7 +66,6 @@ class CompletedActionsFile:
     """Results by key, for commands repeated after a restart."""
 
     def __init__(self, path: Path) -> None:
-        """Store them at `path`."""
         self._path = path
         self._results: dict[str, ActionResult] | None = None
 
@@ -87,7 +87,6 @@ class ResetAndReboot:
     """Answers `reset-gpu` and `reboot`."""
 
     def __init__(self, config: AgentConfig, dependencies: ActionDependencies) -> None:
-        """Use the commands of `config`."""
         self._config = config
         self._dependencies = dependencies
         self._done = CompletedActionsFile(Path(config.state_dir) / "completed_actions.json")

@@ -24,7 +24,6 @@ class ProbeThread:
     """One thread for one kind of call."""
 
     def __init__(self, name: str) -> None:
-        """Start the thread when it is first needed."""
         self._name = name
         self._calls: queue.SimpleQueue[tuple[Callable[[], Any], asyncio.Future[Any]]] = (
             queue.SimpleQueue()

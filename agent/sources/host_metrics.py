@@ -20,7 +20,6 @@ class HostMetrics:
     """Reads /proc; CPU usage is since the previous reading."""
 
     def __init__(self, proc: Path = PROC) -> None:
-        """Read under `proc`."""
         self._proc = proc
         self._was: tuple[int, int] | None = None
 

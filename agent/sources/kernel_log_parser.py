@@ -1,28 +1,12 @@
-"""Parses records of /dev/kmsg into `Line`s. `log_formats` parses what other programs print of them.
-
-Pure: nothing here reads a file, and nothing raises, whatever the bytes are.
-"""
+"""Parses records of /dev/kmsg; `log_formats` parses what other programs print. Never raises."""
 
 import re
-from typing import Final, NamedTuple
+from typing import Final
 
-KERNEL_FACILITY: Final = 0
-USER_FACILITY: Final = 1
+from agent.observations import KernelLogLine
+
 LINE_CHARS_MAX: Final = 8192
-"""A kmsg record is never longer; text beyond it is not looked at."""
-
-
-class KernelLogLine(NamedTuple):
-    """One kernel log message; a tuple, since one is made of every line there is."""
-
-    text: str
-    sequence: int = -1
-    """-1: the form has none (text)."""
-    timestamp_us: int = -1
-    """Since boot; -1: the form has none."""
-    priority: int = 6
-    facility: int = KERNEL_FACILITY
-    """0: the kernel itself. Anything else was written by a process and proves nothing."""
+"""A kmsg record is never longer; further text is ignored."""
 
 
 _PREFIX = re.compile(rb"(\d{1,9}),(\d{1,20}),(\d{1,20})(?:,[^;\n]*)?;")

@@ -17,8 +17,9 @@ from typing import Final
 import msgspec
 
 from agent.json_file import read_json, write_json
+from agent.observations import KernelLogLine
 from agent.sources.inotify import Inotify
-from agent.sources.kernel_log_parser import KernelLogLine, parse_kmsg, split_records
+from agent.sources.kernel_log_parser import parse_kmsg, split_records
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +45,6 @@ class PositionFile:
     """Stores a Position over restarts, atomically."""
 
     def __init__(self, path: Path, boot_id: str) -> None:
-        """Keep it at `path`, for this boot."""
         self._path = path
         self._boot_id = boot_id
         self._saved = -1

@@ -10,14 +10,8 @@ from typing import Any, Final
 
 import msgspec
 
-from agent.sources.kernel_log_parser import (
-    KERNEL_FACILITY,
-    LINE_CHARS_MAX,
-    USER_FACILITY,
-    KernelLogLine,
-    parse_kmsg,
-    unescape,
-)
+from agent.observations import KERNEL_FACILITY, USER_FACILITY, KernelLogLine
+from agent.sources.kernel_log_parser import LINE_CHARS_MAX, parse_kmsg, unescape
 
 JSON_CHARS_MAX: Final = 65_536
 """A journal entry with all its fields; the kernel's own text is at most `LINE_CHARS_MAX` of it."""

@@ -10,8 +10,9 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Final, Protocol
 
+from agent.observations import GpuInventory, XidEvent
 from agent.sources.blocking_calls import ProbeHung, ProbeThread
-from agent.sources.nvml import GpuInventory, NvmlUnavailable, XidEvent
+from agent.sources.nvml import NvmlUnavailable
 from services.primitives.clock import Clock
 
 log = logging.getLogger(__name__)

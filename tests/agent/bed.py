@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from agent.faults.fault_builder import GpuMap
-from agent.maintenance.diagnostics.findings import CheckFinding
 from agent.maintenance.diagnostics.health_check_plugins import PluginRunner
 from agent.maintenance.diagnostics_runner import DiagnosticsDependencies, DiagnosticsRunner
+from agent.observations import CheckFinding
 from agent.settings import AgentConfig
 from schemas.node_events import CheckResult
 from services.primitives.clock import SystemClock

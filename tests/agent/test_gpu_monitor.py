@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from agent.faults.sample_changes import FABRIC_PROBLEMS, SampleChange, fabric_problems
+from agent.gpu_monitor import GpuMonitor
 from agent.sources.blocking_calls import ProbeHung, ProbeThread
-from agent.sources.gpu_monitor import GpuMonitor
 from agent.sources.nvml import Nvml, NvmlUnavailable
 from services.provisioner.providers.local_gpus import (
     build_library,

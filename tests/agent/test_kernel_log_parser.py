@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from agent.faults.kernel_log_scanner import KernelLogScanner
 from agent.faults.xid_patterns import recognise
-from agent.sources.kernel_log_parser import KernelLogLine, parse_kmsg, split_records
+from agent.observations import KernelLogLine
+from agent.sources.kernel_log_parser import parse_kmsg, split_records
 from agent.sources.log_formats import parse_text
 
 TEXT = "NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, name=python, GPU has fallen off the bus."

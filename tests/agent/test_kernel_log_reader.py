@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.sources.kernel_log_parser import KernelLogLine
+from agent.observations import KernelLogLine
 from agent.sources.kernel_log_reader import CHUNK_BYTES, KernelLogReader, Position, PositionFile
 from services.provisioner.providers.local_gpus import kmsg_record
 

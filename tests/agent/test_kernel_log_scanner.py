@@ -15,8 +15,9 @@ from agent.fault_reporter import FaultReporter, ReporterInputs
 from agent.faults.fault_builder import GpuMap, NodeIdentity
 from agent.faults.kernel_log_scanner import KernelLogScanner
 from agent.faults.xid_patterns import RecognisedFault, recognise
+from agent.observations import KernelLogLine
 from agent.operator_tools import parse
-from agent.sources.kernel_log_parser import KernelLogLine, parse_kmsg
+from agent.sources.kernel_log_parser import parse_kmsg
 from agent.sources.kernel_log_reader import KernelLogReader
 from agent.sources.log_formats import parse_text
 from services.primitives.clock import SystemClock

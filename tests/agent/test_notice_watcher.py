@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
+from agent.observations import Notice
 from agent.settings import AgentConfig
 from agent.sources.cloud import aws_metadata, azure_metadata, gcp_metadata
 from agent.sources.cloud.cloud_detection import AZURE_ASSET_TAG, detect, notice_sources
 from agent.sources.cloud.metadata_http import BODY_BYTES_MAX, MetadataUnavailable, fetch
-from agent.sources.cloud.notice_parsers import Notice, UnreadableNotice, azure_events, moment, read
+from agent.sources.cloud.notice_parsers import UnreadableNotice, azure_events, moment, read
 from agent.sources.cloud.notice_watcher import NoticeSource, NoticeWatcher
 from services.bus.nats.nats_bus import NatsBus
 from services.bus.port import Stored

@@ -37,9 +37,9 @@ async def test_what_is_announced_no_more_is_reported_by_its_digest(serve):
 
 
 TAKING = [
-    (lambda: aws_spot(b'{"action": "terminate", "time": "2026-11-21T08:22:00Z"}'), True),
-    (lambda: aws_spot(b'{"action": "stop", "time": "2026-11-21T08:22:00Z"}'), True),
-    (lambda: aws_rebalance(b'{"noticeTime": "2026-11-21T08:22:00Z"}'), False),
+    (lambda: aws_spot(b'{"action": "terminate", "time": "2026-11-21T08:22:00Z"}')[0], True),
+    (lambda: aws_spot(b'{"action": "stop", "time": "2026-11-21T08:22:00Z"}')[0], True),
+    (lambda: aws_rebalance(b'{"noticeTime": "2026-11-21T08:22:00Z"}')[0], False),
     (lambda: aws_scheduled(json.dumps([SCHEDULED]).encode())[0], False),
     (lambda: aws_scheduled(json.dumps([RETIREMENT]).encode())[0], True),
     (lambda: gcp_preempted("TRUE", CLOCK.now())[0], True),

@@ -131,9 +131,13 @@ def test_the_agent_loads_no_more_than_it_needs():
 @pytest.mark.parametrize(
     ("namespace", "elsewhere", "detail"),
     [
-        ("pid:[4026531836]", True, "shows the jobs of processes"),
-        ("pid:[4026532001]", True, "shows the jobs of processes"),
-        ("pid:[4026532001]", False, "the host's are not seen here, so faults name no job"),
+        ("pid:[4026531836]", True, "shows the job of each process"),
+        ("pid:[4026532001]", True, "shows the job of each process"),
+        (
+            "pid:[4026532001]",
+            False,
+            "the host's processes are not visible here, so faults name",
+        ),
         ("", True, "No such file or directory"),
     ],
 )

@@ -33,7 +33,7 @@ def test_the_environment_wins_over_the_file(tmp_path: Path):
 @pytest.mark.parametrize(
     ("environment", "expected"),
     [
-        ({"NAVARCH_POOL": ""}, "NAVARCH_POOL is not set"),
+        ({"NAVARCH_POOL": ""}, "NAVARCH_POOL: is not set"),
         ({"NAVARCH_NODE": "Node.7"}, "NAVARCH_NODE: node 'Node.7' is not a valid name"),
         ({"NAVARCH_POOL": "x" * 40}, "NAVARCH_POOL: pool"),
         ({"NAVARCH_SAMPLE_INTERVAL": "soon"}, "NAVARCH_SAMPLE_INTERVAL: 'soon' is not a duration"),
@@ -61,7 +61,7 @@ def test_a_wrong_variable_is_named(environment: dict[str, str], expected: str):
         ("node: n1\nheartbeat_ttl: long\n", "agent.yaml:2: heartbeat_ttl: 'long' is not"),
         ("log_level: loud\n", "agent.yaml:1: log_level: 'loud' is no level (known: DEBUG,"),
         ("- a\n", "agent.yaml:1: expected"),
-        ("a: [\n", "agent.yaml: not valid YAML"),
+        ("a: [\n", "agent.yaml:2: not valid YAML"),
     ],
 )
 def test_a_wrong_line_is_named(tmp_path: Path, text: str, expected: str):

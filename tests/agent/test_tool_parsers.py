@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.maintenance.diagnostics import tool_parsers
-from agent.maintenance.diagnostics.findings import CheckFinding, CheckParameters, ToolOutput
+from agent.maintenance.diagnostics.findings import CheckParameters, ToolOutput
+from agent.observations import CheckFinding
 from schemas.node_events import GpuIdentity
 
 OUTPUTS = Path(__file__).parent / "outputs"

@@ -6,8 +6,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from agent.observations import GpuInventory, XidEvent
 from agent.sources.blocking_calls import ProbeThread
-from agent.sources.nvml import GpuInventory, NvmlUnavailable, XidEvent
+from agent.sources.nvml import NvmlUnavailable
 from agent.sources.xid_listener import XidListener
 from services.primitives.clock import SystemClock
 

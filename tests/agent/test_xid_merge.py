@@ -6,7 +6,7 @@ import pytest
 
 from agent.faults.fault_dedup import APART_SECONDS_MAX, REPEAT_SECONDS_MAX, FaultDedup
 from agent.faults.xid_merge import KEYS_MAX, LINE_SECONDS, MERGE_SECONDS, XidMerge
-from agent.sources.nvml.nvml_events import XidEvent
+from agent.observations import XidEvent
 from schemas.enums import FaultKind
 from schemas.node_events import Fault
 

@@ -3,8 +3,8 @@
 import pytest
 
 from agent.faults.kernel_log_scanner import KernelLogScanner
-from agent.faults.xid_patterns import RecognisedFault, find_pci, recognise
-from agent.sources.kernel_log_parser import KernelLogLine
+from agent.faults.xid_patterns import RecognisedFault, recognise
+from agent.observations import KernelLogLine, find_pci
 
 FORMATS = [
     (

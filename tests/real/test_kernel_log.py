@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from agent.sources.kernel_log_parser import KernelLogLine
+from agent.observations import KernelLogLine
 from agent.sources.kernel_log_reader import KernelLogReader
 from schemas.subjects import node_events_of
 from services.bus.nats.embedded_server import EmbeddedServer

@@ -1,7 +1,7 @@
-"""A `HealthCheck` of our own: room on the host's disk. Name it in NAVARCH_HEALTH_CHECKS to use it.
+"""Health check: free disk space. It runs only if NAVARCH_HEALTH_CHECKS names it.
 
-A full disk stops the container runtime, the scheduler's daemon and every checkpoint, and looks like
-anything but a full disk.
+A full disk stops the container runtime, the scheduler's daemon and every checkpoint, and its
+symptoms rarely name the disk.
 """
 
 import shutil
@@ -21,17 +21,17 @@ class DiskSpace:
     name = "disk-space"
     interval_seconds = 300.0
 
-    def __init__(self, place: Path = Path("/")) -> None:
+    def __init__(self, path: Path = Path("/")) -> None:
         """Look at the file system that holds `place`."""
-        self._look_up_rack = place
+        self._path = path
 
     async def run(self) -> CheckResult:
-        """Say how much is free, and whether that is enough to work with."""
+        """Report the free space, and whether it is enough."""
         try:
-            usage = shutil.disk_usage(self._look_up_rack)
+            usage = shutil.disk_usage(self._path)
         except OSError as error:
-            return CheckResult(name=self.name, ok=False, detail=f"{self._look_up_rack}: {error}")
+            return CheckResult(name=self.name, ok=False, detail=f"{self._path}: {error}")
         percent = 100 * usage.free / usage.total if usage.total else 0.0
-        detail = f"{usage.free / GIB:.1f} GiB ({percent:.1f} %) of {self._look_up_rack} are free"
+        detail = f"{usage.free / GIB:.1f} GiB ({percent:.1f} %) of {self._path} are free"
         ok = percent >= FREE_PERCENT_MIN and usage.free >= FREE_BYTES_MIN
         return CheckResult(name=self.name, ok=ok, detail=detail)

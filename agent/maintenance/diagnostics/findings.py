@@ -1,10 +1,9 @@
 """Parameters, tool output and result of a diagnostic. Pure."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from schemas.node_events import CheckResult, GpuIdentity, Metric
-
-DETAIL_CHARS_MAX = 500
+from agent.observations import DETAIL_CHARS_MAX, CheckFinding
+from schemas.node_events import GpuIdentity
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,24 +24,6 @@ class ToolOutput:
     code: int
     text: str = ""
     errors: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class CheckFinding:
-    """Result of one test."""
-
-    name: str
-    ok: bool
-    detail: str
-    gpus: tuple[int, ...] = ()
-    """Indexes of the GPUs that failed, where it is known."""
-    ran: bool = True
-    """False: the tool could not run, which says nothing about the hardware."""
-    metrics: dict[str, Metric] = field(default_factory=dict)
-
-    def result(self) -> CheckResult:
-        """The result as published."""
-        return CheckResult(name=self.name, ok=self.ok, detail=self.detail[:DETAIL_CHARS_MAX])
 
 
 def not_run(name: str, output: ToolOutput) -> CheckFinding:

@@ -23,7 +23,6 @@ class CudaError(Exception):
     """A call of the driver failed."""
 
     def __init__(self, call: str, code: int) -> None:
-        """Keep CUDA's code."""
         super().__init__(f"{call} answers with CUDA error {code}")
         self.code = code
 
@@ -32,7 +31,6 @@ class Cuda:
     """The few calls that are needed."""
 
     def __init__(self, library: str) -> None:
-        """Load the driver's library."""
         self._library = ctypes.CDLL(library)
 
     def call(self, name: str, *arguments: Any) -> None:

@@ -17,9 +17,9 @@ import threading
 from collections.abc import Callable
 from typing import Any, ClassVar, Final
 
-from agent.maintenance.diagnostics.findings import DETAIL_CHARS_MAX
 from agent.maintenance.diagnostics.health_check_plugins import HealthCheck, PluginRunner
 from agent.maintenance.diagnostics.health_checks import CHECKS
+from agent.observations import DETAIL_CHARS_MAX
 from schemas.node_events import CheckResult
 
 NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")

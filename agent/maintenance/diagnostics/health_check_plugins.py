@@ -11,7 +11,7 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any, Final, Protocol
 
-from agent.maintenance.diagnostics.findings import DETAIL_CHARS_MAX, CheckFinding
+from agent.observations import DETAIL_CHARS_MAX, CheckFinding
 from agent.sources.blocking_calls import ProbeHung, ProbeThread
 from schemas.node_events import CheckResult
 from schemas.settings import HEALTH_CHECK_PLUGINS
@@ -42,7 +42,6 @@ class PluginRunner:
     """A plugin and its thread."""
 
     def __init__(self, check: HealthCheck) -> None:
-        """Run `check` when asked."""
         self.name = str(check.name)
         self.interval_seconds = float(check.interval_seconds)
         self._check = check

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Final
 
 from agent.maintenance.diagnostics import tool_parsers
-from agent.maintenance.diagnostics.findings import CheckFinding, CheckParameters, ToolOutput
+from agent.maintenance.diagnostics.findings import CheckParameters, ToolOutput
+from agent.observations import CheckFinding
 
 MEMORY_BYTES: Final = 64 * 1_048_576
 MEMORY_MODULE: Final = "agent.maintenance.diagnostics.gpu_memory_test"

@@ -10,13 +10,8 @@ from typing import Any, Final
 
 import msgspec
 
-from agent.maintenance.diagnostics.findings import (
-    CheckFinding,
-    CheckParameters,
-    ToolOutput,
-    first_words,
-    not_run,
-)
+from agent.maintenance.diagnostics.findings import CheckParameters, ToolOutput, first_words, not_run
+from agent.observations import CheckFinding
 from schemas.node_events import Metric
 
 GPUS_MAX: Final = 64

@@ -1,22 +1,21 @@
 """AWS: spot interruptions, rebalance recommendations, scheduled events, through IMDSv2.
 
-Every request carries a session token, which is asked for with a PUT and renewed when it is
-refused. 404 says that there is nothing to announce.
+Every request carries a session token, which a PUT returns and which is renewed when it is refused.
+404 means that there is no notice.
 """
 
 import asyncio
 from collections.abc import Callable, Sequence
+from http import HTTPStatus
 from typing import Final
 
+from agent.observations import Notice
 from agent.sources.cloud.metadata_http import MetadataReply, MetadataUnavailable, fetch
-from agent.sources.cloud.notice_parsers import Notice, aws_rebalance, aws_scheduled, aws_spot, read
+from agent.sources.cloud.notice_parsers import aws_rebalance, aws_scheduled, aws_spot, read
 
 BASE: Final = "http://169.254.169.254"
 TOKEN_SECONDS: Final = 21_600
 REQUEST_SECONDS_MAX: Final = 3.0
-OK: Final = 200
-NOT_FOUND: Final = 404
-UNAUTHORIZED: Final = 401
 SCHEDULED_INTERVAL_SECONDS: Final = 60.0
 """Scheduled events are announced days ahead."""
 
@@ -34,12 +33,12 @@ class Imds:
         """Read a path under latest/meta-data; empty where it does not exist now."""
         token = await self._valid_token(refused="")
         answer = await self._get(path, token)
-        if answer.status == UNAUTHORIZED:
+        if answer.status == HTTPStatus.UNAUTHORIZED:
             # The token expired, or the instance was started from a snapshot.
             answer = await self._get(path, await self._valid_token(refused=token))
-        if answer.status == NOT_FOUND:
+        if answer.status == HTTPStatus.NOT_FOUND:
             return b""
-        if answer.status != OK:
+        if answer.status != HTTPStatus.OK:
             raise MetadataUnavailable(f"{path}: answers with status {answer.status}")
         return answer.body
 
@@ -65,7 +64,7 @@ class Imds:
             seconds=REQUEST_SECONDS_MAX,
         )
         token = answer.body.decode("ascii", "replace").strip()
-        if answer.status != OK or not token.isprintable() or not token:
+        if answer.status != HTTPStatus.OK or not token.isprintable() or not token:
             raise MetadataUnavailable(f"no IMDSv2 token: status {answer.status}")
         return token
 
@@ -89,20 +88,9 @@ class _NoticeSource:
 def notice_sources(base: str, interval_seconds: float) -> list[_NoticeSource]:
     """Sources of AWS notices."""
     imds = Imds(base)
+    seldom = max(interval_seconds, min(SCHEDULED_INTERVAL_SECONDS, interval_seconds * 12))
     return [
-        _NoticeSource(
-            imds, "spot/instance-action", interval_seconds, lambda body: [aws_spot(body)]
-        ),
-        _NoticeSource(
-            imds,
-            "events/recommendations/rebalance",
-            interval_seconds,
-            lambda body: [aws_rebalance(body)],
-        ),
-        _NoticeSource(
-            imds,
-            "events/maintenance/scheduled",
-            max(interval_seconds, min(SCHEDULED_INTERVAL_SECONDS, interval_seconds * 12)),
-            aws_scheduled,
-        ),
+        _NoticeSource(imds, "spot/instance-action", interval_seconds, aws_spot),
+        _NoticeSource(imds, "events/recommendations/rebalance", interval_seconds, aws_rebalance),
+        _NoticeSource(imds, "events/maintenance/scheduled", seldom, aws_scheduled),
     ]

@@ -1,14 +1,15 @@
 """Azure: Scheduled Events, of which evictions are one kind.
 
-The list covers a whole placement group, so the VM's own name is asked first. Events are never
+The list covers a whole placement group, so the VM's own name is read first. Events are never
 acknowledged here: that would start them at once, before the node is drained.
 """
 
 from collections.abc import Sequence
 from typing import Final
 
-from agent.sources.cloud.metadata_http import MetadataUnavailable, fetch
-from agent.sources.cloud.notice_parsers import Notice, azure_events, read
+from agent.observations import Notice
+from agent.sources.cloud.metadata_http import fetch_ok
+from agent.sources.cloud.notice_parsers import azure_events, read
 
 BASE: Final = "http://169.254.169.254"
 HEADERS: Final = {"Metadata": "true"}
@@ -17,7 +18,6 @@ NAME_PATH: Final = "/metadata/instance/compute/name?api-version=2021-02-01&forma
 FIRST_SECONDS_MAX: Final = 130.0
 """The first request enables the service, which takes Azure up to two minutes."""
 REQUEST_SECONDS_MAX: Final = 10.0
-OK: Final = 200
 
 
 class _NoticeSource:
@@ -39,10 +39,7 @@ class _NoticeSource:
         return read(body, lambda body: azure_events(body, self._vm))
 
     async def _get(self, path: str, seconds: float) -> bytes:
-        answer = await fetch(self._base + path, headers=HEADERS, seconds=seconds)
-        if answer.status != OK:
-            raise MetadataUnavailable(f"{path}: answers with status {answer.status}")
-        return answer.body
+        return (await fetch_ok(self._base + path, headers=HEADERS, seconds=seconds)).body
 
 
 def notice_sources(base: str, interval_seconds: float) -> list[_NoticeSource]:

@@ -1,23 +1,23 @@
-"""Google Cloud: preemption and host maintenance, by long polls: an answer comes when it changes.
+"""Google Cloud: preemption and host maintenance, by long polls.
 
-The first question is answered at once; each further one names the last answer's ETag and waits. An
-answer without `Metadata-Flavor: Google` is not from the metadata service.
+The first poll returns at once; each further one names the last reply's ETag and waits for a
+change. A reply without `Metadata-Flavor: Google` is not from the metadata service.
 """
 
 from collections.abc import Callable, Sequence
 from typing import Final
 from urllib.parse import quote
 
-from agent.sources.cloud.metadata_http import MetadataUnavailable, fetch
-from agent.sources.cloud.notice_parsers import Notice, gcp_maintenance, gcp_preempted
+from agent.observations import Notice
+from agent.sources.cloud.metadata_http import MetadataUnavailable, fetch_ok
+from agent.sources.cloud.notice_parsers import gcp_maintenance, gcp_preempted
 from services.primitives.clock import Clock
 
 BASE: Final = "http://169.254.169.254"
 FLAVOR: Final = {"Metadata-Flavor": "Google"}
 WAIT_SECONDS: Final = 60
 ANSWER_SECONDS_MAX: Final = 5.0
-"""How long an answer may take beyond the wait that was asked for."""
-OK: Final = 200
+"""How long a reply may take beyond the requested wait."""
 
 
 class _NoticeSource:
@@ -38,9 +38,9 @@ class _NoticeSource:
             url += f"?wait_for_change=true&timeout_sec={WAIT_SECONDS}&last_etag={quote(self._etag)}"
             seconds += WAIT_SECONDS
         etag, self._etag = self._etag, ""
-        answer = await fetch(url, headers=FLAVOR, seconds=seconds)
-        if answer.status != OK or answer.headers.get("metadata-flavor") != "Google":
-            raise MetadataUnavailable(f"{self._url}: answers with status {answer.status}")
+        answer = await fetch_ok(url, headers=FLAVOR, seconds=seconds)
+        if answer.headers.get("metadata-flavor") != "Google":
+            raise MetadataUnavailable(f"{self._url}: answers without Metadata-Flavor: Google")
         self._etag = answer.headers.get("etag", "")
         if not self._etag:
             raise MetadataUnavailable(f"{self._url}: answers without an ETag")

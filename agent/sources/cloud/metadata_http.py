@@ -1,12 +1,13 @@
 """One bounded HTTP/1.1 request at a time, for metadata services alone.
 
-They are plain HTTP on a link-local address and answer with a few bytes; so this knows no TLS, no
-redirects and no proxies (a metadata service must never be asked through one).
+They are plain HTTP on a link-local address and reply with a few bytes: no TLS, no redirects, and no
+proxies, through which a metadata service must never be reached.
 """
 
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -31,7 +32,7 @@ class MetadataReply:
 async def fetch(
     url: str, *, headers: Mapping[str, str], seconds: float, method: str = "GET"
 ) -> MetadataReply:
-    """Make one request; raise MetadataUnavailable where there is no answer in time."""
+    """Make one request; raise MetadataUnavailable without a reply in time."""
     try:
         async with asyncio.timeout(seconds):
             return await _fetch(url, headers, method)
@@ -39,6 +40,14 @@ async def fetch(
         raise MetadataUnavailable(f"{url}: no answer in {seconds:g} s") from error
     except (OSError, EOFError, ValueError, asyncio.LimitOverrunError) as error:
         raise MetadataUnavailable(f"{url}: {error or type(error).__name__}") from error
+
+
+async def fetch_ok(url: str, *, headers: Mapping[str, str], seconds: float) -> MetadataReply:
+    """Make one request; raise MetadataUnavailable without a reply of status 200."""
+    reply = await fetch(url, headers=headers, seconds=seconds)
+    if reply.status != HTTPStatus.OK:
+        raise MetadataUnavailable(f"{url}: answers with status {reply.status}")
+    return reply
 
 
 async def _fetch(url: str, headers: Mapping[str, str], method: str) -> MetadataReply:

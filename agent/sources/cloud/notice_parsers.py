@@ -3,15 +3,14 @@
 A notice that cannot be parsed is an error of the metadata service, not an absent notice.
 """
 
-import hashlib
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from email.utils import parsedate_to_datetime
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import msgspec
 
+from agent.observations import Notice
 from schemas.node_events import Metric
 
 TEXT_CHARS_MAX: Final = 200
@@ -22,29 +21,6 @@ GCP_GPU_STOP_SECONDS: Final = 3600.0
 GCP_MIGRATION_SECONDS: Final = 60.0
 AWS_TAKING: Final = frozenset({"instance-stop", "instance-retirement"})
 """Scheduled events after which the instance does not go on by itself."""
-
-NoticeKind = Literal["preemption", "maintenance"]
-
-
-@dataclass(frozen=True, slots=True)
-class Notice:
-    """One notice of a provider."""
-
-    kind: NoticeKind
-    key: str
-    """Identifies the notice over repeated polls."""
-    subcode: str
-    message: str
-    deadline: datetime | None = None
-    """Earliest time of the action."""
-    metrics: dict[str, Metric] = field(default_factory=dict)
-    takes: bool = False
-    """Whether the node will be terminated or stopped then."""
-
-    @property
-    def digest(self) -> str:
-        """A short name for the key."""
-        return hashlib.sha256(self.key.encode()).hexdigest()[:12]
 
 
 class _SpotAction(msgspec.Struct, frozen=True):
@@ -81,45 +57,43 @@ class _AzureEvents(msgspec.Struct, frozen=True, rename="pascal"):
 
 
 class UnreadableNotice(Exception):  # noqa: N818 - reads as the state it names
-    """An answer that is not what the cloud documents."""
+    """A reply that differs from the cloud's documentation."""
 
 
 def read(body: bytes, how: Callable[[bytes], Sequence[Notice]]) -> Sequence[Notice]:
-    """Read an answer; raise UnreadableNotice where it cannot be."""
+    """Read a reply; raise UnreadableNotice if it is malformed."""
     try:
         return how(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UnreadableNotice(str(error)) from error
 
 
-def aws_spot(body: bytes) -> Notice:
+def aws_spot(body: bytes) -> list[Notice]:
     """Read `spot/instance-action`: `{"action": "terminate", "time": "2026-11-21T08:22:00Z"}`."""
     found = msgspec.json.decode(body, type=_SpotAction)
     action = _text(found.action)
-    return Notice(
-        "preemption",
-        f"aws.spot.{action}.{found.time}",
-        action,
-        f"AWS takes the spot instance back: {action} at {_text(found.time) or 'any moment'}",
-        moment(found.time),
-        {"action": action},
-        takes=True,
-    )
+    return [
+        Notice(
+            "preemption",
+            f"aws.spot.{action}.{found.time}",
+            action,
+            f"AWS takes the spot instance back: {action} at {_text(found.time) or 'any moment'}",
+            moment(found.time),
+            {"action": action},
+            takes=True,
+        )
+    ]
 
 
-def aws_rebalance(body: bytes) -> Notice:
+def aws_rebalance(body: bytes) -> list[Notice]:
     """Read `events/recommendations/rebalance`: `{"noticeTime": …}`.
 
-    A risk and not a decision; so it is no preemption.
+    A risk, not a decision, and therefore no preemption.
     """
     found = msgspec.json.decode(body, type=_Rebalance)
-    return Notice(
-        "maintenance",
-        f"aws.rebalance.{found.noticeTime}",
-        "rebalance",
-        "AWS recommends moving the work: the spot instance is at risk of being taken back",
-        metrics={"noticed": _text(found.noticeTime)},
-    )
+    text = "AWS recommends moving the work: the spot instance is at risk of being taken back"
+    key, metrics = f"aws.rebalance.{found.noticeTime}", {"noticed": _text(found.noticeTime)}
+    return [Notice("maintenance", key, "rebalance", text, metrics={**metrics})]
 
 
 def aws_scheduled(body: bytes) -> list[Notice]:
@@ -180,13 +154,12 @@ def gcp_maintenance(value: str, now: datetime) -> list[Notice]:
 def azure_events(body: bytes, name: str) -> list[Notice]:
     """Read `scheduledevents`: those about the VM `name`, among all of its placement group."""
     found = msgspec.json.decode(body, type=_AzureEvents)
-    return [_azure_event(each) for each in _concerning(found.events, name)][:NOTICES_MAX]
-
-
-def _concerning(events: Iterable[_AzureEvent], name: str) -> Iterable[_AzureEvent]:
-    for each in events:
-        if each.event_status != "Completed" and name.lower() in map(str.lower, each.resources):
-            yield each
+    own = [
+        each
+        for each in found.events
+        if each.event_status != "Completed" and name.lower() in map(str.lower, each.resources)
+    ]
+    return [_azure_event(each) for each in own[:NOTICES_MAX]]
 
 
 def _azure_event(event: _AzureEvent) -> Notice:

@@ -8,8 +8,9 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol
 
+from agent.observations import Notice
 from agent.sources.cloud.metadata_http import MetadataUnavailable
-from agent.sources.cloud.notice_parsers import Notice, UnreadableNotice
+from agent.sources.cloud.notice_parsers import UnreadableNotice
 from services.primitives.clock import Clock
 
 log = logging.getLogger(__name__)

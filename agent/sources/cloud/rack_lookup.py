@@ -13,13 +13,12 @@ from typing import Any, Final
 import msgspec
 
 from agent.sources.cloud import aws_metadata, azure_metadata, gcp_metadata
-from agent.sources.cloud.metadata_http import MetadataUnavailable, fetch
+from agent.sources.cloud.metadata_http import MetadataUnavailable, fetch_ok
 
 log = logging.getLogger(__name__)
 
 SECONDS_MAX: Final = 1.0
 RACK_CHARS_MAX: Final = 128
-OK: Final = 200
 GCP_PATH: Final = "/computeMetadata/v1/instance/attributes/physical_host"
 AZURE_PATH: Final = "/metadata/instance/compute?api-version=2021-02-01"
 
@@ -48,16 +47,15 @@ async def _aws(base: str) -> str:
 
 
 async def _gcp(base: str) -> str:
-    answer = await fetch(
-        (base or gcp_metadata.BASE) + GCP_PATH, headers=gcp_metadata.FLAVOR, seconds=SECONDS_MAX
-    )
-    return gcp_rack(answer.body.decode()) if answer.status == OK else ""
+    url = (base or gcp_metadata.BASE) + GCP_PATH
+    answer = await fetch_ok(url, headers=gcp_metadata.FLAVOR, seconds=SECONDS_MAX)
+    return gcp_rack(answer.body.decode())
 
 
 async def _azure(base: str) -> str:
     url = (base or azure_metadata.BASE) + AZURE_PATH
-    answer = await fetch(url, headers=azure_metadata.HEADERS, seconds=SECONDS_MAX)
-    return azure_rack(msgspec.json.decode(answer.body)) if answer.status == OK else ""
+    answer = await fetch_ok(url, headers=azure_metadata.HEADERS, seconds=SECONDS_MAX)
+    return azure_rack(msgspec.json.decode(answer.body))
 
 
 _ASK: Final[Mapping[str, Callable[[str], Awaitable[str]]]] = {
@@ -68,7 +66,7 @@ _ASK: Final[Mapping[str, Callable[[str], Awaitable[str]]]] = {
 
 
 def gcp_rack(physical_host: str) -> str:
-    """Read `/cluster/rack/host`; what has another form names no rack."""
+    """Read `/cluster/rack/host`; another form names no rack."""
     parts = physical_host.strip().strip("/").split("/")
     return named(*parts[:2]) if len(parts) == 3 and all(parts) else ""  # noqa: PLR2004
 
@@ -83,6 +81,6 @@ def azure_rack(compute: Any) -> str:
 
 
 def named(*parts: str) -> str:
-    """Join what names a rack, as one printable word."""
+    """Join the parts of a rack's name into one printable word."""
     joined = "/".join(part for part in parts if part)
     return "".join(c if c.isprintable() and c != " " else "-" for c in joined)[:RACK_CHARS_MAX]

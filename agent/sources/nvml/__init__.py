@@ -5,11 +5,11 @@ Every call may hang and must be made through a ProbeThread. A reading that a GPU
 lost, or whose calls fail, is an `NvmlFailure`.
 """
 
+from agent.observations import GpuInventory as GpuInventory
+from agent.observations import NodeSample as NodeSample
+from agent.observations import NvmlFailure as NvmlFailure
+from agent.observations import XidEvent as XidEvent
 from agent.sources.nvml.nvml_events import NvmlEvents as NvmlEvents
-from agent.sources.nvml.nvml_events import XidEvent as XidEvent
 from agent.sources.nvml.nvml_session import Nvml as Nvml
-from agent.sources.nvml.nvml_values import GpuInventory as GpuInventory
 from agent.sources.nvml.nvml_values import GpuProcess as GpuProcess
-from agent.sources.nvml.nvml_values import NodeSample as NodeSample
-from agent.sources.nvml.nvml_values import NvmlFailure as NvmlFailure
 from agent.sources.nvml.nvml_values import NvmlUnavailable as NvmlUnavailable

@@ -5,27 +5,17 @@ a driver without events is not a failure.
 """
 
 import ctypes
-from dataclasses import dataclass
 from typing import Any, Final
 
 import pynvml
 
-from agent.sources.nvml.nvml_session import load, pci_of
+from agent.observations import XidEvent
+from agent.sources.nvml.nvml_session import pci_of, start
 from agent.sources.nvml.nvml_values import ABSENT, NvmlUnavailable
 
 EVENTS_PER_WAIT_MAX: Final = 256
 NO_INSTANCE: Final = 0xFFFFFFFF
 """NVML's value for a GPU without MIG instances."""
-
-
-@dataclass(frozen=True, slots=True)
-class XidEvent:
-    """One XID reported by NVML: a number without text."""
-
-    index: int
-    pci: str
-    code: int
-    gpu_instance: int = -1
 
 
 class NvmlEvents:
@@ -41,11 +31,7 @@ class NvmlEvents:
     def open(self) -> int:
         """Register for events; return the number of GPUs (0: none, and nothing is open)."""
         self.close()
-        try:
-            load(self._library)
-            pynvml.nvmlInit()
-        except (OSError, pynvml.NVMLError) as error:
-            raise NvmlUnavailable(f"NVML does not start: {error}") from error
+        start(self._library)
         try:
             self._set = pynvml.nvmlEventSetCreate()
             for index in range(int(pynvml.nvmlDeviceGetCount())):
@@ -102,19 +88,13 @@ class NvmlEvents:
         event_set, self._set = self._set, None
         self._places.clear()
         try:
-            if event_set is not None:
-                pynvml.nvmlEventSetFree(event_set)
+            try:
+                if event_set is not None:
+                    pynvml.nvmlEventSetFree(event_set)
+            finally:
+                pynvml.nvmlShutdown()
         except pynvml.NVMLError as error:
             raise NvmlUnavailable(f"NVML does not end: {error}") from error
-        finally:
-            _shut_down()
-
-
-def _shut_down() -> None:
-    try:
-        pynvml.nvmlShutdown()
-    except pynvml.NVMLError as error:
-        raise NvmlUnavailable(f"NVML does not end: {error}") from error
 
 
 def _address(handle: Any) -> int:

@@ -2,6 +2,7 @@
 
 import ctypes
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import pynvml
@@ -32,31 +33,6 @@ def _memory(handle: Any) -> Fields:
     return {"memory_used_bytes": int(memory.used), "memory_total_bytes": int(memory.total)}
 
 
-def _power(handle: Any) -> Fields:
-    return {"power_watts": pynvml.nvmlDeviceGetPowerUsage(handle) / 1000}
-
-
-def _power_limit(handle: Any) -> Fields:
-    return {"power_limit_watts": pynvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000}
-
-
-def _temperature(handle: Any) -> Fields:
-    sensor = pynvml.NVML_TEMPERATURE_GPU
-    return {"temperature_celsius": int(pynvml.nvmlDeviceGetTemperature(handle, sensor))}
-
-
-def _margin(handle: Any) -> Fields:
-    return {"temperature_margin_celsius": int(pynvml.nvmlDeviceGetMarginTemperature(handle))}
-
-
-def _clock(handle: Any) -> Fields:
-    return {"sm_clock_mhz": int(pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM))}
-
-
-def _memory_clock(handle: Any) -> Fields:
-    return {"memory_clock_mhz": int(pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_MEM))}
-
-
 def _throttle(handle: Any) -> Fields:
     try:
         reasons = pynvml.nvmlDeviceGetCurrentClocksEventReasons(handle)
@@ -68,24 +44,12 @@ def _throttle(handle: Any) -> Fields:
     return {"throttle_reasons": int(reasons)}
 
 
-def _ecc_volatile(handle: Any) -> Fields:
-    counter = pynvml.NVML_VOLATILE_ECC
+def _ecc(span: str, counter: int, handle: Any) -> Fields:
+    errors = pynvml.nvmlDeviceGetTotalEccErrors
     return {
-        "ecc_dbe_volatile": _ecc(handle, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, counter),
-        "ecc_sbe_volatile": _ecc(handle, pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, counter),
+        f"ecc_dbe_{span}": int(errors(handle, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, counter)),
+        f"ecc_sbe_{span}": int(errors(handle, pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, counter)),
     }
-
-
-def _ecc_aggregate(handle: Any) -> Fields:
-    counter = pynvml.NVML_AGGREGATE_ECC
-    return {
-        "ecc_dbe_aggregate": _ecc(handle, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, counter),
-        "ecc_sbe_aggregate": _ecc(handle, pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, counter),
-    }
-
-
-def _ecc(handle: Any, kind: int, counter: int) -> int:
-    return int(pynvml.nvmlDeviceGetTotalEccErrors(handle, kind, counter))
 
 
 def _remapped(handle: Any) -> Fields:
@@ -103,11 +67,8 @@ def _retired(handle: Any) -> Fields:
         pynvml.NVML_PAGE_RETIREMENT_CAUSE_MULTIPLE_SINGLE_BIT_ECC_ERRORS,
         pynvml.NVML_PAGE_RETIREMENT_CAUSE_DOUBLE_BIT_ECC_ERROR,
     )
-    return {"retired_pages": sum(_pages(handle, cause) for cause in causes)}
-
-
-def _pages(handle: Any, cause: int) -> int:
-    return len(pynvml.nvmlDeviceGetRetiredPages(handle, cause))
+    pages = (pynvml.nvmlDeviceGetRetiredPages(handle, cause) for cause in causes)
+    return {"retired_pages": sum(map(len, pages))}
 
 
 def _fields(handle: Any) -> Fields:
@@ -121,18 +82,6 @@ def _fields(handle: Any) -> Fields:
     if temperature.nvmlReturn == pynvml.NVML_SUCCESS:
         found["memory_temperature_celsius"] = int(temperature.value.uiVal)
     return found
-
-
-def _pcie_replays(handle: Any) -> Fields:
-    return {"pcie_replays": int(pynvml.nvmlDeviceGetPcieReplayCounter(handle))}
-
-
-def _pcie_width(handle: Any) -> Fields:
-    return {"pcie_width": int(pynvml.nvmlDeviceGetCurrPcieLinkWidth(handle))}
-
-
-def _pcie_generation(handle: Any) -> Fields:
-    return {"pcie_generation": int(pynvml.nvmlDeviceGetCurrPcieLinkGeneration(handle))}
 
 
 def _fabric(handle: Any) -> Fields:
@@ -164,24 +113,39 @@ def _nvlinks(handle: Any) -> Fields:
     return {"nvlinks_up": up}
 
 
+def _one(field: str, call: Callable[..., Any], *arguments: int) -> Callable[[Any], Fields]:
+    """Return a reading of one whole number."""
+    return lambda handle: {field: int(call(handle, *arguments))}
+
+
+def _watts(field: str, call: Callable[[Any], int]) -> Callable[[Any], Fields]:
+    return lambda handle: {field: call(handle) / 1000}
+
+
 READINGS: Final[tuple[tuple[str, Callable[[Any], Fields]], ...]] = (
     ("utilization", _utilization),
     ("memory", _memory),
-    ("power", _power),
-    ("power limit", _power_limit),
-    ("temperature", _temperature),
-    ("margin", _margin),
-    ("clock", _clock),
-    ("memory clock", _memory_clock),
+    ("power", _watts("power_watts", pynvml.nvmlDeviceGetPowerUsage)),
+    ("power limit", _watts("power_limit_watts", pynvml.nvmlDeviceGetEnforcedPowerLimit)),
+    (
+        "temperature",
+        _one("temperature_celsius", pynvml.nvmlDeviceGetTemperature, pynvml.NVML_TEMPERATURE_GPU),
+    ),
+    ("margin", _one("temperature_margin_celsius", pynvml.nvmlDeviceGetMarginTemperature)),
+    ("clock", _one("sm_clock_mhz", pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_SM)),
+    (
+        "memory clock",
+        _one("memory_clock_mhz", pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_MEM),
+    ),
     ("throttle", _throttle),
-    ("ecc volatile", _ecc_volatile),
-    ("ecc aggregate", _ecc_aggregate),
+    ("ecc volatile", partial(_ecc, "volatile", pynvml.NVML_VOLATILE_ECC)),
+    ("ecc aggregate", partial(_ecc, "aggregate", pynvml.NVML_AGGREGATE_ECC)),
     ("remapped rows", _remapped),
     ("retired pages", _retired),
     ("fields", _fields),
     ("nvlinks", _nvlinks),
-    ("pcie replays", _pcie_replays),
-    ("pcie width", _pcie_width),
-    ("pcie generation", _pcie_generation),
+    ("pcie replays", _one("pcie_replays", pynvml.nvmlDeviceGetPcieReplayCounter)),
+    ("pcie width", _one("pcie_width", pynvml.nvmlDeviceGetCurrPcieLinkWidth)),
+    ("pcie generation", _one("pcie_generation", pynvml.nvmlDeviceGetCurrPcieLinkGeneration)),
     ("fabric", _fabric),
 )

@@ -6,25 +6,26 @@ from typing import Any
 
 import pynvml
 
-from agent.faults.xid_patterns import find_pci
+from agent.observations import GpuInventory, NodeSample, NvmlFailure, find_pci
 from agent.sources.nvml.nvml_readings import READINGS, Fields
 from agent.sources.nvml.nvml_values import (
     ABSENT,
     LIBRARY_GONE,
-    GpuInventory,
     GpuProcess,
-    NodeSample,
-    NvmlFailure,
     NvmlUnavailable,
     failure_of,
 )
 from schemas.node_events import GpuIdentity, GpuSample
 
 
-def load(library: str) -> None:
-    """Load the file `library`, so that pynvml finds it by its soname; empty: the host's own."""
-    if library:
-        ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL)
+def start(library: str) -> None:
+    """Start NVML with the file `library`, which pynvml finds by its soname; empty: the host's."""
+    try:
+        if library:
+            ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL)
+        pynvml.nvmlInit()
+    except (OSError, pynvml.NVMLError) as error:
+        raise NvmlUnavailable(f"NVML does not start: {error}") from error
 
 
 def pci_of(handle: Any) -> str:
@@ -52,11 +53,7 @@ class Nvml:
         """Load the library and find the GPUs, or raise NvmlUnavailable."""
         self.close()
         self.asking = (-1, "start")
-        try:
-            load(self._library)
-            pynvml.nvmlInit()
-        except (OSError, pynvml.NVMLError) as error:
-            raise NvmlUnavailable(f"NVML does not start: {error}") from error
+        start(self._library)
         self._open = True
         try:
             driver = str(pynvml.nvmlSystemGetDriverVersion())
@@ -150,7 +147,7 @@ class Nvml:
 
 
 def _text_or_none(handle: Any, call: Callable[[Any], Any]) -> str:
-    """Ask for a text; empty where the GPU has none."""
+    """Read a text; empty if the GPU has none."""
     try:
         return str(call(handle))
     except pynvml.NVMLError as error:

@@ -1,12 +1,12 @@
-"""Values read from NVML: GPU identities, samples and failures."""
+"""NVML's errors: what each means, and the failure of a GPU."""
 
 from dataclasses import dataclass
 from typing import Final
 
 import pynvml
 
+from agent.observations import NvmlFailure
 from schemas.enums import FaultKind
-from schemas.node_events import GpuIdentity, GpuSample
 
 ABSENT: Final = frozenset(
     {
@@ -35,39 +35,11 @@ class NvmlUnavailable(Exception):  # noqa: N818 - reads as the state it names
 
 
 @dataclass(frozen=True, slots=True)
-class NvmlFailure:
-    """A GPU that could not be read."""
-
-    index: int
-    kind: FaultKind
-    text: str
-    code: int = 0
-    """NVML's own return code."""
-
-
-@dataclass(frozen=True, slots=True)
-class GpuInventory:
-    """The GPUs when NVML was opened."""
-
-    gpus: tuple[GpuIdentity, ...] = ()
-    driver_version: str = ""
-    failures: tuple[NvmlFailure, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class GpuProcess:
     """A program that computes on a GPU."""
 
     index: int
     pid: int
-
-
-@dataclass(frozen=True, slots=True)
-class NodeSample:
-    """One sample of every GPU."""
-
-    gpus: tuple[GpuSample, ...] = ()
-    failures: tuple[NvmlFailure, ...] = ()
 
 
 def failure_of(index: int, error: "pynvml.NVMLError", reading: str = "") -> NvmlFailure:

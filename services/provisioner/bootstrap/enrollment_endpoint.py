@@ -40,7 +40,6 @@ class EnrollmentEndpoint:
     def __init__(
         self, bus: Bus, clock: Clock, store: InstanceStore, agent: AgentSettings, signing_file: str
     ) -> None:
-        """`signing_file` signs agents' credentials."""
         self._bus = bus
         self._clock = clock
         self._store = store

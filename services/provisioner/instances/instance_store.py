@@ -24,7 +24,6 @@ class InstanceStore:
     """The records of instances."""
 
     def __init__(self, bus: Bus) -> None:
-        """Write to the bucket INSTANCES of this bus."""
         self._bus = bus
         self._records = RecordBucket(bus, INSTANCES, InstanceRecord, _ttl_seconds)
 

@@ -20,7 +20,6 @@ class Priority:
         """None."""
 
     def __init__(self, *, options: Options) -> None:
-        """Take no options."""
         del options
 
     async def score(self, option: LaunchOption) -> float:
@@ -53,7 +52,6 @@ class Availability:
         """None."""
 
     def __init__(self, *, options: Options) -> None:
-        """Take no options."""
         del options
 
     async def score(self, option: LaunchOption) -> float:
@@ -69,7 +67,6 @@ class RoundRobin:
         """None."""
 
     def __init__(self, *, options: Options) -> None:
-        """Take no options."""
         del options
 
     async def score(self, option: LaunchOption) -> float:

@@ -80,7 +80,6 @@ class AwsProvider:
         """Of one request, from connecting to the last byte."""
 
     def __init__(self, *, options: Options, environment: Environment) -> None:
-        """Connect nowhere yet."""
         self.options = options
         self.name = environment.name
         self._stack = AsyncExitStack()

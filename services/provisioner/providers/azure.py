@@ -56,7 +56,6 @@ class AzureProvider:
         environment: Environment,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        """Read the secret where there is one; connect nowhere yet."""
         self.options = options
         self.name = environment.name
         self._http = httpx.AsyncClient(timeout=float(options.timeout), transport=transport)

@@ -82,7 +82,6 @@ class CoreWeaveProvider:
         environment: Environment,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        """Read kubeconfig or token; connect nowhere yet."""
         self.options = options
         self.name = environment.name
         if bool(options.kubeconfig) == bool(options.server):

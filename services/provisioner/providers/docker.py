@@ -98,7 +98,6 @@ class DockerProvider:
         environment: Environment,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        """Read the keys; raise ConfigurationError where their file cannot be read."""
         self.options = options
         self.name = environment.name
         self._keys = _keys(options, environment.name)

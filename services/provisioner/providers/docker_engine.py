@@ -92,7 +92,6 @@ class Engine:
         timeout_seconds: float,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        """Speak to the one behind this socket; nothing is asked yet."""
         self._socket = socket
         self._prefix = ""
         self._client = httpx.AsyncClient(

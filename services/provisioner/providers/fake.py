@@ -95,7 +95,6 @@ class FakeProvider:
         faults: tuple[FakeFault, ...] = ()
 
     def __init__(self, *, options: Options, environment: Environment) -> None:
-        """Begin with nothing, or with what the file holds."""
         self._options = options
         self._name = environment.name
         self._database = _opened(options)

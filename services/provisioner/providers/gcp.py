@@ -81,7 +81,6 @@ class GcpProvider:
         """Of one request that waits for an operation; Google holds it two minutes at most."""
 
     def __init__(self, *, options: Options, environment: Environment) -> None:
-        """Read the key where there is one; connect nowhere yet."""
         self.options = options
         self.name = environment.name
         self._client = httpx.AsyncClient(timeout=float(options.timeout))

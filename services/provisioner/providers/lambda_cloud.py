@@ -128,7 +128,6 @@ class LambdaProvider:
         environment: Environment,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        """Read the key; raise ConfigurationError where there is none."""
         self.options = options
         self.name = environment.name
         key = read_secret(

@@ -103,7 +103,6 @@ class SshProvider:
         """How long one that could not be reached is not looked at again."""
 
     def __init__(self, *, options: Options, environment: Environment) -> None:
-        """Read the inventory; raise ConfigurationError where it cannot be used."""
         self.options = options
         self._name = environment.name
         self._inventory = SshInventory(environment.name, options.machines, options.inventory)

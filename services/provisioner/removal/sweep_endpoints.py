@@ -41,7 +41,6 @@ class SweepEndpoints:
     def __init__(
         self, bus: Bus, clock: Clock, sweeper: Sweeper, lease: Lease, replica: str
     ) -> None:
-        """`replica` is the name under which the lease is held."""
         self._bus = bus
         self._clock = clock
         self._sweeper = sweeper

@@ -11,8 +11,7 @@ import msgspec
 from agent.fault_reporter import FaultReporter, ReporterInputs
 from agent.faults.fault_builder import GpuMap, NodeIdentity
 from agent.faults.sample_changes import SampleChange, changes
-from agent.maintenance.diagnostics.findings import CheckFinding
-from agent.sources.kernel_log_parser import KernelLogLine
+from agent.observations import CheckFinding, KernelLogLine
 from schemas.node_events import GpuSample
 from services.primitives.clock import Clock
 from services.simulator.engine.hardware_failures import HardwareFailure, kernel_line

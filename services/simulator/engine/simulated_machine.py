@@ -10,7 +10,7 @@ from typing import Final
 
 from agent.delivery.spool import OutgoingEvent
 from agent.fault_reporter import FaultReporter
-from agent.sources.cloud.notice_parsers import Notice
+from agent.observations import Notice
 from schemas.node_events import GpuIdentity, GpuSample
 from services.provisioner.provider_client.provider import Instance
 from services.simulator.engine.hardware_failures import HardwareFailure, MachineSpec

@@ -11,24 +11,12 @@ from typing import Final
 import msgspec
 
 from agent.json_file import read_json, write_json
-from schemas.node_events import GpuIdentity, GpuSample
+from agent.observations import GpuState
 from schemas.value_limits import UtcTime
 
 SAVE_SECONDS: Final = 5.0
 """Minimum interval between two writes."""
 NOTICES_MAX: Final = 64
-
-
-class GpuState(msgspec.Struct, frozen=True, kw_only=True):
-    """State of the GPUs."""
-
-    present: tuple[GpuIdentity, ...] = ()
-    gone: tuple[GpuIdentity, ...] = ()
-    """GPUs reported as missing; their identities are still needed."""
-    counters: tuple[GpuSample, ...] = ()
-    """Last counters and states of each GPU, without levels."""
-    failing: tuple[tuple[int, str], ...] = ()
-    """Index and kind of failures that were reported and last."""
 
 
 class AgentState(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,7 +39,6 @@ class AgentStateFile:
     """Stores an AgentState, atomically."""
 
     def __init__(self, path: Path) -> None:
-        """Store it at `path`."""
         self._path = path
         self._saved = AgentState()
         self._saved_at = -SAVE_SECONDS

@@ -16,9 +16,9 @@ import msgspec
 from agent.faults.fault_builder import GpuMap
 from agent.faults.missing_gpus import missing
 from agent.faults.sample_changes import SampleChange, after_pause, baseline, changes, merged
+from agent.observations import GpuInventory, GpuState, NodeSample, NvmlFailure
 from agent.sources.blocking_calls import ProbeHung, ProbeThread
-from agent.sources.gpu_state_file import GpuState
-from agent.sources.nvml import GpuInventory, GpuProcess, NodeSample, NvmlFailure, NvmlUnavailable
+from agent.sources.nvml import GpuProcess, NvmlUnavailable
 from schemas.node_events import GpuIdentity, Metric
 
 log = logging.getLogger(__name__)

@@ -6,18 +6,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from agent.agent_state_file import SAVE_SECONDS, AgentState, AgentStateFile
 from agent.faults.missing_gpus import missing
 from agent.faults.sample_changes import SampleChange
+from agent.gpu_monitor import EarlierRun, GpuMonitor
 from agent.json_file import FILE_BYTES_MAX
+from agent.observations import GpuInventory, GpuState, NvmlFailure
 from agent.sources.blocking_calls import ProbeThread
-from agent.sources.gpu_monitor import EarlierRun, GpuMonitor
-from agent.sources.gpu_state_file import (
-    SAVE_SECONDS,
-    AgentState,
-    AgentStateFile,
-    GpuState,
-)
-from agent.sources.nvml import GpuInventory, Nvml, NvmlFailure
+from agent.sources.nvml import Nvml
 from schemas.node_events import GpuIdentity
 from services.provisioner.providers.local_gpus import simulated_gpus, write_state
 
@@ -195,7 +191,7 @@ def test_before_nvml_answers_this_boots_gpus_are_known():
 )
 def test_a_memory_that_cannot_be_read_is_empty(tmp_path: Path, content: bytes | None):
     """Missing, broken and huge files mean that nothing is remembered."""
-    path = tmp_path / "memory.json"
+    path = tmp_path / "agent_state.json"
     if content is not None:
         path.write_bytes(content)
     assert AgentStateFile(path).load() == AgentState()
@@ -203,7 +199,7 @@ def test_a_memory_that_cannot_be_read_is_empty(tmp_path: Path, content: bytes | 
 
 def test_a_memory_is_written_seldom_and_whole(tmp_path: Path):
     """What changed is written, not sooner than the last write allows, and at the end always."""
-    path = tmp_path / "memory.json"
+    path = tmp_path / "agent_state.json"
     file = AgentStateFile(path)
     memory = AgentState(boot_id="boot", gpus=GpuState(present=GPUS))
     file.save(memory, NOW, 0.0)
@@ -218,5 +214,5 @@ def test_a_memory_is_written_seldom_and_whole(tmp_path: Path):
     assert AgentStateFile(path).load().age_seconds(later) == 60
     file.save(tested, later, 60.0, last=True)
     assert AgentStateFile(path).load().age_seconds(later) == 0
-    AgentStateFile(tmp_path / "missing" / "memory.json").save(memory, NOW, 0.0)
-    assert [each.name for each in tmp_path.iterdir()] == ["memory.json"]
+    AgentStateFile(tmp_path / "missing" / "agent_state.json").save(memory, NOW, 0.0)
+    assert [each.name for each in tmp_path.iterdir()] == ["agent_state.json"]

@@ -1,0 +1,135 @@
+"""What sources observe, as values: the inputs of the pure functions in `agent.faults`."""
+
+import hashlib
+import re
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final, Literal, NamedTuple
+
+import msgspec
+
+from schemas.enums import FaultKind
+from schemas.node_events import CheckResult, GpuIdentity, GpuSample, Metric
+
+KERNEL_FACILITY: Final = 0
+USER_FACILITY: Final = 1
+DETAIL_CHARS_MAX: Final = 500
+
+NoticeKind = Literal["preemption", "maintenance"]
+
+_PCI = re.compile(
+    r"(?:\bPCI:|(?<![0-9a-f:.]))(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}):([0-9a-f]{2})"
+    r"(?:\.[0-9a-f])?(?!:?[0-9a-f])",
+    re.IGNORECASE,
+)
+
+
+def find_pci(text: str) -> str:
+    """Find the first PCI address in a text, as `0000:3b:00`; empty if there is none."""
+    found = _PCI.search(text)
+    if found is None:
+        return ""
+    domain = int(found.group(1) or "0", 16)
+    return f"{domain:04x}:{found.group(2).lower()}:{found.group(3).lower()}"
+
+
+class KernelLogLine(NamedTuple):
+    """One kernel log message; a tuple, because one is made of every line."""
+
+    text: str
+    sequence: int = -1
+    """-1: the format has none (text)."""
+    timestamp_us: int = -1
+    """Since boot; -1: the format has none."""
+    priority: int = 6
+    facility: int = KERNEL_FACILITY
+    """0: the kernel itself. Anything else was written by a process and proves nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class XidEvent:
+    """One XID reported by NVML: a number without text."""
+
+    index: int
+    pci: str
+    code: int
+    gpu_instance: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class NvmlFailure:
+    """A GPU that could not be read."""
+
+    index: int
+    kind: FaultKind
+    text: str
+    code: int = 0
+    """NVML's own return code."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuInventory:
+    """The GPUs when NVML was opened."""
+
+    gpus: tuple[GpuIdentity, ...] = ()
+    driver_version: str = ""
+    failures: tuple[NvmlFailure, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSample:
+    """One sample of every GPU."""
+
+    gpus: tuple[GpuSample, ...] = ()
+    failures: tuple[NvmlFailure, ...] = ()
+
+
+class GpuState(msgspec.Struct, frozen=True, kw_only=True):
+    """What the agent remembers of the GPUs over a restart."""
+
+    present: tuple[GpuIdentity, ...] = ()
+    gone: tuple[GpuIdentity, ...] = ()
+    """GPUs reported as missing; their identities are still needed."""
+    counters: tuple[GpuSample, ...] = ()
+    """Last counters and states of each GPU, without levels."""
+    failing: tuple[tuple[int, str], ...] = ()
+    """Index and kind of failures that were reported and last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """One notice of a provider."""
+
+    kind: NoticeKind
+    key: str
+    """Identifies the notice over repeated polls."""
+    subcode: str
+    message: str
+    deadline: datetime | None = None
+    """Earliest time of the action."""
+    metrics: dict[str, Metric] = field(default_factory=dict)
+    takes: bool = False
+    """Whether the node will be terminated or stopped then."""
+
+    @property
+    def digest(self) -> str:
+        """A short name for the key."""
+        return hashlib.sha256(self.key.encode()).hexdigest()[:12]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckFinding:
+    """Result of one diagnostic."""
+
+    name: str
+    ok: bool
+    detail: str
+    gpus: tuple[int, ...] = ()
+    """Indexes of the GPUs that failed, if known."""
+    ran: bool = True
+    """False: the tool could not run, which says nothing about the hardware."""
+    metrics: dict[str, Metric] = field(default_factory=dict)
+
+    def result(self) -> CheckResult:
+        """The result as published."""
+        return CheckResult(name=self.name, ok=self.ok, detail=self.detail[:DETAIL_CHARS_MAX])
