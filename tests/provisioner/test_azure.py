@@ -169,9 +169,9 @@ async def test_each_power_state_has_its_status(
     [
         ({"region": "westus"}, "add a provider of type azure"),
         ({"zone": "eastus-1"}, "write 1, 2 or 3"),
-        ({"name": "Web_1"}, "no name at Azure"),
-        ({"labels": {"a/b": "x"}}, "label a/b=x of pool web is none at Azure"),
-        ({"labels": {"a": "x" * 257}}, "256 characters at most"),
+        ({"name": "Web_1"}, "Azure refuses the name"),
+        ({"labels": {"a/b": "x"}}, "label a/b=x of pool web is not valid at Azure"),
+        ({"labels": {"a": "x" * 257}}, "at most 256 characters"),
     ],
 )
 async def test_what_azure_cannot_do_is_refused_before_it_is_asked(

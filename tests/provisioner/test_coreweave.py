@@ -155,7 +155,7 @@ async def test_a_launch_waits_for_the_removal_of_the_pool_before(
         ({"ssh_keys": ("ssh-ed25519 A",)}, "has `ssh_keys`"),
         ({"user_data": "#!/bin/sh"}, "run the agent as a DaemonSet"),
         ({"placement_group": "near"}, "CoreWeave has none"),
-        ({"name": "Web_1"}, "no name in Kubernetes"),
+        ({"name": "Web_1"}, "Kubernetes refuses the name"),
         ({"labels": {"team": "a b"}}, "label team=a b of pool web is none"),
         ({"labels": {"a/b/c": "x"}}, "label a/b/c=x of pool web is none"),
     ],

@@ -112,7 +112,7 @@ async def test_a_gpu_is_given_to_one_container(make: Make) -> None:
     assert ["0", "1", "2", "3"] == sorted(each.tags["navarch-gpus"] for each in made)
     with pytest.raises(ProviderError, match=r"0 of the host's 4 GPUs are free, and 4 are asked"):
         await one.provision(request("web-9", gpu_count=4))
-    with pytest.raises(ProviderError, match="8 GPUs are asked for, and `gpus`") as refused:
+    with pytest.raises(ProviderError, match="8 GPUs are requested, and `gpus`") as refused:
         await one.provision(request("web-9", gpu_count=8))
     assert "UNSUPPORTED" == refused.value.kind
 
@@ -163,7 +163,7 @@ async def test_states_are_told_as_the_contract_has_them(engine: DockerServer, ma
     [
         ({"image": "nowhere"}, {}, "INVALID", "No such image: nowhere"),
         ({"network": "none-such"}, {}, "INVALID", "network none-such not found"),
-        ({}, {"ssh_keys": ("laptop",)}, "INVALID", "must hold whole public keys"),
+        ({}, {"ssh_keys": ("laptop",)}, "INVALID", "must be complete public keys"),
     ],
 )
 async def test_what_cannot_be_leaves_nothing_behind(

@@ -107,7 +107,7 @@ async def test_what_google_says_of_an_instance_in_words_that_we_lack_still_count
     [
         ({"zone": ""}, "names no `zones`"),
         ({"name": "7-web-1"}, "begins with a letter"),
-        ({"labels": {"Team": "x"}}, "label Team=x of pool web is none at Google"),
+        ({"labels": {"Team": "x"}}, "label Team=x of pool web is not valid at Google"),
     ],
 )
 async def test_what_google_cannot_do_is_refused_before_it_is_asked(

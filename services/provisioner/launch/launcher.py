@@ -49,8 +49,7 @@ from services.provisioner.offerings.offering_allocator import (
     LaunchRefusedError,
     OfferingAllocator,
 )
-from services.provisioner.offerings.provision_request import request_for
-from services.provisioner.provider_client.provider import Instance
+from services.provisioner.provider_client.provider import Instance, ProvisionRequest
 from services.provisioner.provider_client.provider_calls import ProviderCalls, Providers
 from services.provisioner.provider_client.provider_errors import RULES, ProviderError
 from services.provisioner.removal.remover import Remover
@@ -273,7 +272,7 @@ class Launcher:
                 return found
         try:
             return await calls.provision(
-                request_for(progress.record, self._user_data(progress.record)),
+                _request(progress.record, self._user_data(progress.record)),
                 timeout_seconds=max(progress.until - self._clock.monotonic(), 0.001),
             )
         except ProviderError as error:
@@ -366,4 +365,33 @@ def _outputs(record: InstanceRecord) -> ProvisionOutputs:
         instance_type=type_of(record),
         market=record.offering.market if record.offering is not None else "",
         dollars_per_hour=record.dollars_per_hour or None,
+    )
+
+
+def _request(record: InstanceRecord, user_data: str) -> ProvisionRequest:
+    """Return the request for the offering that the record names."""
+    launch, of = record.launch, record.offering
+    assert of is not None
+    choice = launch.choice
+    limits = (
+        [each.max_price for each in choice.offers if each.provider == of.provider]
+        if (choice is not None and of.market == "spot")
+        else []
+    )
+    return ProvisionRequest(
+        name=record.instance,
+        fleet=launch.fleet,
+        pool=record.pool,
+        node=record.instance,
+        token=record.token,
+        instance_type=of.instance_type,
+        region=of.region,
+        zone=of.zone,
+        ssh_keys=launch.ssh_keys,
+        labels=launch.labels,
+        gpu_count=launch.gpu_count,
+        user_data=user_data,
+        market=of.market,
+        max_price=max(limits, default=0.0),
+        placement_group=choice.placement_group if choice is not None else "",
     )

@@ -13,14 +13,16 @@ UNKNOWN_PRICE: Final = 1e9
 """Offerings without a price come last."""
 
 
-class Priority:
-    """The pool's own order of providers, types and zones."""
-
+class _WithoutOptions:
     class Options(Setting, frozen=True, kw_only=True):
         """None."""
 
     def __init__(self, *, options: Options) -> None:
         del options
+
+
+class Priority(_WithoutOptions):
+    """The pool's own order of providers, types and zones."""
 
     async def score(self, option: LaunchOption) -> float:
         """Prefer the earlier one."""
@@ -45,14 +47,8 @@ class Cost:
         return -option.dollars_per_hour / (max(option.gpus, 1) if self._per_gpu else 1)
 
 
-class Availability:
+class Availability(_WithoutOptions):
     """The most likely available first: by recent failures, then by the provider's statement."""
-
-    class Options(Setting, frozen=True, kw_only=True):
-        """None."""
-
-    def __init__(self, *, options: Options) -> None:
-        del options
 
     async def score(self, option: LaunchOption) -> float:
         """Failures weigh more than the provider's statement."""
@@ -60,14 +56,8 @@ class Availability:
         return reported - float(option.failures)
 
 
-class RoundRobin:
+class RoundRobin(_WithoutOptions):
     """Evenly spread: the offering with the fewest of the pool's instances first."""
-
-    class Options(Setting, frozen=True, kw_only=True):
-        """None."""
-
-    def __init__(self, *, options: Options) -> None:
-        del options
 
     async def score(self, option: LaunchOption) -> float:
         """Prefer fewer instances."""

@@ -91,12 +91,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
 
     idempotency_token: bool = False
     """The provider drops a repeated launch by itself."""
-    tags: bool = True
-    server_side_ttl: bool = False
-    """The provider can terminate an instance at a set time."""
     prices: bool = False
-    capacity_hints: bool = False
-    host_identity: bool = False
     reboot: bool = False
     """An instance can be rebooted (`Reboots`) and keeps its ID, disks and address."""
     region: str = ""

@@ -5,12 +5,14 @@ the kind alone: whether a retry within the step can help, whether the call may h
 all the same, and what the error blocks for how long.
 """
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final, Literal, TypeVar
 
 from schemas.enums import ProviderErrorKind
 from services.primitives.errors import NavarchError
+
+T = TypeVar("T")
 
 Scope = Literal["call", "offering", "type", "subnet", "quota", "account", "configuration"]
 """What an error blocks: this call only, (type, zone, market), (type, zone), one subnet, a region's
@@ -33,7 +35,7 @@ class ErrorRule:
     """The longest block. For capacity it is short enough to find it within a minute of its return;
     a probe is one call, however many launches wait."""
     passes: bool = False
-    """It passes by itself, soon: a launch waits for it if nothing else is left."""
+    """It ends by itself, soon: a launch waits for it if nothing else is left."""
 
 
 THROTTLED: Final = 429
@@ -110,6 +112,16 @@ class ProviderError(NavarchError):
     def rule(self) -> ErrorRule:
         """Return what this kind of error allows."""
         return RULES[self.kind]
+
+
+async def none_if(call: Awaitable[T], *signs: int | str) -> T | None:
+    """Await a call; return None if it fails with one of these HTTP statuses or error codes."""
+    try:
+        return await call
+    except ProviderError as error:
+        if error.status in signs or error.code in signs:
+            return None
+        raise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """AWS EC2: instances of one account in one region.
 
 RunInstances takes a client token and drops a repeated launch by itself; the token is derived from
-the intention, the place and the market, because EC2 refuses the same token with other parameters.
+the intention, the zone and the market, because EC2 refuses the same token with other parameters.
 Fleet, pool and node are tags. Instances terminate, not stop, when they shut down, so that a machine
 that powers itself off costs nothing more.
 """
@@ -29,15 +29,16 @@ from services.provisioner.provider_client.provider import (
     InstanceStatus,
     ProvisionRequest,
 )
-from services.provisioner.provider_client.provider_errors import ProviderError
+from services.provisioner.provider_client.provider_errors import ProviderError, none_if
 from services.provisioner.providers.aws_errors import ABSENT, error_of
+from services.provisioner.providers.request_checks import check_region, invalid, ssh_keys
 
 CLIENT_TOKEN_CHARS: Final = 64
 PAGE: Final = 1000
 PRICE_PAGES_MAX: Final = 20
 SPOT_PRODUCT: Final = "Linux/UNIX"
 TRIES_MAX: Final = 3
-"""Of one request, by the SDK itself; the client token makes repeating harmless."""
+"""Attempts of one request by the SDK; the client token makes them idempotent."""
 LIST_LAG_SECONDS: Final = 5.0
 
 STATUSES: Final[dict[str, InstanceStatus]] = {
@@ -60,7 +61,7 @@ class AwsProvider:
         image: str
         """AMI with the driver and the agent."""
         profile: str = ""
-        """Of the shared AWS configuration; empty: the SDK's own search for credentials."""
+        """In the shared AWS configuration; empty: the SDK searches for credentials."""
         market: Literal["on-demand", "spot"] = "on-demand"
         max_price: str = ""
         """Spot only, in dollars per hour; empty: up to the on-demand price."""
@@ -72,12 +73,12 @@ class AwsProvider:
         instance_profile: str = ""
         placement_group: str = ""
         root_gb: Annotated[int, msgspec.Meta(ge=0, le=65_536)] = 0
-        """0: as the image has it."""
+        """0: the size of the image."""
         root_device: str = "/dev/sda1"
         endpoint_url: str = ""
-        """Another endpoint than AWS's own."""
+        """Empty: AWS's own."""
         timeout: Duration = Duration(30)
-        """Of one request, from connecting to the last byte."""
+        """Time limit of one request."""
 
     def __init__(self, *, options: Options, environment: Environment) -> None:
         self.options = options
@@ -108,27 +109,18 @@ class AwsProvider:
 
     async def terminate(self, provider_id: str) -> None:
         """Begin to remove an instance; one that EC2 does not know is gone."""
-        try:
-            await self._call("terminate_instances", InstanceIds=[provider_id])
-        except ProviderError as error:
-            if error.code not in ABSENT:
-                raise
+        await none_if(self._call("terminate_instances", InstanceIds=[provider_id]), *ABSENT)
 
     async def reboot(self, instance: Instance) -> None:
         """Reboot it; INVALID if it does not exist."""
-        try:
-            found = await self._call("describe_instances", InstanceIds=[instance.provider_id])
-        except ProviderError as error:
-            if error.code not in ABSENT:
-                raise
-            found = {"Reservations": []}
+        described = self._call("describe_instances", InstanceIds=[instance.provider_id])
+        found = await none_if(described, *ABSENT) or {"Reservations": []}
         states = [
             each["State"]["Name"] for all_ in found["Reservations"] for each in all_["Instances"]
         ]
         if states not in (["running"], ["pending"]):
-            raise ProviderError(
-                "INVALID", f"{instance.provider_id} is {states[0] if states else 'not there'}"
-            )
+            state = states[0] if states else "not listed"
+            raise invalid(f"{instance.provider_id} cannot be rebooted: it is {state}")
         await self._call("reboot_instances", InstanceIds=[instance.provider_id])
 
     async def list(self) -> list[Instance]:
@@ -181,23 +173,17 @@ class AwsProvider:
         return tuple(found.values())
 
     async def close(self) -> None:
-        """Give back the connections."""
+        """Close the connections."""
         await self._stack.aclose()
         self._client = None
 
     def _launch(self, request: ProvisionRequest) -> dict[str, Any]:
-        """RunInstances' parameters; INVALID with the remedy where the pool asks the impossible."""
+        """Return RunInstances' parameters; INVALID with the remedy if EC2 cannot do it."""
         options = self.options
-        if request.region not in ("", options.region):
-            raise ProviderError(
-                "INVALID",
-                f"pool {request.pool} wants region {request.region}, provider {self.name} is "
-                f"{options.region}; add a provider of type aws for it",
-            )
+        check_region(request, options.region, self.name, "aws")
         if options.subnets and request.zone and request.zone not in options.subnets:
-            raise ProviderError(
-                "INVALID",
-                f"provider {self.name} has no subnet in zone {request.zone}; add it to `subnets`",
+            raise invalid(
+                f"provider {self.name} has no subnet in zone {request.zone}; add it to `subnets`"
             )
         named = tags_of(request) | {"Name": request.name}
         tags = [{"Key": key, "Value": value} for key, value in sorted(named.items()) if value]
@@ -213,17 +199,15 @@ class AwsProvider:
                 {"ResourceType": kind, "Tags": tags} for kind in ("instance", "volume")
             ],
         }
-        keys = request.ssh_keys or ((options.ssh_key,) if options.ssh_key else ())
+        keys = ssh_keys(request, options.ssh_key)
         if len(keys) > 1:
-            raise ProviderError(
-                "INVALID", f"EC2 takes one key pair, pool {request.pool} names {len(keys)}"
-            )
+            raise invalid(f"EC2 takes one key pair, pool {request.pool} names {len(keys)}")
         given |= {"KeyName": keys[0]} if keys else {}
         given |= {"UserData": request.user_data} if request.user_data else {}
         return given | _place(request, options) | _market(request, options) | _machine(options)
 
     async def _call(self, what: str, **given: Any) -> Any:
-        """One request; anything but a good answer is a ProviderError."""
+        """Make one request; every failure is a ProviderError."""
         try:
             client = await self._connected()
             return await getattr(client, what)(**given)
@@ -260,7 +244,7 @@ class AwsProvider:
 
 
 def _client_token(request: ProvisionRequest, options: AwsProvider.Options) -> str:
-    """Other parameters under the same token are refused, so what may differ is part of it."""
+    """EC2 refuses other parameters under the same token, so they are part of it."""
     about = f"{request.token}/{options.region}/{request.zone}/{request.instance_type}"
     market = request.market or options.market
     return hashlib.sha256(f"{about}/{market}".encode()).hexdigest()[:CLIENT_TOKEN_CHARS]

@@ -61,7 +61,7 @@ KINDS: Final[dict[str, ProviderErrorKind]] = {
 """Code -> kind."""
 
 ABSENT: Final = frozenset({"InvalidInstanceID.NotFound", "InvalidInstanceID.Malformed"})
-"""A removal that fails with one of these has nothing to remove."""
+"""The instance does not exist."""
 TABLE: Final = ErrorTable(codes=KINDS, statuses={}, throttled_first=False)
 
 

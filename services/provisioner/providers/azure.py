@@ -21,26 +21,25 @@ from services.provisioner.provider_client.provider import (
     Instance,
     ProvisionRequest,
 )
-from services.provisioner.provider_client.provider_errors import ProviderError
+from services.provisioner.provider_client.provider_errors import ProviderError, none_if
 from services.provisioner.providers import azure_prices
 from services.provisioner.providers import azure_vm as vm
-from services.provisioner.providers.azure_auth import Endpoints, read_principal, token_source
+from services.provisioner.providers.azure_auth import token_source
 from services.provisioner.providers.azure_errors import error_of
 from services.provisioner.providers.azure_http import AzureClient
+from services.provisioner.providers.request_checks import invalid
 
 COMPUTE: Final = "2026-04-01"
 NETWORK: Final = "2026-03-01"
-"""Versions of the API; what is sent was checked against these."""
+"""Versions of the API against which the requests were checked."""
 TRIES_MAX: Final = 3
-"""Of one launch whose parts are removed meanwhile."""
+"""Attempts of one launch whose parts are removed meanwhile."""
 VIEW: Final = {"$expand": "instanceView"}
-FAILED: Final = "Failed"
-DELETING: Final = "Deleting"
-UNDER_WAY: Final = frozenset({"Creating", DELETING})
+IN_PROGRESS: Final = frozenset({"Creating", "Deleting"})
 LOST: Final = frozenset({"NetworkInterfaceNotFound", "InvalidResourceReference"})
-"""Of a launch whose interface was removed meanwhile, or which names a missing resource."""
+"""The launch's interface was removed meanwhile, or the launch names a missing resource."""
 RESERVED: Final = "NicReservedForAnotherVm"
-"""Of an interface whose machine was refused: Azure holds it three minutes for that very machine."""
+"""Azure holds the interface of a refused machine for three minutes, for that machine only."""
 IN_DOUBT: Final = frozenset({"TRANSIENT", "NETWORK", "THROTTLE"})
 
 
@@ -59,28 +58,16 @@ class AzureProvider:
         self.options = options
         self.name = environment.name
         self._http = httpx.AsyncClient(timeout=float(options.timeout), transport=transport)
-        principal = read_principal(
-            self.name,
-            tenant=options.tenant,
-            client_id=options.client_id,
-            secret_env=options.client_secret_env,
-            secret_file=options.client_secret_file,
-        )
-        endpoints = Endpoints(
-            login_url=options.login_url,
-            metadata_url=options.metadata_url,
-            audience=options.audience,
-        )
         self._azure = AzureClient(
             self._http,
-            token_source(self._http, principal, endpoints, options.client_id),
+            token_source(self._http, options, self.name),
             base_url=options.base_url,
             poll_seconds=float(options.poll_interval),
         )
 
     @property
     def capabilities(self) -> Capabilities:
-        """A derived name is as good as a token."""
+        """A derived name serves as the idempotency token."""
         return Capabilities(
             idempotency_token=True,
             reboot=True,
@@ -95,7 +82,9 @@ class AzureProvider:
         vm.check(request, self.options, self.name)
         name = unique_name(request)
         for _ in range(TRIES_MAX):
-            machine = await self._settled(name, request) or await self._launched(name, request)
+            machine = await self._existing_machine(name, request) or await self._launch(
+                name, request
+            )
             if machine is not None:
                 return await self._instance(name, machine)
         raise ProviderError("TRANSIENT", f"{name} is removed as fast as it is launched")
@@ -104,16 +93,11 @@ class AzureProvider:
         """Begin to remove a machine; where there is none, what a launch has left of it."""
         if not vm.NAME.fullmatch(provider_id):
             return
-        try:
-            answer = await self._azure.send("DELETE", self._vm(provider_id), version=COMPUTE)
-        except ProviderError as error:
-            if error.status != HTTPStatus.NOT_FOUND:
-                raise
-        else:
-            if answer.status_code != HTTPStatus.NO_CONTENT:
-                # Accepted: disk, interface and address go with it.
-                return
-        await self._remove_network(provider_id)
+        call = self._azure.send("DELETE", self._vm(provider_id), version=COMPUTE)
+        answer = await none_if(call, HTTPStatus.NOT_FOUND)
+        # Once accepted, the removal includes disk, interface and address.
+        if answer is None or answer.status_code == HTTPStatus.NO_CONTENT:
+            await self._remove_network(provider_id)
 
     async def reboot(self, instance: Instance) -> None:
         """Restart it; INVALID if it does not exist."""
@@ -122,7 +106,7 @@ class AzureProvider:
 
     async def list(self) -> list[Instance]:
         """Return every machine with a fleet's tag, and what is left of those without a machine."""
-        # Machines last: the interface of a machine launched meanwhile must not look left over.
+        # Machines last: an interface whose machine is launched meanwhile must not look abandoned.
         nics = await self._azure.pages(self._nic(""), version=NETWORK)
         addresses = await self._azure.pages(self._ip(""), version=NETWORK)
         machines = await self._azure.pages(self._vm(""), version=COMPUTE, query=VIEW)
@@ -132,43 +116,40 @@ class AzureProvider:
         """List prices of these sizes in this location, on demand and spot."""
         found: list[Any] = []
         if self.options.prices_url:
-            for query in azure_prices.questions(self.options.location, instance_types):
+            for query in azure_prices.price_queries(self.options.location, instance_types):
                 found += await self._azure.public(
                     self.options.prices_url.rstrip("/"), azure_prices.PATH, query
                 )
-        return azure_prices.known(self.options.location, found)
+        return azure_prices.parse_prices(self.options.location, found)
 
     async def close(self) -> None:
-        """Give back the connections."""
+        """Close the connections."""
         await self._http.aclose()
 
     # --- a launch --------------------------------------------------------------------------------
 
-    async def _settled(self, name: str, request: ProvisionRequest) -> Any:
+    async def _existing_machine(self, name: str, request: ProvisionRequest) -> Any:
         """Return the machine of this name when it is created; None if none, or a failed one."""
         while True:
-            machine = await self._azure.get(self._vm(name), version=COMPUTE, query=VIEW)
+            machine = await self._machine(name)
             if machine is None:
                 return None
             tags = machine.get("tags") or {}
             if (tags.get(FLEET_TAG), tags.get(TOKEN_TAG)) != (request.fleet, request.token):
-                raise ProviderError(
-                    "INVALID", f"another machine is named {name}; remove or rename it"
-                )
-            state = vm.state_of(machine)
-            if state == FAILED and not _runs(machine):
+                raise invalid(f"another machine is named {name}; remove or rename it")
+            if _has_failed(machine):
                 await self._remove(name)
                 return None
-            if state not in UNDER_WAY:
+            if vm.state_of(machine) not in IN_PROGRESS:
                 return machine
             await self._azure.pause()
 
-    async def _launched(self, name: str, request: ProvisionRequest) -> Any:
-        """The machine, just made; None where it must be looked for again."""
+    async def _launch(self, name: str, request: ProvisionRequest) -> Any:
+        """Create the machine; None: it, or its interface, was created or removed meanwhile."""
         market = request.market or self.options.market
         try:
             nic = await self._network(name, request)
-            answer = await self._azure.send(
+            await self._azure.run(
                 "PUT",
                 self._vm(name),
                 version=COMPUTE,
@@ -176,48 +157,47 @@ class AzureProvider:
                 headers={"If-None-Match": "*"},
                 market=market,
             )
-            await self._azure.finish(answer, market)
         except ProviderError as error:
             if error.status is None:
                 raise
             if error.status == HTTPStatus.PRECONDITION_FAILED:
                 return None
-            if error.code in LOST and await self._is_lost(name):
-                return None
+            if error.code in LOST:
+                nic = await self._azure.get(self._nic(name), version=NETWORK)
+                if nic is None:
+                    return None
             if error.kind not in IN_DOUBT:
-                await self._give_way(name, error)
+                await self._remove_leftovers(name, error)
             raise
-        machine = await self._azure.get(self._vm(name), version=COMPUTE, query=VIEW)
-        if machine is not None and vm.state_of(machine) == FAILED and not _runs(machine):
+        machine = await self._machine(name)
+        if machine is not None and _has_failed(machine):
             failure = error_of(0, vm.failure_of(machine), market)
-            await self._give_way(name, failure)
+            await self._remove_leftovers(name, failure)
             raise failure
         return machine
 
     async def _network(self, name: str, request: ProvisionRequest) -> str:
-        """The id of the machine's interface, made with its address where one is wanted."""
+        """Create the machine's interface, with a public address if configured; return its ID."""
         address = ""
         if self.options.public_address:
             address = self._ip(name)
             body = vm.address_body(request, self.options)
-            await self._azure.finish(
-                await self._azure.send("PUT", address, version=NETWORK, body=body)
-            )
+            await self._azure.run("PUT", address, version=NETWORK, body=body)
         nic = self._nic(name)
         body = vm.nic_body(request, self.options, address)
-        await self._azure.finish(await self._azure.send("PUT", nic, version=NETWORK, body=body))
+        await self._azure.run("PUT", nic, version=NETWORK, body=body)
         return nic
 
-    async def _is_lost(self, name: str) -> bool:
-        return await self._azure.get(self._nic(name), version=NETWORK) is None
+    async def _machine(self, name: str) -> Any:
+        return await self._azure.get(self._vm(name), version=COMPUTE, query=VIEW)
 
-    async def _give_way(self, name: str, error: ProviderError) -> None:
+    async def _remove_leftovers(self, name: str, error: ProviderError) -> None:
         """Remove what a failed launch left; where that fails the launch is in doubt."""
         try:
-            machine = await self._azure.get(self._vm(name), version=COMPUTE, query=VIEW)
+            machine = await self._machine(name)
             if machine is None:
                 await self._clear_network(name)
-            elif vm.state_of(machine) == FAILED and not _runs(machine):
+            elif _has_failed(machine):
                 await self._remove(name)
         except ProviderError as again:
             raise ProviderError(
@@ -229,28 +209,20 @@ class AzureProvider:
 
     async def _remove(self, name: str) -> None:
         """Remove a machine and all its parts, and wait for it."""
-        await self._azure.finish(await self._azure.send("DELETE", self._vm(name), version=COMPUTE))
+        await self._azure.run("DELETE", self._vm(name), version=COMPUTE)
         await self._clear_network(name)
 
     async def _clear_network(self, name: str) -> None:
-        """Remove what Azure lets go; an interface that it holds serves the next try as well.
+        """Remove the interface and address; an interface that Azure holds serves the next attempt.
 
-        Where there is none the list shows it, and it is removed like any instance.
+        Without a next attempt the list shows it, and it is removed like an instance.
         """
-        try:
-            await self._remove_network(name)
-        except ProviderError as error:
-            if error.code != RESERVED:
-                raise
+        await none_if(self._remove_network(name), RESERVED)
 
     async def _remove_network(self, name: str) -> None:
         """Remove the interface first: it holds the address."""
         for path in (self._nic(name), self._ip(name)):
-            try:
-                await self._azure.finish(await self._azure.send("DELETE", path, version=NETWORK))
-            except ProviderError as error:
-                if error.status != HTTPStatus.NOT_FOUND:
-                    raise
+            await none_if(self._azure.run("DELETE", path, version=NETWORK), HTTPStatus.NOT_FOUND)
 
     async def _instance(self, name: str, machine: Any) -> Instance:
         """Return the machine with its address, if it has one already."""
@@ -283,6 +255,7 @@ class AzureProvider:
         return self._path("Microsoft.Network/publicIPAddresses", name and f"{name}{vm.ADDRESS}")
 
 
-def _runs(machine: Any) -> bool:
-    """A machine whose last change failed, and which runs all the same, is not ours to remove."""
-    return vm.instance(machine, {}, {}).status == "running"
+def _has_failed(machine: Any) -> bool:
+    """Whether it failed at launch; one that runs although its last change failed has not."""
+    failed = vm.state_of(machine) == "Failed"
+    return failed and vm.instance(machine, {}, {}).status != "running"

@@ -1,8 +1,8 @@
-"""Azure Resource Manager over HTTP: requests, pages, and operations that take their time.
+"""Azure Resource Manager over HTTP: requests, pages, and long operations.
 
-A request that was accepted goes on after its answer, which names where to look for the end: a
-monitor (`Azure-AsyncOperation`) that reports the state, or a place (`Location`) that answers 202
-until it is done. The token is sent to nothing but the endpoint itself.
+An accepted request continues after its answer, which names a URL to poll: `Azure-AsyncOperation`
+reports the state, `Location` answers 202 until the operation is done. The token is sent only to the
+endpoint itself.
 """
 
 import asyncio
@@ -10,18 +10,17 @@ from http import HTTPStatus
 from typing import Any, Final
 
 import httpx
-import msgspec
 
 from schemas.launch_offers import Market
-from services.provisioner.provider_client.provider_errors import ProviderError
+from services.provisioner.provider_client.provider_errors import ProviderError, none_if
 from services.provisioner.providers.azure_errors import error_of
-from services.provisioner.providers.provider_http import retry_after, send
+from services.provisioner.providers.provider_http import read_body, retry_after, send
 from services.provisioner.providers.token_cache import TokenCache
 
 WAIT_MAX_SECONDS: Final = 30.0
-"""Of what Azure asks to wait between two looks."""
-LOOKS_FAILED_MAX: Final = 5
-"""In a row, before an operation is given up: it may have ended either way."""
+"""Longest wait between two polls that Azure may request."""
+FAILED_POLLS_MAX: Final = 5
+"""In a row, before an operation is given up; it may have succeeded or failed."""
 PAGES_MAX: Final = 10_000
 PUBLIC_PAGES_MAX: Final = 50
 DONE: Final = "Succeeded"
@@ -39,7 +38,7 @@ class AzureClient:
         base_url: str,
         poll_seconds: float,
     ) -> None:
-        """`poll_seconds`: between looks, where Azure names no other."""
+        """`poll_seconds`: between two polls, unless Azure names another time."""
         self._client = client
         self._tokens = tokens
         self._base_url = base_url.rstrip("/")
@@ -56,9 +55,9 @@ class AzureClient:
         query: dict[str, str] | None = None,
         market: Market = "on-demand",
     ) -> httpx.Response:
-        """One request, by path or by an address that Azure gave; an AzureError if refused.
+        """Send a request by path, or by an address from Azure; ProviderError if refused.
 
-        `market` is a launch's: on it depends what some codes mean.
+        `market`: of a launch; the meaning of some codes depends on it.
         """
         url = self._address(path)
         token = await self._tokens.token()
@@ -68,61 +67,63 @@ class AzureClient:
             method,
             path,
             url=url,
-            # None keeps the query of an address that Azure gave.
+            # None keeps the query of an address from Azure.
             params=params or None,
             json=body,
             headers={"Authorization": f"Bearer {token}"} | (headers or {}),
         )
         if not answer.is_success:
-            raise error_of(answer.status_code, _read(answer), market, retry_after(answer))
+            raise error_of(answer.status_code, read_body(answer), market, retry_after(answer))
         return answer
 
     async def get(self, path: str, *, version: str, query: dict[str, str] | None = None) -> Any:
-        """A resource; None where there is none."""
-        try:
-            answer = await self.send("GET", path, version=version, query=query)
-        except ProviderError as error:
-            if error.status == HTTPStatus.NOT_FOUND:
-                return None
-            raise
-        return _read(answer)
+        """Return a resource; None if there is none."""
+        call = self.send("GET", path, version=version, query=query)
+        answer = await none_if(call, HTTPStatus.NOT_FOUND)
+        return None if answer is None else read_body(answer)
 
     async def pages(
         self, path: str, *, version: str, query: dict[str, str] | None = None
     ) -> list[Any]:
-        """Every entry of a list, to the end of its last page."""
+        """Return the entries of all pages of a list."""
         found: list[Any] = []
-        page = _read(await self.send("GET", path, version=version, query=query))
+        page = read_body(await self.send("GET", path, version=version, query=query))
         for _ in range(PAGES_MAX):
             if not isinstance(page, dict) or not isinstance(page.get("value"), list):
-                raise ProviderError("TRANSIENT", f"GET {path}: an answer that is no list")
+                raise ProviderError("TRANSIENT", f"GET {path}: the answer is not a list")
             found += page["value"]
             if not page.get("nextLink"):
                 return found
-            page = _read(await self.send("GET", page["nextLink"]))
-        raise ProviderError("TRANSIENT", f"GET {path}: a list without an end")
+            page = read_body(await self.send("GET", page["nextLink"]))
+        raise ProviderError("TRANSIENT", f"GET {path}: the list does not end")
 
     async def public(self, base: str, path: str, query: dict[str, str]) -> list[Any]:
-        """Every entry of a list that is public: nothing is sent that says who asks."""
+        """Return the entries of all pages of a public list; the token is not sent."""
         found: list[Any] = []
         more, params = f"{base}{path}", query
         for _ in range(PUBLIC_PAGES_MAX):
             if not more.startswith(f"{base}/"):
-                raise ProviderError("TRANSIENT", f"an address that is not {base}'s: {more[:200]}")
+                raise ProviderError("TRANSIENT", f"not an address of {base}: {more[:200]}")
             answer = await send(self._client, "GET", path, url=more, params=params or None)
-            page = _read(answer)
+            page = read_body(answer)
             if not answer.is_success:
                 raise error_of(answer.status_code, page, "on-demand", retry_after(answer))
             if not isinstance(page, dict) or not isinstance(page.get("Items"), list):
-                raise ProviderError("TRANSIENT", f"GET {path}: an answer that is no list")
+                raise ProviderError("TRANSIENT", f"GET {path}: the answer is not a list")
             found += page["Items"]
             more, params = page.get("NextPageLink") or "", {}
             if not more:
                 return found
-        raise ProviderError("TRANSIENT", f"GET {path}: a list without an end")
+        raise ProviderError("TRANSIENT", f"GET {path}: the list does not end")
 
-    async def finish(self, answer: httpx.Response, market: Market = "on-demand") -> None:
-        """Wait until what a request began has ended; raise what it failed of."""
+    async def run(
+        self, method: str, path: str, *, market: Market = "on-demand", **request: Any
+    ) -> None:
+        """Send a request, and wait until what it started has ended."""
+        await self._finish(await self.send(method, path, market=market, **request), market)
+
+    async def _finish(self, answer: httpx.Response, market: Market) -> None:
+        """Wait until an accepted operation has ended; raise its error."""
         monitor = answer.headers.get("Azure-AsyncOperation", "")
         place = answer.headers.get("Location", "")
         failed = 0
@@ -132,15 +133,15 @@ class AzureClient:
                 answer = await self.send("GET", monitor or place)
             except ProviderError as error:
                 failed += 1
-                if failed == LOOKS_FAILED_MAX:
-                    # Whatever keeps us from looking, it may have ended either way.
+                if failed == FAILED_POLLS_MAX:
+                    # It may have succeeded or failed.
                     raise ProviderError(
-                        "TRANSIENT", f"an operation whose end cannot be seen: {error.message}"
+                        "TRANSIENT", f"the result of an operation is unknown: {error.message}"
                     ) from error
                 await asyncio.sleep(min(error.retry_after or 0.0, WAIT_MAX_SECONDS))
                 continue
             failed = 0
-            said = _read(answer)
+            said = read_body(answer)
             state = said.get("status", "") if monitor and isinstance(said, dict) else ""
             if state in ENDED:
                 raise error_of(0, said if "error" in said else _no_reason(state), market)
@@ -148,7 +149,7 @@ class AzureClient:
                 return
 
     async def pause(self) -> None:
-        """Wait for as long as between two looks."""
+        """Wait between two polls."""
         await asyncio.sleep(self._poll_seconds)
 
     def _wait(self, answer: httpx.Response) -> float:
@@ -160,19 +161,7 @@ class AzureClient:
             return f"{self._base_url}{path}"
         if path.startswith(f"{self._base_url}/"):
             return path
-        raise ProviderError("TRANSIENT", f"an address that is not Azure's: {path[:200]}")
-
-
-# --- parts ---------------------------------------------------------------------------------------
-
-
-def _read(answer: httpx.Response) -> Any:
-    try:
-        return msgspec.json.decode(answer.content or b"{}")
-    except msgspec.DecodeError as error:
-        if not answer.is_success:
-            return {"error": {"message": answer.text[:200]}}
-        raise ProviderError("TRANSIENT", f"an answer that cannot be read: {error}") from error
+        raise ProviderError("TRANSIENT", f"not an address of Azure: {path[:200]}")
 
 
 def _no_reason(state: str) -> dict[str, Any]:

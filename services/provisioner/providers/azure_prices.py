@@ -1,7 +1,7 @@
-"""Azure's list prices: what is asked of its price list, and what its answers say. Pure.
+"""Azure's public price list: queries, and their answers as prices. Pure.
 
-The list is public, wants no token, and knows every meter of every service; of a machine size in a
-region it has the price on demand and the spot price of the moment, for Linux and for Windows.
+The list has every meter of every service: for a machine size in a region the on-demand price and
+the current spot price, for Linux and for Windows.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,29 +13,29 @@ from schemas.offering_records import OfferingPrice
 PATH: Final = "/api/retail/prices"
 VERSION: Final = "2023-01-01-preview"
 SIZES_MAX: Final = 15
-"""Of one query, whose filter is part of the URL."""
+"""In one query, because the filter is part of the URL."""
 HOUR: Final = "1 Hour"
 DOLLARS: Final = "USD"
 OTHERS: Final = ("Windows", "CloudServices", "Dedicated Host")
-"""In a product's name: not the plain machine that is launched here."""
+"""Names of products other than the plain machine that is launched here."""
 OLD_SPOT: Final = "Low Priority"
 SPOT: Final = "Spot"
 
 
-def questions(region: str, sizes: Sequence[str]) -> Iterable[dict[str, str]]:
-    """The queries that ask for these sizes."""
+def price_queries(region: str, sizes: Sequence[str]) -> Iterable[dict[str, str]]:
+    """Return the queries for these sizes."""
     for first in range(0, len(sizes), SIZES_MAX):
         quoted = (each.replace("'", "''") for each in sizes[first : first + SIZES_MAX])
         some = " or ".join(f"armSkuName eq '{each}'" for each in quoted)
-        wanted = (
+        condition = (
             "serviceName eq 'Virtual Machines' and priceType eq 'Consumption' "
             f"and armRegionName eq '{region}' and ({some})"
         )
-        yield {"api-version": VERSION, "currencyCode": DOLLARS, "$filter": wanted}
+        yield {"api-version": VERSION, "currencyCode": DOLLARS, "$filter": condition}
 
 
-def known(region: str, items: Iterable[Any]) -> tuple[OfferingPrice, ...]:
-    """What these entries of the list say; of several meters for the same the dearest counts."""
+def parse_prices(region: str, items: Iterable[Any]) -> tuple[OfferingPrice, ...]:
+    """Return the prices of these entries; the most expensive meter of a size counts."""
     found: dict[tuple[str, Market], float] = {}
     for each in items:
         plain = each.get("unitOfMeasure") == HOUR and each.get("currencyCode") == DOLLARS

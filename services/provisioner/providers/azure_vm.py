@@ -1,7 +1,7 @@
-"""What is asked of Azure for one node, and what its answers say of one. Pure.
+"""Azure's request bodies for one node, and its answers as instances. Pure.
 
-A node is a machine, its disk, its network interface and, where asked for, its public address, all
-named after it; Azure deletes the others with the machine.
+A node is a machine, its disk, its network interface and optionally a public address, all named
+after it; Azure deletes the others with the machine.
 """
 
 import base64
@@ -23,7 +23,12 @@ from services.provisioner.instances.instance_tags import (
     with_tags,
 )
 from services.provisioner.provider_client.provider import Instance, InstanceStatus, ProvisionRequest
-from services.provisioner.provider_client.provider_errors import ProviderError
+from services.provisioner.providers.request_checks import (
+    check_labels,
+    check_region,
+    invalid,
+    ssh_keys,
+)
 
 NAME: Final = re.compile(r"[a-z0-9][-a-z0-9]{0,62}")
 NIC: Final = "-nic"
@@ -31,10 +36,9 @@ ADDRESS: Final = "-ip"
 DISK: Final = "-disk"
 ZONE: Final = re.compile(r"[1-9][0-9]?")
 URN_PARTS: Final = 4
-LABEL_CHARS_MAX: Final = 512
-VALUE_CHARS_MAX: Final = 256
+LABEL_NAME: Final = re.compile(r"[^<>%&\\?/]{1,512}")
+LABEL_VALUE: Final = re.compile(r".{0,256}", re.DOTALL)
 LABELS_MAX: Final = 50
-LABEL_REFUSED: Final = frozenset("<>%&\\?/")
 PROVISIONING: Final = "ProvisioningState/failed/"
 
 POWER: Final[dict[str, InstanceStatus]] = {
@@ -45,13 +49,13 @@ POWER: Final[dict[str, InstanceStatus]] = {
     "PowerState/deallocating": "stopping",
     "PowerState/deallocated": "stopped",
 }
-"""Azure's power state -> ours; a stopped machine costs as a running one, a deallocated its disk."""
+"""Azure's power state -> ours; a stopped machine costs as much as a running one."""
 STATES: Final[dict[str, InstanceStatus]] = {
     "Creating": "pending",
     "Deleting": "stopping",
     "Failed": "stopped",
 }
-"""Its provisioning state -> ours, without a power state; any other state counts as running."""
+"""Provisioning state -> ours, without a power state; any other state counts as running."""
 
 
 class AzureOptions(Setting, frozen=True, kw_only=True):
@@ -59,14 +63,14 @@ class AzureOptions(Setting, frozen=True, kw_only=True):
 
     subscription: str
     resource_group: str
-    """That holds the nodes and nothing of another provider's; must exist."""
+    """For the nodes, and for no other provider; must exist."""
     location: str
     image: str
     """Resource id of an image, or `publisher:offer:sku:version`."""
     subnet: str
     """Resource id."""
     tenant: str = ""
-    """Of the service principal; empty: the managed identity of the machine this runs on."""
+    """Of the service principal; empty: the managed identity of this machine."""
     client_id: str = ""
     client_secret_env: str = "AZURE_CLIENT_SECRET"  # noqa: S105 - a variable's name
     """Environment variable that holds the principal's secret."""
@@ -74,7 +78,7 @@ class AzureOptions(Setting, frozen=True, kw_only=True):
     """File that holds it instead."""
     market: Market = "on-demand"
     max_price: Annotated[float, msgspec.Meta(ge=-1)] = -1
-    """Spot only, in dollars per hour; -1: whatever it costs, up to the on-demand price."""
+    """Spot only, in dollars per hour; -1: up to the on-demand price."""
     admin_user: Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9_-]{0,31}$")] = "navarch"
     ssh_key: str = ""
     """Public key, for pools that name none under `ssh_keys`; Azure needs one."""
@@ -86,62 +90,45 @@ class AzureOptions(Setting, frozen=True, kw_only=True):
     identity: str = ""
     """Resource id of the user-assigned identity that the node itself runs as; empty: none."""
     root_gb: Annotated[int, msgspec.Meta(ge=0, le=4095)] = 0
-    """0: as the image has it."""
+    """0: the size of the image."""
     disk_type: Literal["Premium_LRS", "StandardSSD_LRS", "Standard_LRS"] = "Premium_LRS"
     base_url: str = "https://management.azure.com"
     audience: str = "https://management.azure.com"
-    """For what tokens are asked; another in another cloud than the public one."""
+    """Audience of the tokens; it differs outside the public cloud."""
     prices_url: str = "https://prices.azure.com"
-    """Of Azure's public price list; empty: it is not asked."""
+    """Azure's public price list; empty: prices are not read."""
     login_url: str = "https://login.microsoftonline.com"
     metadata_url: str = "http://169.254.169.254"
     timeout: Duration = Duration(30)
-    """Of one request; waiting for an operation takes as long as the launch may."""
+    """Time limit of one request; an operation may take as long as the launch."""
     poll_interval: Duration = Duration(5)
-    """Between two looks at an operation, where Azure names no other."""
+    """Between two polls of an operation, unless Azure names another time."""
 
 
-# --- what is asked -------------------------------------------------------------------------------
+# --- requests ------------------------------------------------------------------------------------
 
 
 def check(request: ProvisionRequest, options: AzureOptions, provider: str) -> None:
-    """Raise INVALID with the remedy where the pool asks what Azure cannot do."""
-    if request.region not in ("", options.location):
-        raise ProviderError(
-            "INVALID",
-            f"pool {request.pool} wants region {request.region}, provider {provider} is "
-            f"{options.location}; add a provider of type azure for it",
-        )
+    """Raise INVALID with the remedy if Azure cannot do what the pool needs."""
+    check_region(request, options.location, provider, "azure")
     if request.zone and not ZONE.fullmatch(request.zone):
-        raise ProviderError(
-            "INVALID", f"zone {request.zone!r} of pool {request.pool}: at Azure write 1, 2 or 3"
-        )
+        raise invalid(f"zone {request.zone!r} of pool {request.pool}: at Azure write 1, 2 or 3")
     if not NAME.fullmatch(unique_name(request)):
-        raise ProviderError("INVALID", f"{request.name!r} is no name at Azure; rename the pool")
-    if not _keys(request, options):
-        raise ProviderError(
-            "INVALID",
+        raise invalid(f"Azure refuses the name {request.name!r}; rename the pool")
+    if not ssh_keys(request, options.ssh_key):
+        raise invalid(
             f"Azure needs an SSH public key and pool {request.pool} names none; set `ssh_keys` of "
-            f"the pool, or `ssh_key` of provider {provider}",
+            f"the pool, or `ssh_key` of provider {provider}"
         )
     tags = tags_of(request)
     if len(tags) > LABELS_MAX:
-        raise ProviderError("INVALID", f"pool {request.pool} has too many labels for Azure")
-    for key, value in tags.items():
-        if (
-            not 0 < len(key) <= LABEL_CHARS_MAX
-            or len(value) > VALUE_CHARS_MAX
-            or LABEL_REFUSED & set(key)
-        ):
-            raise ProviderError(
-                "INVALID",
-                f"label {key}={value} of pool {request.pool} is none at Azure: no {_refused()} in "
-                f"its name, {VALUE_CHARS_MAX} characters at most in its value",
-            )
+        raise invalid(f"pool {request.pool} has too many labels for Azure")
+    rule = "at Azure: no % & / < > ? \\ in its name, at most 256 characters in its value"
+    check_labels(tags, (LABEL_NAME, LABEL_VALUE), request.pool, rule)
 
 
 def address_body(request: ProvisionRequest, options: AzureOptions) -> dict[str, Any]:
-    """A public address."""
+    """Return the body of a public address."""
     return {
         "location": options.location,
         "tags": tags_of(request),
@@ -151,7 +138,7 @@ def address_body(request: ProvisionRequest, options: AzureOptions) -> dict[str, 
 
 
 def nic_body(request: ProvisionRequest, options: AzureOptions, address_id: str) -> dict[str, Any]:
-    """A network interface; with a public address where one is named."""
+    """Return the body of a network interface, with a public address if `address_id` is set."""
     inner: dict[str, Any] = {
         "subnet": {"id": options.subnet},
         "privateIPAllocationMethod": "Dynamic",
@@ -165,7 +152,7 @@ def nic_body(request: ProvisionRequest, options: AzureOptions, address_id: str) 
 
 
 def machine_body(request: ProvisionRequest, options: AzureOptions, nic_id: str) -> dict[str, Any]:
-    """The machine."""
+    """Return the body of the machine."""
     name = unique_name(request)
     disk: dict[str, Any] = {
         "name": f"{name}{DISK}",
@@ -183,7 +170,7 @@ def machine_body(request: ProvisionRequest, options: AzureOptions, nic_id: str) 
             "ssh": {
                 "publicKeys": [
                     {"path": f"/home/{options.admin_user}/.ssh/authorized_keys", "keyData": key}
-                    for key in _keys(request, options)
+                    for key in ssh_keys(request, options.ssh_key)
                 ]
             },
         },
@@ -224,19 +211,11 @@ def machine_body(request: ProvisionRequest, options: AzureOptions, nic_id: str) 
 
 
 def _group(group: str, options: AzureOptions) -> str:
-    """A proximity placement group's id: as it is named, or of this resource group."""
-    here = f"/subscriptions/{options.subscription}/resourceGroups/{options.resource_group}"
+    """Return the ID of a proximity placement group, by default in this resource group."""
     if group.startswith("/"):
         return group
+    here = f"/subscriptions/{options.subscription}/resourceGroups/{options.resource_group}"
     return f"{here}/providers/Microsoft.Compute/proximityPlacementGroups/{group}"
-
-
-def _keys(request: ProvisionRequest, options: AzureOptions) -> tuple[str, ...]:
-    return request.ssh_keys or ((options.ssh_key,) if options.ssh_key else ())
-
-
-def _refused() -> str:
-    return " ".join(sorted(LABEL_REFUSED))
 
 
 def _image(image: str) -> dict[str, str]:
@@ -251,16 +230,16 @@ def _image(image: str) -> dict[str, str]:
     return {"id": image}
 
 
-# --- what is answered ----------------------------------------------------------------------------
+# --- answers -------------------------------------------------------------------------------------
 
 
 def state_of(machine: Any) -> str:
-    """Its provisioning state."""
+    """Return a machine's provisioning state."""
     return str(machine.get("properties", {}).get("provisioningState", ""))
 
 
 def failure_of(machine: Any) -> dict[str, Any]:
-    """What a machine that failed says it failed of, as an error's body."""
+    """Return why a machine failed, as the body of an error."""
     for each in _statuses(machine):
         code = str(each.get("code", ""))
         if code.startswith(PROVISIONING):
@@ -274,7 +253,7 @@ def instances(
 ) -> list[Instance]:
     """Return every machine, and every interface or address of a fleet without its machine.
 
-    Such a leftover is shown as a stopped instance: a removal takes it away, and none adopts it.
+    Such a leftover is listed as a stopped instance, which can be removed and is not adopted.
     """
     by_nic = {_key(each): each for each in nics}
     by_address = {_key(each): each for each in addresses}
@@ -297,7 +276,7 @@ def instances(
 
 
 def instance(machine: Any, nics: dict[str, Any], addresses: dict[str, Any]) -> Instance:
-    """A machine, with its address where its interface is among those given."""
+    """Return a machine as an instance, with its address if its interface is given."""
     properties = machine.get("properties", {})
     created = properties.get("timeCreated")
     made = Instance(
@@ -319,7 +298,7 @@ def _status(machine: Any) -> InstanceStatus:
         return "stopping"
     for each in _statuses(machine):
         if str(each.get("code", "")).startswith("PowerState/"):
-            # A machine with an unknown state exists.
+            # A machine in an unknown state exists.
             return POWER.get(each["code"], "running")
     return STATES.get(state, "running")
 
@@ -330,7 +309,7 @@ def _statuses(machine: Any) -> list[Any]:
 
 
 def _address(properties: Any, nics: dict[str, Any], addresses: dict[str, Any]) -> str:
-    """The public one, or else the private one, of the first interface."""
+    """Return the public, else the private address of the first interface."""
     named = properties.get("networkProfile", {}).get("networkInterfaces") or [{}]
     nic = nics.get(str(named[0].get("id", "")).lower(), {})
     configurations = nic.get("properties", {}).get("ipConfigurations") or [{}]
@@ -342,10 +321,10 @@ def _address(properties: Any, nics: dict[str, Any], addresses: dict[str, Any]) -
 
 
 def _key(resource: Any) -> str:
-    """Azure's ids differ in case from answer to answer."""
+    """Return an ID for comparison: their case differs between answers."""
     return str(resource.get("id", "")).lower()
 
 
 def _moment(text: str) -> datetime:
-    """Azure writes seven digits of a second, of which we keep six."""
+    """Parse a time; Azure writes seven digits of a second."""
     return datetime.fromisoformat(re.sub(r"(\.\d{6})\d+", r"\1", text))

@@ -11,7 +11,6 @@ from http import HTTPStatus
 from typing import Any, Final
 
 import httpx
-import msgspec
 
 from schemas.duration import Duration
 from schemas.launch_offers import Market
@@ -24,7 +23,7 @@ from services.provisioner.provider_client.provider import (
     Instance,
     ProvisionRequest,
 )
-from services.provisioner.provider_client.provider_errors import ProviderError
+from services.provisioner.provider_client.provider_errors import ProviderError, none_if
 from services.provisioner.providers import coreweave_pool as pools
 from services.provisioner.providers.coreweave_errors import (
     error_of,
@@ -32,7 +31,8 @@ from services.provisioner.providers.coreweave_errors import (
     pool_error,
 )
 from services.provisioner.providers.kubernetes_access import by_kubeconfig, by_settings
-from services.provisioner.providers.provider_http import retry_after, send
+from services.provisioner.providers.provider_http import read_body, retry_after, send
+from services.provisioner.providers.request_checks import invalid
 
 POOLS: Final = "/apis/compute.coreweave.com/v1alpha1/nodepools"
 NODES: Final = "/api/v1/nodes"
@@ -40,7 +40,7 @@ EVENTS: Final = "/api/v1/events"
 PAGE: Final = 500
 PAGES_MAX: Final = 10_000
 TRIES_MAX: Final = 3
-"""Of one launch whose pool is removed meanwhile."""
+"""Attempts of one launch whose pool is removed meanwhile."""
 STRICT: Final = {"fieldValidation": "Strict"}
 """The cluster refuses unknown fields instead of dropping them."""
 
@@ -73,7 +73,7 @@ class CoreWeaveProvider:
         """How long a new pool is watched for an error that denies it its node."""
         poll_interval: Duration = Duration(2)
         timeout: Duration = Duration(30)
-        """Of one request."""
+        """Time limit of one request."""
 
     def __init__(
         self,
@@ -108,10 +108,8 @@ class CoreWeaveProvider:
 
     @property
     def capabilities(self) -> Capabilities:
-        """A derived name is as good as a token; the node's own name is its host's."""
-        return Capabilities(
-            idempotency_token=True, host_identity=True, market=self.options.market, spot=True
-        )
+        """A derived name serves as the idempotency token."""
+        return Capabilities(idempotency_token=True, market=self.options.market, spot=True)
 
     async def provision(self, request: ProvisionRequest) -> Instance:
         """Create a node pool of one node and watch whether it gets it; or adopt the existing."""
@@ -119,11 +117,11 @@ class CoreWeaveProvider:
         market = request.market or self.options.market
         body = pools.body(request, market, self.options.taints, self.options.gpu_driver)
         for _ in range(TRIES_MAX):
-            pool = await self._made(unique_name(request), body)
-            pool = pool and await self._judged(pool, request)
+            pool = await self._create_or_find(unique_name(request), body)
+            pool = pool and await self._watch(pool, request)
             if pool is not None:
-                its = f"{pools.POOL_LABEL}={pool['metadata']['name']}"
-                nodes = await self._pages(NODES, its)
+                selector = f"{pools.POOL_LABEL}={pool['metadata']['name']}"
+                nodes = await self._pages(NODES, selector)
                 return pools.instance(pool, nodes, self.options.zone)
         raise ProviderError("TRANSIENT", f"{request.name} is removed as fast as it is launched")
 
@@ -139,21 +137,19 @@ class CoreWeaveProvider:
         return pools.instances(found, nodes, self.options.zone)
 
     async def close(self) -> None:
-        """Give back the connections."""
+        """Close the connections."""
         await self._client.aclose()
 
     # --- a launch --------------------------------------------------------------------------------
 
-    async def _made(self, name: str, body: dict[str, Any]) -> Any:
+    async def _create_or_find(self, name: str, body: dict[str, Any]) -> Any:
         """Return the pool of this name, created if there is none; None if removed meanwhile."""
-        try:
-            return await self._call("POST", POOLS, body=body, query=STRICT)
-        except ProviderError as error:
-            if error.status != HTTPStatus.CONFLICT:
-                raise
-        return await self._pool(name)
+        created = await none_if(
+            self._call("POST", POOLS, body=body, query=STRICT), HTTPStatus.CONFLICT
+        )
+        return created or await self._pool(name)
 
-    async def _judged(self, pool: Any, request: ProvisionRequest) -> Any:
+    async def _watch(self, pool: Any, request: ProvisionRequest) -> Any:
         """Return the pool when it has no error, or time is up; None if it is being removed.
 
         A pool that will get no node is removed before the error is raised: it would keep waiting,
@@ -164,16 +160,14 @@ class CoreWeaveProvider:
         while pool is not None:
             labels = pool["metadata"].get("labels") or {}
             if (labels.get(FLEET_TAG), labels.get(TOKEN_TAG)) != (request.fleet, request.token):
-                raise ProviderError(
-                    "INVALID", f"another node pool is named {name}; remove or rename it"
-                )
-            going = pools.is_going(pool)
-            if not going:
+                raise invalid(f"another node pool is named {name}; remove or rename it")
+            terminating = pools.is_terminating(pool)
+            if not terminating:
                 if pools.nodes_of(pool) or is_settled(pool):
                     return pool
                 error = pool_error(pool, await self._events(pool))
                 if error is not None:
-                    await self._give_way(pool, error)
+                    await self._remove_failed(pool, error)
                     raise error
                 if asyncio.get_running_loop().time() >= until:
                     return pool
@@ -181,7 +175,7 @@ class CoreWeaveProvider:
             pool = await self._pool(name)
         return None
 
-    async def _give_way(self, pool: Any, error: ProviderError) -> None:
+    async def _remove_failed(self, pool: Any, error: ProviderError) -> None:
         """Remove a pool that will get no node; where that fails the launch is in doubt."""
         try:
             await self._delete(pool["metadata"]["name"], uid=pool["metadata"]["uid"])
@@ -194,27 +188,16 @@ class CoreWeaveProvider:
             ) from again
 
     async def _pool(self, name: str) -> Any:
-        try:
-            return await self._call("GET", f"{POOLS}/{name}")
-        except ProviderError as error:
-            if error.status != HTTPStatus.NOT_FOUND:
-                raise
-            return None
+        return await none_if(self._call("GET", f"{POOLS}/{name}"), HTTPStatus.NOT_FOUND)
 
     async def _delete(self, name: str, *, uid: str = "") -> None:
         """Begin to remove a pool; with a uid only if it has that one."""
         body: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions"}
-        if uid:
-            body["preconditions"] = {"uid": uid}
-        try:
-            await self._call("DELETE", f"{POOLS}/{name}", body=body)
-        except ProviderError as error:
-            gone = error.status == HTTPStatus.NOT_FOUND
-            another = uid and error.status == HTTPStatus.CONFLICT
-            if not (gone or another):
-                raise
+        body |= {"preconditions": {"uid": uid}} if uid else {}
+        removed = (HTTPStatus.NOT_FOUND, *([HTTPStatus.CONFLICT] if uid else []))
+        await none_if(self._call("DELETE", f"{POOLS}/{name}", body=body), *removed)
 
-    # --- questions -------------------------------------------------------------------------------
+    # --- requests --------------------------------------------------------------------------------
 
     async def _events(self, pool: Any) -> Any:
         """Return the events of this pool."""
@@ -229,13 +212,13 @@ class CoreWeaveProvider:
         for _ in range(PAGES_MAX):
             page = await self._call("GET", path, query=query)
             if not isinstance(page.get("items"), list):
-                raise ProviderError("TRANSIENT", f"GET {path}: an answer that is no list")
+                raise ProviderError("TRANSIENT", f"GET {path}: the answer is not a list")
             found += page["items"]
             more = (page.get("metadata") or {}).get("continue")
             if not more:
                 return found
             query |= {"continue": more}
-        raise ProviderError("TRANSIENT", f"GET {path}: a list without an end")
+        raise ProviderError("TRANSIENT", f"GET {path}: the list does not end")
 
     async def _call(
         self,
@@ -245,18 +228,11 @@ class CoreWeaveProvider:
         body: dict[str, Any] | None = None,
         query: dict[str, str] | None = None,
     ) -> Any:
-        """One request; anything but a good answer is a ProviderError."""
+        """Make one request; every failure is a ProviderError."""
         answer = await send(self._client, method, path, params=query, json=body)
-        try:
-            said = msgspec.json.decode(answer.content or b"{}")
-        except msgspec.DecodeError as error:
-            if answer.is_success:
-                raise ProviderError(
-                    "TRANSIENT", f"{method} {path}: an answer that cannot be read: {error}"
-                ) from error
-            said = {"message": answer.text[:200]}
+        found = read_body(answer)
         if not answer.is_success:
-            raise error_of(answer.status_code, said, retry_after(answer))
-        if not isinstance(said, dict):
-            raise ProviderError("TRANSIENT", f"{method} {path}: an answer that is no object")
-        return said
+            raise error_of(answer.status_code, found, retry_after(answer))
+        if not isinstance(found, dict):
+            raise ProviderError("TRANSIENT", f"{method} {path}: the answer is not an object")
+        return found

@@ -1,4 +1,4 @@
-"""What is asked of CoreWeave for one node, and what its cluster says of one. Pure."""
+"""CoreWeave's node pool for one node, and its answers as instances. Pure."""
 
 import re
 from collections.abc import Iterable
@@ -10,11 +10,11 @@ import msgspec
 from schemas.launch_offers import Market
 from services.provisioner.instances.instance_tags import tags_of, unique_name, with_tags
 from services.provisioner.provider_client.provider import Instance, InstanceStatus, ProvisionRequest
-from services.provisioner.provider_client.provider_errors import ProviderError
+from services.provisioner.providers.request_checks import check_labels, invalid
 
 GROUP: Final = "compute.coreweave.com"
 POOL_LABEL: Final = f"{GROUP}/node-pool"
-"""That CoreWeave sets on each node, beside our own."""
+"""The label that CoreWeave sets on each node."""
 NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 LABEL_NAME: Final = re.compile(
     r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-\w.]{0,61}[A-Za-z0-9])?", re.ASCII
@@ -22,11 +22,11 @@ LABEL_NAME: Final = re.compile(
 LABEL_VALUE: Final = re.compile(r"([A-Za-z0-9]([-\w.]{0,61}[A-Za-z0-9])?)?", re.ASCII)
 CLASSES: Final[dict[Market, str]] = {"on-demand": "default", "spot": "spot"}
 ADDRESS_KINDS: Final = ("ExternalIP", "InternalIP")
-"""In the order in which they are preferred."""
+"""In order of preference."""
 
 
 class Taint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """That keeps pods off a node which do not tolerate it."""
+    """Keeps pods that do not tolerate it off a node."""
 
     key: str
     value: str = ""
@@ -34,41 +34,35 @@ class Taint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 def check(request: ProvisionRequest, provider: str, zone: str) -> None:
-    """Raise INVALID with the remedy where the pool asks what CoreWeave cannot do."""
+    """Raise INVALID with the remedy if CoreWeave cannot do what the pool needs."""
     pool = request.pool
     if request.zone not in ("", zone) or request.region:
-        raise ProviderError(
-            "INVALID",
-            f"pool {pool} asks for a place and provider {provider} is one cluster in zone "
-            f"{zone or '(not said)'}; take `region` and `zones` out, or add a provider for it",
+        raise invalid(
+            f"pool {pool} names a place, and provider {provider} is one cluster in zone "
+            f"{zone or '(not configured)'}; remove `region` and `zones`, or add a provider",
         )
     if not NAME.fullmatch(unique_name(request)):
-        raise ProviderError("INVALID", f"{request.name!r} is no name in Kubernetes; rename {pool}")
+        raise invalid(f"Kubernetes refuses the name {request.name!r}; rename {pool}")
     if request.placement_group:
-        raise ProviderError(
-            "INVALID",
+        raise invalid(
             f"pool {pool} names a placement group, and CoreWeave has none; take it out",
         )
     for what, given in (("ssh_keys", request.ssh_keys), ("user_data", request.user_data)):
         if given:
-            raise ProviderError(
-                "INVALID",
+            raise invalid(
                 f"pool {pool} has `{what}`, and nodes of a CKS cluster take none; take it out and "
                 "run the agent as a DaemonSet",
             )
-    for key, value in tags_of(request).items():
-        if not (LABEL_NAME.fullmatch(key) and LABEL_VALUE.fullmatch(value)):
-            raise ProviderError(
-                "INVALID",
-                f"label {key}={value} of pool {pool} is none in Kubernetes: letters, digits, - _ "
-                "and ., 63 at most, a letter or digit at both ends",
-            )
+    rule = (
+        "in Kubernetes: letters, digits, - _ and ., at most 63, with a letter or digit at both ends"
+    )
+    check_labels(tags_of(request), (LABEL_NAME, LABEL_VALUE), pool, rule)
 
 
 def body(
     request: ProvisionRequest, market: Market, taints: Iterable[Taint], gpu_driver: str
 ) -> dict[str, Any]:
-    """A node pool of one node, whose labels its node carries as well."""
+    """Return the body of a node pool of one node; the node has the same labels."""
     labels = tags_of(request)
     spec: dict[str, Any] = {
         "computeClass": CLASSES[market],
@@ -90,7 +84,7 @@ def body(
     }
 
 
-def is_going(pool: Any) -> bool:
+def is_terminating(pool: Any) -> bool:
     """Whether a pool is being removed."""
     return bool(pool["metadata"].get("deletionTimestamp"))
 
@@ -101,7 +95,7 @@ def nodes_of(pool: Any) -> int:
 
 
 def instances(found: Iterable[Any], nodes: Iterable[Any], zone: str) -> list[Instance]:
-    """Every pool; and every node of ours whose pool is gone, which is on its way out."""
+    """Return every pool, and every node whose pool is gone: it is being removed."""
     nodes = list(nodes)
     made = {each["metadata"]["name"]: instance(each, nodes, zone) for each in found}
     left: dict[str, Instance] = {}
@@ -121,7 +115,7 @@ def instances(found: Iterable[Any], nodes: Iterable[Any], zone: str) -> list[Ins
 
 
 def instance(pool: Any, nodes: Iterable[Any], zone: str) -> Instance:
-    """A pool, with the address and host of its node where it has one by now."""
+    """Return a pool as an instance, with the address and host of its node if it has one."""
     about = pool["metadata"]
     node = next((each for each in nodes if _pool_of(each) == about["name"]), None)
     created = about.get("creationTimestamp")
@@ -139,7 +133,7 @@ def instance(pool: Any, nodes: Iterable[Any], zone: str) -> Instance:
 
 
 def _status(pool: Any) -> InstanceStatus:
-    if is_going(pool):
+    if is_terminating(pool):
         return "stopping"
     return "running" if nodes_of(pool) else "pending"
 

@@ -1,13 +1,12 @@
 """Containers of a Docker engine as nodes: started from one image, entered over SSH.
 
-For tests, for a demonstration, and for one big machine that is shared out. It speaks the Engine API
-over the engine's own socket. A container's name derives from fleet, pool and node, so that the
-engine itself refuses a second one (409), which is then looked up and taken as the first. It is
-created, given its keys, and started: one that runs is whole, and one that does not was left in the
-middle by a crash and is listed as stopped, so that the next try goes on with it.
+For tests, demonstrations, and one big machine that several nodes share. A container's name derives
+from fleet, pool and node, so that the engine refuses a second one (409), and the first is adopted.
+It is created, given its keys, and started. A container that does not run was abandoned by a crash;
+it is listed as stopped, and the next attempt continues with it.
 
-GPUs and places are shared out by what the containers' own labels say. Who has created a container
-looks again before starting it, and of two that were given the same GPU only one is started.
+The containers' labels show which GPUs are assigned. A replica checks them again before it starts
+the container it created; of two containers with the same GPU only one is started.
 """
 
 import asyncio
@@ -33,6 +32,7 @@ from services.provisioner.provider_client.provider import (
 from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.providers.docker_engine import Container, Engine
 from services.provisioner.providers.provider_secret import read_text
+from services.provisioner.providers.request_checks import invalid
 
 TYPE_TAG: Final = "navarch-type"
 REGION_TAG: Final = "navarch-region"
@@ -43,9 +43,9 @@ MIB: Final = 1_048_576
 NANO: Final = 1_000_000_000
 KEY_WORDS_MIN: Final = 2
 TRIES_MAX: Final = 25
-"""To find a container that another replica is creating or removing."""
+"""Attempts to find a container that another replica is creating or removing."""
 LOOK_SECONDS: Final = 0.2
-"""Between two looks: the engine reserves a name before it lists the container."""
+"""Between two attempts: the engine reserves a name before it lists the container."""
 
 STATUSES: Final[dict[str, InstanceStatus]] = {
     "running": "running",
@@ -66,30 +66,30 @@ class DockerProvider:
         """`providers: {docker: {image: navarch-node}}`."""
 
         image: str
-        """Must be on the engine's host already; nothing is pulled. It runs an SSH server."""
+        """Must be on the engine's host, since no image is pulled; it runs an SSH server."""
         socket: str = "/var/run/docker.sock"
         authorized_keys_file: str = ""
-        """Public keys that may log in, beside those of the pool's `ssh_keys`."""
+        """Public keys that may log in, in addition to the pool's `ssh_keys`."""
         home: str = "/root"
-        """Whose `.ssh/authorized_keys` is written; owned by root."""
+        """Directory of `.ssh/authorized_keys`, which root owns."""
         command: tuple[str, ...] = ()
         """Empty: the image's own."""
         environment: dict[str, str] = msgspec.field(default_factory=dict)
         network: str = "bridge"
         publish_address: str = ""
-        """Where the host offers each container's SSH port, at a free port; empty: nowhere."""
+        """Address at which the host publishes each container's SSH port; empty: none."""
         ssh_port: Annotated[int, msgspec.Meta(ge=1, le=65_535)] = SSH_PORT
-        """Where the image's SSH server listens."""
+        """Port of the image's SSH server."""
         gpus: Annotated[int, msgspec.Meta(ge=0, le=64)] = 0
-        """GPUs of the host, given to one container each; 0: no container sees any."""
+        """GPUs of the host, each assigned to one container; 0: none."""
         containers_max: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 16
         cpus: Annotated[float, msgspec.Meta(ge=0, le=4096)] = 0.0
-        """Of each container; 0: no bound. So with the next one."""
+        """Of each container; 0: unlimited, as for `memory_mib`."""
         memory_mib: Annotated[int, msgspec.Meta(ge=0)] = 0
         shm_mib: Annotated[int, msgspec.Meta(ge=1)] = 64
         pids_max: Annotated[int, msgspec.Meta(ge=16)] = 4096
         timeout: Duration = Duration(30)
-        """Of one request."""
+        """Time limit of one request."""
 
     def __init__(
         self,
@@ -109,19 +109,19 @@ class DockerProvider:
 
         A container shares its host's kernel: a reboot would repair nothing, so it is not offered.
         """
-        return Capabilities(idempotency_token=True, tags=True)
+        return Capabilities(idempotency_token=True)
 
     async def provision(self, request: ProvisionRequest) -> Instance:
-        """Start a container, or go on with the one that this token has made."""
+        """Start a container, or continue with the one of this token."""
         keys = self._keys_for(request)
         for _ in range(TRIES_MAX):
             existing = await self._listed()
-            mine = _of(existing, request.token)
+            mine = _with_token(existing, request.token)
             if mine is None:
                 body = self._body(request, self._free_gpus(request, existing))
                 made = await self._engine.create(_container(request), body)
                 if made is None:
-                    mine = _of(await self._listed(), request.token)
+                    mine = _with_token(await self._listed(), request.token)
                     if mine is None:
                         await self._refuse_stranger(request)
                         await asyncio.sleep(LOOK_SECONDS)
@@ -129,24 +129,24 @@ class DockerProvider:
             ident = mine.id if mine is not None else made or ""
             if mine is not None and STATUSES.get(mine.state, "running") == "running":
                 return self._instance(mine)
-            if await self._started(ident, request, keys):
-                found = _of(await self._listed(), request.token)
+            if await self._start(ident, request, keys):
+                found = _with_token(await self._listed(), request.token)
                 if found is not None:
                     return self._instance(found)
         raise ProviderError(
-            "TRANSIENT", f"{_container(request)} is being made or removed by others"
+            "TRANSIENT", f"other replicas are creating or removing {_container(request)}"
         )
 
     async def terminate(self, provider_id: str) -> None:
-        """Remove a container with its anonymous volumes; one that is not there is gone."""
+        """Remove a container with its anonymous volumes; success if there is none."""
         await self._engine.remove(provider_id, force=True)
 
     async def list(self) -> list[Instance]:
-        """Every container that carries a fleet's label, in whatever state."""
+        """Return every container with a fleet's label, in any state."""
         return [self._instance(each) for each in await self._listed()]
 
     async def close(self) -> None:
-        """Give back the connections."""
+        """Close the connections."""
         await self._engine.close()
 
     # --- the parts of a launch -------------------------------------------------------------------
@@ -154,7 +154,7 @@ class DockerProvider:
     def _free_gpus(
         self, request: ProvisionRequest, existing: Sequence[Container]
     ) -> tuple[str, ...]:
-        """The GPUs to give; CAPACITY where there are too few, or no more place."""
+        """Return free GPUs; CAPACITY if there are too few, or too many containers."""
         if len(existing) >= self.options.containers_max:
             raise ProviderError(
                 "CAPACITY",
@@ -166,7 +166,7 @@ class DockerProvider:
         if request.gpu_count > self.options.gpus:
             raise ProviderError(
                 "UNSUPPORTED",
-                f"{request.gpu_count} GPUs are asked for, and `gpus` of provider {self.name} is "
+                f"{request.gpu_count} GPUs are requested, and `gpus` of provider {self.name} is "
                 f"{self.options.gpus}",
             )
         taken = frozenset[str]().union(*map(_gpus, existing))
@@ -175,29 +175,29 @@ class DockerProvider:
             raise ProviderError(
                 "CAPACITY",
                 f"{len(free)} of the host's {self.options.gpus} GPUs are free, and "
-                f"{request.gpu_count} are asked for",
+                f"{request.gpu_count} are requested",
             )
         return tuple(free[: request.gpu_count])
 
-    async def _started(self, ident: str, request: ProvisionRequest, keys: str) -> bool:
-        """Give it its keys and start it; False where it was removed meanwhile."""
-        if await self._crowded(ident):
+    async def _start(self, ident: str, request: ProvisionRequest, keys: str) -> bool:
+        """Copy the keys into it and start it; False if it was removed meanwhile."""
+        if await self._has_conflict(ident):
             # Not by force: another replica may have started it by now.
             await self._engine.remove(ident, force=False)
-            raise ProviderError("TRANSIENT", "another container was given the same GPU or place")
+            raise ProviderError("TRANSIENT", "another container has its GPU, or there are too many")
         try:
             unpacked = await self._engine.unpack(ident, self._files(request, keys))
             return unpacked and await self._engine.start(ident)
         except ProviderError as error:
             if not error.rule.in_doubt:
-                await self._engine.remove(ident, force=True)  # it would never be removed
+                await self._engine.remove(ident, force=True)  # nothing else would remove it
             raise
 
-    async def _crowded(self, ident: str) -> bool:
-        """Whether there are too many with it, or another one has its GPU.
+    async def _has_conflict(self, ident: str) -> bool:
+        """Whether there are too many containers, or another one has its GPU.
 
-        Of two that were given one GPU the one with the smaller id stays, unless the other runs
-        already: the engine removes it only if it does not, and its maker then finds it gone.
+        Of two containers with one GPU the one with the smaller ID stays, unless the other runs
+        already: the engine removes only one that does not run.
         """
         existing = await self._listed()
         mine = next((each for each in existing if each.id == ident), None)
@@ -208,18 +208,17 @@ class DockerProvider:
         for other in existing:
             if other.id == ident or not _gpus(other) & _gpus(mine):
                 continue
-            begun = other.state == "created" and other.id > ident
-            if not (begun and await self._engine.remove(other.id, force=False)):
+            yields = other.state == "created" and other.id > ident
+            if not (yields and await self._engine.remove(other.id, force=False)):
                 return True
         return False
 
     async def _refuse_stranger(self, request: ProvisionRequest) -> None:
-        """INVALID where the name is taken by a container that is not this token's."""
+        """Raise INVALID if a container of another launch has the name."""
         name = _container(request)
         labels = await self._engine.labels(name)
         if labels is not None and labels.get(TOKEN_TAG) != request.token:
-            raise ProviderError(
-                "INVALID",
+            raise invalid(
                 f"another container is named {name}; remove it: docker rm -f {name}",
             )
 
@@ -229,9 +228,8 @@ class DockerProvider:
     def _keys_for(self, request: ProvisionRequest) -> str:
         for key in request.ssh_keys:
             if len(key.split()) < KEY_WORDS_MIN:
-                raise ProviderError(
-                    "INVALID",
-                    f"`ssh_keys` of pool {request.pool} must hold whole public keys for provider "
+                raise invalid(
+                    f"`ssh_keys` of pool {request.pool} must be complete public keys for provider "
                     f"{self.name} (`ssh-ed25519 AAAA…`), not {key!r}",
                 )
         keys = [*self._keys, *request.ssh_keys]
@@ -250,7 +248,7 @@ class DockerProvider:
             "NetworkMode": options.network,
             "PidsLimit": options.pids_max,
             "ShmSize": options.shm_mib * MIB,
-            # It comes back with its host, as a machine does.
+            # It starts with its host, as a machine does.
             "RestartPolicy": {"Name": "unless-stopped"},
         }
         if options.memory_mib:
@@ -277,7 +275,7 @@ class DockerProvider:
         return body
 
     def _files(self, request: ProvisionRequest, keys: str) -> bytes:
-        """The archive with what the container is to find when it starts."""
+        """Return an archive of the files that the container needs at its start."""
         folder = self.options.home.strip("/") + "/.ssh"
         files = [(folder, f"{folder}/authorized_keys", keys)]
         if request.user_data:
@@ -299,7 +297,7 @@ class DockerProvider:
             Instance(
                 name=next(iter(listed.names), listed.id).removeprefix("/"),
                 provider_id=listed.id,
-                # A container with an unknown state exists.
+                # A container in an unknown state exists.
                 status=STATUSES.get(listed.state, "running"),
                 instance_type=labels.get(TYPE_TAG, ""),
                 region=labels.get(REGION_TAG, ""),
@@ -317,7 +315,7 @@ class DockerProvider:
 
 
 def _gpus(container: Container) -> frozenset[str]:
-    """The host's GPUs that a container has."""
+    """Return the host's GPUs that are assigned to a container."""
     return frozenset(container.label(GPUS_TAG).split())
 
 
@@ -325,7 +323,7 @@ def _container(request: ProvisionRequest) -> str:
     return f"{request.fleet}.{request.pool}.{request.name}"
 
 
-def _of(existing: Sequence[Container], token: str) -> Container | None:
+def _with_token(existing: Sequence[Container], token: str) -> Container | None:
     return next((each for each in existing if each.label(TOKEN_TAG) == token), None)
 
 

@@ -1,7 +1,7 @@
-"""The few requests of the Docker Engine API that the provider makes, over the engine's socket.
+"""The requests of the Docker Engine API that the provider makes, over the engine's socket.
 
-Requests carry a version of the API that the engine knows. Whatever is not the answer that was asked
-for is a ProviderError; what counts as success besides (gone already, runs already) is said here.
+Requests name a version of the API that the engine supports. Each lists the statuses that are
+results (removed or running already); every other answer is a ProviderError.
 """
 
 import json
@@ -15,10 +15,10 @@ import msgspec
 
 from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.providers.docker_errors import error_of
-from services.provisioner.providers.provider_http import decode
+from services.provisioner.providers.provider_http import decode, read_body
 
 API_VERSION: Final = (1, 41)
-"""Of Docker 20.10; an engine that has forgotten it is spoken to in the oldest one it knows."""
+"""Of Docker 20.10; a newer engine without it is addressed in the oldest version it supports."""
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -34,7 +34,7 @@ class Networks(msgspec.Struct, frozen=True):
 
 
 class Port(msgspec.Struct, frozen=True, kw_only=True):
-    """A container's port, and where the host offers it."""
+    """A container's port, and where the host publishes it."""
 
     inside: int = msgspec.field(name="PrivatePort")
     outside: int = msgspec.field(name="PublicPort", default=0)
@@ -42,7 +42,7 @@ class Port(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Container(msgspec.Struct, frozen=True, kw_only=True):
-    """Of a listed container, what is used here."""
+    """The used fields of a listed container."""
 
     id: str = msgspec.field(name="Id")
     names: tuple[str, ...] = msgspec.field(name="Names", default=())
@@ -53,11 +53,11 @@ class Container(msgspec.Struct, frozen=True, kw_only=True):
     network: Networks = msgspec.field(name="NetworkSettings", default=Networks())
 
     def label(self, name: str) -> str:
-        """One of its labels; empty where it has none of that name."""
+        """Return a label; empty if it has none of that name."""
         return (self.labels or {}).get(name, "")
 
     def address(self, port: int) -> str:
-        """Where the host offers a port of it, or else its own address."""
+        """Return where the host publishes a port of it, else its own address."""
         for each in self.ports or ():
             if each.inside == port and each.outside:
                 return f"{f'[{each.ip}]' if ':' in each.ip else each.ip}:{each.outside}"
@@ -70,14 +70,6 @@ class _Created(msgspec.Struct, frozen=True):
 
 class _Version(msgspec.Struct, frozen=True):
     oldest: str = msgspec.field(name="MinAPIVersion", default="")
-
-
-class _Config(msgspec.Struct, frozen=True):
-    labels: dict[str, str] | None = msgspec.field(name="Labels", default=None)
-
-
-class _Inspected(msgspec.Struct, frozen=True):
-    config: _Config = msgspec.field(name="Config", default=_Config())
 
 
 ENGINE: Final = "the Docker engine"
@@ -101,11 +93,11 @@ class Engine:
         )
 
     async def close(self) -> None:
-        """Give back the connections."""
+        """Close the connections."""
         await self._client.aclose()
 
     async def containers(self, label: str) -> list[Container]:
-        """Every container with this label, in whatever state."""
+        """Return every container with this label, in any state."""
         params = {"all": "true", "filters": json.dumps({"label": [label]})}
         answer = await self._ask("GET", "/containers/json", (200,), params=params)
         return decode(answer, list[Container], ENGINE)
@@ -122,24 +114,24 @@ class Engine:
         )
 
     async def labels(self, name: str) -> Mapping[str, str] | None:
-        """The labels of the container of this name; None where there is none."""
+        """Return the labels of the container of this name; None if there is none."""
         answer = await self._ask("GET", f"/containers/{name}/json", (200, 404))
         if answer.status_code == HTTPStatus.NOT_FOUND:
             return None
-        return decode(answer, _Inspected, ENGINE).config.labels or {}
+        return (read_body(answer).get("Config") or {}).get("Labels") or {}
 
     async def unpack(self, ident: str, archive: bytes) -> bool:
-        """Put files into a container; False where it is gone."""
+        """Copy files into a container; False if it is gone."""
         path = f"/containers/{ident}/archive"
         answer = await self._ask("PUT", path, (200, 404), params={"path": "/"}, content=archive)
-        return _there(answer)
+        return _exists(answer)
 
     async def start(self, ident: str) -> bool:
-        """Start a container, unless it runs already (304); False where it is gone."""
-        return _there(await self._ask("POST", f"/containers/{ident}/start", (204, 304, 404)))
+        """Start a container, unless it is running (304); False if it is gone."""
+        return _exists(await self._ask("POST", f"/containers/{ident}/start", (204, 304, 404)))
 
     async def remove(self, ident: str, *, force: bool) -> bool:
-        """Remove it and its anonymous volumes; one that is gone is a success.
+        """Remove it and its anonymous volumes; success if it is gone.
 
         False (409): another replica is removing it, or it runs and no force is used.
         """
@@ -151,7 +143,7 @@ class Engine:
     async def _ask(
         self, method: str, path: str, good: tuple[int, ...], **more: Any
     ) -> httpx.Response:
-        """One request in a version that the engine knows; an answer that is not good is raised."""
+        """Make a request in a supported version; raise unless its status is `good`."""
         if not self._prefix:
             version = await self._send("GET", "/version")
             if version.status_code != HTTPStatus.OK:
@@ -170,8 +162,8 @@ class Engine:
             if os.access(self._socket, os.F_OK) and not os.access(self._socket, os.W_OK):
                 raise ProviderError(
                     "AUTH",
-                    f"{self._socket} may not be used: put the provisioner's user into the group "
-                    "that owns it",
+                    f"permission denied for {self._socket}: add the provisioner's user to the "
+                    "group that owns it",
                 ) from error
             raise ProviderError(
                 "TRANSIENT",
@@ -179,8 +171,8 @@ class Engine:
             ) from error
 
 
-def _there(answer: httpx.Response) -> bool:
-    """Whether the container was there; that something else was not found is raised."""
+def _exists(answer: httpx.Response) -> bool:
+    """Whether the container exists; raise if something else was not found."""
     if answer.status_code != HTTPStatus.NOT_FOUND:
         return True
     error = error_of(answer.status_code, answer.content)

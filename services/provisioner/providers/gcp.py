@@ -25,16 +25,17 @@ from services.provisioner.provider_client.provider import (
     InstanceStatus,
     ProvisionRequest,
 )
-from services.provisioner.provider_client.provider_errors import ProviderError
-from services.provisioner.providers.gcp_auth import read_key, token_source
+from services.provisioner.provider_client.provider_errors import ProviderError, none_if
+from services.provisioner.providers.gcp_auth import token_source
 from services.provisioner.providers.gcp_errors import error_of, operation_error
-from services.provisioner.providers.provider_http import send
+from services.provisioner.providers.provider_http import read_body, send
+from services.provisioner.providers.request_checks import check_labels, invalid
 
 NAME: Final = re.compile(r"[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?")
 LABEL: Final = re.compile(r"[a-z0-9_-]{0,63}")
 PAGE: Final = 500
 TRIES_MAX: Final = 3
-"""Of one launch whose instance is removed meanwhile."""
+"""Attempts of one launch whose instance is removed meanwhile."""
 
 STATUSES: Final[dict[str, InstanceStatus]] = {
     "PROVISIONING": "pending",
@@ -84,16 +85,15 @@ class GcpProvider:
         self.options = options
         self.name = environment.name
         self._client = httpx.AsyncClient(timeout=float(options.timeout))
-        key = read_key(options.credentials_file, self.name) if options.credentials_file else None
-        self._tokens = token_source(self._client, key, options.metadata_url)
+        self._tokens = token_source(
+            self._client, options.credentials_file, self.name, options.metadata_url
+        )
 
     @property
     def capabilities(self) -> Capabilities:
         """A name is as good as a token, within a zone."""
         return Capabilities(
             idempotency_token=True,
-            server_side_ttl=bool(self.options.max_run),
-            host_identity=True,
             reboot=True,
             market=self.options.market,
             spot=True,
@@ -103,51 +103,37 @@ class GcpProvider:
         """Launch an instance and read the operation to its end; or adopt the existing one."""
         _check(request)
         for _ in range(TRIES_MAX):
-            instance = await self._inserted(request)
+            instance = await self._insert(request)
             if instance is None:
                 continue
             if (instance.fleet, instance.token) == (request.fleet, request.token):
                 return instance
-            raise ProviderError(
-                "INVALID",
+            raise invalid(
                 f"another instance in {request.zone} is named {request.name}; remove it, or rename "
-                "the pool",
+                "the pool"
             )
         raise ProviderError("TRANSIENT", f"{request.name} is removed as fast as it is launched")
 
-    async def _inserted(self, request: ProvisionRequest) -> Instance | None:
-        """The instance of this name, made where there is none; None where it went meanwhile."""
-        zone = f"zones/{request.zone}"
-        try:
-            operation = await self._call(
-                "POST",
-                f"{zone}/instances",
-                body=_body(request, self.options),
-                # For a repetition on the way only: the name is what makes a launch idempotent, and
-                # an id used again would bring the old failure back.
-                requestId=str(uuid.uuid4()),
-            )
-        except ProviderError as error:
-            if error.status != HTTPStatus.CONFLICT:
-                raise
-        else:
+    async def _insert(self, request: ProvisionRequest) -> Instance | None:
+        """Return the instance of this name, created if there is none; None if removed meanwhile."""
+        path = f"zones/{request.zone}/instances"
+        # The name makes a launch idempotent. The request ID only serves retries by HTTP: used
+        # again, it would return an earlier failure.
+        call = self._call(
+            "POST", path, body=_body(request, self.options), requestId=str(uuid.uuid4())
+        )
+        operation = await none_if(call, HTTPStatus.CONFLICT)
+        if operation is not None:
             await self._finish(request.zone, operation)
-        try:
-            return _instance(await self._call("GET", f"{zone}/instances/{request.name}"))
-        except ProviderError as error:
-            if error.status != HTTPStatus.NOT_FOUND:
-                raise
-            return None
+        found = await none_if(self._call("GET", f"{path}/{request.name}"), HTTPStatus.NOT_FOUND)
+        return _instance(found) if found is not None else None
 
     async def terminate(self, provider_id: str) -> None:
         """Begin to remove an instance; one that Google does not know is gone."""
         path = _path(provider_id)
         if path:
-            try:
-                await self._call("DELETE", path, requestId=str(uuid.uuid4()))
-            except ProviderError as error:
-                if error.status != HTTPStatus.NOT_FOUND:
-                    raise
+            call = self._call("DELETE", path, requestId=str(uuid.uuid4()))
+            await none_if(call, HTTPStatus.NOT_FOUND)
 
     async def reboot(self, instance: Instance) -> None:
         """Reset it, as by its power button."""
@@ -156,7 +142,7 @@ class GcpProvider:
         )
 
     async def list(self) -> list[Instance]:
-        """Every labelled instance in every zone; an answer that lacks a zone is an error."""
+        """Return every labelled instance of every zone; an answer that lacks a zone is an error."""
         found: list[Instance] = []
         more: dict[str, Any] = {}
         while True:
@@ -176,11 +162,11 @@ class GcpProvider:
             more = {"pageToken": page["nextPageToken"]}
 
     async def close(self) -> None:
-        """Give back the connections."""
+        """Close the connections."""
         await self._client.aclose()
 
     async def _finish(self, zone: str, operation: Any) -> None:
-        """Wait until an operation is done; raise what it failed of."""
+        """Wait until an operation is done; raise its error."""
         while operation.get("status") != "DONE":
             operation = await self._call(
                 "POST",
@@ -200,7 +186,7 @@ class GcpProvider:
         timeout_seconds: float = 0.0,
         **query: Any,
     ) -> Any:
-        """One request; anything but a good answer is a ProviderError."""
+        """Make one request; every failure is a ProviderError."""
         token = await self._tokens.token()
         answer = await send(
             self._client,
@@ -212,13 +198,10 @@ class GcpProvider:
             headers={"Authorization": f"Bearer {token}"},
             timeout=timeout_seconds or float(self.options.timeout),
         )
-        try:
-            said = msgspec.json.decode(answer.content or b"{}")
-        except msgspec.DecodeError:
-            said = {"error": {"message": answer.text[:200]}}
+        body_read = read_body(answer)
         if not answer.is_success:
-            raise error_of(answer.status_code, said if isinstance(said, dict) else {})
-        return said
+            raise error_of(answer.status_code, body_read if isinstance(body_read, dict) else {})
+        return body_read
 
 
 # --- parts ---------------------------------------------------------------------------------------
@@ -226,19 +209,14 @@ class GcpProvider:
 
 def _check(request: ProvisionRequest) -> None:
     if not request.zone:
-        raise ProviderError("INVALID", f"pool {request.pool} names no `zones`; Google needs one")
+        raise invalid(f"pool {request.pool} names no `zones`; Google needs one")
     if not NAME.fullmatch(request.name):
-        raise ProviderError(
-            "INVALID",
-            f"{request.name!r} is no name at Google, which begins with a letter; rename the pool",
+        raise invalid(
+            f"Google refuses the name {request.name!r}: it must begin with a letter; rename the "
+            "pool"
         )
-    for key, value in request.labels.items():
-        if not (LABEL.fullmatch(key) and LABEL.fullmatch(value)):
-            raise ProviderError(
-                "INVALID",
-                f"label {key}={value} of pool {request.pool} is none at Google: lower case letters,"
-                " digits, _ and -, 63 at most",
-            )
+    rule = "at Google: lower case letters, digits, _ and -, at most 63"
+    check_labels(request.labels, (LABEL, LABEL), request.pool, rule)
 
 
 def _body(request: ProvisionRequest, options: GcpProvider.Options) -> dict[str, Any]:
@@ -293,7 +271,7 @@ def _scheduling(market: str, options: GcpProvider.Options) -> dict[str, Any]:
 
 
 def _path(provider_id: str) -> str:
-    """`zone/name` as a path; empty where it is no id of ours."""
+    """Return the path of `zone/name`; empty if the ID has another format."""
     zone, _, name = provider_id.partition("/")
     return f"zones/{zone}/instances/{name}" if zone and NAME.fullmatch(name) else ""
 

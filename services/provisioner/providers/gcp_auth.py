@@ -31,25 +31,29 @@ class ServiceAccountKey(msgspec.Struct, frozen=True):
     token_uri: str = "https://oauth2.googleapis.com/token"  # noqa: S105 - an address
 
 
-def read_key(file: str, name: str) -> ServiceAccountKey:
-    """A service account's key file; ConfigurationError where it is none."""
+def _read_key(file: str, name: str) -> ServiceAccountKey:
     where = f"providers.{name}.credentials_file"
     try:
         return msgspec.json.decode(read_text(file, where), type=ServiceAccountKey)
     except msgspec.DecodeError as error:
         raise ConfigurationError(
-            f"{file} is no service account key: {error}; make one with `gcloud iam "
+            f"{file} is not a service account key: {error}; create one with `gcloud iam "
             "service-accounts keys create`",
             key=where,
         ) from error
 
 
 def token_source(
-    client: httpx.AsyncClient, key: ServiceAccountKey | None, metadata_url: str
+    client: httpx.AsyncClient, credentials_file: str, name: str, metadata_url: str
 ) -> TokenCache:
-    """Return tokens by the key, or without one from the metadata server."""
+    """Return tokens by a service account's key file, or without one from the metadata server."""
+    if not credentials_file:
+        url, headers = f"{metadata_url}{METADATA_PATH}", {"Metadata-Flavor": "Google"}
+        remedy = "; outside of Google Cloud set credentials_file"
+        return TokenCache(lambda: client.get(url, headers=headers), remedy)
+    key = _read_key(credentials_file, name)
 
-    async def by_key(key: ServiceAccountKey) -> httpx.Response:
+    async def request_token() -> httpx.Response:
         now = int(time.time())
         claims: dict[str, Any] = {
             "iss": key.client_email,
@@ -65,11 +69,4 @@ def token_source(
             raise ProviderError("AUTH", f"the private key cannot be used: {error}") from error
         return await client.post(key.token_uri, data={"grant_type": GRANT, "assertion": signed})
 
-    async def by_metadata() -> httpx.Response:
-        return await client.get(
-            f"{metadata_url}{METADATA_PATH}", headers={"Metadata-Flavor": "Google"}
-        )
-
-    if key is None:
-        return TokenCache(by_metadata, "; outside of Google Cloud set credentials_file")
-    return TokenCache(lambda: by_key(key))
+    return TokenCache(request_token)

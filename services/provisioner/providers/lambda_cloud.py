@@ -26,16 +26,17 @@ from services.provisioner.provider_client.provider import (
     InstanceStatus,
     ProvisionRequest,
 )
-from services.provisioner.provider_client.provider_errors import ProviderError
+from services.provisioner.provider_client.provider_errors import ProviderError, none_if
 from services.provisioner.provider_client.rate_limit import RequestRate
 from services.provisioner.providers.lambda_errors import error_of
 from services.provisioner.providers.provider_http import decode, retry_after, send
 from services.provisioner.providers.provider_secret import read_secret
+from services.provisioner.providers.request_checks import invalid, ssh_keys
 
 NAME_CHARS_MAX: Final = 64
 ACCOUNT_CHARS: Final = 12
 LAUNCH: Final = "launch"
-"""Requests of which Lambda takes fewer."""
+"""The kind of request that Lambda limits further."""
 CENTS: Final = 100
 
 STATUSES: Final[dict[str, InstanceStatus]] = {
@@ -63,7 +64,7 @@ class _Tag(msgspec.Struct, frozen=True):
 
 
 class _Listed(msgspec.Struct, frozen=True):
-    """Of an instance, what is used here."""
+    """The used fields of an instance."""
 
     id: str
     status: str
@@ -86,13 +87,13 @@ class _Launch(msgspec.Struct, frozen=True):
     data: _Launched
 
 
-class _Sold(msgspec.Struct, frozen=True):
+class _TypeOffer(msgspec.Struct, frozen=True):
     instance_type: _Type
     regions_with_capacity_available: tuple[_Region, ...] = ()
 
 
 class _Types(msgspec.Struct, frozen=True):
-    data: dict[str, _Sold]
+    data: dict[str, _TypeOffer]
 
 
 T = TypeVar("T")
@@ -115,7 +116,7 @@ class LambdaProvider:
         """Empty: Lambda's own default image."""
         file_systems: tuple[str, ...] = ()
         timeout: Duration = Duration(30)
-        """Of one request, its turn not counted."""
+        """Time limit of one request, without the wait for its slot."""
         request_interval: Duration = Duration(1)
         launch_interval: Duration = Duration(12)
         list_lag: Duration = Duration(10)
@@ -137,7 +138,7 @@ class LambdaProvider:
             env=options.api_key_env,
             file=options.api_key_file,
         )
-        # What is counted is the account's key, whatever the provider is called here.
+        # Lambda counts requests per key, whatever the name of this provider.
         account = hashlib.sha256(key.encode()).hexdigest()[:ACCOUNT_CHARS]
         pace = RequestRate(
             interval_seconds=float(options.request_interval),
@@ -153,11 +154,10 @@ class LambdaProvider:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Tags, and no token: what may have been launched must be looked for."""
+        """Without an idempotency token, a launch in doubt must be looked for."""
         return Capabilities(
             idempotency_token=False,
             prices=True,
-            capacity_hints=True,
             reboot=True,
             list_lag_seconds=float(self.options.list_lag),
         )
@@ -169,7 +169,7 @@ class LambdaProvider:
         if existing:
             return min(existing, key=lambda each: each.provider_id)
         answer = await self._call(
-            "POST", "/instance-operations/launch", _Launch, body, kind_of_turn=LAUNCH
+            "POST", "/instance-operations/launch", _Launch, body, slot_kind=LAUNCH
         )
         if not answer.data.instance_ids:
             raise ProviderError("TRANSIENT", "the launch was accepted and names no instance")
@@ -178,43 +178,33 @@ class LambdaProvider:
 
     async def terminate(self, provider_id: str) -> None:
         """Begin to remove an instance; one that Lambda does not know is gone."""
-        try:
-            await self._call(
-                "POST",
-                "/instance-operations/terminate",
-                msgspec.Raw,
-                {"instance_ids": [provider_id]},
-            )
-        except ProviderError as error:
-            if error.code != "global/object-does-not-exist":
-                raise
+        await none_if(self._operate("terminate", provider_id), "global/object-does-not-exist")
 
     async def reboot(self, instance: Instance) -> None:
-        """Restart it in its place; INVALID where Lambda knows it not."""
-        await self._call(
-            "POST",
-            "/instance-operations/restart",
-            msgspec.Raw,
-            {"instance_ids": [instance.provider_id]},
-        )
+        """Restart it; INVALID if it does not exist."""
+        await self._operate("restart", instance.provider_id)
+
+    async def _operate(self, operation: str, provider_id: str) -> msgspec.Raw:
+        path = f"/instance-operations/{operation}"
+        return await self._call("POST", path, msgspec.Raw, {"instance_ids": [provider_id]})
 
     async def list(self) -> list[Instance]:
-        """Every instance of the account that may still cost money."""
+        """Return every instance of the account that may still cost money."""
         answer = await self._call("GET", "/instances", _Instances)
         return [_instance(each) for each in answer.data if each.status not in GONE]
 
     async def prices(self, instance_types: Sequence[str]) -> Sequence[OfferingPrice]:
-        """Every type's price, and where it is said to be had; all types come in one answer."""
+        """Return every type's price, and the regions that report capacity; one answer has all."""
         del instance_types
         answer = await self._call("GET", "/instance-types", _Types)
         found: list[OfferingPrice] = []
         for each in answer.data.values():
-            said = each.instance_type
-            dollars = said.price_cents_per_hour / CENTS
+            kind = each.instance_type
+            dollars = kind.price_cents_per_hour / CENTS
             known = OfferingPrice(
-                instance_type=said.name, dollars_per_hour=dollars, available=False
+                instance_type=kind.name, dollars_per_hour=dollars, available=False
             )
-            # Of regions that are not named it says that there is none.
+            # Regions that are not listed have no capacity.
             found.append(known)
             found += [
                 msgspec.structs.replace(known, region=region.name, available=True)
@@ -223,26 +213,21 @@ class LambdaProvider:
         return tuple(found)
 
     async def close(self) -> None:
-        """Give back the connections."""
+        """Close the connections."""
         await self._client.aclose()
 
     def _body(self, request: ProvisionRequest) -> dict[str, Any]:
-        """What to ask for; INVALID with the remedy where the pool lacks what Lambda needs."""
+        """Return the launch request; INVALID with the remedy if the pool lacks a setting."""
         if not request.region:
-            raise ProviderError(
-                "INVALID", f"pool {request.pool} names no `region`; Lambda needs it"
-            )
-        keys = request.ssh_keys or ((self.options.ssh_key,) if self.options.ssh_key else ())
+            raise invalid(f"pool {request.pool} names no `region`; Lambda needs it")
+        keys = ssh_keys(request, self.options.ssh_key)
         if len(keys) != 1:
-            raise ProviderError(
-                "INVALID",
+            raise invalid(
                 f"Lambda takes exactly one SSH key and pool {request.pool} names {len(keys)}; set "
-                f"`ssh_keys` of the pool, or `ssh_key` of provider {self.name}",
+                f"`ssh_keys` of the pool, or `ssh_key` of provider {self.name}"
             )
         if len(request.name) > NAME_CHARS_MAX:
-            raise ProviderError(
-                "INVALID", f"{request.name!r} is longer than {NAME_CHARS_MAX} characters"
-            )
+            raise invalid(f"{request.name!r} is longer than {NAME_CHARS_MAX} characters")
         tags = tags_of(request)
         body: dict[str, Any] = {
             "region_name": request.region,
@@ -266,10 +251,10 @@ class LambdaProvider:
         kind: type[T],
         body: dict[str, Any] | None = None,
         *,
-        kind_of_turn: str = "",
+        slot_kind: str = "",
     ) -> T:
-        """One request in its turn; anything but a good answer is a ProviderError."""
-        await self._rate_limiter.wait_for_slot(kind_of_turn)
+        """Make one request in its slot; every failure is a ProviderError."""
+        await self._rate_limiter.wait_for_slot(slot_kind)
         answer = await send(self._client, method, path, json=body, follow_redirects=method == "GET")
         if answer.status_code != HTTPStatus.OK:
             raise error_of(answer.status_code, answer.content, retry_after(answer))

@@ -1,6 +1,6 @@
-"""HTTP calls of providers: what every provider does about missing and unreadable answers."""
+"""HTTP calls of providers: missing and unreadable answers are TRANSIENT errors."""
 
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import httpx
 import msgspec
@@ -8,6 +8,8 @@ import msgspec
 from services.provisioner.provider_client.provider_errors import ProviderError
 
 T = TypeVar("T")
+
+TEXT_CHARS_MAX: Final = 200
 
 
 async def send(
@@ -27,6 +29,20 @@ def decode(answer: httpx.Response, kind: type[T], what: str) -> T:
         return msgspec.json.decode(answer.content or b"{}", type=kind)
     except msgspec.DecodeError as error:
         raise ProviderError("TRANSIENT", f"{what}: unreadable answer: {error}") from error
+
+
+def read_body(answer: httpx.Response) -> Any:
+    """Decode an answer; the body of an error may be plain text.
+
+    TRANSIENT if a successful answer cannot be decoded.
+    """
+    try:
+        return msgspec.json.decode(answer.content or b"{}")
+    except msgspec.DecodeError as error:
+        if answer.is_success:
+            raise ProviderError("TRANSIENT", f"unreadable answer: {error}") from error
+        text = answer.text[:TEXT_CHARS_MAX]
+        return {"message": text, "error": {"message": text}}
 
 
 def retry_after(answer: httpx.Response) -> float | None:

@@ -133,7 +133,7 @@ class SshProvider:
     @property
     def capabilities(self) -> Capabilities:
         """A claim is found again by its token, and a machine is known by its name."""
-        return Capabilities(idempotency_token=True, host_identity=True, reboot=True)
+        return Capabilities(idempotency_token=True, reboot=True)
 
     async def provision(self, request: ProvisionRequest) -> Instance:
         """Claim a free machine, or return the one that this token has claimed."""

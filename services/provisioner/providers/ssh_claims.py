@@ -1,6 +1,6 @@
 """The claim file on a machine that you own, and the scripts that read and change it. Pure.
 
-A claim is one file in a folder of the machine, and its name says how far it is:
+A claim is one file in a folder of the machine, named after its state:
 
     taken   a launch wants the machine, and may still choose another
     held    it is an instance
@@ -22,7 +22,7 @@ ClaimCommand = Literal["look", "take", "hold", "drop", "release", "reboot"]
 
 LOCK_SECONDS: Final = 10
 REBOOT_SECONDS: Final = 1
-"""So that the answer still comes through."""
+"""Delay of a reboot, so that the answer is still sent."""
 OUTPUT_CHARS_MAX: Final = 500
 MARK: Final = "navarch:"
 
@@ -31,7 +31,7 @@ BUSY: Final = 75
 
 
 class MachineClaim(msgspec.Struct, frozen=True, kw_only=True):
-    """Who has a machine; fields are only added, as claims outlive releases of Navarch."""
+    """The owner of a machine; fields are only added, because claims outlive releases."""
 
     fleet: str
     pool: str
@@ -45,22 +45,22 @@ class MachineClaim(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClaimReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a machine says of itself."""
+    """A machine's report of its claim."""
 
     state: ClaimState
     token: str = ""
     """Of the claim; empty where there is none."""
     claim: MachineClaim | None = None
-    """None: there is none, or it cannot be read, and then the machine is claimed all the same."""
+    """None: there is none, or it is unreadable; the machine counts as claimed then."""
     free_seconds: int | None = None
-    """How long ago it was given back; None: never."""
+    """Seconds since it was released; None: never."""
     wipe_status: int | None = None
-    """With which the wipe command failed last."""
+    """Exit status of the last failed wipe command."""
     wipe_output: str = ""
     rebooting: bool = False
 
     def is_of(self, token: str) -> bool:
-        """Whether it is claimed under this token, and not on its way out."""
+        """Whether it is claimed by this token and not being released."""
         return self.token == token and self.state in ("taken", "held")
 
 
@@ -72,7 +72,7 @@ def script(
     claim: MachineClaim | None = None,
     command: str = "",
 ) -> str:
-    """The shell text of an order; `command`: what wipes the machine, or what reboots it."""
+    """Return the shell script of an order; `command` wipes or reboots the machine."""
     body = base64.b64encode(msgspec.json.encode(claim)).decode() if claim is not None else ""
     place = f'"$HOME"/{shlex.quote(folder[2:])}' if folder.startswith("~/") else shlex.quote(folder)
     lines = [
@@ -81,11 +81,11 @@ def script(
         f"flock -w {LOCK_SECONDS} 9 || exit {BUSY}",
         "look() { state=free; tok=; body=; for s in taken held going; do",
         '  if [ -e "$d/$s" ]; then state=$s; read -r tok body < "$d/$s"; fi; done; }',
-        # What was written must be on the disk before its name says so.
+        # The content must be on disk before the rename.
         'keep() { sync "$1" && mv "$1" "$2" && sync "$d"; }',
         'freed() { rm -f "$d/taken" "$d/going" "$d/wiped" && : > "$d/released"; }',
         "look",
-        *_CHANGES[order](body, command),
+        *_change(order, body, command),
         "look",
         f'echo "{MARK} state $state $tok $body"',
         'if [ -e "$d/released" ]; then now=$(date +%s); at=$(date -r "$d/released" +%s)',
@@ -96,41 +96,41 @@ def script(
     return "\n".join(lines)
 
 
-def _look(body: str, command: str) -> tuple[str, ...]:
-    del body, command
-    return ('[ "$state" = going ] && [ -e "$d/wiped" ] && read -r failed < "$d/wiped"',)
+def _change(order: ClaimCommand, body: str, command: str) -> tuple[str, ...]:
+    """Return the lines that perform an order."""
+    match order:
+        case "look":
+            return ('[ "$state" = going ] && [ -e "$d/wiped" ] && read -r failed < "$d/wiped"',)
+        case "take":
+            write = f'echo "$me" {body} > "$d/new" && keep "$d/new" "$d/taken"'
+            return ("if [ $state = free ]; then", f"  {write} || exit {CANNOT_WRITE}; fi")
+        case "hold":
+            return (
+                'if [ $state = taken ] && [ "$tok" = "$me" ]; then',
+                f'  keep "$d/taken" "$d/held" || exit {CANNOT_WRITE}; fi',
+            )
+        case "drop":
+            return ('if [ $state = taken ] && [ "$tok" = "$me" ]; then freed; fi',)
+        case "release":
+            return _release(command)
+        case "reboot":
+            later = f"sleep {REBOOT_SECONDS}; {command}"
+            return (
+                'if [ $state = held ] && [ "$tok" = "$me" ]; then',
+                f"  (setsid bash -c {shlex.quote(later)} > /dev/null 2>&1 < /dev/null 9>&- &)",
+                f'  echo "{MARK} rebooting"',
+                "fi",
+            )
 
 
-def _take(body: str, command: str) -> tuple[str, ...]:
-    del command
-    return (
-        "if [ $state = free ]; then",
-        f'  echo "$me" {body} > "$d/new" && keep "$d/new" "$d/taken" || exit {CANNOT_WRITE}; fi',
-    )
-
-
-def _hold(body: str, command: str) -> tuple[str, ...]:
-    del body, command
-    return (
-        'if [ $state = taken ] && [ "$tok" = "$me" ]; then',
-        f'  keep "$d/taken" "$d/held" || exit {CANNOT_WRITE}; fi',
-    )
-
-
-def _drop(body: str, command: str) -> tuple[str, ...]:
-    del body, command
-    return ('if [ $state = taken ] && [ "$tok" = "$me" ]; then freed; fi',)
-
-
-def _release(body: str, command: str) -> tuple[str, ...]:
-    """Give it back; with a wipe command only once that has ended well, however long it takes."""
-    del body
+def _release(command: str) -> tuple[str, ...]:
+    """Release the machine; with a wipe command only after its success, however long it takes."""
     if not command:
         return (
             'if [ "$tok" = "$me" ]; then [ $state = held ] && keep "$d/held" "$d/going"; freed; fi',
         )
     text = base64.b64encode(command.encode()).decode()
-    # It outlives this session, is alone, and holds none of our locks while it runs.
+    # The command outlives this session, runs once at a time, and holds none of our locks.
     wipe = "; ".join(
         (
             'flock -n 8 || exit 0; cd /; echo $wipe | base64 -d > "$d/wipe.sh"',
@@ -151,47 +151,26 @@ def _release(body: str, command: str) -> tuple[str, ...]:
     )
 
 
-def _reboot(body: str, command: str) -> tuple[str, ...]:
-    del body
-    later = f"sleep {REBOOT_SECONDS}; {command}"
-    return (
-        'if [ $state = held ] && [ "$tok" = "$me" ]; then',
-        f"  (setsid bash -c {shlex.quote(later)} > /dev/null 2>&1 < /dev/null 9>&- &)",
-        f'  echo "{MARK} rebooting"',
-        "fi",
-    )
-
-
-_CHANGES: Final = {
-    "look": _look,
-    "take": _take,
-    "hold": _hold,
-    "drop": _drop,
-    "release": _release,
-    "reboot": _reboot,
-}
-
-
 def read(output: str) -> ClaimReport | None:
-    """Parse a script's output; None if its end is missing. Other programs' lines are ignored."""
+    """Parse a script's output; None if its end is missing; other programs' lines are ignored."""
     state: ClaimState = "free"
-    said: dict[str, list[str]] = {}
+    fields: dict[str, list[str]] = {}
     for line in output.splitlines():
         words = line.split()
         if words[:1] == [MARK] and len(words) > 1:
-            said[words[1]] = words[2:]
-    if "end" not in said or not said.get("state"):
+            fields[words[1]] = words[2:]
+    if "end" not in fields or not fields.get("state"):
         return None
-    state, *rest = said["state"]  # type: ignore[assignment]
-    wipe = said.get("wipe", [])
+    state, *rest = fields["state"]  # type: ignore[assignment]
+    wipe = fields.get("wipe", [])
     return ClaimReport(
         state=state,
         token=rest[0] if rest else "",
         claim=_claim(rest[1] if len(rest) > 1 else ""),
-        free_seconds=int(said["free"][0]) if said.get("free") else None,
+        free_seconds=int(fields["free"][0]) if fields.get("free") else None,
         wipe_status=int(wipe[0]) if wipe and wipe[0].isdigit() else None,
         wipe_output=" ".join(_decoded(wipe[1] if len(wipe) > 1 else "").split()),
-        rebooting="rebooting" in said,
+        rebooting="rebooting" in fields,
     )
 
 

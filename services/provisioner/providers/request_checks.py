@@ -1,0 +1,38 @@
+"""Checks of a launch request that several providers share; a refusal names the remedy. Pure."""
+
+import re
+from collections.abc import Mapping
+
+from services.provisioner.provider_client.provider import ProvisionRequest
+from services.provisioner.provider_client.provider_errors import ProviderError
+
+
+def invalid(message: str) -> ProviderError:
+    """Return the error for a request that can succeed only after a change of the configuration."""
+    return ProviderError("INVALID", message)
+
+
+def check_region(request: ProvisionRequest, region: str, provider: str, kind: str) -> None:
+    """Raise INVALID if the request names another region than the provider's only one."""
+    if request.region not in ("", region):
+        raise invalid(
+            f"pool {request.pool} names region {request.region}, and provider {provider} serves "
+            f"{region}; add a provider of type {kind} for it"
+        )
+
+
+def ssh_keys(request: ProvisionRequest, default: str) -> tuple[str, ...]:
+    """Return the pool's SSH keys, else the provider's `ssh_key`."""
+    return request.ssh_keys or ((default,) if default else ())
+
+
+def check_labels(
+    labels: Mapping[str, str],
+    patterns: tuple["re.Pattern[str]", "re.Pattern[str]"],
+    pool: str,
+    rule: str,
+) -> None:
+    """Raise INVALID if a label's name or value does not match its pattern; `rule` explains them."""
+    for key, value in labels.items():
+        if not (patterns[0].fullmatch(key) and patterns[1].fullmatch(value)):
+            raise invalid(f"label {key}={value} of pool {pool} is not valid {rule}")
