@@ -33,8 +33,8 @@ Connect = Callable[[Path], Awaitable[Bus]]
 
 async def enroll(config: AgentConfig, connect: Connect) -> str:
     """Fetch this node's credentials unless it has them; return a sentence about the result."""
-    if said := _needless(config):
-        return said
+    if done := _why_not_needed(config):
+        return done
     seed, public = _key(_key_file(config))
     try:
         async with asyncio.timeout(ENROLL_SECONDS_MAX):
@@ -47,25 +47,24 @@ async def enroll(config: AgentConfig, connect: Connect) -> str:
     return _keep(config, seed, token)
 
 
-def _needless(config: AgentConfig) -> str:
-    """Why no request is needed; empty: it is. ConfigurationError where it is impossible."""
+def _why_not_needed(config: AgentConfig) -> str:
+    """Why no request is needed; empty: it is; ConfigurationError if it is impossible."""
     # Imported here because it needs `navarch[credentials]`, which most agents do not install.
     from services.bus.nats.nats_accounts import is_of_node  # noqa: PLC0415
 
     if not config.nats_bootstrap_file:
         return "nothing to fetch: NAVARCH_NATS_BOOTSTRAP_FILE is not set"
     if not config.nats_creds_file:
-        raise ConfigurationError(
-            "NAVARCH_NATS_CREDS_FILE is not set; name the file for this node's own credentials"
-        )
+        problem = "is not set; name the file for this node's own credentials"
+        raise ConfigurationError(problem, key="NAVARCH_NATS_CREDS_FILE")
     bootstrap, own = Path(config.nats_bootstrap_file), Path(config.nats_creds_file)
     if own.exists() and is_of_node(_read(own), AGENT, config.pool, config.node):
         bootstrap.unlink(missing_ok=True)
         return f"{own} holds this node's credentials already"
     if not is_of_node(_read(bootstrap), BOOTSTRAP, config.pool, config.node):
         raise ConfigurationError(
-            f"{bootstrap} (NAVARCH_NATS_BOOTSTRAP_FILE) holds no bootstrap credentials of "
-            f"{config.pool}/{config.node}"
+            f"{bootstrap} holds no bootstrap credentials of {config.pool}/{config.node}",
+            key="NAVARCH_NATS_BOOTSTRAP_FILE",
         )
     return ""
 
@@ -126,4 +125,4 @@ def _read(file: Path) -> str:
     try:
         return file.read_text(encoding="ascii")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{file} cannot be read: {error}") from error
+        raise ConfigurationError(f"cannot be read: {error}", file=str(file)) from error

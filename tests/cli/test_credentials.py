@@ -99,9 +99,9 @@ async def test_a_reference_is_kept_and_never_the_secret(config: Path, tmp_path: 
     [
         (("--key-env", "A", "--key-file", "b"), "name one of --key-file, --key-env"),
         (("--set", "nonsense"), "--set nonsense: write OPTION=VALUE"),
-        (("--option", "nonsense", "--key-env", "A"), "nonsense is no option of it"),
-        (("--key-env", "NOT_SET_ANYWHERE"), "NOT_SET_ANYWHERE, which holds a provider's"),
-        (("--key-command", "false"), "gave no credentials: it ended with 1"),
+        (("--option", "nonsense", "--key-env", "A"), "nonsense: the provider has no such option"),
+        (("--key-env", "NOT_SET_ANYWHERE"), "NOT_SET_ANYWHERE: the environment variable"),
+        (("--key-command", "false"), "returned no credentials: it ended with 1"),
         (("--key-stdin",), "nothing was written: no secret to keep"),
     ],
 )

@@ -256,7 +256,7 @@ async def test_the_clusters_own_authority_is_what_is_trusted(
         ({"token_env": "NOWHERE"}, "variable NOWHERE is not set"),
         ({"token_file": "/nowhere/token"}, "No such file"),
         ({"token_file": "/dev/null"}, "is empty"),
-        ({"server": "http://cks.example.com"}, "no https:// address"),
+        ({"server": "http://cks.example.com"}, "not an https:// address"),
         ({"ca_file": "/etc/hostname"}, "certificate authority cannot be read"),
         ({"server": "", "kubeconfig": "/nowhere/cks.yaml"}, "No such file"),
     ],
@@ -272,19 +272,19 @@ def test_without_access_the_service_does_not_start(
 @pytest.mark.parametrize(
     ("written", "context", "says"),
     [
-        (b"[]", "", "is no kubeconfig"),
+        (b"[]", "", "is not a kubeconfig"),
         (kubeconfig("https://a", token="t"), "there", r"no context 'there' \(known: here\)"),
         (kubeconfig("https://a", exec="x"), "", "user 'me' has no token"),
-        (kubeconfig("ftp://a", token="t"), "", "no https:// address"),
+        (kubeconfig("ftp://a", token="t"), "", "not an https:// address"),
         (
             kubeconfig("https://a", token="t").replace(b"cluster: cks", b"cluster: other"),
-            *("", "names what is not in the file"),
+            *("", "names a cluster or user"),
         ),
         (
             kubeconfig("https://a", token="t").replace(
                 b"server:", b"insecure-skip-tls-verify: true\n    server:"
             ),
-            *("", "skips the check of certificates"),
+            *("", "sets insecure-skip-tls-verify"),
         ),
     ],
 )

@@ -106,7 +106,7 @@ async def test_what_google_says_of_an_instance_in_words_that_we_lack_still_count
     ("changes", "says"),
     [
         ({"zone": ""}, "names no `zones`"),
-        ({"name": "7-web-1"}, "begins with a letter"),
+        ({"name": "7-web-1"}, "must begin with a letter"),
         ({"labels": {"Team": "x"}}, "label Team=x of pool web is not valid at Google"),
     ],
 )

@@ -189,7 +189,7 @@ async def test_a_late_removal_does_not_touch_the_next_claim(owned: Machines, mak
     await provider.terminate(old.provider_id)
     new = await provider.provision(request("web-2", gpu_count=0))
     await provider.terminate(old.provider_id)
-    with pytest.raises(ProviderError, match="not claimed by web-1 any more"):
+    with pytest.raises(ProviderError, match="no longer claimed by web-1"):
         await provider.reboot(old)
     assert [new.provider_id] == [each.provider_id for each in await provider.list()]
 

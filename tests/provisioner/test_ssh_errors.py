@@ -56,10 +56,10 @@ def test_everything_that_a_connection_raises_has_its_kind(raised: Exception, kin
     [
         (73, "mkdir: Read-only file system", "UNSUPPORTED", "Read-only file system"),
         (75, "", "TRANSIENT", "lock"),
-        (126, "", "INVALID", "may not be run"),
+        (126, "", "INVALID", "not executable"),
         (127, "flock: not found", "INVALID", "flock: not found"),
         (1, "sudo: a password is required", "AUTH", "set `sudo: false`"),
-        (9, "what?", "TRANSIENT", "not known here"),
+        (9, "what?", "TRANSIENT", "unknown status"),
     ],
 )
 def test_every_way_in_which_a_script_ends_has_its_kind(
@@ -73,7 +73,7 @@ def test_every_way_in_which_a_script_ends_has_its_kind(
 def test_what_is_raised_and_not_known_is_transient() -> None:
     """And says so."""
     error = ssh_errors.of_exception("gpu-7", ZeroDivisionError("x"))
-    assert ("TRANSIENT", True) == (error.kind, "not known here" in error.message)
+    assert ("TRANSIENT", True) == (error.kind, "unknown error" in error.message)
     assert "ZeroDivisionError" == error.unknown
 
 
@@ -86,11 +86,11 @@ async def test_a_private_key_that_cannot_be_used_is_said(
     )
     (tmp_path / "rubbish").write_text("rubbish")
     for name, says in (
-        ("none", "not there"),
+        ("none", "does not exist"),
         ("rubbish", "cannot be"),
         ("locked", "[Pp]assphrase"),
     ):
-        with pytest.raises(ProviderError, match=f"private key that .*{says}") as refused:
+        with pytest.raises(ProviderError, match=f"private key .*{says}") as refused:
             await make(key_file=str(tmp_path / name), machines=owned.inventory()[:1]).list()
         assert "INVALID" == refused.value.kind
 
@@ -145,7 +145,7 @@ def test_output_of_other_programs_is_overlooked() -> None:
             ":3: machines.0.typ: unknown key; known here: host",
         ),
         ("machines:\n  - {host: a, type: x}\n  - host: a\n    type: x\n", ":3: machines.1"),
-        ("machines:\n  - host: a b\n    type: x\n", ":2: machines.0.name: 'a b' is no name"),
+        ("machines:\n  - host: a b\n    type: x\n", ":2: machines.0.name: 'a b' is not a name"),
         ("machines:\n  - host: a\n    type: x\n    port: 0\n", ":4: machines.0.port"),
         (
             "machines:\n  - host: a\n    type: x\n    host_key: b\n",

@@ -48,7 +48,7 @@ class PluginRunner:
         self._thread = ProbeThread(f"health check {self.name}")
 
     async def run(self, seconds_max: float) -> CheckFinding:
-        """Run it, no longer than that."""
+        """Run the check for at most `seconds_max`."""
         try:
             found = await self._thread.call(
                 lambda: self._run(seconds_max), seconds_max + EXTRA_SECONDS
@@ -76,28 +76,28 @@ class PluginRunner:
 
 
 def load_checks(named: str) -> Sequence[PluginRunner]:
-    """Make the checks that are named: `all` that are installed, `none`, or names with commas."""
+    """Load health checks: `all` that are installed, `none`, or names with commas."""
     if named == "none":
         return ()
     installed = {each.name: each for each in entry_points(group=HEALTH_CHECK_PLUGINS)}
     names = sorted(installed) if named == "all" else [n.strip() for n in named.split(",") if n]
-    return tuple(_made(names, installed))
+    return tuple(_load(names, installed))
 
 
-def _made(names: Sequence[str], installed: dict[str, Any]) -> Iterator[PluginRunner]:
+def _load(names: Sequence[str], installed: dict[str, Any]) -> Iterator[PluginRunner]:
     for name in names:
         if name not in installed and ":" not in name:
             known = ", ".join(sorted(installed)) or "none"
             raise ConfigurationError(
-                f"NAVARCH_HEALTH_CHECKS: no health check named {name!r} (installed: {known}); "
-                "install its package, or write module:Class"
+                f"no health check named {name!r} (installed: {known}); install its package, or "
+                "write module:Class",
+                key="NAVARCH_HEALTH_CHECKS",
             )
         try:
             yield PluginRunner(_class(name, installed)())
         except Exception as error:  # a plugin's module may raise anything
-            raise ConfigurationError(
-                f"NAVARCH_HEALTH_CHECKS: {name} cannot be loaded: {type(error).__name__}: {error}"
-            ) from error
+            problem = f"{name} cannot be loaded: {type(error).__name__}: {error}"
+            raise ConfigurationError(problem, key="NAVARCH_HEALTH_CHECKS") from error
 
 
 def _class(name: str, installed: dict[str, Any]) -> Any:

@@ -5,16 +5,16 @@ An instance's life is `intended -> running -> terminating -> terminated`, with `
 store that knew it is lost: only an operator's command adopts or terminates it.
 
 An instance's record is written before the provider is called, and says `terminated` only once the
-provider no longer lists it. Where record and provider differ (a repeated step, an undo that
-overtook a launch, the sweep), the caller asks here what to do; nothing here calls a provider, reads
-a clock or writes a record.
+provider no longer lists it. Where record and provider differ (a repeated step, an undo before its
+launch, the sweep), these functions decide what to do. Nothing here calls a provider, reads a clock
+or writes a record.
 """
 
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, Literal
 
 from msgspec.structs import replace
 
@@ -113,34 +113,13 @@ def find_adoptable(record: InstanceRecord, listed: Iterable[Instance]) -> Instan
 
 
 @dataclass(frozen=True, slots=True)
-class RecordRunning:
-    """Write this record: the instance runs."""
+class Settlement:
+    """What happens to an instance just launched or adopted, and the record to write."""
 
+    outcome: Literal["running", "surplus", "removed"]
+    """It is recorded; another one is recorded, so remove it; its removal was requested
+    meanwhile."""
     record: InstanceRecord
-
-
-@dataclass(frozen=True, slots=True)
-class AlreadyRecorded:
-    """The record already says that this very instance runs."""
-
-    record: InstanceRecord
-
-
-@dataclass(frozen=True, slots=True)
-class SurplusInstance:
-    """Another instance was recorded for this intention: remove the new one."""
-
-    record: InstanceRecord
-
-
-@dataclass(frozen=True, slots=True)
-class RemovedMeanwhile:
-    """Its removal was requested meanwhile: write this record and remove the instance."""
-
-    record: InstanceRecord
-
-
-Settlement = RecordRunning | AlreadyRecorded | SurplusInstance | RemovedMeanwhile
 
 
 def settle(record: InstanceRecord, made: Instance, now: datetime, provider: str = "") -> Settlement:
@@ -149,9 +128,10 @@ def settle(record: InstanceRecord, made: Instance, now: datetime, provider: str 
     `provider` launched it; if the record names another provider by now, it is surplus.
     """
     if provider and record.offering is not None and record.provider != provider:
-        return SurplusInstance(record)
+        return Settlement("surplus", record)
     if record.state == "intended":
-        return RecordRunning(
+        return Settlement(
+            "running",
             replace(
                 record,
                 state="running",
@@ -165,15 +145,11 @@ def settle(record: InstanceRecord, made: Instance, now: datetime, provider: str 
                 dollars_per_hour=made.dollars_per_hour or record.dollars_per_hour,
                 error="",
                 running_at=now,
-            )
+            ),
         )
     if record.state != "running":
-        return RemovedMeanwhile(mark_listed(record, made, now))
-    return (
-        AlreadyRecorded(record)
-        if record.provider_id == made.provider_id
-        else SurplusInstance(record)
-    )
+        return Settlement("removed", mark_listed(record, made, now))
+    return Settlement("running" if record.provider_id == made.provider_id else "surplus", record)
 
 
 def mark_terminating(record: InstanceRecord, now: datetime, error: str = "") -> InstanceRecord:
@@ -243,10 +219,10 @@ def provider_ids_to_remove(record: InstanceRecord, listed: Iterable[Instance]) -
 def is_absent(
     record: InstanceRecord, listed: Iterable[Instance], asked_at: datetime, lag: timedelta
 ) -> bool:
-    """Whether a list that was begun at `asked_at` proves that the instance is gone.
+    """Whether a list that was started at `asked_at` proves that the instance is gone.
 
-    It must be late enough that even a lagging list would show it: counted from when the ID was
-    learnt, or, without one, from when the launch was given up.
+    It must be late enough that even a lagging list would show the instance: `lag` after its ID
+    became known or, without one, after the launch was given up.
     """
     listed = tuple(listed)
     if any(belongs_to(record, each) for each in listed) or may_be_hidden(

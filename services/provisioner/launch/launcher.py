@@ -25,11 +25,7 @@ from services.primitives.race import race
 from services.provisioner.bootstrap.user_data import UserDataError
 from services.provisioner.instances.instance_decisions import (
     ERROR_CHARS_MAX,
-    AlreadyRecorded,
-    RecordRunning,
-    RemovedMeanwhile,
     Settlement,
-    SurplusInstance,
     find_adoptable,
     intended_record,
     mark_terminated,
@@ -70,7 +66,7 @@ Decide = Callable[[InstanceRecord | None], InstanceRecord | None]
 
 @dataclass(slots=True, kw_only=True)
 class _Progress:
-    """How far one launch has got."""
+    """The progress of one launch."""
 
     record: InstanceRecord
     until: float
@@ -210,7 +206,7 @@ class Launcher:
             progress.in_doubt = True
 
     async def _allocate(self, key: str, progress: _Progress) -> None:
-        """Have an offering chosen and recorded; give up where there is none."""
+        """Choose and record an offering; give up if there is none."""
         before = progress.record
         try:
             allocation = await self._allocator.allocate(before, progress.allocate_until)
@@ -222,7 +218,7 @@ class Launcher:
         progress.in_doubt = allocation.by_other_replica or (progress.in_doubt and not elsewhere)
 
     async def _attempt(self, key: str, progress: _Progress) -> ProvisionOutputs | None:
-        """Launch and record it; None: another replica has changed the launch, look again."""
+        """Launch and record it; None: another replica has changed the launch, decide again."""
         calls = self._providers.get(progress.record.provider)
         if calls.provider.capabilities.idempotency_token:
             return await self._settle(key, progress, await self._adopt_or_launch(calls, progress))
@@ -282,13 +278,13 @@ class Launcher:
     async def _settle(
         self, key: str, progress: _Progress, made: Instance
     ) -> ProvisionOutputs | None:
-        """Record the new instance, or remove it if it is not wanted any more.
+        """Record the new instance, or remove it if it is no longer needed.
 
         None: another replica has meanwhile launched from another offering; continue with that one.
         """
         assert progress.allocation is not None
         await self._allocator.succeeded(progress.allocation)
-        settled: Settlement = AlreadyRecorded(progress.record)
+        settled = Settlement("running", progress.record)
         provider = progress.record.provider
 
         def decide(record: InstanceRecord | None) -> InstanceRecord | None:
@@ -297,17 +293,18 @@ class Launcher:
             return settled.record
 
         await self._store.change(key, decide)
-        match settled:
-            case RecordRunning(record) | AlreadyRecorded(record):
+        record = settled.record
+        match settled.outcome:
+            case "running":
                 return _outputs(record)
-            case SurplusInstance(record):
+            case "surplus":
                 await self._remover.remove_unrecorded(provider, made.provider_id)
                 if record.state != "intended":
                     return _outcome(record)
                 progress.record, progress.in_doubt = record, True
                 progress.allocation = self._allocator.recorded(record)
                 return None
-            case RemovedMeanwhile(record):
+            case "removed":
                 log.info("undone during its launch", extra={"instance": record.instance})
                 await self._remover.try_removal(key)
                 return _outcome(record)

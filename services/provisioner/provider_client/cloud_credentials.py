@@ -68,7 +68,8 @@ def secret_option(kind: type[Any], named: str) -> str:
     there = {field.name for field in msgspec.structs.fields(kind.Options)}
     if named:
         if named not in there:
-            raise ConfigurationError(f"{named} is no option of it; there are {sorted(there)}")
+            problem = f"the provider has no such option (known: {sorted(there)})"
+            raise ConfigurationError(problem, key=named)
         return named
     return next((each for each in SECRET_OPTIONS if each in there), "")
 
@@ -82,8 +83,9 @@ def add_stored_credentials(name: str, settings: PluginSettings, data_dir: Path) 
         return settings
     except (OSError, msgspec.DecodeError) as error:
         raise ConfigurationError(
-            f"{file} cannot be used ({error}): write it again with "
-            f"`navarch config set-credentials {name}`"
+            f"cannot be read ({error}): write it again with "
+            f"`navarch config set-credentials {name}`",
+            file=str(file),
         ) from error
     return apply_credentials(settings, kept, secret_file(data_dir, name), os.environ)
 
@@ -108,8 +110,8 @@ def _resolve_secret(source: SecretSource, stored: Path, environment: Mapping[str
         case "env":
             if not environment.get(source.where):
                 raise ConfigurationError(
-                    f"the environment variable {source.where}, which holds a provider's "
-                    "credentials, is not set"
+                    "the environment variable with a provider's credentials is not set",
+                    key=source.where,
                 )
             return _write_memory_file(environment[source.where].encode())
         case "command":
@@ -124,13 +126,13 @@ def _run_secret_command(command: str) -> bytes:
         )
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
         why = error.strerror if isinstance(error, OSError) else type(error).__name__
-        raise ConfigurationError(f"`{command}` cannot be run for credentials: {why}") from None
+        raise ConfigurationError(f"cannot be run for credentials: {why}", key=command) from None
     except subprocess.CalledProcessError as error:
-        raise ConfigurationError(
-            f"`{command}` gave no credentials: it ended with {error.returncode}"
-        ) from None
+        problem = f"returned no credentials: it ended with {error.returncode}"
+        raise ConfigurationError(problem, key=command) from None
     if not done.stdout.strip() or len(done.stdout) > SECRET_BYTES_MAX:
-        raise ConfigurationError(f"`{command}` printed {len(done.stdout)} bytes: no credentials")
+        problem = f"printed {len(done.stdout)} bytes, which are no credentials"
+        raise ConfigurationError(problem, key=command)
     return done.stdout
 
 

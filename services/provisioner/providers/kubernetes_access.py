@@ -1,7 +1,7 @@
-"""How a Kubernetes API is reached: its address, its certificate authority, a bearer token.
+"""Access to a Kubernetes API: its address, certificate authority and bearer token.
 
-Out of a kubeconfig file, or out of settings that name each. Of a kubeconfig's ways to log in a
-token is what is understood; the others need programs or keys that this service has not.
+From a kubeconfig file or from settings. Of a kubeconfig's login methods only a token is supported;
+the others need programs or keys that this service does not have.
 """
 
 import base64
@@ -17,12 +17,12 @@ from services.provisioner.providers.provider_secret import read_secret, read_tex
 
 
 class ClusterAccess(msgspec.Struct, frozen=True, kw_only=True):
-    """What a request needs."""
+    """Where requests are sent, and how they are authorized."""
 
     server: str
     token: str
     authority: str = ""
-    """In PEM; empty: the machine's own authorities."""
+    """In PEM; empty: the host's own authorities."""
 
     def verify(self) -> ssl.SSLContext | bool:
         """Return what httpx must trust."""
@@ -69,15 +69,15 @@ class _Kubeconfig(msgspec.Struct, frozen=True, rename="kebab"):
 
 
 LOGIN: Final = (
-    "has no token; of a kubeconfig's ways to log in a token is understood: download one with a "
-    "token, or set server and token_env"
+    "has no token, the only supported login of a kubeconfig: download one with a token, or set "
+    "server and token_env"
 )
 
 
 def by_settings(
     name: str, *, server: str, token_env: str, token_file: str, ca_file: str
 ) -> ClusterAccess:
-    """Access by settings that name everything."""
+    """Return the access that settings describe."""
     where = f"providers.{name}"
     token = read_secret(name, "token", "an API token", env=token_env, file=token_file)
     authority = read_text(ca_file, f"{where}.ca_file") if ca_file else ""
@@ -85,24 +85,27 @@ def by_settings(
 
 
 def by_kubeconfig(name: str, file: str, context: str) -> ClusterAccess:
-    """Access as a kubeconfig file says; its current context where none is named."""
-    where = f"providers.{name}.kubeconfig: {file}"
-    text = read_text(file, f"providers.{name}.kubeconfig")
+    """Return the access of a kubeconfig's context; empty: its current one."""
+    where = f"providers.{name}.kubeconfig"
+    text = read_text(file, where)
     try:
         read = msgspec.yaml.decode(text, type=_Kubeconfig)
     except msgspec.DecodeError as error:
-        raise ConfigurationError(f"{where} is no kubeconfig: {error}") from error
+        raise ConfigurationError(f"{file} is not a kubeconfig: {error}", key=where) from error
     wanted = context or read.current_context
     chosen = {each.name: each.context for each in read.contexts}.get(wanted)
     if chosen is None:
         known = ", ".join(each.name for each in read.contexts) or "none"
-        raise ConfigurationError(f"{where} has no context {wanted!r} (known: {known})")
+        problem = f"{file} has no context {wanted!r} (known: {known})"
+        raise ConfigurationError(problem, key=where)
     cluster = {each.name: each.cluster for each in read.clusters}.get(chosen.cluster)
     user = {each.name: each.user for each in read.users}.get(chosen.user)
     if cluster is None or user is None:
-        raise ConfigurationError(f"context {wanted!r} names what is not in the file", key=where)
+        problem = f"context {wanted!r} names a cluster or user that is not in {file}"
+        raise ConfigurationError(problem, key=where)
     if cluster.insecure_skip_tls_verify:
-        raise ConfigurationError(f"{where} skips the check of certificates, which is not done here")
+        problem = f"{file} sets insecure-skip-tls-verify, which is not supported"
+        raise ConfigurationError(problem, key=where)
     folder = Path(file).parent
     token = user.token
     if not token and user.token_file:
@@ -119,7 +122,7 @@ def by_kubeconfig(name: str, file: str, context: str) -> ClusterAccess:
 
 def _checked(access: ClusterAccess, where: str) -> ClusterAccess:
     if not access.server.startswith(("https://", "http://127.0.0.1:")):
-        raise ConfigurationError(f"{access.server!r} is no https:// address", key=where)
+        raise ConfigurationError(f"{access.server!r} is not an https:// address", key=where)
     try:
         access.verify()
     except ssl.SSLError as error:
@@ -131,4 +134,4 @@ def _decoded(data: str, where: str) -> str:
     try:
         return base64.b64decode(data, validate=True).decode()
     except (binascii.Error, UnicodeDecodeError) as error:
-        raise ConfigurationError("certificate-authority-data is no base64", key=where) from error
+        raise ConfigurationError("certificate-authority-data is not base64", key=where) from error

@@ -26,6 +26,7 @@ from schemas.messages import encode
 from schemas.settings import Setting
 from schemas.value_limits import UtcTime
 from services.bus.nats.nats_accounts import agent_credentials, read_agent_keys
+from services.primitives.atomic_files import write_secret
 from services.primitives.errors import SetupError
 from services.provisioner.instances.instance_tags import instance_for
 from services.provisioner.provider_client.provider import (
@@ -49,6 +50,7 @@ from services.provisioner.providers.local_host import (
     start_new_boot,
     write_agent_start,
 )
+from services.provisioner.providers.request_checks import invalid
 
 T = TypeVar("T")
 Instances = list[Instance]
@@ -64,17 +66,17 @@ TERMINATED: Final = ".terminated-"
 TERMINATED_KEPT_MAX: Final = 20
 LIBRARY: Final = ".nvml"
 HALTED: Final = "halted"
-"""Marks an instance that was stopped with its host, and is to start with it."""
+"""Marks an instance that was stopped with its host, and starts with it."""
 THREADS_MAX: Final = 16
 PASSED_ON: Final = (
     *("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "PYTHONPATH", "VIRTUAL_ENV"),
     *("LD_LIBRARY_PATH", "OTEL_EXPORTER_OTLP_ENDPOINT", "NAVARCH_LOG_LEVEL"),
 )
-"""What an agent inherits of the provisioner's environment: nothing that may be secret."""
+"""Variables that an agent inherits from the provisioner: none that may be secret."""
 
 
 class _InstanceFile(msgspec.Struct, frozen=True, kw_only=True):
-    """What an instance's directory says of it."""
+    """The instance's own file in its directory."""
 
     provider: str
     request: ProvisionRequest
@@ -88,12 +90,13 @@ class LocalProvider:
     """Agents on this machine."""
 
     class Options(Setting, frozen=True, kw_only=True):
-        """What the configuration may say."""
+        """`providers: {local: {gpu_count: 8}}`."""
 
         directory: str = ""
-        """Where instances live; empty: `local` under data_dir."""
+        """Directory of the instances; empty: `local` under data_dir."""
         gpu_count: Annotated[int, msgspec.Meta(ge=0, le=64)] = 8
-        """Simulated GPUs of an instance whose pool does not say; 0: none, and no C compiler."""
+        """Simulated GPUs of an instance whose pool names no number; 0: none, without a C
+        compiler."""
         variables: dict[str, str] = msgspec.field(default_factory=dict)
         """Further environment variables for the agents."""
 
@@ -104,7 +107,7 @@ class LocalProvider:
         environment: Environment,
         command: Sequence[str] = AGENT_COMMAND,
     ) -> None:
-        """Keep instances where the options say; `command` is what runs as an agent."""
+        """`command` starts an agent."""
         self._options = options
         self._environment = environment
         self._command = tuple(command)
@@ -120,23 +123,23 @@ class LocalProvider:
 
     @property
     def capabilities(self) -> Capabilities:
-        """The instance's name is its token: nothing is made twice."""
+        """The instance's name serves as the idempotency token."""
         return Capabilities(idempotency_token=True, reboot=True)
 
     async def provision(self, request: ProvisionRequest) -> Instance:
-        """Make the directory and start the agent, whichever is not there yet."""
+        """Create the directory and start the agent, unless they exist."""
         return await self._in_thread(lambda: self._provision(request))
 
     async def terminate(self, provider_id: str) -> None:
-        """End the agent, then put its directory aside."""
+        """End the agent, then rename its directory."""
         await self._in_thread(lambda: self._terminate(provider_id))
 
     async def list(self) -> list[Instance]:
-        """Every directory that was not put aside, whether or not its agent lives."""
+        """Return every instance that was not terminated, whether or not its agent runs."""
         return await self._in_thread(self._list)
 
     async def reboot(self, instance: Instance) -> None:
-        """End the agent, where it lives, and start it as another boot."""
+        """End the agent and start it as another boot."""
         await self._in_thread(lambda: self._reboot(instance.provider_id))
 
     async def resume(self) -> None:
@@ -144,7 +147,7 @@ class LocalProvider:
         await self._in_thread(self._resume)
 
     async def close(self) -> None:
-        """Let the threads end; agents go on."""
+        """End the threads; agents continue."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
@@ -154,7 +157,7 @@ class LocalProvider:
         except process.BusyError as error:
             raise ProviderError("TRANSIENT", str(error)) from error
         except SetupError as error:
-            raise ProviderError("INVALID", str(error)) from error
+            raise invalid(str(error)) from error
         except OSError as error:
             raise ProviderError("TRANSIENT", f"{self.directory}: {error}") from error
 
@@ -162,7 +165,7 @@ class LocalProvider:
     def _alone(self, name: str, seconds_max: float = MUTEX_SECONDS_MAX) -> Iterator[Path]:
         """Hold the instance's lock on this host."""
         if "/" in name or name.startswith("."):
-            raise ProviderError("INVALID", f"{name!r} cannot name an instance")
+            raise invalid(f"{name!r} cannot name an instance")
         with process.mutex(self.directory / LOCKS / name, seconds_max):
             yield self.directory / name
 
@@ -170,14 +173,12 @@ class LocalProvider:
         with self._alone(request.name) as place:
             kept = _read(place) or self._make(place, request)
             if kept.request.token != request.token:
-                raise ProviderError(
-                    "INVALID", f"{place} belongs to another fleet's instance of the same name"
-                )
+                raise invalid(f"{place} belongs to another fleet's instance of the same name")
             self._start(place, kept)
             return _instance(kept, "running")
 
     def _make(self, place: Path, request: ProvisionRequest) -> _InstanceFile:
-        """Make the directory elsewhere and move it, so that it is never seen half made."""
+        """Create the directory under another name and rename it, so that it is always complete."""
         plain = msgspec.structs.replace(request, user_data="")  # it may hold credentials
         kept = _InstanceFile(provider=self.name, request=plain, created_at=datetime.now(UTC))
         fresh = place.with_name(f"{NEW}{place.name}")
@@ -235,13 +236,12 @@ class LocalProvider:
         }
 
     def _credentials(self, place: Path, request: ProvisionRequest) -> Path:
-        """The agent's own credentials, made once."""
+        """Return the file of the agent's credentials, created once."""
         file = place / CREDENTIALS
         if not file.exists():
             keys = read_agent_keys(Path(self._environment.agent_signing_file))
             credentials = agent_credentials(keys, request.pool, request.node, datetime.now(UTC))
-            file.touch(mode=0o600)
-            file.write_text(credentials, encoding="ascii")
+            write_secret(file, credentials)
         return file
 
     def _terminate(self, name: str) -> None:
@@ -261,13 +261,13 @@ class LocalProvider:
         with self._alone(name) as place:
             kept = _read(place)
             if kept is None:
-                raise ProviderError("INVALID", f"there is no instance {name}")
+                raise invalid(f"there is no instance {name}")
             process.stop(place)
             start_new_boot(place)
             self._start(place, kept)
 
     def _forget_old(self) -> None:
-        """Keep the last terminated instances, for operators who want to know why."""
+        """Delete all but the last terminated instances, which operators may inspect."""
         found: list[tuple[float, Path]] = []
         for each in self.directory.glob(f"{TERMINATED}*"):
             with suppress(FileNotFoundError):
@@ -279,10 +279,10 @@ class LocalProvider:
 
     def _list(self) -> Instances:
         self._reap()
-        found = (self._look(place) for place in instance_directories(self.directory))
+        found = (self._inspect(place) for place in instance_directories(self.directory))
         return [instance for instance in found if instance is not None]
 
-    def _look(self, place: Path) -> Instance | None:
+    def _inspect(self, place: Path) -> Instance | None:
         kept = _read(place)
         if kept is None or kept.provider != self.name:
             return None
@@ -290,7 +290,7 @@ class LocalProvider:
             with self._alone(place.name, 0.0):
                 status = _status(place)
         except process.BusyError:
-            # It is being started or stopped: it is there until it is not.
+            # It is being started or stopped, and exists until then.
             status = "pending"
         return _instance(kept, status)
 
@@ -312,7 +312,7 @@ class LocalProvider:
 
 
 def instance_directories(directory: Path) -> list[Path]:
-    """Every instance's directory, those put aside left out."""
+    """Return the directories of instances that were not terminated."""
     if not directory.is_dir():
         return []
     return sorted(each for each in directory.iterdir() if not each.name.startswith("."))
@@ -328,22 +328,20 @@ def stop_all(directory: Path) -> int:
     living = [(place, victim) for place, victim in victims if victim.found]
     for place, victim in living:
         (place / HALTED).touch()
-        victim.ask()
+        victim.request_end()
     for _, victim in living:
         victim.end()
     return len(living)
 
 
 def _read(place: Path) -> _InstanceFile | None:
-    """What the directory says; None where there is none."""
+    """Read the instance's file; None if there is none."""
     try:
         return _kept.decode((place / INSTANCE_FILE).read_bytes())
     except FileNotFoundError:
         return None
     except msgspec.DecodeError as error:
-        raise ProviderError(
-            "INVALID", f"{place / INSTANCE_FILE} cannot be read: {error}"
-        ) from error
+        raise invalid(f"{place / INSTANCE_FILE} cannot be read: {error}") from error
 
 
 def _status(place: Path) -> InstanceStatus:

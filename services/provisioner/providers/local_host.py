@@ -16,6 +16,7 @@ from typing import Final
 
 import msgspec
 
+from services.primitives.atomic_files import write_secret
 from services.provisioner.providers import local_process as process
 from services.provisioner.providers.local_gpus import (
     after_reboot,
@@ -80,7 +81,7 @@ def _reboot(place: Path) -> int:
 
 
 def start_new_boot(place: Path) -> str:
-    """Do to an instance what its host's start does: another boot, and an empty kernel log."""
+    """Give an instance another boot ID and an empty kernel log, as a start of its host does."""
     boot_id = str(uuid.uuid4())
     (place / BOOT_ID).write_text(boot_id, encoding="ascii")
     (place / KMSG).write_bytes(b"")
@@ -90,11 +91,8 @@ def start_new_boot(place: Path) -> str:
 
 
 def write_agent_start(place: Path, start: AgentStart) -> None:
-    """Write down how the agent is started, before it is."""
-    new = place / f"{START}.new"
-    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        file.write(msgspec.json.encode(start))
-    new.replace(place / START)
+    """Store how the agent is started, before it is started."""
+    write_secret(place / START, msgspec.json.encode(start).decode())
 
 
 if __name__ == "__main__":

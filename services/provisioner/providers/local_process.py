@@ -1,9 +1,8 @@
 """One agent process per instance directory, exact under any crash of the provisioner.
 
-The process holds a lock on the directory's file `alive` from before it exists as a program until it
-ends: the lock is taken first and handed to the child. So whether an instance lives is a question to
-the kernel and never to a process number, which may be another's by now. The child itself writes
-its number to `pid`, before it becomes the agent.
+The process holds a lock on the directory's file `alive` until it ends: the parent takes the lock
+and passes it to the child. So the kernel knows whether an instance runs; a process ID may have been
+reused. The child writes its ID to `pid` before it becomes the agent.
 """
 
 import contextlib
@@ -20,7 +19,7 @@ ALIVE: Final = "alive"
 PID: Final = "pid"
 LOG: Final = "agent.log"
 LOCK_FD: Final = 3
-"""Where the child finds the lock; it need do nothing with it."""
+"""The child's descriptor of the lock."""
 TERM_SECONDS: Final = 2.0
 KILL_SECONDS: Final = 5.0
 PID_SECONDS_MAX: Final = 2.0
@@ -36,19 +35,19 @@ class BusyError(Exception):
 
 @contextlib.contextmanager
 def mutex(path: Path, seconds_max: float) -> Iterator[None]:
-    """Be the only one on this host who works on an instance; BusyError where one does for long."""
+    """Hold an instance's lock on this host; BusyError if another process holds it for so long."""
     path.parent.mkdir(parents=True, exist_ok=True)
     until = time.monotonic() + seconds_max
     with path.open("ab") as file:
         while not _lock(file.fileno()):
             if time.monotonic() >= until:
-                raise BusyError(f"{path.name} is being worked on")
+                raise BusyError(f"another process works on {path.name}")
             time.sleep(LOOK_SECONDS)
         try:
             yield
         finally:
-            # Closing is not enough: a child that was just spawned drops its copy of the file a
-            # moment after its parent goes on, and until then the lock would remain.
+            # Closing is not enough: a child that was just spawned closes its copy of the file a
+            # moment later, and keeps the lock until then.
             fcntl.flock(file.fileno(), fcntl.LOCK_UN)
 
 
@@ -61,7 +60,7 @@ def _lock(descriptor: int) -> bool:
 
 
 def is_alive(directory: Path) -> bool:
-    """Whether the directory's process lives; to be asked under the mutex."""
+    """Whether the directory's process runs; call it under the mutex."""
     try:
         descriptor = os.open(directory / ALIVE, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -78,9 +77,9 @@ def has_lived(directory: Path) -> bool:
 
 
 def spawn(directory: Path, command: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Start the directory's process unless it lives; return its number, 0 if it lived already.
+    """Start the directory's process; return its ID, or 0 if it runs already.
 
-    To be called under the mutex.
+    Call it under the mutex.
     """
     descriptor = os.open(directory / ALIVE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
@@ -110,7 +109,7 @@ class RunningProcess:
     """A process to end, distinguished from any later one with the same ID."""
 
     def __init__(self, directory: Path) -> None:
-        """Find the directory's process; none where it does not live."""
+        """Find the directory's process, if it runs."""
         self._directory = directory
         self._pid = 0
         self._handle = -1
@@ -121,7 +120,7 @@ class RunningProcess:
             handle = os.pidfd_open(pid)
         except ProcessLookupError:
             return
-        # Only now is the number known to be the holder's: it lives, and we have hold of it.
+        # Only now is the ID known to be the lock holder's: it runs, and the handle keeps its ID.
         if is_alive(directory):
             self._pid, self._handle = pid, handle
         else:
@@ -129,15 +128,15 @@ class RunningProcess:
 
     @property
     def found(self) -> bool:
-        """Whether there is anything to end."""
+        """Whether it runs."""
         return self._handle >= 0
 
-    def ask(self) -> None:
+    def request_end(self) -> None:
         """Ask it to end."""
         self._signal(signal.SIGTERM)
 
     def end(self, seconds_max: float = TERM_SECONDS) -> None:
-        """Wait for it, then end it by force; BusyError where even that takes long."""
+        """Wait for its end, then kill it; BusyError if that takes too long."""
         if not self.found:
             return
         try:
@@ -150,7 +149,7 @@ class RunningProcess:
             self._handle = -1
         reap(self._pid)
         if is_alive(self._directory):
-            # What it started lives on, in its group and with its lock.
+            # Its children still run, in its group and with its lock.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._pid, signal.SIGKILL)
 
@@ -165,14 +164,14 @@ class RunningProcess:
 
 
 def stop(directory: Path) -> None:
-    """End the directory's process; to be called under the mutex."""
+    """End the directory's process; call it under the mutex."""
     victim = RunningProcess(directory)
-    victim.ask()
+    victim.request_end()
     victim.end()
 
 
 def reap(pid: int) -> bool:
-    """Let a child that has ended go; False where it still runs."""
+    """Reap a child that has ended; False if it still runs."""
     try:
         return os.waitpid(pid, os.WNOHANG)[0] == pid
     except ChildProcessError:
@@ -180,7 +179,7 @@ def reap(pid: int) -> bool:
 
 
 def _pid_of(directory: Path) -> int:
-    """The number of the directory's process; 0 where none lives."""
+    """Return the ID of the directory's process; 0 if it does not run."""
     until = time.monotonic() + PID_SECONDS_MAX
     while is_alive(directory):
         try:
@@ -190,6 +189,6 @@ def _pid_of(directory: Path) -> int:
         if text.endswith("\n"):
             return int(text)
         if time.monotonic() >= until:
-            raise BusyError(f"{directory.name} lives and has not said its process number")
+            raise BusyError(f"{directory.name} runs and has not written its process ID")
         time.sleep(LOOK_SECONDS)
     return 0

@@ -20,8 +20,6 @@ from typing import Final
 
 import msgspec
 
-from schemas.duration import Duration
-from schemas.settings import Setting
 from services.primitives.coalesce import Joined
 from services.primitives.errors import ConfigurationError
 from services.provisioner.instances.instance_tags import tags_of
@@ -34,15 +32,16 @@ from services.provisioner.provider_client.provider import (
 )
 from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.providers import ssh_claims
+from services.provisioner.providers.request_checks import invalid
 from services.provisioner.providers.ssh_claims import ClaimReport, MachineClaim
-from services.provisioner.providers.ssh_connections import SshConnections, SshLogin
-from services.provisioner.providers.ssh_inventory import InventoryMachine, SshInventory
+from services.provisioner.providers.ssh_connections import SshConnections
+from services.provisioner.providers.ssh_inventory import InventoryMachine, SshInventory, SshOptions
 
 AT_ONCE_MAX: Final = 64
-"""Machines that are asked at the same time."""
+"""Machines that are connected to at the same time."""
 TRIES_MAX: Final = 5
 REST_SECONDS: Final = 3_600
-"""One that was given back less than so long ago comes last: it may have been given back as bad."""
+"""A machine released more recently comes last: it may have been released because it failed."""
 NAMED_MAX: Final = 3
 
 STATUSES: Final[dict[ssh_claims.ClaimState, InstanceStatus]] = {
@@ -55,23 +54,20 @@ STATUSES: Final[dict[ssh_claims.ClaimState, InstanceStatus]] = {
 
 @dataclass(frozen=True, slots=True)
 class MachineReport:
-    """A machine, and what it says of itself, or why it says nothing."""
+    """A machine with its report, or the reason for none."""
 
     machine: InventoryMachine
     answer: ClaimReport | ProviderError
 
     @property
     def state(self) -> str:
-        """Of its claim; empty: not known."""
+        """State of its claim; empty: unknown."""
         return self.answer.state if isinstance(self.answer, ClaimReport) else ""
 
     def has(self, token: str, state: ssh_claims.ClaimState) -> bool:
-        """Whether this token has it so."""
-        return (
-            self.state == state
-            and isinstance(self.answer, ClaimReport)
-            and self.answer.token == token
-        )
+        """Whether this token claims it in this state."""
+        answer = self.answer
+        return isinstance(answer, ClaimReport) and (answer.state, answer.token) == (state, token)
 
 
 MachineReports = Sequence[MachineReport]
@@ -80,29 +76,9 @@ MachineReports = Sequence[MachineReport]
 class SshProvider:
     """The machines of one inventory."""
 
-    class Options(Setting, frozen=True, kw_only=True):
-        """`providers: {racks: {type: ssh, inventory: machines.yaml, key_file: …}}`."""
+    Options = SshOptions
 
-        machines: tuple[InventoryMachine, ...] = ()
-        inventory: str = ""
-        """A file with `machines:` in it instead; read again when it changes."""
-        user: str = "root"
-        key_file: str = ""
-        """The private key, on the provisioner's host."""
-        sudo: bool = True
-        """Claim as root, where `user` is another: `sudo -n` must be allowed."""
-        claim_folder: str = "/var/lib/navarch"
-        """On each machine, where its claim is kept; `~/…`: in the user's home."""
-        wipe_command: str = ""
-        """Run before a machine is free again; it stays claimed until this ends well."""
-        reboot_command: str = "systemctl reboot"
-        """Empty: machines are not rebooted."""
-        connect_timeout: Duration = Duration(10)
-        command_timeout: Duration = Duration(20)
-        rest: Duration = Duration(30)
-        """How long one that could not be reached is not looked at again."""
-
-    def __init__(self, *, options: Options, environment: Environment) -> None:
+    def __init__(self, *, options: SshOptions, environment: Environment) -> None:
         self.options = options
         self._name = environment.name
         self._inventory = SshInventory(environment.name, options.machines, options.inventory)
@@ -112,16 +88,8 @@ class SshProvider:
                     f"no private key for {machine.display_name}",
                     key=f"providers.{environment.name}.key_file",
                 )
-        access = SshLogin(
-            user=options.user,
-            key_file=options.key_file,
-            sudo=options.sudo,
-            connect_seconds=float(options.connect_timeout),
-            command_seconds=float(options.command_timeout),
-            rest_seconds=float(options.rest),
-        )
         pins = environment.data_dir / "ssh" / f"{environment.name}.known_hosts"
-        self._links = SshConnections(access, pins, time.monotonic)
+        self._links = SshConnections(options, pins, time.monotonic)
         self._room = asyncio.Semaphore(AT_ONCE_MAX)
         self._surveys = Joined(self._survey)
 
@@ -138,10 +106,9 @@ class SshProvider:
     async def provision(self, request: ProvisionRequest) -> Instance:
         """Claim a free machine, or return the one that this token has claimed."""
         if request.user_data:
-            raise ProviderError(
-                "INVALID",
+            raise invalid(
                 f"pool {request.pool} has `user_data`, which a machine reads only at its first "
-                "boot; use `setup_commands`",
+                "boot; use `setup_commands`"
             )
         for _ in range(TRIES_MAX):
             seen = await self._all()
@@ -151,39 +118,39 @@ class SshProvider:
                 continue
             if made := await self._hold(request.token):
                 return made
-        raise ProviderError("TRANSIENT", f"others claim machines for {request.name} at once")
+        raise ProviderError("TRANSIENT", f"other replicas claim machines for {request.name}")
 
     async def terminate(self, provider_id: str) -> None:
-        """Give the machine back; one whose claim is another's, or that is no more, is a success."""
+        """Release the machine; success if it has another claim or left the inventory."""
         name, _, token = provider_id.rpartition(":")
-        machine = next((each for each in self._machines() if each.display_name == name), None)
+        machine = self._machine(name)
         if machine is None:
             return
         look = await self._order("release", machine, token=token, command=self.options.wipe_command)
         if look.wipe_status is not None and look.token == token:
             raise ProviderError(
                 "TRANSIENT",
-                f"{name} is not given back: `wipe_command` ended with {look.wipe_status}; it "
+                f"{name} is not released: `wipe_command` ended with {look.wipe_status}; it "
                 f"wrote: {look.wipe_output or 'nothing'}",
             )
 
     async def reboot(self, instance: Instance) -> None:
         """Begin to reboot the machine, if the claim on it is still this one."""
         name, _, token = instance.provider_id.rpartition(":")
-        machine = next((each for each in self._machines() if each.display_name == name), None)
+        machine = self._machine(name)
         if machine is None or not self.options.reboot_command:
             why = "is in no inventory" if machine is None else "has no `reboot_command`"
-            raise ProviderError("INVALID", f"{name} {why}")
+            raise invalid(f"{name} {why}")
         look = await self._order(
             "reboot", machine, token=token, command=self.options.reboot_command
         )
         if not look.rebooting:
-            raise ProviderError("INVALID", f"{name} is not claimed by {instance.name} any more")
+            raise invalid(f"{name} is no longer claimed by {instance.name}")
 
     async def list(self) -> list[Instance]:
-        """Every claim, and every machine that may hold one unseen."""
+        """Return every claim, and every unreachable machine, which may hold one."""
         seen = await self._all()
-        _refuse_silence(seen)
+        _require_answers(seen)
         return [self._instance(each) for each in seen if each.state != "free"]
 
     async def close(self) -> None:
@@ -194,7 +161,7 @@ class SshProvider:
     # --- the parts of a claim --------------------------------------------------------------------
 
     async def _take(self, request: ProvisionRequest, seen: MachineReports) -> bool:
-        """Take one of the free machines that fit; False where what was free is free no more."""
+        """Take a free machine that fits; False if none of them is free any more."""
         fitting = [each for each in seen if each.machine.fits(request)]
         if not fitting:
             types = ", ".join(sorted({each.machine.type for each in seen}))
@@ -215,7 +182,7 @@ class SshProvider:
             provider=self._name,
             tags=tags_of(request),
         )
-        _refuse_silence(fitting)
+        _require_answers(fitting)
         free = [each for each in fitting if each.state == "free"]
         for each in sorted(free, key=lambda sight: _preference(sight, request.token)):
             try:
@@ -280,14 +247,17 @@ class SshProvider:
             except ProviderError as error:
                 return MachineReport(machine, error)
 
+    def _machine(self, name: str) -> InventoryMachine | None:
+        return next((each for each in self._machines() if each.display_name == name), None)
+
     def _machines(self) -> Sequence[InventoryMachine]:
         try:
             return self._inventory.machines()
         except ConfigurationError as error:
-            raise ProviderError("INVALID", str(error)) from error
+            raise invalid(str(error)) from error
 
     def _instance(self, sight: MachineReport) -> Instance:
-        """What a machine is listed as."""
+        """Return a machine as an instance."""
         machine, answer = sight.machine, sight.answer
         place = Instance(
             name=machine.display_name,
@@ -322,8 +292,8 @@ class SshProvider:
         )
 
 
-def _refuse_silence(seen: MachineReports) -> None:
-    """Raise where no machine says anything: then it is more likely us than all of them."""
+def _require_answers(seen: MachineReports) -> None:
+    """Raise if no machine answers: then the cause is more likely here than on all machines."""
     failed = [each.answer for each in seen if isinstance(each.answer, ProviderError)]
     if len(failed) == len(seen):
         why = failed[0]
@@ -331,7 +301,7 @@ def _refuse_silence(seen: MachineReports) -> None:
 
 
 def _claimed(seen: MachineReports, token: str, state: ssh_claims.ClaimState) -> MachineReports:
-    """The machines that a token has so, the first one first for everybody."""
+    """Return the machines that a token claims in this state, in the same order everywhere."""
     return sorted(
         (each for each in seen if each.has(token, state)),
         key=lambda each: each.machine.display_name,
@@ -339,20 +309,20 @@ def _claimed(seen: MachineReports, token: str, state: ssh_claims.ClaimState) -> 
 
 
 def _preference(sight: MachineReport, token: str) -> tuple[bool, str]:
-    """Those just given back last; the others in an order of each token's own."""
+    """Recently released machines last; the others in an order that depends on the token."""
     since = sight.answer.free_seconds if isinstance(sight.answer, ClaimReport) else None
     mixed = hashlib.sha256(f"{token}/{sight.machine.display_name}".encode()).hexdigest()
     return since is not None and since < REST_SECONDS, mixed
 
 
 def _full(fitting: MachineReports, kind: str) -> str:
-    """Why none is free."""
+    """Say why no machine is free."""
     failed = [str(each.answer) for each in fitting if isinstance(each.answer, ProviderError)]
     going = sum(each.state == "going" for each in fitting)
     claimed = len(fitting) - len(failed) - going
     text = f"none of {len(fitting)} machines of type {kind} is free: {claimed} are claimed"
     if going:
-        text += f", {going} are being given back"
+        text += f", {going} are being released"
     if failed:
         text += f", {len(failed)} cannot be used ({'; '.join(failed[:NAMED_MAX])})"
     return text

@@ -1,9 +1,9 @@
 """SSH connections to machines that you own: kept open, and opened again when they break.
 
-A machine's host key is the one that the inventory names, or else the first that was seen, which is
-kept in a file beside the provisioner's data, in OpenSSH's own format: an operator who reinstalls a
-machine removes its line. A machine that could not be reached is skipped by surveys of all machines
-for a while, so that a dead one costs its time-out once and not in every survey.
+A machine's host key is the one in the inventory, else the first one, which is pinned in a file in
+the provisioner's data directory, in OpenSSH's format: an operator who reinstalls a machine removes
+its line. Surveys of all machines skip an unreachable one for a while, so that it costs its time-out
+once and not in every survey.
 """
 
 import asyncio
@@ -18,24 +18,11 @@ import asyncssh
 
 from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.providers import ssh_errors
-from services.provisioner.providers.ssh_inventory import InventoryMachine
+from services.provisioner.providers.ssh_inventory import InventoryMachine, SshOptions
 
 SESSIONS_MAX: Final = 4
-"""At once over one connection; sshd allows ten."""
+"""Concurrent sessions of one connection; sshd allows ten."""
 KEEPALIVE_SECONDS: Final = 15
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SshLogin:
-    """How machines are entered that say nothing else."""
-
-    user: str
-    key_file: str
-    sudo: bool
-    connect_seconds: float
-    command_seconds: float
-    rest_seconds: float
-    """How long one that could not be reached is left alone by those who look at all."""
 
 
 @dataclass(slots=True)
@@ -53,9 +40,9 @@ class _MachineConnection:
 class SshConnections:
     """All machines' connections."""
 
-    def __init__(self, access: SshLogin, pins: Path, now: Callable[[], float]) -> None:
-        """`pins`: where host keys are kept; `now`: a monotonic clock."""
-        self._access = access
+    def __init__(self, options: SshOptions, pins: Path, now: Callable[[], float]) -> None:
+        """`pins`: the file of host keys; `now`: a monotonic clock."""
+        self._options = options
         self._pins = pins
         self._now = now
         self._links: dict[str, _MachineConnection] = {}
@@ -63,14 +50,14 @@ class SshConnections:
     async def run(self, machine: InventoryMachine, script: str, *, patient: bool) -> str:
         """Run a script on a machine and return what it writes, or raise ProviderError.
 
-        `patient`: try even one that has just proved to be out of reach.
+        `patient`: try a machine that has just been unreachable, too.
         """
         link = self._links.get(machine.display_name)
         if link is None or link.machine != machine:
             if link is not None and link.connection is not None:
                 link.connection.abort()
             link = self._links[machine.display_name] = _MachineConnection(machine)
-        resting = self._now() - link.failed_at < self._access.rest_seconds
+        resting = self._now() - link.failed_at < self._options.rest
         if link.failed is not None and resting and not patient:
             raise link.failed
         async with link.room:
@@ -87,21 +74,21 @@ class SshConnections:
                 await connection.wait_closed()
 
     async def _run(self, link: _MachineConnection, script: str) -> str:
-        access, name = self._access, link.machine.display_name
-        user = link.machine.user or access.user
-        root = "sudo -n " if access.sudo and user != "root" else ""
+        options, name = self._options, link.machine.display_name
+        user = link.machine.user or options.user
+        root = "sudo -n " if options.sudo and user != "root" else ""
         command = f"{root}bash -c {shlex.quote(script)}"
         was_open = link.connection is not None
         try:
-            async with asyncio.timeout(access.command_seconds + access.connect_seconds):
+            async with asyncio.timeout(options.command_timeout + options.connect_timeout):
                 try:
-                    ended = await (await self._opened(link)).run(command, check=False)
+                    ended = await (await self._open(link)).run(command, check=False)
                 except (asyncssh.Error, OSError):
                     if not was_open:
                         raise
                     # It broke while idle; the command may be sent again.
                     self._drop(link)
-                    ended = await (await self._opened(link)).run(command, check=False)
+                    ended = await (await self._open(link)).run(command, check=False)
         except (asyncssh.Error, OSError, TimeoutError, ValueError) as error:  # ValueError: of keys
             self._drop(link)
             failure = ssh_errors.of_exception(name, error)
@@ -113,7 +100,7 @@ class SshConnections:
             said = f"{output} {ended.stderr or ''!s}"
             if ended.exit_status is None or ended.exit_status < 0:
                 self._drop(link)
-                raise ProviderError("TRANSIENT", f"{name}: a script was cut off: {said.strip()}")
+                raise ProviderError("TRANSIENT", f"{name}: interrupted script: {said.strip()}")
             raise ssh_errors.of_status(name, ended.exit_status, said)
         return output
 
@@ -122,22 +109,22 @@ class SshConnections:
             link.connection.abort()
             link.connection = None
 
-    async def _opened(self, link: _MachineConnection) -> asyncssh.SSHClientConnection:
+    async def _open(self, link: _MachineConnection) -> asyncssh.SSHClientConnection:
         async with link.opening:
             if link.connection is not None and not link.connection.is_closed():
                 return link.connection
-            access, machine = self._access, link.machine
-            pinned = machine.host_key or self._pinned(machine)
+            options, machine = self._options, link.machine
+            pinned = machine.host_key or self._pinned_key(machine)
             connection = await asyncssh.connect(
                 machine.host,
                 machine.port,
-                username=machine.user or access.user,
-                client_keys=[_expanded(machine.key_file or access.key_file)],
+                username=machine.user or options.user,
+                client_keys=[_expanded(machine.key_file or options.key_file)],
                 known_hosts=([asyncssh.import_public_key(pinned)], [], []) if pinned else None,
                 agent_path=None,
                 config=None,
-                connect_timeout=access.connect_seconds,
-                login_timeout=access.connect_seconds,
+                connect_timeout=float(options.connect_timeout),
+                login_timeout=float(options.connect_timeout),
                 keepalive_interval=KEEPALIVE_SECONDS,
             )
             if not pinned:
@@ -145,8 +132,8 @@ class SshConnections:
             link.connection = connection
             return connection
 
-    def _pinned(self, machine: InventoryMachine) -> str:
-        """The key that was seen first; empty: none was."""
+    def _pinned_key(self, machine: InventoryMachine) -> str:
+        """Return the pinned key; empty: none yet."""
         try:
             lines = self._pins.read_text(encoding="utf-8").splitlines()
         except FileNotFoundError:
@@ -168,5 +155,5 @@ def _expanded(file: str) -> str:
 
 
 def _place(machine: InventoryMachine) -> str:
-    """A machine as OpenSSH's known_hosts has it."""
+    """Return a machine's name in OpenSSH's known_hosts."""
     return machine.host if machine.port == 22 else f"[{machine.host}]:{machine.port}"  # noqa: PLR2004 - SSH's port

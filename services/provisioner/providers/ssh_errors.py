@@ -1,7 +1,6 @@
-"""What goes wrong between us and a machine of one's own, and what it means here. Pure.
+"""The kinds of SSH errors: exceptions of the connection, and exit statuses of scripts. Pure.
 
-Two tables: what the connection raises, and with what a script of ours ends. Whatever is in neither
-is TRANSIENT and says so.
+An error in neither table is TRANSIENT and reported as unknown.
 """
 
 from typing import Final
@@ -15,37 +14,37 @@ from services.provisioner.providers.ssh_claims import BUSY, CANNOT_WRITE
 RAISED: Final[tuple[tuple[type[BaseException], ProviderErrorKind, str], ...]] = (
     (asyncssh.HostKeyNotVerifiable, "AUTH", "shows another host key than the one that is pinned"),
     (asyncssh.PermissionDenied, "AUTH", "refuses this user and key"),
-    (asyncssh.KeyImportError, "INVALID", "is asked with a private key that cannot be used"),
-    (asyncssh.KeyEncryptionError, "INVALID", "is asked with a private key that has a passphrase"),
-    (FileNotFoundError, "INVALID", "is asked with a private key that is not there"),
-    (PermissionError, "INVALID", "is asked with a private key that may not be read"),
+    (asyncssh.KeyImportError, "INVALID", "cannot be entered: the private key cannot be used"),
+    (asyncssh.KeyEncryptionError, "INVALID", "cannot be entered: the private key has a passphrase"),
+    (FileNotFoundError, "INVALID", "cannot be entered: the private key does not exist"),
+    (PermissionError, "INVALID", "cannot be entered: the private key is not readable"),
     (asyncssh.ConnectionLost, "TRANSIENT", "hung up"),
     (asyncssh.DisconnectError, "TRANSIENT", "hung up"),
     (asyncssh.ChannelOpenError, "TRANSIENT", "opens no session"),
     (TimeoutError, "NETWORK", "does not answer in time"),
     (OSError, "NETWORK", "cannot be reached"),
 )
-"""What is raised -> kind, and in words; the first that fits counts."""
+"""Exception -> kind and description; the first match counts."""
 
 ENDED: Final[dict[int, tuple[ProviderErrorKind, str]]] = {
     CANNOT_WRITE: ("UNSUPPORTED", "the claim folder cannot be written"),
     BUSY: ("TRANSIENT", "another order holds the claim folder's lock"),
-    126: ("INVALID", "a command may not be run there"),
-    127: ("INVALID", "a command is missing there: it takes bash, and flock of util-linux"),
+    126: ("INVALID", "a command is not executable there"),
+    127: ("INVALID", "a command is missing there: bash, or flock of util-linux"),
 }
-"""Exit status -> kind, and in words."""
+"""Exit status -> kind and description."""
 SUDO: Final = "sudo:"
 
 
 def of_exception(machine: str, error: BaseException) -> ProviderError:
-    """Return the error for what a connection has raised."""
+    """Return the error for an exception of a connection."""
     for kind_of, kind, words in RAISED:
         if isinstance(error, kind_of):
             said = str(error) or type(error).__name__
             return ProviderError(kind, f"{machine} {words}: {said[:TEXT_CHARS_MAX]}")
     return ProviderError(
         "TRANSIENT",
-        f"{machine}: {type(error).__name__}: {error} (an error that is not known here)",
+        f"{machine}: {type(error).__name__}: {error} (unknown error)",
         unknown=type(error).__name__,
     )
 
@@ -61,7 +60,7 @@ def of_status(machine: str, status: int, output: str) -> ProviderError:
         )
     known = ENDED.get(status)
     if known is None:
-        words = "a script ended in a way that is not known here"
+        words = "a script ended with an unknown status"
         return ProviderError(
             "TRANSIENT", f"{machine}: {words}: {status}: {said}", unknown=f"exit status {status}"
         )

@@ -1,7 +1,7 @@
-"""Which machines the provider `ssh` may hand out: from its options, or from a file of its own.
+"""Options of the provider `ssh`, and its machines: from the options, or from an inventory file.
 
-The file is read again whenever it has changed, so that a machine is taken out, or put back, without
-a restart. What is wrong in it is said with file, line and key.
+The file is read again whenever it has changed, so that machines are removed and added without a
+restart. Errors name file, line and key.
 """
 
 import re
@@ -12,6 +12,7 @@ from typing import Annotated, Final
 import asyncssh
 import msgspec
 
+from schemas.duration import Duration
 from schemas.settings import Setting
 from services.primitives.errors import ConfigurationError
 from services.provisioner.provider_client.provider import ProvisionRequest
@@ -31,37 +32,60 @@ class InventoryMachine(Setting, frozen=True, kw_only=True):
     """Its display name; empty: its host. Claims are recognised by it, so it must not change."""
     port: Annotated[int, msgspec.Meta(ge=1, le=65_535)] = 22
     user: str = ""
-    """Empty: the provider's `user`. So with the next one."""
+    """Empty: the provider's, as for `key_file`."""
     key_file: str = ""
     host_key: str = ""
-    """`ssh-ed25519 AAAA…`; empty: the first that is seen is kept."""
+    """`ssh-ed25519 AAAA…`; empty: the first key is pinned."""
     type: str
-    """The instance type that pools ask for."""
+    """The instance type that pools name."""
     gpu_count: Annotated[int, msgspec.Meta(ge=0, le=64)] = 0
-    """0: not said, and not asked about."""
+    """0: unknown, and not compared."""
     region: str = ""
     zone: str = ""
     labels: dict[str, str] = msgspec.field(default_factory=dict)
 
     @property
     def display_name(self) -> str:
-        """Its name."""
+        """The name that operators see."""
         return self.name or self.host
 
     @property
     def address(self) -> str:
-        """Where it answers, with the port where that is not SSH's own."""
+        """Its address, with the port unless it is SSH's default."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return self.host if self.port == 22 else f"{host}:{self.port}"  # noqa: PLR2004 - SSH's port
 
     def fits(self, request: ProvisionRequest) -> bool:
-        """Whether it is what is asked for; a place that either does not name is anywhere."""
+        """Whether it fits the request; an empty region or zone matches any."""
         return (
             self.type == request.instance_type
             and (self.region in ("", request.region) or not request.region)
             and (self.zone in ("", request.zone) or not request.zone)
             and (not self.gpu_count or self.gpu_count >= request.gpu_count)
         )
+
+
+class SshOptions(Setting, frozen=True, kw_only=True):
+    """`providers: {racks: {type: ssh, inventory: machines.yaml, key_file: …}}`."""
+
+    machines: tuple[InventoryMachine, ...] = ()
+    inventory: str = ""
+    """A file with `machines:` instead; read again when it changes."""
+    user: str = "root"
+    key_file: str = ""
+    """The private key, on the provisioner's host."""
+    sudo: bool = True
+    """Claim as root, where `user` is another: `sudo -n` must be allowed."""
+    claim_folder: str = "/var/lib/navarch"
+    """Folder of the claim on each machine; `~/…`: in the user's home."""
+    wipe_command: str = ""
+    """Runs before a machine is free again; it stays claimed until this succeeds."""
+    reboot_command: str = "systemctl reboot"
+    """Empty: machines cannot be rebooted."""
+    connect_timeout: Duration = Duration(10)
+    command_timeout: Duration = Duration(20)
+    rest: Duration = Duration(30)
+    """How long surveys skip a machine that could not be reached."""
 
 
 class _File(Setting, frozen=True, kw_only=True):
@@ -72,7 +96,7 @@ class SshInventory:
     """The machines of one provider."""
 
     def __init__(self, name: str, machines: Sequence[InventoryMachine], file: str) -> None:
-        """Those given, or those of a file; ConfigurationError where neither or both are."""
+        """Use these machines or those of a file; ConfigurationError for neither or both."""
         self._where = f"providers.{name}"
         self._file = Path(file) if file else None
         self._read_at = (0, 0)
@@ -89,7 +113,7 @@ class SshInventory:
         self.machines()
 
     def machines(self) -> tuple[InventoryMachine, ...]:
-        """All of them, as the file says now."""
+        """Return all machines; a changed file is read again."""
         if self._file is not None:
             try:
                 found = self._file.stat()
@@ -98,20 +122,20 @@ class SshInventory:
                         raise ConfigurationError(
                             f"larger than {FILE_BYTES_MAX} bytes", file=str(self._file)
                         )
-                    self._machines = _parsed(str(self._file), self._file.read_text("utf-8"))
+                    self._machines = _parse(str(self._file), self._file.read_text("utf-8"))
                     self._read_at = (found.st_mtime_ns, found.st_ino)
             except (OSError, UnicodeDecodeError) as error:
                 raise ConfigurationError(
-                    f"{self._file}: cannot be read: {error}", key=f"{self._where}.inventory"
+                    f"cannot be read: {error}", file=str(self._file), key=f"{self._where}.inventory"
                 ) from error
         return self._machines
 
 
-def _parsed(file: str, text: str) -> tuple[InventoryMachine, ...]:
+def _parse(file: str, text: str) -> tuple[InventoryMachine, ...]:
     document: Document = read_document(file, text)
     machines: tuple[InventoryMachine, ...] = convert(document, document.value, _File, ()).machines
     if not machines:
-        # A file emptied by mistake would confirm every instance as gone.
+        # A file emptied by mistake would confirm the absence of every instance.
         raise document.error(("machines",), "names no machine")
     if len(machines) > MACHINES_MAX:
         raise document.error(("machines",), f"names more than {MACHINES_MAX} machines")
@@ -129,7 +153,7 @@ def _is_key(text: str) -> bool:
 
 
 def _problems(machines: Sequence[InventoryMachine]) -> Iterator[tuple[int, str, str]]:
-    """Number, key, and what is wrong there."""
+    """Yield number, key and problem of each invalid machine."""
     names: dict[str, int] = {}
     places: dict[tuple[str, int], int] = {}
     for number, machine in enumerate(machines):
@@ -139,10 +163,10 @@ def _problems(machines: Sequence[InventoryMachine]) -> Iterator[tuple[int, str, 
             yield (
                 number,
                 "name",
-                f"{machine.display_name!r} is no name: use 1 to 63 of a-z, 0-9, '.', '_' and '-'",
+                f"{machine.display_name!r} is not a name: use 1 to 63 of a-z, 0-9, '.', '_', '-'",
             )
         elif machine.host_key and not _is_key(machine.host_key):
-            yield number, "host_key", "is no public key (`ssh-ed25519 AAAA…`)"
+            yield number, "host_key", "is not a public key (`ssh-ed25519 AAAA…`)"
         elif machine.display_name in names:
             yield (
                 number,
