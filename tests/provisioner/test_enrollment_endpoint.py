@@ -207,7 +207,7 @@ async def test_a_node_that_is_gone_gets_none(world: World) -> None:
     await world.store.change(
         f"training.{NODE}", lambda now: now and replace(now, state="terminated")
     )
-    with pytest.raises(NavarchError, match="no such instance any more"):
+    with pytest.raises(NavarchError, match="the instance no longer exists"):
         await enroll(world.config, world.connect)
 
 

@@ -176,7 +176,7 @@ async def world(bus: NatsBus) -> World:
         "web.web-1", lambda now: now and replace(now, state="running", address="127.0.0.1")
     )
     templates = BootstrapTemplates(NatsSettings(url="nats://bus:4222"), AgentSettings(), Path())
-    setup = SshSetup(bus, clock, store, providers(provider), templates, look_seconds=0.01)
+    setup = SshSetup(bus, clock, store, providers(provider), templates, poll_seconds=0.01)
     return World(bus, store, setup, provider)
 
 

@@ -61,7 +61,7 @@ async def test_a_hundred_setups_at_once(bus: NatsBus, sshd: int, tmp_path: Path)
     provider = FakeProvider(options=FakeProvider.Options(), environment=environment)
     calls = Providers({"fake": ProviderCalls(provider, call_timeout_seconds=5)})
     templates = BootstrapTemplates(NatsSettings(url="nats://bus"), AgentSettings(), tmp_path)
-    setup = SshSetup(bus, clock, store, calls, templates, look_seconds=0.05)
+    setup = SshSetup(bus, clock, store, calls, templates, poll_seconds=0.05)
 
     async def one(number: int) -> str:
         node = f"web-{number}"

@@ -1,8 +1,8 @@
 """Issues each new node's agent its own credentials, once.
 
 The node creates a key pair and requests, with its bootstrap credentials, a token for the public
-key; the seed is never sent. The first key is recorded in the instance's record before the reply;
-the same key is answered again, because a reply may be lost, and another key never. The NATS server
+key; the seed is never sent. The first key is recorded in the instance's record before the reply. The
+same key gets another reply, because a reply may be lost; another key is refused. The NATS server
 ensures that a node requests only its own token, before the bootstrap credentials expire.
 """
 
@@ -50,34 +50,34 @@ class EnrollmentEndpoint:
         """Answer one node, named by the subject that it may use."""
         found = subjects.parse_enroll(headers.get(SUBJECT, ""))
         if found is None:
-            raise ValueError(f"ask on {subjects.enroll('POOL', 'NODE')}")
+            raise ValueError(f"send the request to {subjects.enroll('POOL', 'NODE')}")
         pool, node = found
-        asked = msgspec.json.decode(data, type=EnrollRequest)
-        noted: InstanceRecord | None = None
-        refused = "the fleet hands out no credentials (nats.agent_signing_file is not set)"
+        request = msgspec.json.decode(data, type=EnrollRequest)
+        record: InstanceRecord | None = None
+        refused = "the fleet issues no credentials (nats.agent_signing_file is not set)"
         if self._signing_file:
-            noted, refused = await self._noted(pool, node, asked.key)
-        if noted is None:
+            record, refused = await self._record_key(pool, node, request.key)
+        if record is None:
             log.warning("credentials refused", extra={"node": node, "reason": refused})
             await self._publish_refused(pool, node, refused)
             return encode(EnrollAnswer(refused=refused))
         keys = read_agent_keys(Path(self._signing_file))
-        token = agent_token(keys, pool, node, asked.key, self._clock.now())
+        token = agent_token(keys, pool, node, request.key, self._clock.now())
         await publish_event(
             self._bus,
             CredentialsIssued(
-                id=f"credentials-{node}-{asked.key[1:9]}",
+                id=f"credentials-{node}-{request.key[1:9]}",
                 time=self._clock.now(),
-                cause=noted.saga,
+                cause=record.saga,
                 pool=pool,
                 node=node,
-                key=asked.key,
+                key=request.key,
             ),
         )
         return encode(EnrollAnswer(token=token))
 
-    async def _noted(self, pool: str, node: str, key: str) -> tuple[InstanceRecord | None, str]:
-        """The record once it names this key; or None, and why it does not."""
+    async def _record_key(self, pool: str, node: str, key: str) -> tuple[InstanceRecord | None, str]:
+        """Record the key; return the record, or None and why the key is refused."""
         now, refused = self._clock.now(), ""
 
         def decide(record: InstanceRecord | None) -> InstanceRecord | None:
@@ -111,12 +111,12 @@ def refusal_id(node: str, reason: str, now: datetime) -> str:
 def why_refused(record: InstanceRecord | None, key: str, oldest: datetime) -> str:
     """Return why a key gets no credentials for a node; empty if it does. Pure."""
     if record is None or record.state not in ALIVE:
-        return "there is no such instance any more"
+        return "the instance no longer exists"
     if record.agent_key and record.agent_key != key:
         return (
-            "its credentials were issued already, for another key: if that was not its own agent, "
+            "its credentials were issued already, for another key: unless its own agent has that key, "
             "replace the node"
         )
     if not record.agent_key and record.intended_at < oldest:
-        return "its time to fetch them is over (agent.enroll_within); replace the node"
+        return "the time to fetch them is over (agent.enroll_within); replace the node"
     return ""

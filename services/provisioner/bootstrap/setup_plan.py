@@ -1,8 +1,8 @@
 """Turns a pool's setup commands into idempotent scripts. Pure.
 
-Each script takes a lock on the node, looks for the marker that a successful command has left, and
-runs the command only without one. So a provisioner that dies costs a repetition of the check, never
-of the command; and a command that is still running is waited for.
+Each script takes a lock on the node and runs the command unless a marker shows that it has succeeded.
+So after a crash of the provisioner the check is repeated, but not the command, and a running command
+is waited for.
 """
 
 import base64
@@ -22,17 +22,17 @@ DONE_BEFORE: Final = "navarch: done before"
 
 
 class SetupCommandError(ValueError):
-    """A command that cannot be run as it is written."""
+    """A command that cannot be run as written."""
 
 
 def render(command: str, values: Mapping[str, str]) -> str:
-    """A command with its variables filled in; SetupError where it asks for what there is not."""
+    """Render a command's variables; SetupCommandError if one is unknown."""
     if len(command) > COMMAND_CHARS_MAX:
         raise SetupCommandError(
             f"is longer than {COMMAND_CHARS_MAX} characters; fetch a script instead"
         )
     if wrong := unknown(command, tuple(values)):
-        raise SetupCommandError(f"asks for {wrong[1]}, which is none of {', '.join(values)}")
+        raise SetupCommandError(f"names {wrong[1]}, which is none of {', '.join(values)}")
     return fill(command, values)
 
 
@@ -47,7 +47,7 @@ def script(command: str, number: int, token: str, spec: SetupSpec) -> str:
             'mkdir -p "$d" && chmod 700 "$d" && exec 9>"$d/lock" && flock 9 || exit 125',
             f'if [ -e "$d/{mark}.done" ]; then echo "{DONE_BEFORE}"; exit 0; fi',
             f'echo {body} | base64 -d > "$d/{mark}.sh"',
-            # What it starts for good must not hold the lock, nor wait for our standard input.
+            # Its background processes must not hold the lock or read our standard input.
             f'{root}bash "$d/{mark}.sh" > "$d/{mark}.log" 2>&1 < /dev/null 9>&-',
             "rc=$?",
             f'rm -f "$d/{mark}.sh"',  # it may hold credentials
@@ -66,7 +66,7 @@ def first_line(command: str) -> str:
 
 
 def failure_message(number: int, of: int, text: str, status: int, output: str) -> str:
-    """Why the setup ended, in a sentence with the end of what the command wrote."""
-    said = " ".join(output.split())[-TAIL_CHARS_MAX:]
-    tail = f"; it wrote: {said}" if said else ""
+    """Say which command failed, with the end of its output."""
+    tail = " ".join(output.split())[-TAIL_CHARS_MAX:]
+    tail = f"; it wrote: {tail}" if tail else ""
     return f"setup command {number} of {of} ({text}) ended with {status}{tail}"

@@ -32,7 +32,7 @@ from services.settings import placeholders
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS: Final = 2.0
+POLL_SECONDS: Final = 2.0
 """Between two checks for an address, and two login attempts."""
 CONNECTIONS_MAX: Final = 128
 """Nodes that one replica sets up at once."""
@@ -67,7 +67,7 @@ class SshSetup:
         store: InstanceStore,
         providers: Providers,
         templates: BootstrapTemplates,
-        look_seconds: float = LOOK_SECONDS,
+        poll_seconds: float = POLL_SECONDS,
     ) -> None:
         """`templates` renders the commands' placeholders."""
         self._bus = bus
@@ -75,14 +75,14 @@ class SshSetup:
         self._store = store
         self._providers = providers
         self._templates = templates
-        self._look_seconds = look_seconds
+        self._poll_seconds = poll_seconds
         self._room = asyncio.Semaphore(CONNECTIONS_MAX)
 
     async def run(self, record: InstanceRecord, spec: SetupSpec, saga: str) -> None:
         """Run every command that has not run yet; raise StepFailure if one fails."""
         commands, secret = self._commands(record, spec)
         async with self._room:
-            job = _Job(await self._addressed(record, spec), spec, commands, saga, secret)
+            job = _Job(await self._wait_for_address(record, spec), spec, commands, saga, secret)
             done = 0
             for _ in range(BREAKS_MAX):
                 done = await self._run_from(job, done)
@@ -95,10 +95,10 @@ class SshSetup:
 
     async def _run_from(self, job: _Job, done: int) -> int:
         """Run the remaining commands over one connection; return how many are done."""
-        connection = await self._logged_in(job.record, job.spec)
+        connection = await self._log_in(job.record, job.spec)
         try:
             while done < len(job.commands):
-                await self._one(connection, job, done)
+                await self._run_command(connection, job, done)
                 done += 1
         except (asyncssh.Error, OSError) as error:
             log.info("connection broke", extra={"node": job.record.instance, "why": str(error)})
@@ -110,9 +110,9 @@ class SshSetup:
 
     def _commands(self, record: InstanceRecord, spec: SetupSpec) -> tuple[tuple[str, ...], str]:
         """Return the rendered commands, and the credentials in them."""
-        asked = placeholders.names_in("\n".join(spec.commands))
+        names = placeholders.names_in("\n".join(spec.commands))
         try:
-            values = self._templates.values(record, asked)
+            values = self._templates.values(record, names)
         except SetupError as error:
             raise StepFailure(str(error), error="INVALID") from error
         rendered = []
@@ -125,7 +125,7 @@ class SshSetup:
                 ) from error
         return tuple(rendered), values["Credentials"]
 
-    async def _addressed(self, record: InstanceRecord, spec: SetupSpec) -> InstanceRecord:
+    async def _wait_for_address(self, record: InstanceRecord, spec: SetupSpec) -> InstanceRecord:
         """Return the record once the instance has an address."""
         until = self._clock.monotonic() + spec.address_seconds
         calls = self._providers.get(record.provider)
@@ -133,16 +133,16 @@ class SshSetup:
             listed = await calls.list_instances()
             found = next((each for each in listed if each.provider_id == record.provider_id), None)
             if found is not None and found.address:
-                return await self._noted(record, address=found.address)
+                return await self._record(record, address=found.address)
             if self._clock.monotonic() >= until:
                 raise StepFailure(
-                    f"{record.provider} gave {record.instance} no address within "
+                    f"{record.provider} assigned {record.instance} no address within "
                     f"{spec.address_seconds:g} s (ip_wait_timeout)"
                 )
-            await self._clock.sleep(self._look_seconds)
+            await self._clock.sleep(self._poll_seconds)
         return record
 
-    async def _logged_in(
+    async def _log_in(
         self, record: InstanceRecord, spec: SetupSpec
     ) -> asyncssh.SSHClientConnection:
         """Return a connection with the pinned host key; the first key is pinned."""
@@ -155,7 +155,7 @@ class SshSetup:
                     port,
                     username=spec.user,
                     client_keys=[spec.private_key_path],
-                    known_hosts=None,  # checked below, against what this very node has shown
+                    known_hosts=None,  # checked below, against the pinned key
                     agent_path=None,
                     config=None,
                     connect_timeout=spec.connect_seconds,
@@ -176,7 +176,7 @@ class SshSetup:
                         f"SSH login to {where} failed for {spec.login_seconds:g} s "
                         f"(ssh_timeout): {error or type(error).__name__}"
                     ) from error
-                await self._clock.sleep(self._look_seconds)
+                await self._clock.sleep(self._poll_seconds)
             else:
                 await self._pin(record, connection)
                 return connection
@@ -185,7 +185,7 @@ class SshSetup:
         key = connection.get_server_host_key()
         assert key is not None
         shown = key.export_public_key("openssh").decode().strip()
-        pinned = await self._noted(record, host_key=shown)
+        pinned = await self._record(record, host_key=shown)
         if pinned.host_key != shown:
             connection.close()
             raise StepFailure(
@@ -194,10 +194,10 @@ class SshSetup:
                 error="AUTH",
             )
 
-    async def _one(self, connection: asyncssh.SSHClientConnection, job: _Job, index: int) -> None:
+    async def _run_command(self, connection: asyncssh.SSHClientConnection, job: _Job, index: int) -> None:
         """Run one command, unless its marker exists; publish the result."""
         command, number, of = job.commands[index], index + 1, len(job.commands)
-        begun = self._clock.monotonic()
+        started = self._clock.monotonic()
         try:
             ended = await connection.run(
                 setup_plan.script(command, number, job.record.token, job.spec),
@@ -215,15 +215,15 @@ class SshSetup:
         written = "".join(str(each) for each in (ended.stdout, ended.stderr) if each)
         output = redacted(written, job.secret)
         if not output.startswith(setup_plan.DONE_BEFORE):
-            taken = self._clock.monotonic() - begun
-            await self._publish_result(job, index, ended.exit_status, output, taken)
+            seconds = self._clock.monotonic() - started
+            await self._publish_result(job, index, ended.exit_status, output, seconds)
         if ended.exit_status != 0:
             raise StepFailure(
                 setup_plan.failure_message(number, of, job.text(index), ended.exit_status, output)
             )
 
     async def _publish_result(
-        self, job: _Job, index: int, status: int, output: str, taken_seconds: float
+        self, job: _Job, index: int, status: int, output: str, seconds: float
     ) -> None:
         record = job.record
         event = SetupRan(
@@ -236,13 +236,13 @@ class SshSetup:
             commands=len(job.commands),
             text=job.text(index),
             exit_status=status,
-            duration_seconds=taken_seconds,
+            duration_seconds=seconds,
             output=output[-setup_plan.OUTPUT_CHARS_MAX :],
             saga=job.saga,
         )
         await publish_event(self._bus, event)
 
-    async def _noted(
+    async def _record(
         self, record: InstanceRecord, *, address: str = "", host_key: str = ""
     ) -> InstanceRecord:
         """Record the address or host key, unless the record has one; return the record."""
@@ -252,7 +252,7 @@ class SshSetup:
                 return None
             return replace(now, address=now.address or address, host_key=now.host_key or host_key)
 
-        noted = await self._store.change(node_key(record.pool, record.instance), decide)
-        if noted is None or noted.state != "running":
-            raise StepFailure(f"there is no running instance {record.instance} any more")
-        return noted
+        changed = await self._store.change(node_key(record.pool, record.instance), decide)
+        if changed is None or changed.state != "running":
+            raise StepFailure(f"instance {record.instance} no longer runs")
+        return changed

@@ -3,7 +3,7 @@
 The credentials are valid for the node's first minutes and one request: a token for the key that the
 node creates itself (`enrollment_endpoint`). So user data, which a cloud stores and shows to every
 process on the machine, soon contains nothing of value. Everything is derived from the instance's
-record, never from chance: a repeated launch request is identical.
+record, without randomness: a repeated launch request is identical.
 """
 
 from datetime import timedelta
@@ -50,7 +50,7 @@ class BootstrapTemplates:
         keys = read_agent_keys(Path(nats.agent_signing_file))
         if not keys.bootstrap_seed:
             raise SetupError(
-                f"nats.agent_signing_file {nats.agent_signing_file} is of an older release: run "
+                f"nats.agent_signing_file {nats.agent_signing_file} is from an older release: run "
                 "`navarch nats-config` again, then `nats-server --signal reload`"
             )
         until = record.intended_at + timedelta(seconds=self._agent.enroll_within)
@@ -58,8 +58,8 @@ class BootstrapTemplates:
             keys, record.pool, record.instance, record.token, record.intended_at, until
         )
 
-    def values(self, record: InstanceRecord, asked: frozenset[str]) -> dict[str, str]:
-        """Return the values for setup commands; credentials only if `asked` names them."""
+    def values(self, record: InstanceRecord, names: frozenset[str]) -> dict[str, str]:
+        """Return the values for setup commands; credentials only if `names` has them."""
         return {
             "ControlPlane": self._agent.bus_url or self._nats.url,
             "NodeID": record.instance,
@@ -68,7 +68,7 @@ class BootstrapTemplates:
             "Region": record.region
             or (record.offering.region if record.offering else record.launch.region),
             "InstanceType": type_of(record),
-            "Credentials": self.credentials(record) if "Credentials" in asked else "",
+            "Credentials": self.credentials(record) if "Credentials" in names else "",
         }
 
     def user_data(self, record: InstanceRecord) -> str:
@@ -88,7 +88,7 @@ class BootstrapTemplates:
             }
         except (NavarchError, OSError, UnicodeDecodeError) as error:
             raise UserDataError(f"user_data of pool {record.pool}: {error}") from error
-        # Checked with the configuration, and again, because the file may have changed since.
+        # Checked again, because the file may have changed since the configuration was read.
         setting = f"user_data {file}"
         if wrong := placeholders.problem(setting, template, placeholders.USER_DATA_NAMES):
             raise UserDataError(f"pool {record.pool}: {wrong}")
@@ -96,8 +96,8 @@ class BootstrapTemplates:
         size = len(rendered.encode())
         if size > placeholders.USER_DATA_BYTES_MAX:
             raise UserDataError(
-                f"user_data of pool {record.pool} is {size} bytes long when filled in, and may be "
-                f"{placeholders.USER_DATA_BYTES_MAX}: have it fetch what is long",
+                f"user_data of pool {record.pool} has {size} bytes when rendered, and the limit is "
+                f"{placeholders.USER_DATA_BYTES_MAX}: let it fetch long parts",
             )
         return rendered
 
