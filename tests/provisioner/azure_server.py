@@ -54,7 +54,7 @@ class AzureServer:
         self.reserved = False
         """Interfaces are held for the machine that was refused."""
         self.slow_removals = False
-        """A machine that is removed stands until somebody looks twice."""
+        """A removed machine exists until it is polled twice."""
         self.url = ""
         self.reached = ""
         """The address that the request under way came to, out of which Azure makes others."""
@@ -65,8 +65,8 @@ class AzureServer:
         return self.resources["virtualMachines"]
 
     @property
-    def standing(self) -> set[str]:
-        """Everything that stands or costs, by name."""
+    def existing(self) -> set[str]:
+        """Every resource that exists, by name."""
         return {name for kind in self.resources.values() for name in kind} | self.disks
 
     def refuse(
@@ -142,7 +142,7 @@ class AzureServer:
         return operation
 
     def _advance(self, operation: dict[str, Any]) -> None:
-        """Whoever looks, the second look finds it done."""
+        """The second poll finds it done."""
         operation["looks"] += 1
         if operation["looks"] > 1 and operation["end"] is not None:
             operation["end"]()
@@ -308,7 +308,7 @@ class AzureServer:
 
     def _launch(self, name: str, request: Request, body: dict[str, Any]) -> Response:
         if name.lower() in self.machines and request.headers.get("If-None-Match") == "*":
-            raise AzureRefusalError(412, "PreconditionFailed", f"{name} stands")
+            raise AzureRefusalError(412, "PreconditionFailed", f"{name} exists")
         if name.lower() in self.machines:
             raise AzureRefusalError(
                 409, "PropertyChangeNotAllowed", "and a launch must not change one"
@@ -322,7 +322,7 @@ class AzureServer:
         failure = self.failures.pop(0) if self.failures else ""
         disk = body["properties"]["storageProfile"]["osDisk"]["name"]
         if disk in self.disks:
-            raise AzureRefusalError(409, "Conflict", f"disk {disk} stands")
+            raise AzureRefusalError(409, "Conflict", f"disk {disk} exists")
         made = body | {"id": self._id("virtualMachines", name), "name": name}
         made["properties"] = body["properties"] | {
             "provisioningState": "Creating",

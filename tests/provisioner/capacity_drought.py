@@ -1,6 +1,7 @@
 """A fleet in virtual time whose clouds have no capacity for an hour: the real services, for a test.
 
-Three offerings at two providers; when each has capacity, and every call to it, stand here.
+Three offerings at two providers; the times when each has capacity, and every call to it, are
+recorded here.
 """
 
 import asyncio

@@ -45,7 +45,7 @@ SLEEP = ("/bin/sleep", "1000")
 
 
 def place(tmp_path: Path) -> Environment:
-    """What each provider here is told; it is called `fake`, as the tests' launches want it."""
+    """The environment of each provider; it is called `fake`, as the tests' launches want it."""
     return Environment(name="fake", fleet=FLEET, nats_url="nats://127.0.0.1:1", data_dir=tmp_path)
 
 
@@ -53,10 +53,10 @@ P = TypeVar("P")
 
 
 @asynccontextmanager
-async def anew(
+async def remade(
     kind: Callable[..., P], tmp_path: Path, **plain: object
 ) -> AsyncIterator[Callable[..., P]]:
-    """Makes a provider anew, with changed options and transport where wanted; closes them all."""
+    """Makes a provider again, with changed options and transport where wanted; closes them all."""
     made: list[Any] = []
 
     def again(transport: httpx.AsyncBaseTransport | None = None, **changes: object) -> P:
@@ -127,8 +127,8 @@ async def engine() -> AsyncIterator[DockerServer]:
 async def make_docker(
     engine: DockerServer, tmp_path: Path
 ) -> AsyncIterator[Callable[..., DockerProvider]]:
-    """Makes the Docker provider anew, with changed options and transport where wanted."""
-    async with anew(
+    """Makes the Docker provider again, with changed options and transport where wanted."""
+    async with remade(
         DockerProvider,
         tmp_path,
         image="navarch-node",
@@ -154,8 +154,8 @@ async def owned(boxes: int, tmp_path: Path) -> AsyncIterator[Machines]:
 
 @pytest.fixture
 async def make_ssh(owned: Machines, tmp_path: Path) -> AsyncIterator[Callable[..., SshProvider]]:
-    """Makes the SSH provider anew. No machine here is really rebooted: it is this one."""
-    async with anew(
+    """Makes the SSH provider again. No machine here is really rebooted: it is this one."""
+    async with remade(
         SshProvider,
         tmp_path,
         user=USER,
@@ -186,9 +186,9 @@ async def lambda_api() -> AsyncIterator[LambdaServer]:
 async def make_lambda(
     lambda_api: LambdaServer, tmp_path: Path
 ) -> AsyncIterator[Callable[..., LambdaProvider]]:
-    """Makes the Lambda provider anew, with changed options and transport where wanted."""
+    """Makes the Lambda provider again, with changed options and transport where wanted."""
     (tmp_path / "key").write_text(f"{KEY}\n")
-    async with anew(
+    async with remade(
         LambdaProvider,
         tmp_path,
         api_key_file=str(tmp_path / "key"),
@@ -203,7 +203,7 @@ async def make_lambda(
 
 @pytest.fixture(scope="session")
 def services_read_once() -> Iterator[None]:
-    """What botocore knows of EC2 is a file of megabytes, which each client else reads anew."""
+    """Botocore describes EC2 in a file of megabytes, which each client otherwise reads again."""
     with pytest.MonkeyPatch.context() as patch:
         for name in ("load_service_model", "load_data_with_path"):
             patch.setattr(Loader, name, remembered(getattr(Loader, name)))
@@ -247,12 +247,12 @@ def moto(services_read_once: None) -> Iterator[str]:
 async def make_aws(
     moto: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Callable[..., AwsProvider]]:
-    """Makes the AWS provider anew, on an empty account."""
+    """Makes the AWS provider again, on an empty account."""
     async with httpx.AsyncClient() as client:
         (await client.post(f"{moto}/moto-api/reset")).raise_for_status()
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-    async with anew(
+    async with remade(
         AwsProvider,
         tmp_path,
         region="us-east-1",
@@ -288,7 +288,7 @@ async def gcp(service_account: tuple[str, str]) -> AsyncIterator[GcpServer]:
 async def make_gcp(
     gcp: GcpServer, service_account: tuple[str, str], tmp_path: Path
 ) -> AsyncIterator[Callable[..., GcpProvider]]:
-    """Makes the Google provider anew, on that server."""
+    """Makes the Google provider again, on that server."""
     key = tmp_path / "key.json"
     account = {
         "type": "service_account",
@@ -298,7 +298,7 @@ async def make_gcp(
         "token_uri": f"{gcp.url}/token",
     }
     key.write_text(json.dumps(account))
-    async with anew(
+    async with remade(
         GcpProvider,
         tmp_path,
         project="my-project",
@@ -321,9 +321,9 @@ async def azure() -> AsyncIterator[AzureServer]:
 async def make_azure(
     azure: AzureServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Callable[..., AzureProvider]]:
-    """Makes the Azure provider anew, on that server, with changed options where wanted."""
+    """Makes the Azure provider again, on that server, with changed options where wanted."""
     monkeypatch.setenv("AZURE_CLIENT_SECRET", azure_server.SECRET)
-    async with anew(
+    async with remade(
         AzureProvider,
         tmp_path,
         subscription=azure_server.SUBSCRIPTION,
@@ -354,9 +354,9 @@ async def coreweave() -> AsyncIterator[CoreWeaveServer]:
 async def make_coreweave(
     coreweave: CoreWeaveServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Callable[..., CoreWeaveProvider]]:
-    """Makes the CoreWeave provider anew, on that cluster, with changed options where wanted."""
+    """Makes the CoreWeave provider again, on that cluster, with changed options where wanted."""
     monkeypatch.setenv("COREWEAVE_API_TOKEN", coreweave_server.TOKEN)
-    async with anew(
+    async with remade(
         CoreWeaveProvider,
         tmp_path,
         server=coreweave.url,

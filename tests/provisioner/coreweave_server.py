@@ -2,7 +2,7 @@
 
 `data/coreweave.json` is the published schema of a node pool; paths, parameters, labels, names, list
 pages and refusals are Kubernetes'. Anything else is refused. A pool's node comes at once, unless it
-is told to wait; faults are made to order.
+must wait; faults are injected.
 """
 
 import asyncio
@@ -78,7 +78,7 @@ class CoreWeaveServer:
         self.conditions: list[dict[str, str]] = []
         """Of the next pools: what is said of each instead of that all is well."""
         self.removals: list[str] = []
-        """Which uid each removal was to be of; empty: of whichever stands."""
+        """The uid of each removal; empty: any."""
         self.silent: set[str] = set()
         """Calls that take effect and are never answered."""
         self.waiting = False
@@ -184,11 +184,11 @@ class CoreWeaveServer:
     def deliver(self, name: str, conditions: dict[str, str] | None = None) -> None:
         """Let a pool have its node."""
         pool = self.pools[name]
-        told = GOOD if conditions is None else conditions
+        shown = GOOD if conditions is None else conditions
         pool["status"] = {
             "currentNodes": 1,
             "conditions": [
-                {"type": each, "reason": reason, "status": "True"} for each, reason in told.items()
+                {"type": each, "reason": reason, "status": "True"} for each, reason in shown.items()
             ],
         }
         host = f"g{self.made:05x}"

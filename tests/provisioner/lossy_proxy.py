@@ -1,6 +1,6 @@
 """A way to a cloud's API on which an answer may be lost, or the one who asked may die.
 
-It stands between a provider and the nearest thing to its cloud that runs here, passes every request
+It is between a provider and the nearest thing to its cloud that runs here, passes every request
 on, and at one moment ordered beforehand says that it is time to die, or keeps an answer for itself.
 """
 
@@ -19,7 +19,7 @@ from tests.support.serving import serving
 
 METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE"]
 HOP = frozenset({"content-length", "transfer-encoding", "connection", "content-encoding", "date"})
-"""Headers that belong to one hop, or that who passes an answer on writes anew."""
+"""Headers that belong to one hop, or that a proxy writes itself."""
 
 
 class Lossy:
@@ -77,7 +77,7 @@ class Lossy:
         return Response(given.content, given.status_code, headers)
 
     def end(self) -> None:
-        """Let go of what was never to be answered: nobody waits for it any more."""
+        """End the requests that get no answer."""
         self._over.set()
 
     async def close(self) -> None:

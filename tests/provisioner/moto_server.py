@@ -27,7 +27,7 @@ def run_instances(self: InstanceBackend, *args: Any, **kwargs: Any) -> Any:
     with one_at_a_time:
         launched: dict[str, tuple[Any, str]] = self.__dict__.setdefault("launched", {})
         reservation, before = launched.get(token, (None, ""))
-        if reservation is not None and _stands(reservation):
+        if reservation is not None and _exists(reservation):
             if before != kind:
                 raise EC2ClientError("IdempotentParameterMismatch", "same token, other parameters")
             return reservation
@@ -36,7 +36,7 @@ def run_instances(self: InstanceBackend, *args: Any, **kwargs: Any) -> Any:
         return reservation
 
 
-def _stands(reservation: Any) -> bool:
+def _exists(reservation: Any) -> bool:
     return all(each.state == "running" for each in reservation.instances)
 
 

@@ -1,7 +1,7 @@
 """The providers that every rule about providers is tried on: one row each.
 
 A provider joins with a row here and a fixture `make_<kind>` in conftest.py. The fixture returns a
-function that makes the provider anew, on an account in which nothing stands; what that is given are
+function that makes the provider again, on an empty account; what that is given are
 changes of the provider's options.
 """
 
@@ -21,8 +21,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     asks: dict[str, Any] = {}
     """What its requests must say; they say no GPUs, so that no compiler is needed."""
     few: bool = False
-    """So few can stand at once that each is removed before the next one is made."""
-    nobody: dict[str, Any] = {}
+    """So few can exist at once that each is removed before the next launch."""
+    unreachable: dict[str, Any] = {}
     """Options of one without `url`, with which nothing answers it."""
     url: str = ""
     """The option that names its API over HTTP: with it calls are lost between it and its cloud."""
@@ -53,7 +53,7 @@ ROWS = (
     Row(
         kind="ssh",
         few=True,
-        nobody={
+        unreachable={
             "machines": tuple(
                 InventoryMachine(
                     name=f"gpu-{each:03d}", host="127.0.0.1", port=each + 1, type="h100"

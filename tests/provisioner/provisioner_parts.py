@@ -274,12 +274,12 @@ class Mortal:
 
 
 async def lapsed(bus: Bus, node: str) -> None:
-    """The claim of whoever died passes, sooner than by itself."""
+    """The lease of a dead replica expires, sooner than usual."""
     await bus.delete(LEASES, f"{PREFIX}{node_key('web', node)}")
 
 
 class Held:
-    """A provider whose launches take effect only when told to go on."""
+    """A provider whose launches take effect only when released."""
 
     def __init__(self, real: FakeProvider) -> None:
         """Wrap a provider."""

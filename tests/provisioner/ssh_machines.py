@@ -37,13 +37,13 @@ class Box:
     port: int = 0
     commands: list[str] = field(default_factory=list)
     refuses: bool = False
-    """Nobody is let in."""
+    """Every login is refused."""
     hangs: set[int] = field(default_factory=set)
     """Which commands from now, counted from 1, are run and never answered."""
     drops: set[int] = field(default_factory=set)
     """Which ones lose their connection once they have run."""
     before: Callable[["Box", str], None] = lambda _box, _command: None
-    """Told of each command before it runs."""
+    """Called with each command before it runs."""
     after: Callable[["Box", str], None] = lambda _box, _command: None
     server: asyncssh.SSHAcceptor | None = None
     connections: set[Any] = field(default_factory=set)
@@ -115,7 +115,7 @@ class Box:
 
 
 class Gate(asyncssh.SSHServer):
-    """Lets the key in, unless nobody is let in."""
+    """Lets the key in, unless logins are refused."""
 
     def __init__(self, box: Box) -> None:
         self._box = box
@@ -132,7 +132,7 @@ class Gate(asyncssh.SSHServer):
         self._box.connections.discard(self._connection)
 
     def begin_auth(self, username: str) -> bool:
-        """Turn them away where nobody is to come in."""
+        """Refuse the connection if logins are refused."""
         self._box.logins += 1
         if self._box.refuses or username != USER:
             raise asyncssh.PermissionDenied("not you")

@@ -28,7 +28,7 @@ ELSEWHERE = Capabilities(region="us-east-1", sees_region_only=True)
 
 
 class Paced(SystemClock):
-    """A clock that goes on only when it is told to."""
+    """A clock that advances only on request."""
 
     def __init__(self) -> None:
         """It is noon."""
@@ -87,7 +87,7 @@ async def test_a_long_list_shows_what_was_so_when_it_was_begun(bus: NatsBus) -> 
     assert [False, True] == [await removing.try_removal(KEY), await removing.try_removal(KEY)]
 
 
-async def test_what_was_made_in_another_region_is_leaked_until_somebody_looks_there(
+async def test_an_instance_of_another_region_is_leaked_until_that_region_is_listed(
     bus: NatsBus,
 ) -> None:
     """A provider whose region was changed in the configuration does not know it, nor its end."""

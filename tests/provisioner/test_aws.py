@@ -72,7 +72,7 @@ async def test_pages_are_read_to_the_end(make_aws: Make, monkeypatch) -> None:
 
 
 async def test_others_instances_are_not_seen(make_aws: Make) -> None:
-    """What no fleet has tagged is nobody's business here."""
+    """What no fleet has tagged is not listed."""
     provider = make_aws()
     await provider._call("run_instances", MinCount=1, MaxCount=1, ImageId=make_aws().options.image)
     assert [] == await provider.list()
@@ -125,7 +125,7 @@ def test_an_unknown_code_is_transient_and_says_so() -> None:
 
 
 async def test_a_server_that_is_away_is_transient(make_aws: Make) -> None:
-    """Nobody listens: another try of the same intention may succeed."""
+    """No server answers: another attempt of the same intention may succeed."""
     provider = make_aws(endpoint_url="http://127.0.0.1:9", timeout=Duration(1))
     with pytest.raises(ProviderError, match=r"127\.0\.0\.1:9") as refused:
         await provider.list()
@@ -145,7 +145,7 @@ def launch(node: str, **changes: object):
 async def test_a_launch_killed_between_any_two_calls_makes_one_instance(
     bus: NatsBus, make_aws: Make
 ) -> None:
-    """Begun again by another process, it adopts what stands."""
+    """Repeated by another process, it adopts the instance."""
     for point in range(1, POINTS_MAX):
         node = f"web-{point}"
         try:

@@ -26,7 +26,7 @@ def wanted(name: str = "web-1", **changes: object):
 
 
 def only(azure: AzureServer):
-    """The one machine that stands."""
+    """The only machine."""
     [machine] = azure.machines.values()
     return machine
 
@@ -58,7 +58,7 @@ async def test_a_launch_carries_all_that_finds_it_again(
     assert ("ssh-ed25519 B", "/home/navarch/.ssh/authorized_keys") == (key["keyData"], key["path"])
 
 
-async def test_without_a_public_address_the_private_one_is_told(
+async def test_without_a_public_address_the_private_one_is_reported(
     azure: AzureServer, make_azure: Make
 ) -> None:
     """And none is made."""
@@ -72,9 +72,9 @@ async def test_a_removal_takes_disk_interface_and_address_along(
     """By the delete options that the launch has set: nothing stays and costs."""
     provider = make_azure(public_address=True)
     made = await provider.provision(wanted())
-    assert 4 == len(azure.standing)
+    assert 4 == len(azure.existing)
     await provider.terminate(made.provider_id)
-    assert set() == azure.standing
+    assert set() == azure.existing
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ async def test_an_image_is_named_in_any_of_azures_ways(
 async def test_a_launch_that_names_market_price_and_group_is_heard(
     azure: AzureServer, make_azure: Make
 ) -> None:
-    """Before the provider's own options; and a drought is told as of the market that was asked."""
+    """Before the provider's own options; and a drought is reported for the requested market."""
     asked = wanted(market="spot", max_price=3.5, placement_group="near")
     azure.failures = ["SkuNotAvailable"]
     with pytest.raises(ProviderError) as drought:
@@ -185,7 +185,7 @@ async def test_what_azure_cannot_do_is_refused_before_it_is_asked(
         await make_azure(ssh_key="").provision(wanted())
 
 
-async def test_a_machine_of_somebody_else_under_the_name_is_not_adopted(
+async def test_a_machine_of_another_launch_under_the_name_is_not_adopted(
     azure: AzureServer, make_azure: Make
 ) -> None:
     """Its tags are not ours, so it is not ours to use or to remove, whatever its state."""
@@ -210,13 +210,13 @@ async def test_nothing_but_azure_is_sent_the_token(make_azure: Make) -> None:
 
 async def test_prices_are_those_of_the_plain_machine(make_azure: Make) -> None:
     """By the hour, for Linux, on demand and spot; the dearer of two meters; to the last page."""
-    told = await make_azure().prices((H100, A100))
+    found = await make_azure().prices((H100, A100))
     assert [
         (A100, "on-demand", 3.67),
         (H100, "on-demand", 98.32),
         (H100, "spot", 39.33),
-    ] == [(each.instance_type, each.market, each.dollars_per_hour) for each in told]
-    assert {"eastus"} == {each.region for each in told}
+    ] == [(each.instance_type, each.market, each.dollars_per_hour) for each in found]
+    assert {"eastus"} == {each.region for each in found}
 
 
 async def test_no_prices_are_asked_for_where_none_are_wanted(
@@ -244,24 +244,24 @@ async def test_no_prices_are_asked_for_where_none_are_wanted(
         ("OSProvisioningClientError", "on-demand", "INVALID"),
     ],
 )
-async def test_an_accepted_launch_that_fails_later_is_told_and_leaves_nothing(
+async def test_an_accepted_launch_that_fails_later_is_reported_and_leaves_nothing(
     azure: AzureServer, make_azure: Make, code: str, market: str, kind: str
 ) -> None:
-    """Its machine, disk, interface and address are gone when the error is told."""
+    """Its machine, disk, interface and address are gone when the error is raised."""
     azure.failures = [code]
     with pytest.raises(ProviderError) as failed:
         await make_azure(market=market, public_address=True).provision(wanted())
-    assert (kind, set()) == (failed.value.kind, azure.standing)
+    assert (kind, set()) == (failed.value.kind, azure.existing)
 
 
 async def test_a_refused_launch_leaves_neither_interface_nor_address(
     azure: AzureServer, make_azure: Make
 ) -> None:
-    """What was made for it is removed before the refusal is told."""
+    """What was made for it is removed before the refusal is raised."""
     azure.refuse(LAUNCH, 409, "QuotaExceeded")
     with pytest.raises(ProviderError) as refused:
         await make_azure(public_address=True).provision(wanted())
-    assert ("QUOTA", set()) == (refused.value.kind, azure.standing)
+    assert ("QUOTA", set()) == (refused.value.kind, azure.existing)
 
 
 async def test_an_interface_that_azure_holds_is_removed_when_it_lets_go(
@@ -281,7 +281,7 @@ async def test_an_interface_that_azure_holds_is_removed_when_it_lets_go(
     assert "running" == (await provider.provision(wanted())).status
     azure.reserved = False
     await provider.terminate(left.provider_id)
-    assert set() == azure.standing
+    assert set() == azure.existing
 
 
 async def test_a_failed_launch_that_cannot_be_cleared_stays_in_doubt(
@@ -345,7 +345,7 @@ async def test_what_a_crash_left_without_a_machine_is_listed_and_removed(
         if "nic" in left:
             azure.resources["networkInterfaces"].clear()
     await make_azure().terminate(shown.provider_id)
-    assert set() == azure.standing
+    assert set() == azure.existing
     assert [] == await provider.list()
 
 

@@ -54,14 +54,14 @@ def test_without_a_secret_the_service_does_not_start(
         make_azure(**changes)
 
 
-async def test_no_token_is_told_by_its_cause(azure: AzureServer, make_azure: Make) -> None:
-    """A secret that is refused is AUTH; nobody there is TRANSIENT and says what to set."""
+async def test_a_missing_token_has_its_cause(azure: AzureServer, make_azure: Make) -> None:
+    """A secret that is refused is AUTH; no server is TRANSIENT and says what to set."""
     with pytest.raises(ProviderError, match="AADSTS") as refused:
         await make_azure(client_id="another").list()
     assert ("AUTH", []) == (refused.value.kind, azure.calls)
-    nobody = make_azure(tenant="", metadata_url="http://127.0.0.1:9")
+    unreachable = make_azure(tenant="", metadata_url="http://127.0.0.1:9")
     with pytest.raises(ProviderError, match="set tenant, client_id") as away:
-        await nobody.list()
+        await unreachable.list()
     assert "TRANSIENT" == away.value.kind
 
 
@@ -92,7 +92,7 @@ def test_every_known_code_has_its_kind(code: str, kind: str) -> None:
         ("OperationNotAllowed", "marked for deletion", "spot", "TRANSIENT"),
     ],
 )
-def test_a_code_of_several_meanings_is_told_by_the_rest(
+def test_a_code_of_several_meanings_is_classified_by_the_rest(
     code: str, message: str, market: Market, kind: str
 ) -> None:
     """By the market that the launch was on, and by its text."""

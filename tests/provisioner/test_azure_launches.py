@@ -1,6 +1,6 @@
 """Azure through the provisioner: deaths and lost answers leave one machine, its removal nothing.
 
-`test_every_crash.py` tries every provider so; here what stands is asked of Azure itself, disks,
+`test_every_crash.py` tries every provider so; here Azure itself lists what exists, disks,
 interfaces and addresses included.
 """
 
@@ -31,7 +31,7 @@ def wanted(name: str = "web-1", **changes: object):
 
 
 def only(azure: AzureServer):
-    """The one machine that stands."""
+    """The only machine."""
     [machine] = azure.machines.values()
     return machine
 
@@ -55,7 +55,7 @@ async def test_a_launch_killed_anywhere_and_undone_leaves_nothing(
         except Killed:
             killed = True
         await steps(bus, make_azure()).provision_undo(terminate(node))
-        assert set() == azure.standing
+        assert set() == azure.existing
         if not killed:
             return
     pytest.fail("the launch has more points than this test tries")
@@ -72,7 +72,7 @@ async def test_a_launch_of_which_any_answer_is_lost_makes_one_machine(
         )
         assert [outputs.provider_id] == list(azure.machines)
         await steps(bus, make_azure()).terminate(terminate(f"web-{number}"))
-        assert set() == azure.standing
+        assert set() == azure.existing
         if not losing.lost:
             assert number > 10
             return
@@ -122,4 +122,4 @@ async def test_launches_and_removals_at_once_leave_what_is_listed(
         )
     for each in await provider.list():
         await provider.terminate(each.provider_id)
-    assert set() == azure.standing
+    assert set() == azure.existing

@@ -32,7 +32,7 @@ def test_an_hour_without_capacity_costs_the_probe_budget_and_no_minute_more() ->
     assert made[-1] - made[0] <= 60.0
 
 
-def test_of_a_little_capacity_all_is_used_and_little_is_asked_for_in_vain() -> None:
+def test_little_capacity_is_all_used_with_few_failed_calls() -> None:
     """Five come back where twenty are wanted: five are taken, and the rest waits again."""
     drought = Drought(
         begins=dict.fromkeys("abc", 0.0),
@@ -41,8 +41,8 @@ def test_of_a_little_capacity_all_is_used_and_little_is_asked_for_in_vain() -> N
     )
     virtual_time.run(lambda: live(drought, 20, 900.0, 1))
     assert len(drought.made["a"]) == 5
-    in_vain = len([at for at in drought.calls["a"] if at >= 600.0]) - 5
-    assert in_vain <= probe_budget(300.0) + 3
+    failed = len([at for at in drought.calls["a"] if at >= 600.0]) - 5
+    assert failed <= probe_budget(300.0) + 3
 
 
 def test_capacity_that_ends_sends_launches_on_to_the_next() -> None:

@@ -11,7 +11,7 @@ from tests.provisioner.provider_table import ROWS, Row
 
 pytestmark = pytest.mark.slow
 
-NOBODY = "http://127.0.0.1:1"
+UNREACHABLE = "http://127.0.0.1:1"
 
 
 class TestOurs(ProviderConformance):
@@ -35,5 +35,5 @@ class TestOurs(ProviderConformance):
 
     @pytest.fixture
     def make_unreachable(self, row: Row, make: Callable[..., Provider]) -> MakeProvider | None:
-        nobody = row.nobody or ({row.url: NOBODY} if row.url else {})
-        return (lambda: make(**nobody)) if nobody else None
+        unreachable = row.unreachable or ({row.url: UNREACHABLE} if row.url else {})
+        return (lambda: make(**unreachable)) if unreachable else None

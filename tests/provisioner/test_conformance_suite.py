@@ -1,4 +1,4 @@
-"""The suite that authors of providers run: each demand has somebody who does not keep it."""
+"""The suite that authors of providers run: each rule has a provider that breaks it."""
 
 import asyncio
 import contextlib
@@ -86,13 +86,13 @@ class Raw(FakeProvider):
 
 
 def made(kind: type[FakeProvider], tmp_path: Path) -> Callable[[], FakeProvider]:
-    """Makes one of its kind anew, whose cloud is a file."""
+    """Makes another one of its kind, whose cloud is a file."""
     options = FakeProvider.Options(file=str(tmp_path / "cloud.json"))
     return lambda: kind(options=options, environment=environment(tmp_path))
 
 
 @pytest.mark.parametrize(
-    ("kind", "broken", "told"),
+    ("kind", "broken", "reported"),
     [
         (Doubling, "a_repeated_launch_makes_nothing_new", "returned others"),
         (Doubling, "launches_at_once_make_one_instance", "returned"),
@@ -106,19 +106,19 @@ def made(kind: type[FakeProvider], tmp_path: Path) -> Callable[[], FakeProvider]
         (Boasting, "it_says_its_name_and_what_it_can", "there is no method reboot"),
     ],
 )
-async def test_what_a_provider_breaks_is_told(
-    tmp_path: Path, kind: type[FakeProvider], broken: str, told: str
+async def test_a_broken_rule_is_reported(
+    tmp_path: Path, kind: type[FakeProvider], broken: str, reported: str
 ) -> None:
     """The test of that rule fails, and says of what."""
     case = getattr(ProviderConformance(), f"test_{broken}")
     given = {"fresh": made(kind, tmp_path)}
     if not broken.startswith("it_says"):
         given["wanted"] = wanted
-    with pytest.raises((AssertionError, ProviderError, ValueError), match=told):
+    with pytest.raises((AssertionError, ProviderError, ValueError), match=reported):
         await case(**given)
 
 
-async def test_an_error_that_is_none_of_ours_is_told(tmp_path: Path) -> None:
+async def test_another_exception_is_reported(tmp_path: Path) -> None:
     """What a client raises must have become a ProviderError."""
     with pytest.raises(AssertionError, match=r"ConnectionError.* is no ProviderError"):
         await ProviderConformance().test_silence_is_an_error_that_allows_another_try(

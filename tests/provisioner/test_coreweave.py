@@ -1,8 +1,8 @@
 """CoreWeave, held to its published node pool schema by a server that refuses the rest.
 
 Proven: paths, parameters, fields and labels are such as the schema and Kubernetes know; a pool that
-will get no node is removed and told by its kind; lost answers leave one pool. Not proven: CoreWeave
-itself, above all which words its conditions use today.
+will get no node is removed and reported by its kind; lost answers leave one pool. Not tested:
+CoreWeave itself, above all which words its conditions use today.
 """
 
 from base64 import b64encode
@@ -41,7 +41,7 @@ def wanted(name: str = "web-1", **changes: object):
 
 
 def only(coreweave: CoreWeaveServer):
-    """The one pool that stands."""
+    """The only pool."""
     [pool] = coreweave.pools.values()
     return pool
 
@@ -169,7 +169,7 @@ async def test_what_coreweave_cannot_do_is_refused_before_it_is_asked(
     assert ("INVALID", []) == (refused.value.kind, coreweave.calls)
 
 
-async def test_a_pool_of_somebody_else_under_the_name_is_not_adopted(
+async def test_a_pool_of_another_launch_under_the_name_is_not_adopted(
     coreweave: CoreWeaveServer, make_coreweave: Make
 ) -> None:
     """Its labels are not ours, so it is not ours to use or to remove."""
@@ -181,7 +181,7 @@ async def test_a_pool_of_somebody_else_under_the_name_is_not_adopted(
 
 
 def self_signed() -> tuple[str, str]:
-    """A certificate for loopback that vouches for itself, and its key; in PEM."""
+    """A self-signed certificate for loopback, and its key; in PEM."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "cks")])
     now = datetime.now(UTC)
@@ -310,10 +310,10 @@ def test_a_kubeconfig_that_does_not_serve_says_why(
         ({"kind": "event", "reason": "CWOverQuota"}, "QUOTA"),
     ],
 )
-async def test_a_pool_that_will_get_no_node_is_told_and_removed(
+async def test_a_pool_that_will_get_no_node_is_reported_and_removed(
     coreweave: CoreWeaveServer, make_coreweave: Make, said: dict[str, str], kind: str
 ) -> None:
-    """It would else wait on, and take a node that nobody expects."""
+    """Otherwise it would wait, and take a node later."""
     coreweave.conditions = [said]
     with pytest.raises(ProviderError) as refused:
         await make_coreweave().provision(wanted())
@@ -347,7 +347,7 @@ async def test_a_throttled_call_says_how_long_to_wait(
     assert ("THROTTLE", 7.0) == (refused.value.kind, refused.value.retry_after)
 
 
-async def test_a_token_that_is_refused_is_told(make_coreweave: Make, monkeypatch) -> None:
+async def test_a_refused_token_is_reported(make_coreweave: Make, monkeypatch) -> None:
     """AUTH: only a person can put it right."""
     monkeypatch.setenv("COREWEAVE_API_TOKEN", "another")
     with pytest.raises(ProviderError) as refused:

@@ -35,8 +35,8 @@ def test_an_unknown_reason_goes_by_its_status(status: int, kind: str, unknown: b
     for body in ({"reason": "New"}, {}, [], {"details": "text"}):
         error = error_of(status, body)
         assert (kind, unknown) == (error.kind, "not known here" in error.message)
-    told = error_of(status, {"reason": "New"}).unknown
-    assert ("" if kind == "THROTTLE" else "New") == told
+    unknown_code = error_of(status, {"reason": "New"}).unknown
+    assert ("" if kind == "THROTTLE" else "New") == unknown_code
 
 
 def test_a_quota_of_the_clusters_own_is_no_missing_right() -> None:

@@ -55,7 +55,7 @@ async def agent(bus: NatsBus, answers: Sequence[Diagnosis]) -> list[DiagnoseRequ
     return asked
 
 
-async def test_what_passed_is_told(bus: NatsBus) -> None:
+async def test_what_passed_is_reported(bus: NatsBus) -> None:
     """The agent gets the test and its level; the step succeeds with what the test said."""
     asked = await agent(bus, [PASSED])
     outputs = await DiagnosticStep(bus, SystemClock()).check(command())
@@ -80,7 +80,7 @@ async def test_what_failed_is_final_and_named(bus: NatsBus) -> None:
 async def test_an_agent_that_is_away_or_busy_is_asked_again(
     bus: NatsBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody answers, then the agent refuses, then it tests: one result."""
+    """No agent answers, then it refuses, then it tests: one result."""
     monkeypatch.setattr(diagnostic_step, "ASK_AGAIN_SECONDS", 0.01)
     checked = asyncio.create_task(DiagnosticStep(bus, SystemClock()).check(command()))
     asked = await agent(bus, [REFUSED, PASSED])

@@ -47,7 +47,7 @@ POINTS_MAX = 40
 
 @pytest.fixture
 def make(make_docker: Make) -> Make:
-    """Makes the provider anew, with changed options and transport where wanted."""
+    """Makes the provider again, with changed options and transport where wanted."""
     return make_docker
 
 
@@ -69,17 +69,17 @@ async def test_a_container_is_what_was_asked_for(engine: DockerServer, make: Mak
     made = await provider.provision(
         request(ssh_keys=(KEY,), labels={"team": "vision"}, user_data="#!/bin/sh\n")
     )
-    [stands] = engine.containers.values()
-    host = stands["body"]["HostConfig"]
+    [container] = engine.containers.values()
+    host = container["body"]["HostConfig"]
     assert ("127.0.0.1:32770", "running") == (made.address, made.status)
-    assert (f"{FLEET}.web.web-1", ["A=1", "B=2"]) == (stands["name"], stands["body"]["Env"])
+    assert (f"{FLEET}.web.web-1", ["A=1", "B=2"]) == (container["name"], container["body"]["Env"])
     assert (512 * 1024**2, 1_500_000_000) == (host["Memory"], host["NanoCpus"])
     assert [["0", "1"]] == [each["DeviceIDs"] for each in host["DeviceRequests"]]
     assert ("vision", "0 1") == (made.tags["team"], made.tags["navarch-gpus"])
     assert {
         "root/.ssh/authorized_keys": f"{KEY}\n",
         "etc/navarch/user-data": "#!/bin/sh\n",
-    } == stands["files"]
+    } == container["files"]
 
 
 async def test_without_a_published_port_the_address_is_the_containers_own(make: Make) -> None:
@@ -145,7 +145,7 @@ async def test_one_that_another_is_making_just_now_is_waited_for(
     assert list(engine.containers) == sorted({each.provider_id for each in made})
 
 
-async def test_states_are_told_as_the_contract_has_them(engine: DockerServer, make: Make) -> None:
+async def test_states_are_mapped_to_the_contract(engine: DockerServer, make: Make) -> None:
     """One that was created and never started is not running: the next try goes on with it."""
     provider = make()
     for number, state in enumerate(("created", "exited", "paused", "removing", "hibernating")):
@@ -169,17 +169,17 @@ async def test_states_are_told_as_the_contract_has_them(engine: DockerServer, ma
 async def test_what_cannot_be_leaves_nothing_behind(
     engine: DockerServer, make: Make, changes: Any, asked: Any, kind: str, says: str
 ) -> None:
-    """A container that can never start would stand for ever."""
+    """A container that can never start would exist for ever."""
     with pytest.raises(ProviderError, match=says) as refused:
         await make(**changes).provision(request(gpu_count=0, **asked))
     assert (kind, {}) == (refused.value.kind, engine.containers)
 
 
-async def test_a_name_that_somebody_else_has_is_said(engine: DockerServer, make: Make) -> None:
+async def test_a_name_of_another_container_is_reported(engine: DockerServer, make: Make) -> None:
     """With the command that frees it; nothing of theirs is touched."""
     await make().provision(request(gpu_count=0))
-    [stands] = engine.containers.values()
-    stands["Labels"] = {}
+    [container] = engine.containers.values()
+    container["Labels"] = {}
     with pytest.raises(ProviderError, match=r"docker rm -f fleet-one\.web\.web-1") as refused:
         await make().provision(request(gpu_count=0))
     assert ("INVALID", 1) == (refused.value.kind, len(engine.containers))
@@ -222,7 +222,7 @@ def test_an_unknown_answer_goes_by_its_status(status: int, kind: str, unknown: b
         (LIST, BROKEN, "TRANSIENT"),
     ],
 )
-async def test_a_refused_launch_is_told_by_its_kind(
+async def test_a_refused_launch_has_its_kind(
     engine: DockerServer, make: Make, call: str, answer: tuple[int, str], kind: str
 ) -> None:
     """What is final leaves nothing; what is not leaves at most what the next try goes on with."""
@@ -253,7 +253,7 @@ def test_keys_that_cannot_be_read_are_a_configuration_error(make: Make) -> None:
 async def test_a_launch_killed_between_any_two_calls_makes_one_container(
     bus: NatsBus, engine: DockerServer, make: Make
 ) -> None:
-    """Begun again by another process, it goes on with what stands, and that has its keys."""
+    """Begun again by another process, it goes on with what container, and that has its keys."""
     for point in range(1, POINTS_MAX):
         node = f"web-{point}"
         command = provision(node, ssh_keys=(KEY,))
@@ -276,7 +276,7 @@ async def test_a_launch_killed_between_any_two_calls_makes_one_container(
 async def test_a_removal_killed_between_any_two_calls_is_completed(
     bus: NatsBus, engine: DockerServer, make: Make
 ) -> None:
-    """And nothing stands in the end."""
+    """And nothing container in the end."""
     for point in range(1, POINTS_MAX):
         node = f"web-{point}"
         await steps(bus, make()).provision(provision(node))

@@ -86,7 +86,7 @@ class World:
             ConnectOptions(settings=settings, name="new node", inbox_prefix=box)
         )
 
-    async def told(self) -> list[object]:
+    async def published(self) -> list[object]:
         """The events about its credentials."""
         stored = await self.bus.read(EVENTS.name, f"{OWN}.event.*")
         found = [type(node_codec.decode(each.data)) for each in stored]
@@ -122,7 +122,7 @@ async def test_a_new_node_gets_credentials_for_itself_alone(world: World) -> Non
     assert {("publish", f"{OTHER}.event.fault")} == refused
     assert ([own], 0o600) == (list(own.parent.iterdir()), own.stat().st_mode & 0o777)
     assert not bootstrap.exists()
-    assert [CredentialsIssued] == await world.told()
+    assert [CredentialsIssued] == await world.published()
     assert "holds this node's credentials already" in await enroll(world.config, world.connect)
 
 
@@ -138,8 +138,8 @@ async def test_bootstrap_credentials_are_good_for_one_question_alone(world: Worl
     assert set(wanted) - {("publish", enrolling)} == refused
 
 
-async def test_nobody_uses_them_a_second_time(world: World, tmp_path: Path) -> None:
-    """Whoever read them from the machine's user data is refused, and people are told."""
+async def test_they_cannot_be_used_a_second_time(world: World, tmp_path: Path) -> None:
+    """A second process that read them from user data is refused, and operators are notified."""
     stolen = world.hand_over().read_text()
     await enroll(world.config, world.connect)
     thief = replace(
@@ -153,11 +153,11 @@ async def test_nobody_uses_them_a_second_time(world: World, tmp_path: Path) -> N
             await enroll(thief, world.connect)
 
     assert not Path(thief.nats_creds_file).exists()
-    assert [CredentialsIssued, CredentialsRefused] == await world.told()
+    assert [CredentialsIssued, CredentialsRefused] == await world.published()
 
 
-def test_a_refusal_is_told_once_a_day_and_reason() -> None:
-    """Whoever asks again tells nothing new; another reason, or another day, is news."""
+def test_a_refusal_is_published_once_a_day_and_reason() -> None:
+    """A repetition is no new event; another reason, or another day, is."""
     later = NOW + timedelta(days=1)
     asked = [("too late", NOW), ("too late", NOW), ("another key", NOW), ("too late", later)]
     ids = [refusal_id(NODE, reason, at) for reason, at in asked]
@@ -177,11 +177,11 @@ async def test_an_answer_that_is_lost_is_given_again(world: World) -> None:
     await enroll(world.config, world.connect)
 
     assert seed in own.read_text()
-    assert [CredentialsIssued] == await world.told()
+    assert [CredentialsIssued] == await world.published()
 
 
 async def test_they_end_with_their_time(world: World) -> None:
-    """The server lets nobody in with them, and the provisioner would not answer either."""
+    """The server refuses them, and the provisioner would not answer either."""
     early = replace(world.record, intended_at=datetime.now(UTC) - timedelta(hours=2))
     file = Path(world.config.nats_bootstrap_file)
     file.write_text(world.templates.credentials(early))
@@ -234,12 +234,12 @@ echo $! > {root}/pid
 """
 
 
-def installed(told: str, root: Path) -> str:
+def installed(user_data: str, root: Path) -> str:
     """Do what cloud-init does with the files, under `root`; return the commands that it runs."""
     for name in ("/etc/", "/var/lib/"):
-        told = told.replace(name, f"{root}{name}")
-    told = told.replace("/opt/navarch/bin/navarch-agent", str(COMMAND))
-    config = yaml.safe_load(told)
+        user_data = user_data.replace(name, f"{root}{name}")
+    user_data = user_data.replace("/opt/navarch/bin/navarch-agent", str(COMMAND))
+    config = yaml.safe_load(user_data)
     for each in config["write_files"]:
         file = Path(each["path"])
         file.parent.mkdir(parents=True, exist_ok=True)

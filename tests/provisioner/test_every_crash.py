@@ -53,7 +53,7 @@ class Dying:
 
         async def call(*args: Any) -> Any:
             self._life.point()
-            # Who dies there is not told: nothing more of the call runs.
+            # The killed process notices nothing: nothing more of the call runs.
             given = await drive_call(found(*args), lambda _: self._life.point())
             self._life.point()
             return given
@@ -123,8 +123,8 @@ class Cloud:
         """A process that nothing happens to."""
         return self._steps(self._calm)
 
-    async def standing(self, node: str) -> list[str]:
-        """Ids of what stands for a node."""
+    async def existing(self, node: str) -> list[str]:
+        """IDs of the instances of a node."""
         listed = await self._calm.list()
         return [each.provider_id for each in listed if each.name == node]
 
@@ -179,7 +179,7 @@ def row(request: pytest.FixtureRequest) -> Row:
 
 @pytest.fixture
 def make(row: Row, request: pytest.FixtureRequest) -> Callable[..., Provider]:
-    """Makes it anew, on an account in which nothing stands."""
+    """Makes it again, on an empty account."""
     found: Callable[..., Provider] = request.getfixturevalue(row.fixture)
     return found
 
@@ -209,10 +209,10 @@ async def test_killed_between_any_two_calls_of_a_launch_it_makes_one(
         launch = cloud.launch(node)
         killed = await cloud.killed_at(moment, lambda each, it=launch: each.provision(it))
         if killed:
-            left.add(len(await cloud.standing(node)))
+            left.add(len(await cloud.existing(node)))
             made = await cloud.process().provision(launch)
-            assert [made.provider_id] == await cloud.standing(node)
-        assert ("running", 1) == (await state(bus, node), len(await cloud.standing(node)))
+            assert [made.provider_id] == await cloud.existing(node)
+        assert ("running", 1) == (await state(bus, node), len(await cloud.existing(node)))
         if cloud.few:
             await cloud.process().terminate(terminate(node))
         if not killed:
@@ -232,7 +232,7 @@ async def test_killed_between_any_two_calls_of_a_removal_it_leaves_none(
         killed = await cloud.killed_at(moment, lambda each, it=removal: each.terminate(it))
         if killed:
             await cloud.process().terminate(removal)
-        assert ("terminated", []) == (await state(bus, node), await cloud.standing(node))
+        assert ("terminated", []) == (await state(bus, node), await cloud.existing(node))
         if not killed:
             assert moment > 1
             return
@@ -248,7 +248,7 @@ async def test_killed_in_a_launch_that_is_then_undone_it_leaves_none(
         launch = cloud.launch(node)
         killed = await cloud.killed_at(moment, lambda each, it=launch: each.provision(it))
         await cloud.process().provision_undo(terminate(node))
-        assert ("terminated", []) == (await state(bus, node), await cloud.standing(node))
+        assert ("terminated", []) == (await state(bus, node), await cloud.existing(node))
         if not killed:
             return
     pytest.fail("the launch has more moments than this test tries")
@@ -260,9 +260,9 @@ async def test_every_answer_lost_makes_one_and_leaves_none(bus: NatsBus, cloud: 
         node = f"web-{number}"
         launch, removal = cloud.launch(node), terminate(node)
         lost = await cloud.losing(number, lambda each, it=launch: each.provision(it))
-        assert 1 == len(await cloud.standing(node))
+        assert 1 == len(await cloud.existing(node))
         lost |= await cloud.losing(number, lambda each, it=removal: each.terminate(it))
-        assert ("terminated", []) == (await state(bus, node), await cloud.standing(node))
+        assert ("terminated", []) == (await state(bus, node), await cloud.existing(node))
         if not lost:
             assert number > 1
             return

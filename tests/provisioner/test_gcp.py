@@ -119,7 +119,7 @@ async def test_what_google_cannot_do_is_refused_before_it_is_asked(
     assert ("INVALID", []) == (refused.value.kind, gcp.calls)
 
 
-async def test_an_instance_of_somebody_else_under_the_name_is_not_adopted(
+async def test_an_instance_of_another_launch_under_the_name_is_not_adopted(
     gcp: GcpServer, make_gcp: Make
 ) -> None:
     """Its labels are not ours, so it is not ours to use or to remove."""
@@ -149,8 +149,8 @@ def test_a_key_file_that_is_none_keeps_the_service_from_starting(make_gcp: Make,
             make_gcp(credentials_file=file)
 
 
-async def test_no_token_is_told_by_its_cause(gcp: GcpServer, make_gcp: Make) -> None:
-    """A key that Google refuses is AUTH; nobody there is TRANSIENT and says what to set."""
+async def test_a_missing_token_has_its_cause(gcp: GcpServer, make_gcp: Make) -> None:
+    """A key that Google refuses is AUTH; no server is TRANSIENT and says what to set."""
     gcp.public_key = gcp.public_key.replace("A", "B", 1)
     with pytest.raises(ProviderError, match="no access token: HTTP 400") as refused:
         await make_gcp().list()
@@ -196,7 +196,7 @@ def test_an_unknown_reason_goes_by_its_status(status: int, kind: str, unknown: b
 async def test_an_accepted_launch_that_fails_later_is_a_failure(
     gcp: GcpServer, make_gcp: Make, code: str, kind: str
 ) -> None:
-    """The operation says so, and nothing stands."""
+    """The operation reports it, and nothing exists."""
     gcp.failures = [code]
     with pytest.raises(ProviderError) as failed:
         await make_gcp().provision(wanted())
@@ -214,7 +214,7 @@ def launch(node: str, **changes: object):
 async def test_a_launch_killed_between_any_two_requests_makes_one_instance(
     bus: NatsBus, gcp: GcpServer, make_gcp: Make
 ) -> None:
-    """Begun again by another process, it adopts what stands."""
+    """Repeated by another process, it adopts the instance."""
     for point in range(1, POINTS_MAX):
         node = f"web-{point}"
         dying = make_gcp()

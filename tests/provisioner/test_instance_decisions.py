@@ -117,8 +117,8 @@ def test_what_proves_an_absence(
     """A list without it that cannot lag any more behind its launch, or the last try of one."""
     since = NOW - timedelta(seconds=age_seconds)
     known = {"running_at": since, "terminating_at": NOW} if known_id else {"terminating_at": since}
-    standing = record("terminating", provider_id=known_id, **known)
-    assert decisions.is_absent(standing, listed, NOW, timedelta(seconds=5)) is expected
+    current = record("terminating", provider_id=known_id, **known)
+    assert decisions.is_absent(current, listed, NOW, timedelta(seconds=5)) is expected
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_what_proves_an_absence(
         ("vanished, noted", {KEY: record("running", error=NOT_LISTED)}, (), []),
         ("back again", {KEY: record("running", error=NOT_LISTED)}, (instance(),),
          [sweeps.UpdateListingError]),
-        ("where nobody can look", {KEY: record("running", provider_id="gpu-1:t")}, (DARK,), []),
+        ("on a dark host", {KEY: record("running", provider_id="gpu-1:t")}, (DARK,), []),
         ("seen nowhere", {KEY: record("running", provider_id="gpu-2:t")}, (DARK,),
          [sweeps.UpdateListingError]),
         ("going, in the dark", {KEY: record("leaked", provider_id="gpu-1:t")}, (DARK,),
@@ -174,7 +174,7 @@ def test_what_a_sweep_does(
 def test_a_sweep_leaves_alone_what_is_young(
     records: dict[str, InstanceRecord], listed: tuple[Instance, ...]
 ) -> None:
-    """Within the grace a difference belongs to whoever works on it."""
+    """Within the grace a difference is left to the operation in progress."""
     assert sweeps.decide_sweep(sighting(records, listed, seen=NOW), 10) == ()
 
 

@@ -40,7 +40,7 @@ def api(lambda_api: LambdaServer) -> LambdaServer:
 
 @pytest.fixture
 def make(make_lambda: Make) -> Make:
-    """Makes the provider anew."""
+    """Makes the provider again."""
     return make_lambda
 
 
@@ -164,7 +164,7 @@ def test_an_unknown_answer_is_transient_and_says_so(
         (BAD_KEY, "AUTH", None),
     ],
 )
-async def test_a_refused_launch_is_told_by_its_kind(
+async def test_a_refused_launch_has_its_kind(
     api: LambdaServer, make: Make, answer: tuple[int, str], kind: str, retry_after: float | None
 ) -> None:
     """As the rest of the provisioner needs it."""
@@ -186,7 +186,7 @@ async def test_a_removal_of_what_lambda_does_not_know_is_done(make: Make) -> Non
 async def test_a_launch_killed_between_any_two_calls_makes_one_instance(
     bus: NatsBus, api: LambdaServer, make: Make
 ) -> None:
-    """Begun again by another process, it adopts what stands."""
+    """Repeated by another process, it adopts the instance."""
     for point in range(1, POINTS_MAX):
         node = f"web-{point}"
         command = provision(node, instance_type="gpu_1x_a10", region="us-west-2")

@@ -26,7 +26,7 @@ INTENDED = replace(
 
 
 async def made(provider: FakeProvider, node: str) -> list[str]:
-    """Ids of the instances that stand for a node."""
+    """IDs of the instances of a node."""
     return [each.provider_id for each in await provider.list() if each.name == node]
 
 
@@ -42,10 +42,10 @@ async def made(provider: FakeProvider, node: str) -> list[str]:
         (replace(INTENDED, offering=None), 0, None, None),
     ],
 )
-def test_the_record_tells_whether_anybody_else_has_asked(
+def test_the_record_shows_whether_another_replica_has_requested(
     record: InstanceRecord, before: int, count: int | None, first: bool | None
 ) -> None:
-    """Who counts himself again is in doubt; who was counted last, and since nobody, is not."""
+    """A replica that counts its request again is in doubt, unless it was counted last."""
     found = count_request(record, HERE, before)
     assert count == (found.launch_calls if found else None)
     if first is not None:
@@ -53,7 +53,7 @@ def test_the_record_tells_whether_anybody_else_has_asked(
 
 
 class Watched:
-    """A bus of which a test knows that a key was to be made which stands already."""
+    """A bus that reports the creation of a key that exists."""
 
     def __init__(self, real: NatsBus) -> None:
         self._real = real
@@ -63,7 +63,7 @@ class Watched:
         return getattr(self._real, name)
 
     async def create(self, bucket: BucketSpec, key: str, *args: Any, **kwargs: Any) -> int:
-        """Tell of a lease that is another's."""
+        """Report a lease that another replica holds."""
         try:
             return await self._real.create(bucket, key, *args, **kwargs)
         except Conflict:
@@ -88,7 +88,7 @@ async def test_two_replicas_that_launch_at_once_make_one_instance(bus: NatsBus) 
     assert await made(provider, "web-1") == [outputs[0].provider_id]
 
 
-async def test_with_tokens_nobody_waits_for_another(bus: NatsBus) -> None:
+async def test_with_tokens_no_replica_waits_for_another(bus: NatsBus) -> None:
     """The provider itself drops the second request."""
     provider = fake()
     first, second = Held(provider), Held(provider)

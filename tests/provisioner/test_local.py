@@ -1,4 +1,4 @@
-"""The local provider: one process per directory, whoever is killed when."""
+"""The local provider: one process per directory, whichever process is killed."""
 
 import asyncio
 import json
@@ -27,8 +27,8 @@ from tests.provisioner.provisioner_parts import (
 )
 
 SLEEP = ("/bin/sleep", "1000")
-TELL = 'cd "$NAVARCH_EXIT_WITHOUT" && env >told.new && mv told.new told && exec sleep 1000'
-TELLING = ("/bin/sh", "-c", TELL)
+DUMP = 'cd "$NAVARCH_EXIT_WITHOUT" && env >env.new && mv env.new env && exec sleep 1000'
+DUMPING = ("/bin/sh", "-c", DUMP)
 HOST = f"{sys.executable} -m services.provisioner.providers.local_host"
 STUBBORN = ("/bin/sh", "-c", "trap '' TERM; echo up; while :; do sleep 0.05; done")
 Make = Callable[..., LocalProvider]
@@ -91,15 +91,15 @@ def lives(pid: int) -> bool:
     return stat.rsplit(")", 1)[1].split()[0] not in {"Z", "X"}
 
 
-async def test_an_agent_is_told_all_it_needs(make: Make, tmp_path: Path) -> None:
+async def test_an_agent_gets_its_whole_environment(make: Make, tmp_path: Path) -> None:
     """Its place, its bus, its files and its intervals come by the environment."""
-    provider = make(TELLING)
+    provider = make(DUMPING)
     await provider.provision(wanted())
     place = tmp_path / "local" / "web-1"
-    lines = (await appears(place / "told")).read_text().splitlines()
-    told = dict(line.split("=", 1) for line in lines)
-    assert told["NAVARCH_BOOT_ID"] == (place / "boot-id").read_text()
-    assert {name: value for name, value in told.items() if name.startswith("NAVARCH_")} == {
+    lines = (await appears(place / "env")).read_text().splitlines()
+    environment = dict(line.split("=", 1) for line in lines)
+    assert environment["NAVARCH_BOOT_ID"] == (place / "boot-id").read_text()
+    assert {name: value for name, value in environment.items() if name.startswith("NAVARCH_")} == {
         "NAVARCH_NATS_URL": "nats://127.0.0.1:4222",
         "NAVARCH_POOL": "web",
         "NAVARCH_NODE": "web-1",
@@ -108,7 +108,7 @@ async def test_an_agent_is_told_all_it_needs(make: Make, tmp_path: Path) -> None
         "NAVARCH_KMSG": str(place / "kmsg"),
         "NAVARCH_NVML_STATE": str(place / "nvml-state"),
         "NAVARCH_STATE_DIR": str(place / "state"),
-        "NAVARCH_BOOT_ID": told["NAVARCH_BOOT_ID"],
+        "NAVARCH_BOOT_ID": environment["NAVARCH_BOOT_ID"],
         "NAVARCH_GPU_COUNT": "0",
         "NAVARCH_HEARTBEAT_INTERVAL": "10s",
         "NAVARCH_HEARTBEAT_TTL": "30s",
@@ -118,17 +118,19 @@ async def test_an_agent_is_told_all_it_needs(make: Make, tmp_path: Path) -> None
         "NAVARCH_RESET_COMMAND": f"{HOST} nvidia-smi",
         "NAVARCH_REBOOT_COMMAND": f"{HOST} reboot {place}",
     }
-    assert told["EXTRA"] == "1"
+    assert environment["EXTRA"] == "1"
     assert (place / "kmsg").read_bytes() == b""
 
 
 @pytest.mark.skipif(compiler() is None, reason="no C compiler for the simulated GPUs")
 async def test_an_agent_finds_simulated_gpus(make: Make, tmp_path: Path) -> None:
     """The library is built once, and the state file names as many GPUs as were asked for."""
-    await make(TELLING).provision(wanted(gpu_count=2))
+    await make(DUMPING).provision(wanted(gpu_count=2))
     place = tmp_path / "local" / "web-1"
-    told = (await appears(place / "told")).read_text()
-    library = next(line for line in told.splitlines() if line.startswith("NAVARCH_NVML_LIBRARY="))
+    environment = (await appears(place / "env")).read_text()
+    library = next(
+        line for line in environment.splitlines() if line.startswith("NAVARCH_NVML_LIBRARY=")
+    )
     assert Path(library.split("=", 1)[1]).exists()
     assert (place / "nvml-state").read_text().startswith("count 2\n")
 
@@ -289,10 +291,10 @@ print(calls)
 def shows(pid: int, directory: Path) -> bool:
     """Whether a process says that it was started for an instance under this directory."""
     try:
-        told = Path(f"/proc/{pid}/environ").read_bytes()
+        environment = Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:
         return False
-    return f"NAVARCH_EXIT_WITHOUT={directory}".encode() in told
+    return f"NAVARCH_EXIT_WITHOUT={directory}".encode() in environment
 
 
 async def shown(pid: int, directory: Path) -> None:

@@ -1,4 +1,4 @@
-"""What the local provider's instances do when they are mended: as a host would."""
+"""What the local provider's instances do when they are recovered: as a host would."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -10,7 +10,7 @@ from services.provisioner.provider_client.provider import Environment
 from services.provisioner.providers import local_gpus
 from services.provisioner.providers.local import LocalProvider, stop_all
 from tests.provisioner.provisioner_parts import FLEET, SECONDS_MAX
-from tests.provisioner.test_local import HOST, TELLING, appears, killed, pid_of, wanted
+from tests.provisioner.test_local import DUMPING, HOST, appears, killed, pid_of, wanted
 
 Make = Callable[[], LocalProvider]
 
@@ -25,7 +25,7 @@ async def make(tmp_path: Path) -> AsyncIterator[Make]:
             name="local", fleet=FLEET, nats_url="nats://127.0.0.1:4222", data_dir=tmp_path
         )
         options = LocalProvider.Options(gpu_count=0)
-        made.append(LocalProvider(options=options, environment=environment, command=TELLING))
+        made.append(LocalProvider(options=options, environment=environment, command=DUMPING))
         return made[-1]
 
     yield again
@@ -35,16 +35,16 @@ async def make(tmp_path: Path) -> AsyncIterator[Make]:
 
 
 async def booted(place: Path, before: str) -> str:
-    """Wait until an instance's agent was told of another boot, and return it."""
+    """Wait until an instance's agent has another boot, and return it."""
     async with asyncio.timeout(SECONDS_MAX):
-        while (boot := told_boot(place)) in ("", before):
+        while (boot := reported_boot(place)) in ("", before):
             await asyncio.sleep(0.01)
     return boot
 
 
-def told_boot(place: Path) -> str:
-    """The boot that the running agent was told of."""
-    lines = (place / "told").read_text().splitlines() if (place / "told").exists() else []
+def reported_boot(place: Path) -> str:
+    """The boot ID of the running agent."""
+    lines = (place / "env").read_text().splitlines() if (place / "env").exists() else []
     return next((e.split("=")[1] for e in lines if e.startswith("NAVARCH_BOOT_ID=")), "")
 
 
@@ -54,8 +54,8 @@ async def test_a_reboot_is_another_boot_of_the_same_instance(make: Make, by: str
     provider = make()
     made = await provider.provision(wanted())
     place = provider.directory / "web-1"
-    await appears(place / "told")
-    before, pid = told_boot(place), await pid_of(place)
+    await appears(place / "env")
+    before, pid = reported_boot(place), await pid_of(place)
     (place / "kmsg").write_bytes(b"3,1,1,-;old\n")
     if by == "agent":
         # As the agent calls it: a program that outlives it.
@@ -96,7 +96,7 @@ HEALED = "count 2\ngpu 0 uuid GPU-0\ngpu 1 uuid GPU-1\n"
         ("gpu * processes 2\n", ("GPU-0",), None, "In use by another client"),
     ],
 )
-def test_a_reset_cures_what_a_reset_cures(
+def test_a_reset_clears_what_a_reset_clears(
     orders: str, uuids: tuple[str, ...], left: str | None, problem: str
 ) -> None:
     """Counters and pending remaps of the named GPUs; not a lost GPU, nor what is broken."""
@@ -108,7 +108,7 @@ def test_a_reset_cures_what_a_reset_cures(
         assert HEALED + left == local_gpus.after_reset(text, uuids)
 
 
-def test_a_reboot_cures_all_but_what_is_broken() -> None:
+def test_a_reboot_clears_all_but_what_is_broken() -> None:
     """Also a lost GPU, failing calls and hanging ones."""
     text = STATE + "gpu 1 lost 1\nfail nvmlInit 9\nhang * 5\nxid 1 0 79\n"
     assert HEALED + "gpu 1 ecc_sbe 7 # broken\n" == local_gpus.after_reboot(text)

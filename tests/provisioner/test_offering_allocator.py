@@ -66,7 +66,7 @@ class Market:
         return FakeProvider(options=FakeProvider.Options(**options), environment=environment)
 
     def steps(self, bus: Any = None, *, fleet_cap: float = 0.0, **instead: Any) -> SagaStepHandlers:
-        """One replica; `instead`: what stands for a provider."""
+        """One replica; `instead`: replaces a provider."""
         return step_handlers(
             bus or self.bus, self._calls(**instead), types=TYPES, fleet_cap=fleet_cap
         )
@@ -89,13 +89,13 @@ class Market:
             FakeFault(call="provision", kind=kind, times=times, **more)
         )
 
-    async def standing(self) -> dict[str, list[str]]:
-        """The names of what stands, by provider."""
+    async def existing(self) -> dict[str, list[str]]:
+        """The names of instances, by provider."""
         found = {name: await each.list() for name, each in self.providers.items()}
         return {name: sorted(each.name for each in all_) for name, all_ in found.items()}
 
 
-async def told(bus: NatsBus, fact: str) -> list[Any]:
+async def published(bus: NatsBus, fact: str) -> list[Any]:
     """The events of this fact."""
     stored = await bus.read(EVENTS.name, pool_event_wildcard(fact))
     return [pool_codec.decode(each.data) for each in stored]
@@ -112,7 +112,7 @@ async def test_what_one_provider_surely_refuses_the_next_is_asked(
     assert (outputs.provider, outputs.instance_type) == ("dear", "big")
     assert outputs.dollars_per_hour == 5.0
     await market.steps().provision(provision("web-2", choice=BOTH))
-    assert await market.standing() == {"fake": [], "dear": ["web-1", "web-2"]}
+    assert await market.existing() == {"fake": [], "dear": ["web-1", "web-2"]}
     assert market.providers["fake"].calls("provision") == ["web-1"]
     record = await recorded(bus, "web-1")
     assert (record.provider, record.offering and record.offering.provider) == ("dear", "dear")
@@ -125,7 +125,7 @@ async def test_what_may_have_come_about_is_not_asked_for_elsewhere(bus: NatsBus)
     market.order("fake", "TRANSIENT", after_success=True)
     outputs = await market.steps().provision(provision("web-1", choice=BOTH))
     assert outputs.provider == "fake"
-    assert await market.standing() == {"fake": ["web-1"], "dear": []}
+    assert await market.existing() == {"fake": ["web-1"], "dear": []}
     assert market.providers["dear"].calls("provision") == []
 
 
@@ -145,8 +145,8 @@ async def test_killed_anywhere_a_launch_that_moves_on_makes_one_instance(bus: Na
             outputs = await market.steps().provision(provision(node, choice=BOTH))
             record = await recorded(bus, node)
             assert (record.state, record.provider_id) == ("running", outputs.provider_id)
-        standing = await market.standing()
-        assert len(standing["fake"]) + len(standing["dear"]) == 1
+        existing = await market.existing()
+        assert len(existing["fake"]) + len(existing["dear"]) == 1
         if not killed:
             assert point > 12
             return
@@ -170,7 +170,7 @@ async def test_a_slow_first_provider_that_succeeds_too_late_is_taken_back(bus: N
     slow.go_on.set()
     assert await first == second
     assert second.provider == "dear"
-    assert await market.standing() == {"fake": [], "dear": ["web-1"]}
+    assert await market.existing() == {"fake": [], "dear": ["web-1"]}
 
 
 async def test_an_undo_removes_it_wherever_it_is(bus: NatsBus) -> None:
@@ -179,11 +179,11 @@ async def test_an_undo_removes_it_wherever_it_is(bus: NatsBus) -> None:
     market.order("fake", "CAPACITY")
     await market.steps().provision(provision("web-1", choice=BOTH))
     await market.steps().provision_undo(terminate("web-1"))
-    assert await market.standing() == {"fake": [], "dear": []}
+    assert await market.existing() == {"fake": [], "dear": []}
 
 
 async def test_spot_gives_way_to_on_demand_after_its_wait(bus: NatsBus) -> None:
-    """Not before; and it is told that the launch waits."""
+    """Not before; and an event reports the wait."""
     spot = Offer(provider="fake", instance_type="big", market="spot")
     market = Market(bus)
     market.order("fake", "CAPACITY")
@@ -194,7 +194,7 @@ async def test_spot_gives_way_to_on_demand_after_its_wait(bus: NatsBus) -> None:
     record = await recorded(bus, "web-1")
     assert record.running_at is not None
     assert (record.running_at - record.intended_at).total_seconds() >= 0.5
-    [waits] = await told(bus, "launch-waiting")
+    [waits] = await published(bus, "launch-waiting")
     assert isinstance(waits, LaunchWaiting)
     assert "fake big spot (CAPACITY: ordered for provision)" in waits.reason
 
@@ -209,7 +209,7 @@ CAPS: dict[str, tuple[dict[str, Any], float, str, str]] = {
 async def test_a_cap_is_kept_by_launches_at_once_at_two_replicas(
     bus: NatsBus, choice: dict[str, Any], fleet: float, word: str, text: str
 ) -> None:
-    """Two of six come up, whoever is quicker; the others are refused, and it is told why."""
+    """Two of six are launched, in any order; the others are refused with the reason."""
     market = Market(bus)
     offers = (Offer(provider="fake", instance_type="big"),)
     replicas = [market.steps(fleet_cap=fleet) for _ in range(2)]
@@ -224,8 +224,10 @@ async def test_a_cap_is_kept_by_launches_at_once_at_two_replicas(
     )
     refused = [each for each in found if isinstance(each, StepFailure)]
     assert [each.error for each in refused] == [word] * 4
-    assert len((await market.standing())["fake"]) == 2
-    events = [each for each in await told(bus, "launch-refused") if isinstance(each, LaunchRefused)]
+    assert len((await market.existing())["fake"]) == 2
+    events = [
+        each for each in await published(bus, "launch-refused") if isinstance(each, LaunchRefused)
+    ]
     assert {each.refusal for each in events} == {word}
     assert len(events) == 4
     assert text in events[0].reason
@@ -245,7 +247,7 @@ async def test_room_under_a_cap_comes_back_with_what_is_gone(bus: NatsBus) -> No
         await market.steps().provision(provision("web-2", choice=choice))
     await market.steps().terminate(terminate("web-1"))
     await market.steps().provision(provision("web-3", choice=choice))
-    assert (await market.standing())["fake"] == ["web-3"]
+    assert (await market.existing())["fake"] == ["web-3"]
 
 
 async def test_what_costs_more_than_it_may_is_not_asked_for(bus: NatsBus) -> None:
@@ -268,7 +270,7 @@ async def until_waits(bus: NatsBus) -> None:
     """Until a launch has said that it waits."""
 
     async def waits() -> bool:
-        return bool(await told(bus, "launch-waiting"))
+        return bool(await published(bus, "launch-waiting"))
 
     await until(waits)
 
@@ -301,4 +303,4 @@ async def test_a_launch_that_waits_costs_nothing_under_a_cap(bus: NatsBus) -> No
     await market.steps().provision(provision("web-2", choice=other))
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
-    assert await market.standing() == {"fake": [], "dear": ["web-2"]}
+    assert await market.existing() == {"fake": [], "dear": ["web-2"]}

@@ -78,7 +78,7 @@ def test_a_failure_blocks_as_much_as_its_kind_says(kind: Any) -> None:
     assert RULES[kind].block_seconds <= RULES[kind].block_max_seconds
 
 
-def test_the_wait_doubles_up_to_its_bound_and_begins_anew_for_another_kind() -> None:
+def test_the_wait_doubles_up_to_its_bound_and_starts_again_for_another_kind() -> None:
     """So a probe is never further away than the bound, and never closer than the first wait."""
     record, at, waits = None, NOW, []
     for _ in range(6):
@@ -120,15 +120,15 @@ def test_of_two_blocks_the_longer_counts_and_both_are_tried() -> None:
     }
     found = offering_blocks.find_blocks(about, known)
     at = NOW + timedelta(seconds=30)
-    standing = offering_blocks.block_state(found, "web.1", at)
-    assert isinstance(standing, Blocked)
-    assert (standing.record.kind, standing.until) == ("AUTH", NOW + timedelta(seconds=60))
-    assert offering_blocks.block_state(found, "web.1", standing.until) == ProbeDue(tuple(known))
+    state = offering_blocks.block_state(found, "web.1", at)
+    assert isinstance(state, Blocked)
+    assert (state.record.kind, state.until) == ("AUTH", NOW + timedelta(seconds=60))
+    assert offering_blocks.block_state(found, "web.1", state.until) == ProbeDue(tuple(known))
     assert offering_blocks.block_state((), "web.1", NOW) == Free()
 
 
 def test_keys_are_keys_whatever_a_provider_calls_things() -> None:
-    """Dots part tokens of a key and may not stand beside each other."""
+    """Dots separate tokens of a key and may not be adjacent."""
     odd = subject(region="", zone="zone 1/a*", instance_type="..x>")
     for scope in offering_blocks.SCOPES:
         key = offering_blocks.block_key(scope, odd)
@@ -187,7 +187,7 @@ def test_an_exhausted_offering_is_tried_by_one_and_within_the_budget(
                 ledger.trying.values()
             ) >= timedelta(seconds=offering_blocks.PROBE_SECONDS)
             if dies:
-                # Nobody else may try before its time is over.
+                # No other launch may probe before its time is over.
                 assert not ledger.look("web.other")
             else:
                 ledger.fail(by)

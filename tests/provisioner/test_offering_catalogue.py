@@ -88,7 +88,7 @@ CASES = {
         Choice(offers=(Offer(provider="local", instance_type="t", market="spot"),)),
         [],
     ),
-    "what stands twice counts once": (
+    "a duplicate counts once": (
         Choice(offers=(Offer(provider="gcp", instance_type="a3"),) * 2),
         ["gcp a3 on-demand"],
     ),

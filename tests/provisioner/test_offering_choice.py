@@ -43,7 +43,7 @@ def blocked(kind: Any = "CAPACITY", until: datetime = SOON, zone: str = "a") -> 
     return Blocked(until, record)
 
 
-def weighed(position: int, standing: BlockState | None = None, **changes: Any) -> ScoredCandidate:
+def weighed(position: int, state: BlockState | None = None, **changes: Any) -> ScoredCandidate:
     """A candidate as the table below has it."""
     market = "on-demand" if changes.pop("fallback", position >= 8) else "spot"
     offering = Offering(provider="p", zone="abcdefghijkl"[position], instance_type="t")
@@ -54,7 +54,7 @@ def weighed(position: int, standing: BlockState | None = None, **changes: Any) -
         fallback=market == "on-demand",
     )
     values: dict[str, Any] = {"score": -float(position), "near": 0, "price": 2.0} | changes
-    return ScoredCandidate(candidate=candidate, block_state=standing or Free(), **values)
+    return ScoredCandidate(candidate=candidate, block_state=state or Free(), **values)
 
 
 POOL_CAP = PriceLimit(
@@ -143,7 +143,7 @@ def test_one_is_chosen_or_it_is_said_why_not(
 
 
 def test_a_sentence_names_what_is_blocked_once() -> None:
-    """Places that have the same stand together; many of them are counted."""
+    """Offerings with the same reason are grouped; many of them are counted."""
     records = [blocked(zone=zone).record for zone in "abcdefgh"]
     said = offering_choice.describe_blocks([*records, blocked("QUOTA", zone="z").record])
     assert said.startswith("p a t on-demand, p b t on-demand, ")

@@ -1,4 +1,4 @@
-"""Prices and capacity as providers tell them: read, kept, and shown with their age."""
+"""Prices and capacity as providers report them: read, stored, and shown with their age."""
 
 from collections.abc import Callable, Sequence
 
@@ -29,7 +29,7 @@ from tests.provisioner.provisioner_parts import fake, request
 EIGHT = "gpu_8x_h100_sxm5"
 
 
-class Telling:
+class Quoting:
     """The fake provider, with prices to tell."""
 
     def __init__(self, real: FakeProvider) -> None:
@@ -44,7 +44,7 @@ class Telling:
         return getattr(self._real, name)
 
     async def prices(self, instance_types: Sequence[str]) -> Sequence[OfferingPrice]:
-        """What it was told to say."""
+        """The prices that it reports."""
         self.asked.append(tuple(instance_types))
         if self.broken:
             raise ProviderError("TRANSIENT", "no answer")
@@ -55,7 +55,7 @@ async def test_the_last_good_prices_stay_with_their_age(bus: NatsBus) -> None:
     """A provider that cannot say changes nothing; what it had said is shown as old as it is."""
     pool = PoolSpec(provider="fake", instance_type="big", min_nodes=0, max_nodes=1)
     await bus.put(POOLS, pool_key("web"), encode(PoolRecord(name="web", spec=pool, desired=0)))
-    clock, provider = SystemClock(), Telling(fake())
+    clock, provider = SystemClock(), Quoting(fake())
     providers = Providers({"fake": ProviderCalls(provider, call_timeout_seconds=60.0)})  # type: ignore[arg-type]
     catalogue = OfferingCatalogue(InstanceTypes(), providers.traits())
     store = OfferingStore(bus, clock)
@@ -111,7 +111,7 @@ def test_what_is_said_of_the_nearest_counts(
     assert (price.dollars_per_hour, price.reported_available) == (dollars, says)
 
 
-async def test_lambda_tells_every_price_and_where_it_has_capacity(
+async def test_lambda_reports_every_price_and_where_it_has_capacity(
     lambda_api: LambdaServer, make_lambda: Callable[..., LambdaProvider]
 ) -> None:
     """Of a region that it does not name it says that there is none."""
@@ -122,7 +122,7 @@ async def test_lambda_tells_every_price_and_where_it_has_capacity(
     assert found[0].dollars_per_hour
 
 
-async def test_aws_tells_spot_prices_by_zone(make_aws: Callable[..., AwsProvider]) -> None:
+async def test_aws_reports_spot_prices_by_zone(make_aws: Callable[..., AwsProvider]) -> None:
     """One for each zone and type, in dollars; without a type nothing is asked."""
     provider = make_aws()
     assert await provider.prices(()) == ()

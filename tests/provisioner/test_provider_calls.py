@@ -31,8 +31,8 @@ class Slow:
         self.seen.append("closed")
 
 
-async def test_a_list_that_nobody_waits_for_ends_before_its_provider_is_closed() -> None:
-    """Whoever asked was cancelled, the list went on for others: it may not reconnect after that."""
+async def test_a_list_without_a_caller_ends_before_its_provider_is_closed() -> None:
+    """The caller was cancelled and the list continued for others: it must not reconnect."""
     provider = Slow()
     calls = ProviderCalls(provider, call_timeout_seconds=60.0)  # type: ignore[arg-type]
     asking = [asyncio.create_task(calls.list_instances()) for _ in range(2)]

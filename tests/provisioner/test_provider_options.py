@@ -65,7 +65,7 @@ SHOWN = re.findall(r"```yaml\n(providers:.*?)```", DOCS.read_text(encoding="utf-
 
 @pytest.mark.parametrize("shown", SHOWN, ids=lambda shown: shown.split()[1])
 def test_every_configuration_that_the_docs_show_is_one(shown: str, tmp_path: Path) -> None:
-    """Its pools are pools, and its providers take their options; somebody else's are theirs."""
+    """Its pools are pools, and its providers take their options; a plugin's are its own."""
     file = tmp_path / "navarch.yaml"
     file.write_text(shown, encoding="utf-8")
     settings = load_settings(file, {})

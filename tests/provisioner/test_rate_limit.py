@@ -140,7 +140,7 @@ def test_whatever_the_interleaving_no_window_holds_more_than_the_rate(
 def test_who_reads_writes_and_uses_without_delay_gets_every_turn(
     interval: float, numbers: list[int], kinds: st.DataObject
 ) -> None:
-    """No turn is lost where nobody is late: as many uses as turns taken."""
+    """No slot is lost if no caller is late: every slot is used."""
     server = Server(pace(interval))
     for number in numbers:
         taker = server.takers[number]
@@ -246,7 +246,7 @@ class Away:
     """A bus that is away."""
 
     async def get(self, *_: object) -> None:
-        """Nobody answers."""
+        """No server answers."""
         raise Unavailable("no responders")
 
 
@@ -272,7 +272,7 @@ def test_what_cannot_be_paced_is_refused(name: str, interval: float) -> None:
 
 
 @pytest.mark.parametrize("shared", [True, False], ids=["shared", "local"])
-async def test_who_waits_for_a_launch_holds_up_nobody(bus: NatsBus, *, shared: bool) -> None:
+async def test_a_wait_for_a_launch_delays_no_other_request(bus: NatsBus, *, shared: bool) -> None:
     """Other calls go on at their own pace while launches wait for theirs."""
     plan = rate_limit.RequestRate(interval_seconds=0.05, slower_seconds={"launch": 0.5})
     rate_limiter = (
@@ -287,9 +287,9 @@ async def test_who_waits_for_a_launch_holds_up_nobody(bus: NatsBus, *, shared: b
     async with watched() as still, asyncio.timeout(60):
         await asyncio.gather(*(call("launch") for _ in range(3)), *(call("") for _ in range(8)))
     launches = [at for at, kind in used if kind]
-    # Between the return of a turn and its note the machine may stand still.
+    # Between the return of a turn and its record the machine may be suspended.
     assert launches[-1] - launches[0] > 0.8
-    # Where the machine stands still the next launch is due before they have gone.
+    # If the machine is suspended the next launch is due before they have gone.
     assert still() > 0.1 or ["", "", ""] == [kind for _, kind in sorted(used)[1:4]]
 
 

@@ -113,20 +113,20 @@ async def test_a_refusal_is_waited_out(bus: NatsBus) -> None:
 async def test_a_reset_that_is_not_done_fails_in_the_agents_words(
     bus: NatsBus, answer: ActionResult, error: str, words: str
 ) -> None:
-    """Whether it refused to the end or tried in vain."""
+    """Whether it refused to the end or tried without effect."""
     await Agent(bus, "reset-gpu", answer).listen()
     failed = await failure(steps(bus, fake(), HASTY).actions["reset"], reset())
     assert (error, True) == (failed.error, words in failed.reason)
 
 
-async def test_nobody_else_can_reset(bus: NatsBus) -> None:
+async def test_only_the_agent_can_reset(bus: NatsBus) -> None:
     """Where no agent answers, the reset fails and says so."""
     failed = await failure(steps(bus, fake(), HASTY).actions["reset"], reset())
     assert ("no-agent", True) == (failed.error, "does not answer" in failed.reason)
 
 
 async def test_the_agent_reboots_and_the_provider_is_left_alone(bus: NatsBus) -> None:
-    """It is told which boot to end."""
+    """The request names the boot to end."""
     provider = fake()
     made = await launched(bus, provider)
     agent = await Agent(bus, "reboot", ActionResult(ok=True, boot_id="b1")).listen()
@@ -173,7 +173,7 @@ async def test_a_host_that_is_up_again_already_is_left_alone(bus: NatsBus) -> No
 
 
 async def test_an_agent_that_refuses_is_not_overruled(bus: NatsBus) -> None:
-    """Its word that somebody may work there keeps the provider away too."""
+    """Its refusal, because work may run there, also prevents a reboot by the provider."""
     provider = fake()
     made = await launched(bus, provider)
     await Agent(bus, "reboot", ActionResult(ok=False, refused="not cordoned")).listen()
@@ -182,7 +182,7 @@ async def test_an_agent_that_refuses_is_not_overruled(bus: NatsBus) -> None:
 
 
 async def test_a_boot_that_has_ended_is_not_ended_again(bus: NatsBus) -> None:
-    """Nobody is asked."""
+    """No request is made."""
     provider = fake()
     made = await launched(bus, provider)
     outputs = await made.actions["reboot"](reboot("b0"))
@@ -207,7 +207,7 @@ async def test_a_provider_that_does_not_do_it_fails_the_step(bus: NatsBus, kind:
     assert (1 if kind == "AUTH" else HASTY.reboot_tries_max) == len(provider.calls("reboot"))
 
 
-SICK = RecordedFault(id="f1", time=DONE, kind="xid", code=95, result="unhealthy", boot_id="b2")
+UNHEALTHY = RecordedFault(id="f1", time=DONE, kind="xid", code=95, result="unhealthy", boot_id="b2")
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ async def test_what_was_reported_since_speaks_against_a_node(
     bus: NatsBus, changes: dict[str, Any], since: datetime | None, boot_id: str, again: bool
 ) -> None:
     """An unhealthy fault after the reset, or of the new boot, though every test passes."""
-    record = HealthRecord(pool="web", node="web-1", recent=(replace(SICK, **changes),))
+    record = HealthRecord(pool="web", node="web-1", recent=(replace(UNHEALTHY, **changes),))
     await bus.put(HEALTH, "web.web-1", encode(record))
     await Agent(bus, "diagnose", Diagnosis(ok=True)).listen()
     inputs = CheckInputs(pool="web", node="web-1", since=since, boot_id=boot_id)
@@ -267,7 +267,7 @@ async def test_a_node_that_has_become_worse_is_not_given_work(
     assert ("not-admitted", True) == (failed.error, f"demands {action}" in failed.reason)
 
 
-async def test_whoever_is_cut_off_asks_again_and_the_agent_does_it_once(bus: NatsBus) -> None:
+async def test_a_request_repeated_after_a_cut_is_performed_once(bus: NatsBus) -> None:
     """A provisioner that died while the agent was at it: the key is the same."""
     agent = await Agent(bus, "reset-gpu", ActionResult(ok=True, at=DONE)).listen()
     first, second = (steps(bus, fake(), HASTY).actions["reset"] for _ in range(2))

@@ -34,7 +34,7 @@ from tests.provisioner.provisioner_parts import (
 
 @pytest.mark.usefixtures("hopeless")
 @pytest.mark.parametrize("kind", ["CAPACITY", "QUOTA", "UNSUPPORTED", "AUTH", "INVALID"])
-async def test_an_error_that_waiting_does_not_cure_fails_the_step(bus: NatsBus, kind: str) -> None:
+async def test_an_error_that_persists_fails_the_step(bus: NatsBus, kind: str) -> None:
     """The step fails at once with the kind; a redelivery fails the same way and asks no more."""
     provider = fake(faults=(FakeFault(call="provision", kind=kind),))
     for _ in range(2):
@@ -93,7 +93,7 @@ async def test_unusable_inputs_fail_the_step(bus: NatsBus) -> None:
     assert failure.value.error == "INVALID"
 
 
-async def test_an_instance_that_nobody_knows_is_gone_already(bus: NatsBus) -> None:
+async def test_an_unknown_instance_is_gone_already(bus: NatsBus) -> None:
     """Terminating it is a success, once and again."""
     provider = fake()
     for _ in range(2):
@@ -116,7 +116,7 @@ async def test_a_list_that_lags_does_not_end_a_removal_too_soon(bus: NatsBus) ->
     assert await provider.list() == []
 
 
-async def test_what_cannot_be_terminated_is_a_leak_told_once(bus: NatsBus) -> None:
+async def test_what_cannot_be_terminated_is_a_leak_published_once(bus: NatsBus) -> None:
     """It is recorded as leaked and published once; the removal goes on until it succeeds."""
     provider = fake(dollars_per_hour=2.5)
     await steps(bus, provider).provision(provision("web-1"))
@@ -144,7 +144,7 @@ async def test_what_cannot_be_terminated_is_a_leak_told_once(bus: NatsBus) -> No
 
 
 async def test_a_refused_termination_is_a_leak_at_once(bus: NatsBus) -> None:
-    """Without the right to remove it, waiting is of no use: people are told now."""
+    """Without the right to remove it, waiting is useless: operators are notified now."""
     provider = fake(faults=(FakeFault(call="terminate", kind="AUTH"),))
     await steps(bus, provider).provision(provision("web-1"))
     await steps(bus, provider).terminate(terminate("web-1"))
@@ -174,7 +174,7 @@ async def test_the_service_performs_the_steps_of_a_saga(bus: NatsBus) -> None:
 
 @pytest.mark.usefixtures("hopeless")
 async def test_the_service_undoes_a_provision(bus: NatsBus) -> None:
-    """The undo's command is answered once nothing stands any more."""
+    """The undo's command is answered once no instance exists."""
     provider = fake(faults=(FakeFault(call="provision", kind="CAPACITY"),))
     async with running(bus, provider):
         sequence = await start_step(bus, provision("web-1", "s"))

@@ -1,4 +1,4 @@
-"""Schedulers: the strategies that ship, somebody's own, and what a defective one costs."""
+"""Schedulers: the built-in strategies, a plugin, and the effect of a defective one."""
 
 import asyncio
 from pathlib import Path
@@ -17,7 +17,7 @@ from services.settings.settings_file import load_settings
 
 
 class Green:
-    """Somebody's own: some regions are greener than others."""
+    """A plugin: some regions are greener than others."""
 
     class Options(Setting, frozen=True, kw_only=True):
         """Grams of carbon dioxide per kilowatt hour."""
@@ -43,7 +43,7 @@ class Broken:
         how: str = "raise"
 
     def __init__(self, *, options: Options) -> None:
-        """Break as told."""
+        """Fail in the given way."""
         self._how = options.how
 
     async def score(self, option: LaunchOption) -> float:

@@ -23,7 +23,7 @@ ORDERS_MAX = 40
 
 @pytest.fixture
 def make(make_ssh: Make) -> Make:
-    """Makes the provider anew."""
+    """Makes the provider again."""
     return make_ssh
 
 
@@ -64,7 +64,7 @@ def test_a_machine_fits_or_does_not(place: Any, asked: Any, fits: bool) -> None:
 
 
 async def test_a_machine_is_claimed_once(owned: Machines, make: Make) -> None:
-    """Twelve launches at two provisioners and eight machines: eight, and four are told why not."""
+    """Twelve launches at two provisioners and eight machines: eight; four are refused."""
     providers = [make(), make()]
 
     async def launch(number: int) -> str:
@@ -78,11 +78,11 @@ async def test_a_machine_is_claimed_once(owned: Machines, make: Make) -> None:
                 return made.provider_id
         raise AssertionError("no end to it")
 
-    told = await asyncio.gather(*map(launch, range(12)))
+    results = await asyncio.gather(*map(launch, range(12)))
     assert dict.fromkeys(owned.boxes, "held") == owned.claims()
-    full = [each for each in told if each.startswith("CAPACITY")]
+    full = [each for each in results if each.startswith("CAPACITY")]
     assert ["CAPACITY: none of 8 machines of type h100 is free: 8 are claimed"] * 4 == full
-    assert 8 == len({each.partition(":")[0] for each in told} - {"CAPACITY"})
+    assert 8 == len({each.partition(":")[0] for each in results} - {"CAPACITY"})
 
 
 class Halting(SshProvider):
@@ -124,7 +124,7 @@ async def test_two_that_launch_one_token_make_one_instance(
         superseded = slow.halted.is_set()
         blocked: list[InventoryMachine] = []
         if elsewhere and superseded:
-            # What the slower one will try first is somebody's for as long as the quicker one takes.
+            # What the slower one tries first is claimed while the quicker one takes its machine.
             for each in sorted(
                 owned.inventory(), key=lambda machine: preference(machine, asked.token)
             )[:1]:
@@ -195,7 +195,7 @@ async def test_a_late_removal_does_not_touch_the_next_claim(owned: Machines, mak
 
 
 async def test_a_claim_that_cannot_be_read_keeps_its_machine(owned: Machines, make: Make) -> None:
-    """It is somebody's, and no fleet's to touch."""
+    """It is claimed, and no fleet may touch it."""
     folder = owned[0].home / "claim"
     folder.mkdir()
     (folder / "held").write_text("token %%%\n")
@@ -243,26 +243,26 @@ async def test_a_machine_is_free_when_it_is_wiped(owned: Machines, make: Make) -
     assert ["begun", "done"] == (home / "log").read_text().split()
 
 
-async def test_a_wipe_that_fails_is_told_and_tried_again(owned: Machines, make: Make) -> None:
+async def test_a_failed_wipe_is_reported_and_tried_again(owned: Machines, make: Make) -> None:
     """The machine stays claimed until it ends well."""
     inventory = owned.inventory()[:1]
-    wipe = '[ -e "$HOME/cured" ] || { echo no such device >&2; exit 3; }'
+    wipe = '[ -e "$HOME/repaired" ] || { echo no such device >&2; exit 3; }'
     provider = make(machines=inventory, wipe_command=wipe)
     made = await provider.provision(request(gpu_count=0))
     said: list[str] = []
 
-    async def told() -> bool:
+    async def reported() -> bool:
         try:
             await provider.terminate(made.provider_id)
         except ProviderError as error:
             said.append(str(error))
         return bool(said)
 
-    await until(told)
+    await until(reported)
     ended = "TRANSIENT: gpu-000 is not given back: `wipe_command` ended with 3"
     assert [f"{ended}; it wrote: no such device"] == said
     assert ["stopping"] == [each.status for each in await provider.list()]
-    (owned[0].home / "cured").touch()
+    (owned[0].home / "repaired").touch()
 
     async def free() -> bool:
         with_error = asyncio.gather(provider.terminate(made.provider_id), return_exceptions=True)

@@ -20,7 +20,7 @@ Make = Callable[..., SshProvider]
 
 @pytest.fixture
 def make(make_ssh: Make) -> Make:
-    """Makes the provider anew."""
+    """Makes the provider again."""
     return make_ssh
 
 
@@ -96,7 +96,7 @@ async def test_a_private_key_that_cannot_be_used_is_said(
 
 
 async def test_claims_are_made_as_root(owned: Machines, make: Make) -> None:
-    """Where the user is another; a user who may not is told what to change."""
+    """Where the user is another; a user without the right is shown what to change."""
     for box in owned.boxes.values():
         sudo = box.home / "bin" / "sudo"
         sudo.parent.mkdir()
@@ -189,7 +189,7 @@ def test_machines_are_named_in_one_place(
 async def test_an_inventory_that_is_broken_later_is_an_error_and_no_shorter_list(
     owned: Machines, make: Make, tmp_path: Path
 ) -> None:
-    """Until it is mended, nothing is concluded."""
+    """Until it is repaired, nothing is concluded."""
     file = tmp_path / "machines.yaml"
     file.write_text(written(owned.inventory()))
     provider = make(inventory=str(file))

@@ -158,7 +158,7 @@ class World:
         """Set it up."""
         await self.setup.run(await self.record(), spec, SAGA)
 
-    async def told(self) -> list[SetupRan]:
+    async def published(self) -> list[SetupRan]:
         """What was published about it."""
         stored = await self.bus.read(EVENTS.name, "navarch.v1.node.web.web-1.event.setup-ran")
         return [node_codec.decode(each.data) for each in stored]
@@ -199,16 +199,16 @@ WRITE: Callable[[str], str] = 'echo {} >> "$HOME/log"'.format
 
 
 async def test_commands_run_in_order_with_their_variables(world: World, node: Node) -> None:
-    """Each one's time and output is told; several lines and quotes are taken as written."""
+    """Each one's time and output is published; several lines and quotes are taken as written."""
     here = "cat > $HOME/unit << EOF\nExecStart=agent --server {{.ControlPlane}} '{{.NodeID}}'\nEOF"
     await world.run(spec_of(node, WRITE("{{.Pool}}"), here, WRITE("{{.Region}}") + "; echo done"))
     assert ["web", "here"] == node.log()
     assert "ExecStart=agent --server nats://bus:4222 'web-1'\n" == (node.home / "unit").read_text()
-    told = await world.told()
+    events = await world.published()
     assert [(1, 3, 0), (2, 3, 0), (3, 3, 0)] == [
-        (each.command, each.commands, each.exit_status) for each in told
+        (each.command, each.commands, each.exit_status) for each in events
     ]
-    assert ("done\n", "cat > $HOME/unit << EOF …") == (told[2].output, told[1].text)
+    assert ("done\n", "cat > $HOME/unit << EOF …") == (events[2].output, events[1].text)
 
 
 async def test_a_command_that_fails_fails_the_step_with_the_end_of_its_output(
@@ -219,8 +219,8 @@ async def test_a_command_that_fails_fails_the_step_with_the_end_of_its_output(
     with pytest.raises(StepFailure, match=r"setup command 2 of 3 .* ended with 7; .* no such pack"):
         await world.run(spec)
     assert ["one"] == node.log()
-    assert [0, 7] == [each.exit_status for each in await world.told()]
-    assert setup_plan.OUTPUT_CHARS_MAX == len((await world.told())[1].output)
+    assert [0, 7] == [each.exit_status for each in await world.published()]
+    assert setup_plan.OUTPUT_CHARS_MAX == len((await world.published())[1].output)
 
 
 async def test_what_is_done_is_not_done_again(world: World, node: Node) -> None:
@@ -228,10 +228,10 @@ async def test_what_is_done_is_not_done_again(world: World, node: Node) -> None:
     await world.run(spec_of(node, WRITE("one"), WRITE("two")))
     await world.run(spec_of(node, WRITE("one"), WRITE("two"), WRITE("three")))
     assert ["one", "two", "three"] == node.log()
-    assert 3 == len(await world.told())
+    assert 3 == len(await world.published())
 
 
-async def test_a_connection_that_breaks_is_made_anew(world: World, node: Node) -> None:
+async def test_a_broken_connection_is_opened_again(world: World, node: Node) -> None:
     """The command whose answer was lost has run, and is not run twice."""
     node.drop = {1, 3}
     await world.run(spec_of(node, WRITE("one"), WRITE("two"), WRITE("three")))
@@ -305,10 +305,10 @@ async def test_an_instance_without_an_address_is_waited_for(world: World, node: 
         await world.run(spec_of(node, WRITE("one"), address_seconds=0))
 
 
-async def test_credentials_reach_the_node_and_nobody_else(
+async def test_credentials_reach_only_the_node(
     world: World, node: Node, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Not what is told, not an error, not a log; not what is left on the node's disk either."""
+    """They are in no event, error or log, and not left on the node's disk."""
     quiet = logging.getLogger("asyncssh").level
     root, before = logging.getLogger(), logging.getLogger().handlers[:]
     set_up_logs("provisioner")
@@ -329,12 +329,12 @@ async def test_credentials_reach_the_node_and_nobody_else(
     logging.getLogger("asyncssh").setLevel(quiet)
 
     assert secret.strip() == (node.home / "creds").read_text().strip()
-    told = [each.text + each.output for each in await world.told()]
+    events = [each.text + each.output for each in await world.published()]
     record = repr(await world.record())
-    for text in (*told, str(failed.value), caplog.text, record):
+    for text in (*events, str(failed.value), caplog.text, record):
         assert token not in text
         assert seed not in text
-    assert REDACTED in told[1]
+    assert REDACTED in events[1]
     assert "base64 -d" not in caplog.text
     assert [] == list((node.home / ".navarch").glob("**/*.sh"))
 

@@ -26,7 +26,7 @@ Make = Callable[..., SshProvider]
 
 @pytest.fixture
 def make(make_ssh: Make) -> Make:
-    """Makes the provider anew."""
+    """Makes the provider again."""
     return make_ssh
 
 
@@ -52,9 +52,9 @@ async def test_one_dead_machine_does_not_blind_the_fleet(
     one = steps(bus, provider)
     await InstanceStore(bus).change("web.web-1", lambda it: it and replace(it, state="terminating"))
     assert not await one.remover.try_removal("web.web-1")
-    standing = await one.remover._terminate(await recorded(bus, "web-1"))
-    assert isinstance(standing, NotRemoved)
-    assert f"{dead.name} cannot be reached" in standing.reason
+    result = await one.remover._terminate(await recorded(bus, "web-1"))
+    assert isinstance(result, NotRemoved)
+    assert f"{dead.name} cannot be reached" in result.reason
 
     await owned.on(dead)
     await steps(bus, provider).terminate(terminate("web-1"))
@@ -111,8 +111,8 @@ async def test_a_dead_machine_costs_its_time_out_once(owned: Machines, make: Mak
     assert [] == await provider.list()
 
 
-async def test_a_connection_that_broke_is_made_anew(owned: Machines, make: Make) -> None:
-    """Unseen by whoever asks next; and one is enough for many orders."""
+async def test_a_broken_connection_is_opened_again(owned: Machines, make: Make) -> None:
+    """The next caller notices nothing; and one connection serves many commands."""
     provider = make()
     for _ in range(3):
         await provider.list()

@@ -1,4 +1,4 @@
-"""What people are told of a sweep: each thing that is due, what waits, and what is held back."""
+"""The report of a sweep: each action that is due, waits, or is held back."""
 
 from datetime import timedelta
 
@@ -21,7 +21,7 @@ from tests.provisioner.test_instance_decisions import (
 JUST_NOW = NOW - timedelta(seconds=15)
 
 
-def told(
+def reported(
     seen: sweep_decisions.SweepInput, removals_max: int = 50, **given: object
 ) -> list[SweepLine]:
     """The report of a sweep that is only planned."""
@@ -76,11 +76,11 @@ def told(
         (sighting({KEY: record("terminated")}, (instance(),)), "terminate", "is gone", 0),
     ],
 )
-def test_each_thing_is_told_with_its_reason_and_how_long_it_waits(
+def test_each_action_has_its_reason_and_its_wait(
     seen: sweep_decisions.SweepInput, verb: str, because: str, waits: float
 ) -> None:
-    """One line; what is younger than the grace is told as well, and that it waits."""
-    [line] = told(seen)
+    """One line; an action within the grace is reported too, with its wait."""
+    [line] = reported(seen)
     assert (verb, waits, "web", "web-1", "fake") == (
         *(line.verb, line.waits_seconds),
         *(line.pool, line.instance, line.provider),
@@ -88,10 +88,10 @@ def test_each_thing_is_told_with_its_reason_and_how_long_it_waits(
     assert because in line.reason
 
 
-def test_where_nothing_differs_nothing_is_told() -> None:
+def test_without_a_difference_nothing_is_reported() -> None:
     """Another fleet's instances, and those that run as recorded."""
     ours, theirs = instance(), instance("i-9", name="web-9", fleet="other")
-    assert [] == told(sighting({KEY: record("running")}, (ours, theirs)))
+    assert [] == reported(sighting({KEY: record("running")}, (ours, theirs)))
 
 
 def test_a_provider_that_could_not_be_listed_is_said_to_leave_it_unknown() -> None:
@@ -105,7 +105,7 @@ def test_a_provider_that_could_not_be_listed_is_said_to_leave_it_unknown() -> No
         now=NOW,
         grace=timedelta(seconds=60),
     )
-    [line] = told(seen)
+    [line] = reported(seen)
     assert ("terminate", True) == (line.verb, "so it may still exist" in line.reason)
 
 
@@ -113,14 +113,14 @@ def test_what_is_held_back_says_why() -> None:
     """A pool that observes, and the bound on what one sweep removes."""
     three = tuple(replace(instance(f"i-{n}"), name=f"web-{n}") for n in range(3))
     seen = sighting({}, three)
-    assert [OBSERVES] * 3 == [each.held_back for each in told(seen, observes=lambda _: True)]
-    assert ["", TOO_MANY, TOO_MANY] == [each.held_back for each in told(seen, 1)]
+    assert [OBSERVES] * 3 == [each.held_back for each in reported(seen, observes=lambda _: True)]
+    assert ["", TOO_MANY, TOO_MANY] == [each.held_back for each in reported(seen, 1)]
 
 
-def test_what_came_of_it_stands_beside_it() -> None:
+def test_each_action_has_its_outcome() -> None:
     """Each outcome with its own line, whatever waits between them."""
     gone = record("terminating", instance="web-2", provider_id="i-2", terminating_at=JUST_NOW)
-    stands = record("leaked", instance="web-3", provider_id="i-3")
-    records = {KEY: record("leaked", provider_id="i-1"), "web.web-2": gone, "web.web-3": stands}
-    lines = told(sighting(records, (), seen=LONG_AGO), outcomes=("done", "AUTH: no"))
+    leaked = record("leaked", instance="web-3", provider_id="i-3")
+    records = {KEY: record("leaked", provider_id="i-1"), "web.web-2": gone, "web.web-3": leaked}
+    lines = reported(sighting(records, (), seen=LONG_AGO), outcomes=("done", "AUTH: no"))
     assert ["done", "", "AUTH: no"] == [each.outcome for each in lines]

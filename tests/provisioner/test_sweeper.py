@@ -48,7 +48,7 @@ def sweeper(bus: NatsBus, provider: FakeProvider) -> Sweeper:
 
 
 class Failing:
-    """A bus whose writes to buckets fail while told so."""
+    """A bus whose writes to buckets fail on request."""
 
     def __init__(self, real: NatsBus) -> None:
         """Wrap a bus."""
@@ -63,7 +63,7 @@ class Failing:
 
 
 async def names(provider: FakeProvider) -> list[str]:
-    """What stands at the provider."""
+    """The instances at the provider."""
     return sorted(each.name for each in await provider.list())
 
 
@@ -112,8 +112,8 @@ async def test_a_lost_record_of_a_living_node_is_restored(fleet: NatsBus) -> Non
     assert await names(provider) == ["web-1"]
 
 
-async def test_a_sweep_finishes_a_removal_that_nobody_pursues(fleet: NatsBus) -> None:
-    """A leak stays visible and is tried again until it is gone; it is told once."""
+async def test_a_sweep_finishes_an_abandoned_removal(fleet: NatsBus) -> None:
+    """A leak stays visible and is tried again until it is gone; it is published once."""
     provider = fake()
     parts = steps(fleet, provider)
     await parts.provision(provision("web-1"))
@@ -203,10 +203,10 @@ async def test_an_unreadable_record_stops_the_sweep_and_not_the_service(
     assert await names(provider) == ["web-1", "web-2"]
 
 
-async def test_of_a_pool_that_observes_nothing_is_removed_and_people_are_told_once(
+async def test_in_observe_mode_nothing_is_removed_and_one_event_is_published(
     fleet: NatsBus,
 ) -> None:
-    """What stands without a record stays; the event names it and why, in the first sweep alone."""
+    """An instance without a record stays; only the first sweep publishes it, with the reason."""
     provider = fake()
     await provider.provision(request("web-2"))
     parts = steps(fleet, provider)
@@ -216,7 +216,7 @@ async def test_of_a_pool_that_observes_nothing_is_removed_and_people_are_told_on
     )
     await observing.sweep()
     await observing.sweep()
-    [told] = await fleet.read(EVENTS.name, pool_event_wildcard("instance-leaked"))
+    [event] = await fleet.read(EVENTS.name, pool_event_wildcard("instance-leaked"))
 
     assert ["web-2"] == await names(provider)
-    assert b"no record of it; it would be removed, but the mode is observe" in told.data
+    assert b"no record of it; it would be removed, but the mode is observe" in event.data

@@ -51,7 +51,7 @@ def swept(under: str, instance: Instance) -> tuple[object, ...]:
 
 
 def test_a_running_node_is_not_removed_because_another_name_shows_it_too():
-    """It is the record's own instance, whoever lists it."""
+    """It is the record's own instance, whichever provider lists it."""
     assert swept("aws-too", listed("i-1")) == ()
 
 

@@ -1,4 +1,4 @@
-"""An error code without a row is taken for a passing one, and people are told of it, once."""
+"""An error code without a row counts as transient and is reported once."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ from services.provisioner.providers import (
 from services.provisioner.providers.fake import FakeFault
 from tests.provisioner.provisioner_parts import fake
 
-TellerOf = Callable[[int, str], ProviderError]
+ErrorOf = Callable[[int, str], ProviderError]
 
 
 def aws(status: int, code: str) -> ProviderError:
@@ -67,7 +67,7 @@ def docker(status: int, code: str) -> ProviderError:
 
 
 @pytest.mark.parametrize(
-    ("teller", "status", "code", "told"),
+    ("error_of", "status", "code", "unknown"),
     [
         (aws, 400, "InsufficientInstanceCapacity", ""),
         (aws, 400, "BrandNewLimit", "BrandNewLimit"),
@@ -93,13 +93,13 @@ def docker(status: int, code: str) -> ProviderError:
         (docker, 500, "", ""),
     ],
 )
-def test_what_has_no_row_is_named(teller: TellerOf, status: int, code: str, told: str) -> None:
+def test_what_has_no_row_is_named(error_of: ErrorOf, status: int, code: str, unknown: str) -> None:
     """By its code, or by its status where there is none; a server that just fails is no news."""
-    assert told == teller(status, code).unknown
+    assert unknown == error_of(status, code).unknown
 
 
 @pytest.mark.parametrize(
-    ("teller", "codes", "status"),
+    ("error_of", "codes", "status"),
     [
         (aws, aws_errors.KINDS, 400),
         (gcp, gcp_errors.KINDS, 400),
@@ -108,20 +108,20 @@ def test_what_has_no_row_is_named(teller: TellerOf, status: int, code: str, told
         (lambda_cloud, lambda_errors.KINDS, 400),
     ],
 )
-def test_every_row_is_known(teller: TellerOf, codes: dict[str, str], status: int) -> None:
-    """No code of a table is ever told."""
-    assert [] == [code for code in codes if teller(status, code).unknown]
+def test_every_row_is_known(error_of: ErrorOf, codes: dict[str, str], status: int) -> None:
+    """No code of a table is reported."""
+    assert [] == [code for code in codes if error_of(status, code).unknown]
 
 
-async def told(bus: NatsBus) -> list[tuple[str, str, str]]:
-    """Provider, code and call of what was told."""
+async def reports(bus: NatsBus) -> list[tuple[str, str, str]]:
+    """Provider, code and call of each report."""
     stored = await bus.read(EVENTS.name, subjects.fleet_event(FACTS[UnknownError]))
     events = [fleet_codec.decode(each.data) for each in stored]
     return [(e.provider, e.code, e.call) for e in events if isinstance(e, UnknownError)]
 
 
 class Odd:
-    """A provider that answers with codes nobody knows, and raises what nobody expects."""
+    """A provider that answers with unknown codes, and raises unexpected exceptions."""
 
     name = "odd"
 
@@ -135,8 +135,8 @@ class Odd:
         raise KeyError("instances")
 
 
-async def test_each_code_is_told_once_by_whoever_meets_it(bus: NatsBus) -> None:
-    """Again, at the same time, at another replica or after a restart: it is told already."""
+async def test_each_code_is_reported_once_by_any_replica(bus: NatsBus) -> None:
+    """Again, at the same time, at another replica or after a restart: it is reported already."""
     first, second = UnknownErrors(bus, SystemClock()), UnknownErrors(bus, SystemClock())
     calls = [
         ProviderCalls(
@@ -153,37 +153,37 @@ async def test_each_code_is_told_once_by_whoever_meets_it(bus: NatsBus) -> None:
         "odd", "list", ProviderError("TRANSIENT", "m", unknown="new")
     )
     expected = [("odd", "KeyError", "list"), ("odd", "new", "list"), ("odd", "other", "list")]
-    assert expected == sorted(await told(bus))
+    assert expected == sorted(await reports(bus))
 
 
 class Away:
     """A bus that is away."""
 
     async def read(self, *_: object) -> list[object]:
-        """Nobody answers."""
+        """No server answers."""
         raise Unavailable("no responders")
 
 
 async def test_a_bus_that_is_away_hides_no_error(bus: NatsBus) -> None:
-    """The call fails as it failed, and the code is told when the bus is back."""
-    teller = UnknownErrors(Away(), SystemClock())
-    calls = ProviderCalls(Odd("new"), call_timeout_seconds=60, report_unknown=teller.report)
+    """The call fails as it failed, and the code is reported when the bus is back."""
+    reporter = UnknownErrors(Away(), SystemClock())
+    calls = ProviderCalls(Odd("new"), call_timeout_seconds=60, report_unknown=reporter.report)
     with pytest.raises(ProviderError, match="on hold"):
         await calls.list_instances()
-    teller._bus = bus
-    await teller.report("odd", "list", ProviderError("TRANSIENT", "m", unknown="new"))
-    assert [("odd", "new", "list")] == await told(bus)
+    reporter._bus = bus
+    await reporter.report("odd", "list", ProviderError("TRANSIENT", "m", unknown="new"))
+    assert [("odd", "new", "list")] == await reports(bus)
 
 
-async def test_what_is_known_is_not_told(bus: NatsBus) -> None:
+async def test_known_codes_are_not_reported(bus: NatsBus) -> None:
     """A fault that was ordered has its kind."""
     provider = fake(faults=(FakeFault(call="list", kind="THROTTLE"),))
-    teller = UnknownErrors(bus, SystemClock())
+    reporter = UnknownErrors(bus, SystemClock())
     with pytest.raises(ProviderError):
         await ProviderCalls(
-            provider, call_timeout_seconds=60, report_unknown=teller.report
+            provider, call_timeout_seconds=60, report_unknown=reporter.report
         ).list_instances()
-    assert [] == await told(bus)
+    assert [] == await reports(bus)
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ async def test_what_is_known_is_not_told(bus: NatsBus) -> None:
     ],
 )
 def test_the_alert_says_how_the_error_is_treated(treated_as: str, says: str) -> None:
-    """Provider, code and what the provider said; and that it is told this once."""
+    """Provider, code and what the provider said; and that it is reported once."""
     event = UnknownError(
         id="e1",
         time="2026-01-02T03:04:05Z",

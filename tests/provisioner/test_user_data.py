@@ -49,7 +49,7 @@ def record(user_data: str = "auto", node: str = "web-1") -> InstanceRecord:
     return instance_decisions.intended_record("web", node, launch, "saga", NOW)
 
 
-def test_the_same_launch_is_told_the_same_words(tmp_path: Path, keys: Path) -> None:
+def test_the_same_launch_has_the_same_user_data(tmp_path: Path, keys: Path) -> None:
     """A provider that is asked again with its token must be asked for the same machine."""
     first = templates(tmp_path, keys).user_data(record())
 
@@ -61,11 +61,13 @@ def test_user_data_is_cloud_config_with_everything_an_agent_needs(
     tmp_path: Path, keys: Path
 ) -> None:
     """Its settings, credentials that end soon, its unit, and the command that starts it."""
-    told = templates(tmp_path, keys, package="https://example.com/navarch.whl").user_data(record())
-    files = {each["path"]: each["content"] for each in yaml.safe_load(told)["write_files"]}
+    user_data = templates(tmp_path, keys, package="https://example.com/navarch.whl").user_data(
+        record()
+    )
+    files = {each["path"]: each["content"] for each in yaml.safe_load(user_data)["write_files"]}
     claims = claims_of(files["/etc/navarch/bootstrap.creds"])
 
-    assert told.startswith("#cloud-config\n")
+    assert user_data.startswith("#cloud-config\n")
     assert (
         "NAVARCH_NATS_URL=nats://bus:4222\nNAVARCH_POOL=web\nNAVARCH_NODE=web-1\n"
         in (files["/etc/navarch/agent.env"])
@@ -74,14 +76,14 @@ def test_user_data_is_cloud_config_with_everything_an_agent_needs(
     assert ("bootstrap web/web-1", NOW.timestamp() + 3600) == (claims["name"], claims["exp"])
     assert ["pool:web", "node:web-1"] == claims["nats"]["tags"]
     assert "[Service]\n" in files["/etc/systemd/system/navarch-agent.service"]
-    assert "pip install -q 'https://example.com/navarch.whl'" in told
-    assert "{{" not in told
+    assert "pip install -q 'https://example.com/navarch.whl'" in user_data
+    assert "{{" not in user_data
 
 
 def test_on_an_open_bus_there_are_no_credentials(tmp_path: Path) -> None:
-    """The file is empty, and the agent is not told to look for one."""
-    told = templates(tmp_path).user_data(record())
-    files = {each["path"]: each["content"] for each in yaml.safe_load(told)["write_files"]}
+    """The file is empty, and the agent expects none."""
+    user_data = templates(tmp_path).user_data(record())
+    files = {each["path"]: each["content"] for each in yaml.safe_load(user_data)["write_files"]}
 
     assert not files["/etc/navarch/bootstrap.creds"].strip()
     assert "CREDS" not in files["/etc/navarch/agent.env"]
@@ -98,7 +100,7 @@ def test_on_an_open_bus_there_are_no_credentials(tmp_path: Path) -> None:
 def test_user_data_that_cannot_be_made_fails_the_launch(
     tmp_path: Path, template: str | None, says: str
 ) -> None:
-    """As what people must mend; no machine is asked for."""
+    """As INVALID, for an operator to correct; no machine is launched."""
     if template is not None:
         (tmp_path / "own.yaml").write_text(template)
     with pytest.raises(UserDataError, match=says):
@@ -106,7 +108,7 @@ def test_user_data_that_cannot_be_made_fails_the_launch(
 
 
 def test_a_bus_that_asks_for_credentials_needs_the_signing_key(tmp_path: Path, keys: Path) -> None:
-    """Without it, or with one of an older release, people are told what to do."""
+    """Without it, or with one of an older release, the error says what to do."""
     nats = NatsSettings(creds_file="provisioner.creds")
     with pytest.raises(SetupError, match=r"nats\.agent_signing_file is not set"):
         BootstrapTemplates(nats, AgentSettings(), tmp_path).credentials(record())
@@ -117,7 +119,7 @@ def test_a_bus_that_asks_for_credentials_needs_the_signing_key(tmp_path: Path, k
         templates(tmp_path, old).credentials(record())
 
 
-def test_credentials_are_redacted_wherever_they_stand(tmp_path: Path, keys: Path) -> None:
+def test_credentials_are_redacted_everywhere(tmp_path: Path, keys: Path) -> None:
     """Token and seed, in the middle of other words too."""
     secret = templates(tmp_path, keys).credentials(record())
     token, seed = (each for each in secret.splitlines() if each and not each.startswith("--"))
@@ -138,7 +140,7 @@ def test_long_values_are_indented_as_their_placeholder_is() -> None:
 async def test_a_launch_hands_over_what_its_record_says(
     bus: NatsBus, tmp_path: Path, keys: Path
 ) -> None:
-    """Of the place that was chosen; what is secret in it stands in no record."""
+    """For the chosen place; no record contains the secret."""
     provider, store = fake(), InstanceStore(bus)
     asked: list[ProvisionRequest] = []
     ask = provider.provision

@@ -1,9 +1,9 @@
 """Issues each new node's agent its own credentials, once.
 
 The node creates a key pair and requests, with its bootstrap credentials, a token for the public
-key; the seed is never sent. The first key is recorded in the instance's record before the reply. The
-same key gets another reply, because a reply may be lost; another key is refused. The NATS server
-ensures that a node requests only its own token, before the bootstrap credentials expire.
+key; the seed is never sent. The first key is recorded in the instance's record before the reply.
+The same key gets another reply, because a reply may be lost; another key is refused. The NATS
+server ensures that a node requests only its own token, before the bootstrap credentials expire.
 """
 
 import hashlib
@@ -76,7 +76,9 @@ class EnrollmentEndpoint:
         )
         return encode(EnrollAnswer(token=token))
 
-    async def _record_key(self, pool: str, node: str, key: str) -> tuple[InstanceRecord | None, str]:
+    async def _record_key(
+        self, pool: str, node: str, key: str
+    ) -> tuple[InstanceRecord | None, str]:
         """Record the key; return the record, or None and why the key is refused."""
         now, refused = self._clock.now(), ""
 
@@ -114,7 +116,7 @@ def why_refused(record: InstanceRecord | None, key: str, oldest: datetime) -> st
         return "the instance no longer exists"
     if record.agent_key and record.agent_key != key:
         return (
-            "its credentials were issued already, for another key: unless its own agent has that key, "
+            "its credentials were issued already, for another key: unless its own agent has it, "
             "replace the node"
         )
     if not record.agent_key and record.intended_at < oldest:

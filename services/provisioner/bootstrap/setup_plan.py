@@ -1,8 +1,8 @@
 """Turns a pool's setup commands into idempotent scripts. Pure.
 
-Each script takes a lock on the node and runs the command unless a marker shows that it has succeeded.
-So after a crash of the provisioner the check is repeated, but not the command, and a running command
-is waited for.
+Each script takes a lock on the node and runs the command unless a marker shows that it has
+succeeded. So after a crash of the provisioner the check is repeated, but not the command, and a
+running command is waited for.
 """
 
 import base64

@@ -194,7 +194,9 @@ class SshSetup:
                 error="AUTH",
             )
 
-    async def _run_command(self, connection: asyncssh.SSHClientConnection, job: _Job, index: int) -> None:
+    async def _run_command(
+        self, connection: asyncssh.SSHClientConnection, job: _Job, index: int
+    ) -> None:
         """Run one command, unless its marker exists; publish the result."""
         command, number, of = job.commands[index], index + 1, len(job.commands)
         started = self._clock.monotonic()
