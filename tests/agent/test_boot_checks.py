@@ -6,7 +6,7 @@ from typing import Final
 import pytest
 
 from agent.faults.boot_checks import INTERCONNECT, boot_checks
-from agent.sources.nvml import GpuInventory, NodeSample
+from agent.observations import GpuInventory, NodeSample
 from schemas.node_events import GpuIdentity, GpuSample
 from services.bus.nats.nats_bus import NatsBus
 from tests.agent.conftest import AgentHost, events
