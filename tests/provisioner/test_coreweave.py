@@ -150,14 +150,14 @@ async def test_a_launch_waits_for_the_removal_of_the_pool_before(
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"zone": "US-WEST-01A"}, "add a provider for it"),
+        ({"zone": "US-WEST-01A"}, "add a provider"),
         ({"region": "us-east"}, "one cluster in zone US-EAST-04A"),
         ({"ssh_keys": ("ssh-ed25519 A",)}, "has `ssh_keys`"),
         ({"user_data": "#!/bin/sh"}, "run the agent as a DaemonSet"),
         ({"placement_group": "near"}, "CoreWeave has none"),
         ({"name": "Web_1"}, "Kubernetes refuses the name"),
-        ({"labels": {"team": "a b"}}, "label team=a b of pool web is none"),
-        ({"labels": {"a/b/c": "x"}}, "label a/b/c=x of pool web is none"),
+        ({"labels": {"team": "a b"}}, "label team=a b of pool web is not valid"),
+        ({"labels": {"a/b/c": "x"}}, "label a/b/c=x of pool web is not valid"),
     ],
 )
 async def test_what_coreweave_cannot_do_is_refused_before_it_is_asked(

@@ -232,7 +232,7 @@ async def test_a_machine_is_free_when_it_is_wiped(owned: Machines, make: Make) -
         await provider.terminate(made.provider_id)
     [listed] = await provider.list()
     assert ("stopping", made.provider_id) == (listed.status, listed.provider_id)
-    with pytest.raises(ProviderError, match="0 are claimed, 1 are being given back"):
+    with pytest.raises(ProviderError, match="0 are claimed, 1 are being released"):
         await provider.provision(request("web-2", gpu_count=0))
     await asyncio.to_thread((home / "fifo").write_text, "go\n")
 
@@ -259,7 +259,7 @@ async def test_a_failed_wipe_is_reported_and_tried_again(owned: Machines, make: 
         return bool(said)
 
     await until(reported)
-    ended = "TRANSIENT: gpu-000 is not given back: `wipe_command` ended with 3"
+    ended = "TRANSIENT: gpu-000 is not released: `wipe_command` ended with 3"
     assert [f"{ended}; it wrote: no such device"] == said
     assert ["stopping"] == [each.status for each in await provider.list()]
     (owned[0].home / "repaired").touch()

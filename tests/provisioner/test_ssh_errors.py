@@ -175,7 +175,7 @@ def test_what_is_wrong_in_an_inventory_is_said_with_its_place(
             "",
             "providers.racks.machines.1.name: a is machine 0",
         ),
-        ((), "/nowhere/machines.yaml", "providers.racks.inventory: /nowhere"),
+        ((), "/nowhere/machines.yaml", "/nowhere/machines.yaml: providers.racks.inventory"),
     ],
 )
 def test_machines_are_named_in_one_place(

@@ -283,7 +283,7 @@ def replace_port(node: Node) -> Node:
 @pytest.mark.parametrize(
     ("commands", "changes", "says"),
     [
-        (("echo {{.Secret}}",), {}, r"asks for {{\.Secret}}, which is none of ControlPlane"),
+        (("echo {{.Secret}}",), {}, r"names {{\.Secret}}, which is none of ControlPlane"),
         (("x" * 40_000,), {}, "longer than 32768"),
         (("true",), {"private_key_path": "/nowhere/key"}, "/nowhere/key .* cannot be used"),
         (("true",), {"port": 9, "login_seconds": 0}, "failed for 0 s"),
@@ -301,7 +301,7 @@ async def test_what_cannot_be_is_said_with_the_setting_to_change(
 async def test_an_instance_without_an_address_is_waited_for(world: World, node: Node) -> None:
     """The provider's list says it in the end; never is said with the time that was given."""
     await world.store.change("web.web-1", lambda now: now and replace(now, address=""))
-    with pytest.raises(StepFailure, match="gave web-1 no address within 0 s"):
+    with pytest.raises(StepFailure, match="assigned web-1 no address within 0 s"):
         await world.run(spec_of(node, WRITE("one"), address_seconds=0))
 
 

@@ -94,7 +94,7 @@ def test_on_an_open_bus_there_are_no_credentials(tmp_path: Path) -> None:
     [
         (None, "own.yaml"),
         ("#!/bin/sh\necho {{.Secret}}\n", r"asks for {{\.Secret}} \(line 2 of it\)"),
-        ("#!/bin/sh\n" + "x" * USER_DATA_BYTES_MAX, "have it fetch what is long"),
+        ("#!/bin/sh\n" + "x" * USER_DATA_BYTES_MAX, "let it fetch long parts"),
     ],
 )
 def test_user_data_that_cannot_be_made_fails_the_launch(

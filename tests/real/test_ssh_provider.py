@@ -124,7 +124,7 @@ async def test_wipe_continues_without_a_connection(racks: Racks, make: Make) -> 
     await provider.close()
     later = make(machines=racks.inventory[:1])
     assert ["stopping"] == [each.status for each in await later.list()]
-    with pytest.raises(ProviderError, match="1 are being given back"):
+    with pytest.raises(ProviderError, match="1 are being released"):
         await later.provision(request("web-2", gpu_count=0))
     descriptor = os.open(home / "fifo", os.O_WRONLY)
     os.write(descriptor, b"go\n")
