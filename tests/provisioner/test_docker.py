@@ -110,7 +110,9 @@ async def test_a_gpu_is_given_to_one_container(make: Make) -> None:
         )
     )
     assert ["0", "1", "2", "3"] == sorted(each.tags["navarch-gpus"] for each in made)
-    with pytest.raises(ProviderError, match=r"0 of the host's 4 GPUs are free, and 4 are requested"):
+    with pytest.raises(
+        ProviderError, match=r"0 of the host's 4 GPUs are free, and 4 are requested"
+    ):
         await one.provision(request("web-9", gpu_count=4))
     with pytest.raises(ProviderError, match="8 GPUs are requested, and `gpus`") as refused:
         await one.provision(request("web-9", gpu_count=8))
