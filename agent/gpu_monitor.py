@@ -15,7 +15,7 @@ import msgspec
 
 from agent.faults.fault_builder import GpuMap
 from agent.faults.missing_gpus import missing
-from agent.faults.sample_changes import SampleChange, after_pause, baseline, changes, merged
+from agent.faults.sample_changes import SampleChange, after_pause, baseline, changes, fill_missing
 from agent.observations import GpuInventory, GpuState, NodeSample, NvmlFailure
 from agent.sources.blocking_calls import ProbeHung, ProbeThread
 from agent.sources.nvml import GpuProcess, NvmlUnavailable
@@ -118,7 +118,7 @@ class GpuMonitor:
             return False
         if inventory is None:
             return False
-        self._recovered(-1)
+        self._clear_failures(-1)
         gone, new = missing(self._known, inventory, same_boot=self._same_boot)
         self._same_boot = True
         self.inventory, self.problem = inventory, ""
@@ -128,7 +128,7 @@ class GpuMonitor:
         self._samples = {uuid: each for uuid, each in self._samples.items() if uuid in known}
         self._look_again_at = asyncio.get_running_loop().time() + REOPEN_FAILING_SECONDS
         for gpu in new:
-            self._vanished(gpu)
+            self._report_missing(gpu)
         self._publish_new(inventory.failures)
         return True
 
@@ -150,7 +150,7 @@ class GpuMonitor:
             return ()
 
     @asynccontextmanager
-    async def released(self) -> AsyncIterator[None]:
+    async def release(self) -> AsyncIterator[None]:
         """Close NVML during a reset, which needs idle GPUs; then open it again."""
         self._released = True
         try:
@@ -184,7 +184,7 @@ class GpuMonitor:
 
     async def sample(self) -> NodeSample | None:
         """Read every GPU and report changes; None where NVML does not answer."""
-        if not await self._opened():
+        if not await self._ensure_open():
             return None
         try:
             sample = await self._ask(self._nvml.sample, self._deadline_seconds)
@@ -194,17 +194,17 @@ class GpuMonitor:
         if sample is None or self.inventory is None:
             return None
         self.problem = ""
-        self._recovered(-1)
+        self._clear_failures(-1)
         self._publish_new(self.inventory.failures + sample.failures)
         now = {each.uuid: each for each in sample.gpus}
         for change in changes(self._samples, now):
             self._on_change(change)
         if sample.failures:
-            now = {uuid: merged(self._samples.get(uuid), each) for uuid, each in now.items()}
+            now = {uuid: fill_missing(self._samples.get(uuid), each) for uuid, each in now.items()}
         self._samples |= now
         return sample
 
-    async def _opened(self) -> bool:
+    async def _ensure_open(self) -> bool:
         """Open NVML if it is closed or does not show every GPU; False: it is unavailable."""
         if self._released:
             return False
@@ -270,11 +270,11 @@ class GpuMonitor:
             log.info("GPU %s answers again (%s)", *over)
             self._failing.discard(over)
 
-    def _recovered(self, index: int) -> None:
+    def _clear_failures(self, index: int) -> None:
         for key in [e for e in self._failing if e[0] == index or e[1] == "probe_hung"]:
             self._failing.discard(key)
 
-    def _vanished(self, gpu: GpuIdentity) -> None:
+    def _report_missing(self, gpu: GpuIdentity) -> None:
         self._on_change(
             SampleChange(
                 "gpu_lost",

@@ -150,7 +150,7 @@ class NodeMonitor:
             self._kernel_log_problem,
         )
 
-    def checked(self, checks: tuple[CheckResult, ...]) -> BootChecked:
+    def boot_checked(self, checks: tuple[CheckResult, ...]) -> BootChecked:
         """Build the event of the boot checks."""
         self._checks += 1
         return BootChecked(
@@ -191,7 +191,7 @@ class NodeMonitor:
         self._publish(checks + results)
 
     def _publish(self, checks: tuple[CheckResult, ...]) -> None:
-        checked = self.checked(checks)
+        checked = self.boot_checked(checks)
         self._checked_ok = checked.ok
         self._reporter.send(checked)
 

@@ -187,11 +187,11 @@ def _last_sequence(path: Path) -> int:
     return max((each.sequence for each in lines if each is not None), default=-1)
 
 
-def _passed(name: str, detail: str) -> CheckResult:
+def _ok(name: str, detail: str) -> CheckResult:
     return CheckResult(name=name, ok=True, detail=detail)
 
 
-def _failed(name: str, detail: str) -> CheckResult:
+def _not_ok(name: str, detail: str) -> CheckResult:
     return CheckResult(name=name, ok=False, detail=detail)
 
 
@@ -211,19 +211,19 @@ async def check(config: AgentConfig, connect: Connect) -> list[CheckResult]:
 
 def _check_nvml(config: AgentConfig) -> CheckResult:
     if config.gpu_count == 0:
-        return _passed("nvml", "no GPUs are expected")
+        return _ok("nvml", "no GPUs are expected")
     try:
         inventory: GpuInventory = Nvml(config.nvml_library).open()
     except NvmlUnavailable as error:
-        return _failed("nvml", f"{error}: is the NVIDIA driver loaded?")
+        return _not_ok("nvml", f"{error}: is the NVIDIA driver loaded?")
     found = len(inventory.gpus)
     expected = config.gpu_count
     detail = f"driver {inventory.driver_version}, {found} GPUs"
     if inventory.failures:
-        return _failed("nvml", f"{detail}; {inventory.failures[0].text}")
+        return _not_ok("nvml", f"{detail}; {inventory.failures[0].text}")
     if found == 0 or (expected is not None and found != expected):
-        return _failed("nvml", f"{detail}, expected {expected or 'at least one'}")
-    return _passed("nvml", detail)
+        return _not_ok("nvml", f"{detail}, expected {expected or 'at least one'}")
+    return _ok("nvml", detail)
 
 
 def _check_reset_and_reboot(config: AgentConfig) -> CheckResult:
@@ -234,7 +234,7 @@ def _check_reset_and_reboot(config: AgentConfig) -> CheckResult:
     )
     reboot, problem = reboot_command(config, os.environ, root=os.geteuid() == 0)
     reboots = f"rebooted by {' '.join(reboot)}" if reboot else f"cannot reboot: {problem}"
-    return _passed("reset and reboot", f"{resets}; {reboots}")
+    return _ok("reset and reboot", f"{resets}; {reboots}")
 
 
 def _check_kernel_log(config: AgentConfig) -> CheckResult:
@@ -242,8 +242,8 @@ def _check_kernel_log(config: AgentConfig) -> CheckResult:
         os.close(os.open(config.kmsg, os.O_RDONLY | os.O_NONBLOCK))
     except OSError as error:
         remedy = "run as root or with CAP_SYSLOG" if isinstance(error, PermissionError) else ""
-        return _failed("kernel log", f"{error}. {remedy}".strip())
-    return _passed("kernel log", f"{config.kmsg} can be read")
+        return _not_ok("kernel log", f"{error}. {remedy}".strip())
+    return _ok("kernel log", f"{config.kmsg} can be read")
 
 
 def _check_processes(proc: Path, namespace: Path = PID_NAMESPACE) -> CheckResult:
@@ -253,10 +253,10 @@ def _check_processes(proc: Path, namespace: Path = PID_NAMESPACE) -> CheckResult
         own = namespace.readlink().name == HOST_NAMESPACE
         (proc / "1" / "cgroup").read_bytes()
     except OSError as error:
-        return _passed("processes", f"{error}, {remedy}")
+        return _ok("processes", f"{error}, {remedy}")
     if not own and proc == PROC:
-        return _passed("processes", f"the host's processes are not visible here, {remedy}")
-    return _passed("processes", f"{proc} shows the job of each process")
+        return _ok("processes", f"the host's processes are not visible here, {remedy}")
+    return _ok("processes", f"{proc} shows the job of each process")
 
 
 def _check_state(config: AgentConfig) -> CheckResult:
@@ -267,16 +267,16 @@ def _check_state(config: AgentConfig) -> CheckResult:
         probe.write_bytes(b"x")
         probe.unlink()
     except OSError as error:
-        return _failed("state", f"{error}; set NAVARCH_STATE_DIR")
-    return _passed("state", f"{path} can be written")
+        return _not_ok("state", f"{error}; set NAVARCH_STATE_DIR")
+    return _ok("state", f"{path} can be written")
 
 
 def _check_cloud(config: AgentConfig) -> CheckResult:
     """Report the cloud whose notices are read, if any."""
     cloud = detect(DMI) if config.cloud == "auto" else config.cloud
     if cloud in ("", "none"):
-        return _passed("cloud", "no spot or maintenance notices are expected")
-    return _passed("cloud", f"notices of {cloud} are read")
+        return _ok("cloud", "no spot or maintenance notices are expected")
+    return _ok("cloud", f"notices of {cloud} are read")
 
 
 def _check_tools() -> CheckResult:
@@ -284,7 +284,7 @@ def _check_tools() -> CheckResult:
     here = [each.name for each in CHECKS if program_of(each)]
     missing = [each.name for each in CHECKS if each.name not in here]
     detail = f"installed: {', '.join(here) or 'none'}; missing: {', '.join(missing) or 'none'}"
-    return _passed("diagnostics", detail)
+    return _ok("diagnostics", detail)
 
 
 async def diagnose(
@@ -305,5 +305,5 @@ async def _check_bus(config: AgentConfig, connect: Connect) -> CheckResult:
         bus = await connect()
         await bus.close()
     except (NavarchError, OSError) as error:
-        return _failed("bus", f"{config.nats_url}: {error}")
-    return _passed("bus", f"{config.nats_url} answers")
+        return _not_ok("bus", f"{config.nats_url}: {error}")
+    return _ok("bus", f"{config.nats_url} answers")

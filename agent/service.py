@@ -148,7 +148,7 @@ class Agent:
             environment=self._outside.environment,
             gpus=lambda: self._gpus.gpus,
             busy=lambda: self._gpus.busy,
-            cordoned=self._cordoned,
+            cordoned=self._is_cordoned,
             look=lambda: self._monitor.look(),  # noqa: PLW0108 - made after this
             plugins=self._outside.plugins,
             on_failure=self._reporter.finding,
@@ -162,9 +162,9 @@ class Agent:
             boot_id=self._who.boot_id,
             root=self._outside.root,
             gpus=lambda: self._gpus.gpus,
-            cordoned=self._cordoned,
+            cordoned=self._is_cordoned,
             processes=self._gpus.processes,
-            released=self._gpus.released,
+            release=self._gpus.release,
         )
         return ResetAndReboot(self._config, dependencies)
 
@@ -275,11 +275,11 @@ class Agent:
     async def _diagnose(self, data: bytes, headers: Headers) -> bytes:  # noqa: ARG002
         """Reply to an empty request with the boot checks, to others with the requested tests."""
         if not data.strip():
-            return encode(self._monitor.checked(await self._monitor.look()))
+            return encode(self._monitor.boot_checked(await self._monitor.look()))
         request = msgspec.json.decode(data, type=DiagnoseRequest)
         return encode(await self._diagnostics.answer(request))
 
-    async def _cordoned(self) -> bool | None:
+    async def _is_cordoned(self) -> bool | None:
         """Whether this node is cordoned, by its record; None: unknown."""
         if self._bus is None:
             return None

@@ -55,7 +55,7 @@ class Spool:
         if not self._path.exists():
             return []
         rows = (
-            self._opened()
+            self._connection()
             .execute("SELECT subject, data, msg_id, trace, sequence FROM unsent ORDER BY place")
             .fetchall()
         )
@@ -63,7 +63,7 @@ class Spool:
 
     def add(self, messages: Iterable[OutgoingEvent]) -> None:
         """Append messages in one transaction; duplicates keep their position."""
-        with self._opened() as store:
+        with self._connection() as store:
             store.executemany(
                 "INSERT OR IGNORE INTO unsent (subject, data, msg_id, trace, sequence) "
                 "VALUES (?, ?, ?, ?, ?)",
@@ -72,7 +72,7 @@ class Spool:
 
     def remove(self, msg_ids: Sequence[str]) -> None:
         """Delete messages that the bus has stored."""
-        with self._opened() as store:
+        with self._connection() as store:
             store.executemany("DELETE FROM unsent WHERE msg_id = ?", [(each,) for each in msg_ids])
 
     def close(self) -> None:
@@ -81,7 +81,7 @@ class Spool:
             self._store.close()
             self._store = None
 
-    def _opened(self) -> sqlite3.Connection:
+    def _connection(self) -> sqlite3.Connection:
         if self._store is None:
             try:
                 self._store = self._open()

@@ -96,7 +96,7 @@ def baseline(sample: GpuSample) -> GpuSample:
     return GpuSample(index=sample.index, uuid=sample.uuid, **kept)
 
 
-def merged(was: GpuSample | None, now: GpuSample) -> GpuSample:
+def fill_missing(was: GpuSample | None, now: GpuSample) -> GpuSample:
     """Fill in readings that failed from the earlier sample, for the next comparison."""
     absent = [name for name in COMPARED if getattr(now, name) is None]
     if was is None or not absent:

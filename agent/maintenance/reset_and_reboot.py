@@ -58,7 +58,7 @@ class ActionDependencies:
     """Whether this node is cordoned; None: unknown."""
     processes: Callable[[], Awaitable[tuple[GpuProcess, ...]]]
     """Processes on the GPUs that NVML lists."""
-    released: Callable[[], AbstractAsyncContextManager[None]]
+    release: Callable[[], AbstractAsyncContextManager[None]]
     """While it is held, the agent does not use the GPUs."""
 
 
@@ -111,13 +111,13 @@ class ResetAndReboot:
     async def _reset(self, request: ResetRequest) -> ActionResult:
         command = reset_command(self._config, self._dependencies.environment)
         if not command:
-            return self._acted(ok=False, detail="nvidia-smi is not on this host")
+            return self._result(ok=False, detail="nvidia-smi is not on this host")
         if refused := await self._refusal():
-            return self._acted(ok=False, refused=refused)
+            return self._result(ok=False, refused=refused)
         known = {gpu.uuid for gpu in self._dependencies.gpus().gpus}
         chosen = tuple(uuid for uuid in request.gpus if uuid in known)
         log.warning("resets %s", ", ".join(chosen) or "all GPUs", extra={"id": request.key})
-        async with self._dependencies.released():
+        async with self._dependencies.release():
             ok, detail = await self._try(command, chosen)
             if not ok and chosen:
                 # Some GPUs can only be reset together with their NVLink peers.
@@ -125,7 +125,7 @@ class ResetAndReboot:
                 ok, detail = await self._try(command, ())
                 detail = f"{one}all together: {detail}"
         log.warning("reset %s: %s", "done" if ok else "failed", detail)
-        return self._acted(ok=ok, detail=detail)
+        return self._result(ok=ok, detail=detail)
 
     async def _try(self, command: Sequence[str], chosen: Sequence[str]) -> tuple[bool, str]:
         which = ("-i", ",".join(chosen)) if chosen else ()
@@ -155,7 +155,7 @@ class ResetAndReboot:
             return f"{len(running)} {what} the GPUs ({named}): they must end first"
         return ""
 
-    def _acted(self, *, ok: bool, detail: str = "", refused: str = "") -> ActionResult:
+    def _result(self, *, ok: bool, detail: str = "", refused: str = "") -> ActionResult:
         return ActionResult(
             ok=ok,
             detail=detail[:DETAIL_CHARS_MAX],
@@ -173,36 +173,36 @@ class ResetAndReboot:
 
     async def _reboot(self, request: RebootRequest) -> ActionResult:
         if request.boot_id != self._dependencies.boot_id:
-            return self._acted(ok=True, detail="it has another boot already")
+            return self._result(ok=True, detail="it has another boot already")
         if self._failed:
-            return self._acted(ok=False, detail=self._failed)
+            return self._result(ok=False, detail=self._failed)
         if self._going is not None:
-            return self._acted(ok=True, detail="it is going down")
+            return self._result(ok=True, detail="it is going down")
         command, problem = reboot_command(
             self._config, self._dependencies.environment, root=self._dependencies.root
         )
         if problem:
-            return self._acted(ok=False, detail=problem)
+            return self._result(ok=False, detail=problem)
         cordoned = await self._dependencies.cordoned()
         if not cordoned:
             known = "is not cordoned: cordon it first" if cordoned is False else "may not be so"
-            return self._acted(ok=False, refused=f"this node {known}, and drain it")
+            return self._result(ok=False, refused=f"this node {known}, and drain it")
         log.warning("reboots this host: %s", shlex.join(command), extra={"id": request.key})
         self._going = asyncio.create_task(self._go_down(command))
-        return self._acted(ok=True, detail=f"going down: {shlex.join(command)}")
+        return self._result(ok=True, detail=f"going down: {shlex.join(command)}")
 
     async def _go_down(self, command: Sequence[str]) -> None:
         await self._dependencies.clock.sleep(ANSWER_SECONDS)
         try:
-            process = _detached(command, self._dependencies.environment)
+            process = _spawn(command, self._dependencies.environment)
         except OSError as error:
             self._failed = f"{shlex.join(command)}: {error}"
         else:
-            self._failed = await self._ended(command, process)
+            self._failed = await self._await_end(command, process)
         if self._failed:
             log.error("this host could not be rebooted: %s", self._failed)
 
-    async def _ended(self, command: Sequence[str], process: "subprocess.Popen[bytes]") -> str:
+    async def _await_end(self, command: Sequence[str], process: "subprocess.Popen[bytes]") -> str:
         """Wait for the command and return its error, unless the host goes down first."""
         until = self._dependencies.clock.monotonic() + REBOOT_SECONDS_MAX
         while process.poll() is None:
@@ -218,7 +218,7 @@ class ResetAndReboot:
         return f"{shlex.join(command)} ends with {process.returncode}: {printed_text}"
 
 
-def _detached(command: Sequence[str], environment: Mapping[str, str]) -> "subprocess.Popen[bytes]":
+def _spawn(command: Sequence[str], environment: Mapping[str, str]) -> "subprocess.Popen[bytes]":
     """Start a process that outlives this one."""
     return subprocess.Popen(
         command,

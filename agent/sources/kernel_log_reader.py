@@ -113,7 +113,7 @@ class KernelLogReader:
             return
         self._inotify = Inotify(self._path.parent)
         loop.add_reader(self._inotify.fd, self._wake)
-        self._changed()
+        self._read_changes()
 
     def stop(self) -> None:
         """Read no more."""
@@ -154,7 +154,7 @@ class KernelLogReader:
         if self._device:
             self._read_device()
         else:
-            self._changed()
+            self._read_changes()
 
     # --- the device -----------------------------------------------------------------------------
 
@@ -180,11 +180,11 @@ class KernelLogReader:
 
     # --- a file ---------------------------------------------------------------------------------
 
-    def _changed(self) -> None:
+    def _read_changes(self) -> None:
         if self._inotify is None:
             return
         self._inotify.drain()
-        if self._file >= 0 and self._replaced():
+        if self._file >= 0 and self._is_replaced():
             self._read_file()
             os.close(self._file)
             self._file = -1
@@ -200,7 +200,7 @@ class KernelLogReader:
             self._unfinished = b""
         self._read_file()
 
-    def _replaced(self) -> bool:
+    def _is_replaced(self) -> bool:
         """Whether another file has its name now, or it was cut."""
         here = os.lseek(self._file, 0, os.SEEK_CUR)
         try:
@@ -223,7 +223,7 @@ class KernelLogReader:
 
     def _go_on(self) -> None:
         self._gone_on = False
-        self._changed()
+        self._read_changes()
 
     # --- records --------------------------------------------------------------------------------
 

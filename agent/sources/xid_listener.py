@@ -101,7 +101,7 @@ class XidListener:
 
     async def _listen(self) -> None:
         """Listen until NVML is restarted by the GPU monitor or delivers no more events."""
-        inventory = await self._started()
+        inventory = await self._wait_for_nvml()
         self._closed.clear()
         try:
             count = await self._probe.call(self._session.open, OPEN_SECONDS_MAX)
@@ -120,7 +120,7 @@ class XidListener:
     def _wait(self) -> list[XidEvent]:
         return self._session.wait(WAIT_MS)
 
-    async def _started(self) -> GpuInventory:
+    async def _wait_for_nvml(self) -> GpuInventory:
         while self._yielding or (inventory := self._inventory()) is None:
             await self._clock.sleep(START_SECONDS)
         return inventory

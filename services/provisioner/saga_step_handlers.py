@@ -86,7 +86,7 @@ class SagaStepHandlers:
     async def provision(self, command: Command) -> ProvisionOutputs:
         """Launch the instance."""
         inputs = command.inputs_as(ProvisionInputs)
-        return await self._launcher.launch(inputs, command.saga, self._superseded(command))
+        return await self._launcher.launch(inputs, command.saga, self._supersession(command))
 
     async def provision_undo(self, command: Command) -> None:
         """Remove the instance, whether or not it was launched."""
@@ -124,10 +124,12 @@ class SagaStepHandlers:
             return instance_decisions.mark_terminating(record, now)
 
         await self._store.change(key, decide)
-        if not await self.remover.remove_until_gone(key, self._superseded(command, undo=undo)):
+        if not await self.remover.remove_until_gone(key, self._supersession(command, undo=undo)):
             raise StepFailure(f"{SUPERSEDED}; the sweep keeps removing the instance")
 
-    def _superseded(self, command: Command, *, undo: bool = False) -> Callable[[], Awaitable[bool]]:
+    def _supersession(
+        self, command: Command, *, undo: bool = False
+    ) -> Callable[[], Awaitable[bool]]:
         """Return a check whether the saga has gone on and no longer needs this command."""
         wanted = "undo-started" if undo else "started"
 

@@ -15,7 +15,7 @@ async def test_while_it_is_off_the_gpus_it_reports_nothing(driver: Driver) -> No
     watched = MonitorRun(driver)
     watch = watched.watch
     assert await watch.sample() is not None
-    async with watch.released():
+    async with watch.release():
         assert [None, None] == list(await asyncio.gather(watch.sample(), watch.sample()))
         assert ("the GPUs are being reset", None) == (watch.problem, watch.inventory)
     again = await watch.sample()
@@ -31,7 +31,7 @@ async def test_what_a_reset_takes_away_is_no_news(driver: Driver) -> None:
     watched = MonitorRun(driver)
     await watched.watch.sample()
     watched.kinds()
-    async with watched.watch.released():
+    async with watched.watch.release():
         driver.order("gpu 1 nvlinks_down 2")
     await watched.watch.sample()
     assert [] == watched.kinds()
@@ -41,7 +41,7 @@ async def test_a_gpu_that_does_not_come_back_is_reported(driver: Driver) -> None
     """A reset may be its end."""
     watched = MonitorRun(driver)
     await watched.watch.sample()
-    async with watched.watch.released():
+    async with watched.watch.release():
         driver.order(count=1)
     await watched.watch.sample()
     assert [("gpu_lost", 1, "vanished")] == watched.kinds()
@@ -52,7 +52,7 @@ async def test_a_reset_that_raises_leaves_no_gpu_unwatched(driver: Driver) -> No
     watched = MonitorRun(driver)
     await watched.watch.sample()
     with pytest.raises(OSError, match="no such tool"):
-        async with watched.watch.released():
+        async with watched.watch.release():
             raise OSError("no such tool")
     assert await watched.watch.sample() is not None
 

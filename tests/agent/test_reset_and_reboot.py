@@ -45,7 +45,7 @@ class Ward:
                 gpus=lambda: GpuMap(GPUS),
                 cordoned=self._cordoned,
                 processes=self._processes,
-                released=self._released,
+                release=self._released,
             ),
         )
 

@@ -18,7 +18,7 @@ from services.provisioner.bootstrap.user_data import (
     REDACTED,
     BootstrapTemplates,
     UserDataError,
-    redacted,
+    redact,
 )
 from services.provisioner.instances import instance_decisions
 from services.provisioner.instances.instance_store import InstanceStore
@@ -125,8 +125,8 @@ def test_credentials_are_redacted_everywhere(tmp_path: Path, keys: Path) -> None
     token, seed = (each for each in secret.splitlines() if each and not each.startswith("--"))
     text = f"+ printf {token}\nwrote '{seed}' to file"
 
-    assert f"+ printf {REDACTED}\nwrote '{REDACTED}' to file" == redacted(text, secret)
-    assert "nothing" == redacted("nothing", "")
+    assert f"+ printf {REDACTED}\nwrote '{REDACTED}' to file" == redact(text, secret)
+    assert "nothing" == redact("nothing", "")
 
 
 def test_long_values_are_indented_as_their_placeholder_is() -> None:

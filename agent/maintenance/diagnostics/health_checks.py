@@ -17,7 +17,10 @@ from agent.observations import CheckFinding
 MEMORY_BYTES: Final = 64 * 1_048_576
 MEMORY_MODULE: Final = "agent.maintenance.diagnostics.gpu_memory_test"
 DCGM_SECONDS_MAX: Final = {1: 300.0, 2: 1200.0, 3: 3600.0, 4: 4 * 3600.0}
+NCCL_SIZES: Final = ("-b", "8M", "-e", "1G", "-f", "2")
 BURN_EXTRA_SECONDS: Final = 120.0
+NEVER: Final = 5
+"""Above every level."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,19 +32,15 @@ class Check:
     """Names under which its tool is installed."""
     arguments: Callable[[CheckParameters], Sequence[str]]
     seconds_max: Callable[[CheckParameters], float]
-    exclusive: Callable[[CheckParameters], bool]
-    """Whether it needs the GPUs exclusively."""
     parse: Callable[[ToolOutput, CheckParameters], CheckFinding]
+    exclusive_from_level: int = 0
+    """It needs the GPUs exclusively from this level on; 0: always."""
     at_home: bool = False
     """Whether the tool must run in its own directory."""
 
-
-def _always(_: CheckParameters) -> bool:
-    return True
-
-
-def _never(_: CheckParameters) -> bool:
-    return False
+    def exclusive(self, parameters: CheckParameters) -> bool:
+        """Whether it needs the GPUs exclusively."""
+        return parameters.level >= self.exclusive_from_level
 
 
 CHECKS: Final = (
@@ -50,16 +49,16 @@ CHECKS: Final = (
         ("nvidia-smi",),
         lambda _: ("--query-gpu=index,uuid,pci.bus_id", "--format=csv,noheader"),
         lambda _: 60.0,
-        _never,
         tool_parsers.nvidia_smi,
+        exclusive_from_level=NEVER,
     ),
     Check(
         "dcgm",
         ("dcgmi",),
         lambda parameters: ("diag", "-r", str(parameters.level), "-j"),
         lambda parameters: DCGM_SECONDS_MAX[parameters.level],
-        lambda parameters: parameters.level > 1,
         tool_parsers.dcgm,
+        exclusive_from_level=2,
     ),
     Check(
         "nvbandwidth",
@@ -69,24 +68,13 @@ CHECKS: Final = (
             "device_to_device_memcpy_read_ce",
         ),
         lambda _: 900.0,
-        _always,
         tool_parsers.nvbandwidth,
     ),
     Check(
         "nccl",
         ("all_reduce_perf",),
-        lambda parameters: (
-            "-b",
-            "8M",
-            "-e",
-            "1G",
-            "-f",
-            "2",
-            "-g",
-            str(max(len(parameters.gpus), 1)),
-        ),
+        lambda parameters: (*NCCL_SIZES, "-g", str(max(len(parameters.gpus), 1))),
         lambda _: 900.0,
-        _always,
         tool_parsers.nccl,
     ),
     Check(
@@ -94,7 +82,6 @@ CHECKS: Final = (
         ("gpu_burn", "gpu-burn"),
         lambda parameters: (str(parameters.seconds),),
         lambda parameters: parameters.seconds + BURN_EXTRA_SECONDS,
-        _always,
         tool_parsers.burn,
         at_home=True,
     ),
@@ -112,7 +99,6 @@ def memory_check(library: str) -> Check:
         (sys.executable,),
         lambda _: ("-m", MEMORY_MODULE, library, str(MEMORY_BYTES)),
         lambda _: 120.0,
-        _always,
         tool_parsers.memory,
     )
 

@@ -85,11 +85,11 @@ async def _body(reader: asyncio.StreamReader, headers: Mapping[str, str]) -> byt
     if headers.get("transfer-encoding", "").lower() == "chunked":
         return await _chunks(reader)
     if "content-length" in headers:
-        return await reader.readexactly(_bounded(int(headers["content-length"])))
+        return await reader.readexactly(_check_size(int(headers["content-length"])))
     body = b""
     while chunk := await reader.read(HEAD_BYTES_MAX):
         body += chunk
-        _bounded(len(body))
+        _check_size(len(body))
     return body
 
 
@@ -98,14 +98,14 @@ async def _chunks(reader: asyncio.StreamReader) -> bytes:
     while True:
         line = await reader.readuntil(b"\r\n")
         size = int(line.split(b";", 1)[0], 16)
-        _bounded(size + len(body))
+        _check_size(size + len(body))
         body += await reader.readexactly(size)
         await reader.readexactly(2)
         if size == 0:
             return body
 
 
-def _bounded(size: int) -> int:
+def _check_size(size: int) -> int:
     if not 0 <= size <= BODY_BYTES_MAX:
         raise ValueError(f"an answer of {size} bytes")
     return size

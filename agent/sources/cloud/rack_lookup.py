@@ -43,7 +43,7 @@ async def _aws(base: str) -> str:
         # In no partition group: a cluster group's nodes may be in any rack.
         return ""
     group = (await imds.get("placement/group-name")).decode().strip()
-    return named(group, f"partition-{partition}")
+    return rack_name(group, f"partition-{partition}")
 
 
 async def _gcp(base: str) -> str:
@@ -68,7 +68,7 @@ _ASK: Final[Mapping[str, Callable[[str], Awaitable[str]]]] = {
 def gcp_rack(physical_host: str) -> str:
     """Read `/cluster/rack/host`; another form names no rack."""
     parts = physical_host.strip().strip("/").split("/")
-    return named(*parts[:2]) if len(parts) == 3 and all(parts) else ""  # noqa: PLR2004
+    return rack_name(*parts[:2]) if len(parts) == 3 and all(parts) else ""  # noqa: PLR2004
 
 
 def azure_rack(compute: Any) -> str:
@@ -77,10 +77,10 @@ def azure_rack(compute: Any) -> str:
         return ""
     domain = str(compute.get("platformFaultDomain") or "").strip()
     group = str(compute.get("placementGroupId") or compute.get("vmScaleSetName") or "").strip()
-    return named(group, f"fault-domain-{domain}") if domain and group else ""
+    return rack_name(group, f"fault-domain-{domain}") if domain and group else ""
 
 
-def named(*parts: str) -> str:
+def rack_name(*parts: str) -> str:
     """Join the parts of a rack's name into one printable word."""
     joined = "/".join(part for part in parts if part)
     return "".join(c if c.isprintable() and c != " " else "-" for c in joined)[:RACK_CHARS_MAX]

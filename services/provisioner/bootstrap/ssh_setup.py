@@ -23,7 +23,7 @@ from services.bus.port import Bus
 from services.primitives.clock import Clock
 from services.primitives.errors import SetupError
 from services.provisioner.bootstrap import setup_plan
-from services.provisioner.bootstrap.user_data import BootstrapTemplates, redacted
+from services.provisioner.bootstrap.user_data import BootstrapTemplates, redact
 from services.provisioner.instances.instance_store import InstanceStore
 from services.provisioner.provider_client.provider_calls import Providers
 from services.runtime.event_publisher import publish_event
@@ -215,7 +215,7 @@ class SshSetup:
         if ended.exit_status is None or ended.exit_status < 0:
             raise asyncssh.ConnectionLost(f"command {number} ended without an exit status")
         written = "".join(str(each) for each in (ended.stdout, ended.stderr) if each)
-        output = redacted(written, job.secret)
+        output = redact(written, job.secret)
         if not output.startswith(setup_plan.DONE_BEFORE):
             seconds = self._clock.monotonic() - started
             await self._publish_result(job, index, ended.exit_status, output, seconds)

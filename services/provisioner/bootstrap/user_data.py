@@ -122,7 +122,7 @@ class BootstrapTemplates:
         return "\n".join(f"NAVARCH_{name}={value}" for name, value in lines.items())
 
 
-def redacted(text: str, secret: str) -> str:
+def redact(text: str, secret: str) -> str:
     """Return the text with every line of the credentials replaced."""
     for line in secret.splitlines():
         if line and not line.startswith(("-----", "------")):

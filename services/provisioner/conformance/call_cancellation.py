@@ -1,7 +1,7 @@
-"""Cancels a call at its n-th await: how the conformance suite finds what a time-out may leave.
+"""Cancels a call at its n-th await, so that the conformance suite can check every time-out.
 
-A call is driven by hand from one await to the next, so that every place at which it can be
-cancelled is reached, and none twice.
+A call is driven by hand from one await to the next, so that every point of cancellation is reached
+once.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ class CallCancellation:
         """Whether the call had as many awaits."""
 
     async def run(self) -> None:
-        """Drive it, to the cut or to its end; in a task of its own, which is then cancelled."""
+        """Drive it to the cut or its end, in its own task, which is then cancelled."""
         await drive_call(self._call, self._at)
 
     def _at(self, awaits: int) -> None:
@@ -47,5 +47,5 @@ def drive_call(
         at(awaits)
         try:
             yield awaited
-        except BaseException as raised:  # noqa: BLE001 - whatever comes is the call's own
+        except BaseException as raised:  # noqa: BLE001 - passed to the call
             error = raised

@@ -28,10 +28,10 @@ ROUNDS: Final = 5
 class ProviderConformance(SuiteFixtures):
     """Inherit, name the class `Test…`, and write the fixture `make`."""
 
-    # --- what it says of itself ------------------------------------------------------------------
+    # --- declarations ----------------------------------------------------------------------------
 
     async def test_it_says_its_name_and_what_it_can(self, fresh: MakeProvider) -> None:
-        """The name is the same for each one made; what is declared is what is there."""
+        """Each one has the same name, and its capabilities match its methods."""
         one, two = fresh(), fresh()
         assert one.name, "its name is empty"
         assert one.name == two.name, "a second one has another name"
@@ -65,7 +65,7 @@ class ProviderConformance(SuiteFixtures):
     async def test_a_new_instance_is_pending_or_running(
         self, fresh: MakeProvider, wanted: MakeRequest
     ) -> None:
-        """And every status is one of the four: what is gone has none, for it is not listed."""
+        """And every status is one of the four; a terminated instance is not listed."""
         provider = fresh()
         made = await self._bounded(provider.provision(wanted()))
         [listed] = await self._listed(provider)
@@ -93,7 +93,7 @@ class ProviderConformance(SuiteFixtures):
     async def test_launches_at_once_make_one_instance(
         self, fresh: MakeProvider, wanted: MakeRequest
     ) -> None:
-        """Where the provider declares a token, it holds between replicas that never met."""
+        """A declared idempotency token works across replicas."""
         providers = [fresh() for _ in range(AT_ONCE)]
         if not providers[0].capabilities.idempotency_token:
             pytest.skip("it declares no idempotency token: one replica at a time asks for a launch")
@@ -125,7 +125,7 @@ class ProviderConformance(SuiteFixtures):
     async def test_a_launch_cancelled_at_any_await_makes_one_instance_at_most(
         self, fresh: MakeProvider, wanted: MakeRequest
     ) -> None:
-        """Whatever it had done by then: asked again it makes one, and its removal leaves none."""
+        """Repeated after that, it makes one instance, and a removal leaves none."""
         provider = fresh()
         for point in range(1, AWAITS_MAX):
             asked = wanted(f"web-{point}")
@@ -166,7 +166,7 @@ class ProviderConformance(SuiteFixtures):
     async def test_a_launch_and_a_removal_at_once_leave_one_or_none(
         self, fresh: MakeProvider, wanted: MakeRequest
     ) -> None:
-        """Whichever comes last, the list shows what exists, and it can be removed."""
+        """In either order the list shows what exists, and it can be removed."""
         one, two = fresh(), fresh()
         for number in range(ROUNDS):
             asked = wanted(f"web-{number}")
@@ -184,7 +184,7 @@ class ProviderConformance(SuiteFixtures):
     async def test_a_removal_cancelled_at_any_await_can_be_asked_again(
         self, fresh: MakeProvider, wanted: MakeRequest
     ) -> None:
-        """It is done or it is not; asked once more, it is."""
+        """It took effect or not; repeated, it does."""
         provider = fresh()
         for point in range(1, AWAITS_MAX):
             made = await self._bounded(provider.provision(wanted(f"web-{point}")))
@@ -211,7 +211,7 @@ class ProviderConformance(SuiteFixtures):
     async def test_another_fleets_instances_are_distinguished(
         self, fresh: MakeProvider, wanted: MakeRequest
     ) -> None:
-        """They share the account: each says whose it is, and none is taken for another's."""
+        """They share the account, and each instance names its own fleet."""
         provider = fresh()
         ours = await self._bounded(provider.provision(wanted("web-1")))
         theirs = await self._bounded(provider.provision(wanted("web-2", fleet=OTHER_FLEET)))
@@ -222,7 +222,7 @@ class ProviderConformance(SuiteFixtures):
     async def test_a_list_cancelled_at_any_await_is_whole_the_next_time(
         self, fresh: MakeProvider, wanted: MakeRequest
     ) -> None:
-        """Nothing of the first is left over in the second."""
+        """A cancelled list does not affect the next one."""
         provider = fresh()
         made = await self._bounded(provider.provision(wanted()))
         for point in range(1, AWAITS_MAX):
@@ -251,7 +251,7 @@ class ProviderConformance(SuiteFixtures):
     async def test_silence_is_an_error_that_allows_another_try(
         self, fresh: MakeProvider, make_unreachable: MakeProvider | None, wanted: MakeRequest
     ) -> None:
-        """Where nothing answers, every call says so, and none pretends: above all not `list`."""
+        """Without a server every call fails, above all `list`."""
         if make_unreachable is None:
             pytest.skip("the suite has no fixture `make_unreachable`")
         made = await self._bounded(fresh().provision(wanted()))
@@ -272,7 +272,7 @@ class ProviderConformance(SuiteFixtures):
             assert error.rule.retry_in_step, f"{what}: {error} allows no other try"
             _check_message(error)
 
-    # --- what only some can ----------------------------------------------------------------------
+    # --- reboots ---------------------------------------------------------------------------------
 
     async def test_a_reboot_keeps_the_instance(
         self, fresh: MakeProvider, wanted: MakeRequest
@@ -292,7 +292,7 @@ class ProviderConformance(SuiteFixtures):
     async def test_a_reboot_of_nothing_is_refused(
         self, fresh: MakeProvider, wanted: MakeRequest
     ) -> None:
-        """What was removed is not brought back by it."""
+        """It does not bring back a removed instance."""
         provider = fresh()
         if not isinstance(provider, Reboots):
             pytest.skip("it cannot reboot")
@@ -304,7 +304,7 @@ class ProviderConformance(SuiteFixtures):
         assert await self._listed(provider) == [], "a reboot brought back what was removed"
 
     async def test_it_can_be_closed_twice(self, fresh: MakeProvider, wanted: MakeRequest) -> None:
-        """Instances stay when the one who made them goes."""
+        """Instances stay when their provider is closed."""
         provider = fresh()
         await self._bounded(provider.provision(wanted()))
         for _ in range(2):

@@ -125,7 +125,7 @@ class Launcher:
             in_doubt=not fresh,
         )
         if record.offering is not None:
-            progress.allocation = self._allocator.recorded(record)
+            progress.allocation = self._allocator.restore(record)
         try:
             return await self._attempt_until_launched(key, progress, is_superseded)
         except UserDataError as error:
@@ -156,12 +156,12 @@ class Launcher:
                 ago = self._clock.monotonic() - started
                 if not error.rule.retry_in_step:
                     # Certainly not launched: the next offering may be requested, if there is one.
-                    await self._allocator.failed(progress.allocation, error, ago)
+                    await self._allocator.record_failure(progress.allocation, error, ago)
                     await self._record_refused(key, progress, error)
                     continue
                 wait = self._limits.retry_seconds(progress.attempts, error.retry_after)
                 if self._clock.monotonic() + wait >= progress.until:
-                    await self._allocator.failed(progress.allocation, error, ago)
+                    await self._allocator.record_failure(progress.allocation, error, ago)
                     raise await self._give_up(key, error, progress) from error
                 await self._store.change(key, _count_attempt(error))
             else:
@@ -202,7 +202,7 @@ class Launcher:
         progress.allocation = None
         progress.record = await self._store.get(key) or progress.record
         if progress.record.state == "intended" and progress.record.offering is not None:
-            progress.allocation = self._allocator.recorded(progress.record)
+            progress.allocation = self._allocator.restore(progress.record)
             progress.in_doubt = True
 
     async def _allocate(self, key: str, progress: _Progress) -> None:
@@ -248,7 +248,7 @@ class Launcher:
                 await self._allocator.release(progress.allocation)
             progress.record, progress.in_doubt = record or progress.record, True
             named = progress.record.offering is not None
-            progress.allocation = self._allocator.recorded(progress.record) if named else None
+            progress.allocation = self._allocator.restore(progress.record) if named else None
             return False
         progress.in_doubt = progress.in_doubt or not is_only_requester(
             record.launch_calls, progress.asks
@@ -283,7 +283,7 @@ class Launcher:
         None: another replica has meanwhile launched from another offering; continue with that one.
         """
         assert progress.allocation is not None
-        await self._allocator.succeeded(progress.allocation)
+        await self._allocator.record_success(progress.allocation)
         settled = Settlement("running", progress.record)
         provider = progress.record.provider
 
@@ -302,7 +302,7 @@ class Launcher:
                 if record.state != "intended":
                     return _outcome(record)
                 progress.record, progress.in_doubt = record, True
-                progress.allocation = self._allocator.recorded(record)
+                progress.allocation = self._allocator.restore(record)
                 return None
             case "removed":
                 log.info("undone during its launch", extra={"instance": record.instance})

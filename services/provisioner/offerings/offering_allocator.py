@@ -254,7 +254,7 @@ class OfferingAllocator:
         after = spend.add_reservation(reserved, key, price, self._clock.now())
         return await self._offerings.reserve(SPEND_KEY, after, revision)
 
-    def recorded(self, record: InstanceRecord) -> Allocation:
+    def restore(self, record: InstanceRecord) -> Allocation:
         """Return the allocation that a record names."""
         assert record.offering is not None
         target = self._target(record, record.offering, self._queue(record))
@@ -262,7 +262,7 @@ class OfferingAllocator:
 
     # --- results ------------------------------------------------------------------------------
 
-    async def succeeded(self, allocation: Allocation) -> None:
+    async def record_success(self, allocation: Allocation) -> None:
         """Delete the blocks that a successful launch has probed."""
         offering = allocation.target.offering
         pace = self._paces.get(offering, LaunchPace())
@@ -270,7 +270,7 @@ class OfferingAllocator:
         await self._offerings.delete_blocks(allocation.claims)
         self._notify()
 
-    async def failed(
+    async def record_failure(
         self, allocation: Allocation, error: ProviderError, began_seconds_ago: float
     ) -> None:
         """Record what a failed launch blocks, for all replicas."""
@@ -322,12 +322,7 @@ class OfferingAllocator:
     def _target(
         self, record: InstanceRecord, offering: Offering, queue: _LaunchQueue
     ) -> offering_blocks.BlockTarget:
-        return offering_blocks.BlockTarget(
-            offering=offering,
-            model=self._catalogue.model(offering.provider, offering.instance_type),
-            pool=record.pool,
-            configuration=queue.configuration,
-        )
+        return self._catalogue.target(offering, record.pool, queue.configuration)
 
     def _notify(self) -> None:
         self._changed.set()

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from schemas.instance_type_catalogue import InstanceTypes, TypeSpec
 from schemas.launch_offers import Choice, Offer, Offering
 from schemas.saga_params import LaunchSpec
+from services.provisioner.offerings.offering_blocks import BlockTarget
 from services.provisioner.provider_client.provider_calls import ProviderTraits
 
 OTHERS: Final = "*"
@@ -72,6 +73,11 @@ class OfferingCatalogue:
         """Return what quota is counted by: the type's GPU model, or the type itself."""
         spec = self.spec(provider, instance_type)
         return spec.gpu if spec is not None and spec.gpu else instance_type
+
+    def target(self, offering: Offering, pool: str, configuration: str = "") -> BlockTarget:
+        """Return what a failure of this offering may block."""
+        model = self.model(offering.provider, offering.instance_type)
+        return BlockTarget(offering=offering, model=model, pool=pool, configuration=configuration)
 
     def price(self, offering: Offering) -> float | None:
         """Return the catalogue's dollars per hour; None: unknown."""

@@ -75,12 +75,8 @@ def launchable_offerings(pools: Iterable[PoolRecord], catalogue: OfferingCatalog
         )
         for each in candidates(choice, catalogue):
             of = each.offering
-            found.setdefault(of, {})[pool.name] = offering_blocks.BlockTarget(
-                offering=of,
-                model=catalogue.model(of.provider, of.instance_type),
-                pool=pool.name,
-                configuration=configuration,
-            )
+            target = catalogue.target(of, pool.name, configuration)
+            found.setdefault(of, {})[pool.name] = target
     return found
 
 
@@ -93,13 +89,9 @@ def offering_view(
 ) -> OfferingView:
     """Return one offering as operators see it."""
     catalogue = scorer.catalogue
-    model = catalogue.model(offering.provider, offering.instance_type)
-    subjects = list(pools.values()) or [
-        offering_blocks.BlockTarget(offering=offering, model=model, pool="")
-    ]
     blocks = {
         key: each
-        for target in subjects
+        for target in pools.values() or [catalogue.target(offering, "")]
         for key, each in offering_blocks.find_blocks(target, known.blocks)
     }
     spec = catalogue.spec(offering.provider, offering.instance_type)

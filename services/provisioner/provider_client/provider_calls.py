@@ -1,8 +1,8 @@
 """Calls to a provider with a time limit, with every failure mapped to an error kind.
 
 A plugin is third-party code: exceptions beside ProviderError, and calls without an answer, count as
-TRANSIENT and leave in doubt whether the call took effect. Lists are shared: callers that ask
-during one list all get the next one, which starts after each of them asked.
+TRANSIENT and leave in doubt whether the call took effect. Lists are shared: callers that arrive
+during one list all get the next one, which starts afterwards.
 """
 
 import asyncio
@@ -56,16 +56,16 @@ class ProviderCalls:
 
     async def provision(self, request: ProvisionRequest, *, timeout_seconds: float) -> Instance:
         """Launch an instance, or raise ProviderError."""
-        return await self._bounded("provision", self.provider.provision(request), timeout_seconds)
+        return await self._call("provision", self.provider.provision(request), timeout_seconds)
 
     async def terminate(self, provider_id: str) -> None:
         """Begin to remove an instance, or raise ProviderError."""
-        await self._bounded("terminate", self.provider.terminate(provider_id), self._timeout)
+        await self._call("terminate", self.provider.terminate(provider_id), self._timeout)
 
     async def bootstrap(self, instance: Instance, *, timeout_seconds: float) -> None:
         """Start the agent on the instance, where it does not start by itself."""
         if isinstance(self.provider, Bootstraps):
-            await self._bounded("bootstrap", self.provider.bootstrap(instance), timeout_seconds)
+            await self._call("bootstrap", self.provider.bootstrap(instance), timeout_seconds)
 
     @property
     def can_reboot(self) -> bool:
@@ -76,12 +76,12 @@ class ProviderCalls:
         """Begin to reboot an instance, or raise ProviderError."""
         if not isinstance(self.provider, Reboots):
             raise ProviderError("INVALID", f"{self.provider.name} cannot reboot an instance")
-        await self._bounded("reboot", self.provider.reboot(instance), self._timeout)
+        await self._call("reboot", self.provider.reboot(instance), self._timeout)
 
     async def resume(self) -> None:
         """Start the instances that stopped with the host."""
         if isinstance(self.provider, Resumes):
-            await self._bounded("resume", self.provider.resume(), self._timeout)
+            await self._call("resume", self.provider.resume(), self._timeout)
 
     @property
     def has_prices(self) -> bool:
@@ -92,7 +92,7 @@ class ProviderCalls:
         """Return its prices of these types, or raise ProviderError; empty if it reports none."""
         if not isinstance(self.provider, Prices):
             return ()
-        return await self._bounded("prices", self.provider.prices(instance_types), self._timeout)
+        return await self._call("prices", self.provider.prices(instance_types), self._timeout)
 
     async def list_instances(self) -> list[Instance]:
         """Return the provider's list, from a call that started no earlier than this one."""
@@ -104,9 +104,9 @@ class ProviderCalls:
         await self.provider.close()
 
     async def _list(self, _: str) -> list[Instance]:
-        return await self._bounded("list", self.provider.list(), self._timeout)
+        return await self._call("list", self.provider.list(), self._timeout)
 
-    async def _bounded(self, what: str, call: Awaitable[T], timeout_seconds: float) -> T:
+    async def _call(self, what: str, call: Awaitable[T], timeout_seconds: float) -> T:
         name = self.provider.name
         try:
             async with asyncio.timeout(timeout_seconds):

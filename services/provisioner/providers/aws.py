@@ -209,7 +209,7 @@ class AwsProvider:
     async def _call(self, what: str, **given: Any) -> Any:
         """Make one request; every failure is a ProviderError."""
         try:
-            client = await self._connected()
+            client = await self._connect()
             return await getattr(client, what)(**given)
         except ClientError as error:
             raise error_of(error.response) from error
@@ -220,7 +220,7 @@ class AwsProvider:
         except BotoCoreError as error:
             raise ProviderError("TRANSIENT", f"{what}: {error}") from error
 
-    async def _connected(self) -> Any:
+    async def _connect(self) -> Any:
         async with self._connecting:
             if self._client is None:
                 session = aioboto3.Session(

@@ -130,16 +130,16 @@ def error_of(
 def _code_and_message(body: Any) -> tuple[str, str]:
     """Return the innermost of an error's wrapped codes that is known, else the outermost."""
     outer = body.get("error") if isinstance(body, dict) else None
-    unwrapped = _unwrapped(outer, DEPTH_MAX)
+    unwrapped = _unwrap(outer, DEPTH_MAX)
     found = [each for each in unwrapped if each[0] in (SKU, NOT_ALLOWED, *KINDS)]
     return found[-1] if found else next(iter(unwrapped), ("", ""))
 
 
-def _unwrapped(error: Any, depth: int) -> list[tuple[str, str]]:
+def _unwrap(error: Any, depth: int) -> list[tuple[str, str]]:
     if not isinstance(error, dict) or depth == 0:
         return []
     inner = error.get("details") or []
     found = [(str(error.get("code", "")), str(error.get("message", "")))]
     for each in inner if isinstance(inner, list) else []:
-        found += _unwrapped(each, depth - 1)
+        found += _unwrap(each, depth - 1)
     return found

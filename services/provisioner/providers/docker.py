@@ -115,13 +115,13 @@ class DockerProvider:
         """Start a container, or continue with the one of this token."""
         keys = self._keys_for(request)
         for _ in range(TRIES_MAX):
-            existing = await self._listed()
+            existing = await self._containers()
             mine = _with_token(existing, request.token)
             if mine is None:
                 body = self._body(request, self._free_gpus(request, existing))
                 made = await self._engine.create(_container(request), body)
                 if made is None:
-                    mine = _with_token(await self._listed(), request.token)
+                    mine = _with_token(await self._containers(), request.token)
                     if mine is None:
                         await self._refuse_stranger(request)
                         await asyncio.sleep(LOOK_SECONDS)
@@ -130,7 +130,7 @@ class DockerProvider:
             if mine is not None and STATUSES.get(mine.state, "running") == "running":
                 return self._instance(mine)
             if await self._start(ident, request, keys):
-                found = _with_token(await self._listed(), request.token)
+                found = _with_token(await self._containers(), request.token)
                 if found is not None:
                     return self._instance(found)
         raise ProviderError(
@@ -143,7 +143,7 @@ class DockerProvider:
 
     async def list(self) -> list[Instance]:
         """Return every container with a fleet's label, in any state."""
-        return [self._instance(each) for each in await self._listed()]
+        return [self._instance(each) for each in await self._containers()]
 
     async def close(self) -> None:
         """Close the connections."""
@@ -199,7 +199,7 @@ class DockerProvider:
         Of two containers with one GPU the one with the smaller ID stays, unless the other runs
         already: the engine removes only one that does not run.
         """
-        existing = await self._listed()
+        existing = await self._containers()
         mine = next((each for each in existing if each.id == ident), None)
         if mine is None:
             return False
@@ -222,7 +222,7 @@ class DockerProvider:
                 f"another container is named {name}; remove it: docker rm -f {name}",
             )
 
-    async def _listed(self) -> Sequence[Container]:
+    async def _containers(self) -> Sequence[Container]:
         return await self._engine.containers(FLEET_TAG)
 
     def _keys_for(self, request: ProvisionRequest) -> str:

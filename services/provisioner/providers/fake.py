@@ -36,15 +36,15 @@ BUSY_SECONDS_MAX: Final = 30.0
 
 
 class FakeFault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A fault to order."""
+    """A fault to inject."""
 
     call: Call
     kind: ProviderErrorKind = "TRANSIENT"
     times: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 1
     instance: str = ""
-    """Only for this one; empty: for any."""
+    """Only for this instance; empty: any."""
     zone: str = ""
-    """Only in this zone; empty: in any."""
+    """Only in this zone; empty: any."""
     after_success: bool = False
     """The call takes effect, and its answer is lost."""
     hang: bool = False
@@ -65,8 +65,7 @@ TABLES: Final = """
     CREATE TABLE IF NOT EXISTS calls (
         number INTEGER PRIMARY KEY AUTOINCREMENT, call TEXT, about TEXT);
 """
-"""`made`: instances, `hidden` in so many lists; `orders`: faults to come; `calls`: what was asked
-of the provider."""
+"""`made`: instances, `hidden` in so many lists; `orders`: faults to inject; `calls`: a log."""
 
 
 _fault: Final = msgspec.json.Decoder(FakeFault)
@@ -76,17 +75,17 @@ class FakeProvider:
     """Instances that exist by name only."""
 
     class Options(Setting, frozen=True, kw_only=True):
-        """What the configuration may say."""
+        """`providers: {fake: {gpu_count: 8}}`."""
 
         gpu_count: Annotated[int, msgspec.Meta(ge=0, le=64)] = 8
         file: str = ""
-        """Where to remember; empty: in memory."""
+        """File of the state; empty: in memory."""
         idempotent: bool = True
-        """Whether a repeated token makes nothing new; real clouds differ."""
+        """Whether a repeated token launches nothing; real clouds differ."""
         list_lag_calls: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 0
-        """So many lists do not show a new instance yet."""
+        """Number of lists that do not show a new instance yet."""
         list_lag_seconds: Annotated[float, msgspec.Meta(ge=0, le=600)] = 0.0
-        """What the provider says of its lag."""
+        """The declared lag."""
         reboots: bool = True
         """Whether it can reboot an instance; real clouds differ."""
         dollars_per_hour: float = 0.0
@@ -96,15 +95,10 @@ class FakeProvider:
 
     def __init__(self, *, options: Options, environment: Environment) -> None:
         self._options = options
-        self._name = environment.name
-        self._database = _opened(options)
+        self.name = environment.name
+        self._database = _open_database(options)
         self._closing = weakref.finalize(self, self._database.close)
         self._never = asyncio.Event()
-
-    @property
-    def name(self) -> str:
-        """Its name in the configuration."""
-        return self._name
 
     @property
     def capabilities(self) -> Capabilities:
@@ -117,22 +111,22 @@ class FakeProvider:
         )
 
     def inject_fault(self, fault: FakeFault) -> None:
-        """Order one more fault."""
+        """Inject one more fault."""
         with self._changing() as database:
             _order(database, fault)
 
     def clear_faults(self) -> None:
-        """Take back every fault that was ordered and has not come yet."""
+        """Remove every injected fault that has not occurred yet."""
         with self._changing() as database:
             database.execute("DELETE FROM orders")
 
     def calls(self, call: Call) -> list[str]:
-        """What was asked so far, oldest first: names for provision, else ids."""
+        """Return the calls so far, oldest first: names for provision, else IDs."""
         asked = "SELECT about FROM calls WHERE call = ? ORDER BY number"
         return [about for (about,) in self._database.execute(asked, (call,))]
 
     async def provision(self, request: ProvisionRequest) -> Instance:
-        """Make an instance, or the one that this token has made already."""
+        """Launch an instance, or return the one of this token."""
         await self._take_time()
         with self._changing() as database:
             _log(database, "provision", request.name)
@@ -154,7 +148,7 @@ class FakeProvider:
         fresh = "INSERT INTO made (name, token, hidden) VALUES (?, ?, ?)"
         serial = database.execute(fresh, (request.name, request.token, hidden)).lastrowid
         instance = replace(
-            instance_for(request, f"{self._name}-{serial:06d}"),
+            instance_for(request, f"{self.name}-{serial:06d}"),
             status="running",
             created_at=datetime.now(UTC),
             dollars_per_hour=self._options.dollars_per_hour,
@@ -176,7 +170,7 @@ class FakeProvider:
         await self._fail(order)
 
     async def reboot(self, instance: Instance) -> None:
-        """Reboot an instance: nothing runs there, so it is only noted."""
+        """Reboot an instance, which only logs the call."""
         await self._take_time()
         with self._changing() as database:
             _log(database, "reboot", instance.provider_id)
@@ -187,7 +181,7 @@ class FakeProvider:
             raise ProviderError("INVALID", f"there is no instance {instance.provider_id}")
 
     async def list(self) -> list[Instance]:
-        """Every instance, but those that are too new to show."""
+        """Return every instance that is not hidden."""
         shown: list[Instance] = []
         with self._changing() as database:
             _log(database, "list", "")
@@ -200,7 +194,7 @@ class FakeProvider:
         return shown
 
     async def close(self) -> None:
-        """Let go of the file; what is in memory would be forgotten with it."""
+        """Close the file; an in-memory state stays."""
         if self._options.file:
             self._closing()
 
@@ -217,23 +211,23 @@ class FakeProvider:
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[sqlite3.Connection]:
-        """The ledger, for one change at a time; on file, across processes too."""
+        """Lock the database for one change, across processes too."""
         self._database.execute("BEGIN IMMEDIATE")
         with self._database:
             yield self._database
 
 
-def _opened(options: FakeProvider.Options) -> sqlite3.Connection:
+def _open_database(options: FakeProvider.Options) -> sqlite3.Connection:
     if options.file:
         Path(options.file).parent.mkdir(parents=True, exist_ok=True)
     database = sqlite3.connect(
         options.file or ":memory:",
         timeout=BUSY_SECONDS_MAX,
         isolation_level=None,
-        check_same_thread=False,  # whichever thread collects the garbage closes it
+        check_same_thread=False,  # the thread that collects garbage closes it
     )
     database.execute("PRAGMA journal_mode = WAL")
-    # What a killed provisioner wrote must be there; what a host that lost power wrote, need not.
+    # Writes must survive a killed provisioner, but not a power loss.
     database.execute("PRAGMA synchronous = OFF")
     fresh = not database.execute("PRAGMA user_version").fetchone()[0]
     if fresh:
@@ -266,7 +260,7 @@ def _order(database: sqlite3.Connection, fault: FakeFault) -> None:
 
 
 def _take(database: sqlite3.Connection, call: Call, instance: str, zone: str) -> FakeFault | None:
-    """The first fault ordered for this call, used up by one."""
+    """Take the first fault that matches this call."""
     row = database.execute(
         "SELECT number, fault FROM orders WHERE times > 0 AND call = ?"
         " AND instance IN ('', ?) AND zone IN ('', ?) ORDER BY number LIMIT 1",

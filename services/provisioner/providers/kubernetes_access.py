@@ -81,7 +81,7 @@ def by_settings(
     where = f"providers.{name}"
     token = read_secret(name, "token", "an API token", env=token_env, file=token_file)
     authority = read_text(ca_file, f"{where}.ca_file") if ca_file else ""
-    return _checked(ClusterAccess(server=server, token=token, authority=authority), where)
+    return _check(ClusterAccess(server=server, token=token, authority=authority), where)
 
 
 def by_kubeconfig(name: str, file: str, context: str) -> ClusterAccess:
@@ -114,13 +114,13 @@ def by_kubeconfig(name: str, file: str, context: str) -> ClusterAccess:
         raise ConfigurationError(f"user {chosen.user!r} {LOGIN}", key=where)
     authority = ""
     if cluster.certificate_authority_data:
-        authority = _decoded(cluster.certificate_authority_data, where)
+        authority = _decode(cluster.certificate_authority_data, where)
     elif cluster.certificate_authority:
         authority = read_text(str(folder / cluster.certificate_authority), where)
-    return _checked(ClusterAccess(server=cluster.server, token=token, authority=authority), where)
+    return _check(ClusterAccess(server=cluster.server, token=token, authority=authority), where)
 
 
-def _checked(access: ClusterAccess, where: str) -> ClusterAccess:
+def _check(access: ClusterAccess, where: str) -> ClusterAccess:
     if not access.server.startswith(("https://", "http://127.0.0.1:")):
         raise ConfigurationError(f"{access.server!r} is not an https:// address", key=where)
     try:
@@ -130,7 +130,7 @@ def _checked(access: ClusterAccess, where: str) -> ClusterAccess:
     return access
 
 
-def _decoded(data: str, where: str) -> str:
+def _decode(data: str, where: str) -> str:
     try:
         return base64.b64decode(data, validate=True).decode()
     except (binascii.Error, UnicodeDecodeError) as error:

@@ -110,16 +110,12 @@ class LocalProvider:
         """`command` starts an agent."""
         self._options = options
         self._environment = environment
+        self.name = environment.name
         self._command = tuple(command)
         place = Path(options.directory) if options.directory else environment.data_dir / "local"
         self.directory = place.absolute()
         self._threads = ThreadPoolExecutor(THREADS_MAX, f"local-{environment.name}")
         self._children: set[int] = set()
-
-    @property
-    def name(self) -> str:
-        """Its name in the configuration."""
-        return self._environment.name
 
     @property
     def capabilities(self) -> Capabilities:

@@ -1,8 +1,8 @@
 """Simulated GPUs for the local provider, the tests and the demo: the library and its state file.
 
-`build_library` compiles the stand-in for libnvidia-ml.so.1 that lies beside this file; an agent is
-pointed to it by NAVARCH_NVML_LIBRARY, and the library reads what to say from the file that
-NAVARCH_NVML_STATE names (`write_state`). The format is described at the top of `local_nvml.c`.
+`build_library` compiles the stand-in for libnvidia-ml.so.1 in this folder. NAVARCH_NVML_LIBRARY
+names it to the agent, and it reads the GPUs' state from the file that NAVARCH_NVML_STATE names
+(`write_state`). The format is described at the top of `local_nvml.c`.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ BROKEN: Final = "# broken"
 """Ends a line of the state file that survives resets and reboots."""
 GPU_NAME: Final = "NVIDIA H100 80GB HBM3"
 BUSES: Final = (0x1B, 0x43, 0x52, 0x61, 0x9D, 0xC3, 0xD1, 0xDF)
-"""Where the GPUs of an eight-GPU server sit."""
+"""PCI buses of an eight-GPU server."""
 
 
 def compiler() -> list[str] | None:
@@ -45,9 +45,9 @@ def compiler() -> list[str] | None:
 
 
 def build_library(directory: Path) -> Path:
-    """Compile the stand-in into `directory`, unless this very source was compiled there before.
+    """Compile the stand-in into `directory`, unless this source was compiled there before.
 
-    Two processes may build at once: each writes a file of its own and renames it into place.
+    Two processes may compile at once: each writes its own file and renames it into place.
     """
     source = SOURCE.read_bytes()
     target = directory / hashlib.sha256(source).hexdigest()[:16] / SONAME
@@ -58,7 +58,7 @@ def build_library(directory: Path) -> Path:
 
 
 def compile_library(source: Path, target: Path) -> None:
-    """Compile one C file into a shared library, put into place whole."""
+    """Compile one C file into a shared library, put into place atomically."""
     command = compiler()
     if command is None:
         raise SetupError(
@@ -85,7 +85,7 @@ def compile_library(source: Path, target: Path) -> None:
 
 
 def simulated_gpus(instance: str, count: int) -> tuple[GpuIdentity, ...]:
-    """Make up GPUs that are always the same for one instance, and differ between instances."""
+    """Return GPUs that are the same at every call, and differ between instances."""
     gpus = []
     for index in range(count):
         digest = hashlib.sha256(f"{instance}/{index}".encode()).hexdigest()
@@ -105,30 +105,22 @@ def simulated_gpus(instance: str, count: int) -> tuple[GpuIdentity, ...]:
 
 
 def state_text(gpus: Iterable[GpuIdentity], orders: Sequence[str] = ()) -> str:
-    """Write the state file's text: these GPUs, and further orders, one a line."""
+    """Return the state file's text: these GPUs, and further commands, one per line."""
     known = tuple(gpus)
     lines = [f"count {len(known)}"]
     for gpu in known:
-        lines += [
-            f"gpu {gpu.index} {key} {value}"
-            for key, value in (
-                ("uuid", gpu.uuid),
-                ("serial", gpu.serial),
-                ("pci", gpu.pci),
-                ("name", gpu.name),
-            )
-            if value
-        ]
+        named = ((key, getattr(gpu, key)) for key in IDENTITY)
+        lines += [f"gpu {gpu.index} {key} {value}" for key, value in named if value]
     return "\n".join([*lines, *orders, ""])
 
 
 def write_state(path: Path, gpus: Iterable[GpuIdentity], orders: Sequence[str] = ()) -> None:
-    """Replace the state file by what these say."""
+    """Replace the state file."""
     write_text(path, state_text(gpus, orders))
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace the state file in one stroke, so that a reader never sees half of it."""
+    """Replace a file atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)
     with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -137,7 +129,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def after_reset(text: str, uuids: Sequence[str] = ()) -> str:
-    """Write what a reset of these GPUs (none named: of all) leaves of a state file's text.
+    """Return a state file's text after a reset of these GPUs; none named: of all.
 
     Counters and pending remaps are gone. A GPU that is lost stays so: only a reboot finds it again.
     """
@@ -155,7 +147,7 @@ def after_reset(text: str, uuids: Sequence[str] = ()) -> str:
 
 
 def after_reboot(text: str) -> str:
-    """Write what a reboot leaves of a state file's text: who the GPUs are, and what is broken."""
+    """Return a state file's text after a reboot: the GPUs' identities, and what is broken."""
 
     def stays(line: str) -> bool:
         words = line.split()
@@ -167,7 +159,7 @@ def after_reboot(text: str) -> str:
 
 
 def reset_problem(text: str, uuids: Sequence[str] = ()) -> str:
-    """Say why `nvidia-smi --gpu-reset` would fail, as it says it; empty where it would not."""
+    """Return why `nvidia-smi --gpu-reset` would fail, in its words; empty: it would not."""
     lines = text.splitlines()
     chosen = _indexes(lines, uuids)
     for line in lines:
@@ -181,7 +173,7 @@ def reset_problem(text: str, uuids: Sequence[str] = ()) -> str:
 
 
 def _indexes(lines: Iterable[str], uuids: Sequence[str]) -> set[str]:
-    """The GPUs of these UUIDs, as the file numbers them; no UUID: all of them."""
+    """Return the file's indexes of these UUIDs; no UUID: of all."""
     known = {}
     for line in lines:
         match line.split():
@@ -193,5 +185,5 @@ def _indexes(lines: Iterable[str], uuids: Sequence[str]) -> set[str]:
 
 
 def kmsg_record(sequence: int, microseconds: int, text: str, *, priority: int = 3) -> bytes:
-    """Write one kernel log record, as /dev/kmsg would give it."""
+    """Return a kernel log record in the format of /dev/kmsg."""
     return f"{priority},{sequence},{microseconds},-;{text}\n".encode()

@@ -140,9 +140,9 @@ class RunningProcess:
         if not self.found:
             return
         try:
-            if not self._ended(seconds_max):
+            if not self._wait_for_end(seconds_max):
                 self._signal(signal.SIGKILL)
-                if not self._ended(KILL_SECONDS):
+                if not self._wait_for_end(KILL_SECONDS):
                     raise BusyError(f"process {self._pid} does not end")
         finally:
             os.close(self._handle)
@@ -158,7 +158,7 @@ class RunningProcess:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._handle, number)
 
-    def _ended(self, seconds_max: float) -> bool:
+    def _wait_for_end(self, seconds_max: float) -> bool:
         readable, _, _ = select.select([self._handle], [], [], seconds_max)
         return bool(readable)
 

@@ -80,7 +80,7 @@ class SshProvider:
 
     def __init__(self, *, options: SshOptions, environment: Environment) -> None:
         self.options = options
-        self._name = environment.name
+        self.name = environment.name
         self._inventory = SshInventory(environment.name, options.machines, options.inventory)
         for machine in self._inventory.machines():
             if not (machine.key_file or options.key_file):
@@ -92,11 +92,6 @@ class SshProvider:
         self._links = SshConnections(options, pins, time.monotonic)
         self._room = asyncio.Semaphore(AT_ONCE_MAX)
         self._surveys = Joined(self._survey)
-
-    @property
-    def name(self) -> str:
-        """Its name in the configuration."""
-        return self._name
 
     @property
     def capabilities(self) -> Capabilities:
@@ -112,9 +107,9 @@ class SshProvider:
             )
         for _ in range(TRIES_MAX):
             seen = await self._all()
-            if held := _claimed(seen, request.token, "held"):
+            if held := _claims_of(seen, request.token, "held"):
                 return self._instance(held[0])
-            if not _claimed(seen, request.token, "taken") and not await self._take(request, seen):
+            if not _claims_of(seen, request.token, "taken") and not await self._take(request, seen):
                 continue
             if made := await self._hold(request.token):
                 return made
@@ -168,7 +163,7 @@ class SshProvider:
             place = " ".join(each for each in (request.region, request.zone) if each)
             raise ProviderError(
                 "UNSUPPORTED",
-                f"no machine of {self._name} is a {request.instance_type} with "
+                f"no machine of {self.name} is a {request.instance_type} with "
                 f"{request.gpu_count} GPUs in {place or 'any place'}; its types: {types}",
             )
         claim = MachineClaim(
@@ -179,7 +174,7 @@ class SshProvider:
             instance_type=request.instance_type,
             region=request.region,
             zone=request.zone,
-            provider=self._name,
+            provider=self.name,
             tags=tags_of(request),
         )
         _require_answers(fitting)
@@ -203,8 +198,8 @@ class SshProvider:
         None if another one is held already, or if another replica has just dropped it.
         """
         seen = await self._all()
-        taken = _claimed(seen, token, "taken")
-        keep = None if _claimed(seen, token, "held") else next(iter(taken), None)
+        taken = _claims_of(seen, token, "taken")
+        keep = None if _claims_of(seen, token, "held") else next(iter(taken), None)
         for each in taken:
             if each is not keep:
                 look = await self._order("drop", each.machine, token=token)
@@ -300,7 +295,7 @@ def _require_answers(seen: MachineReports) -> None:
         raise ProviderError(why.kind, f"none of {len(seen)} machines can be used: {why.message}")
 
 
-def _claimed(seen: MachineReports, token: str, state: ssh_claims.ClaimState) -> MachineReports:
+def _claims_of(seen: MachineReports, token: str, state: ssh_claims.ClaimState) -> MachineReports:
     """Return the machines that a token claims in this state, in the same order everywhere."""
     return sorted(
         (each for each in seen if each.has(token, state)),

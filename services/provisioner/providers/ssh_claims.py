@@ -169,12 +169,12 @@ def read(output: str) -> ClaimReport | None:
         claim=_claim(rest[1] if len(rest) > 1 else ""),
         free_seconds=int(fields["free"][0]) if fields.get("free") else None,
         wipe_status=int(wipe[0]) if wipe and wipe[0].isdigit() else None,
-        wipe_output=" ".join(_decoded(wipe[1] if len(wipe) > 1 else "").split()),
+        wipe_output=" ".join(_decode(wipe[1] if len(wipe) > 1 else "").split()),
         rebooting="rebooting" in fields,
     )
 
 
-def _decoded(text: str) -> str:
+def _decode(text: str) -> str:
     try:
         return base64.b64decode(text).decode(errors="replace")
     except ValueError:

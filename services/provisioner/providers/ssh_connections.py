@@ -119,7 +119,7 @@ class SshConnections:
                 machine.host,
                 machine.port,
                 username=machine.user or options.user,
-                client_keys=[_expanded(machine.key_file or options.key_file)],
+                client_keys=[_expand(machine.key_file or options.key_file)],
                 known_hosts=([asyncssh.import_public_key(pinned)], [], []) if pinned else None,
                 agent_path=None,
                 config=None,
@@ -150,7 +150,7 @@ class SshConnections:
             file.write(f"{_place(machine)} {shown[0]} {shown[1]}\n")
 
 
-def _expanded(file: str) -> str:
+def _expand(file: str) -> str:
     return str(Path(file).expanduser())
 
 

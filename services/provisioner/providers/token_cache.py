@@ -25,10 +25,10 @@ class _Token(msgspec.Struct, frozen=True):
 
 
 class TokenCache:
-    """Returns access tokens that are valid for a while yet."""
+    """Returns access tokens that stay valid for a while."""
 
     def __init__(self, ask: Callable[[], Awaitable[httpx.Response]], remedy: str = "") -> None:
-        """`ask` sends the request; `remedy` is what to do if there is no answer."""
+        """`ask` sends the request; `remedy` says what to do without an answer."""
         self._ask = ask
         self._remedy = remedy
         self._token = ""
@@ -36,7 +36,7 @@ class TokenCache:
         self._renewing = asyncio.Lock()
 
     async def token(self) -> str:
-        """The token; ProviderError where none can be had."""
+        """Return a token; ProviderError if none is issued."""
         async with self._renewing:
             if time.monotonic() >= self._until:
                 fresh = await self._fetch()

@@ -254,7 +254,9 @@ class Sweeper:
                 await self._store.change(
                     key,
                     lambda record: (
-                        settle(self._found(provider, instance), instance, self._clock.now()).record
+                        settle(
+                            self._new_record(provider, instance), instance, self._clock.now()
+                        ).record
                         if record is None
                         else None
                     ),
@@ -276,7 +278,7 @@ class Sweeper:
         def decide(record: InstanceRecord | None) -> InstanceRecord | None:
             now = self._clock.now()
             if record is None:
-                found = mark_listed(self._found(provider, instance), instance, now)
+                found = mark_listed(self._new_record(provider, instance), instance, now)
                 return mark_terminating(found, now, "no record of it")
             if record.state == "terminated":
                 # The record of a cancelled launch names no provider.
@@ -285,7 +287,7 @@ class Sweeper:
 
         return decide
 
-    def _found(self, provider: str, instance: Instance) -> InstanceRecord:
+    def _new_record(self, provider: str, instance: Instance) -> InstanceRecord:
         return record_from_tags(provider, instance, self._clock.now())
 
 
