@@ -227,12 +227,12 @@ class GpuMonitor:
         try:
             return await self._probe.call(call, deadline_seconds, lambda: self._nvml.calls)
         except ProbeHung as error:
-            index, asked = self._nvml.asking
-            self.problem = f"NVML hangs ({asked}): {error}"
+            index, reading = self._nvml.asking
+            self.problem = f"NVML hangs ({reading}): {error}"
             key = (index, "probe_hung")
             if not any(kind == "probe_hung" for _, kind in self._failing):
                 self._failing.add(key)
-                self._on_change(SampleChange("probe_hung", index, self.problem, subcode=asked))
+                self._on_change(SampleChange("probe_hung", index, self.problem, subcode=reading))
             return None
 
     def _unavailable(self, problem: str) -> None:

@@ -206,7 +206,7 @@ class Agent:
             done, _ = await asyncio.wait({waiting, *tasks}, return_when=asyncio.FIRST_COMPLETED)
             for task in done - {waiting}:
                 task.result()
-                raise RuntimeError("a loop of the agent ended by itself")
+                raise RuntimeError("a task of the agent ended unexpectedly")
         finally:
             self._kernel_log.stop()
             if self._bus is not None:

@@ -48,6 +48,6 @@ def classify(registers: Sequence[int]) -> NvlinkClass | None:
 
 
 def needs_fabric_reset(registers: Sequence[int]) -> bool:
-    """Whether the fourth register asks for a reset of the fabric."""
+    """Whether the fourth register demands a reset of the fabric."""
     index = 3
     return index < len(registers) and bool(registers[index] >> _FABRIC_RESET_BIT & 1)

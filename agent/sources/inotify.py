@@ -28,7 +28,7 @@ class Inotify:
             raise error
 
     def drain(self) -> None:
-        """Take what is there; which file it was does not matter, a look at it costs little."""
+        """Discard pending notifications; the caller checks its file in any case."""
         while True:
             try:
                 if not os.read(self.fd, BUFFER_BYTES):

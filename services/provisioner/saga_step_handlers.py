@@ -93,7 +93,7 @@ class SagaStepHandlers:
         await self._remove(command, undo=True)
 
     async def bootstrap(self, command: Command) -> None:
-        """Start the agent on the instance, where it does not start by itself."""
+        """Start the agent on the instance, if it does not start by itself."""
         inputs = command.inputs_as(BootstrapInputs)
         record = await self._store.get(node_key(inputs.pool, inputs.node))
         if record is None or record.state != "running":

@@ -70,7 +70,7 @@ def test_nvidia_smi_must_show_something():
         (
             printed("dcgm-4-level1.json", 226),
             PASSED,
-            "level 1: 1 tests passed; settings to look at: software: Persistence mode for GPU 1",
+            "level 1: 1 tests passed; settings to check: software: Persistence mode for GPU 1",
         ),
         (
             printed("dcgm-4-level3-fail.json", 226),

@@ -2,8 +2,8 @@
 
 Runs as a separate process (`python -m agent.maintenance.diagnostics.gpu_memory_test LIBRARY
 BYTES`): CUDA may hang or crash its process, and keeps hundreds of megabytes. It prints one JSON
-object per GPU. That CUDA starts at all is half the test: a host may list its GPUs and still refuse
-every program.
+object per GPU. Starting CUDA is part of the test: a host may list its GPUs and still refuse every
+program.
 """
 
 import ctypes

@@ -105,7 +105,7 @@ def dcgm(output: ToolOutput, parameters: CheckParameters) -> CheckFinding:
         )
     detail = f"level {parameters.level}: {counted.get('pass', 0)} tests passed"
     if settings:
-        detail += f"; settings to look at: {'; '.join(settings[:PROBLEMS_MAX])}"
+        detail += f"; settings to check: {'; '.join(settings[:PROBLEMS_MAX])}"
     return CheckFinding(name, ok=True, detail=detail, metrics=metrics)
 
 
@@ -216,7 +216,7 @@ def burn(output: ToolOutput, parameters: CheckParameters) -> CheckFinding:
 
 
 def _object(text: str) -> dict[str, Any]:
-    """Decode a JSON object; empty where the text is none."""
+    """Decode a JSON object; empty if the text is not one."""
     try:
         found = _JSON.decode(text.strip())
     except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
@@ -237,7 +237,7 @@ def _numbers(row: Any) -> Iterator[float]:
 
 
 def _number(text: str) -> float | None:
-    """Read a figure; None where it is none (`N/A`)."""
+    """Parse a number; None if it is not one (`N/A`)."""
     try:
         number = float(text)
     except ValueError:

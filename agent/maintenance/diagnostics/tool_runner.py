@@ -1,4 +1,4 @@
-"""Runs a tool in a process group of its own, under a deadline, and keeps what it printed."""
+"""Runs a tool in its own process group, under a deadline, and returns its output."""
 
 import asyncio
 import logging

@@ -20,7 +20,7 @@ GCP_GPU_STOP_SECONDS: Final = 3600.0
 """VMs with GPUs get a notice an hour before they are stopped; the reply names no time."""
 GCP_MIGRATION_SECONDS: Final = 60.0
 AWS_TAKING: Final = frozenset({"instance-stop", "instance-retirement"})
-"""Scheduled events after which the instance does not go on by itself."""
+"""Scheduled events after which the instance does not continue to run."""
 
 
 class _SpotAction(msgspec.Struct, frozen=True):

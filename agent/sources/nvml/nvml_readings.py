@@ -73,8 +73,8 @@ def _retired(handle: Any) -> Fields:
 
 def _fields(handle: Any) -> Fields:
     """Read NVLink errors and memory temperature in one call."""
-    asked = [*NVLINK_ERROR_FIELDS, pynvml.NVML_FI_DEV_MEMORY_TEMP]
-    *errors, temperature = pynvml.nvmlDeviceGetFieldValues(handle, asked)
+    fields = [*NVLINK_ERROR_FIELDS, pynvml.NVML_FI_DEV_MEMORY_TEMP]
+    *errors, temperature = pynvml.nvmlDeviceGetFieldValues(handle, fields)
     found: Fields = {}
     counted = [int(e.value.ullVal) for e in errors if e.nvmlReturn == pynvml.NVML_SUCCESS]
     if counted:

@@ -46,7 +46,7 @@ def failure_of(index: int, error: "pynvml.NVMLError", reading: str = "") -> Nvml
     """Classify an NVML error of a GPU."""
     lost = error.value == pynvml.NVML_ERROR_GPU_IS_LOST
     kind: FaultKind = "gpu_lost" if lost else "probe_failed"
-    asked = f" ({reading})" if reading else ""
+    suffix = f" ({reading})" if reading else ""
     return NvmlFailure(
-        index, kind, f"NVML answers for GPU {index}{asked}: {error}", int(error.value)
+        index, kind, f"NVML answers for GPU {index}{suffix}: {error}", int(error.value)
     )

@@ -14,7 +14,7 @@ from services.primitives.errors import Conflict, UnreadableRecord
 log = logging.getLogger(__name__)
 
 TERMINATED_TTL_SECONDS: Final = 7 * DAY_SECONDS
-"""How long a finished instance can still be asked about, and keeps a late launch from happening."""
+"""How long a terminated instance can be queried and prevents a late launch."""
 
 Change = Callable[[InstanceRecord | None], InstanceRecord | None]
 """Decides what to write, given the current record; None writes nothing."""
@@ -52,7 +52,7 @@ class InstanceStore:
         return found
 
     async def create(self, record: InstanceRecord) -> bool:
-        """Write the record of an intention; False where there is a record already."""
+        """Write the record of an intention; False if there is a record already."""
         try:
             await self._records.write(node_key(record.pool, record.instance), record, 0)
         except Conflict:
@@ -60,7 +60,7 @@ class InstanceStore:
         return True
 
     async def change(self, key: str, decide: Change) -> InstanceRecord | None:
-        """Write what `decide` makes of the record, and return the record as it then is."""
+        """Write the result of `decide`, and return the current record."""
         return (await self._records.change(key, decide)).record
 
 

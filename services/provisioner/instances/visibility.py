@@ -23,7 +23,7 @@ def may_be_hidden(record: InstanceRecord, unseen: Iterable[str]) -> bool:
 def why_out_of_region(record: InstanceRecord, can: Capabilities) -> str:
     """Why the provider can neither remove nor list the record's instance; empty if it can.
 
-    A cloud asked in another region does not know the instance, which proves nothing.
+    Its absence from another region's list proves nothing.
     """
     chosen = record.offering.region if record.offering is not None else ""
     region = record.region or chosen

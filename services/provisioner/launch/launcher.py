@@ -78,8 +78,8 @@ class _Progress:
     allocation: Allocation | None = None
     """The offering that is requested; None: one must be allocated."""
     attempts: int = 0
-    asks: int = 0
-    """The record's `asks` at this replica's last request; 0: it has made none."""
+    requests: int = 0
+    """The record's `launch_calls` at this replica's last request; 0: it has made none."""
 
 
 class Launcher:
@@ -240,7 +240,7 @@ class Launcher:
         """
 
         def decide(record: InstanceRecord | None) -> InstanceRecord | None:
-            return record and count_request(record, progress.record.offering, progress.asks)
+            return record and count_request(record, progress.record.offering, progress.requests)
 
         record = await self._store.change(key, decide)
         if record is None or not may_request(record, progress.record.offering):
@@ -251,9 +251,9 @@ class Launcher:
             progress.allocation = self._allocator.restore(progress.record) if named else None
             return False
         progress.in_doubt = progress.in_doubt or not is_only_requester(
-            record.launch_calls, progress.asks
+            record.launch_calls, progress.requests
         )
-        progress.record, progress.asks = record, record.launch_calls
+        progress.record, progress.requests = record, record.launch_calls
         return True
 
     async def _adopt_or_launch(self, calls: ProviderCalls, progress: _Progress) -> Instance:

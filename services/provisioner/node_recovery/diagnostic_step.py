@@ -1,7 +1,7 @@
-"""The step `check`: has a node's agent run diagnostics, and fails if they fail.
+"""The step `check`: requests diagnostics from a node's agent, and fails if they fail.
 
-The agent may still be starting, or refuse for now because another test runs: it is asked again
-until the step's deadline. A failed test is final, and reports what was found.
+The agent may still be starting, or refuse because another test runs: the request is repeated until
+the step's deadline. A failed test is final, and its findings are reported.
 """
 
 import logging
@@ -25,7 +25,7 @@ from services.saga.participant import Command, StepFailure
 
 log = logging.getLogger(__name__)
 
-ASK_AGAIN_SECONDS: Final = 2.0
+RETRY_SECONDS: Final = 2.0
 NO_DEADLINE_SECONDS: Final = 86_400.0
 """Time limit of a command without a deadline."""
 DETAIL_CHARS_MAX: Final = 1_000
@@ -60,7 +60,7 @@ class DiagnosticStep:
                 return passed
             if found is not None:
                 log.info("not tested yet", extra={"node": inputs.node, "reason": found.refused})
-            await self._clock.sleep(ASK_AGAIN_SECONDS)
+            await self._clock.sleep(RETRY_SECONDS)
 
     async def _refuse_if_unhealthy(self, inputs: CheckInputs) -> None:
         """Fail for faults seen since the remediation, whatever the diagnostics say."""
@@ -84,7 +84,7 @@ class DiagnosticStep:
     def _seconds_left(self, deadline: datetime | None) -> float:
         if deadline is None:
             return NO_DEADLINE_SECONDS
-        return max((deadline - self._clock.now()).total_seconds(), ASK_AGAIN_SECONDS)
+        return max((deadline - self._clock.now()).total_seconds(), RETRY_SECONDS)
 
     async def _diagnose(self, subject: str, request: bytes, seconds: float) -> Diagnosis | None:
         """Request it once; None without a reply, or with one that cannot be read."""

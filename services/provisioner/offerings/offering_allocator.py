@@ -1,4 +1,4 @@
-"""Allocates an offering to each launch: asks the pure core, waits as decided, records the choice.
+"""Allocates an offering to each launch: decides by pure functions, waits, and records the choice.
 
 The choice is recorded in the instance's record before the provider is called, so that a replica
 that continues after a crash requests the same offering. Launches with the same options wait in one
@@ -59,7 +59,7 @@ QUEUES_MAX: Final = 1000
 
 
 class LaunchRefusedError(NavarchError):
-    """Every offering of the launch costs too much, or there is none."""
+    """Every offering of the launch is too expensive, or it has none."""
 
     def __init__(self, kind: LaunchRefusal, message: str) -> None:
         super().__init__(f"{kind}: {message}")

@@ -1,8 +1,8 @@
-"""Which of a launch's offerings to take now, whether to wait, or why there is none. Pure.
+"""Chooses a launch's offering, decides whether to wait, or says why there is none. Pure.
 
 Preference: near the pool's other nodes, then the strategy's score, then the pool's own order.
 Exhausted offerings are passed over; a block that is due is probed by one launch, at the cost of one
-call. A launch waits only if nothing else is left, and only for blocks that pass by themselves.
+call. A launch waits only if nothing else is left, and only for blocks that end by themselves.
 """
 
 from collections.abc import Iterable, Sequence
@@ -72,7 +72,7 @@ class RefuseLaunch:
 
 @dataclass(frozen=True, slots=True)
 class FailLaunch:
-    """Everything is blocked by something that does not pass by itself."""
+    """Every offering is blocked by something that does not end by itself."""
 
     kind: ProviderErrorKind
     reason: str

@@ -70,7 +70,7 @@ class PriceReader:
         for name in names:
             old = known.get(name)
             try:
-                said = await self._providers.get(name).prices(self._types(name, pools))
+                quoted = await self._providers.get(name).prices(self._types(name, pools))
             except ProviderError as error:
                 log.warning("no prices", extra={"provider": name, "reason": str(error)})
                 if old is not None:
@@ -78,7 +78,7 @@ class PriceReader:
                 continue
             now = self._clock.now()
             await self._offerings.put_prices(
-                PricesRecord(provider=name, at=now, prices=tuple(said))
+                PricesRecord(provider=name, at=now, prices=tuple(quoted))
             )
 
     def _types(self, name: str, pools: Iterable[PoolRecord]) -> tuple[str, ...]:

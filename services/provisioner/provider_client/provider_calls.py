@@ -63,7 +63,7 @@ class ProviderCalls:
         await self._call("terminate", self.provider.terminate(provider_id), self._timeout)
 
     async def bootstrap(self, instance: Instance, *, timeout_seconds: float) -> None:
-        """Start the agent on the instance, where it does not start by itself."""
+        """Start the agent on the instance, if it does not start by itself."""
         if isinstance(self.provider, Bootstraps):
             await self._call("bootstrap", self.provider.bootstrap(instance), timeout_seconds)
 

@@ -1,8 +1,8 @@
 """The kinds of provider errors, what each kind allows, and the tables that map codes to kinds.
 
-A provider plugin turns its cloud's errors into ProviderError. The rest of the provisioner looks at
-the kind alone: whether a retry within the step can help, whether the call may have taken effect
-all the same, and what the error blocks for how long.
+A provider plugin turns its cloud's errors into ProviderError. The rest of the provisioner uses
+only the kind: whether a retry within the step can help, whether the call may have taken effect, and
+what the error blocks for how long.
 """
 
 from collections.abc import Awaitable, Mapping
@@ -144,8 +144,8 @@ class ErrorTable:
     ) -> ProviderError:
         """Return the error for an answer; `kind`: by a rule beside the table.
 
-        An unknown code is TRANSIENT and says so. A kind by status alone is a guess, so the code is
-        reported all the same.
+        An unknown code is TRANSIENT, and the message says so. A kind by status alone is a guess, so
+        the code is reported, too.
         """
         known = kind is not None or code in self.codes
         if self.throttled_first and status == THROTTLED:

@@ -2,7 +2,7 @@
 
 A machine's name is derived from the intention, and a machine is created only if none has that name
 (`If-None-Match: *`), so a repeated launch adopts the existing one. An accepted launch can still
-fail: its operation is read to the end, and what it leaves is removed, because its name, interface
+fail: its operation is read to the end, and its leftovers are removed, because its name, interface
 and address would block the next attempt. Interfaces and addresses that a crash left without a
 machine are listed, and removed like instances.
 """
@@ -90,7 +90,7 @@ class AzureProvider:
         raise ProviderError("TRANSIENT", f"{name} is removed as fast as it is launched")
 
     async def terminate(self, provider_id: str) -> None:
-        """Begin to remove a machine; where there is none, what a launch has left of it."""
+        """Begin to remove a machine or, without one, the leftovers of its launch."""
         if not vm.NAME.fullmatch(provider_id):
             return
         call = self._azure.send("DELETE", self._vm(provider_id), version=COMPUTE)

@@ -141,10 +141,10 @@ class AzureClient:
                 await asyncio.sleep(min(error.retry_after or 0.0, WAIT_MAX_SECONDS))
                 continue
             failed = 0
-            said = read_body(answer)
-            state = said.get("status", "") if monitor and isinstance(said, dict) else ""
+            result = read_body(answer)
+            state = result.get("status", "") if monitor and isinstance(result, dict) else ""
             if state in ENDED:
-                raise error_of(0, said if "error" in said else _no_reason(state), market)
+                raise error_of(0, result if "error" in result else _no_reason(state), market)
             if state == DONE or (not monitor and answer.status_code != HTTPStatus.ACCEPTED):
                 return
 
@@ -153,8 +153,8 @@ class AzureClient:
         await asyncio.sleep(self._poll_seconds)
 
     def _wait(self, answer: httpx.Response) -> float:
-        asked = retry_after(answer)
-        return min(self._poll_seconds if asked is None else asked, WAIT_MAX_SECONDS)
+        requested = retry_after(answer)
+        return min(self._poll_seconds if requested is None else requested, WAIT_MAX_SECONDS)
 
     def _address(self, path: str) -> str:
         if path.startswith("/"):

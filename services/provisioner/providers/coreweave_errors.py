@@ -73,8 +73,8 @@ def error_of(status: int, body: Any, retry_after: float | None = None) -> Provid
     answer = body if isinstance(body, dict) else {}
     reason, text = str(answer.get("reason", "")), str(answer.get("message", ""))
     details = answer.get("details")
-    asked = details.get("retryAfterSeconds") if isinstance(details, dict) else None
-    wait = float(asked) if asked else retry_after
+    seconds = details.get("retryAfterSeconds") if isinstance(details, dict) else None
+    wait = float(seconds) if seconds else retry_after
     kind: ProviderErrorKind | None = "QUOTA" if QUOTA in text else None
     return TABLE.error(status, reason, text, kind=kind, retry_after=wait)
 
@@ -116,6 +116,6 @@ def _kind_of(condition: Any) -> ProviderErrorKind | None:
     return DENIED.get(name) if condition.get("status") == "False" else None
 
 
-def _because(kind: ProviderErrorKind, what: str, said: Any, unknown: str = "") -> ProviderError:
-    text = str(said.get("message", ""))[:TEXT_CHARS_MAX]
+def _because(kind: ProviderErrorKind, what: str, report: Any, unknown: str = "") -> ProviderError:
+    text = str(report.get("message", ""))[:TEXT_CHARS_MAX]
     return ProviderError(kind, f"the node pool's {what}: {text}", unknown=unknown)

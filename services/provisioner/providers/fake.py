@@ -122,8 +122,8 @@ class FakeProvider:
 
     def calls(self, call: Call) -> list[str]:
         """Return the calls so far, oldest first: names for provision, else IDs."""
-        asked = "SELECT about FROM calls WHERE call = ? ORDER BY number"
-        return [about for (about,) in self._database.execute(asked, (call,))]
+        query = "SELECT about FROM calls WHERE call = ? ORDER BY number"
+        return [about for (about,) in self._database.execute(query, (call,))]
 
     async def provision(self, request: ProvisionRequest) -> Instance:
         """Launch an instance, or return the one of this token."""
@@ -159,7 +159,7 @@ class FakeProvider:
         return instance
 
     async def terminate(self, provider_id: str) -> None:
-        """Remove an instance; success where there is none."""
+        """Remove an instance; success if there is none."""
         await self._take_time()
         with self._changing() as database:
             _log(database, "terminate", provider_id)

@@ -91,7 +91,7 @@ class GcpProvider:
 
     @property
     def capabilities(self) -> Capabilities:
-        """A name is as good as a token, within a zone."""
+        """The name serves as the idempotency token, within a zone."""
         return Capabilities(
             idempotency_token=True,
             reboot=True,

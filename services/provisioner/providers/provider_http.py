@@ -46,6 +46,6 @@ def read_body(answer: httpx.Response) -> Any:
 
 
 def retry_after(answer: httpx.Response) -> float | None:
-    """Return how many seconds the answer asks to wait; None if it names none."""
+    """Return the seconds to wait that the answer names; None: it names none."""
     value = answer.headers.get("Retry-After", "")
     return float(value) if value.isdigit() else None

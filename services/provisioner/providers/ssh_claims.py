@@ -49,7 +49,7 @@ class ClaimReport(msgspec.Struct, frozen=True, kw_only=True):
 
     state: ClaimState
     token: str = ""
-    """Of the claim; empty where there is none."""
+    """Token of the claim; empty: no claim."""
     claim: MachineClaim | None = None
     """None: there is none, or it is unreadable; the machine counts as claimed then."""
     free_seconds: int | None = None

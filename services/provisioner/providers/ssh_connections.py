@@ -97,11 +97,11 @@ class SshConnections:
         link.failed = None
         output = str(ended.stdout or "")
         if ended.exit_status != 0:
-            said = f"{output} {ended.stderr or ''!s}"
+            text = f"{output} {ended.stderr or ''!s}"
             if ended.exit_status is None or ended.exit_status < 0:
                 self._drop(link)
-                raise ProviderError("TRANSIENT", f"{name}: interrupted script: {said.strip()}")
-            raise ssh_errors.of_status(name, ended.exit_status, said)
+                raise ProviderError("TRANSIENT", f"{name}: interrupted script: {text.strip()}")
+            raise ssh_errors.of_status(name, ended.exit_status, text)
         return output
 
     def _drop(self, link: _MachineConnection) -> None:

@@ -40,8 +40,8 @@ def of_exception(machine: str, error: BaseException) -> ProviderError:
     """Return the error for an exception of a connection."""
     for kind_of, kind, words in RAISED:
         if isinstance(error, kind_of):
-            said = str(error) or type(error).__name__
-            return ProviderError(kind, f"{machine} {words}: {said[:TEXT_CHARS_MAX]}")
+            text = str(error) or type(error).__name__
+            return ProviderError(kind, f"{machine} {words}: {text[:TEXT_CHARS_MAX]}")
     return ProviderError(
         "TRANSIENT",
         f"{machine}: {type(error).__name__}: {error} (unknown error)",
@@ -51,17 +51,17 @@ def of_exception(machine: str, error: BaseException) -> ProviderError:
 
 def of_status(machine: str, status: int, output: str) -> ProviderError:
     """Return the error for a script that ended with this status and output."""
-    said = " ".join(output.split())[-TEXT_CHARS_MAX:]
+    text = " ".join(output.split())[-TEXT_CHARS_MAX:]
     if SUDO in output:
         return ProviderError(
             "AUTH",
-            f"{machine}: the user may not run commands as root (`sudo -n`): {said}; allow it, or "
+            f"{machine}: the user may not run commands as root (`sudo -n`): {text}; allow it, or "
             "set `sudo: false` and a `claim_folder` of the user's own",
         )
     known = ENDED.get(status)
     if known is None:
         words = "a script ended with an unknown status"
         return ProviderError(
-            "TRANSIENT", f"{machine}: {words}: {status}: {said}", unknown=f"exit status {status}"
+            "TRANSIENT", f"{machine}: {words}: {status}: {text}", unknown=f"exit status {status}"
         )
-    return ProviderError(known[0], f"{machine}: {known[1]}: {said or status}")
+    return ProviderError(known[0], f"{machine}: {known[1]}: {text or status}")

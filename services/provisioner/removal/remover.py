@@ -89,7 +89,7 @@ class Remover:
             listed = [] if record.provider_id else await calls.list_instances()
             for provider_id in instance_decisions.provider_ids_to_remove(record, listed):
                 await calls.terminate(provider_id)
-            # A list of many pages shows the state at the time it was begun.
+            # A list of many pages shows the state at the time it was started.
             asked_at = self._clock.now()
             listed = await calls.list_instances()
             for provider_id in instance_decisions.provider_ids_to_remove(record, listed):

@@ -229,9 +229,9 @@ def _why_orphaned(seen: SweepInput, instance: Instance) -> str:
     """Why these records cannot judge an instance that they lack; empty: they can."""
     if instance.fleet != seen.fleet:
         return f"launched as {instance.fleet}, by a store that is lost: this fleet is {seen.fleet}"
-    begun = seen.records_since
-    if begun is not None and (instance.created_at is None or instance.created_at < begun):
-        return f"launched before the records of instances were lost at {begun:%Y-%m-%d %H:%M:%S}Z"
+    since = seen.records_since
+    if since is not None and (instance.created_at is None or instance.created_at < since):
+        return f"launched before the records of instances were lost at {since:%Y-%m-%d %H:%M:%S}Z"
     return ""
 
 

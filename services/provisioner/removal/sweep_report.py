@@ -1,4 +1,4 @@
-"""Describes what a sweep does or would do, and why, including what it leaves alone for now. Pure.
+"""Describes what a sweep does or would do, and why, including deferred actions. Pure.
 
 The sweep itself is decided in `instance_decisions`. The report takes the same decision again
 without the grace and without the limit, so that what waits is shown beside what is due.

@@ -139,7 +139,7 @@ class Sweeper:
     async def plan(self, request: SweepRequest = NOTHING) -> SweepPlan:
         """Compare providers and records, and decide what a sweep would do; changes nothing."""
         fleet = await self._bus.get(POOLS, FLEET_KEY)
-        # A list shows the state at the time it was begun: later instances are not missing from it.
+        # A list shows the state when it was started: later instances are not missing from it.
         now = self._clock.now()
         listed, unlisted = await self._list()
         # Read after the lists: an intention is recorded before its provider is called.
