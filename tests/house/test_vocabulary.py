@@ -32,9 +32,7 @@ EXEMPT: Final = (
 )
 """Output of other programs, which use their own words; and this file."""
 
-CLEAN_LATER: Final = (
-    "tests/golden/messages",
-)
+CLEAN_LATER: Final = ("tests/golden/messages",)
 """Folders and files that still use banned words. The list only ever gets shorter."""
 
 ALLOWED: Final = re.compile(
