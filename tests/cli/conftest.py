@@ -1,4 +1,4 @@
-"""A pool-manager small enough to stand in a fixture: it answers what the command line asks."""
+"""A minimal pool-manager as a fixture: it answers the queries and requests of the command line."""
 
 import asyncio
 import itertools
@@ -65,7 +65,7 @@ POOL = PoolView(
 
 
 def _page(items: list[msgspec.Struct], query: Query) -> bytes:
-    """One item a page, so that clients have to ask again."""
+    """One item per page, so that clients request further pages."""
     names = [getattr(each, "id", "") or getattr(each, "name", "") for each in items]
     start = names.index(query.after) + 1 if query.after else 0
     part = items[start : start + 1]

@@ -1,4 +1,4 @@
-"""What `navarch why` says of holds, observing pools, windows and spares."""
+"""What `navarch why` says about holds, observe mode, windows and spares."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -51,7 +51,7 @@ OBSERVING = msgspec.structs.replace(
 def test_what_blocks_a_node_is_named(
     node: NodeRecord, record: PoolRecord, words: list[str]
 ) -> None:
-    """One sentence per block; none where nothing blocks it."""
+    """One sentence per block; none without a block."""
     text = " ".join(node_blocks(node, record, NOW))
 
     assert bool(words) == bool(text)
@@ -59,7 +59,7 @@ def test_what_blocks_a_node_is_named(
 
 
 def test_observed_actions_windows_and_spares_of_a_pool_are_named() -> None:
-    """The decisions, what is frozen, when what can wait may begin, and which spares are ready."""
+    """The decisions, the freeze, the next service window, and the ready spares."""
     spare = msgspec.structs.replace(UNHEALTHY, node="s1", spare=True, health="healthy")
     windows = open_windows(pool(windows=(FREEZE, SERVICE)), NOW)
     at_night = open_windows(pool(windows=(SERVICE,)), NOW.replace(hour=3))

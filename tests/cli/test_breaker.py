@@ -1,4 +1,4 @@
-"""`navarch breaker` against a real pool-manager: seen, opened and closed by hand."""
+"""`navarch breaker` against a real pool-manager: show, open and close."""
 
 import asyncio
 
@@ -16,7 +16,9 @@ from tests.support.inprocess import Running, eventually
 from tests.support.peers import Peers
 
 
-async def test_people_see_open_and_close_it(server: EmbeddedServer, bus: NatsBus) -> None:
+async def test_an_operator_shows_opens_and_closes_a_breaker(
+    server: EmbeddedServer, bus: NatsBus
+) -> None:
     """An open breaker lets no unhealthy node be disrupted; closed, the node is replaced."""
     url = server.url
     async with Peers(bus) as peers, Running(url, "pool-manager", build, settings()):
@@ -63,10 +65,10 @@ async def test_people_see_open_and_close_it(server: EmbeddedServer, bus: NatsBus
         (("show", "nowhere"), "nowhere"),
     ],
 )
-async def test_what_cannot_be_asked_is_said_in_one_sentence(
+async def test_an_invalid_request_is_refused_in_one_sentence(
     server: EmbeddedServer, bus: NatsBus, arguments: tuple[str, ...], said: str
 ) -> None:
-    """Which pool, and why, must be there; a pool that is not there is named."""
+    """A pool and a reason are required; an unknown pool is named."""
     async with Peers(bus), Running(server.url, "pool-manager", build, settings(min_nodes=0)):
         code, out, err = await asyncio.wait_for(navarch("breaker", *arguments, url=server.url), 20)
     assert code != 0, out

@@ -1,4 +1,4 @@
-"""The fleet as the command line asks it, over a real server."""
+"""The client of the command line, over a real server."""
 
 import asyncio
 from contextlib import aclosing
@@ -25,14 +25,14 @@ from services.saga.participant import append
 NOW = datetime(2026, 11, 21, 1, 35, tzinfo=UTC)
 
 
-async def test_an_answer_of_many_pages_comes_whole(manager: NatsBus) -> None:
-    """Pages are asked for until the last one."""
+async def test_an_answer_of_many_pages_is_complete(manager: NatsBus) -> None:
+    """Pages are requested until the last one."""
     nodes = decode_nodes(await FleetClient(manager).pages("nodes", Query()))
     assert [each.id for each in nodes] == ["training-1", "training-2", "training-3"]
 
 
-async def test_a_question_that_cannot_be_answered_says_why(manager: NatsBus) -> None:
-    """The service's reason reaches the person."""
+async def test_a_refused_query_gives_the_reason(manager: NatsBus) -> None:
+    """The error has the service's reason."""
     with pytest.raises(AnswerError, match="no node 'n9' in this fleet"):
         await FleetClient(manager).node("n9")
 
@@ -44,7 +44,7 @@ async def test_a_query_without_a_responder_names_the_missing_service(bus: NatsBu
 
 
 async def test_a_request_is_answered_by_its_own_event(manager: NatsBus) -> None:
-    """Of requests made at once, each gets the answer that carries its id."""
+    """Each of several concurrent requests gets the answer with its own ID."""
     fleet = FleetClient(manager)
     scaled, refused, cordoned = await asyncio.gather(
         fleet.request("training", "scale", ScaleRequest(nodes=2)),
@@ -59,8 +59,8 @@ async def test_a_request_is_answered_by_its_own_event(manager: NatsBus) -> None:
         require_accepted(refused)
 
 
-async def test_events_begin_in_the_past_and_go_on(bus: NatsBus) -> None:
-    """What was stored after the moment comes first, then what happens; others' nodes do not."""
+async def test_events_start_in_the_past_and_continue(bus: NatsBus) -> None:
+    """Stored events come first, then new ones; events about other nodes are left out."""
     lost = Lost(id="l1", time=NOW, pool="training", node="n1")
     other = Lost(id="l2", time=NOW, pool="training", node="n2")
     cordoned = Cordoned(id="c1", time=NOW, pool="training", node="n1")
@@ -129,7 +129,7 @@ async def _replacement(bus: NatsBus) -> str:
 
 
 async def test_a_saga_is_followed_to_its_end(bus: NatsBus) -> None:
-    """Following ends by itself with the entry that ends the saga."""
+    """Following ends with the entry that ends the saga."""
     saga = await _replacement(bus)
     async with asyncio.timeout(60):
         subjects_ = [
@@ -140,8 +140,8 @@ async def test_a_saga_is_followed_to_its_end(bus: NatsBus) -> None:
 
 
 @pytest.mark.parametrize("node", ["n1", "n2"])
-async def test_the_story_of_both_nodes_holds_the_whole_replacement(bus: NatsBus, node: str) -> None:
-    """Events about the node and every entry of its sagas are there, and no one else's."""
+async def test_the_history_of_both_nodes_has_the_whole_replacement(bus: NatsBus, node: str) -> None:
+    """It has the events about the node and every entry of its sagas, and nothing else."""
     await _replacement(bus)
     for name in ("n1", "n2", "n3"):
         lost = Lost(id=f"lost-{name}", time=NOW, pool="training", node=name)

@@ -1,4 +1,4 @@
-"""`navarch` as people and scripts run it: a process, its output, its exit code."""
+"""`navarch` as operators and scripts run it: a process, its output, its exit code."""
 
 import asyncio
 import importlib.metadata
@@ -47,10 +47,8 @@ JQ_LINES = [
 ]
 
 
-async def test_scripts_find_the_fields_that_they_were_promised(
-    manager: NatsBus, server: EmbeddedServer
-) -> None:
-    """`list` is an array, `get` an object, with the names that people's scripts ask for."""
+async def test_json_has_the_documented_fields(manager: NatsBus, server: EmbeddedServer) -> None:
+    """`list` is an array, `get` an object, with the names that scripts use."""
     assert manager.connected
     listed, got = await asyncio.gather(
         navarch("list", "--output", "json", url=server.url),
@@ -66,7 +64,7 @@ async def test_scripts_find_the_fields_that_they_were_promised(
 async def test_the_documented_jq_lines_work_as_written(
     manager: NatsBus, server: EmbeddedServer
 ) -> None:
-    """The very programs of the Slurm guide, run by jq itself."""
+    """The programs of the Slurm guide, run by jq."""
     assert manager.connected
     for arguments, program, expected in JQ_LINES:
         code, out, _ = await navarch(*arguments, "--output", "json", url=server.url)
@@ -79,9 +77,7 @@ async def test_the_documented_jq_lines_work_as_written(
         assert (code, found.decode()) == (0, expected)
 
 
-async def test_every_look_at_the_fleet_names_what_is_wrong_in_it(
-    manager: NatsBus, server: EmbeddedServer
-) -> None:
+async def test_every_table_names_what_is_wrong(manager: NatsBus, server: EmbeddedServer) -> None:
     """Tables show the unhealthy node, its fault and the open saga."""
     assert manager.connected
     tables = await asyncio.gather(
@@ -106,7 +102,7 @@ ASKED = [
 ]
 
 
-async def test_what_is_asked_is_answered_or_refused_in_one_sentence(
+async def test_a_request_is_answered_or_refused_in_one_line(
     manager: NatsBus, server: EmbeddedServer
 ) -> None:
     """Accepted: a line on stdout and 0. Refused or wrong: one line on stderr and 1."""
@@ -135,7 +131,7 @@ async def test_errors_are_sentences_and_usage_errors_exit_with_two(tmp_path: Pat
 def test_a_served_fleet_is_found_by_its_data_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The file of a serve that runs names the bus; that of one that is gone does not."""
+    """The file of a running serve names the bus; that of an ended one is ignored."""
     monkeypatch.delenv("NAVARCH_NATS_URL", raising=False)
     config = tmp_path / "navarch.yaml"
     config.write_text(f"data_dir: {tmp_path}\n")
@@ -158,8 +154,8 @@ def test_a_process_is_distinguished_from_a_later_one_with_its_pid() -> None:
     assert started_ticks(2**30) is None
 
 
-async def test_help_says_each_command_s_purpose_to_its_end() -> None:
-    """No line of a list of commands is cut, in a terminal of eighty columns."""
+async def test_help_shows_each_commands_purpose_in_full() -> None:
+    """No line of a command list is cut in a terminal of 80 columns."""
     groups = [("--help",), *((each.name, "--help") for each in app.registered_groups if each.name)]
     runs = await asyncio.gather(*(navarch(*each) for each in groups))
     assert len(runs) >= 4
@@ -167,10 +163,8 @@ async def test_help_says_each_command_s_purpose_to_its_end() -> None:
     assert [each for each in lines if each.endswith("...") and "ARGS" not in each] == []
 
 
-async def test_a_pool_that_is_not_there_is_said_not_to_be(
-    manager: NatsBus, server: EmbeddedServer
-) -> None:
-    """An empty list would pass for a quiet pool."""
+async def test_an_unknown_pool_is_an_error(manager: NatsBus, server: EmbeddedServer) -> None:
+    """An empty list would look like a pool without events."""
     assert manager.connected
     asked = [("list",), ("events", "--since", "1h"), ("report",), ("saga", "list")]
     runs = await asyncio.gather(
@@ -180,6 +174,6 @@ async def test_a_pool_that_is_not_there_is_said_not_to_be(
 
 
 async def test_version_prints_the_version() -> None:
-    """The first thing that a vendor's support asks."""
+    """Support asks for it first."""
     code, out, _ = await navarch("--version")
     assert (code, out) == (0, f"navarch {importlib.metadata.version('navarch')}\n")

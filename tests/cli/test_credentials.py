@@ -31,7 +31,7 @@ async def cloud() -> AsyncIterator[LambdaServer]:
 
 @pytest.fixture
 def config(tmp_path: Path, cloud: LambdaServer) -> Path:
-    """A configuration whose provider `lambda` asks that server."""
+    """A configuration whose provider `lambda` uses that server."""
     file = tmp_path / "navarch.yaml"
     provider = f"base_url: {cloud.url}\n    request_interval: 1ms\n"
     file.write_text(f"data_dir: {tmp_path}/data\nproviders:\n  lambda:\n    {provider}")
@@ -39,16 +39,16 @@ def config(tmp_path: Path, cloud: LambdaServer) -> Path:
 
 
 async def navarch(config: Path, *arguments: str, given: str = "", **env: str) -> tuple[int, str]:
-    """Run the command beside the server; its exit code and all that it says."""
+    """Run the command; return its exit code and output."""
     words = ["config", "set-credentials", "lambda", "--config", str(config), *arguments]
     ran = await asyncio.to_thread(CliRunner().invoke, app, words, input=given, env=env)
     return ran.exit_code, f"{ran.output}{ran.exception or ''}"
 
 
-async def test_a_secret_is_tried_then_kept_for_its_owner_alone(
+async def test_a_secret_is_checked_and_stored_readable_only_by_its_owner(
     config: Path, cloud: LambdaServer
 ) -> None:
-    """It is not said again, and the provisioner finds it."""
+    """It is not printed, and the provisioner reads it."""
     code, said = await navarch(config, "--key-stdin", given=f"{KEY}\n")
     data = config.parent / "data"
     plugin = add_stored_credentials("lambda", PluginSettings(type="lambda"), data)
@@ -64,7 +64,7 @@ async def test_a_secret_is_tried_then_kept_for_its_owner_alone(
     assert KEY not in credentials_file(data, "lambda").read_text()
 
 
-async def test_what_the_cloud_refuses_is_not_kept(config: Path) -> None:
+async def test_refused_credentials_are_not_stored(config: Path) -> None:
     """Unless the operator gives --no-check; the refused secret is not printed either."""
     code, said = await navarch(config, "--key-stdin", given="wrong-key-0815")
     kept = credentials_file(config.parent / "data", "lambda")
@@ -78,8 +78,8 @@ async def test_what_the_cloud_refuses_is_not_kept(config: Path) -> None:
     assert kept.exists()
 
 
-async def test_a_reference_is_kept_and_never_the_secret(config: Path, tmp_path: Path) -> None:
-    """A file, a variable, or a secret manager's command; each is followed for the trial."""
+async def test_a_reference_is_stored_without_the_secret(config: Path, tmp_path: Path) -> None:
+    """A file, a variable, or a secret manager's command; each is read for the check."""
     (tmp_path / "key").write_text(KEY)
     rows = (
         (("--key-file", str(tmp_path / "key")), {}),
@@ -105,8 +105,10 @@ async def test_a_reference_is_kept_and_never_the_secret(config: Path, tmp_path: 
         (("--key-stdin",), "nothing was written: no secret to keep"),
     ],
 )
-async def test_what_cannot_be_is_said(config: Path, arguments: tuple[str, ...], says: str) -> None:
-    """With what to say instead; nothing is kept."""
+async def test_invalid_options_are_refused(
+    config: Path, arguments: tuple[str, ...], says: str
+) -> None:
+    """The error says what to give instead; nothing is stored."""
     code, said = await navarch(config, *arguments)
 
     assert 0 != code
@@ -114,8 +116,8 @@ async def test_what_cannot_be_is_said(config: Path, arguments: tuple[str, ...], 
     assert not credentials_file(config.parent / "data", "lambda").exists()
 
 
-def test_what_is_kept_counts_before_the_configuration(tmp_path: Path) -> None:
-    """Option by option; a secret in memory is a file that the provider can read."""
+def test_stored_credentials_override_the_configuration(tmp_path: Path) -> None:
+    """Option by option; the secret is given to the provider as a file."""
     secret = SecretSource(kind="env", where="MY_KEY", option="api_key_file")
     kept = StoredCredentials(options={"image_family": "ours"}, secret=secret)
     settings = PluginSettings(type="lambda", options={"image_family": "x", "ssh_key": "me"})
@@ -126,8 +128,8 @@ def test_what_is_kept_counts_before_the_configuration(tmp_path: Path) -> None:
     assert "api_key_file" in {each.name for each in msgspec.structs.fields(LambdaProvider.Options)}
 
 
-def test_a_file_that_cannot_be_read_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
-    """The provisioner must not start with other credentials than people believe."""
+def test_an_unreadable_file_is_an_error_with_the_remedy(tmp_path: Path) -> None:
+    """The provisioner must not start with other credentials than those that were stored."""
     file = credentials_file(tmp_path, "lambda")
     file.parent.mkdir()
     file.write_text("{")

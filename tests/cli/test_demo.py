@@ -1,4 +1,4 @@
-"""`make demo`, as a stranger meets it: it works, beside another copy, and leaves nothing behind."""
+"""`make demo`: it works, also beside another copy, and leaves nothing behind."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @asynccontextmanager
 async def started(temporary: Path) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Run the demo with its temporary directory in our sight; stop what a failed test leaves."""
+    """Run the demo with a known temporary directory; stop it if the test fails."""
     temporary.mkdir()
     keep = {k: v for k, v in os.environ.items() if not k.startswith("NAVARCH_")}
     demo = await asyncio.create_subprocess_exec(
@@ -70,7 +70,7 @@ async def test_two_demos_at_once_each_replace_a_node_and_leave_nothing(
 async def test_a_demo_that_is_interrupted_leaves_nothing(
     number: int, status: int, last: str, tmp_path: Path, processes_naming: Leftovers
 ) -> None:
-    """In the middle Ctrl-C, and kill -9 too, end every process and remove the directory."""
+    """Ctrl-C and kill -9 end every process and remove the directory."""
     async with started(tmp_path / "one") as demo:
         assert demo.stdout is not None
         async with asyncio.timeout(60):

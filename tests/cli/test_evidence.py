@@ -1,4 +1,4 @@
-"""`navarch evidence` and `report`: what people and vendors are shown, out of values."""
+"""`navarch evidence` and `report`: their text, computed from values."""
 
 import tarfile
 from datetime import UTC, datetime, timedelta
@@ -52,8 +52,8 @@ BUNDLE = EvidenceBundle(
 )
 
 
-def test_a_vendor_finds_on_one_page_what_they_ask_for() -> None:
-    """Which GPU, what the driver said, when, and the readings around it of that GPU alone."""
+def test_the_summary_has_what_a_vendor_asks_for() -> None:
+    """The GPU, the driver's log line, the time, and that GPU's readings around it."""
     text = summary(BUNDLE)
     for wanted in (
         "FAULT REPORT  n1 (pool training): xid-79",
@@ -74,8 +74,8 @@ def test_a_vendor_finds_on_one_page_what_they_ask_for() -> None:
     ]
 
 
-def test_it_is_written_as_a_folder_and_as_an_archive(tmp_path: Path) -> None:
-    """The same files either way, each named in the README."""
+def test_evidence_is_written_as_a_folder_and_as_an_archive(tmp_path: Path) -> None:
+    """Both have the same files, each named in the README."""
     where = write_files(tmp_path, BUNDLE)
     archive = write_files(tmp_path / "a" / "ticket.tar.gz", BUNDLE)
     with tarfile.open(archive) as saved:
@@ -85,8 +85,8 @@ def test_it_is_written_as_a_folder_and_as_an_archive(tmp_path: Path) -> None:
     assert [name for name in FILES if name not in readme] == []
 
 
-def test_a_place_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
-    """Not a traceback at 3 a.m."""
+def test_an_unwritable_path_is_one_sentence(tmp_path: Path) -> None:
+    """Not a traceback."""
     (tmp_path / "file").write_text("")
     with pytest.raises(NavarchError, match="cannot write to"):
         write_files(tmp_path / "file" / "below", BUNDLE)
@@ -108,8 +108,8 @@ def repaired(number: int, minutes: float, fault_signature: str = "xid-79") -> Re
     )
 
 
-def test_the_report_counts_by_pool_and_fault_the_dearest_first() -> None:
-    """The median, and the 95th percentile as a time that a node really took."""
+def test_the_report_counts_by_pool_and_fault_the_most_expensive_first() -> None:
+    """The median, and the 95th percentile by nearest rank."""
     found = rows([*(repaired(number, number) for number in range(1, 21)), repaired(99, 60, "ecc")])
     assert [(each.fault, each.count, each.lost_gpu_hours) for each in found] == [
         ("xid-79", 20, 28.0),
@@ -120,7 +120,7 @@ def test_the_report_counts_by_pool_and_fault_the_dearest_first() -> None:
     assert (first.repair_seconds_longest, first.longest) == (1200.0, "n20")
 
 
-def test_what_is_out_now_is_named_and_spares_are_not() -> None:
+def test_nodes_out_of_service_are_named_and_spares_are_not() -> None:
     """A cordoned spare is not an unhealthy node."""
     nodes = [
         NodeRecord(pool="p", node="a", state="active", health="unhealthy", health_reason="XID 48"),

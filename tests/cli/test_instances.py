@@ -76,7 +76,7 @@ async def cloud(
     await fake.close()
 
 
-async def test_people_see_what_costs_money_and_what_should_not(
+async def test_instances_leaks_and_sweeps_are_shown(
     server: EmbeddedServer, bus: NatsBus, cloud: FakeProvider
 ) -> None:
     """The leak is first, with its tries and price; a sweep shows its action on each instance."""
@@ -121,7 +121,7 @@ async def test_people_see_what_costs_money_and_what_should_not(
     assert "web-2" in (await navarch("instances", "--all", url=url))[1]
 
 
-async def test_without_a_provisioner_it_says_who_does_not_answer(
+async def test_without_a_provisioner_the_error_names_it(
     server: EmbeddedServer, bus: NatsBus
 ) -> None:
     """And not another service's name."""
@@ -157,10 +157,8 @@ def leak(**changes: object) -> InstanceRecord:
         ),
     ],
 )
-def test_what_leaks_cost_is_said_as_far_as_it_is_known(
-    records: list[InstanceRecord], said: str
-) -> None:
-    """No price is not taken for free."""
+def test_the_cost_of_leaks_as_far_as_it_is_known(records: list[InstanceRecord], said: str) -> None:
+    """An unknown price does not count as zero."""
     assert instances_text.leaks_summary(records, NOW).startswith(said)
 
 
@@ -169,7 +167,7 @@ def test_what_leaks_cost_is_said_as_far_as_it_is_known(
     [(0, "0s"), (59, "59s"), (61, "1m1s"), (7200, "2h0m"), (90_061, "1d1h"), (-1, "0s")],
 )
 def test_an_age_has_two_units(seconds: float, said: str) -> None:
-    """The largest; a clock that is behind makes nothing negative."""
+    """The two largest; a clock that is behind gives no negative age."""
     assert said == instances_text.age(seconds)
 
 
@@ -181,8 +179,10 @@ def test_an_age_has_two_units(seconds: float, said: str) -> None:
         ({"fleet_known": False}, ["The fleet ID is not known yet"]),
     ],
 )
-def test_what_a_sweep_could_not_see_is_said(answer: dict[str, object], words: list[str]) -> None:
-    """An empty table is not all's well where a provider did not answer."""
+def test_a_sweep_names_providers_that_it_could_not_list(
+    answer: dict[str, object], words: list[str]
+) -> None:
+    """Without them an empty table would look like agreement."""
     said = SweepAnswer(**({"replica": "p-1", "at": NOW, "performed": False} | answer))
     lines = instances_text.sweep_notes(said)
     assert [True] * len(words) == [
@@ -200,10 +200,10 @@ def test_what_a_sweep_could_not_see_is_said(answer: dict[str, object], words: li
         ({"waits_seconds": 45.0}, True, "in 45.0 s"),
     ],
 )
-def test_when_something_is_done_is_said(
+def test_a_sweep_shows_when_an_action_is_performed(
     line: dict[str, object], performed: bool, when: str
 ) -> None:
-    """Before a sweep when it is due, after it what came of it."""
+    """Before a sweep the due time, after it the outcome."""
     plain = {"verb": "terminate", "pool": "web", "instance": "web-1", "provider": "fake"}
     lines = (SweepLine(**(plain | {"reason": "no record of it"} | line)),)
     answer = SweepAnswer(replica="p-1", at=NOW, performed=performed, lines=lines)
@@ -211,8 +211,8 @@ def test_when_something_is_done_is_said(
     assert when == row[5]
 
 
-def test_records_come_with_the_leaks_and_the_dearest_first() -> None:
-    """What costs for nothing, then what costs most."""
+def test_leaks_come_first_then_the_most_expensive() -> None:
+    """Leaked instances, then by price."""
     records = [
         record("running", instance="web-3", dollars_per_hour=1.0),
         record("running", instance="web-2", dollars_per_hour=2.0),

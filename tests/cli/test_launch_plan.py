@@ -1,4 +1,4 @@
-"""What `navarch up` would do: machines, places and prices, from what is offered."""
+"""The plan of `navarch up`: instances, offerings and prices."""
 
 from pathlib import Path
 from typing import Any
@@ -28,8 +28,8 @@ OFFERS = [
 ]
 
 
-def test_the_cheapest_place_with_capacity_comes_first() -> None:
-    """The others stay behind it, those without a known price or without capacity last."""
+def test_the_cheapest_offering_with_capacity_is_first() -> None:
+    """The others follow; those without a known price or capacity are last."""
     found = plan(REQUEST, OFFERS, KINDS)
     full = [
         replace(each, state="exhausted") if each.provider == "lambda" else each for each in OFFERS
@@ -43,8 +43,8 @@ def test_the_cheapest_place_with_capacity_comes_first() -> None:
     assert ["aws", "aws", "gcp", "lambda"] == [each.provider for each in without.offers]
 
 
-def test_the_pool_may_fall_back_on_every_place_of_the_plan() -> None:
-    """By cost; its machines fetch their agent and credentials at their first boot."""
+def test_the_pool_may_fall_back_on_every_offering_of_the_plan() -> None:
+    """By cost; its instances get their agent and credentials through user data."""
     spec = plan(replace(REQUEST, gpus=16), OFFERS, KINDS).spec
 
     assert [
@@ -74,7 +74,7 @@ def test_the_pool_may_fall_back_on_every_place_of_the_plan() -> None:
     ],
 )
 def test_a_request_finds_its_offering(changes: dict[str, Any], first: str, nodes: int) -> None:
-    """By model, abstract type or the provider's own; in the largest machines that divide it."""
+    """By model, abstract type or instance type; in the largest instances that divide the number."""
     found = plan(replace(REQUEST, **changes), OFFERS, KINDS)
 
     assert (first, nodes) == (found.offers[0].instance_type, found.nodes)
@@ -95,8 +95,10 @@ def test_a_request_finds_its_offering(changes: dict[str, Any], first: str, nodes
         ({"gpus": 0}, "--gpus: "),
     ],
 )
-def test_what_cannot_be_had_is_said_with_what_can(changes: dict[str, Any], says: str) -> None:
-    """Before anything is asked of anybody."""
+def test_a_request_without_offering_names_those_that_exist(
+    changes: dict[str, Any], says: str
+) -> None:
+    """Before any request is sent."""
     with pytest.raises(PlanError) as refused:
         plan(replace(REQUEST, **changes), OFFERS, KINDS)
     assert str(refused.value).startswith(says)
@@ -110,10 +112,10 @@ def test_what_cannot_be_had_is_said_with_what_can(changes: dict[str, Any], says:
         ({"here": "local", "lambda": "lambda"}, "", ""),
     ],
 )
-def test_simulated_gpus_never_stand_in_for_a_clouds(
+def test_simulated_gpus_never_replace_those_of_a_cloud(
     kinds: dict[str, str], provider: str, found: str
 ) -> None:
-    """Only where there is nothing else, or where they are asked for by name."""
+    """Only if there is no cloud, or if they are requested by name."""
     request = replace(REQUEST, type="h900", gpus=12, provider=provider)
     if not found:
         with pytest.raises(PlanError):
@@ -124,8 +126,8 @@ def test_simulated_gpus_never_stand_in_for_a_clouds(
     assert "user_data" not in made.spec
 
 
-def test_the_catalogue_serves_where_the_fleet_does_not_say() -> None:
-    """With the prices that it has, on both markets."""
+def test_the_catalogue_is_used_if_the_fleet_does_not_answer() -> None:
+    """With its prices, on both markets."""
     types = load_instance_types(parse_settings("x", "{}", {}).instance_types, None)
     offers = catalogue_offerings(types, KINDS)
     found = plan(REQUEST, offers, KINDS)
@@ -138,8 +140,8 @@ def test_the_catalogue_serves_where_the_fleet_does_not_say() -> None:
     assert "h100-8x" in found.offers[0].abstract
 
 
-def test_every_plan_is_a_pool_that_the_configuration_would_take() -> None:
-    """Read by its reader, with what `--set` says."""
+def test_every_plan_is_a_valid_pool() -> None:
+    """The configuration's reader accepts it, with the settings of `--set`."""
     said = ["max_price=60", "labels={team: vision}", "health.auto_replace=false", "spares=1"]
     request = replace(REQUEST, market="spot", settings=read_settings(said))
     settings = parse_settings("x", "providers: {aws: {}, lambda: {}, gcp: {}}", {})
@@ -155,14 +157,14 @@ def test_every_plan_is_a_pool_that_the_configuration_would_take() -> None:
 
 
 @pytest.mark.parametrize("said", ["spares", "=1", "a=[", "a=1,a.b=2"])
-def test_a_setting_that_is_none_is_refused(said: str) -> None:
-    """With what was said."""
+def test_an_invalid_setting_is_refused(said: str) -> None:
+    """The error has the given text."""
     with pytest.raises(NavarchError, match="--set "):
         read_settings(said.split(","))
 
 
-def test_the_plan_says_prices_and_what_it_does_not_know() -> None:
-    """Per node and in all; and how many nodes there are already."""
+def test_the_plan_shows_prices_known_and_unknown() -> None:
+    """Per node and in total, and the number of present nodes."""
     text = plan_text(plan(replace(REQUEST, gpus=16), OFFERS, KINDS), {"mine-1-a": "active"})
 
     assert text.startswith("mine: 2 nodes with 8 GPUs each; it has 1 now\n")
@@ -172,7 +174,7 @@ def test_the_plan_says_prices_and_what_it_does_not_know() -> None:
     assert ["?", "?"] == text.splitlines()[5].split()[-3:-1]
 
 
-def test_a_pool_becomes_nodes_in_one_way() -> None:
+def test_all_nodes_of_a_pool_are_enrolled_in_the_same_way() -> None:
     """A pool has either offerings with user data or offerings without, not both."""
     other = Offer(provider="cks", instance_type="gd", dollars_per_hour=9.0, **H100)
     kinds = KINDS | {"cks": "coreweave"}

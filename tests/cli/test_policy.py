@@ -1,4 +1,4 @@
-"""`navarch policy`, as people and scripts run it."""
+"""`navarch policy`, as operators and scripts run it."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -50,7 +50,7 @@ def run(*arguments: str) -> tuple[int, str]:
 def test_explain_says_verdict_action_rule_and_why(
     arguments: tuple[str, ...], verdict: str, action: str, rule: str | None
 ) -> None:
-    """As JSON for scripts; the words stand in the table too."""
+    """In JSON and in the table."""
     code, out = run("explain", *arguments, "-o", "json")
     answer = json.loads(out)
     assert (0, verdict, action) == (code, answer["verdict"], answer["action"])
@@ -81,7 +81,7 @@ def test_explain_names_the_effect_in_a_job(code: str, explained: str) -> None:
     "arguments",
     [(), ("--xid", "79", "--sxid", "1"), ("--kind", "warmth"), ("--xid", "79", "--metric", "hot")],
 )
-def test_a_question_that_is_none_is_a_usage_error(arguments: tuple[str, ...]) -> None:
+def test_an_invalid_fault_is_a_usage_error(arguments: tuple[str, ...]) -> None:
     """Exit code 2, as for every wrong option."""
     assert 2 == run("explain", *arguments)[0]
 
@@ -94,8 +94,8 @@ def test_explain_takes_the_configured_policy(tmp_path: Path) -> None:
     assert ("unhealthy", "mmu") == (json.loads(out)["verdict"], json.loads(out)["rule"])
 
 
-def test_check_accepts_what_is_right_and_names_the_place_of_what_is_not(tmp_path: Path) -> None:
-    """A good policy is said in one line; a wrong one is the error with file, line and key."""
+def test_check_accepts_a_valid_policy_and_locates_an_error(tmp_path: Path) -> None:
+    """A valid policy gives one line; an invalid one an error with file, line and key."""
     good, bad = tmp_path / "good.yaml", tmp_path / "bad.yaml"
     good.write_bytes(STRICT)
     bad.write_bytes(STRICT.replace(b"event.code == 13", b"event.kode == 13"))
@@ -141,8 +141,8 @@ async def test_a_policy_is_replayed_over_stored_faults(bus: NatsBus) -> None:
     assert before == await bus.last_sequence("EVENTS")
 
 
-async def test_the_past_before_the_span_counts_but_is_not_compared(bus: NatsBus) -> None:
-    """A node that was unhealthy already when the span begins is no difference in it."""
+async def test_faults_before_the_span_count_but_are_not_compared(bus: NatsBus) -> None:
+    """A node that was unhealthy before the span is no difference in it."""
     for event in (
         *_begun("training", "b"),
         _fault("training", "b", "f-1", 31),
@@ -159,7 +159,7 @@ async def test_the_past_before_the_span_counts_but_is_not_compared(bus: NatsBus)
 
 
 def _begun(pool: str, node: str) -> tuple[NodeEvent, NodeEvent]:
-    """A node's first word, and what was made of it."""
+    """A node's registration and its first verdict."""
     about = {"time": NOW, "pool": pool, "node": node, "instance": node}
     first = Registered(id=f"registered-{node}", boot_id="b", **about)
     return first, Verdict(id=f"verdict-{first.id}", cause=first.id, status="healthy", **about)

@@ -1,4 +1,4 @@
-"""How many processes of each service `navarch serve` keeps."""
+"""The number of processes of each service under `navarch serve`."""
 
 from services.cli.supervisor import HTTP_PORT_VARIABLE, SERVICES, Supervisor
 
@@ -15,8 +15,8 @@ def kept(replicas: int) -> Supervisor:
     )
 
 
-def test_each_service_is_kept_so_often_and_one_of_them_has_the_port() -> None:
-    """The first has the service's own name; a fixed port is that of the first metrics alone."""
+def test_each_service_has_its_replicas_and_one_process_has_the_port() -> None:
+    """The first replica has the service's name; one metrics process has the fixed port."""
     children = kept(2).children
     fixed = [name for name, each in children.items() if each.environment[HTTP_PORT_VARIABLE] != "0"]
 

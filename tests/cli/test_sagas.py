@@ -12,10 +12,10 @@ from tests.support.inprocess import Running, eventually
 from tests.support.peers import Peers
 
 
-async def test_people_cancel_retry_and_uncordon_from_the_command_line(
+async def test_an_operator_cancels_retries_and_uncordons(
     server: EmbeddedServer, bus: NatsBus
 ) -> None:
-    """Accepted with what follows, or refused in one sentence; `--wait` waits for the uncordon."""
+    """Accepted with the result, or refused in one sentence; `--wait` waits for the uncordon."""
     url = server.url
     async with Peers(bus) as peers, Running(url, "pool-manager", build, settings()):
         [first, second, _] = await eventually(settled(bus, 3))

@@ -1,4 +1,4 @@
-"""`navarch simulator run`, `validate`, `interactive`: what people and programs see of scenarios."""
+"""`navarch simulator run`, `validate`, `interactive`: the output of scenarios."""
 
 import json
 from pathlib import Path
@@ -36,7 +36,7 @@ assert node-2 active
 
 
 def navarch(*words: str, typed: str = "") -> tuple[int, str]:
-    """What `navarch` says to these words."""
+    """Run `navarch` with these arguments; return its exit code and output."""
     result = CliRunner().invoke(app, ["simulator", *words], input=typed)
     return result.exit_code, result.output
 
@@ -51,8 +51,8 @@ def test_run_prints_the_story_and_the_assertions():
     assert "xid-stays-unhealthy: passed: 4 assertions, simulated 4:00" in said
 
 
-def test_a_scenario_that_fails_says_what_it_found(tmp_path):
-    """One line for each thing that does not hold, and exit code 1."""
+def test_a_failed_scenario_prints_what_it_found(tmp_path):
+    """One line for each failed assertion, and exit code 1."""
     file = tmp_path / "fails.yaml"
     file.write_text(FAILS, "utf-8")
     code, said = navarch("run", "--quiet", str(file))
@@ -62,7 +62,7 @@ def test_a_scenario_that_fails_says_what_it_found(tmp_path):
     assert failed[1] == "FAILED: there are two; found: 1"
 
 
-def test_run_answers_programs_in_json():
+def test_run_prints_json():
     """Steps, assertions, nodes and the story, with the hash of the history."""
     code, said = navarch("run", "--output", "json", str(GOOD))
     answer = json.loads(said)
@@ -74,8 +74,8 @@ def test_run_answers_programs_in_json():
     assert any(each["title"] == "fault" for each in answer["story"])
 
 
-def test_validate_plays_nothing(tmp_path):
-    """It says what is in order, and every line that is not."""
+def test_validate_runs_nothing(tmp_path):
+    """It confirms a valid file, and names every line with an error."""
     wrong = tmp_path / "wrong.yaml"
     wrong.write_text("name: a\nflet: []\nevents: [{action: fly}]\n", "utf-8")
     code, said = navarch("validate", str(GOOD), str(wrong))
@@ -85,8 +85,8 @@ def test_validate_plays_nothing(tmp_path):
     assert f"{wrong}:3: events.0.action: Invalid enum value 'fly'" in said
 
 
-def test_a_fleet_can_be_played_with_by_hand():
-    """From a pipe too; what makes no sense is said and passed over."""
+def test_interactive_runs_typed_commands():
+    """From a pipe too; an invalid command is reported and skipped."""
     code, said = navarch("interactive", "--nodes", "2", typed=TYPED)
     assert code == 0
     assert "! nothing runs yet; type start" in said
@@ -98,8 +98,8 @@ def test_a_fleet_can_be_played_with_by_hand():
     assert lines["training"][:3] == ["training", "2", "closed"]
 
 
-def test_by_hand_too_one_can_ask_why():
-    """As `navarch why` answers, at the fleet's own time; what is not there is said."""
+def test_interactive_explains_why():
+    """As `navarch why` does, at the fleet's own time; an unknown name is an error."""
     typed = "start\nstep 10s\ninject node-1 xid_error\nwhy node-1\nwhy mars\nwhy\n"
     code, said = navarch("interactive", "--nodes", "2", typed=typed)
     assert code == 0
@@ -112,6 +112,6 @@ def test_by_hand_too_one_can_ask_why():
 @pytest.mark.parametrize(
     ("typed", "code"), [("", 0), ("quit\n", 0), ("start\nassert all lost\n", 1)]
 )
-def test_it_ends_cleanly(typed, code):
-    """At the end of the input, on quit, and with the exit code of what was asserted."""
+def test_interactive_ends_cleanly(typed, code):
+    """At the end of the input and on quit, with the exit code of the assertions."""
     assert navarch("interactive", typed=typed)[0] == code

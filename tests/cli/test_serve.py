@@ -1,4 +1,4 @@
-"""`navarch serve` as a process: it starts, heals, keeps a second one out, leaves nothing."""
+"""`navarch serve` as a process: it starts, restarts services, locks its directory and cleans up."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ READY = "every service is ready"
 
 
 def environment(**more: str) -> dict[str, str]:
-    """This process's, without any fleet that it may name."""
+    """This process's environment, without a fleet."""
     return {k: v for k, v in os.environ.items() if not k.startswith("NAVARCH_")} | more
 
 
@@ -31,7 +31,7 @@ class Served:
     """A `navarch serve` that a test has started."""
 
     def __init__(self, process: asyncio.subprocess.Process, place: Path) -> None:
-        """Its process, and the directory that it serves from."""
+        """The process and its directory."""
         self.process = process
         self.place = place
         self.said: list[str] = []
@@ -47,7 +47,7 @@ class Served:
         raise AssertionError(f"it never said {text!r} but {''.join(self.said)}")
 
     async def rest(self) -> str:
-        """What it says until it ends."""
+        """Its output until it ends."""
         assert self.process.stdout is not None
         async with asyncio.timeout(60):
             return (await self.process.stdout.read()).decode()
@@ -60,7 +60,7 @@ class Served:
 
 @asynccontextmanager
 async def served(place: Path, sections: str = "") -> AsyncIterator[Served]:
-    """Serve a fleet, without pools by default; kill what a failed test leaves."""
+    """Serve a fleet, without pools by default; kill it if the test fails."""
     place.mkdir(exist_ok=True)
     (place / "navarch.yaml").write_text(f"data_dir: data\n{sections}")
     process = await asyncio.create_subprocess_exec(
@@ -79,7 +79,7 @@ async def served(place: Path, sections: str = "") -> AsyncIterator[Served]:
 
 
 async def navarch(*arguments: str, place: Path) -> tuple[int, str]:
-    """Run a command beside it; return its exit code and all that it says."""
+    """Run a command; return its exit code and output."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "services.cli", *arguments),
         *("--config", place / "navarch.yaml"),
@@ -93,10 +93,10 @@ async def navarch(*arguments: str, place: Path) -> tuple[int, str]:
     return process.returncode, said.decode()
 
 
-async def test_a_served_fleet_answers_heals_and_stops_without_a_trace(
+async def test_a_served_fleet_answers_restarts_services_and_stops(
     tmp_path: Path, processes_naming: Leftovers
 ) -> None:
-    """Other commands find it, a second serve does not start, a killed service comes back."""
+    """Other commands find it, a second serve does not start, a killed service is restarted."""
     async with served(tmp_path / "fleet") as fleet:
         await fleet.says(READY)
         state = fleet.file()
@@ -127,8 +127,8 @@ async def test_a_served_fleet_answers_heals_and_stops_without_a_trace(
     assert not (tmp_path / "fleet" / "data" / "serve.json").exists()
 
 
-async def test_a_killed_server_comes_back_on_its_port(tmp_path: Path) -> None:
-    """The bus keeps its URL and its store, so everybody finds it again."""
+async def test_a_killed_server_is_restarted_on_its_port(tmp_path: Path) -> None:
+    """The bus keeps its URL and its store, so every process reconnects."""
     async with served(tmp_path / "fleet") as fleet:
         await fleet.says(READY)
         before = fleet.file()
@@ -156,10 +156,10 @@ async def test_two_fleets_are_served_beside_each_other(
     assert processes_naming(tmp_path) == []
 
 
-async def test_what_a_killed_serve_started_ends_with_it_and_else_by_the_next(
+async def test_processes_of_a_killed_serve_end_with_it_or_by_the_next(
     tmp_path: Path, processes_naming: Leftovers
 ) -> None:
-    """No second nats-server is ever started on a store that the first still writes."""
+    """No second nats-server starts on a store that the first still writes."""
     async with served(tmp_path / "fleet") as killed:
         await killed.says(READY)
         state = killed.file()
@@ -195,7 +195,7 @@ pools:
 async def test_the_agents_of_a_killed_serve_end_too(
     tmp_path: Path, processes_naming: Leftovers
 ) -> None:
-    """They outlive a provisioner that restarts, and not the fleet that they belong to."""
+    """They outlive a restarted provisioner, but not their fleet."""
     async with served(tmp_path / "fleet", POOL) as killed:
         await killed.says(READY)
         async with asyncio.timeout(60):

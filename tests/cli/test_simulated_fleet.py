@@ -37,8 +37,8 @@ def test_a_pool_that_cannot_be_simulated_is_refused(spec, nodes, problems):
 
 
 @pytest.mark.slow
-def test_a_fleet_of_its_own_comes_breaks_and_leaves_nothing(tmp_path):
-    """Nodes come into service, a unhealthy one is replaced, and Ctrl-C stops everything."""
+def test_a_temporary_fleet_replaces_a_node_and_leaves_nothing(tmp_path):
+    """Nodes come into service, an unhealthy one is replaced, and Ctrl-C stops everything."""
     command = (*FLEET, "--nodes", "6", "--boot-seconds", "0.5", "--faults-per-hour", "3600")
     fleet = subprocess.Popen(
         [sys.executable, *command],
@@ -69,7 +69,7 @@ def test_a_fleet_of_its_own_comes_breaks_and_leaves_nothing(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_fleet_of_its_own_leaves_nothing_when_it_is_killed(tmp_path, processes_naming):
+def test_a_killed_temporary_fleet_leaves_nothing(tmp_path, processes_naming):
     """No process is left that could stop its services and server in order."""
     fleet = subprocess.Popen(
         [sys.executable, *FLEET, "--nodes", "1"],

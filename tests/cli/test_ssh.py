@@ -1,4 +1,4 @@
-"""`navarch ssh`: which node is select_instance, and the command line with its pinned key."""
+"""`navarch ssh`: which node a name selects, and the ssh command with its pinned key."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -48,27 +48,25 @@ RUNNING = [
         ("web-0", "web-0-1-cccc"),
     ],
 )
-def test_a_name_means_a_node_then_a_pool_then_the_nth_of_a_pool(name: str, found: str) -> None:
-    """Nodes are counted from 0, in the order in which they were named."""
+def test_a_name_selects_a_node_then_a_pool_then_the_nth_of_a_pool(name: str, found: str) -> None:
+    """Nodes are counted from 0, in the order of the numbers in their names."""
     assert found == select_instance(RUNNING, name).instance
 
 
 @pytest.mark.parametrize("name", ["web-7", "n9", "web-", ""])
-def test_a_name_that_means_nothing_is_refused(name: str) -> None:
-    """With the command that says which there are."""
+def test_an_unknown_name_is_refused(name: str) -> None:
+    """With the command that lists them."""
     with pytest.raises(NavarchError, match="see navarch list"):
         select_instance(RUNNING, name)
 
 
 def test_an_address_may_name_its_port(tmp_path: Path) -> None:
-    """As those of containers and of machines of one's own do."""
+    """As those of containers and owned machines do."""
     words = command_line(instance("web-1", address="gpu-7:2201"), SPEC, tmp_path / "known", [])
     assert ["-p", "2201", "ubuntu@gpu-7"] == words[-3:]
 
 
-def test_the_pinned_key_is_the_only_one_that_counts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_the_pinned_key_is_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Under the node's own name, so that another machine at its address is refused."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     key = tmp_path / "key"
@@ -86,7 +84,7 @@ def test_the_pinned_key_is_the_only_one_that_counts(
 
 
 def test_an_unknown_host_key_is_pinned_at_the_first_connection(tmp_path: Path) -> None:
-    """By ssh, in the node's own file; keys that are not here are not named."""
+    """By ssh, in the node's own file; missing private keys are not passed."""
     spec = replace(SPEC, ssh_private_key_path="/nowhere/key")
     words = command_line(instance("web-1"), spec, tmp_path / "known", [])
 
@@ -100,7 +98,7 @@ def test_a_node_without_an_address_cannot_be_entered(tmp_path: Path) -> None:
         command_line(instance("web-1", address=""), SPEC, tmp_path / "known", [])
 
 
-def test_a_process_of_this_machine_is_entered_by_its_folder(
+def test_a_local_node_gets_a_shell_in_its_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has no SSH server; its files belong to the same user."""

@@ -23,8 +23,8 @@ def _stored(subject: str, message: Message, milliseconds: int) -> Stored:
     )
 
 
-def test_a_story_is_in_the_order_of_the_servers_clock() -> None:
-    """Messages of different streams stand in one order, with the time from each to the next."""
+def test_a_timeline_is_in_the_order_of_the_servers_clock() -> None:
+    """Messages of different streams have one order, with the time between them."""
     lost = Lost(**NODE)
     done = StepSucceeded(**STEP)
     moments = timeline_rows(
@@ -41,8 +41,8 @@ def test_a_story_is_in_the_order_of_the_servers_clock() -> None:
     ]
 
 
-def test_a_story_may_begin_at_a_moment() -> None:
-    """What was before is left out, and times count from the moment."""
+def test_a_timeline_may_start_at_a_time() -> None:
+    """Earlier messages are left out, and times count from the start."""
     lost = _stored(subjects.node_event("training", "n1", "lost"), Lost(**NODE), 30)
     early = _stored(subjects.node_event("training", "n1", "lost"), Lost(**NODE), 5)
     moments = timeline_rows([lost, early], NOW + timedelta(milliseconds=10))
@@ -50,7 +50,7 @@ def test_a_story_may_begin_at_a_moment() -> None:
 
 
 def test_a_replacement_is_about_the_node_that_leaves_and_the_one_that_comes() -> None:
-    """Both nodes' stories hold the saga; a third node's does not."""
+    """Both nodes' histories have the saga; a third node's does not."""
     params = SagaParams(pool="training", node="n1", new_node="n2")
     started = SagaStarted(id="s", time=NOW, saga="replace-n1-1", kind="replace", params=params)
     stored = [_stored(subjects.saga_entry("replace-n1-1", "saga", "started"), started, 1)]
@@ -74,15 +74,15 @@ def test_tables_stay_aligned_and_paint_only_on_request() -> None:
     assert "\x1b[31m" in columns(NODE_HEADERS, node_rows(nodes), colour=True)
 
 
-def test_a_table_of_anything_shows_what_the_items_share() -> None:
+def test_a_generic_table_shows_the_shared_keys() -> None:
     """Empty and nested values take no column."""
     items = [{"saga": "s1", "trace": "", "open": {}}, {"saga": "s2", "trace": "", "open": {}}]
     assert generic_table(items, colour=False) == "SAGA\ns1\ns2"
     assert generic_table([], colour=False) == ""
 
 
-def test_a_timeline_of_nothing_is_its_heading() -> None:
-    """An empty story is printed without complaint."""
+def test_an_empty_timeline_is_its_heading() -> None:
+    """It is not an error."""
     assert timeline([], colour=False).split() == [
         "AT",
         "SINCE",

@@ -1,4 +1,4 @@
-"""`navarch why` and what sagas wait for: sentences out of stored messages, then on a real bus."""
+"""`navarch why` and saga progress: sentences from stored messages, then on a real bus."""
 
 import dataclasses
 import json
@@ -103,7 +103,7 @@ def subject(message: Message) -> str:
 
 
 def stored(*messages: Message) -> list[Stored]:
-    """Messages as they lie on the bus, a second apart."""
+    """Messages as they are stored on the bus, a second apart."""
     return [
         Stored(subject(each), encode(each), i + 1, NOW + timedelta(seconds=i))
         for i, each in enumerate(messages)
@@ -111,7 +111,7 @@ def stored(*messages: Message) -> list[Stored]:
 
 
 def folded(*entries: SagaEntry) -> SagaState:
-    """The state that entries lead to."""
+    """The folded state of entries."""
     state: SagaState | None = None
     for i, each in enumerate(entries, 1):
         state = fold(state, each, i, {})
@@ -149,22 +149,22 @@ WAITS = [
 def test_a_saga_says_what_it_waits_for(
     entries: tuple[SagaEntry, ...], waiting_for: str, at: str
 ) -> None:
-    """Whatever state it is in: one thing, at one step; nothing where it has ended."""
+    """In every state one sentence, at one step; none once it has ended."""
     where = progress(folded(*entries))
 
     assert (waiting_for, at) == (where.waiting_for, where.step)
 
 
-def test_a_step_under_way_has_its_deadline_and_what_comes_next() -> None:
-    """Both stand in the log."""
+def test_a_started_step_has_its_deadline_and_the_next_steps() -> None:
+    """Both are in the log."""
     where = progress(folded(*DRAINING))
 
     assert DEADLINE == where.deadline
     assert ("terminate", "provision", "bootstrap", "register", "admit") == where.next
 
 
-def test_a_node_under_replacement_is_explained_from_fault_to_what_comes_next() -> None:
-    """Seen, judged by which rule, decided, done, refused; what it waits for, since and until."""
+def test_a_node_that_is_being_replaced_is_explained_from_its_fault_on() -> None:
+    """Observed, judged, decided, done, refused; what it waits for, since when and until when."""
     node = NodeRecord(
         pool="training", node="n1", state="leaving", health="unhealthy", cordoned=True, saga=SAGA
     )
@@ -227,10 +227,8 @@ HELD_BACK = [
 @pytest.mark.parametrize(
     ("changes", "node", "now"), [pytest.param(*rest, id=name) for name, *rest in HELD_BACK]
 )
-def test_a_node_that_nothing_is_done_about_says_why(
-    changes: dict[str, Any], node: NodeRecord, now: str
-) -> None:
-    """What holds its replacement back, or that there is nothing to do."""
+def test_an_idle_node_is_explained(changes: dict[str, Any], node: NodeRecord, now: str) -> None:
+    """What blocks its replacement, or that there is nothing to do."""
     pool = msgspec.structs.replace(PoolRecord(name="training", spec=SPEC, desired=3), **changes)
     answer = why_node(node, pool, stored(FAULT, VERDICT, HELD), [])
 
@@ -238,7 +236,7 @@ def test_a_node_that_nothing_is_done_about_says_why(
 
 
 def test_a_pool_names_its_breaker_its_failures_and_what_each_saga_waits_for() -> None:
-    """The whole of it, in the order in which a person asks."""
+    """In the order of importance."""
     pool = PoolRecord(
         name="training",
         spec=SPEC,
@@ -263,7 +261,7 @@ def test_a_pool_names_its_breaker_its_failures_and_what_each_saga_waits_for() ->
     ]
 
 
-def test_a_pool_that_is_removed_names_who_keeps_it() -> None:
+def test_a_pool_that_is_removed_names_what_blocks_it() -> None:
     """A held node does not leave, and so neither does its pool."""
     pool = PoolRecord(
         name="training",
@@ -313,7 +311,7 @@ def test_a_terminated_node_names_its_replacement_and_its_evidence() -> None:
 
 
 def test_a_stuck_saga_says_where_why_and_what_to_do() -> None:
-    """The reason and the way on stand in what it waits for."""
+    """The sentence has the reason and the remedy."""
     answer = why_saga(folded(*STUCK), stored(FAULT, *STUCK))
 
     assert f"navarch saga retry {SAGA}" in answer.now[0]
@@ -322,8 +320,8 @@ def test_a_stuck_saga_says_where_why_and_what_to_do() -> None:
     assert "n1 fault: XID 79 on GPU 3: off the bus" == answer.lines[0].text
 
 
-def test_a_long_story_shows_its_end_and_says_how_much_is_left_out() -> None:
-    """Bounded, whatever a node has been through."""
+def test_a_long_history_shows_its_end_and_the_number_of_omitted_lines() -> None:
+    """The output is bounded."""
     faults = [msgspec.structs.replace(FAULT, id=f"f{i}") for i in range(LINES_MAX + 5)]
     answer = why_node(UNHEALTHY, None, stored(*faults), [])
 
@@ -351,8 +349,10 @@ async def replacing(bus: NatsBus) -> NatsBus:
 
 
 @pytest.mark.parametrize(("name", "kind"), [("n1", "node"), ("training", "pool"), (SAGA, "saga")])
-async def test_whatever_has_the_name_is_explained(replacing: NatsBus, name: str, kind: str) -> None:
-    """A node, a pool or a saga; its story and what it waits for, with no service running."""
+async def test_a_node_a_pool_and_a_saga_are_explained_by_name(
+    replacing: NatsBus, name: str, kind: str
+) -> None:
+    """Its history and what it waits for, without any running service."""
     answer = await why(FleetClient(replacing), name)
 
     assert (name, kind) == (answer.about, answer.kind)
@@ -360,15 +360,15 @@ async def test_whatever_has_the_name_is_explained(replacing: NatsBus, name: str,
     assert "the work on n1 to leave" in answer.now[0]
 
 
-async def test_what_is_not_there_is_an_error_that_says_where_to_look(replacing: NatsBus) -> None:
-    """One sentence, also for what could be no name at all."""
+async def test_an_unknown_name_is_an_error_that_names_the_lists(replacing: NatsBus) -> None:
+    """One sentence, also for an invalid name."""
     for name in ("n9", "No!"):
         with pytest.raises(NavarchError, match="navarch saga list"):
             await why(FleetClient(replacing), name)
 
 
-async def test_the_commands_print_it(replacing: NatsBus, server: EmbeddedServer) -> None:
-    """`saga list`, `saga show` and `why`, as words and as JSON."""
+async def test_the_commands_print_text_and_json(replacing: NatsBus, server: EmbeddedServer) -> None:
+    """`saga list`, `saga show` and `why`, as text and as JSON."""
     assert replacing.connected
     _, listed, _ = await navarch("saga", "list", url=server.url)
     _, shown, _ = await navarch("saga", "show", SAGA, url=server.url)

@@ -33,7 +33,7 @@ NIGHTLY = WindowSpec(name="nightly", kind="service", start="0 2 * * *", duration
 def test_a_degraded_node_names_when_it_is_remediated(
     health: HealthSpec, windows: tuple[WindowSpec, ...], at: int, expected: str
 ) -> None:
-    """Or that an operator has to do it; the node keeps its work until then."""
+    """Or that an operator must do it; the node keeps its work until then."""
     node = NodeRecord(
         pool="training",
         node="n1",
