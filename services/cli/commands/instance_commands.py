@@ -52,7 +52,7 @@ async def instances(
 
 @fleet_command
 async def leaked(fleet: "FleetClient", pool: Pool = "", output: Output = Format.TABLE) -> None:
-    """List instances that should be terminated and are not, and orphans.
+    """List leaked and orphaned instances.
 
     Since when, why, and what they cost.
     """

@@ -19,7 +19,7 @@ def nats_config(
         typer.Option("--node", metavar="POOL/NODE", help="Write only this node's credentials."),
     ] = None,
 ) -> None:
-    """Write credentials, and the configuration of a server that requires them."""
+    """Write a server's configuration and its credentials."""
     from datetime import UTC, datetime  # noqa: PLC0415
 
     from services.cli.nats_config_files import write, write_agent  # noqa: PLC0415
