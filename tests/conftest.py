@@ -31,7 +31,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture
 async def server(tmp_path: Path) -> AsyncIterator[EmbeddedServer]:
     """A real nats-server with an empty store, up in about 30 ms."""
-    embedded = EmbeddedServer(tmp_path / "nats")
+    embedded = EmbeddedServer(tmp_path / "nats", sync=False)
     await embedded.start()
     yield embedded
     # Its store goes with the test, so nothing need be written out first.

@@ -11,6 +11,7 @@ from schemas.messages import LimitedDecoder, Record, decoder
 from schemas.topology import BucketSpec
 from services.bus.port import Bus, Entry
 from services.primitives.errors import UnreadableRecord
+from services.primitives.race import race
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +42,11 @@ class BucketView(Generic[R]):
         self._own: set[int] = set()
         """What this process has written beyond that."""
         self._moved = asyncio.Condition()
+        self._newest = ("", 0)
+        """Key and revision of the newest entry that is held."""
+        self._again = asyncio.Event()
+        """Set: the bucket is watched from its beginning."""
+        self._one_rebuild = asyncio.Lock()
         self.records: dict[str, R] = {}
         self.revisions: dict[str, int] = {}
         self.unreadable: dict[str, UnreadableRecord] = {}
@@ -49,7 +55,14 @@ class BucketView(Generic[R]):
         """The same by the first token of their keys: a pool's nodes are not looked for in all."""
 
     async def run(self) -> None:
-        """Watch for ever."""
+        """Watch for ever, and from the beginning where the bucket was rolled back."""
+        while True:
+            self._again.clear()
+            watching, _ = await race(self._watch(), self._again.wait())
+            if not watching.cancelled():
+                watching.result()
+
+    async def _watch(self) -> None:
         async for entry in self._bus.watch(self._bucket):
             self._apply(entry)
             async with self._moved:
@@ -61,12 +74,11 @@ class BucketView(Generic[R]):
             return
         self.unreadable.pop(entry.key, None)
         if entry.removed:
-            self.records.pop(entry.key, None)
-            self._group(entry.key).pop(entry.key, None)
+            self._drop(entry.key)
             self.revisions[entry.key] = entry.revision
         else:
             try:
-                self._keep(entry.key, self._decoder.decode(entry.value))
+                self._keep(entry.key, self._decoder.decode(entry.value), entry.revision)
             except msgspec.DecodeError as error:
                 found = UnreadableRecord(self._bucket.name, entry.key, str(error))
                 self.unreadable[entry.key] = found
@@ -76,7 +88,9 @@ class BucketView(Generic[R]):
         if self._changed is not None:
             self._changed(entry.key)
 
-    def _keep(self, key: str, record: R) -> None:
+    def _keep(self, key: str, record: R, revision: int) -> None:
+        if revision > self._newest[1]:
+            self._newest = key, revision
         self.records[key] = self._group(key)[key] = record
 
     def _group(self, key: str) -> dict[str, R]:
@@ -89,7 +103,7 @@ class BucketView(Generic[R]):
     def wrote(self, key: str, record: R, revision: int) -> None:
         """Take in what this process has just written, before the watch brings it."""
         if revision > self.revisions.get(key, 0):
-            self._keep(key, record)
+            self._keep(key, record, revision)
             self.revisions[key] = revision
         self._own.add(revision)
         self._reached(self._seen)
@@ -105,11 +119,37 @@ class BucketView(Generic[R]):
 
     async def caught_up(self) -> None:
         """Wait until the view holds everything that was written before this call."""
-        name = self._bucket.name
+        name, newest = self._bucket.name, self._newest
         # The last entry that is still stored: one removed without a marker is never delivered.
         target = await self._bus.last_sequence(f"KV_{name}", f"$KV.{name}.>")
+        if newest[1] > target:
+            async with self._one_rebuild:
+                if self._newest == newest and newest[0] in self.records:
+                    await self._rebuild(target)
         async with self._moved:
             await self._moved.wait_for(lambda: self._seen >= target)
+
+    async def _rebuild(self, target: int) -> None:
+        """Follow a bucket that has lost the newest entry held: restored, shortened or made again.
+
+        What it lost is held until everything that it has is held too.
+        """
+        log.warning("rolled back; mirrored again", extra={"bucket": self._bucket.name})
+        held = set(self.records)
+        self._seen, self._newest = 0, ("", 0)
+        self._own.clear()
+        self.revisions.clear()
+        self._again.set()
+        async with self._moved:
+            await self._moved.wait_for(lambda: self._seen >= target)
+        for key in held - self.revisions.keys():
+            self._drop(key)
+            if self._changed is not None:
+                self._changed(key)
+
+    def _drop(self, key: str) -> None:
+        self.records.pop(key, None)
+        self._group(key).pop(key, None)
 
 
 def readable(entries: Iterable[Entry], reader: LimitedDecoder[T]) -> Iterator[tuple[Entry, T]]:

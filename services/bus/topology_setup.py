@@ -154,9 +154,15 @@ def _plain(value: Any) -> Any:
 
 
 def _mismatch(what: str, name: str, different: dict[str, tuple[Any, Any]], stream: str = "") -> str:
-    remove = f"nats consumer rm {stream} {name}" if stream else f"nats stream rm {name}"
+    if stream:
+        remedy = f"Remove it (`nats consumer rm {stream} {name}`)"
+    else:
+        remedy = (
+            f"Stop every service, keep a copy (`nats stream backup {name} DIRECTORY`), remove it "
+            f"(`nats stream rm {name}`; what that loses is in docs/operate.md, 'The store is lost')"
+        )
     parts = [f"{key} is {found!r}, not {wanted!r}" for key, (wanted, found) in different.items()]
     return (
         f"{what} {name} on the server differs and cannot be changed in place: {'; '.join(parts)}. "
-        f"Back it up and delete it (`{remove}`), then start again."
+        f"{remedy}, then start again."
     )

@@ -62,6 +62,8 @@ http: {http}
 
 jetstream {{
   store_dir: {msgspec.json.encode(store).decode()}
+  # Each write is on disk before it is acknowledged; the default loses two minutes in a power cut.
+  sync_interval: always
 }}
 
 include ./{ACCOUNTS}

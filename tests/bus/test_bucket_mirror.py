@@ -77,3 +77,28 @@ async def test_what_a_process_wrote_itself_is_not_waited_for(any_bus):
         await waiting
     assert sorted(view.records) == [f"training.n-{number}" for number in (1, 2, 3, 4)]
     running.cancel()
+
+
+async def test_a_view_follows_a_bucket_that_was_rolled_back(any_bus):
+    """Without a restart it holds what the server holds: lost entries go, new ones come."""
+    stream = f"KV_{NODES.name}"
+    for number in range(4):
+        await any_bus.put(NODES, f"training.n-{number}", record(f"n-{number}"))
+    view = BucketView(any_bus, NODES, NodeRecord)
+    running = asyncio.create_task(view.run())
+    async with asyncio.timeout(60):
+        await view.caught_up()
+        assert len(view.records) == 4
+        await any_bus.admin(f"STREAM.DELETE.{stream}", {})
+        await any_bus.admin(f"STREAM.CREATE.{stream}", NODES.stream().config(1))
+        await any_bus.put(NODES, "training.n-0", record("n-0", cordoned=True))
+        await view.caught_up()
+        assert list(view.records) == ["training.n-0"]
+        assert view.records["training.n-0"].cordoned
+        await any_bus.purge(stream, ">")
+        await view.caught_up()
+        assert view.records == {}
+        await any_bus.put(NODES, "training.n-9", record("n-9"))
+        await view.caught_up()
+    assert list(view.records) == ["training.n-9"]
+    running.cancel()

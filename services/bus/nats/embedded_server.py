@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import shutil
 import signal
 import sysconfig
@@ -15,6 +16,13 @@ from services.primitives.process_lifetime import ending_with_us
 READY_SECONDS_MAX: Final = 15.0
 STOP_SECONDS_MAX: Final = 10.0
 LOOK_SECONDS: Final = 0.01
+CONFIG: Final = """\
+# Written at every start.
+jetstream {{
+  store_dir: {store}
+  sync_interval: {sync}
+}}
+"""
 
 
 class EmbeddedServer:
@@ -29,12 +37,14 @@ class EmbeddedServer:
         name: str = "nats-server",
         arguments: Sequence[str] = (),
         through: Sequence[str] = (),
+        sync: bool = True,
     ) -> None:
         """Keep everything under `directory`; port -1 takes a free one.
 
         `config`: the server's own configuration file, for what is not said here. `name`: unique in
         a cluster. `arguments`: further ones of nats-server's own, as its routes. `through`: the
-        command that starts it, where it is not started by itself.
+        command that starts it, where it is not started by itself. `sync`: whether what is stored
+        survives a power cut; else up to two minutes of it are lost.
         """
         self._config = config
         self._directory = directory
@@ -42,6 +52,7 @@ class EmbeddedServer:
         self.name = name
         self._arguments = tuple(arguments)
         self._through = tuple(through)
+        self._sync = sync
         self._process: asyncio.subprocess.Process | None = None
         self.url = ""
 
@@ -59,8 +70,7 @@ class EmbeddedServer:
         self._process = await asyncio.create_subprocess_exec(
             *ending_with_us((*self._through, str(server_binary()))),
             *("-a", "127.0.0.1", "-p", str(self._port), "-m", "-1"),
-            *(("-c", str(self._config)) if self._config else ()),
-            *("-js", "-sd", str(self._directory / "js"), "--ports_file_dir", str(ports)),
+            *("-c", str(self._written_config()), "--ports_file_dir", str(ports)),
             *("--name", self.name, *self._arguments),
             stdout=log,
             stderr=log,
@@ -79,6 +89,16 @@ class EmbeddedServer:
         self.url = str(ports["nats"][0])
         self._port = int(self.url.rsplit(":", 1)[1])
         return self.url
+
+    def _written_config(self) -> Path:
+        """Write the configuration of what no argument can say, around the one given."""
+        store = json.dumps(str(self._directory / "js"))
+        text = CONFIG.format(store=store, sync="always" if self._sync else "2m")
+        if self._config is not None:
+            text += f"include {json.dumps(os.path.relpath(self._config, self._directory))}\n"
+        written = self._directory / "server.conf"
+        written.write_text(text)
+        return written
 
     async def wait(self) -> int:
         """Wait until the process ends; return its exit status."""
