@@ -114,7 +114,9 @@ async def _demo_fleet() -> AsyncIterator[tuple[ServedFleet, Path]]:
                 log.write(f"{name} {line}\n")
 
             settings = load_settings(config, environment)
-            async with ServedFleet(settings, config, environment, write_log) as serving:
+            async with ServedFleet(
+                settings, config, environment, write_log, temporary=True
+            ) as serving:
                 yield serving, file
 
 

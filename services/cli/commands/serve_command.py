@@ -51,8 +51,13 @@ class ServedFleet:
         environment: Mapping[str, str],
         log: LogSink,
         replicas: int = 1,
+        *,
+        temporary: bool = False,
     ) -> None:
-        """Serve `settings`, which were read from `config`, with `replicas` of each service."""
+        """Serve `settings`, which were read from `config`, with `replicas` of each service.
+
+        `temporary`: what is stored is removed at the end, and need not survive a power cut.
+        """
         self.directory = Path(settings.data_dir)
         self.config = config
         self._log = log
@@ -60,7 +65,9 @@ class ServedFleet:
         self._environment = environment_for(config, environment)
         named = environment.get(NATS_URL_VARIABLE, "")
         self.supervisor = Supervisor(
-            server=None if named else EmbeddedServer(self.directory / NATS_FOLDER),
+            server=None
+            if named
+            else EmbeddedServer(self.directory / NATS_FOLDER, sync=not temporary),
             environment=self._environment,
             http_port=settings.http.port,
             log=log,

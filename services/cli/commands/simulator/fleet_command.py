@@ -138,7 +138,9 @@ async def _own(nodes: int) -> AsyncIterator[tuple[NatsSettings, AgentSettings, s
             def print_line(name: str, line: str) -> None:
                 log.write(f"{name} {line}\n")
 
-            async with ServedFleet(settings, config, environment, print_line) as serving:
+            async with ServedFleet(
+                settings, config, environment, print_line, temporary=True
+            ) as serving:
                 url = serving.supervisor.url
                 console.write(f"a fleet of our own: the bus is {url}, its files are in {directory}")
                 async with asyncio.timeout(READY_SECONDS_MAX):
