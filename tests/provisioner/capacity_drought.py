@@ -16,11 +16,11 @@ from services.bus.port import Stored
 from services.provisioner.provider_client.provider import Instance, ProvisionRequest
 from services.provisioner.provider_client.provider_errors import ProviderError
 from services.settings.settings_file import parse_settings
+from services.simulator.engine.agent_machines import GPUS
 from services.simulator.engine.fleet_settings import FAST_HEARTBEATS, fleet_settings
-from services.simulator.engine.scripted_agents import GPUS
 from services.simulator.engine.simulated_cloud import SimulatedProvider
 from services.simulator.engine.simulated_fleet import FleetSetup, SimulatedFleet
-from services.simulator.engine.simulation_context import CURRENT_SIMULATION
+from services.simulator.engine.simulation_context import CURRENT_SIMULATION, SimulationContext
 
 ZONES = {"east": ("a", "b"), "west": ("c",)}
 """Provider -> its zones."""
@@ -84,7 +84,9 @@ def settings(nodes: int, **pool: Any) -> dict[str, Any]:
 async def live(drought: Drought, nodes: int, seconds: float, replicas: int, **pool: Any) -> None:
     """Run a fleet for so long, with so many replicas of each service."""
     given = parse_settings("(drought)", json.dumps(settings(nodes, **pool)), {})
-    fleet = SimulatedFleet("drought", FleetSetup(settings=given, replicas=replicas))
+    fleet = SimulatedFleet(
+        SimulationContext("drought"), FleetSetup(settings=given, replicas=replicas)
+    )
     fleet.simulation.parts["drought"] = drought
 
     def note_waiting(stream: str, stored: Stored) -> None:

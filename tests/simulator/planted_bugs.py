@@ -1,4 +1,4 @@
-"""Bugs that a service like ours could have, put in one at a time: the simulation must find each."""
+"""Plausible bugs of the services, planted one at a time: the fuzzer must find each."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -27,7 +27,7 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 
 
 def save_before_publish(patch: pytest.MonkeyPatch) -> None:
-    """The health-monitor saves what it has decided, and only then publishes it."""
+    """The health-monitor saves a decision before it publishes it."""
     change = HealthStore.change
 
     async def saving_first(
@@ -50,7 +50,7 @@ def save_before_publish(patch: pytest.MonkeyPatch) -> None:
 
 
 def budget_in_memory(patch: pytest.MonkeyPatch) -> None:
-    """The pool-manager knows of those nodes out of service that it took out since it started."""
+    """The pool-manager counts only the nodes that it took out of service since it started."""
     begun: dict[Any, set[str]] = {}
     begin = remedy_selection.begin
 
@@ -68,13 +68,13 @@ def budget_in_memory(patch: pytest.MonkeyPatch) -> None:
 
 
 def no_adopt_before_retry(patch: pytest.MonkeyPatch) -> None:
-    """The provisioner launches again after a doubt, without looking for what it may have made."""
+    """The provisioner retries an ambiguous launch without looking for an instance that it made."""
     for module in (instance_decisions, launcher):
         patch.setattr(module, "find_adoptable", lambda *_: None)
 
 
 def timer_in_process_memory(patch: pytest.MonkeyPatch) -> None:
-    """Deadlines are timers of the process, and nothing else looks at an open saga again."""
+    """Deadlines are timers in process memory, and nothing else resumes an open saga."""
     patch.setattr(PoolManager, "_resync_for_ever", _look_at_pools_alone)
 
     async def schedule(
@@ -106,7 +106,7 @@ class _SharedLease:
     """A lease that every replica holds at once."""
 
     async def run(self, call: Awaitable[Any]) -> Any:
-        """Run the call, whatever the other replicas do."""
+        """Run the call without regard to other replicas."""
         return await call
 
 

@@ -1,4 +1,4 @@
-"""Which drains the cloud's notices may cut short, as the simulation judges it."""
+"""Which drains a provider notice may cut short, by the invariants."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -1,4 +1,4 @@
-"""The plan of a stress run: a fleet of the shares that were asked for, failures within bounds."""
+"""The schedule of a stress run: a fleet with the given shares, failures within their bounds."""
 
 from collections import Counter, defaultdict
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from schemas.duration import Duration
 from services.simulator.inputs.stress.failure_schedule import ScheduledFailure, draw
-from services.simulator.inputs.stress.stress_fleet import GeneratedFleet, apportioned, generate
+from services.simulator.inputs.stress.stress_fleet import GeneratedFleet, apportion, generate
 from services.simulator.inputs.stress.stress_format import (
     CascadingSpec,
     ChaosSpec,
@@ -95,15 +95,15 @@ CHAOS = st.builds(
 
 @pytest.mark.parametrize("count", [1, 7, 100, 999])
 def test_weights_are_met_to_the_node(count: int) -> None:
-    """Shares are whole, at most one off their exact part, and together all there is."""
+    """Shares are whole numbers, within one of their exact part, and sum to the count."""
     weights = {"a": 3.0, "b": 1.0, "c": 0.0, "d": 1.5}
-    shares = apportioned(weights, count)
+    shares = apportion(weights, count)
     assert count == sum(shares.values())
     for name, weight in weights.items():
         assert abs(shares[name] - count * weight / 5.5) < 1
 
 
-def test_the_fleet_is_as_it_was_asked_for() -> None:
+def test_the_fleet_has_the_given_shares() -> None:
     """Templates, providers and regions have their shares; zones are filled evenly."""
     fleet = generate(FLEET, "1")
     assert {"h100": 180, "a100": 120} == Counter(each.template for each in fleet.slots)
@@ -129,8 +129,8 @@ def test_the_fleet_is_as_it_was_asked_for() -> None:
         ),
     ],
 )
-def test_the_fleet_comes_as_its_pattern_says(startup: StartupSpec, share_by_half: float) -> None:
-    """By half of the time so much of the fleet is wanted, and at its end all of it."""
+def test_the_fleet_starts_by_its_pattern(startup: StartupSpec, share_by_half: float) -> None:
+    """At half of the time this share of the fleet is wanted, and at the end all of it."""
     fleet = generate(msgspec.structs.replace(FLEET, startup=startup), "1")
     early = sum(1 for each in fleet.slots if each.wanted_at < 50)
     assert share_by_half == pytest.approx(early / len(fleet.slots), abs=0.05)
@@ -140,7 +140,7 @@ def test_the_fleet_comes_as_its_pattern_says(startup: StartupSpec, share_by_half
 
 
 def test_cold_starts_keep_to_their_bounds() -> None:
-    """Drawn around a mean, and never outside of what is given as least and most."""
+    """They are drawn around the mean, and never outside the minimum and maximum."""
     startup = StartupSpec(
         cold_start_min=Duration(30),
         cold_start_max=Duration(60),
@@ -156,7 +156,7 @@ def test_cold_starts_keep_to_their_bounds() -> None:
 @settings(max_examples=60, deadline=None)
 @given(chaos=CHAOS, seed=st.integers(0, 1_000))
 def test_failures_keep_their_bounds(chaos: ChaosSpec, seed: int) -> None:
-    """Whatever is drawn: chains are bounded in depth and in nodes, and what is fatal stays."""
+    """Chains are bounded in depth and nodes, and fatal failures do not pass."""
     spec = _spec(chaos, seconds=600)
     fleet, failures = _drawn(spec, str(seed))
     known = {each.number: each for each in failures}
@@ -184,8 +184,8 @@ def test_failures_keep_their_bounds(chaos: ChaosSpec, seed: int) -> None:
         assert len({each.slot for each in chain}) == len(chain)
 
 
-def test_failures_come_at_the_rate_that_was_asked_for() -> None:
-    """Over three hours, within a few percent: ten a minute for each thousand nodes."""
+def test_failures_come_at_the_given_rate() -> None:
+    """Over three hours, within ten percent: ten per minute and thousand nodes."""
     chaos = ChaosSpec(failure_rate=10, cascading=CascadingSpec(enabled=False))
     _, failures = _drawn(_spec(chaos, seconds=3 * 3_600), "1")
     assert 3 * 60 * 10 * 0.3 == pytest.approx(len(failures), rel=0.1)
@@ -218,8 +218,8 @@ def test_types_and_codes_follow_their_weights() -> None:
         ("percentage", "10", 30),
     ],
 )
-def test_an_outage_strikes_all_of_its_place(scope: str, target: str, struck: int) -> None:
-    """At its moment, every node there, and it passes when its time is over."""
+def test_an_outage_hits_every_node_of_its_target(scope: str, target: str, struck: int) -> None:
+    """At its time it hits every node there, and it passes after its duration."""
     outage = OutageSpec(
         name="outage",
         start_time=Duration(100),
@@ -235,7 +235,7 @@ def test_an_outage_strikes_all_of_its_place(scope: str, target: str, struck: int
 
 
 def test_the_same_seed_makes_the_same_plan() -> None:
-    """And another one another; a change to what follows does not change what comes by chance."""
+    """Another seed makes another; cascades do not change the independent failures."""
     chaos = ChaosSpec(failure_rate=50, cascading=CascadingSpec(probability=0.5))
     spec = _spec(chaos)
     assert _drawn(spec, "1") == _drawn(spec, "1")

@@ -1,4 +1,4 @@
-"""Whole fleets in virtual time: the invariants hold, runs repeat to the byte, planted bugs show."""
+"""Fuzz campaigns: the invariants hold, runs repeat to the byte, planted bugs are found."""
 
 import os
 import subprocess
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from services.simulator.inputs.fuzz.fuzz_campaign import draw, keep
-from services.simulator.inputs.fuzz.fuzz_runner import FuzzOptions, Tally, fuzz, one
+from services.simulator.inputs.fuzz.fuzz_runner import FuzzOptions, Tally, fuzz, simulate_seed
 from tests.simulator.planted_bugs import BUGS
 
 pytestmark = pytest.mark.slow
@@ -26,7 +26,7 @@ print(simulate("7", draw("7", 3.0)).digest)
 
 
 def test_a_seed_has_one_history():
-    """In other processes too, whatever their hashes and what ran before: the same to the byte."""
+    """The same to the byte in other processes, whatever their hash seed and what ran before."""
     found = set()
     for hash_seed in ("1", "2"):
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
@@ -40,13 +40,13 @@ def test_a_seed_has_one_history():
             timeout=200,
         )
         found.add(run.stdout.strip())
-    one("1", MINUTES)
-    assert found == {one("7", MINUTES).digest}
+    simulate_seed("1", MINUTES)
+    assert found == {simulate_seed("7", MINUTES).digest}
 
 
 def test_another_seed_has_another_history():
-    """Else there would be nothing to find in many of them."""
-    assert one("7", MINUTES).digest != one("8", MINUTES).digest
+    """Different seeds draw different campaigns."""
+    assert simulate_seed("7", MINUTES).digest != simulate_seed("8", MINUTES).digest
     assert draw("7", MINUTES) == draw("7", MINUTES) != draw("8", MINUTES)
 
 
@@ -66,7 +66,7 @@ def test_a_planted_bug_is_found(bug, monkeypatch):
     """Each within 500 seeds, with the history that leads to it."""
     BUGS[bug](monkeypatch)
     for seed in range(FOUND_AT[bug], 500):
-        outcome = one(str(seed), MINUTES)
+        outcome = simulate_seed(str(seed), MINUTES)
         if outcome.violation:
             break
     assert outcome.violation
@@ -74,7 +74,7 @@ def test_a_planted_bug_is_found(bug, monkeypatch):
 
 
 def test_a_violation_is_printed_with_its_replay(monkeypatch):
-    """Seed, commit, the fewest steps, the replay, and the history that is about it."""
+    """With seed, commit, the fewest steps, the replay, and the history of the nodes concerned."""
     BUGS["no adopt before retry"](monkeypatch)
     seed = str(FOUND_AT["no adopt before retry"])
     lines: list[str] = []
@@ -87,10 +87,10 @@ def test_a_violation_is_printed_with_its_replay(monkeypatch):
     (only,) = [line.split("--only ")[1].split()[0] for line in lines if "--only" in line]
     kept = keep(draw(seed, MINUTES), tuple(map(int, only.split(","))))
     assert 1 <= len(kept.steps) <= 3
-    assert one(seed, MINUTES, tuple(map(int, only.split(",")))).violation
+    assert simulate_seed(seed, MINUTES, tuple(map(int, only.split(",")))).violation
 
 
 def test_the_last_line_says_what_was_done():
-    """It is what a nightly run is judged by."""
+    """The nightly run reads it."""
     tally = Tally(seeds=300, violations=0, seconds=72_000.0, wall_seconds=101.25)
     assert tally.line() == "seeds=300 violations=0 simulated_hours=20.0 wall_s=101.2"

@@ -1,4 +1,4 @@
-"""The page of a stress run: for figures that are known, every chart shows them."""
+"""The page of a stress run: every chart and table shows the report's figures."""
 
 import re
 
@@ -18,6 +18,7 @@ from services.simulator.report.report_format import (
     Spread,
     StressReport,
     TimelineMoment,
+    TimelinePoint,
 )
 
 SUMMARY = RunSummary(
@@ -41,7 +42,7 @@ SUMMARY = RunSummary(
 )
 COLUMNS = ("at", "healthy", "degraded", "starting", "out", "failures", "recoveries", "repaired")
 TIMELINE = [
-    dict(zip(COLUMNS, row, strict=True))
+    TimelinePoint(**dict(zip(COLUMNS, row, strict=True)))
     for row in (
         (10.0, 10, 0, 0, 0, 0, 0, 0),
         (20.0, 4, 2, 1, 3, 9, 0, 0),
@@ -148,7 +149,7 @@ def test_each_bar_is_as_long_as_its_count(
 
 
 def test_the_areas_are_stacked(text: str) -> None:
-    """At each sample's moment, as high as its own nodes and those of the states below together."""
+    """At each sample an area ends at the sum of its own nodes and those below."""
     wide = _section(text, "How the nodes stood").partition("</svg>")[0]
     found = {
         style: points.split()[:3]
@@ -179,7 +180,7 @@ def test_failures_and_recoveries_are_drawn_in_their_interval(text: str) -> None:
 
 
 def test_a_slow_repair_has_its_timeline(text: str) -> None:
-    """Its parts in a strip, as long as they took; its moments with their times."""
+    """Its stages as a strip in proportion to their duration; its moments with their times."""
     story = _section(text, "The slowest repairs")
     assert [
         ("10.00", "failure until noticed: 1.0 s"),
@@ -193,7 +194,7 @@ def test_a_slow_repair_has_its_timeline(text: str) -> None:
 
 
 def test_tiles_and_tables_have_the_figures(text: str) -> None:
-    """What was paid, what the budget allowed, what kinds of repairs there were."""
+    """Costs, budgets and the kinds of repairs."""
     words = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", text.partition("<body>")[2]))
     for each in (
         "90.00 % of wanted node time in service",
@@ -211,7 +212,7 @@ def test_tiles_and_tables_have_the_figures(text: str) -> None:
 
 
 def test_every_part_has_a_colour(text: str) -> None:
-    """Each style of a part of a repair is in the page's own style sheet, for light and dark."""
+    """The page's style sheet has the style of each stage, for light and dark."""
     styles = set(re.findall(r"\.(stage-\w+) \{", text))
     assert {f"stage-{number}" for number in range(len(set(html_report.STAGES.values())))} <= styles
     assert "stage-other" in styles

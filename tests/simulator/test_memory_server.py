@@ -1,4 +1,4 @@
-"""What of the in-memory server shows in virtual time alone: two things at one moment."""
+"""The in-memory server when two things happen at the same moment."""
 
 import asyncio
 from contextlib import aclosing

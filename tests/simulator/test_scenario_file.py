@@ -110,7 +110,7 @@ JUNK = (
 
 @pytest.mark.parametrize(("text", "reported"), WRONG.values(), ids=WRONG.keys())
 def test_a_problem_is_reported_with_its_line_and_remedy(text, reported):
-    """A newcomer goes to the line and knows what to write; nothing else is said of it."""
+    """Exactly one problem, with its line and what to write instead."""
     with pytest.raises(ScenarioError) as raised:
         read_text("a.yaml", text)
     assert [reported] == [problem[: len(reported)] for problem in raised.value.problems]
@@ -130,7 +130,7 @@ def places(value, path=()):
 
 
 def spoilt(document, chance):
-    """The document with one or two places filled with what does not belong there."""
+    """The document with one or two places replaced by junk."""
     for _ in range(chance.choice((1, 1, 2))):
         path = chance.choice(list(places(document)) or [()])
         inside = document
@@ -155,7 +155,7 @@ def problems_of(text):
 
 
 def test_every_problem_of_a_spoilt_file_has_a_line():
-    """Of two hundred spoilt files each is in order, or every problem has its file and line."""
+    """Two hundred spoilt files: each is valid, or every problem has its file and line."""
     chance = random.Random(1)
     texts = [file.read_text("utf-8") for file in SHIPPED]
     refused = 0
@@ -207,14 +207,14 @@ assertions:
 
 
 def test_the_originals_files_keep_their_meaning():
-    """A fleet is there three seconds after its start; `wait` needs no params."""
+    """A fleet is in service three seconds after its start; `wait` needs no params."""
     outcome = run(read_text("a.yaml", ORIGINAL))
     assert [] == [each for each in outcome.steps if not each.ok]
     assert outcome.ok
 
 
 def test_every_promise_is_in_the_list():
-    """Once, and the list names nothing else; every file says on top what it promises."""
+    """Once, and the list has nothing else; every file starts with its promise."""
     folder = ROOT / "config" / "scenarios"
     named = re.findall(r"\]\(([a-z0-9-]+)\.yaml\)", (folder / "README.md").read_text("utf-8"))
     assert sorted(file.stem for file in folder.glob("*.yaml")) == sorted(named)
@@ -222,7 +222,7 @@ def test_every_promise_is_in_the_list():
 
 
 def test_an_assertion_has_its_moment():
-    """It is looked at then, after what happens then; one that was not reached holds no more."""
+    """It is evaluated at its moment, after the events of that moment."""
     text = START + (
         "  - {at: 10s, action: issue_command, target: a, params: {command_type: cordon}}\n"
         "duration: 20s\nassertions:\n"
@@ -236,7 +236,7 @@ def test_an_assertion_has_its_moment():
 
 
 def commanded(command):
-    """What came of one command to a node that is cordoned."""
+    """The result of one command to a cordoned node."""
     params = "{command_type: cordon}"
     text = START + f"  - {{at: 5s, action: issue_command, target: a, params: {params}}}\n"
     text += f"  - {{at: 7s, action: issue_command, target: a, params: {command}}}\n"
@@ -254,13 +254,13 @@ def commanded(command):
     ],
 )
 def test_a_command_that_is_refused_fails_the_scenario(command, ok, reason):
-    """Unless its writer says that it is to be."""
+    """Unless the file expects the refusal."""
     found, detail = commanded(command)
     assert (ok, True) == (found, detail.startswith(reason)), detail
 
 
 def test_a_failure_that_finds_no_machine_is_reported():
-    """Before the machine is made it waits for it; where the machine is gone it fails."""
+    """A fault waits for a machine that is not made yet, and fails if the machine is gone."""
     text = START + XID % "xid_error"
     outcome = run(read_text("a.yaml", text + "duration: 20s\n"))
     assert {"a": "unhealthy", "b": "active"} == {each.node: each.status for each in outcome.nodes}

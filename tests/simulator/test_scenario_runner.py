@@ -1,4 +1,4 @@
-"""Scenario files: what they may say, what is wrong with them, and what it means to play them."""
+"""Scenario files: their format, their problems, and their runs."""
 
 import gc
 from pathlib import Path
@@ -80,7 +80,7 @@ def _imported_objects_are_not_collected():
 @pytest.mark.slow
 @pytest.mark.parametrize("file", SHIPPED, ids=lambda file: file.stem)
 def test_what_the_product_promises(file):
-    """Every scenario that ships with Navarch is in order, and everything in it holds."""
+    """Every shipped scenario is valid, and all its assertions hold."""
     outcome = run(read_file(file), why=why)
     wrong = [step for step in outcome.steps if not step.ok]
     wrong += [check for check in outcome.checks if not check.ok]
@@ -89,12 +89,12 @@ def test_what_the_product_promises(file):
 
 
 def test_the_example_of_the_extension_document_runs():
-    """Its words are kept: no more than a fleet, a start and an assertion is needed."""
+    """A fleet, a start and an assertion are enough."""
     assert run(read_text("example.yaml", SEEDS_OWN)).ok
 
 
 def test_all_problems_are_reported_at_once_with_their_lines():
-    """Unknown keys, references to what is not there, parameters that do not fit."""
+    """Unknown keys, unknown references, parameters that do not fit."""
     with pytest.raises(ScenarioError) as raised:
         read_text("wrong.yaml", WRONG)
     assert WHERE == [": ".join(each.split(": ")[:2]) for each in raised.value.problems]
@@ -129,7 +129,7 @@ def test_an_assertion_that_does_not_hold_fails_the_scenario():
 
 
 def test_the_same_file_and_seed_have_the_same_history():
-    """To the byte; another seed is another draw."""
+    """To the byte; another seed has another history."""
     scenario = read_file(ROOT / "config/scenarios/xid-stays-unhealthy.yaml")
     digests = [run(scenario, seed).digest for seed in ("5", "5", "6")]
     assert digests[0] == digests[1] != digests[2]

@@ -72,7 +72,7 @@ def test_a_node_that_beats_again_is_not_terminated():
             InjectedFault(kind="crash", target="health-monitor", seconds=DEAD_SECONDS)
         )
         await asyncio.sleep(120)
-        found = begun(simulation), fleet.machines.named(node) is not None
+        found = begun(simulation), fleet.machines.machine_of(node) is not None
         fleet.simulation.server.close()
         return found
 

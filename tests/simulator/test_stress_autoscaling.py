@@ -55,7 +55,7 @@ class Generous:
         more: int = 1
 
     def __init__(self, *, options: Options) -> None:
-        """Be so generous."""
+        """Keep so many nodes more than jobs."""
         self._more = options.more
 
     def recommend(self, state: PoolState) -> Recommendation:
@@ -71,14 +71,14 @@ def _spec(text: str = TINY, **changes: Any) -> StressSpec:
 
 @pytest.fixture(scope="module")
 def found() -> StressReport:
-    """What comes of the scenario that ships."""
+    """The report of the shipped scenario."""
     scenario = read_file(SHIPPED)
     return stress_entry.simulate(scenario.stress, name=scenario.name, base=scenario.configuration)
 
 
 def test_the_autoscaler_follows_the_demand_through_failures(found: StressReport) -> None:
     """Pools grow with the jobs and shrink after them, within their bounds; nodes are repaired."""
-    wanted = [point["wanted"] for point in found.timeline]
+    wanted = [point.wanted for point in found.timeline]
     assert wanted[0] == 4
     assert 30 < max(wanted) == found.summary.nodes_wanted <= 50
     assert wanted[-1] < 10
@@ -90,17 +90,17 @@ def test_the_autoscaler_follows_the_demand_through_failures(found: StressReport)
 
 
 def test_the_figures_of_the_jobs_agree(found: StressReport) -> None:
-    """Every job that came has ended, runs or waits; none waited for less than no time."""
+    """Every job has ended, runs or waits; waits are not negative."""
     jobs, last = found.demand, found.timeline[-1]
     assert jobs is not None
     assert jobs.arrived == jobs.finished + jobs.running + jobs.waiting
-    assert (jobs.running, jobs.waiting) == (last["running"], last["waiting"])
+    assert (jobs.running, jobs.waiting) == (last.running, last.waiting)
     assert jobs.arrived - jobs.waiting <= jobs.wait_seconds.count <= jobs.arrived
     assert 0 < jobs.wait_seconds.p50 <= jobs.wait_seconds.p99 <= 180
     assert jobs.interrupted > 0
     assert 0 < jobs.idle_share < 0.5
     assert 0 < jobs.dollars_idle < found.summary.dollars <= 200
-    assert max(point["running"] for point in found.timeline) > 20
+    assert max(point.running for point in found.timeline) > 20
 
 
 def test_the_page_shows_sizes_and_waiting(found: StressReport) -> None:
@@ -115,7 +115,7 @@ def test_the_page_shows_sizes_and_waiting(found: StressReport) -> None:
 
 
 def test_the_same_seed_makes_the_same_jobs_and_sizes() -> None:
-    """To the byte; and an autoscaler of one's own is found as in a configuration."""
+    """To the byte; an operator's autoscaler plugin is found as in a configuration."""
     own = TINY.replace("{type: queue}", f"{{type: '{__name__}:Generous', more: 2}}")
     one, two = (stress_entry.simulate(_spec(own)) for _ in range(2))
     assert report_format.encode(one) == report_format.encode(two)
@@ -125,7 +125,7 @@ def test_the_same_seed_makes_the_same_jobs_and_sizes() -> None:
 
 
 def test_jobs_without_an_autoscaler_wait_for_the_nodes_there_are() -> None:
-    """The fleet comes as `startup` says, and the report says how long jobs wait."""
+    """The fleet starts as `startup` says, and the report says how long jobs wait."""
     fixed = TINY.replace("    autoscaling: {type: queue}\n", "").replace(
         "total_nodes: 6", "total_nodes: 2"
     )
@@ -181,8 +181,8 @@ def test_older_spellings_mean_the_same() -> None:
     assert [True] == [each.ups > 0 for each in found.scaling]
 
 
-def test_jobs_come_as_often_as_the_file_says() -> None:
-    """In each span of time, to each pool by its share, for as long as jobs last."""
+def test_jobs_arrive_at_the_rate_of_the_file() -> None:
+    """In each span, to each pool by its share, with the given durations."""
     spec = WorkloadSpec(
         demand=(DemandSpec(at=0, jobs_per_minute=600), DemandSpec(at=60, jobs_per_minute=60)),  # type: ignore[arg-type]
         job_mean=100,  # type: ignore[arg-type]
@@ -190,7 +190,7 @@ def test_jobs_come_as_often_as_the_file_says() -> None:
     )
     jobs = job_demand.draw(spec, {"big": 3, "small": 1}, 660.0, "1")
     early = [each for each in jobs if each.at < 60]
-    assert 1200 == job_demand.expected(spec, 660.0)
+    assert 1200 == job_demand.expected_jobs(spec, 660.0)
     assert 500 < len(early) < 700
     assert 500 < len(jobs) - len(early) < 700
     assert 0.70 < sum(each.pool == "big" for each in jobs) / len(jobs) < 0.80
@@ -219,14 +219,14 @@ def _play(jobs_of: Any) -> None:
 
 
 def test_a_job_waits_for_a_node_and_leaves_it_to_the_next() -> None:
-    """What runs and waits is what a metrics source reports, and how busy a node's GPUs are."""
+    """The metrics source reports running and waiting jobs, and samples show the GPU utilization."""
 
     async def live() -> None:
         jobs = _jobs(10.0, 10.0)
         jobs.begin()
         await asyncio.sleep(5)
         assert Load(pending_jobs=2, queue_depth=2) == jobs.loads["p"]
-        jobs.stored(f"KV_{NODES.name}", _node("a", "active"))
+        jobs.on_stored(f"KV_{NODES.name}", _node("a", "active"))
         assert (Load(pending_jobs=1, queue_depth=2), 90) == (jobs.loads["p"], jobs.used("a"))
         await asyncio.sleep(11)
         assert [5.0, 15.0] == [round(each, 3) for each in jobs.waits]
@@ -238,16 +238,16 @@ def test_a_job_waits_for_a_node_and_leaves_it_to_the_next() -> None:
 
 
 def test_what_runs_on_a_machine_that_breaks_starts_again_elsewhere() -> None:
-    """Before what waits; and nothing is placed on it until it is given back."""
+    """Before the waiting jobs; the failed machine gets no job until it is uncordoned."""
 
     async def live() -> None:
         jobs = _jobs(10.0, 10.0)
         jobs.begin()
-        jobs.stored(f"KV_{NODES.name}", _node("a", "active"))
+        jobs.on_stored(f"KV_{NODES.name}", _node("a", "active"))
         await asyncio.sleep(6)
         jobs.interrupt("a")
         assert (1, 0, 2) == (jobs.interrupted, jobs.running, jobs.waiting)
-        jobs.stored(f"KV_{NODES.name}", _node("b", "active"))
+        jobs.on_stored(f"KV_{NODES.name}", _node("b", "active"))
         await asyncio.sleep(10.5)
         assert (1, 1) == (jobs.finished, jobs.running)
         jobs.uncordon("a")
@@ -260,12 +260,12 @@ def test_what_runs_on_a_machine_that_breaks_starts_again_elsewhere() -> None:
 
 
 def test_a_node_is_drained_when_its_last_job_has_ended() -> None:
-    """Nothing new is placed on it meanwhile, nor on one that is cordoned."""
+    """It gets no new job meanwhile, nor does a cordoned node."""
 
     async def live() -> None:
         jobs = _jobs(10.0, 10.0)
         for name in ("a", "b"):
-            jobs.stored(f"KV_{NODES.name}", _node(name, "active"))
+            jobs.on_stored(f"KV_{NODES.name}", _node(name, "active"))
         jobs.cordon("b", "an operator inspects it")
         jobs.begin()
         await asyncio.sleep(1)

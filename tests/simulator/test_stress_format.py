@@ -1,4 +1,4 @@
-"""The `stress:` section: what it takes, and how it says where something is wrong."""
+"""The `stress:` section: its keys, and how its problems are reported."""
 
 import pytest
 
@@ -91,7 +91,7 @@ def _read(text: str) -> StressSpec:
 
 
 def test_every_key_of_the_format_is_taken() -> None:
-    """A file with everything in it is read, durations in seconds, older words as written."""
+    """Durations are read as seconds, older words are kept as written."""
     spec = _read(WHOLE)
     startup = spec.fleet_gen.startup
     assert (1800.0, 10.0, 54321) == (spec.duration, spec.metrics_interval, spec.seed)
@@ -107,7 +107,7 @@ def test_every_key_of_the_format_is_taken() -> None:
 
 
 def test_a_region_without_zones_has_one() -> None:
-    """Zones are named by region; where a region names none, it has one of its own name."""
+    """A region without named zones has one, `<region>-a`."""
     fleet = _read(WHOLE).fleet_gen
     assert ("us-central1-a", "us-central1-b") == zones_of(fleet, "us-central1")
     assert ("europe-west1-a",) == zones_of(fleet, "europe-west1")
@@ -186,7 +186,7 @@ def test_the_affected_percentage_may_be_a_share(written: str, share: float) -> N
     ],
 )
 def test_what_is_wrong_is_named_with_its_place(old: str, new: str, message: str) -> None:
-    """Every error has file, line, key and what is wrong with it."""
+    """Every error has file, line, key and problem."""
     assert old in WHOLE
     with pytest.raises(ConfigurationError) as raised:
         _read(WHOLE.replace(old, new, 1))
@@ -233,7 +233,7 @@ def test_all_problems_are_reported_at_once() -> None:
     ],
 )
 def test_what_means_nothing_beside_stress_is_refused(written: str, message: str) -> None:
-    """Nothing in a file is passed over in silence: it counts, or it is refused with its line."""
+    """No key is ignored: it has an effect, or it is refused with its line."""
     indented = "".join(f"  {line}\n" for line in WHOLE.splitlines())
     with pytest.raises(ScenarioError) as raised:
         read_text("f.yaml", f"name: x\n{written}\nstress:\n{indented}")
@@ -256,7 +256,7 @@ def test_numbers_in_quotes_and_an_empty_fleet_are_taken() -> None:
     [("instant", 0.0), ("linear", 30.0), ("exponential", 120.0), ("wave", 300.0)],
 )
 def test_each_pattern_has_its_time(pattern: str, seconds: float) -> None:
-    """A fleet whose file does not say how long it takes to come takes what its pattern takes."""
+    """Without a duration a fleet starts within its pattern's default time."""
     document = read_document(
         "f.yaml",
         "duration: 10m\nfleet_gen:\n  total_nodes: 1000\n"

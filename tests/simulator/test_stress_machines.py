@@ -1,4 +1,4 @@
-"""The machines of a stress run: agents that speak as real ones do, and fail as the plan says."""
+"""The machines of a stress run: agents that publish as real ones do, and fail as scheduled."""
 
 from collections import Counter
 from itertools import pairwise
@@ -43,13 +43,13 @@ stress:
 def _live(
     text: str, failures: tuple[ScheduledFailure, ...] = ()
 ) -> tuple[list[tuple[float, str, Stored]], StressReport]:
-    """Live through a file with these failures; what was stored when, and the report."""
+    """Run a file with these failures; return what was stored when, and the report."""
     scenario = read_text("f.yaml", text)
     planned = stress_entry.plan(scenario.stress)
     stored: list[tuple[float, str, Stored]] = []
 
     async def live() -> Any:
-        run = StressRun(scenario.stress, planned.fleet, failures, "1", base=scenario.configuration)
+        run = StressRun(scenario.stress, planned.fleet, failures, base=scenario.configuration)
         run.fleet.simulation.watchers.append(
             lambda stream, each: stored.append((run.fleet.simulation.now(), stream, each))
         )
@@ -78,7 +78,7 @@ def _samples(stored: list[tuple[float, str, Stored]]) -> list[tuple[float, Telem
     [("", 15), ("settings: {agent: {telemetry_interval: 4s, heartbeat_interval: 2s}}", 4)],
 )
 def test_every_agent_samples_at_its_interval(more: str, interval: int) -> None:
-    """At the interval of the configuration, from the boot on, every GPU in each sample."""
+    """At the interval of the configuration, from boot on, with every GPU in each sample."""
     stored, _ = _live(QUIET.format(more=more, seconds="2m", health=""))
     samples = _samples(stored)
     moments: dict[str, list[float]] = {}
@@ -164,8 +164,8 @@ ASKED: tuple[tuple[FailureType, int], ...] = (
 )
 
 
-def test_what_is_called_fatal_is_what_the_services_make_of_it() -> None:
-    """Each failure on a node of its own: as many are unhealthy as were called fatal."""
+def test_the_services_agree_on_which_failures_are_fatal() -> None:
+    """Each failure on its own node: as many nodes are unhealthy as failures are fatal."""
     text = QUIET.replace("total_nodes: 4", f"total_nodes: {len(ASKED)}").format(
         more="", seconds="3m", health=", auto_replace: false"
     )
@@ -174,10 +174,10 @@ def test_what_is_called_fatal_is_what_the_services_make_of_it() -> None:
         ScheduledFailure(number=slot + 1, at=30.0, slot=slot, type=kind, xid=xid)
         for slot, (kind, xid) in enumerate(ASKED)
     )
-    expected = sum(failure_effects.judged_fatal(policy, kind, xid) for kind, xid in ASKED)
+    expected = sum(failure_effects.is_fatal(policy, kind, xid) for kind, xid in ASKED)
     stored, report = _live(text, planned)
     assert 5 < expected < len(ASKED) - 5
-    assert expected == report.timeline[-1]["out"]
+    assert expected == report.timeline[-1].out
     unhealthy = Counter(
         subjects.parse_node(each.subject).node  # type: ignore[union-attr]
         for _, stream, each in stored

@@ -1,4 +1,4 @@
-"""A whole stress run, small: the services live through it, and the report says what happened."""
+"""A small stress run: the services repair the failures, and the report describes them."""
 
 import hashlib
 import os
@@ -23,9 +23,8 @@ from services.cli.app import app
 from services.settings.yaml_document import read_document
 from services.simulator.inputs.stress import report_composer, stress_entry
 from services.simulator.inputs.stress.failure_schedule import ScheduledFailure
-from services.simulator.inputs.stress.recorded_values import Repair
 from services.simulator.inputs.stress.stress_format import FailureType, StressSpec
-from services.simulator.inputs.stress.stress_recorder import StressRecorder
+from services.simulator.inputs.stress.stress_recorder import Repair, StressRecorder
 from services.simulator.inputs.stress.stress_validation import read
 from services.simulator.report import html_report, report_format
 from services.simulator.report.report_format import StressReport
@@ -97,7 +96,7 @@ def test_the_figures_agree_with_each_other(found: StressReport) -> None:
     total = found.summary.failures
     assert total == sum(found.failures.by_type.values())
     assert total == sum(found.failures.by_cause.values())
-    assert total == sum(point["failures"] for point in found.timeline)
+    assert total == sum(point.failures for point in found.timeline)
     assert found.failures.by_type["xid_error"] == sum(found.failures.by_xid.values())
     assert found.summary.recoveries == sum(found.failures.recovered_by_type.values())
     assert found.summary.repairs == found.repair_seconds.count
@@ -110,7 +109,7 @@ def test_the_figures_agree_with_each_other(found: StressReport) -> None:
 
 
 def test_the_same_seed_makes_the_same_report_twice(found: StressReport) -> None:
-    """To the byte, page and all; another seed makes another."""
+    """To the byte, page included; another seed makes another report."""
     again = stress_entry.simulate(_spec(), name="small")
     assert report_format.encode(found) == report_format.encode(again)
     assert html_report.render(found) == html_report.render(again)
@@ -150,7 +149,7 @@ def test_another_process_makes_the_same_report(tmp_path: Path) -> None:
 
 
 class _Links(HTMLParser):
-    """Whatever in a page could load something."""
+    """Everything in a page that could load something."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -158,17 +157,17 @@ class _Links(HTMLParser):
         self.text: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Note what has an address, and scripts."""
+        """Collect addresses and scripts."""
         self.found += [f"{tag} {name}" for name, _ in attrs if name in ("src", "href", "srcset")]
         self.found += [tag] if tag in ("script", "link", "iframe", "object", "b>") else []
 
     def handle_data(self, data: str) -> None:
-        """Note what is read."""
+        """Collect the text."""
         self.text.append(data)
 
 
-def test_the_page_needs_nothing_else(found: StressReport) -> None:
-    """No script, no address, nothing to load; names from the file are text and nothing more."""
+def test_the_page_is_self_contained(found: StressReport) -> None:
+    """No script, no address, nothing to load; names from the file are escaped."""
     text = html_report.render(found)
     links = _Links()
     links.feed(text)
@@ -181,14 +180,14 @@ def test_the_page_needs_nothing_else(found: StressReport) -> None:
     assert 4 == text.count("<svg ")
 
 
-def test_a_report_without_anything_has_a_page() -> None:
-    """Where nothing fails and nothing is repaired, the page says so."""
+def test_a_report_without_failures_has_a_page() -> None:
+    """Without failures and repairs the page says so."""
     calm = stress_entry.simulate(_spec(SMALL.partition("chaos:")[0], duration=40.0), name="calm")
     assert 0 == calm.summary.failures
     assert "Nothing was repaired." in html_report.render(calm)
 
 
-def test_the_command_writes_its_reports_and_judges(tmp_path: Path) -> None:
+def test_the_command_writes_its_reports_and_evaluates(tmp_path: Path) -> None:
     """`simulator run`: JSON, page and log are written, and the exit code is the assertions'."""
     indented = "".join(f"  {line}\n" for line in SMALL.replace("5m", "30s", 1).splitlines())
     indented = indented.replace("start_time: 2m", "start_time: 10s")
@@ -219,16 +218,16 @@ def _stored(step: str, status: str, message: Message) -> Stored:
     return Stored(subject, encode(message), 1, NOW)
 
 
-def test_a_repair_that_was_undone_is_open_no_more() -> None:
-    """Its end gives the budget back, and is no repair, whichever step it failed at."""
+def test_an_unwound_repair_is_closed() -> None:
+    """Its end releases the budget and is not a repair, whichever step failed."""
     recording = StressRecorder({"p": 10}, {"p": BudgetSpec(max_unavailable=1)})
     about: dict[str, Any] = {"time": NOW, "saga": "reset-gpu-a-1"}
     params = SagaParams(pool="p", node="a", fault_signature="xid-48")
     begun = SagaStarted(id="1", kind="reset-gpu", params=params, **about)
-    recording.stored(10.0, "SAGAS", _stored(WHOLE, "started", begun))
+    recording.record(10.0, "SAGAS", _stored(WHOLE, "started", begun))
     recording.sample(20.0, {"p": 10}, {"p": 10})
     undone = SagaUnwound(id="2", step="check", reason="it did not help", **about)
-    recording.stored(25.0, "SAGAS", _stored(WHOLE, "unwound", undone))
+    recording.record(25.0, "SAGAS", _stored(WHOLE, "unwound", undone))
     recording.sample(30.0, {"p": 10}, {"p": 10})
     (repair,) = recording.repairs
     assert ("unwound", 25.0, None) == (repair.outcome, repair.ended_at, repair.seconds)
@@ -248,19 +247,19 @@ def test_a_repair_that_was_undone_is_open_no_more() -> None:
 def test_a_repair_counts_from_the_failure_that_led_to_it(
     struck: list[tuple[float, FailureType, bool]], since: float
 ) -> None:
-    """The gravest that has struck the machine; of what is light, the last."""
+    """The most severe failure of the machine; of light ones, the last."""
     recording = StressRecorder({"p": 10}, {"p": BudgetSpec()})
     for number, (at, kind, fatal) in enumerate(struck):
         failure = ScheduledFailure(number=number, at=at, slot=1, type=kind, fatal=fatal)
         recording.inject(failure, "a", at)
     params = SagaParams(pool="p", node="a")
     begun = SagaStarted(id="1", time=NOW, saga="reset-gpu-a-1", kind="replace", params=params)
-    recording.stored(10.0, "SAGAS", _stored(WHOLE, "started", begun))
+    recording.record(10.0, "SAGAS", _stored(WHOLE, "started", begun))
     assert since == recording.repairs[0].failed_at
 
 
 def test_what_a_repair_consists_of() -> None:
-    """Its parts follow one another without a gap, from the failure to the last entry."""
+    """Its stages follow one another without a gap, from the failure to the last entry."""
     repair = Repair(
         saga="replace-a-1",
         kind="replace",
@@ -292,7 +291,7 @@ def test_what_a_repair_consists_of() -> None:
 
 
 def test_spreads_and_axes() -> None:
-    """Percentiles are of what there is; axes end on numbers that people count in."""
+    """Percentiles are taken from the values; axes end on round numbers."""
     assert (3, 2.0, 2.0, 3.0) == (
         (spread := report_composer.spread([3.0, 1.0, 2.0])).count,
         spread.mean,
@@ -305,7 +304,7 @@ def test_spreads_and_axes() -> None:
 
 
 def test_cascades_are_counted_by_their_chains() -> None:
-    """A chain is what goes back to one failure; its size counts that one too."""
+    """A chain is all failures with one root; its size includes the root."""
 
     def failure(number: int, parent: int, root: int, depth: int) -> ScheduledFailure:
         return ScheduledFailure(

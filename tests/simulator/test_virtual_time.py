@@ -1,4 +1,4 @@
-"""Virtual time: waiting costs nothing, and every run of the same work is the same."""
+"""Virtual time: waiting takes no real time, and equal work runs equally."""
 
 import asyncio
 import time
@@ -9,7 +9,7 @@ from services.simulator.engine.virtual_time import EPOCH, StalledError, VirtualC
 
 
 def test_an_hour_takes_no_time():
-    """Sleeping and timing out take virtual time alone."""
+    """Sleeps and timeouts take virtual time only."""
 
     async def hour() -> tuple[float, bool]:
         clock = VirtualClock()
@@ -41,7 +41,7 @@ def test_a_stalled_simulation_is_an_error():
 
 
 def test_sets_of_tasks_are_walked_the_same_way_in_every_run():
-    """Whatever their addresses are: which of many is cancelled first does not change."""
+    """The order of cancellation does not depend on memory addresses."""
 
     async def order() -> list[int]:
         ended: list[int] = []
@@ -66,7 +66,7 @@ def test_sets_of_tasks_are_walked_the_same_way_in_every_run():
 
 
 def test_threads_are_refused():
-    """They would run when the machine likes."""
+    """They would not run in a fixed order."""
 
     async def thread() -> None:
         await asyncio.to_thread(time.monotonic)

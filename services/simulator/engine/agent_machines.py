@@ -1,18 +1,18 @@
 """Simulated machines: failing hardware under the agent's own code.
 
-What breaks is written into a kernel log or shows in an NVML sample, and the agent's own reporter
-makes a fault of it. These agents also answer diagnose, reset-gpu and reboot. A failure stays until
-it recovers or a remedy helps; after a remedy that did not help it shows again.
+A failure is written into a kernel log or shows in an NVML sample, and the agent's own reporter
+makes a fault of it. Like real agents, these publish a fact again until the bus has stored it, and
+they answer diagnose, reset-gpu and reboot. A failure lasts until it recovers or a remedy helps;
+after a remedy that does not help it shows again.
 """
 
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
-from agent.delivery.spool import OutgoingEvent
 from agent.fault_reporter import FaultReporter
 from schemas import subjects
 from schemas.agent_commands import (
@@ -22,6 +22,7 @@ from schemas.agent_commands import (
     RebootRequest,
     ResetRequest,
 )
+from schemas.event_subjects import event_subject
 from schemas.headers import TRACEPARENT
 from schemas.messages import encode
 from schemas.node_events import (
@@ -31,46 +32,61 @@ from schemas.node_events import (
     Registered,
     Telemetry,
 )
+from schemas.node_records import HeartbeatRecord, node_key
+from schemas.topology import HEARTBEATS
 from services.bus.port import Headers
 from services.primitives.errors import BusError
 from services.provisioner.provider_client.provider import Instance
 from services.simulator.engine.failure_reports import gpu_of, report_failure, reporter_of
 from services.simulator.engine.hardware_failures import REMEDIES, HardwareFailure, MachineSpec
-from services.simulator.engine.scripted_agents import AGAIN_SECONDS, BOOT_SECONDS, ScriptedAgents
 from services.simulator.engine.simulated_machine import SimulatedMachine, gpus_of, notice_of
 from services.simulator.engine.simulated_process import SimulatedProcess
 from services.simulator.engine.simulation_context import SimulationContext
 
+AGAIN_SECONDS: Final = 0.5
+BEAT_SECONDS: Final = 3.0
+BEAT_TTL_SECONDS: Final = 9
+HUNG_SECONDS: Final = 1.0
+"""How often a hung agent checks whether it still is."""
+BOOT_SECONDS: Final = (3.0, 15.0)
+GPUS: Final = 8
 SAMPLE_SECONDS: Final = 15.0
 COOL_CELSIUS: Final = 45
 RESET_SECONDS: Final = 4.0
 GOING_DOWN_SECONDS: Final = 0.5
 AGAIN_BROKEN_SECONDS: Final = 5.0
-"""After a remedy that did not help."""
+"""After a remedy that did not fix the failure."""
 DIAGNOSE_SECONDS: Final = 2.0
 
 
-class AgentMachines(ScriptedAgents):
-    """Every machine of a fleet."""
+class AgentMachines:
+    """Every machine of a fleet, and its agent."""
 
     def __init__(
         self, simulation: SimulationContext, spec_of: Callable[[Instance], MachineSpec]
     ) -> None:
-        """Make machines in `simulation` that are as `spec_of` says."""
-        super().__init__(simulation)
+        self._simulation = simulation
+        self._chance = simulation.chance("agents")
+        self.nodes: dict[str, SimulatedMachine] = {}
+        """Provider ID -> machine."""
+        self._by_name: dict[str, SimulatedMachine] = {}
+        self.never_boot = 0
+        """So many of the next machines never boot."""
+        self.beat_seconds = BEAT_SECONDS
+        self.beat_ttl_seconds = BEAT_TTL_SECONDS
         self.spec_of = spec_of
         self.loads: dict[str, float] = {}
-        """Pool -> what its GPUs are used, in percent."""
+        """Pool -> utilization of its GPUs, in percent."""
         self.failing_boot_checks = 0
         """So many of the next machines fail their boot checks."""
         self.reused = 0
-        """So many of the next machines are the one that was given back last."""
+        """So many of the next machines have the hardware that was terminated last."""
         self._given_back = ""
         self.sample_seconds = SAMPLE_SECONDS
         self.booting: Callable[[Instance], float] | None = None
         """How long a machine takes until its agent speaks; None: a few seconds."""
 
-    # --- life -----------------------------------------------------------------------------------
+    # --- life -------------------------------------------------------------------------------------
 
     def appear(self, instance: Instance) -> None:
         """A machine was made: it boots."""
@@ -87,11 +103,10 @@ class AgentMachines(ScriptedAgents):
             return
         if self.failing_boot_checks:
             self.failing_boot_checks -= 1
-            now = self._simulation.clock.now()
             failure = HardwareFailure(
                 kind="boot_failure",
                 at=self._simulation.now(),
-                began=now,
+                began=self._simulation.clock.now(),
                 message="faulty as delivered",
             )
             machine.failures[failure.name] = failure
@@ -99,14 +114,27 @@ class AgentMachines(ScriptedAgents):
         self._start(machine)
 
     def vanish(self, instance: Instance) -> None:
-        """A machine is gone; the cloud may hand it out again."""
-        machine = self.nodes.get(instance.provider_id)
+        """A machine is gone, and its agent with it; the cloud may launch it again."""
+        machine = self.nodes.pop(instance.provider_id, None)
         if machine is not None:
             self._given_back = machine.hardware or instance.provider_id
-        super().vanish(instance)
+            machine.process.crash()
+            if self._by_name.get(machine.name) is machine:
+                del self._by_name[machine.name]
+
+    def serving(self) -> list[SimulatedMachine]:
+        """Machines whose boot check has passed and that are not broken, oldest first."""
+        return [each for each in self.nodes.values() if each.ready and not each.broken]
+
+    def machine_of(self, name: str) -> SimulatedMachine | None:
+        """The machine of a node."""
+        return self._by_name.get(name)
+
+    def names(self) -> list[str]:
+        """Every node that has a machine, oldest first."""
+        return [each.name for each in self.nodes.values()]
 
     def _process(self, name: str) -> SimulatedProcess:
-        """What an agent's process is."""
         return SimulatedProcess(self._simulation, name)
 
     def _start(self, machine: SimulatedMachine) -> None:
@@ -131,13 +159,16 @@ class AgentMachines(ScriptedAgents):
         self._start(machine)
 
     def reboot(self, instance: Instance) -> None:
-        """A machine's provider switches it off and on."""
+        """The provider reboots a machine."""
         machine = self.nodes.get(instance.provider_id)
         if machine is not None:
             boots = machine.boots
             self._apply_remedy(machine, "reboot")
             if machine.boots == boots:
                 self.restart(machine)
+
+    def _begin_to_beat(self, node: SimulatedMachine) -> None:
+        node.process.spawn(self._beat_for_ever(node))
 
     async def _live(self, node: SimulatedMachine, boot_seconds: float) -> None:
         await asyncio.sleep(boot_seconds)
@@ -152,56 +183,83 @@ class AgentMachines(ScriptedAgents):
             await node.process.bus.answer(subject, partial(endpoint, node))
         await self._boot(node)
         while True:
-            await self._send(node, await node.outbox.get())
+            each = await node.outbox.get()
+            await self._publish(node, each.subject, each.data, each.msg_id, each.trace)
+            if each not in node.sent:
+                node.sent.append(each)
 
     async def _boot(self, node: SimulatedMachine) -> None:
-        await self._say(
-            node,
-            Registered(
-                id=f"{node.boot_id}.registered",
-                instance=node.name,
-                hostname=node.name,
-                boot_id=node.boot_id,
-                gpus=gpus_of(node),
-                rack=node.kind.rack,
-                driver_version="580.65.06",
-                **self._about(node),
-            ),
+        registered = Registered(
+            id=f"{node.boot_id}.registered",
+            instance=node.name,
+            hostname=node.name,
+            boot_id=node.boot_id,
+            gpus=gpus_of(node),
+            rack=node.kind.rack,
+            driver_version="580.65.06",
+            **self._about(node),
         )
+        await self._publish(node, event_subject(registered), encode(registered), registered.id)
         await asyncio.sleep(self._chance.random())
         bad = next((e for e in node.failures.values() if e.kind == "boot_failure"), None)
         check = CheckResult(name="boot", ok=bad is None, detail=bad.message if bad else "")
-        await self._say(
-            node,
-            BootChecked(
-                id=f"{node.boot_id}.boot-checked",
-                ok=check.ok,
-                checks=(check,),
-                boot_id=node.boot_id,
-                **self._about(node),
-            ),
+        checked = BootChecked(
+            id=f"{node.boot_id}.boot-checked",
+            ok=check.ok,
+            checks=(check,),
+            boot_id=node.boot_id,
+            **self._about(node),
         )
+        await self._publish(node, event_subject(checked), encode(checked), checked.id)
         node.ready = self._simulation.now()
         for failure in list(node.failures.values()):
             if failure.kind != "boot_failure":
-                asyncio.get_running_loop().call_later(
-                    AGAIN_BROKEN_SECONDS, self._show, node, failure
-                )
+                self._show_later(node, failure)
 
-    async def _send(self, node: SimulatedMachine, outgoing: OutgoingEvent) -> None:
-        headers = {TRACEPARENT: outgoing.trace} if outgoing.trace else {}
+    async def _beat_for_ever(self, node: SimulatedMachine) -> None:
+        key = node_key(node.instance.pool, node.name)
+        while True:
+            await self._awake(node)
+            beat = HeartbeatRecord(instance=node.name, **self._about(node))
+            try:
+                ttl = self.beat_ttl_seconds
+                await node.process.bus.put(HEARTBEATS, key, encode(beat), ttl_seconds=ttl)
+                node.last_heartbeat_at = self._simulation.now()
+            except BusError:
+                pass  # the next heartbeat says the same
+            await asyncio.sleep(self.beat_seconds)
+
+    async def _awake(self, node: SimulatedMachine) -> None:
+        while (left := node.hung_until - self._simulation.now()) > 0:  # noqa: ASYNC110 - a moment
+            await asyncio.sleep(min(left, HUNG_SECONDS))
+
+    async def _publish(
+        self, node: SimulatedMachine, subject: str, data: bytes, msg_id: str, trace: str = ""
+    ) -> None:
+        headers = {TRACEPARENT: trace} if trace else {}
         while True:
             await self._awake(node)
             try:
-                await node.process.bus.publish(
-                    outgoing.subject, outgoing.data, msg_id=outgoing.msg_id, headers=headers
-                )
+                await node.process.bus.publish(subject, data, msg_id=msg_id, headers=headers)
             except BusError:
                 await asyncio.sleep(AGAIN_SECONDS)
             else:
-                if outgoing not in node.sent:
-                    node.sent.append(outgoing)
                 return
+
+    def _about(self, node: SimulatedMachine) -> dict[str, Any]:
+        now = self._simulation.clock_of(node.name).now()
+        return {"time": now, "pool": node.instance.pool, "node": node.name}
+
+    def hang(self, node: SimulatedMachine, seconds: float) -> None:
+        """A node publishes nothing for a while."""
+        self._simulation.note(f"{node.name} says nothing for {seconds:.0f} s")
+        node.hung_until = self._simulation.now() + seconds
+
+    def power_off(self, node: SimulatedMachine) -> None:
+        """A machine is powered off; its instance still exists."""
+        self._simulation.note(f"{node.name} is dead")
+        node.broken = node.powered_off = True
+        node.process.crash()
 
     def repeat(self, machine: SimulatedMachine, count: int) -> None:
         """Its agent publishes its last facts again, in any order."""
@@ -211,10 +269,10 @@ class AgentMachines(ScriptedAgents):
         for each in again:
             machine.outbox.put_nowait(each)
 
-    # --- what breaks ----------------------------------------------------------------------------
+    # --- failures ---------------------------------------------------------------------------------
 
     def fail(self, machine: SimulatedMachine, failure: HardwareFailure) -> None:
-        """Something breaks, and stays so."""
+        """Add a failure, which lasts until it recovers."""
         code = f" {failure.xid_code}" if failure.kind == "xid_error" else ""
         self._simulation.note(f"{machine.name}: {failure.kind}{code} {failure.message}".rstrip())
         machine.failures[failure.name] = failure
@@ -222,14 +280,14 @@ class AgentMachines(ScriptedAgents):
         self._show(machine, failure)
 
     def show_again(self, name: str) -> None:
-        """Have a machine's failures show once more."""
-        machine = self.named(name)
+        """Show a machine's failures to its agent again."""
+        machine = self.machine_of(name)
         if machine is not None and machine.ready:
             for failure in list(machine.failures.values()):
                 self._show(machine, failure)
 
     def recover(self, machine: SimulatedMachine, name: str = "") -> None:
-        """A failure is over, or all of them."""
+        """End one failure, or all of them."""
         for each in [name] if name else list(machine.failures):
             failure = machine.failures.pop(each, None)
             if failure is None:
@@ -248,15 +306,19 @@ class AgentMachines(ScriptedAgents):
             case "network":
                 if not any(each.kind == "network" for each in machine.failures.values()):
                     self._simulation.network.cut.pop(machine.process.name, None)
-                    machine.process.connection_changed()
+                    machine.process.update_connection()
             case "power_off":
                 if machine.powered_off:
                     self.restart(machine)
             case "preemption":
                 self._report(machine).notice_over(notice_of(machine, failure).digest)
 
+    def _show_later(self, machine: SimulatedMachine, failure: HardwareFailure) -> None:
+        loop = asyncio.get_running_loop()
+        loop.call_later(AGAIN_BROKEN_SECONDS, self._show, machine, failure)
+
     def _show(self, machine: SimulatedMachine, failure: HardwareFailure) -> None:
-        """Let the agent see what is broken."""
+        """Show a failure to the agent."""
         if machine.failures.get(failure.name) is not failure or machine.process.dead:
             return
         match failure.kind:
@@ -265,22 +327,22 @@ class AgentMachines(ScriptedAgents):
                 self._sample_from_now(machine)
             case "network":
                 self._simulation.network.cut[machine.process.name] = 1
-                machine.process.connection_changed()
+                machine.process.update_connection()
             case "power_off":
                 self.power_off(machine)
             case _:
                 report_failure(self._report(machine), machine, failure)
 
     def _report(self, machine: SimulatedMachine) -> FaultReporter:
-        """The agent's own reporter, of this boot."""
+        """The reporter of this boot."""
         if machine.reporter is None:
             machine.reporter = reporter_of(machine, self._simulation.clock_of(machine.name))
         return machine.reporter
 
-    # --- samples --------------------------------------------------------------------------------
+    # --- samples ----------------------------------------------------------------------------------
 
     def load(self, pool: str, percent: float) -> None:
-        """The GPUs of a pool are used so much from now on."""
+        """Set the utilization of a pool's GPUs."""
         self.loads[pool] = percent
         for node in self.nodes.values():
             if node.instance.pool == pool:
@@ -321,21 +383,18 @@ class AgentMachines(ScriptedAgents):
             **self._about(machine),
         )
 
-    # --- what is asked of it --------------------------------------------------------------------
+    # --- commands ---------------------------------------------------------------------------------
 
     async def _diagnose(self, machine: SimulatedMachine, data: bytes, headers: Headers) -> bytes:
         del headers
         asked = msgspec.json.decode(data, type=DiagnoseRequest)
         await asyncio.sleep(DIAGNOSE_SECONDS)
-        wrong = "; ".join(f"{each.kind} {each.message}".strip() for each in self._wrong(machine))
+        found = [each for each in machine.failures.values() if each.kind != "preemption"]
+        wrong = "; ".join(f"{each.kind} {each.message}".strip() for each in found)
         checks = tuple(
             CheckResult(name=name, ok=not wrong, detail=wrong) for name in asked.checks or ("boot",)
         )
         return encode(Diagnosis(ok=not wrong, checks=checks))
-
-    def _wrong(self, machine: SimulatedMachine) -> list[HardwareFailure]:
-        """What a test of the hardware finds."""
-        return [each for each in machine.failures.values() if each.kind != "preemption"]
 
     async def _reset(self, machine: SimulatedMachine, data: bytes, headers: Headers) -> bytes:
         del headers
@@ -362,12 +421,11 @@ class AgentMachines(ScriptedAgents):
             self.restart(machine)
 
     def _apply_remedy(self, machine: SimulatedMachine, remedy: str) -> None:
-        """A remedy was tried: what it does not help against comes again."""
+        """Apply a remedy; a failure that it does not fix shows again."""
         for name, failure in list(machine.failures.items()):
             if failure.kind == "preemption":
                 continue  # no remedy withdraws the cloud's notice
             if REMEDIES.index(remedy) >= REMEDIES.index(failure.fixed_by):
                 self.recover(machine, name)
             elif remedy == "reset_gpu":
-                loop = asyncio.get_running_loop()
-                loop.call_later(AGAIN_BROKEN_SECONDS, self._show, machine, failure)
+                self._show_later(machine, failure)

@@ -1,7 +1,7 @@
-"""What the cloud has announced of nodes, by the log, and which drains that may cut short. Pure.
+"""The provider notices stored so far, and which drains they may cut short. Pure.
 
-While a notice is in force, the drain of its node ends shortly before the deadline. Once it is
-withdrawn, nothing shortens the drain.
+While a notice is in force, the drain of its node ends shortly before the deadline. After the notice
+is withdrawn, the drain has its full time.
 """
 
 from dataclasses import dataclass, field
@@ -11,9 +11,9 @@ from typing import Final
 from schemas.node_events import ProviderNotice
 
 MARGIN: Final = timedelta(seconds=6)
-"""So long before the cloud's moment, at most, a drain is cut short."""
+"""A drain is cut short at most so long before the notice's deadline."""
 HEARD: Final = timedelta(seconds=10)
-"""So long after a withdrawal a replica that has not processed it may still cut a drain."""
+"""After a withdrawal, a replica that has not processed it may still cut a drain for so long."""
 
 
 @dataclass(slots=True)
@@ -29,7 +29,7 @@ class AnnouncedNotices:
     nodes: dict[str, dict[str, _Notice]] = field(default_factory=dict)
 
     def add(self, event: ProviderNotice, at: datetime) -> None:
-        """Take in what was stored at a moment."""
+        """Add a notice that was stored `at` a moment."""
         notices = self.nodes.setdefault(event.node, {})
         if not event.withdrawn:
             # A repeated announcement of a withdrawn notice changes nothing.
@@ -40,7 +40,7 @@ class AnnouncedNotices:
             known.withdrawn_at = at
 
     def takes(self, node: str, at: datetime) -> bool:
-        """Whether the cloud's moment for a node was so near that its drain could end."""
+        """Whether a notice justifies ending a node's drain `at` a moment."""
         return any(
             (each.deadline is None or at >= each.deadline - MARGIN)
             and (each.withdrawn_at is None or at < each.withdrawn_at + HEARD)

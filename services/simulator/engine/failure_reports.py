@@ -1,9 +1,10 @@
-"""How a simulated machine's agent reports a failure: its own reporter gets what it would see.
+"""Passes a failure to a simulated machine's agent as its sources would show it.
 
-An XID is a line of the kernel log, a memory error a counter that has grown: the fault that comes
-of it, with its merging, its echoes and its id, is made by the agent's code and by none of ours.
+An XID is a line of the kernel log, a memory error a counter that has grown. The agent's own
+reporter makes the fault of it, with its ID, merged and deduplicated as on a real host.
 """
 
+from types import SimpleNamespace
 from typing import Any, Final
 
 import msgspec
@@ -16,7 +17,6 @@ from schemas.node_events import GpuSample
 from services.primitives.clock import Clock
 from services.simulator.engine.hardware_failures import HardwareFailure, kernel_line
 from services.simulator.engine.simulated_machine import (
-    ReporterOutbox,
     SimulatedMachine,
     gpus_of,
     notice_of,
@@ -24,14 +24,14 @@ from services.simulator.engine.simulated_machine import (
 )
 
 UNKNOWN_ERROR: Final = 999
-"""What NVML returns when it knows no better."""
+"""NVML_ERROR_UNKNOWN."""
 
 
 def reporter_of(machine: SimulatedMachine, clock: Clock) -> FaultReporter:
-    """The agent's reporter, of the machine's present boot."""
+    """The agent's reporter of the machine's current boot."""
     who = NodeIdentity(machine.instance.pool, machine.name, machine.boot_id)
     gpus = GpuMap(gpus_of(machine))
-    outbox: Any = ReporterOutbox(machine.outbox.put_nowait)
+    outbox: Any = SimpleNamespace(put=machine.outbox.put_nowait, take_dropped=lambda: 0)
     sources = ReporterInputs(gpus=lambda: gpus, lines=lambda: True, job=lambda *_: machine.job)
     return FaultReporter(who, outbox, clock, sources)
 
@@ -39,7 +39,7 @@ def reporter_of(machine: SimulatedMachine, clock: Clock) -> FaultReporter:
 def report_failure(
     report: FaultReporter, machine: SimulatedMachine, failure: HardwareFailure
 ) -> None:
-    """Pass a failure to the reporter, unless it only shows in samples or in silence."""
+    """Pass a failure to the reporter, unless it shows only in samples or as silence."""
     index = gpu_of(machine, failure)
     match failure.kind:
         case "xid_error":
@@ -63,7 +63,7 @@ def report_failure(
 
 
 def gpu_of(machine: SimulatedMachine, failure: HardwareFailure) -> int:
-    """Which GPU a failure is about."""
+    """The GPU that a failure affects."""
     return min(failure.gpu_index, max(machine.kind.gpu_count - 1, 0))
 
 

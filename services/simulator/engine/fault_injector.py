@@ -31,7 +31,7 @@ from services.simulator.engine.simulation_context import SimulationContext
 from services.simulator.engine.supervised_service import SupervisedService
 
 RESTART_SECONDS: Final = 1.0
-"""Until a service that crashed is started again, unless the fault says otherwise."""
+"""Until a crashed service is restarted, unless the fault says otherwise."""
 STALL_SECONDS: Final = 30.0
 """How long a service stalls, unless the fault says otherwise."""
 NOTICE_SECONDS: Final = 120.0
@@ -57,7 +57,7 @@ LASTING: Final = frozenset({"no_capacity", "no_quota"})
 
 
 class FaultInjector:
-    """Everything that can go wrong with one fleet."""
+    """Injects faults into one fleet."""
 
     def __init__(
         self,
@@ -116,15 +116,15 @@ class FaultInjector:
             self._recover_part(target, kind)
         else:
             names = self._machines.names() if target == ALL else [target]
-            for machine in filter(None, map(self._machines.named, names)):
+            for machine in filter(None, map(self._machines.machine_of, names)):
                 self._machines.recover(machine, kind)
 
     def end_all(self) -> None:
-        """End every fault that is not one of a machine."""
+        """End every fault except those of machines."""
         self._simulation.note("no further fault is injected")
         self._simulation.network.clear()
         self._simulation.server.refusing.clear()
-        self._connections_changed()
+        self._update_connections()
         self._cloud.call_failures.clear()
         self._machines.never_boot = self._machines.failing_boot_checks = 0
         self._workload.recover()
@@ -133,8 +133,8 @@ class FaultInjector:
                 each.process.dies_after = each.process.stalls_after = None
             each.start()
 
-    def made(self, name: str) -> None:
-        """Inject the faults that waited for a node's machine."""
+    def on_made(self, name: str) -> None:
+        """Inject the faults that were waiting for a node's machine."""
         self._expected -= {name}
         for fault in self._pending.pop(name, ()):
             self._inject_node(name, fault)
@@ -153,7 +153,7 @@ class FaultInjector:
             names = [*dict.fromkeys((*self._machines.names(), *sorted(self._expected)))]
         gone = []
         for name in names:
-            if self._machines.named(name) is None and name in self._expected:
+            if self._machines.machine_of(name) is None and name in self._expected:
                 self._pending.setdefault(name, []).append(fault)
             elif not self._inject_node(name, fault):
                 gone.append(name)
@@ -161,7 +161,7 @@ class FaultInjector:
 
     def _inject_node(self, name: str, fault: InjectedFault) -> bool:
         """Inject into one node; False: it has no machine."""
-        machine = self._machines.named(name)
+        machine = self._machines.machine_of(name)
         if machine is None:
             self._simulation.note(f"{name} has no machine: no fault is injected")
             return False
@@ -179,7 +179,7 @@ class FaultInjector:
         return True
 
     def break_machine(self, machine: SimulatedMachine, failure: HardwareFailure) -> None:
-        """Have a machine fail, and the invariants know of it."""
+        """Add a failure to a machine, and let the invariants know of it."""
         if failure.kind == "preemption":
             self._invariants.preempted.add(machine.name)
         else:
@@ -187,7 +187,7 @@ class FaultInjector:
         self._machines.fail(machine, failure)
 
     def _break(self, machine: SimulatedMachine, fault: InjectedFault) -> None:
-        """Have a machine fail, for as long as the fault lasts."""
+        """Add a failure to a machine for as long as the fault lasts."""
         failure = self._failure(fault)
         if fault.momentary and fault.xid_code in HARMLESS_XIDS:
             self._machines.fail(machine, failure)  # no reason to take the node out of service
@@ -281,7 +281,7 @@ class FaultInjector:
     def _cut(self, key: str, seconds: float | None) -> None:
         cut = self._simulation.network.cut
         cut[key] = cut.get(key, 0) + 1
-        self._connections_changed()
+        self._update_connections()
         if seconds is not None:
             self._in(seconds, partial(self._reconnect, key))
 
@@ -306,14 +306,14 @@ class FaultInjector:
             if cut[key] <= 0:
                 del cut[key]
             self._simulation.note(f"connection of {key} is back")
-            self._connections_changed()
+            self._update_connections()
 
-    def _connections_changed(self) -> None:
+    def _update_connections(self) -> None:
         processes = [each.process for each in self._services if each.process is not None]
         processes += [node.process for node in self._machines.nodes.values()]
         for process in processes:
             if not process.dead:
-                process.connection_changed()
+                process.update_connection()
 
     # --- the cloud, and the end of faults -------------------------------------------------------
 
@@ -359,7 +359,7 @@ class FaultInjector:
                 self._simulation.server.refusing.clear()
             for name in (EVERY_CONNECTION,) if target == BROKER else names:
                 self._simulation.network.forget(name)
-            self._connections_changed()
+            self._update_connections()
             for each in self._replicas(target) if target != BROKER else ():
                 each.start()
 

@@ -44,7 +44,7 @@ CloudFault = Literal[
 ]
 """lost_answer: a launch takes effect and its answer is lost; launch_cut_off: the replica that
 launches loses its connection until the launch takes effect; never_boots: the next machines never
-boot; boot_failure: their boot checks fail; old_hardware: they are the machine that was given back
+boot; boot_failure: their boot checks fail; old_hardware: they have the hardware that was terminated
 last; preemption: the cloud announces that it takes some of its machines."""
 WorkloadFault = Literal["network", "endless_drain", "no_drain_status"]
 """no_drain_status: orders are accepted, and whether a node is drained is not answered."""
@@ -52,7 +52,7 @@ ServiceFault = Literal[
     "crash", "stall", "network", "lost_requests", "lost_answers", "lost_acks", "slow"
 ]
 """stall: the process makes no call and gets no answer for a while, and loses its leases; slow:
-`share` is the most seconds that each call takes longer."""
+`share` is the longest delay of each call, in seconds."""
 BrokerFault = Literal["network", "refused_writes"]
 """refused_writes: `stream` takes no message, as on a full disk; what it holds can be read."""
 FaultKind = Literal[NodeFault, CloudFault, WorkloadFault, ServiceFault, BrokerFault]
@@ -79,7 +79,7 @@ class InjectedFault:
     """A node, `all` nodes, or a key of FAULTS_OF."""
     seconds: float | None = None
     """How long it lasts; None: until it is recovered. Of `preemption`: until the cloud takes the
-    machine; of `crash`: until the service is started again."""
+    machine; of `crash`: until the service is restarted."""
     xid_code: int = 79
     gpu_index: int = 0
     message: str = ""
@@ -88,9 +88,9 @@ class InjectedFault:
     count: int = 1
     """Of errors, failing calls, machines or facts."""
     fixed_by: str = "reset_gpu"
-    """The gentlest remedy that helps."""
+    """The mildest remedy that fixes it."""
     momentary: bool = False
-    """It is reported once and leaves nothing broken."""
+    """It is reported once, and the hardware stays intact."""
     error: ProviderErrorKind = "TRANSIENT"
     effect: Effect = "before"
     """Whether a failing call takes effect."""

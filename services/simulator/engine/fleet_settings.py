@@ -1,4 +1,4 @@
-"""The settings of a simulated fleet's services: simulated plugins, and what the input adds."""
+"""The settings of a simulated fleet's services: simulated plugins, and the input's sections."""
 
 from collections.abc import Iterable
 from typing import Any, Final
@@ -9,13 +9,13 @@ PROVIDER: Final = "services.simulator.engine.simulated_cloud:SimulatedProvider"
 NOTIFIER: Final = "services.simulator.engine.simulated_workload:SimulatedNotifier"
 METRICS: Final = {"type": "services.simulator.engine.simulated_workload:SimulatedMetrics"}
 FAST_HEARTBEATS: Final = {"heartbeat_interval": "3s", "heartbeat_ttl": "9s"}
-"""The few nodes of a small fleet beat often, so that a silent one is noticed soon."""
+"""In a small fleet heartbeats are frequent, so that silence is noticed soon."""
 
 
 def fleet_settings(
     pools: dict[str, Any], providers: Iterable[str], *, provider: str = PROVIDER, **sections: Any
 ) -> dict[str, Any]:
-    """The configuration document of a fleet; `sections` replace and add to the simulated ones."""
+    """The configuration of a fleet; `sections` replace or add to the simulated ones."""
     return {
         "fleet": FLEET,
         "providers": {name: {"type": provider} for name in sorted(providers)},

@@ -1,13 +1,13 @@
-"""What a simulated machine is, and what can be wrong with it, as values. Pure."""
+"""A simulated machine's hardware and its failures, as values. Pure."""
 
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
 REMEDIES: Final = ("reset_gpu", "reboot", "replace")
-"""The gentlest first."""
+"""The mildest first."""
 HARMLESS_XIDS: Final = frozenset({13, 31, 43, 63})
-"""Errors of programs, and what the GPU has handled: one of them leaves a node healthy."""
+"""Program errors, and errors that the GPU has handled: one of them leaves a node healthy."""
 KNOWN_LINES: Final = {
     13: "Graphics SM Warp Exception on (GPC 0, TPC 0, SM 0): Out Of Range Address",
     31: "MMU Fault: ENGINE GRAPHICS GPCCLIENT_T1_0 faulted @ 0x7f_4e000000",
@@ -18,12 +18,12 @@ KNOWN_LINES: Final = {
     94: "Contained: SM (0x1)",
     95: "Uncontained: LTC TAG (0x2,0x0)",
 }
-"""XID -> what a driver writes after it."""
+"""XID -> the driver's text after it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineSpec:
-    """What a machine is, and where; empty: as the launch asks."""
+    """A machine's place and hardware; empty: as the launch requests."""
 
     region: str = ""
     zone: str = ""
@@ -35,12 +35,12 @@ class MachineSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HardwareFailure:
-    """Something that is wrong with a machine."""
+    """A failure of a machine."""
 
     kind: str
     """A failure type of the scenario format."""
     number: int = 0
-    """Tells several of a kind on one machine apart; 0: there is one of each."""
+    """Distinguishes failures of one kind on one machine; 0: one of each kind."""
     at: float
     """When it began, in virtual seconds."""
     began: datetime
@@ -52,13 +52,13 @@ class HardwareFailure:
     count: int = 1
     fixed_by: str = "reset_gpu"
     seconds: float = 120.0
-    """Of an announcement: how long before the cloud takes the machine."""
+    """Of a preemption: how long after the notice the cloud takes the machine."""
     lasting: bool = False
-    """Nothing but a remedy ends it."""
+    """Only a remedy ends it."""
 
     @property
     def name(self) -> str:
-        """What it is called among a machine's failures."""
+        """Its key among the machine's failures."""
         return f"{self.kind}/{self.number}" if self.number else self.kind
 
 

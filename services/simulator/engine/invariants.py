@@ -34,9 +34,9 @@ from services.bus.port import Stored
 from services.pool_manager.planner.remediation.recovered_nodes import is_for_silence
 from services.pool_manager.sagas import DEFINITIONS
 from services.provisioner.provider_client.provider import Instance
+from services.simulator.engine.agent_machines import AgentMachines
 from services.simulator.engine.announced_notices import AnnouncedNotices
 from services.simulator.engine.node_liveness import NodeLiveness
-from services.simulator.engine.scripted_agents import ScriptedAgents
 from services.simulator.engine.simulated_cloud import SimulatedCloud
 from services.simulator.engine.simulated_workload import SimulatedWorkload
 from services.simulator.engine.simulation_context import SimulationContext
@@ -45,12 +45,12 @@ from services.simulator.engine.stored_records import StoredRecords
 RESETS_EACH: Final = 3
 """Resets and reboots for each replacement that may begin, unless the budget says otherwise."""
 STORED_WITHIN_SECONDS: Final = 15.0
-"""The rate counts decisions; a saga's log begins so much later at most, where all is slow."""
+"""The rate counts decisions; a saga's log starts at most so much later."""
 CALLED_OFF_WITHIN_SECONDS: Final = 45.0
 """So long after a silent node beats again its replacement may still go on: the replica that read
 that it does not may have stalled since."""
 CLOCK_SECONDS: Final = 1.0
-"""Between a service's look at the clock and the write that depends on it."""
+"""Between a service's reading of the clock and the write that depends on it."""
 
 _instances = decoder(InstanceRecord)
 _health = decoder(HealthRecord)
@@ -66,14 +66,14 @@ class ViolationError(AssertionError):
 
 
 class Invariants:
-    """Looks at everything that is stored and at every effect."""
+    """Checks every write and every effect."""
 
     def __init__(
         self,
         simulation: SimulationContext,
         cloud: SimulatedCloud,
         workload: SimulatedWorkload,
-        agents: ScriptedAgents,
+        agents: AgentMachines,
     ) -> None:
         """Compare what is stored in `simulation` with what is true."""
         self._simulation = simulation
@@ -96,7 +96,7 @@ class Invariants:
         """Pool, and whether it is a reset or reboot -> when sagas began."""
         self._verdicts: dict[str, str] = {}
         self.left_cordoned: dict[str, None] = {}
-        """Nodes that an operator took out of service, and gives back in the end."""
+        """Nodes that an operator took out of service, and uncordons in the end."""
         self.broken_nodes: set[str] = set()
         """Nodes whose hardware has ever failed."""
         self.preempted: set[str] = set()
@@ -110,7 +110,7 @@ class Invariants:
         """The first one."""
         self.violated: asyncio.Future[None] | None = None
         """Resolved by the first violation."""
-        simulation.watchers.append(self._stored)
+        simulation.watchers.append(self._on_stored)
 
     def _fail(self, text: str, *about: str) -> None:
         if self.violation is None:
@@ -121,7 +121,7 @@ class Invariants:
 
     # --- after each write -----------------------------------------------------------------------
 
-    def _stored(self, stream: str, stored: Stored) -> None:
+    def _on_stored(self, stream: str, stored: Stored) -> None:
         self._liveness.stored(stream, stored)
         if stream == SAGAS.name:
             self._saga(stored)
@@ -281,7 +281,7 @@ class Invariants:
 
     # --- after each effect at the cloud ---------------------------------------------------------
 
-    def made(self, instance: Instance) -> None:
+    def on_made(self, instance: Instance) -> None:
         """A machine was made."""
         name = instance.name
         if (count := self._cloud.count(name)) > 1:
@@ -295,10 +295,10 @@ class Invariants:
         if not any(self.open[saga].params.new_node == name for saga in sagas):
             self._fail(f"{name} was made, and no open saga brings it", name)
 
-    def ending(self, instance: Instance) -> None:
+    def on_ending(self, instance: Instance) -> None:
         """A machine is being ended: a saga must allow it."""
         name = instance.name
-        node = self._agents.named(name)
+        node = self._agents.machine_of(name)
         record = self._records.node(node_key(instance.pool, name))
         if node is None or record is None or record.admitted_at is None:
             return  # it never was in service
@@ -359,7 +359,7 @@ class Invariants:
     def _unfit(self, instance: Instance) -> Iterator[str]:
         name = instance.name
         record = self._records.node(node_key(instance.pool, name))
-        truth = self._agents.named(name)
+        truth = self._agents.machine_of(name)
         if truth is None or not truth.ready or truth.broken:
             yield f"{name} exists and is not fit to serve"
         if record is None or record.state != "active":

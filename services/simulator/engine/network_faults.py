@@ -1,4 +1,4 @@
-"""What is wrong with the connections now: cut, lossy, slow."""
+"""The faults of every connection: cut, lossy or slow."""
 
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
@@ -8,18 +8,18 @@ EVERY_CONNECTION: Final = "*"
 
 @dataclass(slots=True)
 class NetworkFaults:
-    """The state of every connection, by the name of its process."""
+    """The faults of connections, by the name of their process."""
 
     cut: dict[str, int] = field(default_factory=dict)
-    """Process -> how many faults cut its connection now."""
+    """Process -> how many faults cut its connection."""
     lost_requests: dict[str, float] = field(default_factory=dict)
-    """Process -> share of its calls that never arrive."""
+    """Process -> share of its requests that are lost."""
     lost_answers: dict[str, float] = field(default_factory=dict)
-    """Process -> share of its calls whose answer never arrives."""
+    """Process -> share of its answers that are lost."""
     lost_acks: dict[str, float] = field(default_factory=dict)
-    """Process -> share of its acknowledgements that never arrive."""
+    """Process -> share of its acknowledgements that are lost."""
     slow: dict[str, float] = field(default_factory=dict)
-    """Process -> the most seconds that its calls take longer."""
+    """Process -> most seconds by which its calls are delayed."""
 
     def is_cut(self, name: str) -> bool:
         """Whether a process has no connection."""

@@ -1,6 +1,6 @@
-"""Which offerings are meant: those of a provider, a region, a zone, a type, a market. Pure."""
+"""Selects offerings by provider, region, zone, instance type and market. Pure."""
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, fields
 from typing import Final
 
 from schemas.launch_offers import Offering
@@ -8,7 +8,7 @@ from schemas.launch_offers import Offering
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfferingSelector:
-    """What is empty may be anything."""
+    """An empty field selects every value."""
 
     provider: str = ""
     region: str = ""
@@ -17,20 +17,12 @@ class OfferingSelector:
     market: str = ""
 
     def covers(self, offering: Offering) -> bool:
-        """Whether an offering is one of those."""
-        pairs = (
-            (self.provider, offering.provider),
-            (self.region, offering.region),
-            (self.zone, offering.zone),
-            (self.instance_type, offering.instance_type),
-            (self.market, offering.market),
-        )
-        return all(meant in ("", found) for meant, found in pairs)
+        """Whether an offering is selected."""
+        keys = (each.name for each in fields(self))
+        return all(getattr(self, key) in ("", getattr(offering, key)) for key in keys)
 
     def __str__(self) -> str:
-        """Name it as people read it."""
-        words = (self.provider, self.region, self.zone, self.instance_type, self.market)
-        return " ".join(each for each in words if each)
+        return " ".join(filter(None, astuple(self)))
 
 
 ANYWHERE: Final = OfferingSelector()

@@ -1,8 +1,8 @@
-"""Simulated agents in real time, against a real nats-server and the services behind it.
+"""Simulated agents in real time, against a real nats-server and real services.
 
-For load and for demonstrations. Whatever instance the provisioner records as running gets an agent:
-it boots, registers, beats, samples, answers, and breaks to order, as machines of a scenario do. It
-decides nothing, and writes only what agents write.
+For load tests and demonstrations. Every instance that the provisioner records as running gets an
+agent: it boots, registers, sends heartbeats and samples, answers commands, and fails as machines of
+a scenario do. It writes only what agents write.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ from services.simulator.engine.simulation_context import SimulationContext
 
 RUNNING: Final = frozenset({"running"})
 FAULT_XIDS: Final = (79, 79, 48, 95, 13, 31)
-"""What breaks: of six faults two are of programs, and do no harm."""
+"""Injected XIDs: of six, two are harmless program errors."""
 HARMLESS: Final = frozenset({13, 31})
 UTILIZATION: Final = 70.0
 HOUR_SECONDS: Final = 3_600.0
@@ -38,29 +38,27 @@ _instances: Final = decoder(InstanceRecord)
 
 
 class RealTimeContext(SimulationContext):
-    """Surroundings in real time: its server is elsewhere, its clock is the machine's."""
+    """The context in real time: a real server, and the machine's clock."""
 
     def __init__(self, seed: str, say: Callable[[str], None]) -> None:
-        """Draw from `seed`; print what happens with `say`."""
         super().__init__(seed)
         self.clock: Any = SystemClock()
         self._say = say
 
     def clock_of(self, name: str) -> Any:
-        """The machine's clock: all hosts are on it."""
+        """The machine's clock: all simulated hosts share it."""
         del name
         return self.clock
 
     def note(self, what: str) -> None:
-        """Print what happens."""
+        """Print the line."""
         self._say(what)
 
 
 class RealTimeBus:
-    """An agent's connection, as far as agents speak; cut off where its node is."""
+    """An agent's connection over a shared bus; it fails while the node's network is cut."""
 
     def __init__(self, bus: Bus, process: "RealTimeProcess") -> None:
-        """Speak over `bus`, which other agents share."""
         self._bus = bus
         self._process = process
 
@@ -81,11 +79,11 @@ class RealTimeBus:
         return await self._bus.put(bucket, key, value, ttl_seconds=ttl_seconds)
 
     async def answer(self, subject: str, endpoint: Endpoint) -> None:
-        """Answer, as long as the node lives."""
+        """Answer while the node is up."""
 
         async def reply(data: bytes, headers: Headers) -> bytes:
             if not self._process.up:
-                await asyncio.Event().wait()  # a dead node never answers
+                await asyncio.Event().wait()  # a node that is down never answers
             return await endpoint(data, headers)
 
         await self._bus.answer(subject, reply)
@@ -97,7 +95,6 @@ class RealTimeProcess(SimulatedProcess):
     def __init__(
         self, simulation: SimulationContext, name: str, bus: Bus
     ) -> None:  # no `super`: its bus is ours
-        """Live in `simulation` as `name`."""
         self.tasks: dict[asyncio.Task[Any], None] = {}
         self.simulation = simulation
         self.name = name
@@ -118,8 +115,8 @@ class RealTimeProcess(SimulatedProcess):
         for task in list(self.tasks):
             task.cancel()
 
-    def connection_changed(self) -> None:
-        """Nothing to do: each call checks the connection."""
+    def update_connection(self) -> None:
+        """Do nothing: each call checks the connection."""
 
 
 class RealTimeMachines(AgentMachines):
@@ -128,7 +125,7 @@ class RealTimeMachines(AgentMachines):
     def __init__(
         self, simulation: RealTimeContext, buses: Sequence[Bus], settings: AgentSettings
     ) -> None:
-        """Share `buses` among them; beat and sample at the intervals of the fleet's settings."""
+        """Share `buses` among the agents; use the intervals of the fleet's settings."""
         super().__init__(simulation, spec_of)
         self._buses = buses
         self._processes = 0
@@ -143,7 +140,7 @@ class RealTimeMachines(AgentMachines):
         )
 
     def appear(self, instance: Instance) -> None:
-        """A machine was made: it boots, and samples from then on."""
+        """A machine was made: it boots and samples."""
         self.loads.setdefault(instance.pool, UTILIZATION)
         super().appear(instance)
 
@@ -157,7 +154,7 @@ class RealTimeMachines(AgentMachines):
 
 
 def spec_of(instance: Instance) -> MachineSpec:
-    """What a machine is like, as its provider says."""
+    """A machine's hardware, as its provider reports it."""
     count = int(instance.tags.get("gpus", "8"))
     return MachineSpec(
         region=instance.region,
@@ -168,7 +165,7 @@ def spec_of(instance: Instance) -> MachineSpec:
 
 
 def instance_of(record: InstanceRecord) -> Instance:
-    """The machine that a record is about."""
+    """The instance of a record."""
     return Instance(
         name=record.instance,
         provider_id=record.provider_id or record.instance,
@@ -184,7 +181,7 @@ def instance_of(record: InstanceRecord) -> Instance:
 
 @dataclass(slots=True)
 class Counts:
-    """What has been done so far."""
+    """Counts for the progress line."""
 
     booted: int = 0
     gone: int = 0
@@ -196,17 +193,17 @@ class RealTimeFleet:
     """The agents of one bus, following what the provisioner records."""
 
     def __init__(self, machines: RealTimeMachines, bus: Bus, pool: str, seed: str) -> None:
-        """Follow `bus`; of `pool` alone where one is named."""
+        """Follow `bus`; only `pool`, where one is named."""
         self.machines = machines
         self._bus = bus
         self.pool = pool
         self._chance = random.Random(f"{seed}/faults")  # noqa: S311 - repeatable is the point
         self._known: dict[str, str] = {}
-        """Record -> the provider's id of its machine."""
+        """Record -> its machine's provider ID."""
         self.counts = Counts()
 
     async def follow(self) -> None:
-        """Give every running instance an agent, for ever."""
+        """Run an agent for every running instance, until cancelled."""
         async for entry in self._bus.watch(INSTANCES):
             if entry.removed:
                 self._end(entry.key)
@@ -235,15 +232,14 @@ class RealTimeFleet:
             self.machines.vanish(node.instance)
 
     async def break_things(self, per_hour: float) -> None:
-        """Break GPUs at random moments, for ever; 0: never."""
+        """Break GPUs at random until cancelled; 0: never."""
         while per_hour:
             await asyncio.sleep(self._chance.expovariate(per_hour / HOUR_SECONDS))
-            well = [node for node in self.machines.nodes.values() if node.ready and not node.broken]
-            if well:
-                self.break_one(self._chance.choice(well))
+            if serving := self.machines.serving():
+                self.break_one(self._chance.choice(serving))
 
     def break_one(self, node: SimulatedMachine) -> None:
-        """Break one GPU of a node; what a program brings about is over at once."""
+        """Break one GPU of a node; a harmless XID recovers at once."""
         code = self._chance.choice(FAULT_XIDS)
         failure = HardwareFailure(
             kind="xid_error",

@@ -1,7 +1,7 @@
-"""What happened, line by line, and the hash that tells two runs of one seed apart.
+"""The history of a run, line by line, and its hash: equal hashes mean equal runs.
 
-Every byte that was stored goes into the hash. The lines that people read leave out what repeats all
-the time (beats, leases); they are kept up to a bound, the newest ones.
+Every stored byte goes into the hash. The readable lines leave out heartbeats, leases and telemetry;
+only the newest lines are kept.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ QUIET: Final = frozenset({f"KV_{LEASES.name}", f"KV_{HEARTBEATS.name}", TELEMETR
 
 
 class RunHistory:
-    """The story of one run."""
+    """The history of one run."""
 
     def __init__(
         self, lines_max: int = LINES_MAX, on_line: Callable[[float, str], None] | None = None
@@ -33,8 +33,8 @@ class RunHistory:
         self._line(at, what)
         self._add(at, what.encode())
 
-    def stored(self, at: float, stream: str, stored: Stored) -> None:
-        """Add what the server has stored."""
+    def add_stored(self, at: float, stream: str, stored: Stored) -> None:
+        """Add a stored message."""
         headers = ",".join(f"{name}={value}" for name, value in sorted(stored.headers.items()))
         text = f"{stream} {stored.sequence} {stored.subject} {headers} "
         self._add(at, text.encode() + stored.data)
@@ -52,11 +52,11 @@ class RunHistory:
 
     @property
     def digest(self) -> str:
-        """The hash of everything so far."""
+        """The hash of the history so far."""
         return self._hash.hexdigest()
 
     def tail(self, count: int, about: Iterable[str] = ()) -> list[str]:
-        """The last lines; of those that name one of `about`, where any are named."""
+        """The last lines; if `about` has names, only stored messages that contain one."""
         named = tuple(each for each in about if each)
         found: list[str] = []
         for at, what in reversed(self._lines):

@@ -1,8 +1,8 @@
-"""A cloud that exists for one simulation, and the provider plugin that calls it.
+"""A simulated cloud, and the provider plugin that calls it.
 
 It keeps the contract of `services.provisioner.provider_client.provider` exactly, and its machines
-exist whether or not any record names them. The campaign makes it fail: before an effect, after it,
-or for a while.
+exist whether or not a record names them. Injected faults make its calls fail, before or after
+their effect.
 """
 
 import asyncio
@@ -25,12 +25,11 @@ from services.provisioner.provider_client.provider import (
 )
 from services.provisioner.provider_client.provider_errors import ProviderError
 from services.simulator.engine.offering_selector import ANYWHERE, OfferingSelector
-from services.simulator.engine.simulated_process import SimulatedProcess
+from services.simulator.engine.simulated_process import current_process
 from services.simulator.engine.simulation_context import CURRENT_SIMULATION, SimulationContext
-from services.simulator.engine.virtual_time import TASK_OWNER
 
 CALL_SECONDS_MAX: Final = 1.5
-"""Of an ordinary call, half of it before its effect."""
+"""Of an ordinary call; half of it passes before the effect."""
 STOPPING_SECONDS_MAX: Final = 5.0
 
 Call = Literal["provision", "terminate", "list"]
@@ -39,7 +38,7 @@ Effect = Literal["before", "after", "hang", "hang-after", "cut-off"]
 
 @dataclass(frozen=True, slots=True)
 class CallFailure:
-    """One call, or all for a while, fail."""
+    """Makes one call fail, or all calls until a moment."""
 
     call: Call
     kind: ProviderErrorKind = "TRANSIENT"
@@ -47,11 +46,11 @@ class CallFailure:
     """`after`: it takes effect and the answer is lost; `hang`: no answer ever comes; `cut-off`:
     the calling replica is cut off from the bus until it takes effect."""
     seconds: float = 0.0
-    """Until then, of `cut-off`."""
+    """How long a `cut-off` lasts."""
     until: float = 0.0
-    """0: the next call alone."""
+    """0: only the next call."""
     selector: OfferingSelector = ANYWHERE
-    """Launches there alone."""
+    """Only launches of these offerings."""
 
 
 @dataclass(slots=True)
@@ -60,34 +59,34 @@ class CloudInstance:
 
     instance: Instance
     shown_at: float
-    """From when on it is listed."""
+    """When lists begin to show it."""
     provider: str = ""
-    """Whose account it is in: no other provider lists it."""
+    """The provider whose account it is in; no other lists it."""
     offering: Offering | None = None
-    """What was asked for."""
+    """What the launch requested."""
     stopping: bool = False
 
 
 @dataclass(slots=True)
 class SimulatedCloud:
-    """Every machine there is."""
+    """Every machine that exists."""
 
     simulation: SimulationContext
     idempotent: bool
     list_lag_seconds: float
     machines: dict[str, CloudInstance] = field(default_factory=dict)
     tokens: dict[str, str] = field(default_factory=dict)
-    """Token -> the machine that was made for it last."""
+    """Token -> the machine made last for it."""
     call_failures: list[CallFailure] = field(default_factory=list)
     asked: Counter[tuple[str, Offering]] = field(default_factory=Counter)
-    """Pool and offering -> how many launches have asked for it, whatever came of that."""
+    """Pool and offering -> how many launches requested it, successful or not."""
     on_made: Callable[[Instance], None] = lambda _: None
     on_ending: Callable[[Instance], None] = lambda _: None
     on_gone: Callable[[Instance], None] = lambda _: None
     place: Callable[[Instance], Instance] = lambda made: made
-    """Says where a machine is, and what it is, beyond what the launch asks."""
+    """Completes an instance's place and type where the launch leaves them open."""
     on_cut_off: Callable[[str, float], None] = lambda *_: None
-    """Cuts a process off from the bus, for so many seconds."""
+    """Cuts a process off from the bus for so many seconds."""
     on_rebooted: Callable[[Instance], None] | None = None
     """Set where the cloud can reboot a machine."""
     made: int = 0
@@ -95,11 +94,10 @@ class SimulatedCloud:
     chance: Any = None
 
     def __post_init__(self) -> None:
-        """Draw from the simulation's seed."""
         self.chance = self.simulation.chance("cloud")
 
     def instances(self) -> list[Instance]:
-        """What costs money now."""
+        """Every instance that is billed now."""
         return [each.instance for each in self.machines.values()]
 
     def count(self, name: str) -> int:
@@ -107,7 +105,7 @@ class SimulatedCloud:
         return self._names[name]
 
     def call_failure(self, call: Call, about: Offering | None = None) -> CallFailure | None:
-        """What is wrong with a call that is made now; `about`: what a launch asks for."""
+        """The failure of a call made now; `about`: the offering of a launch."""
         now = self.simulation.now()
         self.call_failures = [
             each for each in self.call_failures if not each.until or each.until > now
@@ -120,7 +118,7 @@ class SimulatedCloud:
         return None
 
     def make(self, request: ProvisionRequest) -> Instance:
-        """Make a machine, or return the one that this token has made, also while it is ended."""
+        """Make a machine, or return the one made for this token, even if it is stopping."""
         if self.idempotent:
             known = self.machines.get(self.tokens.get(request.token, ""))
             if known is not None:
@@ -160,33 +158,30 @@ class SimulatedCloud:
             self.simulation.note(f"cloud has {machine.instance.name} ({provider_id}) no more")
             self.on_gone(machine.instance)
 
-    def listed(self, provider: str = "") -> list[Instance]:
-        """What a provider's list shows; empty: what any does."""
+    def list_for(self, provider: str) -> list[Instance]:
+        """The machines that a provider's list shows."""
         now = self.simulation.now()
         return [
             msgspec.structs.replace(each.instance, status="stopping")
             if each.stopping
             else each.instance
             for each in self.machines.values()
-            if each.shown_at <= now and provider in ("", each.provider)
+            if each.shown_at <= now and provider == each.provider
         ]
 
 
 class SimulatedProvider:
-    """The provider plugin: one provisioner's way to the cloud."""
+    """The provider plugin: calls the simulated cloud."""
 
     class Options(Setting, frozen=True, kw_only=True):
-        """None: faults are injected."""
+        """No options: faults are injected."""
 
     def __init__(self, *, options: Options, environment: Environment) -> None:
-        """Find the cloud of this simulation."""
         del options
         self._name = environment.name
         parts = CURRENT_SIMULATION.get().parts
         self._cloud: SimulatedCloud = parts.get(f"cloud/{environment.name}") or parts["cloud"]
-        process = TASK_OWNER.get()
-        assert isinstance(process, SimulatedProcess)
-        self._process = process
+        self._process = current_process()
 
     @property
     def name(self) -> str:
@@ -195,7 +190,7 @@ class SimulatedProvider:
 
     @property
     def capabilities(self) -> Capabilities:
-        """As this simulation's cloud is."""
+        """Those of this simulation's cloud."""
         return Capabilities(
             idempotency_token=self._cloud.idempotent,
             spot=True,
@@ -208,7 +203,7 @@ class SimulatedProvider:
         await self._process.alive()
 
     async def provision(self, request: ProvisionRequest) -> Instance:
-        """Make a machine, or return the one that this token has made."""
+        """Make a machine, or return the one made for this token."""
         await self._take_time()
         offering = Offering(
             provider=self._name,
@@ -243,7 +238,7 @@ class SimulatedProvider:
         await self._fail(call_failure, "after", "hang-after")
 
     async def reboot(self, instance: Instance) -> None:
-        """Switch a machine off and on."""
+        """Reboot a machine."""
         await self._take_time()
         existing = {each.provider_id for each in self._cloud.instances()}
         if self._cloud.on_rebooted is None or instance.provider_id not in existing:
@@ -256,10 +251,10 @@ class SimulatedProvider:
         """Every machine but those too new to be listed."""
         await self._take_time()
         await self._fail(self._cloud.call_failure("list"), "before", "hang")
-        return self._cloud.listed(self._name)
+        return self._cloud.list_for(self._name)
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to close."""
 
     async def _fail(
         self, call_failure: CallFailure | None, failing: Effect, hanging: Effect

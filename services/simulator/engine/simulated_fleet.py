@@ -1,6 +1,6 @@
 """One simulated fleet: the real services over a simulated cloud, machines and workload system.
 
-Fuzz campaigns, scenarios and stress runs all drive this one. The invariants watch every step.
+Fuzz campaigns, scenarios and stress runs drive it. The invariants are checked after every step.
 """
 
 import asyncio
@@ -23,12 +23,10 @@ from services.primitives.errors import BusError
 from services.provisioner.provider_client.provider import Instance
 from services.provisioner.service import build as build_provisioner
 from services.runtime.process import Build
-from services.simulator.engine.agent_machines import AgentMachines
+from services.simulator.engine.agent_machines import BOOT_SECONDS, AgentMachines
 from services.simulator.engine.fault_injector import FaultInjector
 from services.simulator.engine.hardware_failures import MachineSpec
 from services.simulator.engine.invariants import Invariants, ViolationError
-from services.simulator.engine.run_history import RunHistory
-from services.simulator.engine.scripted_agents import BOOT_SECONDS
 from services.simulator.engine.simulated_cloud import SimulatedCloud
 from services.simulator.engine.simulated_process import SimulatedProcess
 from services.simulator.engine.simulated_workload import SimulatedWorkload
@@ -47,7 +45,7 @@ BUILDS: Final[dict[str, Build]] = {
     "notifier": build_notifier,
 }
 FIRST_BOOT_SECONDS: Final = (0.5, 2.0)
-"""Of the named nodes: the times of a scenario count from when they are in service."""
+"""Of the named nodes: a scenario's times assume that they are in service quickly."""
 TAIL_LINES: Final = 60
 
 
@@ -69,12 +67,12 @@ class FleetSetup:
     reboots: bool = False
     """Whether the cloud can reboot a machine whose agent is gone."""
     skew_seconds: float = 0.0
-    """Each service's and each machine's clock is wrong by up to so much, either way."""
+    """How wrong the clocks of services and machines can be, either way."""
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """An invariant that did not hold: when, what, and the history of what it names."""
+    """An invariant that did not hold: when, what, and the history of the nodes it names."""
 
     at: float
     text: str
@@ -82,54 +80,49 @@ class Violation:
 
 
 class SimulatedFleet:
-    """The services and everything around them. To be used inside a virtual loop."""
+    """The services and everything around them. Used inside a virtual loop."""
 
     def __init__(
         self,
-        seed: str,
+        simulation: SimulationContext,
         setup: FleetSetup,
         *,
-        machines: Callable[[SimulationContext], AgentMachines] | None = None,
-        workload: Callable[[SimulationContext], SimulatedWorkload] = SimulatedWorkload,
-        history: RunHistory | None = None,
+        machines: AgentMachines | None = None,
+        workload: SimulatedWorkload | None = None,
     ) -> None:
-        """Put the fleet together; nothing runs yet."""
         self.setup = setup
-        self.simulation = SimulationContext(seed)
-        self.simulation.skew_seconds = setup.skew_seconds
-        self.simulation.history = history or RunHistory()
-        CURRENT_SIMULATION.set(self.simulation)
-        self.cloud = SimulatedCloud(self.simulation, setup.idempotent, setup.list_lag_seconds)
-        self.workload = workload(self.simulation)
-        self.machines = (
-            machines(self.simulation) if machines else AgentMachines(self.simulation, setup.spec_of)
-        )
-        self.simulation.parts |= {"cloud": self.cloud, "workload": self.workload}
-        self.records = StoredRecords(self.simulation.server)
-        self.invariants = Invariants(self.simulation, self.cloud, self.workload, self.machines)
+        self.simulation = simulation
+        simulation.skew_seconds = setup.skew_seconds
+        CURRENT_SIMULATION.set(simulation)
+        self.cloud = SimulatedCloud(simulation, setup.idempotent, setup.list_lag_seconds)
+        self.workload = workload or SimulatedWorkload(simulation)
+        self.machines = machines or AgentMachines(simulation, setup.spec_of)
+        simulation.parts |= {"cloud": self.cloud, "workload": self.workload}
+        self.records = StoredRecords(simulation.server)
+        self.invariants = Invariants(simulation, self.cloud, self.workload, self.machines)
         self.services = [
             SupervisedService(
-                self.simulation, name if number == 1 else f"{name}/{number}", build, setup.settings
+                simulation, name if number == 1 else f"{name}/{number}", build, setup.settings
             )
             for name, build in BUILDS.items()
             for number in range(1, setup.replicas + 1)
         ]
         self.faults = FaultInjector(
-            *(self.simulation, self.cloud, self.workload, self.machines),
+            *(simulation, self.cloud, self.workload, self.machines),
             *(self.invariants, self.services, setup.nodes),
         )
-        self._boots = self.simulation.chance("fleet")
+        self._boots = simulation.chance("fleet")
         if setup.nodes:
             self.machines.booting = self._boot_seconds
         self.cloud.place = self._place
-        self.cloud.on_made = self._made
-        self.cloud.on_ending = self._ending
+        self.cloud.on_made = self._on_made
+        self.cloud.on_ending = self._on_ending
         self.cloud.on_gone = self.machines.vanish
         if setup.reboots:
             self.cloud.on_rebooted = self.machines.reboot
         self.started = False
 
-    # --- start and end --------------------------------------------------------------------------
+    # --- start and end ----------------------------------------------------------------------------
 
     async def open(self) -> None:
         """Set up the bus."""
@@ -139,7 +132,7 @@ class SimulatedFleet:
         await self.operator.bus.create(POOLS, FLEET_KEY, encode(FleetRecord(id=FLEET)))
 
     async def start(self) -> None:
-        """Start the services; the second time, the machines that are powered off."""
+        """Start the services; a second call boots the machines that are powered off."""
         if self.started:
             for node in list(self.machines.nodes.values()):
                 if node.powered_off:
@@ -159,7 +152,7 @@ class SimulatedFleet:
             self.machines.power_off(node)
 
     async def run(self, work: Awaitable[None]) -> Violation | None:
-        """Do the work of an input until it ends, or until an invariant is violated."""
+        """Run an input until it ends or an invariant is violated."""
         violated = self.invariants.violated = asyncio.get_running_loop().create_future()
         task = asyncio.ensure_future(work)
         await asyncio.wait({task, violated}, return_when=asyncio.FIRST_COMPLETED)
@@ -176,16 +169,16 @@ class SimulatedFleet:
         tail = self.simulation.history.tail(TAIL_LINES, found.about)
         return Violation(round(at, 3), str(found), tuple(tail))
 
-    # --- machines -------------------------------------------------------------------------------
+    # --- machines ---------------------------------------------------------------------------------
 
     def _boot_seconds(self, instance: Instance) -> float:
-        machine = self.machines.named(instance.name)
+        machine = self.machines.machine_of(instance.name)
         first = machine is None or machine.boots == 1
         named = instance.name in self.setup.nodes
         return self._boots.uniform(*(FIRST_BOOT_SECONDS if named and first else BOOT_SECONDS))
 
     def _place(self, instance: Instance) -> Instance:
-        """Say where a machine is: where the launch asks for, else where its spec says."""
+        """Place a machine where the launch asks, else where its spec says."""
         spec, named = self.machines.spec_of(instance), instance.name in self.setup.nodes
         asked = instance.region or instance.zone
         return msgspec.structs.replace(
@@ -195,17 +188,17 @@ class SimulatedFleet:
             instance_type=(spec.instance_type if named else "") or instance.instance_type,
         )
 
-    def _made(self, instance: Instance) -> None:
-        self.invariants.made(instance)
+    def _on_made(self, instance: Instance) -> None:
+        self.invariants.on_made(instance)
         self.machines.appear(instance)
-        self.faults.made(instance.name)
+        self.faults.on_made(instance.name)
 
-    def _ending(self, instance: Instance) -> None:
-        self.invariants.ending(instance)
+    def _on_ending(self, instance: Instance) -> None:
+        self.invariants.on_ending(instance)
         self.machines.vanish(instance)
         self.workload.leave(instance.name)
 
-    # --- operators, and what is recorded --------------------------------------------------------
+    # --- operators --------------------------------------------------------------------------------
 
     def request(self, pool: str, verb: str, body: dict[str, Any]) -> None:
         """Publish an operator's request."""

@@ -1,9 +1,8 @@
-"""One simulated machine: what it is like, what is wrong with it, how its GPUs are called."""
+"""One simulated machine: its hardware, its failures, and the state of its agent."""
 
 import asyncio
 import hashlib
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
@@ -22,7 +21,7 @@ SENT_MAX: Final = 16
 
 @dataclass(slots=True)
 class SimulatedMachine:
-    """One machine: its agent, what it is like, and what is wrong with it."""
+    """One machine and its agent."""
 
     instance: Instance
     process: SimulatedProcess
@@ -31,33 +30,33 @@ class SimulatedMachine:
     ready: float = 0.0
     """When its boot check had passed; 0: not yet."""
     broken: bool = False
-    """It has a failure that cannot stay."""
+    """It has failed, and has not recovered."""
     hung_until: float = 0.0
-    """Its agent says nothing until then."""
+    """Its agent publishes nothing until then."""
     last_heartbeat_at: float = 0.0
-    """When a beat of it was stored last."""
+    """When its last heartbeat was stored."""
     boots: int = 1
     outbox: "asyncio.Queue[OutgoingEvent]" = field(default_factory=asyncio.Queue)
     failures: dict[str, HardwareFailure] = field(default_factory=dict)
     """Name -> the failure in force."""
     lines: int = 0
-    """Of the kernel log of this boot."""
+    """How many lines the kernel log of this boot has."""
     samples: dict[int, GpuSample] = field(default_factory=dict)
-    """GPU -> its counters, where they are no longer those of a new one."""
+    """GPU -> its counters, where they differ from a new GPU's."""
     hot: dict[int, int] = field(default_factory=dict)
     """GPU -> its temperature, where it is too hot."""
     sampling: bool = False
-    """Whether it publishes samples: those of an idle, healthy machine serve nothing."""
+    """Whether it publishes samples; an idle, healthy machine need not."""
     sequence: int = 0
     reporter: FaultReporter | None = None
     sent: deque[OutgoingEvent] = field(default_factory=lambda: deque(maxlen=SENT_MAX))
-    """What it has published last, oldest first."""
+    """The last facts it published, oldest first."""
     powered_off: bool = False
     """No agent runs: it is off, or never booted."""
     hardware: str = ""
-    """Of which machine that was given back its GPUs are; empty: they are new."""
+    """Provider ID of the earlier machine whose GPUs it has; empty: new GPUs."""
     job: str = ""
-    """Whose processes its GPUs' errors name."""
+    """The job whose processes its GPU errors name."""
 
     @property
     def name(self) -> str:
@@ -66,7 +65,7 @@ class SimulatedMachine:
 
     @property
     def boot_id(self) -> str:
-        """Of this boot; ids of faults hold its beginning, so that tells boots apart."""
+        """Identifies this boot; fault IDs start with it."""
         boot = f"{self.instance.provider_id}/{self.boots}"
         return hashlib.sha256(boot.encode()).hexdigest()[:16]
 
@@ -76,20 +75,8 @@ class SimulatedMachine:
         return bool(self.failures)
 
 
-class ReporterOutbox:
-    """Where the agent's reporter puts what is to be published."""
-
-    def __init__(self, put: Callable[[OutgoingEvent], None]) -> None:
-        """Hand everything on to `put`."""
-        self.put = put
-
-    def take_dropped(self) -> int:
-        """Nothing ever is."""
-        return 0
-
-
 def pci_of(index: int) -> str:
-    """Where a GPU is, as the kernel log writes it."""
+    """A GPU's PCI address, as the kernel log writes it."""
     return f"0000:{0x10 + index * 0x0B:02x}:00"
 
 
@@ -107,7 +94,7 @@ def gpus_of(machine: SimulatedMachine) -> tuple[GpuIdentity, ...]:
 
 
 def notice_of(machine: SimulatedMachine, failure: HardwareFailure) -> Notice:
-    """What the cloud announces."""
+    """The notice of a preemption."""
     return Notice(
         "preemption",
         f"simulated.{machine.instance.provider_id}.{failure.at:.0f}",

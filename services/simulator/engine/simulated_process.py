@@ -1,7 +1,7 @@
-"""A simulated process: its connection, its effects one after the other, its sudden end.
+"""A simulated process: its connection, its effects in order, and its crash.
 
-A crash ends every task of the process between two effects: what was stored before stays, nothing
-follows. A dead process reaches nothing, whatever its last tasks still try.
+A crash ends every task of the process between two effects: what was stored before stays, and
+nothing follows. The remaining tasks of a dead process reach nothing.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ LATENCY_SECONDS_MAX: Final = 0.004
 TIMEOUT_SECONDS: Final = 5.0
 """How long a caller waits for what never arrives."""
 RENEWALS: Final = f"$KV.{LEASES.name}."
-"""Leases are renewed every second: to die right after that is to die at any time."""
+"""Lease renewals, once a second, do not count as effects."""
 STEP_SECONDS: Final = 0.000_001
 """Between two deliveries over one connection: they stay in order."""
 
@@ -31,7 +31,6 @@ class SimulatedProcess(TaskOwner):
     """One process from its start to its end."""
 
     def __init__(self, simulation: SimulationContext, name: str) -> None:
-        """Live in `simulation` as `name`."""
         super().__init__()
         self.simulation = simulation
         self.name = name
@@ -45,7 +44,7 @@ class SimulatedProcess(TaskOwner):
         """Called when it stalls."""
         self._stalled_until = 0.0
         self.died: Callable[[], None] | None = None
-        """Called at its sudden end."""
+        """Called when it crashes."""
         self._number = simulation.server.number()
         self._arrival = 0.0
         self._was_up = self.up
@@ -57,15 +56,15 @@ class SimulatedProcess(TaskOwner):
 
     @cached_property
     def _chance(self) -> random.Random:
-        """Of its connection; a process whose connection is perfect needs none."""
+        """Random source of its connection; made only when needed."""
         return self.simulation.chance(f"link/{self.name}/{self._number}")
 
     def spawn(self, work: Awaitable[Any]) -> "asyncio.Task[Any]":
         """Do work as this process."""
-        return asyncio.get_running_loop().create_task(_awaited(work), context=self.context)
+        return asyncio.get_running_loop().create_task(_await(work), context=self.context)
 
     def crash(self) -> None:
-        """End now, in the middle of everything."""
+        """End now, wherever its tasks are."""
         if self.dead:
             return
         self.dead = True
@@ -77,7 +76,7 @@ class SimulatedProcess(TaskOwner):
             self.died()
 
     async def effect(self, what: str) -> None:
-        """Something took place outside of the process; it may have been its last deed."""
+        """Count an effect outside of the process, and crash where it was to be the last."""
         self.effects += 1
         if self.dies_after is not None and self.effects >= self.dies_after and not self.dead:
             self.simulation.note(f"{self.name} dies after {what}")
@@ -95,14 +94,14 @@ class SimulatedProcess(TaskOwner):
             self.stalled()
 
     async def alive(self) -> None:
-        """Go no further where the process is dead."""
+        """Cancel the current task if the process is dead."""
         self._alive()
 
     def _alive(self) -> None:
         if self.dead:
             raise asyncio.CancelledError
 
-    def connection_changed(self) -> None:
+    def update_connection(self) -> None:
         """The connection was cut, or is back."""
         if self.up != self._was_up:
             self._was_up = self.up
@@ -111,7 +110,7 @@ class SimulatedProcess(TaskOwner):
             else:
                 self.bus.disconnected()
 
-    # --- the link -----------------------------------------------------------------------------
+    # --- the connection ---------------------------------------------------------------------------
 
     @property
     def up(self) -> bool:
@@ -171,5 +170,12 @@ class SimulatedProcess(TaskOwner):
         loop.call_at(self._arrival, hand_over, context=self.context)
 
 
-async def _awaited(work: Awaitable[Any]) -> Any:
+def current_process() -> SimulatedProcess:
+    """The process that the current task belongs to."""
+    process = TASK_OWNER.get()
+    assert isinstance(process, SimulatedProcess)
+    return process
+
+
+async def _await(work: Awaitable[Any]) -> Any:
     return await work

@@ -8,9 +8,8 @@ from typing import Any, Final
 from schemas.settings import Setting
 from services.pool_manager.autoscaling.metrics_sources import Load, SourceError
 from services.primitives.clock import Clock
-from services.simulator.engine.simulated_process import SimulatedProcess
+from services.simulator.engine.simulated_process import current_process
 from services.simulator.engine.simulation_context import CURRENT_SIMULATION, SimulationContext
-from services.simulator.engine.virtual_time import TASK_OWNER
 
 CALL_SECONDS_MAX: Final = 0.3
 DRAIN_SECONDS_MAX: Final = 12.0
@@ -18,16 +17,15 @@ DRAIN_SECONDS_MAX: Final = 12.0
 
 @dataclass(slots=True)
 class SimulatedWorkload:
-    """What the workload system believes of nodes."""
+    """The workload system's view of the nodes."""
 
     simulation: SimulationContext
     cordoned: dict[str, str] = field(default_factory=dict)
     """Node -> why."""
     drained_at: dict[str, float] = field(default_factory=dict)
-    """Node -> when its work will have left."""
-    ordered_at: dict[str, float] = field(default_factory=dict)
+    """Node -> when its drain is complete."""
     away_until: float = 0.0
-    """Until then no call is answered."""
+    """Until then every call fails."""
     endless_until: float = 0.0
     """Drains that begin before this never end."""
     no_status_until: float = 0.0
@@ -38,7 +36,6 @@ class SimulatedWorkload:
     chance: Any = None
 
     def __post_init__(self) -> None:
-        """Draw from the simulation's seed."""
         self.chance = self.simulation.chance("workload")
 
     def cordon(self, node: str, reason: str) -> None:
@@ -53,7 +50,6 @@ class SimulatedWorkload:
             self.simulation.note(f"workload system uncordons {node}")
         self.on_uncordoned(node)
         self.drained_at.pop(node, None)
-        self.ordered_at.pop(node, None)
 
     def drain(self, node: str) -> None:
         """Begin to move the work off a node."""
@@ -63,7 +59,6 @@ class SimulatedWorkload:
         seconds = self.chance.random() * DRAIN_SECONDS_MAX
         endless = now < self.endless_until
         self.drained_at[node] = float("inf") if endless else now + seconds
-        self.ordered_at[node] = now
         self.simulation.note(f"workload system drains {node}{' without end' if endless else ''}")
 
     def leave(self, node: str) -> None:
@@ -77,7 +72,7 @@ class SimulatedWorkload:
         self.away_until = self.endless_until = self.no_status_until = 0.0
 
     def end_drains(self) -> None:
-        """End the drains that have no end."""
+        """Complete the drains that would never end."""
         for node, at in self.drained_at.items():
             if at == float("inf"):
                 self.drained_at[node] = self.simulation.now()
@@ -88,44 +83,40 @@ class SimulatedWorkload:
 
 
 class SimulatedMetrics:
-    """The metrics source plugin: how many jobs wait, as `set_load` says."""
+    """The metrics source plugin: the queue that `set_load` sets."""
 
     class Options(Setting, frozen=True, kw_only=True):
-        """None: the scenario decides."""
+        """No options: the scenario sets the load."""
 
     def __init__(self, *, options: Options) -> None:
-        """Find the workload system of this simulation."""
         del options
         self._workload: SimulatedWorkload = CURRENT_SIMULATION.get().parts["workload"]
 
     async def load(self, pool: str) -> Load:
-        """Say it."""
+        """The pool's queue."""
         workload = self._workload
         if workload.simulation.now() < workload.away_until:
             raise SourceError("the workload system is away")
         return workload.loads.get(pool, Load())
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to close."""
 
 
 class SimulatedNotifier:
-    """The notifier plugin: one notifier's way to the workload system."""
+    """The notifier plugin: calls the simulated workload system."""
 
     class Options(Setting, frozen=True, kw_only=True):
-        """None: faults are injected."""
+        """No options: faults are injected."""
 
     def __init__(self, *, options: Options, clock: Clock) -> None:
-        """Find the workload system of this simulation."""
         del options, clock
         self._workload: SimulatedWorkload = CURRENT_SIMULATION.get().parts["workload"]
-        process = TASK_OWNER.get()
-        assert isinstance(process, SimulatedProcess)
-        self._process = process
+        self._process = current_process()
 
     @property
     def name(self) -> str:
-        """What logs call it."""
+        """Its name in logs."""
         return "simulated"
 
     async def _reach(self) -> None:
@@ -168,4 +159,4 @@ class SimulatedNotifier:
         return self._workload.is_drained(node)
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to close."""

@@ -1,7 +1,7 @@
-"""What everything in one simulation shares: clock, randomness, server, history.
+"""What one simulation shares: clock, randomness, server and history.
 
-Plugins of the services (the simulated cloud, the simulated workload system) are made by the
-services themselves and find their simulation here.
+The services load the simulated cloud and workload system as plugins, which find their simulation
+here.
 """
 
 import asyncio
@@ -25,44 +25,43 @@ FLEET: Final = "simulated"
 
 
 class SimulationContext:
-    """One simulation's surroundings."""
+    """The context of one simulation."""
 
-    def __init__(self, seed: str) -> None:
-        """Draw everything from `seed`."""
+    def __init__(self, seed: str, history: RunHistory | None = None) -> None:
         self.seed = seed
         self.clock = VirtualClock()
         self.server = MemoryServer(self.clock)
-        self.server.on_stored = self._stored
-        self.history = RunHistory()
+        self.server.on_stored = self._on_stored
+        self.history = history or RunHistory()
         self.network = NetworkFaults()
         self.watchers: list[Callable[[str, Stored], None]] = []
-        """Called with stream and message for whatever is stored."""
+        """Called with stream and message after every write."""
         self.skew_seconds = 0.0
-        """Clocks but the server's are wrong by up to so much."""
+        """How wrong a clock can be, in seconds; the server's is right."""
         self._clocks: dict[str, VirtualClock] = {}
         self.parts: dict[str, Any] = {}
-        """What plugins look up: `cloud`, `workload`."""
+        """Plugins look up `cloud` and `workload` here."""
 
     def chance(self, what: str) -> random.Random:
-        """A source of chance of its own for each use, so that one does not disturb another."""
+        """A random source for one use, independent of all others."""
         return random.Random(f"{self.seed}/{what}")  # noqa: S311 - repeatable is the point
 
     def clock_of(self, name: str) -> VirtualClock:
-        """The clock of one host, wrong by the same in all its lives."""
+        """The clock of one host; its error stays the same over restarts."""
         if name not in self._clocks:
             skew = self.chance(f"clock/{name}").uniform(-self.skew_seconds, self.skew_seconds)
             self._clocks[name] = VirtualClock(skew)
         return self._clocks[name]
 
     def now(self) -> float:
-        """Virtual seconds since the beginning."""
+        """Virtual seconds since the start."""
         return asyncio.get_running_loop().time()
 
     def note(self, what: str) -> None:
-        """Write a line of the story."""
+        """Add a line to the history."""
         self.history.note(self.now(), what)
 
-    def _stored(self, stream: str, stored: Stored) -> None:
-        self.history.stored(self.now(), stream, stored)
+    def _on_stored(self, stream: str, stored: Stored) -> None:
+        self.history.add_stored(self.now(), stream, stored)
         for each in self.watchers:
             each(stream, stored)

@@ -1,6 +1,6 @@
-"""A service as one simulated process: started, killed and started again, as a supervisor would.
+"""A service as a simulated process: started, killed and restarted, as a supervisor does.
 
-It is the same `build` that the real process runs, with a bus in memory and a clock in virtual time.
+It is the `build` of the real process, on the in-memory bus and in virtual time.
 """
 
 import asyncio
@@ -22,22 +22,21 @@ log = logging.getLogger(__name__)
 
 CONNECT_SECONDS: Final = 0.25
 AGAIN_SECONDS: Final = 1.0
-"""A process that ended by itself is started again after this."""
+"""Until a process that ended by itself is restarted."""
 
 
 class SeededIds(IdGenerator):
-    """Trace and span ids from a seed."""
+    """Trace and span IDs from the seed."""
 
     def __init__(self, simulation: SimulationContext, name: str) -> None:
-        """Draw as `name`."""
         self._chance = simulation.chance(f"ids/{name}/{simulation.server.number()}")
 
     def generate_span_id(self) -> int:
-        """A span's id."""
+        """A span's ID."""
         return self._chance.getrandbits(64) or 1
 
     def generate_trace_id(self) -> int:
-        """A trace's id."""
+        """A trace's ID."""
         return self._chance.getrandbits(128) or 1
 
 
@@ -47,7 +46,6 @@ class SupervisedService:
     def __init__(
         self, simulation: SimulationContext, name: str, build: Build, settings: Settings
     ) -> None:
-        """Run `build` as `name`; not yet started."""
         self.name = name
         self.defects: list[str] = []
         """Why it ended by itself, each time."""
@@ -58,7 +56,7 @@ class SupervisedService:
         self.starts = 0
 
     def start(self) -> None:
-        """Start it, unless it runs, or all is over."""
+        """Start it, unless it runs or the simulation has ended."""
         if self._simulation.server.closed or (self.process is not None and not self.process.dead):
             return
         self.starts += 1
@@ -88,7 +86,7 @@ class SupervisedService:
 
     async def _serve(self, process: SimulatedProcess) -> None:
         while not process.up:  # noqa: ASYNC110 - as the client does, at an interval
-            # The real client connects before anything else, and waits for ever.
+            # The real client connects first, and waits until it can.
             await asyncio.sleep(CONNECT_SECONDS)
         instruments = Instruments()
         replica = f"{self.name}-{self.starts}".replace("/", "-")

@@ -1,9 +1,8 @@
-"""Time that passes only when nothing is left to do, and an event loop that is the same every run.
+"""Virtual time: an event loop whose clock jumps to the next timer, the same in every run.
 
-The loop's `time()` is a number that jumps to the next timer as soon as nothing is ready, so every
-`asyncio.sleep` and `asyncio.timeout` of the services takes virtual time and hardly any real one.
-Tasks and futures hash by a count, because a set of them would otherwise be walked in the order of
-memory addresses. What would bring the outside world in (threads, sockets) is refused.
+The clock jumps as soon as nothing is ready, so every `asyncio.sleep` and `asyncio.timeout` of the
+services takes virtual time and hardly any real time. Tasks and futures hash by a number, because a
+set of them would otherwise be iterated in the order of memory addresses. Threads are refused.
 """
 
 import asyncio
@@ -20,41 +19,40 @@ from typing import Any, Final, TypeVar
 T = TypeVar("T")
 
 EPOCH: Final = datetime(2030, 1, 1, tzinfo=UTC)
-"""When every simulation begins."""
+"""When every simulation starts."""
 COLLECT_SECONDS: Final = 600.0
-"""Garbage is collected at fixed virtual moments: what finalizers do must not depend on chance."""
+"""Garbage is collected at fixed virtual times, so that finalizers run at the same moments."""
 
 
 MOMENTS_MAX: Final = 16
-"""Moments that are remembered: the present one is asked for again and again."""
+"""Cached moments: the current one is read many times."""
 CANCELLED_MIN: Final = 100
-"""Fewer dead timers than this are left where they lie."""
+"""Fewer cancelled timers than this stay in the heap."""
 
 
 class StalledError(RuntimeError):
-    """Nothing is ready, no timer runs: the simulation can never continue."""
+    """Nothing is ready and no timer runs: the simulation cannot continue."""
 
 
 class TaskOwner:
-    """Whatever owns tasks and may end with all of them: a simulated process."""
+    """Owns tasks, and can end all of them: a simulated process."""
 
     def __init__(self) -> None:
-        """Own nothing yet."""
         self.tasks: dict[asyncio.Task[Any], None] = {}
 
     def adopt(self, task: "asyncio.Task[Any]") -> None:
         """Own a task until it is done."""
         self.tasks[task] = None
-        task.add_done_callback(self._left)
+        task.add_done_callback(self._forget)
 
-    def _left(self, task: "asyncio.Task[Any]") -> None:
+    def _forget(self, task: "asyncio.Task[Any]") -> None:
         self.tasks.pop(task, None)
 
 
 TASK_OWNER: contextvars.ContextVar[TaskOwner | None] = contextvars.ContextVar(
-    "member", default=None
+    "task_owner", default=None
 )
-"""Whose work is being done; inherited by every task that the work starts."""
+"""The owner of the current task; tasks that it starts inherit it."""
 
 
 class _Task(asyncio.Task[T]):
@@ -86,12 +84,11 @@ class _Future(asyncio.Future[Any]):
 class VirtualLoop(asyncio.SelectorEventLoop):
     """An event loop in virtual time.
 
-    Its own heap of timers takes the place of the inherited one: timers of one moment run in the
-    order in which they were set, and comparing them costs no call.
+    Its own heap of timers replaces the inherited one: timers of the same moment run in the order in
+    which they were set, and comparing them costs no call.
     """
 
     def __init__(self) -> None:
-        """Begin at zero."""
         super().__init__()
         self._now = 0.0
         self._collected = 0.0
@@ -102,7 +99,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self.set_task_factory(self._make)
 
     def time(self) -> float:
-        """Seconds since the beginning."""
+        """Seconds since the start."""
         return self._now
 
     def call_at(  # type: ignore[override]
@@ -112,14 +109,14 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         *args: Any,
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
-        """Call at a moment; what lies in the past is called next."""
+        """Call at a moment; a moment in the past means next."""
         handle = asyncio.TimerHandle(when, callback, args, self, context)
         handle._scheduled = True  # type: ignore[attr-defined]  # noqa: SLF001 - it counts its cancellation
         heapq.heappush(self._timers, (when, next(self._numbers), handle))
         return handle
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """Count; a heap of which the larger part is dead is cleared out."""
+        """Count it; clear the heap when most of it is cancelled."""
         del handle
         self._cancelled += 1
         if self._cancelled > CANCELLED_MIN and self._cancelled * 2 > len(self._timers):
@@ -128,7 +125,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             self._cancelled = 0
 
     def _run_once(self) -> None:
-        """Run what is ready; where nothing is, let time jump to the next timer."""
+        """Run what is ready; if nothing is, jump to the next timer."""
         timers: list[tuple[float, int, asyncio.TimerHandle]] = self._timers
         ready: deque[asyncio.Handle] = self._ready  # type: ignore[attr-defined]
         while timers and timers[0][2].cancelled():
@@ -177,16 +174,15 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def run_in_executor(  # type: ignore[override]
         self, executor: Any, func: Any, *args: Any
     ) -> Any:
-        """Threads run when they like: not here."""
+        """Refuse: threads do not run in a fixed order."""
         del executor, args
         raise RuntimeError(f"{func}: no threads in virtual time")
 
 
 class VirtualClock:
-    """The clock of a simulation, as services ask it."""
+    """The clock of a simulation, as services see it."""
 
     def __init__(self, skew_seconds: float = 0.0) -> None:
-        """Show the loop's time, wrong by `skew_seconds`."""
         self._skew = timedelta(seconds=skew_seconds)
 
     def now(self) -> datetime:
@@ -205,18 +201,18 @@ class VirtualClock:
 
 @lru_cache(maxsize=MOMENTS_MAX)
 def moment(seconds: float) -> datetime:
-    """The moment so many seconds after the beginning."""
+    """The time so many seconds after the start."""
     return EPOCH + timedelta(seconds=seconds)
 
 
 def run(work: Callable[[], Awaitable[T]]) -> T:
-    """Do the work in a loop of its own, from the beginning of time; nothing of it is left over."""
+    """Run the work in a new loop, from the start of virtual time; end every task that is left."""
     loop = VirtualLoop()
     gc.collect()
     collecting = gc.isenabled()
     gc.disable()
     try:
-        return loop.run_until_complete(_awaited(work))
+        return loop.run_until_complete(_await(work))
     finally:
         try:
             _cancel_all(loop)
@@ -226,7 +222,7 @@ def run(work: Callable[[], Awaitable[T]]) -> T:
                 gc.enable()
 
 
-async def _awaited(work: Callable[[], Awaitable[T]]) -> T:
+async def _await(work: Callable[[], Awaitable[T]]) -> T:
     return await work()
 
 

@@ -1,9 +1,9 @@
-"""A stress run's report as one HTML file that needs nothing else: for eyes, and to be sent on."""
+"""A stress run's report as one self-contained HTML file."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
 from typing import Final
 
@@ -16,7 +16,7 @@ from services.simulator.report.svg_charts import NARROW, WIDE, Band, Series
 
 BARS_MAX: Final = 12
 SHOWN_SECONDS_MIN: Final = 0.1
-"""Parts of repairs that never last so long are left out."""
+"""Stages of repairs that are always shorter are left out."""
 STATES: Final = (
     ("healthy", "in service, healthy"),
     ("degraded", "in service, degraded"),
@@ -42,7 +42,7 @@ STAGES: Final = {
     "check": "check",
     "uncordon": "uncordon",
 }
-"""Step -> what people call it."""
+"""Step -> its name on the page."""
 TYPES: Final = {
     "xid_error": "XID",
     "temperature": "temperature",
@@ -80,28 +80,17 @@ class Part:
     percent: float
 
 
-@dataclass(frozen=True, slots=True)
-class Chart:
-    """A chart in both widths."""
-
-    wide: Markup
-    narrow: Markup
-
-
 def render(report: StressReport) -> str:
     """Make the page."""
     return _template().render(
         report=report,
         summary=report.summary,
         states=STATES,
-        health=_health(report),
-        sizes=_sizes(report) if report.scaling else None,
-        jobs=_jobs(report) if report.demand is not None else None,
-        failures=_failures(report),
-        types=_bars({TYPES.get(k, k): n for k, n in report.failures.by_type.items()}),
-        causes=_bars({CAUSES.get(k, k): n for k, n in report.failures.by_cause.items()}),
-        xids=_named(report.failures.top_xids),
-        rules=_named(report.rules),
+        **_charts(report),
+        types=_count_bars({TYPES.get(k, k): n for k, n in report.failures.by_type.items()}),
+        causes=_count_bars({CAUSES.get(k, k): n for k, n in report.failures.by_cause.items()}),
+        xids=_bars(report.failures.top_xids),
+        rules=_bars(report.rules),
         stages=_stages(report.stage_seconds),
         stories=[(story, _parts(story.stages)) for story in report.slowest],
         outages=report.outages,
@@ -130,72 +119,43 @@ def seconds(value: float) -> str:
     return f"{minutes} min {rest} s" if rest else f"{minutes} min"
 
 
-def _health(report: StressReport) -> Chart:
-    moments = [point["at"] for point in report.timeline]
-    series = [
-        Series(words, name, [point[name] for point in report.timeline]) for name, words in STATES
-    ]
-    drawn = [
-        svg_charts.areas(moments, series, _bands(report), width, "Nodes by state over time")
-        for width in (WIDE, NARROW)
-    ]
-    return Chart(*drawn)
+def _charts(report: StressReport) -> dict[str, dict[str, Markup] | None]:
+    """The page's charts, each in both widths."""
+    timeline = report.timeline
+    moments = [point.at for point in timeline]
+    bands = [Band(each.name, each.at, each.at + each.seconds) for each in report.outages]
+
+    def series(name: str, style: str, *columns: str) -> Series:
+        values = [sum(getattr(point, column) for column in columns) for point in timeline]
+        return Series(name, style, values)
+
+    def chart(draw: Callable[..., Markup], *data: object) -> dict[str, Markup]:
+        return {"wide": draw(moments, *data, WIDE), "narrow": draw(moments, *data, NARROW)}
+
+    states = [series(words, name, name) for name, words in STATES]
+    sizes = [series("in service", "serving", "healthy", "degraded")]
+    sizes.append(series("wanted", "wanted", "wanted"))
+    jobs = [series("running", "running", "running"), series("waiting", "waiting", "waiting")]
+    up = [series("failures", "out", "failures")]
+    down = [series("passed by themselves", "degraded", "recoveries")]
+    down.append(series("repaired", "healthy", "repaired"))
+    draw_sizes = partial(chart, svg_charts.lines, sizes, bands)
+    draw_jobs = partial(chart, svg_charts.areas, jobs, bands)
+    return {
+        "health": chart(svg_charts.areas, states, bands, "Nodes by state over time"),
+        "sizes": draw_sizes("Nodes wanted and in service over time") if report.scaling else None,
+        "jobs": draw_jobs("Jobs that run and wait over time") if report.demand else None,
+        "failures": chart(
+            svg_charts.mirror_columns, up, down, "Failures, recoveries and repairs over time"
+        ),
+    }
 
 
-def _bands(report: StressReport) -> list[Band]:
-    return [Band(each.name, each.at, each.at + each.seconds) for each in report.outages]
+def _count_bars(counts: Mapping[str, int]) -> list[Bar]:
+    return _bars([Named(name=name, count=count) for name, count in counts.items()])
 
 
-def _sizes(report: StressReport) -> Chart:
-    moments = [point["at"] for point in report.timeline]
-    serving = [point["healthy"] + point["degraded"] for point in report.timeline]
-    series = [
-        Series("in service", "serving", serving),
-        Series("wanted", "wanted", [point["wanted"] for point in report.timeline]),
-    ]
-    name = "Nodes wanted and in service over time"
-    drawn = [
-        svg_charts.lines(moments, series, _bands(report), width, name) for width in (WIDE, NARROW)
-    ]
-    return Chart(*drawn)
-
-
-def _jobs(report: StressReport) -> Chart:
-    moments = [point["at"] for point in report.timeline]
-    series = [
-        Series("running", "running", [point["running"] for point in report.timeline]),
-        Series("waiting", "waiting", [point["waiting"] for point in report.timeline]),
-    ]
-    name = "Jobs that run and wait over time"
-    drawn = [
-        svg_charts.areas(moments, series, _bands(report), width, name) for width in (WIDE, NARROW)
-    ]
-    return Chart(*drawn)
-
-
-def _failures(report: StressReport) -> Chart:
-    moments = [point["at"] for point in report.timeline]
-
-    def of(name: str, style: str, key: str) -> Series:
-        return Series(name, style, [point[key] for point in report.timeline])
-
-    up = [of("failures", "out", "failures")]
-    down = [
-        of("passed by themselves", "degraded", "recoveries"),
-        of("repaired", "healthy", "repaired"),
-    ]
-    drawn = [
-        svg_charts.mirrored(moments, up, down, width, "Failures, recoveries and repairs over time")
-        for width in (WIDE, NARROW)
-    ]
-    return Chart(*drawn)
-
-
-def _bars(counts: Mapping[str, int]) -> list[Bar]:
-    return _named([Named(name=name, count=count) for name, count in counts.items()])
-
-
-def _named(found: Sequence[Named]) -> list[Bar]:
+def _bars(found: Sequence[Named]) -> list[Bar]:
     """The longest bars; the rest together in one."""
     shown, rest = list(found[:BARS_MAX]), sum(each.count for each in found[BARS_MAX:])
     most = max((each.count for each in shown), default=1) or 1
@@ -228,8 +188,5 @@ def _parts(stages: Sequence[RepairStage]) -> list[Part]:
 
 
 def _style(step: str) -> str:
-    return (
-        f"stage-{list(dict.fromkeys(STAGES.values())).index(STAGES[step])}"
-        if step in STAGES
-        else "stage-other"
-    )
+    names = list(dict.fromkeys(STAGES.values()))
+    return f"stage-{names.index(STAGES[step])}" if step in STAGES else "stage-other"

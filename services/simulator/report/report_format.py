@@ -1,6 +1,6 @@
-"""A stress run's report, as JSON: values in which nothing depends on the machine it ran on.
+"""A stress run's report, as JSON, independent of the machine it ran on.
 
-The same seed and file make the same report, to the byte; so it has no wall-clock time in it.
+The same seed and file give the same report, to the byte; so it has no wall-clock time.
 """
 
 from typing import Any, Final
@@ -10,11 +10,11 @@ import msgspec
 from services.simulator.engine.simulated_fleet import Violation
 
 FORMAT: Final = 2
-"""Of the report; it grows when a field changes its meaning."""
+"""Incremented when a field changes its meaning."""
 
 
 class Spread(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds, of so many."""
+    """Mean and percentiles of so many times, in seconds."""
 
     count: int = 0
     mean: float = 0.0
@@ -36,28 +36,28 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     """The run in a few figures."""
 
     nodes_wanted: int
-    """With autoscalers: the most at once."""
+    """With autoscalers: the most at one time."""
     nodes_at_end: int
-    """In service and well."""
+    """In service and healthy."""
     healthy_least: int
-    """Once the fleet had come up."""
+    """Once the fleet was up."""
     healthy_mean: float
     availability: float
-    """Share of the wanted nodes' time in which they were in service, once the fleet had come up."""
+    """Share of the wanted node time in service, once the fleet was up."""
     up_at: float | None
-    """When 95 % of what was wanted was in service first; None: never."""
+    """When 95 % of the wanted nodes were first in service; None: never."""
     failures: int
     recoveries: int
     """Failures that passed by themselves."""
     repairs: int
-    """Nodes replaced, reset or rebooted, and in service again; `repairs` tells them apart."""
+    """Nodes replaced, reset or rebooted, and in service again."""
     repairs_failed: int
     repairs_open: int
     replacements: int
-    """Of the repairs, those with another machine."""
+    """Repairs with another machine."""
     machines_made: int
     lost: int
-    """Nodes that fell silent."""
+    """Nodes that became silent."""
     returned: int
     dollars: float
     dollars_out_of_service: float
@@ -65,7 +65,7 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Failures(msgspec.Struct, frozen=True, kw_only=True):
-    """What befell the fleet."""
+    """The failures of the fleet."""
 
     by_type: dict[str, int]
     by_xid: dict[str, int]
@@ -73,24 +73,24 @@ class Failures(msgspec.Struct, frozen=True, kw_only=True):
     """chance, cascade, correlated, outage."""
     recovered_by_type: dict[str, int]
     missed: dict[str, int]
-    """By cause: planned, but nothing stood there that could fail."""
+    """By cause: scheduled, but the slot had no machine to hit."""
     top_xids: list[Named]
 
 
 class Cascades(msgspec.Struct, frozen=True, kw_only=True):
-    """What failures brought about."""
+    """The failures that others caused."""
 
     chains: int
-    """Failures that brought about at least one more."""
+    """Failures that caused at least one more."""
     nodes: int
-    """Failures that another brought about."""
+    """Failures that another caused."""
     depth_max: int
     size_max: int
     """Failures of the largest chain, the first included."""
 
 
 class OutageReport(msgspec.Struct, frozen=True, kw_only=True):
-    """A scheduled outage, and whom it struck."""
+    """A scheduled outage, and how many nodes it hit."""
 
     name: str
     scope: str
@@ -101,19 +101,20 @@ class OutageReport(msgspec.Struct, frozen=True, kw_only=True):
     struck: int
 
 
-class PoolBudget(msgspec.Struct, frozen=True, kw_only=True):
-    """What a pool's budget allowed, and what was taken of it."""
+class PoolBudget(msgspec.Struct, kw_only=True):
+    """What a pool's budget allowed, and how much of it was used."""
 
     pool: str
     nodes: int
-    limit: int
-    most: int
-    """Out of service at once by Navarch's own doing."""
-    begun: int
-    full_seconds: float
-    breaker_opened: dict[str, int]
+    limit: int = 0
+    most: int = 0
+    """Nodes that sagas had out of service at once."""
+    begun: int = 0
+    full_seconds: float = 0.0
+    """How long no further node could be taken out of service."""
+    breaker_opened: dict[str, int] = {}
     """Its cause -> how often."""
-    breaker_open_seconds: float
+    breaker_open_seconds: float = 0.0
 
 
 class Repairs(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,20 +122,20 @@ class Repairs(msgspec.Struct, frozen=True, kw_only=True):
 
     done: int = 0
     unwound: int = 0
-    """They failed, and what they had done was taken back as far as it could be."""
+    """Failed and unwound."""
     open: int = 0
     """At the end of the run."""
 
 
 class TimelineMoment(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of a repair's story."""
+    """One line of a repair's timeline."""
 
     at: float
     text: str
 
 
 class RepairStage(msgspec.Struct, frozen=True, kw_only=True):
-    """One part of a repair."""
+    """One stage of a repair."""
 
     name: str
     at: float
@@ -142,7 +143,7 @@ class RepairStage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RepairStory(msgspec.Struct, frozen=True, kw_only=True):
-    """One repair, from the failure to the node that took the place."""
+    """One repair, from the failure until its place is filled."""
 
     saga: str
     node: str
@@ -153,43 +154,64 @@ class RepairStory(msgspec.Struct, frozen=True, kw_only=True):
     at: float
     seconds: float
     outcome: str
-    """done, unwound; empty: it is under way at the end."""
+    """done or unwound; empty: open at the end."""
     stages: list[RepairStage]
     moments: list[TimelineMoment]
 
 
-class PoolScaling(msgspec.Struct, frozen=True, kw_only=True):
-    """What a pool's autoscaler made of its size."""
+class PoolScaling(msgspec.Struct, kw_only=True):
+    """How a pool's autoscaler changed its size."""
 
     pool: str
     nodes_min: int
     nodes_max: int
-    """As its bounds are; the next two as it was."""
+    """Its bounds; `least` and `most` are the sizes it had."""
     least: int
     most: int
-    ups: int
-    downs: int
-    kept_seconds: dict[str, float]
-    """What kept it from being followed (cooldown, limits, source, failed) -> for how long."""
+    ups: int = 0
+    downs: int = 0
+    kept_seconds: dict[str, float] = {}
+    """Why its advice was not followed (cooldown, limits, source, failed) -> for how long."""
 
 
 class Demand(msgspec.Struct, frozen=True, kw_only=True):
-    """The jobs that came, and how long they waited."""
+    """The jobs, and how long they waited."""
 
     arrived: int
     finished: int
     running: int
-    """At the end, as what follows."""
+    """At the end, as is `waiting`."""
     waiting: int
     waiting_seconds_max: float
-    """Of those that never ran, the one that waits longest."""
+    """The longest wait of a job that never ran."""
     interrupted: int
     """Started again because their node broke or was removed."""
     wait_seconds: Spread
-    """Of those that ran, from their coming until they first did."""
+    """Of jobs that ran, from arrival to start."""
     idle_share: float
-    """Of the nodes' time in service, without a job."""
+    """Share of the node time in service without a job."""
     dollars_idle: float
+
+
+class TimelinePoint(msgspec.Struct, frozen=True, kw_only=True):
+    """The fleet at the moment of a sample."""
+
+    at: float
+    healthy: int
+    degraded: int
+    out: int
+    starting: int
+    wanted: int = 0
+    machines: int = 0
+    failures: int
+    """Since the sample before, as are `recoveries` and `repaired`."""
+    recoveries: int
+    repaired: int
+    repairing: int = 0
+    """Repairs under way."""
+    waiting: int = 0
+    """Jobs, where there is a workload."""
+    running: int = 0
 
 
 class StressReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -200,7 +222,7 @@ class StressReport(msgspec.Struct, frozen=True, kw_only=True):
     description: str
     seed: int
     history: str
-    """Hash of everything that was stored: two runs of which it is the same are the same."""
+    """Hash of the history: runs with equal hashes are equal."""
     seconds: float
     """Virtual."""
     summary: RunSummary
@@ -221,14 +243,14 @@ class StressReport(msgspec.Struct, frozen=True, kw_only=True):
     verdicts: dict[str, int]
     budget: list[PoolBudget]
     slowest: list[RepairStory]
-    timeline: list[dict[str, float]]
+    timeline: list[TimelinePoint]
     defects: list[str]
-    """Why services ended by themselves; always empty."""
+    """Why services ended by themselves; empty unless there is a defect."""
     violation: Violation | None = None
-    """The invariant that did not hold: the run ended there."""
+    """The violated invariant; it ended the run."""
     configuration: dict[str, Any]
 
 
 def encode(report: StressReport) -> bytes:
-    """Write it as JSON."""
+    """Encode the report as JSON."""
     return msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n"

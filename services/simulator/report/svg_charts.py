@@ -1,7 +1,7 @@
-"""Charts of a stress run's page, as SVG: no script, no font, nothing from elsewhere. Pure.
+"""Charts of a stress run's page, as self-contained SVG. Pure.
 
-Colours are classes, so that the page's style decides them for light and dark. Each chart is drawn
-for a width; the page shows the wide or the narrow one.
+Colours are CSS classes, which the page defines for light and dark. Each chart is drawn for one
+width; the page shows the wide or the narrow one.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,6 +19,7 @@ TOP: Final = 12
 BOTTOM: Final = 26
 TICKS: Final = 5
 COLUMNS_MAX: Final = {WIDE: 90, NARROW: 36}
+NICE_STEPS: Final = (1, 1.1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10)
 STEPS_SECONDS: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 14_400)
 
 
@@ -34,7 +35,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """A time that is marked."""
+    """A marked span of time."""
 
     name: str
     since: float
@@ -43,7 +44,7 @@ class Band:
 
 @dataclass(frozen=True, slots=True)
 class _Frame:
-    """Where a chart's values lie on it."""
+    """Maps values to coordinates."""
 
     width: int
     seconds: float
@@ -57,58 +58,59 @@ class _Frame:
         share = (value - self.low) / ((self.high - self.low) or 1.0)
         return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * share
 
+    def point(self, at: float, value: float) -> str:
+        return f"{self.x(at):.1f},{self.y(value):.1f}"
+
 
 def areas(
-    moments: Sequence[float], series: Sequence[Series], bands: Sequence[Band], width: int, name: str
+    moments: Sequence[float], series: Sequence[Series], bands: Sequence[Band], name: str, width: int
 ) -> Markup:
-    """Values upon one another over time."""
+    """Values stacked over time."""
     totals = [sum(each.values[i] for each in series) for i in range(len(moments))]
-    high = nice(max(totals, default=1.0))
-    frame = _Frame(width, max(moments, default=1.0), 0.0, high)
-    keep = _thinned(len(moments), width)
+    frame = _Frame(width, max(moments, default=1.0), 0.0, nice(max(totals, default=1.0)))
+    keep = _thin(len(moments), width)
     parts = list(_axes(frame))
     below = [0.0] * len(moments)
     for each in series:
         above = [low + value for low, value in zip(below, each.values, strict=True)]
-        edge = [f"{frame.x(moments[i]):.1f},{frame.y(above[i]):.1f}" for i in keep]
-        back = [f"{frame.x(moments[i]):.1f},{frame.y(below[i]):.1f}" for i in reversed(keep)]
+        edge = [frame.point(moments[i], above[i]) for i in keep]
+        back = [frame.point(moments[i], below[i]) for i in reversed(keep)]
         parts.append(f'<polygon class="area {each.style}" points="{" ".join(edge + back)}"/>')
         below = above
-    parts += _bands(frame, bands)
-    parts += _hovers(frame, moments, series, keep)
-    return _svg(frame, name, parts)
+    return _svg(
+        frame, name, (*parts, *_bands(frame, bands), *_hovers(frame, moments, series, keep))
+    )
 
 
 def lines(
-    moments: Sequence[float], series: Sequence[Series], bands: Sequence[Band], width: int, name: str
+    moments: Sequence[float], series: Sequence[Series], bands: Sequence[Band], name: str, width: int
 ) -> Markup:
-    """Values beside one another over time; each stays as it is until it changes."""
+    """Values side by side over time; each keeps its value until it changes."""
     high = nice(max((max(each.values, default=0.0) for each in series), default=1.0))
     frame = _Frame(width, max(moments, default=1.0), 0.0, high)
-    keep = _thinned(len(moments), width)
+    keep = _thin(len(moments), width)
     parts = [*_axes(frame), *_bands(frame, bands)]
     for each in series:
         points: list[str] = []
         for before, i in zip([None, *keep], keep, strict=False):
             if before is not None:
-                points.append(f"{frame.x(moments[i]):.1f},{frame.y(each.values[before]):.1f}")
-            points.append(f"{frame.x(moments[i]):.1f},{frame.y(each.values[i]):.1f}")
+                points.append(frame.point(moments[i], each.values[before]))
+            points.append(frame.point(moments[i], each.values[i]))
         parts.append(f'<polyline class="line {each.style}" points="{" ".join(points)}"/>')
-    parts += _hovers(frame, moments, series, keep)
-    return _svg(frame, name, parts)
+    return _svg(frame, name, (*parts, *_hovers(frame, moments, series, keep)))
 
 
-def mirrored(
-    moments: Sequence[float], up: Sequence[Series], down: Sequence[Series], width: int, name: str
+def mirror_columns(
+    moments: Sequence[float], up: Sequence[Series], down: Sequence[Series], name: str, width: int
 ) -> Markup:
     """Columns above the line for what fails, below it for what is repaired.
 
-    Heights grow with the square root: single failures are seen beside an outage of hundreds.
+    Heights grow with the square root, so that single failures show beside an outage of hundreds.
     """
     size = max(-(-len(moments) // COLUMNS_MAX[width]), 1)
     starts = list(range(0, len(moments), size))
-    ups = [_summed(each, starts, size) for each in up]
-    downs = [_summed(each, starts, size) for each in down]
+    ups = [_sum_columns(each, starts, size) for each in up]
+    downs = [_sum_columns(each, starts, size) for each in down]
     frame = _Frame(width, max(moments, default=1.0), -_root(_tallest(downs)), _root(_tallest(ups)))
     parts = list(_times(frame))
     for most, sign in ((frame.high, 1), (-frame.low, -1)):
@@ -153,7 +155,7 @@ def _root(value: float) -> float:
 
 
 def _root_ticks(frame: _Frame, most: float, sign: int) -> Iterator[str]:
-    """Round numbers, as far apart as words need."""
+    """Round numbers, far enough apart for their labels."""
     last, size = 0.0, 1.0
     apart = (frame.high - frame.low) * 22 / (HEIGHT - TOP - BOTTOM)
     while _root(size) <= most + 1e-9:
@@ -174,42 +176,28 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{whole % 60:02d}" if hours else text
 
 
-def nice(value: float) -> float:
-    """The next number up that people count in."""
-    if value <= 0:
-        return 1.0
+def nice(value: float, steps: Sequence[float] = NICE_STEPS) -> float:
+    """The next number up that is one of `steps` times a power of ten, at least 1."""
     size = 1.0
     while size * 10 < value:
         size *= 10
-    return next(
-        size * step
-        for step in (1, 1.1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10)
-        if size * step >= value
-    )
+    return next(size * step for step in steps if size * step >= value)
 
 
-def _step(value: float) -> float:
-    """The next number up of 1, 2 or 5 times a power of ten, and one at least."""
-    size = 1.0
-    while size * 10 < value:
-        size *= 10
-    return next(size * step for step in (1, 2, 5, 10) if size * step >= value)
-
-
-def _summed(series: Series, starts: Sequence[int], size: int) -> Series:
+def _sum_columns(series: Series, starts: Sequence[int], size: int) -> Series:
     values = [sum(series.values[start : start + size]) for start in starts]
     return Series(series.name, series.style, values)
 
 
-def _thinned(count: int, width: int) -> list[int]:
-    """Which points to draw: no more than the eye can tell apart, the last among them."""
+def _thin(count: int, width: int) -> list[int]:
+    """The points to draw: no more than the width shows, and always the last."""
     step = max(count // (width // 2), 1)
     keep = list(range(0, count, step))
     return keep if not count or keep[-1] == count - 1 else [*keep, count - 1]
 
 
 def _axes(frame: _Frame) -> Iterator[str]:
-    step = _step((frame.high - frame.low) / TICKS)
+    step = nice((frame.high - frame.low) / TICKS, (1, 2, 5, 10))
     value = frame.low
     while value <= frame.high + 1e-9:
         yield from _tick(frame, frame.y(value), value)

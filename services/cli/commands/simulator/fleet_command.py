@@ -1,8 +1,8 @@
 """`navarch simulator fleet`: simulated agents in real time, for load tests and demonstrations.
 
-Without a bus it serves a fleet of its own out of a temporary directory, which is gone afterwards;
-with one it plays the agents of that fleet's instances. Whatever it brought it takes away again: the
-pool is put back to its size before the agents fall silent.
+Without a bus it serves a fleet of its own from a temporary directory, and removes it afterwards.
+With a bus it runs the agents of that fleet's instances, and scales the pool back to its former size
+before they stop.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from schemas.node_records import NodeRecord
 from schemas.operator_requests import ScaleRequest
 from schemas.pool_events import NodeReplaced, pool_codec
 from schemas.pool_records import PoolRecord, pool_key
-from schemas.settings import AgentSettings, NatsSettings, PoolSpec, Settings
+from schemas.settings import AgentSettings, NatsSettings, PoolSpec
 from schemas.topology import EVENTS, NODES, POOLS
 from services.bus.bucket_mirror import BucketView
 from services.bus.nats.nats_bus import ConnectOptions, NatsBus
@@ -50,16 +50,16 @@ READY_SECONDS_MAX: Final = 60.0
 REPORT_SECONDS: Final = 5.0
 LOOK_SECONDS: Final = 0.2
 BOOT_SPREAD: Final = 5.0
-"""The quickest machine boots so many times as quickly as the slowest."""
+"""The fastest machine boots so many times faster than the slowest."""
 LEAVE_SECONDS_MAX: Final = 120.0
-"""For the pool to come back to its size."""
+"""For the pool to shrink to its former size."""
 FAULTS_KEPT_MAX: Final = 100_000
 
 _pools = decoder(PoolRecord)
 
 
 class FleetOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What to play."""
+    """The command's options."""
 
     nodes: int
     nats_url: str = ""
@@ -78,55 +78,51 @@ class FleetSummary(msgspec.Struct, frozen=True, kw_only=True):
     nodes: int
     active: int
     seconds_to_active: float
-    """From the request to the last node in service; -1: not all of them ever were."""
+    """From the request to the last node in service; -1: not all nodes came into service."""
     faults: int
     fatal: int
     replaced: int
     fault_to_cordon_ms_p50: float
-    """From what made a node unfit to its cordon, the wait for the budget included."""
+    """From the fault that makes a node unhealthy to its cordon, including the budget's wait."""
     fault_to_cordon_ms_p99: float
     lost: int
     left: int
-    """Instances beyond the pool's former size that were still there at the end."""
+    """Instances beyond the pool's former size that still existed at the end."""
 
 
-def play(order: FleetOptions) -> int:
+def run(options: FleetOptions) -> int:
     """Run until interrupted; exit code 1: not every node came into service."""
     try:
-        summary = uvloop.run(_play(order))
+        summary = uvloop.run(_run(options))
     except KeyboardInterrupt:
         return 130
     sys.stdout.write(msgspec.json.encode(summary).decode() + "\n")
     return 0 if summary.seconds_to_active >= 0 else 1
 
 
-async def _play(order: FleetOptions) -> FleetSummary:
+async def _run(options: FleetOptions) -> FleetSummary:
     stopping = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     async with AsyncExitStack() as ending:
-        if order.nats_url or order.config or not order.nodes:
-            nats = find_bus(order.nats_url, order.config)
-            settings = _settings(order)
+        if options.nats_url or options.config or not options.nodes:
+            nats = find_bus(options.nats_url, options.config)
+            by_url = bool(options.nats_url)
+            settings = settings_of(options.config) if by_url else served_settings(options.config)[0]
             agent = settings.agent
             types = {name: each.type for name, each in settings.providers.items()}
         else:
             types = {OWN_PROVIDER: OWN_PROVIDER}
-            nats, agent, pool = await ending.enter_async_context(_own(order.nodes))
-            order = msgspec.structs.replace(order, pool=pool)
-        count = min(max(order.nodes // NODES_A_CONNECTION, 1), CONNECTIONS_MAX)
+            nats, agent, pool = await ending.enter_async_context(_serve_own_fleet(options.nodes))
+            options = msgspec.structs.replace(options, pool=pool)
+        count = min(max(options.nodes // NODES_A_CONNECTION, 1), CONNECTIONS_MAX)
         buses = [await ending.enter_async_context(_bus(nats)) for _ in range(count)]
-        return await Live(order, buses, agent, stopping, types).run()
-
-
-def _settings(order: FleetOptions) -> Settings:
-    """Of the fleet whose agents are played, as far as they are known here."""
-    return settings_of(order.config) if order.nats_url else served_settings(order.config)[0]
+        return await FleetRun(options, buses, agent, stopping, types).run()
 
 
 @asynccontextmanager
-async def _own(nodes: int) -> AsyncIterator[tuple[NatsSettings, AgentSettings, str]]:
-    """A fleet of our own, in a directory that is gone afterwards."""
+async def _serve_own_fleet(nodes: int) -> AsyncIterator[tuple[NatsSettings, AgentSettings, str]]:
+    """Serve a fleet from a temporary directory."""
     with temporary_directory("navarch-simulated-") as directory:
         config, data = directory / "navarch.yaml", directory / DATA_FOLDER
         config.write_text(_configuration(nodes, data), "utf-8")
@@ -164,7 +160,7 @@ def _configuration(nodes: int, data: Path) -> str:
                     "max_nodes": nodes,
                     "drain_timeout": "10s",
                     "budget": {"max_replacements": "unlimited"},
-                    # What breaks here breaks by chance, and has no cause in common.
+                    # Simulated faults are independent: they have no common cause.
                     "health": {"incident": {"hold": "0s"}},
                 }
             },
@@ -184,7 +180,7 @@ async def _bus(nats: NatsSettings) -> AsyncIterator[NatsBus]:
 
 
 def unplayable(spec: PoolSpec, nodes: int, types: Mapping[str, str]) -> str:
-    """Why a pool's agents cannot be played, and what to do; empty: they can. Pure."""
+    """Why a pool's agents cannot be simulated, and what to do; empty: they can."""
     if nodes and not spec.min_nodes <= nodes <= spec.max_nodes:
         bounds = f"{spec.min_nodes} to {spec.max_nodes} nodes (min_nodes, max_nodes)"
         return f"it has {bounds}: choose --nodes within, or change them"
@@ -197,40 +193,40 @@ def unplayable(spec: PoolSpec, nodes: int, types: Mapping[str, str]) -> str:
     return ""
 
 
-class Live:
-    """One play, from the request for nodes to the last that leaves."""
+class FleetRun:
+    """One run, from the request for nodes until the last of them is gone."""
 
     def __init__(
         self,
-        order: FleetOptions,
+        options: FleetOptions,
         buses: list[NatsBus],
         agent: AgentSettings,
         stopping: asyncio.Event,
         types: Mapping[str, str],
     ) -> None:
-        """Play over `buses` until `stopping`; `types`: of the fleet's providers, where known."""
-        self._order = order
+        """Run agents over `buses` until `stopping`; `types`: provider -> its type, where known."""
+        self._order = options
         self._types = types
         self._bus = buses[0]
         self._stopping = stopping
-        simulation = RealTimeContext(order.seed, lambda _: None)
+        simulation = RealTimeContext(options.seed, lambda _: None)
         self._machines = RealTimeMachines(simulation, buses, agent)
         boots = simulation.chance("boots")
-        low, high = order.boot_seconds / BOOT_SPREAD, order.boot_seconds
+        low, high = options.boot_seconds / BOOT_SPREAD, options.boot_seconds
         self._machines.booting = lambda _: boots.uniform(low, high)
-        self._fleet = RealTimeFleet(self._machines, self._bus, order.pool, order.seed)
+        self._fleet = RealTimeFleet(self._machines, self._bus, options.pool, options.seed)
         self._nodes = BucketView(self._bus, NODES, NodeRecord)
         self._faults: dict[str, float] = {}
         """Fault -> when it was stored."""
         self._unhealthy: dict[str, float] = {}
-        """Node -> when the fault was stored that makes it unfit, until it is cordoned."""
+        """Node -> when the fault was stored that made it unhealthy, until it is cordoned."""
         self._cordons: list[float] = []
         self._replaced = self._lost = 0
 
     async def run(self) -> FleetSummary:
-        """Bring the nodes, let them live, take them away."""
+        """Scale up, run the agents, scale back."""
         pool, before = await self._pool()
-        loops: list[Callable[[], Any]] = [self._nodes.run, self._fleet.follow, self._hear]
+        loops: list[Callable[[], Any]] = [self._nodes.run, self._fleet.follow, self._follow_events]
         tasks = [asyncio.create_task(each()) for each in loops]
         try:
             began = time.monotonic()
@@ -250,7 +246,7 @@ class Live:
         return self._summary(wanted, active, took, left)
 
     async def _pool(self) -> tuple[str, int]:
-        """The pool to play in, and how many nodes it wants now."""
+        """The pool, and its desired size."""
         records: dict[str, PoolRecord] = {}
         for _ in range(int(READY_SECONDS_MAX / LOOK_SECONDS)):
             entries = await self._bus.entries(POOLS, pool_key("*"))
@@ -275,10 +271,10 @@ class Live:
         return sum(node.state == "active" for node in self._nodes.of(pool))
 
     async def _until_active(self, pool: str, wanted: int, began: float) -> float:
-        """How long it took; -1 where it was interrupted before."""
+        """Seconds until all nodes are in service; -1: interrupted before."""
         printed = began
         while (active := self._active(pool)) < wanted:
-            if await self._stopped(LOOK_SECONDS):
+            if await self._wait_stop(LOOK_SECONDS):
                 return -1.0
             if time.monotonic() - printed > REPORT_SECONDS:
                 printed = time.monotonic()
@@ -291,10 +287,8 @@ class Live:
         """Print the counts until interrupted, or until the time is up."""
         until = time.monotonic() + self._order.minutes * 60 if self._order.minutes else None
         while until is None or time.monotonic() < until:
-            left = (
-                REPORT_SECONDS if until is None else min(REPORT_SECONDS, until - time.monotonic())
-            )
-            if await self._stopped(max(left, LOOK_SECONDS)):
+            left = REPORT_SECONDS if until is None else until - time.monotonic()
+            if await self._wait_stop(max(min(left, REPORT_SECONDS), LOOK_SECONDS)):
                 return
             counts = self._fleet.counts
             console.write(
@@ -303,7 +297,7 @@ class Live:
                 f"replaced, {self._lost} lost"
             )
 
-    async def _stopped(self, seconds: float) -> bool:
+    async def _wait_stop(self, seconds: float) -> bool:
         try:
             async with asyncio.timeout(seconds):
                 await self._stopping.wait()
@@ -312,18 +306,18 @@ class Live:
         return True
 
     async def _leave(self, pool: str, before: int) -> int:
-        """Put the pool back to its size; how many are left over."""
+        """Scale back to the former size; return how many nodes are left over."""
         console.write(f"stopping: the pool goes back to {before} nodes")
         self._stopping.clear()
         await self._scale(pool, before)
         until = time.monotonic() + LEAVE_SECONDS_MAX
         while (left := len(self._machines.nodes) - before) > 0 and time.monotonic() < until:
-            if await self._stopped(LOOK_SECONDS):
+            if await self._wait_stop(LOOK_SECONDS):
                 break
         return max(left, 0)
 
-    async def _hear(self) -> None:
-        """Take the facts about nodes, for ever."""
+    async def _follow_events(self) -> None:
+        """Count events until cancelled."""
         async for stored in self._bus.follow(
             EVENTS.name, [subjects.NODE_EVENTS, subjects.POOL_EVENTS], "new"
         ):

@@ -1,28 +1,24 @@
 """`navarch simulator interactive`: a fleet in virtual time that an operator drives by hand.
 
-Time passes only with commands. It works on a terminal, and from a pipe: one command a
-line, the end of the input is the end.
+Time passes only with commands. Commands come from a terminal or, one a line, from a pipe.
 """
 
 import asyncio
 import importlib.util
 import sys
+from dataclasses import astuple
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from services.cli import console
 from services.cli.commands.simulator import scenario_commands
-from services.cli.text import tables
 from services.primitives.errors import NavarchError
 from services.runtime.logs import silenced
 from services.simulator.engine import virtual_time
 from services.simulator.inputs.scenario.repl_parser import HELP, TypedError, event_of
 from services.simulator.inputs.scenario.scenario_file import read_file, read_text
-from services.simulator.inputs.scenario.scenario_outcome import ScenarioResult
+from services.simulator.inputs.scenario.scenario_format import Scenario
 from services.simulator.inputs.scenario.scenario_runner import SETTLE_SECONDS, ScenarioRunner
-
-if TYPE_CHECKING:
-    from services.simulator.inputs.scenario.scenario_format import Scenario
 
 PROMPT: Final = "navarch> "
 WAITING: Final = frozenset({"wait", "wait_for_status", "assert", "log", "set_load"})
@@ -36,8 +32,8 @@ fleet: [{fleet}]
 """
 
 
-def play(file: Path | None, nodes: int, seed: str) -> int:
-    """Play with a file's fleet, or with one of so many nodes."""
+def run(file: Path | None, nodes: int, seed: str) -> int:
+    """Drive a file's fleet, or one of so many nodes."""
     if file is not None:
         scenario = read_file(file)
     else:
@@ -48,34 +44,33 @@ def play(file: Path | None, nodes: int, seed: str) -> int:
 
 
 class Session:
-    """One fleet and the person at it. To be used inside a virtual loop."""
+    """One fleet and its operator. To be used inside a virtual loop."""
 
-    def __init__(self, scenario: "Scenario", seed: str) -> None:
-        """Put the stage up."""
-        self._player = ScenarioRunner(scenario, seed)
+    def __init__(self, scenario: Scenario, seed: str) -> None:
+        self._runner = ScenarioRunner(scenario, seed)
+        self._fleet = self._runner.fleet
         self._pools = frozenset(scenario.configuration.pools)
         self._ids = frozenset(node.id for node in scenario.fleet)
-        self._shown = 0
-        self._steps = 0
+        self._shown = (0, 0)
+        """How many steps and facts were written."""
 
     async def run(self) -> int:
-        """Take commands until the end; the exit code is 1 where an assertion did not hold."""
-        await self._player.fleet.open()
+        """Read commands until the end; the exit code is 1 where an assertion did not hold."""
+        await self._fleet.open()
         if sys.stdin.isatty() and importlib.util.find_spec("readline"):
-            importlib.import_module("readline")  # arrows, and what was typed before
+            importlib.import_module("readline")  # arrow keys, and the commands typed before
         console.write("A simulated fleet; nothing runs before `start`. Type help, or quit.")
         while (line := self._line()) is not None and line not in ("quit", "exit"):
-            await self._take(line or STEP)
-        self._player.fleet.simulation.server.close()
-        return 0 if all(step.ok for step in self._player.steps) else 1
+            await self._execute(line or STEP)
+        self._fleet.simulation.server.close()
+        return 0 if all(step.ok for step in self._runner.steps) else 1
 
     def _line(self) -> str | None:
         """What was typed; None at the end."""
         try:
             if sys.stdin.isatty():
-                return input(
-                    f"{scenario_commands.clock(self._player.fleet.simulation.now())} {PROMPT}"
-                ).strip()
+                now = scenario_commands.clock(self._fleet.simulation.now())
+                return input(f"{now} {PROMPT}").strip()
         except (EOFError, KeyboardInterrupt) as end:
             console.write("")
             if isinstance(end, KeyboardInterrupt):
@@ -84,82 +79,68 @@ class Session:
         text = sys.stdin.readline()
         return text.partition("#")[0].strip() if text else None
 
-    async def _take(self, line: str) -> None:
-        colour = console.colour()
+    async def _execute(self, line: str) -> None:
         match line:
             case "help" | "?":
                 console.write(HELP)
             case "nodes":
-                rows = [
-                    (each.node, each.pool, each.status, each.health, each.reason)
-                    for each in self._player.observed_nodes().values()
-                ]
-                headers = ("node", "pool", "status", "health", "reason")
-                if not rows:
-                    console.write("No node is recorded yet; type start, or step.")
-                    return
-                console.write(tables.columns(headers, rows, colour=colour))
+                nodes = self._runner.observed_nodes().values()
+                empty = "No node is recorded yet; type start, or step."
+                rows = [astuple(each) for each in nodes]
+                console.write_table(scenario_commands.NODE_COLUMNS, rows, empty)
             case "pools":
-                self._say_pools(colour=colour)
+                self._write_pools()
             case "story":
-                for text in scenario_commands.story(self._result(0, 0), colour=colour):
-                    console.write(text)
+                self._write_story((0, 0))
             case _ if line.partition(" ")[0] == "why":
-                await self._say_why(line.partition(" ")[2].strip())
+                await self._write_why(line.partition(" ")[2].strip())
             case _:
-                await self._event(line, colour=colour)
+                await self._play(line)
 
-    async def _event(self, line: str, *, colour: bool) -> None:
-        known = self._ids | {record.node for record in self._player.fleet.records.nodes()}
+    async def _play(self, line: str) -> None:
+        known = self._ids | {record.node for record in self._fleet.records.nodes()}
         try:
             event = event_of(line, known, self._pools)
         except TypedError as error:
             console.write(f"! {error}")
             return
-        free = ("start_fleet", "wait", "log")
-        if not self._player.fleet.started and event.action not in free:
+        if not self._fleet.started and event.action not in ("start_fleet", "wait", "log"):
             console.write("! nothing runs yet; type start")
             return
-        await self._player.play(event)
+        await self._runner.play(event)
         await asyncio.sleep(SETTLE_SECONDS if event.action in WAITING else AFTER_SECONDS)
-        for text in scenario_commands.story(self._result(self._shown, self._steps), colour=colour):
-            console.write(text)
-        if (violation := self._player.fleet.invariants.violation) is not None:
+        self._write_story(self._shown)
+        self._shown = (len(self._runner.steps), len(self._runner.story))
+        if (violation := self._fleet.invariants.violation) is not None:
             console.write(f"! an invariant is violated: {violation}")
-        self._shown, self._steps = len(self._player.story), len(self._player.steps)
 
-    def _result(self, shown: int, steps: int) -> ScenarioResult:
-        """What happened since."""
-        fleet = self._player.fleet
-        return ScenarioResult(
-            name="",
-            seed="",
-            seconds=fleet.simulation.now(),
-            digest="",
-            steps=tuple(self._player.steps[steps:]),
-            story=tuple(self._player.story[shown:]),
-        )
+    def _write_story(self, since: tuple[int, int]) -> None:
+        """Write what happened since so many steps and facts."""
+        steps, facts = self._runner.steps[since[0] :], self._runner.story[since[1] :]
+        for text in scenario_commands.story(steps, facts, colour=console.colour()):
+            console.write(text)
 
-    async def _say_why(self, name: str) -> None:
-        fleet = self._player.fleet
+    async def _write_why(self, name: str) -> None:
         if not name:
             console.write("! name a node, a pool or a saga: why node-1")
             return
+        now = self._fleet.simulation.clock.now()
         try:
-            answer = await scenario_commands.why(
-                fleet.operator.bus, name, fleet.simulation.clock.now()
-            )
+            answer = await scenario_commands.why(self._fleet.operator.bus, name, now)
         except NavarchError as error:
             answer = f"! {error}"
         console.write(answer)
 
-    def _say_pools(self, *, colour: bool) -> None:
-        rows = []
-        for name in sorted(self._pools):
-            record = self._player.fleet.records.pool(name)
-            if record is not None:
-                reason = record.breaker.reason
-                open_ = ", ".join(record.open) or "-"
-                rows.append((name, str(record.desired), record.breaker.state, open_, reason))
-        headers = ("pool", "desired", "breaker", "open sagas", "")
-        console.write(tables.columns(headers, rows, colour=colour))
+    def _write_pools(self) -> None:
+        found = filter(None, map(self._fleet.records.pool, sorted(self._pools)))
+        rows = [
+            (
+                pool.name,
+                str(pool.desired),
+                pool.breaker.state,
+                ", ".join(pool.open) or "-",
+                pool.breaker.reason,
+            )
+            for pool in found
+        ]
+        console.write_table(("pool", "desired", "breaker", "open sagas", ""), rows)

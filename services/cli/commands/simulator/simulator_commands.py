@@ -1,8 +1,9 @@
-"""`navarch simulator`: a whole fleet in one process, in virtual time, with everything going wrong.
+"""`navarch simulator`: a whole fleet in one process, in virtual time, under injected faults.
 
-It needs no bus and touches none: what it runs are the services themselves, on a bus in memory.
+It needs no server: the real services run on the in-memory bus.
 """
 
+import os
 import subprocess
 from pathlib import Path
 from typing import Annotated, Final
@@ -30,37 +31,37 @@ def fuzz(
     seeds: Annotated[
         int, typer.Option("--seeds", min=1, max=1_000_000, help="How many seeds.")
     ] = 100,
-    first: Annotated[int, typer.Option("--first", min=0, help="The first of them.")] = 1,
-    seed: Annotated[str, typer.Option("--seed", help="This one alone: replays it.")] = "",
+    first: Annotated[int, typer.Option("--first", min=0, help="The first seed.")] = 1,
+    seed: Annotated[str, typer.Option("--seed", help="Replay this seed only.")] = "",
     minutes: Annotated[
         float,
-        typer.Option("--minutes", min=0.1, max=1_440, help="Of faults in each, in virtual time."),
+        typer.Option("--minutes", min=0.1, max=1_440, help="Virtual time with faults, per seed."),
     ] = 3.0,
     only: Annotated[
-        str, typer.Option("--only", metavar="2,5", help="Of the seed's steps these alone.")
+        str, typer.Option("--only", metavar="2,5", help="Only these of the seed's steps.")
     ] = "",
     jobs: Annotated[
-        int, typer.Option("--jobs", min=0, max=256, help="Processes; 0: one a processor.")
+        int, typer.Option("--jobs", min=0, max=256, help="Processes; 0: one per processor.")
     ] = 0,
     verbose: Annotated[
         bool, typer.Option("--verbose", help="A line for each seed, with its history's hash.")
     ] = False,
 ) -> None:
-    """Draw faults from seeds, simulate, check.
+    """Simulate random faults and check the invariants.
 
-    Exit code 1: violated.
+    Exit code 1: one was violated.
     """
-    from services.simulator.inputs.fuzz import fuzz_runner as fuzzing  # noqa: PLC0415 - heavy
+    from services.simulator.inputs.fuzz import fuzz_runner  # noqa: PLC0415 - heavy
 
-    order = fuzzing.FuzzOptions(
+    options = fuzz_runner.FuzzOptions(
         seeds=[seed] if seed else [str(first + number) for number in range(seeds)],
         minutes=minutes,
         only=_numbers(only),
-        jobs=jobs or fuzzing.jobs_of_this_machine(),
+        jobs=jobs or len(os.sched_getaffinity(0)),
         commit=_commit(),
         verbose=verbose,
     )
-    tally = fuzzing.fuzz(order, console.write)
+    tally = fuzz_runner.fuzz(options, console.write)
     console.write(tally.line())
     if tally.violations:
         raise typer.Exit(1)
@@ -74,14 +75,12 @@ Files = Annotated[
 @commands.command("run")
 def run(
     files: Files,
-    seed: Annotated[
-        str, typer.Option("--seed", help="Instead of the file's: another draw of what is random.")
-    ] = "",
+    seed: Annotated[str, typer.Option("--seed", help="Instead of the file's seed.")] = "",
     quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Only what failed, and a line a scenario.")
+        bool, typer.Option("--quiet", "-q", help="Only failures, and a line per scenario.")
     ] = False,
     only: Annotated[
-        str, typer.Option("--only", metavar="2,5", help="Of a stress run's failures these alone.")
+        str, typer.Option("--only", metavar="2,5", help="Only these of a stress run's failures.")
     ] = "",
     output: Output = Format.TABLE,
 ) -> None:
@@ -94,7 +93,7 @@ def run(
 
 @commands.command("validate")
 def validate(files: Files) -> None:
-    """Read scenarios and say all that is wrong; play none."""
+    """Check scenario files without running them."""
     from services.cli.commands.simulator import scenario_commands  # noqa: PLC0415
 
     if code := scenario_commands.validate(files):
@@ -107,26 +106,26 @@ def interactive(
         Path | None, typer.Argument(help="A scenario, for its fleet and pools.", show_default=False)
     ] = None,
     nodes: Annotated[
-        int, typer.Option("--nodes", min=1, max=100, help="Without a file: so many.")
+        int, typer.Option("--nodes", min=1, max=100, help="Without a file: how many nodes.")
     ] = 3,
-    seed: Annotated[str, typer.Option("--seed", help="Another draw of what is random.")] = "",
+    seed: Annotated[str, typer.Option("--seed", help="Instead of the file's seed.")] = "",
 ) -> None:
-    """Play with a fleet by hand: break things, let time pass, look."""
-    from services.cli.commands.simulator import interactive_command as playing  # noqa: PLC0415
+    """Drive a simulated fleet by hand."""
+    from services.cli.commands.simulator import interactive_command  # noqa: PLC0415
 
-    if code := playing.play(file, nodes, seed):
+    if code := interactive_command.run(file, nodes, seed):
         raise typer.Exit(code)
 
 
 @commands.command("fleet")
 def fleet(
     nodes: Annotated[
-        int, typer.Option("--nodes", min=0, max=20_000, help="How many; 0: what the pool has.")
+        int, typer.Option("--nodes", min=0, max=20_000, help="How many; 0: the pool's size.")
     ] = 100,
     nats_url: NatsUrl = "",
     config: Config = None,
     pool: Annotated[
-        str, typer.Option("--pool", help="Of that fleet; may be left out where it has only one.")
+        str, typer.Option("--pool", help="Pool of that fleet; optional if it has one.")
     ] = "",
     faults_per_hour: Annotated[
         float,
@@ -140,13 +139,13 @@ def fleet(
     ] = 0.0,
     seed: Annotated[str, typer.Option("--seed", help="Which node breaks when.")] = "1",
 ) -> None:
-    """Play agents in real time against real services.
+    """Simulate agents in real time, against real services.
 
-    Against a fleet of its own where no bus is named.
+    Without a bus it serves a fleet of its own.
     """
     from services.cli.commands.simulator import fleet_command  # noqa: PLC0415
 
-    order = fleet_command.FleetOptions(
+    options = fleet_command.FleetOptions(
         nodes=nodes,
         nats_url=nats_url,
         config=config,
@@ -156,7 +155,7 @@ def fleet(
         minutes=minutes,
         seed=seed,
     )
-    if code := fleet_command.play(order):
+    if code := fleet_command.run(options):
         raise typer.Exit(code)
 
 
@@ -168,7 +167,7 @@ def _numbers(text: str) -> tuple[int, ...] | None:
 
 
 def _commit() -> str:
-    """The commit of the checkout that this runs from; empty where it is none."""
+    """The commit of this checkout; empty outside of one."""
     try:
         found = subprocess.run(
             ["git", "rev-parse", "--short", "HEAD"],  # noqa: S607 - whichever git there is

@@ -1,13 +1,12 @@
-"""`navarch simulator run` on a stress scenario: a bar meanwhile, then its reports and figures."""
+"""`navarch simulator run` on a stress scenario: a progress bar, then its reports and figures."""
 
 import os
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import typer
@@ -15,16 +14,16 @@ import typer
 from services.cli import console
 from services.cli.console import Format
 from services.cli.text import tables
-
-if TYPE_CHECKING:
-    from services.simulator.engine.simulated_fleet import Violation
-    from services.simulator.inputs.scenario.scenario_format import Scenario
-    from services.simulator.inputs.stress.stress_entry import StressResult
-    from services.simulator.report.report_format import StressReport
+from services.simulator.engine.simulated_fleet import Violation
+from services.simulator.inputs.scenario.scenario_format import Scenario
+from services.simulator.inputs.stress import stress_entry, stress_validation
+from services.simulator.report import report_format
+from services.simulator.report.report_format import StressReport
+from services.simulator.report.svg_charts import clock
 
 
 def run(
-    scenario: "Scenario",
+    scenario: Scenario,
     seed: str,
     output: Format,
     documents: list[dict[str, Any]],
@@ -32,45 +31,40 @@ def run(
     only: tuple[int, ...] | None,
     quiet: bool,
 ) -> bool:
-    """Live through it, write its reports and say what came of it; False: not as was expected."""
-    from services.simulator.inputs.stress import stress_entry, stress_validation  # noqa: PLC0415
-    from services.simulator.report import report_format  # noqa: PLC0415
-
+    """Run it, write its reports and print its figures; False: an assertion or invariant fails."""
     spec = scenario.stress
     if seed:
         spec = msgspec.structs.replace(spec, seed=_number(seed))
         for place, text in stress_validation.problems(spec):
             key = ".".join(map(str, place))
             raise typer.BadParameter(f"{scenario.file}: with this seed stress.{key}: {text}")
-    _writable(spec.report_file, spec.html_report_file, spec.log_file)
+    _check_writable(spec.report_file, spec.html_report_file, spec.log_file)
     began = time.monotonic()
-    with _bar(float(spec.duration), shows_words=output is not Format.JSON and not quiet) as watcher:
+    shows_words = output is not Format.JSON and not quiet
+    with _progress(float(spec.duration), shows_words=shows_words) as (on_sample, on_word):
         result = stress_entry.run_scenario(
             msgspec.structs.replace(scenario, stress=spec),
             only=only,
-            passed=watcher.passed,
-            heard=watcher.heard,
+            on_sample=on_sample,
+            on_word=on_word,
         )
     found = result.report
     wall = time.monotonic() - began
-    data = report_format.encode(found)
-    written = [("log", spec.log_file)] if spec.log_file else []
     if spec.report_file:
-        Path(spec.report_file).write_bytes(data)
-        written.append(("report", spec.report_file))
+        Path(spec.report_file).write_bytes(report_format.encode(found))
     if spec.html_report_file:
         from services.simulator.report import html_report  # noqa: PLC0415 - heavy
 
         Path(spec.html_report_file).write_text(html_report.render(found), encoding="utf-8")
-        written.append(("page", spec.html_report_file))
     if output is Format.JSON:
         documents.append({"file": scenario.file, "ok": result.ok, **msgspec.to_builtins(found)})
         return result.ok
     if not quiet:
-        for line in lines(found):
-            console.write(line)
-        for what, path in written:
-            console.write(f"{what:<14}{path}")
+        console.write(_figures(found))
+        written = {"log": spec.log_file, "report": spec.report_file, "page": spec.html_report_file}
+        for what, path in written.items():
+            if path:
+                console.write(f"{what:<14}{path}")
     for line in _failures(result, scenario.file):
         console.write(line)
     verdict = "passed" if result.ok else "FAILED"
@@ -82,8 +76,7 @@ def run(
     return result.ok
 
 
-def lines(found: "StressReport") -> Iterator[str]:
-    """The report's figures, for people."""
+def _figures(found: StressReport) -> str:
     summary, repair = found.summary, found.repair_seconds
     most = ", ".join(f"{count} {name}" for name, count in found.failures.by_type.items())
     repaired = (
@@ -97,57 +90,48 @@ def lines(found: "StressReport") -> Iterator[str]:
         ("failures", f"{summary.failures:,}: {most or 'none'}"),
         ("passed", f"{summary.recoveries:,} by themselves"),
         ("repaired", repaired),
-        (
-            "repair time",
-            f"p50 {repair.p50:.0f} s, p99 {repair.p99:.0f} s, longest {repair.max:.0f} s",
-        ),
+        ("repair time", _spread(repair)),
+        *_demand_rows(found),
     ]
-    rows += _of_demand(found)
     opened = sum(sum(each.breaker_opened.values()) for each in found.budget)
     if opened:
         spent = sum(each.breaker_open_seconds for each in found.budget)
         times = "once" if opened == 1 else f"{opened} times"
         rows.append(("breakers", f"opened {times}, {spent:.0f} s together"))
-    yield tables.columns(("", ""), rows, colour=False).partition("\n")[2]
+    return tables.columns(("", ""), rows, colour=False).partition("\n")[2]
 
 
-def _of_demand(found: "StressReport") -> Iterator[tuple[str, str]]:
-    """What autoscalers made of the pools' sizes, and what the jobs felt of it."""
+def _spread(found: report_format.Spread) -> str:
+    return f"p50 {found.p50:.0f} s, p99 {found.p99:.0f} s, longest {found.max:.0f} s"
+
+
+def _demand_rows(found: StressReport) -> Iterator[tuple[str, str]]:
+    """How autoscalers changed the pools' sizes, and how long the jobs waited."""
     if found.scaling:
         ups, downs = (sum(getattr(each, key) for each in found.scaling) for key in ("ups", "downs"))
         most, pools = found.summary.nodes_wanted, len(found.scaling)
         among = f" in {pools} pools" if pools > 1 else ""
         yield "scaled", f"{ups} times up and {downs} down{among}; {most:,} nodes at the most"
     if (demand := found.demand) is not None:
-        wait = demand.wait_seconds
         left = f"; {demand.waiting:,} wait at the end" if demand.waiting else ""
         came = f"{demand.arrived:,} came, {demand.finished:,} have ended"
         yield "jobs", f"{came}, {demand.interrupted:,} started again{left}"
-        yield (
-            "jobs waited",
-            f"p50 {wait.p50:.0f} s, p99 {wait.p99:.0f} s, longest {wait.max:.0f} s",
-        )
+        yield "jobs waited", _spread(demand.wait_seconds)
         yield "idle", f"{demand.idle_share:.1%} of the time that nodes were in service"
 
 
-@dataclass(frozen=True, slots=True)
-class _Watcher:
-    """Shows the progress of a run, and the words of its file."""
-
-    passed: Callable[[float], None]
-    heard: Callable[[float, str], None]
-
-
 @contextmanager
-def _bar(seconds: float, *, shows_words: bool) -> Iterator[_Watcher]:
-    """Show the progress on a terminal; on stderr, so that stdout holds the result alone."""
+def _progress(
+    seconds: float, *, shows_words: bool
+) -> Iterator[tuple[Callable[[float], None], Callable[[float, str], None]]]:
+    """Show a bar on a terminal; on stderr, so that stdout holds the result alone."""
     if not sys.stderr.isatty():
 
-        def heard(at: float, text: str) -> None:
+        def write_word(at: float, text: str) -> None:
             if shows_words:
-                console.write(f"{_clock(at):>9} {text}")
+                console.write(f"{clock(at):>9} {text}")
 
-        yield _Watcher(lambda _: None, heard)
+        yield lambda _: None, write_word
         return
     from rich.console import Console  # noqa: PLC0415
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415
@@ -160,26 +144,19 @@ def _bar(seconds: float, *, shows_words: bool) -> Iterator[_Watcher]:
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("", total=seconds, clock=_clock(0.0))
+        task = progress.add_task("", total=seconds, clock=clock(0.0))
 
-        def passed(now: float) -> None:
-            progress.update(task, completed=now, clock=_clock(now), refresh=True)
+        def on_sample(now: float) -> None:
+            progress.update(task, completed=now, clock=clock(now), refresh=True)
 
-        def said(at: float, text: str) -> None:
+        def on_word(at: float, text: str) -> None:
             if shows_words:
-                progress.console.print(Text(f"{_clock(at):>9} {text}"))
+                progress.console.print(Text(f"{clock(at):>9} {text}"))
 
-        yield _Watcher(passed, said)
-
-
-def _clock(seconds: float) -> str:
-    """Virtual time: `1:02:03`, or `2:03`."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+        yield on_sample, on_word
 
 
-def _failures(result: "StressResult", file: str) -> Iterator[str]:
+def _failures(result: stress_entry.StressResult, file: str) -> Iterator[str]:
     """Assertions that do not hold, services that ended, and the violation."""
     found = result.report
     yield from (
@@ -192,9 +169,9 @@ def _failures(result: "StressResult", file: str) -> Iterator[str]:
         yield from violation_lines(found.violation, str(found.seed), replay)
 
 
-def violation_lines(violation: "Violation", seed: str, replay: str) -> Iterator[str]:
+def violation_lines(violation: Violation, seed: str, replay: str) -> Iterator[str]:
     """The invariant that did not hold, when, how to see it again, and its history."""
-    yield f"FAILED at {_clock(violation.at)}: an invariant is violated: {violation.text}"
+    yield f"FAILED at {clock(violation.at)}: an invariant is violated: {violation.text}"
     yield f"  seed {seed}; replay: {replay}"
     yield "history, as far as it is about this:"
     yield from (f"  {line}" for line in violation.history)
@@ -207,8 +184,8 @@ def _number(seed: str) -> int:
         raise typer.BadParameter(f"{seed!r}: the seed of a stress run is a number") from None
 
 
-def _writable(*paths: str) -> None:
-    """Say now, and not after the run, that a report cannot be written."""
+def _check_writable(*paths: str) -> None:
+    """Refuse now, and not after the run, a report that cannot be written."""
     for path in map(Path, filter(None, paths)):
         folder = path.resolve().parent
         if not folder.is_dir():

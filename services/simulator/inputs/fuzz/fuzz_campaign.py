@@ -1,7 +1,7 @@
-"""A fuzz campaign, drawn from a seed: a fleet, the faults and the operators' requests. Pure.
+"""A fuzz campaign, drawn from a seed: a fleet, faults and operators' requests. Pure.
 
-A campaign is a list of values, so that a smaller one can be tried: leave some steps out, and see
-whether the violation remains.
+A campaign is a list of values, so that the shrinker can leave steps out and see whether the
+violation remains.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,7 +33,7 @@ Withdrawal = Literal["", "withdrawn", "withdrawn-broken"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorAction:
-    """What an operator requests."""
+    """A request of an operator."""
 
     verb: OperatorVerb
     nodes: int = 0
@@ -49,13 +49,13 @@ class OperatorAction:
 
 @dataclass(frozen=True, slots=True)
 class CampaignStep:
-    """One fault, or one operator's request; which node it hits is drawn when it happens."""
+    """One fault or request; its node is drawn when it happens."""
 
     at: float
-    """Seconds after the campaign's beginning."""
+    """Seconds after the start of the campaign."""
     action: InjectedFault | OperatorAction
     withdrawal: Withdrawal = ""
-    """Of a preemption: withdrawn halfway, perhaps from a machine that has broken meanwhile."""
+    """Of a preemption: the notice is withdrawn halfway; `-broken`: after the machine failed."""
 
     def __str__(self) -> str:
         """Write `12.3 s: network pool-manager for 4.0 s`."""
@@ -64,28 +64,28 @@ class CampaignStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetShape:
-    """What kind of fleet."""
+    """The size and settings of a fleet."""
 
     nodes: int
     order: Literal["terminate_first", "provision_first"]
     max_unavailable: int
     max_replacements: int
-    """Within the window; 0: no bound."""
+    """Within the window; 0: unlimited."""
     replicas: int
     idempotent: bool
     list_lag_seconds: float
     remediation: Literal["replace", "ladder"]
     spares: int = 0
-    """Nodes kept in reserve."""
+    """Spare nodes."""
     reboots: bool = False
     """Whether the cloud can reboot a machine whose agent is gone."""
     skew_seconds: float = 0.0
-    """Each service's and each machine's clock is wrong by up to so much, either way."""
+    """How wrong the clocks of services and machines can be, either way."""
 
 
 @dataclass(frozen=True, slots=True)
 class Campaign:
-    """A fleet, and what happens to it."""
+    """A fleet, and the steps that happen to it."""
 
     shape: FleetShape
     steps: tuple[CampaignStep, ...]
@@ -110,14 +110,14 @@ def draw(seed: str, minutes: float) -> Campaign:
         skew_seconds=chance.choice((0.0, 2.0, 60.0)),
     )
     seconds = minutes * 60
-    # Not everything at once in every run: what is left out makes what is left clearer.
+    # Each run leaves some kinds out: other combinations show other defects.
     draws = chance.sample(_DRAWS, k=chance.randint(3, len(_DRAWS)))
     draws += _ALWAYS
     steps: list[CampaignStep] = []
     for _ in range(chance.randint(3, 4 + int(minutes * 5))):
         at = chance.uniform(0, seconds)
         if steps and chance.random() < NEAR_SHARE:
-            # A fault alone is survived more easily than one that meets something half done.
+            # A fault is most likely to show a defect while something else is half done.
             at = min(chance.choice(steps).at + chance.uniform(0, NEAR_SECONDS), seconds)
         made = chance.choice(draws)(chance)
         action, withdrawal = made if isinstance(made, tuple) else (made, "")
@@ -137,7 +137,7 @@ def _outages(chance: Random, seconds: float) -> list[CampaignStep]:
 
 
 def keep(campaign: Campaign, numbers: Sequence[int]) -> Campaign:
-    """The same campaign with these of its steps alone, counted from 1."""
+    """The same campaign with only these steps, counted from 1."""
     kept = tuple(each for place, each in enumerate(campaign.steps, 1) if place in numbers)
     return Campaign(campaign.shape, kept, campaign.seconds)
 
@@ -147,8 +147,8 @@ def _fault(kind: Any, target: str = "", **about: Any) -> InjectedFault:
 
 
 def _launch_error(chance: Random) -> InjectedFault:
-    # Only an error that leaves the effect in doubt may have an effect: a cloud that answers "over
-    # quota" and launches all the same breaks its contract.
+    # Only an ambiguous error may follow an effect: a cloud that answers "over quota" and launches
+    # breaks its contract.
     effect = chance.choice(("before", "after", "after", "hang", "hang-after"))
     kinds = (
         ("TRANSIENT", "NETWORK") if effect.endswith("after") else ("TRANSIENT", "THROTTLE", "QUOTA")
@@ -157,12 +157,12 @@ def _launch_error(chance: Random) -> InjectedFault:
 
 
 def _lossy(kind: str, seconds: float, least: float, most: float) -> Callable[[Random], Any]:
-    def made(chance: Random) -> InjectedFault:
+    def draw_fault(chance: Random) -> InjectedFault:
         target = chance.choice(SERVICES)
         lasts = chance.uniform(1, seconds)
         return _fault(kind, target, seconds=lasts, share=chance.uniform(least, most))
 
-    return made
+    return draw_fault
 
 
 def _crash(chance: Random) -> InjectedFault:
@@ -193,28 +193,28 @@ def _preemption(chance: Random) -> tuple[InjectedFault, Withdrawal]:
     return fault, chance.choice(("", "", "withdrawn", "withdrawn-broken"))
 
 
-def _requested(verb: OperatorVerb, low: float = 0, high: float = 0) -> Callable[[Random], Any]:
+def _request(verb: OperatorVerb, low: float = 0, high: float = 0) -> Callable[[Random], Any]:
     return lambda chance: OperatorAction(
         verb=verb, seconds=chance.uniform(low, high) if high else 0.0
     )
 
 
 _DRAWS: Final[list[Callable[[Random], Any]]] = [
-    _requested("breaker", 5, 60),
-    _requested("cancel"),
-    _requested("cordon", 5, 60),
+    _request("breaker", 5, 60),
+    _request("cancel"),
+    _request("cordon", 5, 60),
     lambda c: _fault("network", c.choice((*SERVICES, BROKER)), seconds=c.uniform(0.2, 15)),
-    _requested("drain"),
+    _request("drain"),
     lambda c: _fault("endless_drain", WORKLOAD, seconds=c.uniform(1, 60)),
-    # An agent that reports what its GPU does not have.
+    # An agent that reports an XID of a healthy GPU.
     partial(_xid_once, FATAL),
     _xid,
     lambda _: _fault("boot_failure", CLOUD),
     lambda c: _fault("hang", seconds=c.uniform(5, 25)),
-    _requested("hold", 10, 120),
+    _request("hold", 10, 120),
     _crash,
     _crash_after_effects,
-    # Long enough for its command to come to another replica meanwhile.
+    # Long enough for its command to be delivered to another replica.
     lambda c: _fault("launch_cut_off", CLOUD, seconds=c.uniform(2, 12)),
     _launch_error,
     lambda c: _fault(
@@ -228,7 +228,7 @@ _DRAWS: Final[list[Callable[[Random], Any]]] = [
     _preemption,
     lambda _: _fault("power_off", fixed_by="reboot"),
     lambda c: _fault("repeated_facts", count=c.randint(1, REPEATS_MAX)),
-    _requested("replace"),
+    _request("replace"),
     lambda c: OperatorAction(verb="scale", nodes=c.randint(1, 7)),
     _lossy("slow", 30, 0.1, 3),
     _stall,
@@ -241,4 +241,4 @@ _DRAWS: Final[list[Callable[[Random], Any]]] = [
     lambda c: _fault("no_drain_status", WORKLOAD, seconds=c.uniform(1, 60)),
 ]
 _ALWAYS: Final[list[Callable[[Random], Any]]] = [_xid, _crash, _crash_after_effects]
-"""Drawn in every run, whatever else is."""
+"""Drawn in every run."""

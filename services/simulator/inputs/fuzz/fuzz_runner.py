@@ -1,23 +1,21 @@
-"""Many seeds, one line at the end; a violation is printed with what it takes to replay it."""
+"""Many seeds, one line at the end; a violation is printed with its shortest replay."""
 
 import gc
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Final
 
 from services.runtime.logs import silenced
-from services.simulator.inputs.fuzz.fuzz_campaign import Campaign, draw, keep
+from services.simulator.inputs.fuzz.fuzz_campaign import draw, keep
 from services.simulator.inputs.fuzz.fuzz_simulation import SeedResult, simulate
 from services.simulator.inputs.violation_shrinker import shrink
 
 SHRINK_RUNS_MAX: Final = 60
 MINUTES: Final = 3.0
-"""Of faults, in each seed, where nothing else is asked for."""
-
-Say = Callable[[str], None]
+"""Of faults in each seed, unless the command says otherwise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +33,7 @@ class FuzzOptions:
 
 @dataclass(slots=True)
 class Tally:
-    """What the seeds came to."""
+    """Totals over the seeds."""
 
     seeds: int = 0
     violations: int = 0
@@ -51,87 +49,72 @@ class Tally:
         )
 
 
-def campaign_of(seed: str, minutes: float, only: tuple[int, ...] | None) -> Campaign:
-    """The campaign of a seed, or the part of it that is asked for."""
+def simulate_seed(seed: str, minutes: float, only: tuple[int, ...] | None = None) -> SeedResult:
+    """Simulate one seed, or only these of its steps, without the services' logs."""
     campaign = draw(seed, minutes)
-    return campaign if only is None else keep(campaign, only)
-
-
-def one(seed: str, minutes: float, only: tuple[int, ...] | None = None) -> SeedResult:
-    """Simulate one seed, without the services' own words."""
     with silenced():
-        return simulate(seed, campaign_of(seed, minutes, only))
+        return simulate(seed, campaign if only is None else keep(campaign, only))
 
 
-def fuzz(order: FuzzOptions, say: Say) -> Tally:
-    """Simulate every seed and say what was found; the tally's violations are what matters."""
+def fuzz(options: FuzzOptions, write: Callable[[str], None]) -> Tally:
+    """Simulate every seed, and write the violations."""
     tally = Tally()
     began = time.monotonic()
-    for outcome in _outcomes(order):
+    for outcome in _outcomes(options):
         tally.seeds += 1
         tally.seconds += outcome.seconds
-        if order.verbose or len(order.seeds) == 1:
-            say(
+        if options.verbose or len(options.seeds) == 1:
+            write(
                 f"seed={outcome.seed} history={outcome.digest} events={outcome.events} "
                 f"machines={outcome.made} restarts={outcome.restarts} "
                 f"simulated_s={outcome.seconds:.0f}"
             )
         if outcome.violation:
             tally.violations += 1
-            for line in violation_lines(order, outcome):
-                say(line)
+            for line in _violation_lines(options, outcome):
+                write(line)
     tally.wall_seconds = time.monotonic() - began
     return tally
 
 
-def _outcomes(order: FuzzOptions) -> Iterator[SeedResult]:
-    jobs = min(order.jobs, len(order.seeds))
-    if jobs <= 1:
-        try:
-            for seed in order.seeds:
-                yield _apart(seed, order.minutes, order.only)
-        finally:
-            gc.unfreeze()
+def _outcomes(options: FuzzOptions) -> Iterator[SeedResult]:
+    runs = (options.seeds, repeat(options.minutes), repeat(options.only))
+    jobs = min(options.jobs, len(options.seeds))
+    if jobs > 1:
+        with ProcessPoolExecutor(max_workers=jobs) as pool:
+            yield from pool.map(_simulate_frozen, *runs, chunksize=4)
         return
-    with ProcessPoolExecutor(max_workers=jobs) as pool:
-        count = len(order.seeds)
-        yield from pool.map(
-            _apart, order.seeds, [order.minutes] * count, [order.only] * count, chunksize=4
-        )
+    try:
+        yield from map(_simulate_frozen, *runs)
+    finally:
+        gc.unfreeze()
 
 
-def _apart(seed: str, minutes: float, only: tuple[int, ...] | None) -> SeedResult:
-    """Simulate one seed; what is there before it is kept out of its collections of garbage."""
+def _simulate_frozen(seed: str, minutes: float, only: tuple[int, ...] | None) -> SeedResult:
+    """Simulate one seed; its garbage collections skip the objects that exist before it."""
     gc.collect()
     gc.freeze()
-    return one(seed, minutes, only)
+    return simulate_seed(seed, minutes, only)
 
 
-def violation_lines(order: FuzzOptions, outcome: SeedResult) -> Iterator[str]:
+def _violation_lines(options: FuzzOptions, outcome: SeedResult) -> Iterator[str]:
     """The violation, the fewest steps that lead to it, and how to replay them."""
-    campaign = campaign_of(outcome.seed, order.minutes, order.only)
+    campaign = draw(outcome.seed, options.minutes)
 
-    def violating(fewer: tuple[int, ...]) -> SeedResult | None:
-        found = one(outcome.seed, order.minutes, fewer)
+    def find_violation(fewer: tuple[int, ...]) -> SeedResult | None:
+        found = simulate_seed(outcome.seed, options.minutes, fewer)
         return found if found.violation else None
 
-    numbered = order.only if order.only is not None else range(1, len(campaign.steps) + 1)
-    kept, found = shrink(tuple(numbered), violating, SHRINK_RUNS_MAX)
+    numbers = options.only or range(1, len(campaign.steps) + 1)
+    kept, found = shrink(numbers, find_violation, SHRINK_RUNS_MAX)
     smallest = found or outcome
-    numbers = ",".join(map(str, kept))
     yield ""
-    yield f"VIOLATION seed={outcome.seed} commit={order.commit or 'unknown'}"
+    yield f"VIOLATION seed={outcome.seed} commit={options.commit or 'unknown'}"
     yield f"  {smallest.violation}"
     yield f"fleet: {campaign.shape}"
     yield f"{len(kept)} of the seed's steps are enough:"
-    whole = draw(outcome.seed, order.minutes)
-    yield from (f"  {number}: {whole.steps[number - 1]}" for number in kept)
+    yield from (f"  {number}: {campaign.steps[number - 1]}" for number in kept)
     yield "history, as far as it is about this:"
     yield from (f"  {line}" for line in smallest.tail)
-    yield f"replay: navarch simulator fuzz --seed {outcome.seed} --minutes {order.minutes:g}"
-    yield f"        and add --only {numbers or 0} for the steps above alone"
-
-
-def jobs_of_this_machine() -> int:
-    """As many as there are processors to run on."""
-    return len(os.sched_getaffinity(0))
+    yield f"replay: navarch simulator fuzz --seed {outcome.seed} --minutes {options.minutes:g}"
+    yield f"        and add --only {','.join(map(str, kept)) or 0} for the steps above alone"

@@ -1,4 +1,4 @@
-"""One seed: a simulated fleet, the steps of its campaign, and the way back to rest."""
+"""One seed: a simulated fleet, the steps of its campaign, and its return to rest."""
 
 import asyncio
 import json
@@ -9,13 +9,14 @@ from typing import Any, Final
 
 from services.settings.settings_file import parse_settings
 from services.simulator.engine import virtual_time
+from services.simulator.engine.agent_machines import GPUS
 from services.simulator.engine.fault_kinds import FAULTS_OF, InjectedFault
 from services.simulator.engine.fleet_settings import FAST_HEARTBEATS, fleet_settings
 from services.simulator.engine.hardware_failures import MachineSpec
 from services.simulator.engine.invariants import ViolationError
-from services.simulator.engine.scripted_agents import GPUS
 from services.simulator.engine.simulated_fleet import FleetSetup, SimulatedFleet
 from services.simulator.engine.simulated_machine import SimulatedMachine
+from services.simulator.engine.simulation_context import SimulationContext
 from services.simulator.inputs.fuzz.fuzz_campaign import (
     Campaign,
     CampaignStep,
@@ -27,9 +28,9 @@ POOL: Final = "training"
 REASON: Final = "simulated"
 BEGIN_SECONDS_MAX: Final = 300.0
 REST_SECONDS_MAX: Final = 1_800.0
-"""Without further faults, a fleet is at rest after this at the latest."""
+"""Without further faults, a fleet must be at rest after this."""
 STEADY_SECONDS: Final = 20.0
-"""At rest is what stays so."""
+"""A fleet is at rest when it stays so for this long."""
 LOOK_SECONDS: Final = 2.0
 DRAIN_SECONDS: Final = 30
 WINDOW_SECONDS: Final = 300
@@ -37,7 +38,7 @@ WINDOW_SECONDS: Final = 300
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeedResult:
-    """What came of a seed."""
+    """The result of a seed."""
 
     seed: str
     digest: str
@@ -47,7 +48,7 @@ class SeedResult:
     violation: str = ""
     tail: tuple[str, ...] = ()
     made: int = 0
-    """Machines ever made."""
+    """Machines made."""
     restarts: int = 0
     """How often a service crashed or ended by itself."""
 
@@ -58,15 +59,14 @@ def simulate(seed: str, campaign: Campaign) -> SeedResult:
 
 
 class FuzzSimulation:
-    """One run of a campaign. To be used inside a virtual loop."""
+    """One run of a campaign. Used inside a virtual loop."""
 
     def __init__(self, seed: str, campaign: Campaign) -> None:
-        """Put the fleet together; nothing runs yet."""
         self._seed = seed
         self._campaign = campaign
         shape = campaign.shape
         self.fleet = SimulatedFleet(
-            seed,
+            SimulationContext(seed),
             FleetSetup(
                 settings=parse_settings("(fuzz)", json.dumps(settings_of(shape)), {}),
                 spec_of=lambda _: MachineSpec(gpu_count=GPUS),
@@ -111,7 +111,7 @@ class FuzzSimulation:
                 self._inject(step.action, step)
         await self._until(began + self._campaign.seconds)
         self.fleet.faults.end_all()
-        self._ask("breaker-close", reason=REASON)
+        self._publish("breaker-close", reason=REASON)
         await self._rest(REST_SECONDS_MAX, steady_seconds=STEADY_SECONDS)
 
     async def _until(self, at: float) -> None:
@@ -137,14 +137,14 @@ class FuzzSimulation:
             await asyncio.sleep(LOOK_SECONDS)
 
     def _clear_up(self) -> None:
-        """Do what operators do in the end: lift their cordons, and request new nodes again."""
+        """Act as operators do after faults: lift their cordons, and request refused nodes again."""
         nodes = self._invariants.waits_for_operator(POOL)
         if nodes is not None:
-            self._ask("scale", nodes=nodes)
+            self._publish("scale", nodes=nodes)
         for name in self._invariants.cordoned() & self._invariants.left_cordoned.keys():
-            self._ask("uncordon", node=name)
+            self._publish("uncordon", node=name)
 
-    # --- faults and requests --------------------------------------------------------------------
+    # --- faults and requests ----------------------------------------------------------------------
 
     def _some_machine(self) -> SimulatedMachine | None:
         serving = self.fleet.machines.serving()
@@ -162,7 +162,7 @@ class FuzzSimulation:
                 broken = InjectedFault(
                     kind="xid_error", target=machine.name, xid_code=fault.xid_code
                 )
-                self._in(lasts / 4, partial(self._break_if_up, machine, broken))
+                self._in(lasts / 4, partial(self._fail_if_up, machine, broken))
 
     def _in(self, seconds: float, action: Callable[[], Any]) -> None:
         self._timers.add(asyncio.get_running_loop().call_later(seconds, action))
@@ -171,23 +171,23 @@ class FuzzSimulation:
         if not machine.process.dead:
             self.fleet.faults.recover(machine.name, "preemption")
 
-    def _break_if_up(self, machine: SimulatedMachine, fault: InjectedFault) -> None:
+    def _fail_if_up(self, machine: SimulatedMachine, fault: InjectedFault) -> None:
         if machine.instance in self.fleet.cloud.instances() and not machine.process.dead:
             self.fleet.faults.inject(fault)
 
-    def _ask(self, verb: str, **body: Any) -> None:
+    def _publish(self, verb: str, **body: Any) -> None:
         self.fleet.request(POOL, verb, body)
 
     def _request(self, action: OperatorAction) -> None:
         match action.verb:
             case "scale":
-                self._ask("scale", nodes=action.nodes)
+                self._publish("scale", nodes=action.nodes)
             case "cancel":
                 if self._invariants.open:
-                    self._ask("cancel", saga=self._chance.choice(list(self._invariants.open)))
+                    self._publish("cancel", saga=self._chance.choice(list(self._invariants.open)))
             case "breaker":
-                self._ask("breaker-open", reason=REASON)
-                self._in(action.seconds, partial(self._ask, "breaker-close", reason=REASON))
+                self._publish("breaker-open", reason=REASON)
+                self._in(action.seconds, partial(self._publish, "breaker-close", reason=REASON))
             case _:
                 if (machine := self._some_machine()) is not None:
                     self._request_about(action, machine.name)
@@ -196,18 +196,18 @@ class FuzzSimulation:
         match action.verb:
             case "hold":
                 lasts = {"for": f"{action.seconds:g}s"}
-                self._ask("hold", node=node, reason=REASON, **lasts)
+                self._publish("hold", node=node, reason=REASON, **lasts)
             case "cordon":
-                self._ask("cordon", node=node, reason=REASON)
-                self._in(action.seconds, partial(self._ask, "uncordon", node=node))
+                self._publish("cordon", node=node, reason=REASON)
+                self._in(action.seconds, partial(self._publish, "uncordon", node=node))
             case _:
-                self._ask(action.verb, node=node)
+                self._publish(action.verb, node=node)
         if action.verb in ("drain", "cordon"):
             self._invariants.left_cordoned[node] = None
 
 
 def settings_of(shape: FleetShape) -> dict[str, Any]:
-    """The configuration of a fuzzed fleet."""
+    """The configuration of the fleet."""
     pool = {
         "provider": "cloud",
         "instance_type": "simulated",

@@ -26,7 +26,7 @@ SHORT: Final[dict[str, f.Action]] = {
     "step": "wait",
     "load": "set_load",
 }
-"""What is typed -> the action; an action's own name is understood as well."""
+"""Short command -> action; an action's full name is accepted too."""
 SECOND: Final[dict[f.Action, str]] = {
     "inject_failure": "failure_type",
     "recover_failure": "failure_type",
@@ -35,18 +35,18 @@ SECOND: Final[dict[f.Action, str]] = {
     "assert": "expected_status",
     "request": "verb",
 }
-"""Action -> the parameter that the word after the target is."""
+"""Action -> the parameter given as the word after the target."""
 INSIDE: Final[dict[f.Action, str]] = {"issue_command": "command_args", "request": "body"}
-"""Action -> the parameter that `key=value` goes into."""
+"""Action -> the parameter that collects `key=value` pairs."""
 TYPED: Final = "(typed)"
 
 
 class TypedError(Exception):
-    """What was typed is no event; the message says what would be."""
+    """The typed line is not an event; the message says how to write one."""
 
 
 def event_of(line: str, ids: Collection[str], pools: Collection[str]) -> f.Event:
-    """Read what was typed; TypedError where it makes no sense."""
+    """Read a typed line; TypedError if it is not an event."""
     words = line.split()
     action: Any = SHORT.get(words[0], words[0])
     if action not in f.PARAMS:
@@ -63,7 +63,7 @@ def event_of(line: str, ids: Collection[str], pools: Collection[str]) -> f.Event
         target, rest = positional[0], positional[1:]
         if rest and action in SECOND:
             values[SECOND[action]] = rest[0]
-    text = f.EventText(action=action, at=Duration(0), target=target, params=_nested(action, values))
+    text = f.EventText(action=action, at=Duration(0), target=target, params=_nest(action, values))
     try:
         event = read_event(Document(TYPED, {}), text)
     except ConfigurationError as error:
@@ -78,14 +78,14 @@ def event_of(line: str, ids: Collection[str], pools: Collection[str]) -> f.Event
 
 
 def _plain(problem: str) -> str:
-    """A problem without the places that are a file's alone."""
+    """A problem without the key prefixes that only a file has."""
     for place in ("params.command_args: ", "params.body: ", "params: ", "params.", "target: "):
         problem = problem.removeprefix(place)
     return problem
 
 
-def _nested(action: f.Action, values: dict[str, Any]) -> dict[str, Any]:
-    """Put what is an argument of a command or a request where it belongs."""
+def _nest(action: f.Action, values: dict[str, Any]) -> dict[str, Any]:
+    """Move the arguments of a command or request into its own parameter."""
     inside = INSIDE.get(action)
     if inside is None:
         return values
@@ -95,7 +95,7 @@ def _nested(action: f.Action, values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _value(text: str) -> Any:
-    """A number, a word or a list, as YAML has it."""
+    """A number, word or list, as in YAML."""
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError:

@@ -1,11 +1,10 @@
-"""Reads a scenario file; all that is wrong is reported at once, with file, line and key.
+"""Reads a scenario file; all problems are reported at once, with file, line and key.
 
-Nothing is run here: references to nodes, pools, actions and requests are checked against what the
-file itself says, so that a scenario that is found right can be played.
+References to nodes, pools, actions and requests are checked against the file itself, so that a
+scenario without problems can be run.
 """
 
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,9 +22,15 @@ from services.settings.yaml_document import Document, Path_, convert, path_of, r
 from services.simulator.engine import fault_kinds
 from services.simulator.engine.fleet_settings import FAST_HEARTBEATS, fleet_settings
 from services.simulator.inputs.scenario import scenario_format as f
-from services.simulator.inputs.scenario.scenario_offerings import offered
-from services.simulator.inputs.scenario.scenario_pools import named_providers, own_pools, pool_text
+from services.simulator.inputs.scenario.scenario_pools import (
+    named_providers,
+    offerings_of,
+    own_pools,
+    pool_text,
+)
 from services.simulator.inputs.scenario.scenario_validation import KnownNames, problems
+from services.simulator.inputs.stress import stress_validation as stress
+from services.simulator.inputs.stress.stress_format import StressSpec
 
 FILE_BYTES_MAX: Final = 4 * 1_048_576
 KEYS: Final = (
@@ -35,10 +40,9 @@ KEYS: Final = (
 
 
 class ScenarioError(ConfigurationError):
-    """A file is no scenario; `problems` are all that is wrong with it, in the order of lines."""
+    """A file is no scenario; `problems` are all that is wrong with it, ordered by line."""
 
     def __init__(self, found: list[str]) -> None:
-        """Say all of it."""
         super().__init__("\n".join(found))
         self.problems = found
 
@@ -57,7 +61,7 @@ def read_file(path: Path) -> f.Scenario:
 
 
 def read_text(file: str, text: str) -> f.Scenario:
-    """The same, from text; `file` is what errors call it, and what paths in it are relative to."""
+    """Read a scenario from text; errors and relative paths use the name `file`."""
     try:
         document = read_document(file, text)
     except ConfigurationError as error:
@@ -66,31 +70,32 @@ def read_text(file: str, text: str) -> f.Scenario:
 
 
 class _Reading:
-    """One file as it is read: what was found, and what was found wrong."""
+    """One file as it is read: its sections, and its problems."""
 
     def __init__(self, document: Document) -> None:
         self._document = document
         self._wrong: list[ConfigurationError] = []
         self._numbers: dict[str, list[int]] = {}
-        """Section -> places in the file of what could be read of it."""
+        """Section -> numbers of its items that could be read."""
         self._known: frozenset[str] = frozenset()
         """Every pool that the file names, readable or not."""
 
     def scenario(self) -> f.Scenario:
-        """Everything, or ScenarioError."""
+        """Read everything; ScenarioError if there is a problem."""
         raw = self._document.value
         if not isinstance(raw, dict):
-            raise ScenarioError([str(self._error((), "must be a mapping: name, fleet, events …"))])
+            text = "must be a mapping: name, fleet, events …"
+            raise ScenarioError([str(self._document.error((), text))])
         for key in raw:
             if key not in KEYS:
-                self._wrong.append(self._error((key,), f"unknown key; known: {', '.join(KEYS)}"))
+                self._report((key,), f"unknown key; known: {', '.join(KEYS)}")
         self._fold_pools(raw)
         fleet = tuple(self._fleet(raw.get("fleet")))
         configuration, own = self._configuration(raw, fleet)
         events = tuple(self._events(raw.get("events")))
         assertions = tuple(self._assertions(raw.get("assertions")))
         head = {key: raw[key] for key in KEYS[:5] if key in raw}
-        found = self._try(partial(convert, self._document, head, _Head, ()))
+        found = self._try(convert, self._document, head, _Head, ())
         if found is None:
             self._raise()
         scenario = f.Scenario(
@@ -104,49 +109,47 @@ class _Reading:
             stress=self._stress(raw.get("stress")),
         )
         if raw.get("stress") is not None and scenario.stress is None:
-            self._raise()  # what is beside it cannot be judged
+            self._raise()  # the keys beside it cannot be checked
         self._refer(scenario, raw)
         self._raise()
         return scenario
 
     def _refer(self, scenario: f.Scenario, raw: dict[str, Any]) -> None:
-        """Look at what refers to something else; what could not be read may be referred to."""
+        """Check references; unreadable items may be referred to."""
         fleet, events = raw.get("fleet") or [], raw.get("events") or []
-        if not (isinstance(fleet, list) and isinstance(events, list) and self._shaped(raw)):
-            return  # everything would refer to nothing
+        if not (
+            isinstance(fleet, list) and isinstance(events, list) and self._has_pool_mappings(raw)
+        ):
+            return  # every reference would be reported
         whole = len(scenario.events) == len(events)
         named = [each.get("id") for each in fleet if isinstance(each, dict)]
         ids = {each for each in named if isinstance(each, str)}
         known = KnownNames(
-            ids=ids, pools=self._known, started=not whole, offered=self._offered(scenario)
+            ids=ids, pools=self._known, started=not whole, offered=self._offerings(scenario)
         )
-        if scenario.stress is None:
-            found = problems(scenario, known)
-        else:
-            from services.simulator.inputs.stress import stress_validation as stress  # noqa: PLC0415 - rarely there
-
-            found = stress.beside(scenario, raw)
+        beside = scenario.stress is not None
+        found = stress.beside(scenario, raw) if beside else problems(scenario, known)
         for path, text in found:
             if len(path) > 1 and isinstance(path[1], int):
                 path = (path[0], self._numbers[str(path[0])][path[1]], *path[2:])  # noqa: PLW2901
-            self._wrong.append(self._error(path, text))
+            self._report(path, text)
 
-    def _offered(self, scenario: f.Scenario) -> tuple[Offering, ...]:
+    def _offerings(self, scenario: f.Scenario) -> tuple[Offering, ...]:
         try:
-            return offered(scenario.configuration, scenario.fleet)
+            return offerings_of(scenario.configuration, scenario.fleet)
         except ConfigurationError as error:
             key, _, problem = (str(error).partition(": ")[2]).partition(": ")
-            self._wrong.append(self._error(("settings", *key.split(".")), problem))
+            self._report(("settings", *key.split(".")), problem)
             return ()
 
     @staticmethod
-    def _shaped(raw: dict[str, Any]) -> bool:
+    def _has_pool_mappings(raw: dict[str, Any]) -> bool:
         """Whether the pools are a mapping of mappings."""
         pools = raw.get("pools") or {}
         return isinstance(pools, dict) and all(isinstance(each, dict) for each in pools.values())
 
     def _fold_pools(self, raw: dict[str, Any]) -> None:
-        """Pools as a list, each with its `name`, are the same as a mapping, here too."""
+        """Turn a list of pools with `name` into a mapping."""
         listed = raw.get("pools")
         if not isinstance(listed, list):
             return
@@ -155,11 +158,9 @@ class _Reading:
         for number, each in enumerate(listed):
             name = each.get("name") if isinstance(each, dict) else None
             if not isinstance(name, str):
-                text = "a pool in a list needs a `name`; add it"
-                self._wrong.append(self._error(("pools", number), text))
+                self._report(("pools", number), "a pool in a list needs a `name`; add it")
             elif name in pools:
-                text = f"pool {name!r} is there twice; rename one"
-                self._wrong.append(self._error(("pools", number), text))
+                self._report(("pools", number), f"pool {name!r} is there twice; rename one")
             else:
                 places[number] = name
                 pools[name] = {key: value for key, value in each.items() if key != "name"}
@@ -170,86 +171,75 @@ class _Reading:
     def _stress(self, raw: Any) -> Any:
         if raw is None:
             return None
-        from services.simulator.inputs.stress import stress_validation as stress  # noqa: PLC0415 - rarely there
-        from services.simulator.inputs.stress.stress_format import StressSpec  # noqa: PLC0415
-
-        spec = self._try(partial(convert, self._document, raw, StressSpec, ("stress",)))
+        spec = self._try(convert, self._document, raw, StressSpec, ("stress",))
         if spec is not None:
             self._wrong += stress.errors(self._document, spec, ("stress",))
         return spec
 
-    # --- parts ----------------------------------------------------------------------------------
+    # --- parts ------------------------------------------------------------------------------------
 
     def _fleet(self, raw: Any) -> Iterator[f.FleetNode]:
         seen: dict[str, int] = {}
-        for number, node in self._numbered("fleet", raw, f.FleetNode, f.FLEET_MAX):
+        for number, node in self._items("fleet", raw, f.FleetNode, f.FLEET_MAX):
             path: Path_ = ("fleet", number, "id")
             try:
                 token(node.id, "node")
             except InvalidNameError as error:
-                self._wrong.append(self._error(path, str(error)))
-            if node.id in (
-                fault_kinds.ALL,
-                fault_kinds.BROKER,
-                fault_kinds.CLOUD,
-                fault_kinds.WORKLOAD,
-                *fault_kinds.SERVICES,
-            ):
-                self._wrong.append(self._error(path, f"{node.id!r} means something else; rename"))
+                self._report(path, str(error))
+            if node.id in (fault_kinds.ALL, *fault_kinds.FAULTS_OF):
+                self._report(path, f"{node.id!r} means something else; rename")
             if node.id in seen:
                 first = seen[node.id] + 1
                 text = f"{node.id!r} is there twice (it is node {first} of the fleet); rename one"
-                self._wrong.append(self._error(path, text))
+                self._report(path, text)
             seen[node.id] = number
             yield node
 
     def _events(self, raw: Any) -> Iterator[f.Event]:
         at = Duration(0)
-        for number, text in self._numbered("events", raw, f.EventText, f.EVENTS_MAX):
+        for number, text in self._items("events", raw, f.EventText, f.EVENTS_MAX):
             at = at if text.at is None else text.at
             event = msgspec.structs.replace(text, at=at)
-            found = self._try(partial(read_event, self._document, event, ("events", number)))
+            found = self._try(read_event, self._document, event, ("events", number))
             if found is None:
                 self._numbers["events"].remove(number)
             else:
                 yield found
 
     def _assertions(self, raw: Any) -> Iterator[f.Assertion]:
-        for _, each in self._numbered("assertions", raw, f.Assertion, f.EVENTS_MAX):
+        for _, each in self._items("assertions", raw, f.Assertion, f.EVENTS_MAX):
             written = each.expected
             if each.type in f.COUNTS and isinstance(written, str) and written.isdecimal():
-                # A number in quotes is what older files have.
+                # Older files have the number in quotes.
                 yield msgspec.structs.replace(each, expected=int(written))
             else:
                 yield each
 
-    def _numbered(
-        self, key: str, raw: Any, kind: type[Any], most: int
-    ) -> Iterator[tuple[int, Any]]:
+    def _items(self, key: str, raw: Any, kind: type[Any], most: int) -> Iterator[tuple[int, Any]]:
         if raw is None:
             return
         if not isinstance(raw, list) or len(raw) > most:
-            self._wrong.append(self._error((key,), f"must be a list (`- …`) of at most {most:,}"))
+            self._report((key,), f"must be a list (`- …`) of at most {most:,}")
             return
         for number, each in enumerate(raw):
             path: Path_ = (key, number)
-            made = self._try(partial(convert, self._document, each, kind, path))
+            made = self._try(convert, self._document, each, kind, path)
             if made is not None:
                 self._numbers.setdefault(key, []).append(number)
                 yield number, made
 
-    # --- the configuration of the services ------------------------------------------------------
+    # --- the configuration of the services --------------------------------------------------------
 
     def _configuration(
         self, raw: dict[str, Any], fleet: tuple[f.FleetNode, ...]
     ) -> tuple[Settings, tuple[str, ...]]:
-        """What the services are given; and the names of the scenario's own pools."""
+        """The services' settings, and the names of the scenario's own pools."""
         sections = self._mapping(raw, "settings")
         for key in sections:
             if key not in f.SECTIONS:
                 known = ", ".join(sorted(f.SECTIONS))
                 text = f"is not a section that a scenario can set; those are {known}"
-                self._wrong.append(self._error(("settings", key), text))
+                self._report(("settings", key), text)
         pools = {
             name: pool_text(spec) if isinstance(spec, dict) else spec
             for name, spec in self._mapping(raw, "pools").items()
@@ -264,18 +254,14 @@ class _Reading:
         own = own_pools(fleet, replace=raw.get("replace_fatal") is True)
         for name in set(own) & set(pools):
             text = f"is what the nodes' own pool is called that name no `pool`; rename {name!r}"
-            self._wrong.append(self._error(("pools", name), text))
+            self._report(("pools", name), text)
         self._known = frozenset((*own, *pools))
         good = {
             name: spec
             for name, spec in pools.items()
-            if self._try(
-                partial(self._pool, name, fleet_settings({name: spec}, providers, **settings))
-            )
+            if self._try(self._pool, name, fleet_settings({name: spec}, providers, **settings))
         }
-        read = self._try(
-            partial(self._settings, fleet_settings({**own, **good}, providers, **settings))
-        )
+        read = self._try(self._settings, fleet_settings({**own, **good}, providers, **settings))
         return read or Settings(), tuple(own)
 
     def _pool(self, name: str, value: dict[str, Any]) -> Settings:
@@ -285,16 +271,15 @@ class _Reading:
             Found(settings.pools[name], name, None, make=False)
         except ConfigurationError as error:
             path = path_of(error.key) or ("pools", name, "autoscaling")
-            raise self._error(path, error.problem) from error
+            raise self._document.error(path, error.problem) from error
         return settings
 
     def _settings(self, value: dict[str, Any]) -> Settings:
         lines = {
-            path: line for path, line in self._document.lines.items() if path[:1] == ("pools",)
+            path[1:] if path[0] == "settings" else path: line
+            for path, line in self._document.lines.items()
+            if path[:1] in (("pools",), ("settings",))
         }
-        for path, line in self._document.lines.items():
-            if path[:1] == ("settings",):
-                lines[path[1:]] = line
         document = Document(self._document.file, value, lines)
         try:
             return settings_of(document, {})
@@ -315,21 +300,21 @@ class _Reading:
         if value is None:
             return {}
         if not isinstance(value, dict):
-            self._wrong.append(self._error((key,), "must be a mapping of names"))
+            self._report((key,), "must be a mapping of names")
             return {}
         return value
 
-    # --- errors ---------------------------------------------------------------------------------
+    # --- errors -----------------------------------------------------------------------------------
 
-    def _try(self, work: Callable[[], Any]) -> Any:
+    def _try(self, work: Callable[..., Any], *given: Any) -> Any:
         try:
-            return work()
+            return work(*given)
         except ConfigurationError as error:
             self._wrong.append(error)
             return None
 
-    def _error(self, path: Path_, text: str) -> ConfigurationError:
-        return self._document.error(path, text)
+    def _report(self, path: Path_, text: str) -> None:
+        self._wrong.append(self._document.error(path, text))
 
     def _raise(self) -> None:
         if self._wrong:
@@ -345,7 +330,7 @@ class _Head(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_event(document: Document, text: f.EventText, path: Path_ = ()) -> f.Event:
-    """Read an event's parameters, as its action has them."""
+    """Read an event's parameters by its action."""
     params = {f.PARAM_ALIASES.get(key, key): value for key, value in text.params.items()}
     failure = params.get("failure_type")
     if isinstance(failure, str):
@@ -362,7 +347,7 @@ def read_event(document: Document, text: f.EventText, path: Path_ = ()) -> f.Eve
 def _check_params(
     document: Document, text: f.EventText, params: dict[str, Any], path: Path_
 ) -> None:
-    """Refuse parameters without effect: their author expects one."""
+    """Refuse parameters without effect."""
     action = text.action
     if action == "assert" and "timeout" in params:
         problem = "an assert looks once; write `action: wait_for_status`, or take it out"
@@ -383,7 +368,7 @@ def _check_params(
 
 
 def _line(problem: str) -> tuple[int, str]:
-    """The line that a problem names, for sorting."""
+    """Sort by the line that a problem names."""
     for part in problem.split(":"):
         if part.isdecimal():
             return int(part), problem

@@ -1,7 +1,7 @@
 """What a scenario file may contain: sections, actions and their parameters. Pure data.
 
-The words are those of the original Navarch's scenarios, and a few more of our own; `reading` turns
-a file into these structs and says what is wrong with it.
+The keys are those of the original Navarch's scenarios, and a few more; `scenario_file` reads a file
+into these structs and reports its problems.
 """
 
 from typing import Annotated, Any, Final, Literal
@@ -35,7 +35,7 @@ COUNTED: Final = frozenset(
     }
 )
 PLACED: Final = frozenset({"no_capacity", "no_quota", "launch_error", "lost_answer", "preemption"})
-"""Faults of a part of the cloud: a provider's, a region's, a zone's, a market's."""
+"""Faults that can be limited to a provider, region, zone, type or market."""
 PLACE_KEYS: Final = ("provider", "region", "zone", "instance_type", "market")
 PARAM_OF: Final[dict[str, frozenset[str]]] = {
     "xid_code": frozenset({"xid_error"}),
@@ -48,14 +48,14 @@ PARAM_OF: Final[dict[str, frozenset[str]]] = {
     - {"network", "power_off", "preemption", "deleted", "hang", "repeated_facts"},
     **dict.fromkeys(PLACE_KEYS, PLACED),
 }
-"""Parameter -> the failures that it says something about; the other parameters fit all."""
+"""Parameter -> the failures it applies to; the other parameters apply to all."""
 OF_A_GPU: Final = frozenset({"xid_error", "temperature", "memory_error", "nvlink_error"})
 
 SECTIONS: Final = frozenset(
     {"agent", "alerts", "budget", "defaults", "health_policy", "instance_types", "mode", "server"}
     | {"spend_cap"}
 )
-"""Of the configuration: what `settings` may hold. The rest is the simulation's own."""
+"""Sections of the configuration that `settings` may set; the simulation sets the rest."""
 
 CommandType = Literal[
     "cordon",
@@ -79,7 +79,7 @@ NodeStatus = Literal[
     "lost",
     "terminated",
 ]
-"""Where several apply, the last of this list is the status."""
+"""If several apply, the status is the last of them."""
 
 
 class FleetNode(Setting, frozen=True, kw_only=True):
@@ -87,7 +87,7 @@ class FleetNode(Setting, frozen=True, kw_only=True):
 
     id: str
     pool: str = ""
-    """One of `pools`; empty: the scenario's own, in which unhealthy nodes are left alone."""
+    """One of `pools`; empty: the scenario's own pool, in which unhealthy nodes are not replaced."""
     provider: str = "fake"
     region: str = ""
     zone: str = ""
@@ -99,49 +99,49 @@ class FleetNode(Setting, frozen=True, kw_only=True):
 
 
 class NoParams(Setting, frozen=True, kw_only=True):
-    """Of an action that takes none."""
+    """Of an action without parameters."""
 
 
 class Placed(Setting, frozen=True, kw_only=True):
-    """Which offerings are meant; what is empty may be anything."""
+    """Selects offerings; an empty key selects every value."""
 
     provider: str = ""
     region: str = ""
     zone: str = ""
     instance_type: str = ""
-    """As the provider calls it."""
+    """The provider's name for it."""
     market: Market | Literal[""] = ""
 
     @property
     def place(self) -> OfferingSelector:
-        """The same, by itself."""
+        """The same as a selector."""
         return OfferingSelector(**{key: getattr(self, key) for key in PLACE_KEYS})
 
 
 class FailureParams(Placed, frozen=True, kw_only=True):
-    """Of `inject_failure`: what breaks, and for how long."""
+    """Of `inject_failure`: what fails, and for how long."""
 
     failure_type: FaultKind
     xid_code: Annotated[int, msgspec.Meta(ge=1, le=999)] = 79
     gpu_index: Annotated[int, msgspec.Meta(ge=0, le=63)] = 0
     message: Annotated[str, msgspec.Meta(max_length=TEXT_CHARS_MAX)] = ""
     job: Annotated[str, msgspec.Meta(max_length=100)] = ""
-    """Whose process the kernel's line names: faults of one job on several nodes are the job's."""
+    """The job whose process the kernel log line names: faults of one job form an incident."""
     temperature: Annotated[int, msgspec.Meta(ge=0, le=200)] = 96
     count: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 1
-    """Of what is counted: errors, the cloud's calls that fail, the machines that it takes."""
+    """Of errors, failing cloud calls, or machines that the cloud takes."""
     duration: Duration | None = None
-    """After it the failure is over by itself; absent: it stays until `recover_failure`. Of
-    `preemption`: how long before the cloud takes the node."""
+    """Then the failure ends by itself; absent: it lasts until `recover_failure`. Of `preemption`:
+    until the cloud takes the node."""
     fixed_by: Literal["reset_gpu", "reboot", "replace"] = "reset_gpu"
-    """The gentlest remedy that helps; after a gentler one the failure comes again."""
+    """The mildest remedy that fixes it; after a milder one the failure shows again."""
     share: Annotated[float, msgspec.Meta(ge=0, le=60)] = 0.5
-    """Of a service's calls that are lost; of `slow`: the most seconds that each takes longer."""
+    """Share of a service's calls that are lost; of `slow`: their longest delay in seconds."""
     stream: Annotated[str, msgspec.Meta(max_length=100)] = ""
-    """That refuses writes: `EVENTS`, `KV_HEALTH` …"""
+    """The stream that refuses writes: `EVENTS`, `KV_HEALTH` …"""
 
     def fault(self, target: str) -> InjectedFault:
-        """The same as the simulated fleet takes it."""
+        """The same as a fault to inject."""
         return InjectedFault(
             kind=self.failure_type,
             target=target,
@@ -162,22 +162,22 @@ class RecoverParams(Setting, frozen=True, kw_only=True):
     """Of `recover_failure`."""
 
     failure_type: FaultKind | Literal[""] = ""
-    """Empty: everything that is wrong with the target."""
+    """Empty: every failure of the target."""
 
 
 class CommandParams(Setting, frozen=True, kw_only=True):
-    """Of `issue_command`: what an operator asks of a node."""
+    """Of `issue_command`: an operator's request about a node."""
 
     command_type: CommandType
     command_args: dict[str, Any] = msgspec.field(default_factory=dict)
-    """As the request of that name takes them: `{timeout: 10m}` for drain."""
+    """As in the request of that name: `{timeout: 10m}` for drain."""
     reason: str = ""
     refused: bool = False
-    """Whether it is to be refused; what is refused otherwise fails the scenario."""
+    """Whether a refusal is expected; otherwise a refusal fails the scenario."""
 
 
 class RequestParams(Setting, frozen=True, kw_only=True):
-    """Of `request`: what an operator asks of a pool."""
+    """Of `request`: an operator's request to a pool."""
 
     verb: str
     body: dict[str, Any] = msgspec.field(default_factory=dict)
@@ -186,7 +186,7 @@ class RequestParams(Setting, frozen=True, kw_only=True):
 
 
 class LoadParams(Setting, frozen=True, kw_only=True):
-    """Of `set_load`: what a pool's GPUs and queue look like from now on."""
+    """Of `set_load`: a pool's GPU utilization and queue from now on."""
 
     utilization: Percent | None = None
     pending_jobs: Annotated[int, msgspec.Meta(ge=0)] | None = None
@@ -197,7 +197,7 @@ class WaitParams(Setting, frozen=True, kw_only=True):
     """Of `wait`."""
 
     duration: Duration = Duration(0)
-    """Beyond the event's `at`; absent: none."""
+    """After the event's `at`; absent: none."""
 
 
 class LogParams(Setting, frozen=True, kw_only=True):
@@ -207,12 +207,12 @@ class LogParams(Setting, frozen=True, kw_only=True):
 
 
 class ExpectParams(Setting, frozen=True, kw_only=True):
-    """Of `assert`, which looks once, and of `wait_for_status`, which looks until `timeout`."""
+    """Of `assert`, which checks once, and of `wait_for_status`, which waits until `timeout`."""
 
     expected_status: NodeStatus | Literal[""] = ""
     expected_health: HealthStatus | Literal[""] = ""
     timeout: Duration = Duration(300)
-    """Of `wait_for_status` alone."""
+    """Of `wait_for_status` only."""
 
 
 Action = Literal[
@@ -228,17 +228,6 @@ Action = Literal[
     "request",
     "set_load",
 ]
-Params = (
-    NoParams
-    | FailureParams
-    | RecoverParams
-    | CommandParams
-    | RequestParams
-    | LoadParams
-    | WaitParams
-    | LogParams
-    | ExpectParams
-)
 PARAMS: Final[dict[str, type[Any]]] = {
     "start_fleet": NoParams,
     "stop_fleet": NoParams,
@@ -261,7 +250,7 @@ class EventText(Setting, frozen=True, kw_only=True):
 
     action: Action
     at: Duration | None = None
-    """Absent: right after the event before it."""
+    """Absent: right after the previous event."""
     target: str = ""
     params: dict[str, Any] = msgspec.field(default_factory=dict)
 
@@ -272,7 +261,8 @@ class Event(Setting, frozen=True, kw_only=True):
     at: Duration
     action: Action
     target: str = ""
-    params: Params
+    params: Setting
+    """A struct of PARAMS."""
 
 
 AssertionType = Literal[
@@ -293,27 +283,27 @@ AssertionType = Literal[
 
 
 class Assertion(Placed, frozen=True, kw_only=True):
-    """What must hold: `expected`, or a number of at least or at most so much."""
+    """What must hold: `expected`, or a count of `at_least` and `at_most`."""
 
     type: AssertionType
     at: Duration | None = None
-    """When it is looked at, after what happens at that moment; absent: at the end."""
+    """When it is evaluated, after the events of that moment; absent: at the end."""
     target: str = ALL
     """A node, a pool, or `all`."""
     expected: str | int | None = None
     at_least: int | None = None
     at_most: int | None = None
     status: NodeStatus | Literal[""] = ""
-    """Of `node_count`: nodes of this status alone; empty: every node that is not terminated."""
+    """Of `node_count`: only nodes with this status; empty: every node that is not terminated."""
     health: HealthStatus | Literal[""] = ""
     saga: SagaKind | Literal[""] = ""
-    """Of `saga_count`: of this kind alone."""
+    """Of `saga_count`: only this kind."""
     event: str = ""
-    """Of `event_count`: the fact, as in the event's subject: `node-replaced`."""
+    """Of `event_count`: the last token of the event's subject: `node-replaced`."""
     contains: str = ""
-    """Of `why`: words that the answer has in it."""
+    """Of `why`: words that the answer contains."""
     message: str = ""
-    """What it means when it does not hold."""
+    """Printed instead of the assertion."""
 
 
 COUNTS: Final[frozenset[str]] = frozenset(
@@ -326,7 +316,7 @@ WORDS: Final[dict[str, tuple[str, ...]]] = {
     "breaker": BreakerState.__args__,  # type: ignore[attr-defined]
     "advice": ("followed", *LimitedBy.__args__),  # type: ignore[attr-defined]
 }
-"""What may be expected of what is no count."""
+"""Values that may be expected of an assertion that is not a count."""
 ASSERTION_KEYS: Final[dict[str, frozenset[str]]] = {
     "status": frozenset({"node_count"}),
     "health": frozenset({"node_count"}),
@@ -337,25 +327,25 @@ ASSERTION_KEYS: Final[dict[str, frozenset[str]]] = {
     "at_least": COUNTS,
     "at_most": COUNTS,
 }
-"""Key -> the assertions that it says something about; the others fit all."""
+"""Key -> the assertions it applies to; the other keys apply to all."""
 
 
 class Scenario(Setting, frozen=True, kw_only=True):
-    """A whole file, read and found right."""
+    """A whole file without problems."""
 
     name: str
     description: str = ""
     file: str = ""
     seed: int = 1
     duration: Duration | None = None
-    """So long it lasts at least, before the assertions; absent: until its last event."""
+    """Minimum time before the assertions; absent: until the last event."""
     replace_fatal: bool = False
     """Whether unhealthy nodes of the scenario's own fleet are replaced."""
     fleet: tuple[FleetNode, ...] = ()
     own_pools: tuple[str, ...] = ()
-    """Names of the pools that hold the nodes which name none."""
+    """Names of the pools of nodes that name no pool."""
     configuration: Settings = Settings()
-    """As its services read it: the file's `pools` and `settings`, and what a simulation needs."""
+    """The services' settings: the file's `pools` and `settings`, and the simulated plugins."""
     events: tuple[Event, ...] = ()
     assertions: tuple[Assertion, ...] = ()
     stress: Any = None

@@ -2,27 +2,76 @@
 
 from dataclasses import dataclass
 
+from schemas.enums import HealthStatus
+from schemas.health_records import HealthRecord
 from schemas.messages import Message
+from schemas.node_records import NodeRecord
 from services.simulator.engine.simulated_fleet import Violation
-from services.simulator.inputs.scenario.observed_status import ObservedNode
+from services.simulator.inputs.scenario.scenario_format import NodeStatus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObservedNode:
+    """The status and health of a node.
+
+    Its status is what Navarch has decided: unhealthy holds until it is uncordoned or replaced. Its
+    health is that of its hardware now, so it may be healthy again while the status is not.
+    """
+
+    node: str
+    pool: str
+    status: NodeStatus
+    health: HealthStatus
+    reason: str = ""
+
+
+def observe(record: NodeRecord, judged: HealthRecord | None, *, unfit: bool | None) -> ObservedNode:
+    """Observe a node; `unfit`: whether its hardware has failed, None if it has no machine."""
+    health: HealthStatus = "unknown"
+    if unfit is not None and judged is not None:
+        health = judged.status if unfit else "healthy"
+    return ObservedNode(
+        node=record.node,
+        pool=record.pool,
+        status=status_of(record),
+        health=health,
+        reason=(judged.reason if judged else "") or record.reason,
+    )
+
+
+def status_of(record: NodeRecord) -> NodeStatus:
+    """Name the most important state of a node."""
+    if record.state == "terminated" or record.provider_state == "gone":
+        return "terminated"
+    if record.state in ("launching", "registered"):
+        return "provisioning"
+    if record.health == "unhealthy":
+        return "unhealthy"
+    if record.lost:
+        return "lost"
+    if record.state == "leaving" or record.drained or record.saga.startswith("drain-"):
+        return "draining"
+    if record.spare:
+        return "spare"
+    return "cordoned" if record.cordoned else "active"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlayedEvent:
-    """An event of the scenario, as it was played."""
+    """An event of the scenario, and its result."""
 
     at: float
     """Virtual seconds since the beginning."""
     text: str
     seconds: float = 0.0
-    """How long it took, as where something was waited for."""
+    """How long it took, if it waited."""
     ok: bool = True
     detail: str = ""
-    """What came of it; why it did not hold."""
+    """Its result, or why it failed."""
     request: str = ""
-    """The id of what was asked for; empty: nothing was."""
+    """The ID of its request; empty: it made none."""
     refused: bool = False
-    """Whether that is to be refused."""
+    """Whether a refusal is expected."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,19 +82,19 @@ class AssertionResult:
     ok: bool
     found: str = ""
     at: float | None = None
-    """When it was looked at; None: at the end."""
+    """When it was evaluated; None: at the end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScenarioResult:
-    """All of it."""
+    """The result of a scenario."""
 
     name: str
     seed: str
     seconds: float
     """Virtual."""
     digest: str
-    """Of everything that was stored: the same seed and file have the same."""
+    """Hash of the history: equal for the same seed and file."""
     steps: tuple[PlayedEvent, ...] = ()
     checks: tuple[AssertionResult, ...] = ()
     nodes: tuple[ObservedNode, ...] = ()
@@ -57,6 +106,6 @@ class ScenarioResult:
 
     @property
     def ok(self) -> bool:
-        """Whether everything held."""
+        """Whether every event and assertion held."""
         held = all(each.ok for each in self.steps) and all(each.ok for each in self.checks)
         return held and not self.defects and self.violation is None

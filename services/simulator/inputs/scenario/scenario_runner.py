@@ -26,35 +26,36 @@ from services.runtime.logs import silenced
 from services.simulator.engine import virtual_time
 from services.simulator.engine.fault_injector import offering_of
 from services.simulator.engine.simulated_fleet import SimulatedFleet, Violation
-from services.simulator.engine.simulation_context import FLEET
+from services.simulator.engine.simulation_context import FLEET, SimulationContext
 from services.simulator.engine.virtual_time import moment
 from services.simulator.inputs.scenario import scenario_format as f
 from services.simulator.inputs.scenario.assertions import (
     FleetView,
-    answered,
-    answered_why,
-    expected,
-    judged,
+    evaluate,
+    evaluate_why,
+    unmet,
+    with_refusal,
 )
-from services.simulator.inputs.scenario.initial_fleet import initial_fleet
-from services.simulator.inputs.scenario.observed_status import ObservedNode, observe
 from services.simulator.inputs.scenario.scenario_outcome import (
     AssertionResult,
+    ObservedNode,
     PlayedEvent,
     ScenarioResult,
+    observe,
 )
-from services.simulator.inputs.scenario.scenario_validation import VERBS, applied, in_order
+from services.simulator.inputs.scenario.scenario_pools import initial_fleet
+from services.simulator.inputs.scenario.scenario_validation import VERBS, applied_pools, by_time
 
 LOOK_SECONDS: Final = 0.5
-"""How often something that is waited for is looked at."""
+"""How often a wait checks its condition."""
 DIAGNOSE_SECONDS: Final = 60.0
 STORY_MAX: Final = 50_000
 SETTLE_SECONDS: Final = 0.05
-"""Between an event and the next at the same time."""
+"""Between two events of the same moment."""
 _pools = decoder(PoolRecord)
 
 AskWhy = Callable[[Bus, str, datetime], Awaitable[str]]
-"""The answer of `navarch why` about a node or pool at that moment."""
+"""Answers `navarch why` about a node or pool at a moment."""
 
 
 async def _no_answer(bus: Bus, name: str, at: datetime) -> str:
@@ -67,7 +68,7 @@ async def _no_answer(bus: Bus, name: str, at: datetime) -> str:
 def run(scenario: f.Scenario, seed: str = "", why: AskWhy = _no_answer) -> ScenarioResult:
     """Run a scenario; the same file and seed have the same result, to the byte.
 
-    `why` answers what assertions of that type ask.
+    `why` answers assertions of that type.
     """
     with silenced():
         return virtual_time.run(
@@ -76,23 +77,22 @@ def run(scenario: f.Scenario, seed: str = "", why: AskWhy = _no_answer) -> Scena
 
 
 class ScenarioRunner:
-    """One run of a scenario. To be used inside a virtual loop."""
+    """One run of a scenario. Used inside a virtual loop."""
 
     def __init__(self, scenario: f.Scenario, seed: str, why: AskWhy = _no_answer) -> None:
-        """Put the fleet together; nothing runs yet."""
         self._scenario = scenario
         self._seed = seed
         self._why = why
-        self.fleet = SimulatedFleet(seed, initial_fleet(scenario, moment(0.0)))
+        self.fleet = SimulatedFleet(SimulationContext(seed), initial_fleet(scenario, moment(0.0)))
         self.steps: list[PlayedEvent] = []
         self.story: list[tuple[float, Message]] = []
-        """What was published about nodes and pools, and when."""
+        """Events about nodes and pools, with their times."""
         self._sagas: list[SagaStarted] = []
         self._results: dict[int, AssertionResult] = {}
         """Number of an assertion -> whether it held when it was evaluated."""
-        self.fleet.simulation.watchers.append(self._stored)
+        self.fleet.simulation.watchers.append(self._on_stored)
 
-    def _stored(self, stream: str, stored: Stored) -> None:
+    def _on_stored(self, stream: str, stored: Stored) -> None:
         if len(self.story) >= STORY_MAX:
             return
         if stream == EVENTS.name:
@@ -112,10 +112,10 @@ class ScenarioRunner:
     async def _events(self) -> None:
         await self.fleet.open()
         timed = asyncio.create_task(self._evaluate_timed())
-        for _, event in in_order(self._scenario.events):
+        for _, event in by_time(self._scenario.events):
             await self.until(float(event.at))
             if not await self.play(event) and event.action == "wait_for_status":
-                timed.cancel()  # later events would meet a state that they were not written for
+                timed.cancel()  # later events assume that the wait succeeded
                 break
             await asyncio.sleep(SETTLE_SECONDS)
         else:
@@ -124,10 +124,10 @@ class ScenarioRunner:
         await asyncio.wait({timed})
         for number, each in enumerate(self._scenario.assertions):
             if number not in self._results:
-                self._results[number] = await self._judged(each)
+                self._results[number] = await self._evaluate(each)
 
     async def _evaluate_timed(self) -> None:
-        """Evaluate the assertions that have a moment, whatever the events wait for then."""
+        """Evaluate the assertions that have a moment, also while an event waits."""
         moments = Counter(event.at for event in self._scenario.events)
         timed = [
             (each.at, number, each)
@@ -137,22 +137,22 @@ class ScenarioRunner:
         for at, number, each in sorted(timed, key=lambda each: each[:2]):
             # After every event of the same moment.
             await self.until(float(at) + SETTLE_SECONDS * (moments[at] + 1))
-            self._results[number] = await self._judged(each)
+            self._results[number] = await self._evaluate(each)
 
     async def until(self, at: float) -> None:
-        """Let time pass until a moment."""
+        """Wait until a moment."""
         if (left := at - self.fleet.simulation.now()) > 0:
             await asyncio.sleep(left)
 
     def result(self, violation: Violation | None = None) -> ScenarioResult:
-        """What has come of it so far."""
+        """The result so far."""
         simulation = self.fleet.simulation
         return ScenarioResult(
             name=self._scenario.name,
             seed=self._seed,
             seconds=round(simulation.now(), 3),
             digest=simulation.history.digest,
-            steps=tuple(answered(each, self.story) for each in self.steps),
+            steps=tuple(with_refusal(each, self.story) for each in self.steps),
             checks=tuple(self._results[number] for number in sorted(self._results)),
             nodes=tuple(self.observed_nodes().values()),
             story=tuple(self.story),
@@ -160,33 +160,30 @@ class ScenarioRunner:
             violation=violation,
         )
 
-    async def _judged(self, each: f.Assertion) -> AssertionResult:
-        """Whether an assertion holds now."""
-        now = self.fleet.simulation.now()
+    async def _evaluate(self, each: f.Assertion) -> AssertionResult:
+        """Evaluate an assertion now."""
+        at, fleet = self.fleet.simulation.now(), self.fleet
         if each.type == "why":
-            fleet = self.fleet
-            clock = fleet.simulation.clock
-            checked = answered_why(
-                each, await self._why(fleet.operator.bus, each.target, clock.now())
-            )
+            now = fleet.simulation.clock.now()
+            result = evaluate_why(each, await self._why(fleet.operator.bus, each.target, now))
         else:
-            checked = judged(each, self.view())
-        return replace(checked, at=None if each.at is None else round(now, 3))
+            result = evaluate(each, self.view())
+        return replace(result, at=None if each.at is None else round(at, 3))
 
     def observed_nodes(self) -> dict[str, ObservedNode]:
         """Node -> its status and health."""
         health = {each.node: each for each in self.fleet.records.health()}
         found = {}
         for record in self.fleet.records.nodes():
-            machine = self.fleet.machines.named(record.node)
+            machine = self.fleet.machines.machine_of(record.node)
             unfit = machine.unfit if machine is not None else None
             found[record.node] = observe(record, health.get(record.node), unfit=unfit)
         return found
 
     def view(self) -> FleetView:
-        """What assertions are evaluated over."""
+        """The fleet as assertions see it."""
         fleet = self.fleet
-        names = dict.fromkeys((*self._scenario.configuration.pools, *applied(self._scenario)))
+        names = dict.fromkeys((*self._scenario.configuration.pools, *applied_pools(self._scenario)))
         records = {name: fleet.records.pool(name) for name in names}
         dollars: Counter[str] = Counter()
         for each in fleet.records.instances():
@@ -204,7 +201,7 @@ class ScenarioRunner:
             story=self.story,
         )
 
-    # --- events ---------------------------------------------------------------------------------
+    # --- events -----------------------------------------------------------------------------------
 
     async def play(self, event: f.Event) -> bool:
         """Play one event; False: it does not hold."""
@@ -228,7 +225,7 @@ class ScenarioRunner:
             case f.RecoverParams():
                 self.fleet.faults.recover(event.target, params.failure_type)
             case f.RequestParams():
-                request = self._ask(event.target, params.verb, params.body)
+                request = self._request(event.target, params.verb, params.body)
             case f.LoadParams():
                 self._load(event.target, params)
             case f.NoParams():
@@ -262,20 +259,20 @@ class ScenarioRunner:
     async def _expect(self, event: f.Event, params: f.ExpectParams) -> str:
         waits = event.action == "wait_for_status"
         until = self.fleet.simulation.now() + (float(params.timeout) if waits else 0.0)
-        while wrong := expected(params, event.target, self.view()):
+        while wrong := unmet(params, event.target, self.view()):
             if self.fleet.simulation.now() >= until:
                 return wrong
             await asyncio.sleep(LOOK_SECONDS)
         return ""
 
-    def _ask(self, pool: str, verb: str, body: dict[str, Any]) -> str:
-        """Ask, and say under which id it will be answered."""
+    def _request(self, pool: str, verb: str, body: dict[str, Any]) -> str:
+        """Publish a request; return its ID."""
         request = str(body.get("request") or f"event-{len(self.steps) + 1}")
         self.fleet.request(pool, verb, {**body, "request": request})
         return request
 
     async def _command(self, node: str, params: f.CommandParams) -> tuple[bool, str, str]:
-        """Whether it went well, what came of it, and the id of what was asked for."""
+        """Whether it succeeded, its result, and the ID of its request."""
         pool = self._pool_of(node)
         if params.command_type == "run_diagnostic":
             return True, await self._diagnose(pool, node, params), ""
@@ -287,12 +284,12 @@ class ScenarioRunner:
             verb = "replace"
         reason = {"reason": params.reason} if params.reason else {}
         body = {"node": node, **reason, **params.command_args}
-        return True, "", self._ask(pool, verb, body)
+        return True, "", self._request(pool, verb, body)
 
     async def _terminate(self, pool: str, name: str) -> str:
-        """Remove this very node, as a smaller `scale` does; why not, where it cannot be.
+        """Remove this node as a smaller `scale` does; return why not, if it cannot be.
 
-        The decision is written to the pool's record; what follows is the services' work.
+        The decision is written to the pool's record; the services carry it out.
         """
         fleet = self.fleet
         node = next((each for each in fleet.records.nodes() if each.node == name), None)
@@ -353,5 +350,5 @@ def words(event: f.Event) -> str:
 
 
 def _short(value: Duration) -> str:
-    """A duration as people write it: `1m30s`, `1.5s`."""
+    """A duration as in a file: `1m30s`, `1.5s`."""
     return format_duration(value) if value < 1 or value.is_integer() else f"{value:g}s"

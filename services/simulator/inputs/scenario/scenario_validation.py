@@ -1,9 +1,6 @@
-"""What no decoder sees in a scenario: references to what is not there, and steps without sense.
+"""Checks a scenario for what no decoder sees: unknown references, events without effect. Pure."""
 
-Pure: a scenario in, what is wrong with it out, each with its place in the file.
-"""
-
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -14,11 +11,12 @@ from schemas.launch_offers import Offering
 from schemas.node_events import FACTS as NODE_FACTS
 from schemas.operator_requests import REQUESTS
 from schemas.pool_events import FACTS as POOL_FACTS
+from services.settings.yaml_document import Path_
 from services.simulator.engine import fault_kinds
 from services.simulator.inputs.scenario import scenario_format as f
 
-OfferingSelector = tuple[str | int, ...]
-Problem = tuple[OfferingSelector, str]
+Problem = tuple[Path_, str]
+"""What is wrong, after its place in the file."""
 
 VERBS: Final[dict[str, str]] = {
     "cordon": "cordon",
@@ -31,7 +29,7 @@ VERBS: Final[dict[str, str]] = {
     "hold": "hold",
     "release": "release",
 }
-"""Command -> the request that it is, in a pool that has its own mind."""
+"""Command -> its request to the pool."""
 SHOWN_MAX: Final = 10
 FREE: Final = frozenset({"wait", "log", "stop_fleet", "start_fleet"})
 """Actions without a target."""
@@ -39,65 +37,65 @@ FREE: Final = frozenset({"wait", "log", "stop_fleet", "start_fleet"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownNames:
-    """What may be referred to, although it could not be read."""
+    """Names that may be used, although their section could not be read."""
 
     ids: Collection[str]
     pools: Collection[str]
     started: bool = False
-    """Whether the fleet may be started by something that could not be read."""
+    """Whether an unreadable event may start the fleet."""
     offered: Collection[Offering] = ()
-    """What there is to launch; none: that is not known."""
+    """The offerings that can be launched; none: unknown."""
 
 
 def problems(scenario: f.Scenario, known: KnownNames) -> Iterator[Problem]:
-    """Everything that is wrong."""
-    pools, ids = {*known.pools, *applied(scenario)}, known.ids
+    """Every problem of a scenario."""
+    pools, ids = {*known.pools, *applied_pools(scenario)}, known.ids
     if not ids and not pools and scenario.stress is None:
         yield ("fleet",), "there is nothing to play with; name nodes here, or give `pools`"
-    yield from _of_fleet(scenario, pools)
+    yield from _fleet_problems(scenario, pools)
     if (scenario.duration or 0) > f.TIME_SECONDS_MAX:
         yield ("duration",), "must be 720h at most"
     started = known.started or scenario.stress is not None
     gpus = {node.id: node.gpu_count for node in scenario.fleet}
     offers = () if pools != {*known.pools} else known.offered
-    for number, event in in_order(scenario.events):
-        here: OfferingSelector = ("events", number)
+    for number, event in by_time(scenario.events):
+        here: Path_ = ("events", number)
         if event.at > f.TIME_SECONDS_MAX:
             yield (*here, "at"), "must be 720h at most"
         if event.action == "start_fleet":
             started = True
         elif not started and event.action not in FREE:
             yield here, "nothing runs before `action: start_fleet`; add that, with `at: 0s`"
-        found = (
-            *event_problems(event, ids, pools),
-            *_gpu(event, gpus),
-            *((("params", *inside), text) for inside, text in _placed(event.params, offers)),
-        )
-        yield from (((*here, *inside), text) for inside, text in found)
+        yield from within(here, event_problems(event, ids, pools))
+        yield from within(here, _gpu(event, gpus))
+        yield from within((*here, "params"), _place(event.params, offers))
     if scenario.assertions and not started:
         yield ("assertions",), "nothing runs without an event `action: start_fleet`; add it"
     for number, each in enumerate(scenario.assertions):
-        of_it = (
-            *assertion_problems(each, ids, pools),
-            *_moment(each, scenario),
-            *_placed(each, offers),
-        )
-        yield from ((("assertions", number, *inside), text) for inside, text in of_it)
+        here = ("assertions", number)
+        yield from within(here, assertion_problems(each, ids, pools))
+        yield from within(here, _moment(each, scenario))
+        yield from within(here, _place(each, offers))
 
 
-def applied(scenario: f.Scenario) -> Iterator[str]:
-    """Pools that a request of the scenario makes."""
+def within(place: Path_, found: Iterable[Problem]) -> Iterator[Problem]:
+    """The same problems, their places below `place`."""
+    return (((*place, *inside), text) for inside, text in found)
+
+
+def applied_pools(scenario: f.Scenario) -> Iterator[str]:
+    """Pools that a request of the scenario creates."""
     for event in scenario.events:
         if isinstance(event.params, f.RequestParams) and event.params.verb == "apply":
             yield event.target
 
 
-def in_order(events: tuple[f.Event, ...]) -> list[tuple[int, f.Event]]:
-    """The events as they are played, each with its number in the file; the order is kept."""
+def by_time(events: tuple[f.Event, ...]) -> list[tuple[int, f.Event]]:
+    """The events in order of time, each with its number in the file."""
     return sorted(enumerate(events), key=lambda each: each[1].at)
 
 
-def _of_fleet(scenario: f.Scenario, known: Collection[str]) -> Iterator[Problem]:
+def _fleet_problems(scenario: f.Scenario, known: Collection[str]) -> Iterator[Problem]:
     pools = scenario.configuration.pools
     counts: dict[str, int] = {}
     for number, node in enumerate(scenario.fleet):
@@ -115,34 +113,36 @@ def _of_fleet(scenario: f.Scenario, known: Collection[str]) -> Iterator[Problem]
 def event_problems(
     event: f.Event, ids: Collection[str], pools: Collection[str]
 ) -> Iterator[Problem]:
-    """What is wrong with an event, where these nodes and pools are."""
-    params = event.params
-    match event.action:
-        case "wait" | "log" | "start_fleet" | "stop_fleet":
-            if event.target not in ("", fault_kinds.ALL):
-                yield ("target",), f"{event.action} is about nothing in particular; take it out"
-        case "inject_failure" | "recover_failure":
-            assert isinstance(params, f.FailureParams | f.RecoverParams)
-            yield from _failure(event.target, params.failure_type, ids)
-        case "issue_command":
-            assert isinstance(params, f.CommandParams)
-            yield from _node(event.target, ids)
-            yield from _command(params, event.target)
-        case "wait_for_status" | "assert":
-            assert isinstance(params, f.ExpectParams)
-            if event.target != fault_kinds.ALL:
-                yield from _node(event.target, ids, f"or {fault_kinds.ALL!r}")
+    """Problems of an event, given these nodes and pools."""
+    target = event.target
+    match event.params:
+        case f.FailureParams(failure_type=kind) | f.RecoverParams(failure_type=kind):
+            yield from _failure(target, kind, ids)
+        case f.CommandParams() as params:
+            yield from _node(target, ids)
+            if params.command_type != "run_diagnostic":
+                body = {"node": target, "reason": params.reason, **params.command_args}
+                text = f"do not fit {params.command_type}"
+                yield from _body(body, VERBS[params.command_type], "command_args", text)
+        case f.ExpectParams() as params:
+            if target != fault_kinds.ALL:
+                yield from _node(target, ids, f"or {fault_kinds.ALL!r}")
             if not params.expected_status and not params.expected_health:
                 yield ("params",), "expects nothing; add `expected_status` or `expected_health`"
-        case "request":
-            assert isinstance(params, f.RequestParams)
-            yield from _pool(event.target, pools)
-            try:
-                msgspec.convert(params.body, REQUESTS[params.verb], dec_hook=decode_hook)
-            except msgspec.ValidationError as error:
-                yield ("params", "body"), f"is no request {params.verb!r}: {error}"
-        case "set_load":
-            yield from _pool(event.target, pools)
+        case f.RequestParams(verb=verb, body=body):
+            yield from _pool(target, pools)
+            yield from _body(body, verb, "body", f"is no request {verb!r}")
+        case f.LoadParams():
+            yield from _pool(target, pools)
+        case _ if target not in ("", fault_kinds.ALL):
+            yield ("target",), f"{event.action} is about nothing in particular; take it out"
+
+
+def _body(body: dict[str, Any], verb: str, key: str, text: str) -> Iterator[Problem]:
+    try:
+        msgspec.convert(body, REQUESTS[verb], dec_hook=decode_hook)
+    except msgspec.ValidationError as error:
+        yield ("params", key), f"{text}: {error}"
 
 
 def _failure(target: str, kind: str, ids: Collection[str]) -> Iterator[Problem]:
@@ -161,7 +161,7 @@ def _failure(target: str, kind: str, ids: Collection[str]) -> Iterator[Problem]:
 
 
 def _gpu(event: f.Event, gpus: Mapping[str, int]) -> Iterator[Problem]:
-    """Whether what breaks is there."""
+    """The GPU must exist."""
     params, count = event.params, gpus.get(event.target)
     if not isinstance(params, f.FailureParams) or count is None:
         return
@@ -170,8 +170,8 @@ def _gpu(event: f.Event, gpus: Mapping[str, int]) -> Iterator[Problem]:
         yield ("params", "gpu_index"), f"{event.target} has {count} GPUs; {last}"
 
 
-def _placed(where: f.Params | f.Assertion, offers: Collection[Offering]) -> Iterator[Problem]:
-    """Whether anything can be launched where something is to happen, or to be counted."""
+def _place(where: msgspec.Struct, offers: Collection[Offering]) -> Iterator[Problem]:
+    """A selected place must have an offering."""
     if not isinstance(where, f.Placed) or not offers or any(map(where.place.covers, offers)):
         return
     key = next(key for key in f.PLACE_KEYS if getattr(where, key))
@@ -187,17 +187,6 @@ def _moment(each: f.Assertion, scenario: f.Scenario) -> Iterator[Problem]:
         yield ("at",), "must be 720h at most"
     elif scenario.duration is not None and each.at > scenario.duration:
         yield ("at",), "is after the scenario's `duration`; make that longer"
-
-
-def _command(params: f.CommandParams, target: str) -> Iterator[Problem]:
-    if params.command_type == "run_diagnostic":
-        return
-    verb = VERBS[params.command_type]
-    body = {"node": target, "reason": params.reason, **params.command_args}
-    try:
-        msgspec.convert(body, REQUESTS[verb], dec_hook=decode_hook)
-    except msgspec.ValidationError as error:
-        yield ("params", "command_args"), f"do not fit {params.command_type}: {error}"
 
 
 def _node(target: str, ids: Collection[str], more: str = "") -> Iterator[Problem]:
@@ -220,7 +209,7 @@ def _pool(target: str, pools: Collection[str]) -> Iterator[Problem]:
 def assertion_problems(
     each: f.Assertion, ids: Collection[str], pools: Collection[str]
 ) -> Iterator[Problem]:
-    """What is wrong with an assertion, where these nodes and pools are."""
+    """Problems of an assertion, given these nodes and pools."""
     match each.type:
         case "node_status" | "health_status":
             if each.target != fault_kinds.ALL:
@@ -228,7 +217,7 @@ def assertion_problems(
         case "desired" | "breaker" | "advice":
             yield from _pool(each.target, pools)
         case "job_wait" | "why":
-            yield from _asked(each, ids, pools)
+            yield from _target_of_why(each, ids, pools)
         case _:
             if each.target not in (fault_kinds.ALL, *pools) and not (
                 each.type == "event_count" and each.target in ids
@@ -238,13 +227,15 @@ def assertion_problems(
     for key, types in f.ASSERTION_KEYS.items():
         if getattr(each, key) not in ("", None) and each.type not in types:
             yield (key,), f"says nothing about {each.type}, but about {', '.join(sorted(types))}"
-    yield from _expected(each)
+    yield from _expectation(each)
     facts = {*NODE_FACTS.values(), *POOL_FACTS.values()}
     if each.type == "event_count" and each.event not in facts:
         yield ("event",), f"no such event; there are: {', '.join(sorted(facts))}"
 
 
-def _asked(each: f.Assertion, ids: Collection[str], pools: Collection[str]) -> Iterator[Problem]:
+def _target_of_why(
+    each: f.Assertion, ids: Collection[str], pools: Collection[str]
+) -> Iterator[Problem]:
     if each.type == "job_wait":
         yield ("type",), "job_wait is about a stress run's `workload`; there are no jobs here"
         return
@@ -255,7 +246,7 @@ def _asked(each: f.Assertion, ids: Collection[str], pools: Collection[str]) -> I
         yield (), "expects nothing; add `contains: words of the answer`"
 
 
-def _expected(each: f.Assertion) -> Iterator[Problem]:
+def _expectation(each: f.Assertion) -> Iterator[Problem]:
     if each.type in f.COUNTS:
         given: list[Any] = [each.expected, each.at_least, each.at_most]
         if all(value is None for value in given):

@@ -1,11 +1,12 @@
-"""What a failure of the plan is on a machine, and whether the policy takes a node for it. Pure.
+"""A scheduled failure on a machine, and whether the health policy makes it fatal. Pure.
 
-The policy judges the very fault that the machine's agent, or a telemetry level, would report: so
-what is fatal here is fatal to the services too.
+The policy judges the fault that the machine's agent, or a telemetry level, would report: so a
+failure that is fatal here is fatal to the services too.
 """
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any, Final
 
 from schemas.node_events import Fault, node_codec
@@ -26,7 +27,7 @@ REMEDIES_OF_ACTIONS: Final = {
     "CHECK_MECHANICALS": "replace",
     "CONTACT_SUPPORT": "replace",
 }
-"""NVIDIA's action for an XID -> the gentlest remedy that helps; of any other a reset does."""
+"""NVIDIA's action for an XID -> the mildest remedy that fixes it; a reset fixes all others."""
 REMEDIES_OF_TYPES: Final[dict[str, str]] = {
     "backend_error": "reboot",
     "boot_failure": "replace",
@@ -38,31 +39,15 @@ REMEDIES_OF_TYPES: Final[dict[str, str]] = {
 PROBED_AT: Final = datetime(2030, 1, 1, tzinfo=UTC)
 
 
-class _FixedClock:
-    """A clock for what happens at one moment."""
-
-    def now(self) -> datetime:
-        """Always the same moment."""
-        return PROBED_AT
-
-    def monotonic(self) -> float:
-        """No time passes."""
-        return 0.0
-
-    async def sleep(self, seconds: float) -> None:
-        """Nothing waits here."""
-        raise NotImplementedError(seconds)
-
-
 def remedies(catalog: XidCatalog) -> dict[int, str]:
-    """XID -> the gentlest remedy that helps against it."""
+    """XID -> the mildest remedy that fixes it."""
     return {each.code: REMEDIES_OF_ACTIONS.get(each.action, "reset_gpu") for each in catalog.codes}
 
 
-def on_machine(
+def hardware_failure(
     failure: ScheduledFailure, gpu: int, at: float, began: datetime, remedies: Mapping[int, str]
 ) -> hardware_failures.HardwareFailure:
-    """What is wrong with the machine that a failure strikes."""
+    """The failure of the machine that it hits."""
     return hardware_failures.HardwareFailure(
         kind=failure.type,
         number=failure.number,
@@ -76,22 +61,23 @@ def on_machine(
     )
 
 
-def judged_fatal(policy: Policy, type_: FailureType, xid: int) -> bool:
-    """Whether one such failure takes a node out of service, by this policy."""
+def is_fatal(policy: Policy, type_: FailureType, xid: int) -> bool:
+    """Whether this policy takes a node out of service for one such failure."""
     if type_ == "temperature":
-        faults = _of_levels(policy)
+        faults = _level_faults(policy)
     else:
         planned = ScheduledFailure(number=1, at=0.0, slot=0, type=type_, xid=xid)
-        faults = _reported(on_machine(planned, 0, 0.0, PROBED_AT, {}))
+        faults = _reported_faults(hardware_failure(planned, 0, 0.0, PROBED_AT, {}))
     return any(policy.judge(each, {}, PROBED_AT).result == "unhealthy" for each in faults)
 
 
-def _reported(failure: hardware_failures.HardwareFailure) -> list[Fault]:
-    """The faults that an agent makes of it."""
+def _reported_faults(failure: hardware_failures.HardwareFailure) -> list[Fault]:
+    """The faults that an agent reports."""
     no_process: Any = None
+    clock: Any = SimpleNamespace(now=lambda: PROBED_AT, monotonic=lambda: 0.0)
     instance = Instance(name="probe", provider_id="probe", pool="probe")
     machine = SimulatedMachine(instance, no_process, ready=1.0)
-    report_failure(reporter_of(machine, _FixedClock()), machine, failure)
+    report_failure(reporter_of(machine, clock), machine, failure)
     faults = []
     while not machine.outbox.empty():
         message = node_codec.decode(machine.outbox.get_nowait().data)
@@ -99,8 +85,8 @@ def _reported(failure: hardware_failures.HardwareFailure) -> list[Fault]:
     return faults
 
 
-def _of_levels(policy: Policy) -> list[Fault]:
-    """The faults that come of a GPU which stays as hot as a failure makes it."""
+def _level_faults(policy: Policy) -> list[Fault]:
+    """The faults of a GPU that stays as hot as a failure makes it."""
     return [
         Fault(
             id="probe",

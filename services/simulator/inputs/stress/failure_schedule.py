@@ -1,14 +1,12 @@
-"""Every failure of a stress run, drawn from its seed, with its consequences. Pure.
+"""Every failure of a stress run, drawn from its seed, with the failures it causes. Pure.
 
-The timeline is a list of values, drawn whole before the run begins; nothing that the services do
-changes it. A failure names a slot: it hits the machine that is there at that moment.
+The schedule is a list of values, drawn before the run starts; nothing that the services do changes
+it. A failure names a slot: it hits the machine that is there at that moment.
 """
 
-from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from random import Random
 from typing import Final, Literal
 
@@ -26,14 +24,14 @@ from services.simulator.inputs.stress.stress_format import (
 )
 
 CASCADE_WIDTH_MAX: Final = 3
-"""So many nodes at most does one failure take with it directly."""
+"""Most failures that one failure causes directly."""
 RECOVERY_SECONDS_MIN: Final = 1.0
 DEFAULT_XID: Final = 79
 FAILURES_MAX: Final = 1_000_000
 
 Cause = Literal["chance", "cascade", "correlated", "outage"]
 Fatal = Callable[[FailureType, int], bool]
-"""Whether a failure of a type, and of an XID where it is one, makes a node unfit for good."""
+"""Whether a failure of this type and XID is fatal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,54 +46,30 @@ class ScheduledFailure:
     xid: int = 0
     fatal: bool = False
     recovers_after: float | None = None
-    """Seconds until it passes by itself; None: it does not."""
+    """Seconds until it passes by itself; None: never."""
     cause: Cause = "chance"
     of: str = ""
     """The outage's or the correlation's name."""
     parent: int = 0
-    """The failure that brought it about; 0: none did."""
+    """The failure that caused it; 0: none."""
     root: int = 0
-    """The failure at the chain's beginning; its own number where it is that."""
+    """The first failure of its chain; its own number if it is the first."""
     depth: int = 0
-    """Links from the chain's beginning."""
-
-
-class TooManyError(ConfigurationError):
-    """The specification makes more failures than anybody can look at."""
-
-    def __init__(self) -> None:
-        """Say what makes fewer."""
-        super().__init__(
-            f"more than {FAILURES_MAX:,} failures with all that follows from them; lower "
-            "failure_rate, or cascading.probability",
-            key="stress.chaos",
-        )
+    """Links from the start of the chain."""
 
 
 def draw(
     spec: StressSpec, fleet: GeneratedFleet, seed: str, fatal: Fatal
 ) -> tuple[ScheduledFailure, ...]:
-    """Draw the whole timeline, in order of time."""
+    """Draw the whole schedule, in order of time."""
     if not spec.chaos.enabled:
         return ()
     drawing = _Drawing(spec, fleet, seed, fatal)
     return tuple(sorted(drawing.all(), key=lambda each: (each.at, each.number)))
 
 
-class _Weighted:
-    """Draws from a few things by weight."""
-
-    def __init__(self, weights: dict[str, float]) -> None:
-        self._names = list(weights)
-        self._ends = list(accumulate(weights.values()))
-
-    def draw(self, chance: Random) -> str:
-        place = bisect_right(self._ends, chance.random() * self._ends[-1])
-        return self._names[min(place, len(self._names) - 1)]
-
-
 class _Drawing:
-    """One timeline as it is drawn; each use of chance has a source of its own."""
+    """One schedule as it is drawn; each use of randomness has its own source."""
 
     def __init__(self, spec: StressSpec, fleet: GeneratedFleet, seed: str, fatal: Fatal) -> None:
         self._chaos: ChaosSpec = spec.chaos
@@ -103,24 +77,23 @@ class _Drawing:
         self._fleet = fleet
         self._seed = seed
         self._fatal = fatal
-        chaos = spec.chaos
-        self._types = _Weighted(
-            {OLDER_WORDS.get(e.type, e.type): e.weight for e in chaos.failure_types}
-            or {"xid_error": 1.0}
-        )
-        self._xids = _Weighted(chaos.xid_distribution or {str(DEFAULT_XID): 1.0})
+        types: dict[str, float] = {
+            OLDER_WORDS.get(e.type, e.type): e.weight for e in spec.chaos.failure_types
+        }
+        self._types = types or {"xid_error": 1.0}
+        self._xids = spec.chaos.xid_distribution or {str(DEFAULT_XID): 1.0}
         self._number = 0
 
     def all(self) -> Iterator[ScheduledFailure]:
-        for root in (*self._by_chance(), *self._outages()):
+        for root in (*self._draw_independent(), *self._outages()):
             yield root
             yield from self._chain(root)
 
     def _chance(self, what: str) -> Random:
         return Random(f"{self._seed}/{what}")  # noqa: S311 - repeatable is the point
 
-    def _by_chance(self) -> Iterator[ScheduledFailure]:
-        """Failures that come one by one, at the rate that the file says."""
+    def _draw_independent(self) -> Iterator[ScheduledFailure]:
+        """Independent failures, at the rate of the file."""
         chance = self._chance("failures")
         slots = self._fleet.slots
         per_second = self._chaos.failure_rate * len(slots) / 1_000 / 60
@@ -130,8 +103,8 @@ class _Drawing:
             if at >= self._seconds:
                 return
             slot = chance.choice(slots)
-            kind = self._types.draw(chance)
-            # Drawn for all, so that the rate is one of nodes that are up.
+            kind = _draw_weighted(self._types, chance)
+            # Drawn for all slots, so that the rate applies to nodes that are up.
             if slot.up_at <= at:
                 yield self._make(at, slot.number, kind, chance)
 
@@ -139,7 +112,7 @@ class _Drawing:
         for place, outage in enumerate(self._chaos.scheduled_outages):
             chance = self._chance(f"outages/{place}")
             kind = OLDER_WORDS.get(outage.failure_type, outage.failure_type)
-            for slot in self._struck(outage, chance):
+            for slot in self._outage_slots(outage, chance):
                 yield self._make(
                     float(outage.start_time),
                     slot,
@@ -150,12 +123,12 @@ class _Drawing:
                     lasts=float(outage.duration),
                 )
 
-    def _struck(self, outage: OutageSpec, chance: Random) -> Sequence[int]:
+    def _outage_slots(self, outage: OutageSpec, chance: Random) -> Sequence[int]:
         if outage.scope != "percentage":
             return self._fleet.groups.get((outage.scope, outage.target), ())
-        everybody = self._fleet.groups["random", ""]
+        every = self._fleet.groups["random", ""]
         share = float(outage.target.removesuffix("%")) / PERCENT
-        return sorted(chance.sample(everybody, round(len(everybody) * share)))
+        return sorted(chance.sample(every, round(len(every) * share)))
 
     def _make(
         self,
@@ -171,9 +144,13 @@ class _Drawing:
     ) -> ScheduledFailure:
         self._number += 1
         if self._number > FAILURES_MAX:
-            raise TooManyError
+            raise ConfigurationError(
+                f"more than {FAILURES_MAX:,} failures with all that follows from them; lower "
+                "failure_rate, or cascading.probability",
+                key="stress.chaos",
+            )
         type_: FailureType = kind  # type: ignore[assignment]
-        xid = int(self._xids.draw(chance)) if type_ == "xid_error" else 0
+        xid = int(_draw_weighted(self._xids, chance)) if type_ == "xid_error" else 0
         fatal = self._fatal(type_, xid)
         passes = None if fatal else self._passes(chance) if lasts is None else lasts
         return ScheduledFailure(
@@ -197,26 +174,26 @@ class _Drawing:
             return None
         return max(chance.gauss(recovery.mean_time, recovery.std_dev), RECOVERY_SECONDS_MIN)
 
-    # --- what follows -------------------------------------------------------------------------
+    # --- chains -----------------------------------------------------------------------------------
 
     def _chain(self, root: ScheduledFailure) -> Iterator[ScheduledFailure]:
-        """Everything that one failure brings about, directly and further on."""
+        """Every failure that one failure causes, directly or indirectly."""
         chance = self._chance(f"chain/{root.number}")
         struck = {root.slot}
         left = self._most(root)
         waiting = deque([(root, frozenset[str]())])
         while waiting:
             failure, names = waiting.popleft()
-            for follower in self._cascade(failure, struck, left, chance):
+            for follower in self._draw_cascade(failure, struck, left, chance):
                 left -= 1
                 waiting.append((follower, names))
                 yield follower
-            for name, follower in self._correlated(failure, names, chance):
+            for name, follower in self._draw_correlated(failure, names, chance):
                 waiting.append((follower, names | {name}))
                 yield follower
 
     def _most(self, root: ScheduledFailure) -> int:
-        """How many nodes a chain may take with it, the first left out."""
+        """How many nodes a chain may affect beyond the first."""
         cascading = self._chaos.cascading
         slot = self._fleet.slots[root.slot]
         return int(len(self._near(slot, cascading.scope)) * affected_share(cascading))
@@ -225,7 +202,7 @@ class _Drawing:
         name = "" if scope == "random" else getattr(slot, scope)
         return self._fleet.groups[scope, name]
 
-    def _cascade(
+    def _draw_cascade(
         self, failure: ScheduledFailure, struck: set[int], left: int, chance: Random
     ) -> Iterator[ScheduledFailure]:
         cascading = self._chaos.cascading
@@ -240,14 +217,14 @@ class _Drawing:
             if slot in struck or at >= self._seconds:
                 continue
             struck.add(slot)
-            kind = self._types.draw(chance)
+            kind = _draw_weighted(self._types, chance)
             yield self._make(at, slot, kind, chance, cause="cascade", parent=failure)
 
-    def _correlated(
+    def _draw_correlated(
         self, failure: ScheduledFailure, names: frozenset[str], chance: Random
     ) -> Iterator[tuple[str, ScheduledFailure]]:
         for each in self._chaos.correlated_failures:
-            # Once in a chain's line: else two that trigger each other never end.
+            # Once per chain: otherwise two that trigger each other never end.
             if each.name in names or not _triggers(each, failure):
                 continue
             at = failure.at + each.delay
@@ -270,6 +247,10 @@ class _Drawing:
         near = self._near(self._fleet.slots[failure.slot], each.scope.removeprefix("same_"))
         others = [slot for slot in near if slot != failure.slot]
         return chance.choice(others) if others else None
+
+
+def _draw_weighted(weights: Mapping[str, float], chance: Random) -> str:
+    return chance.choices(list(weights), list(weights.values()))[0]
 
 
 def _triggers(each: CorrelationSpec, failure: ScheduledFailure) -> bool:

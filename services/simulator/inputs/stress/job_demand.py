@@ -1,7 +1,7 @@
-"""The jobs that come to a stress run's pools, drawn whole before it begins. Pure.
+"""The jobs of a stress run, all drawn before it starts. Pure.
 
-They come at random, as often as the file says; each goes to a pool by the pool's share of the
-nodes, and occupies one place of one node for a while.
+They arrive at random, at the rate of the file. Each goes to a pool by the pool's share of the
+nodes, and occupies one place of one node.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,26 +13,26 @@ from typing import Final
 from services.simulator.inputs.stress.stress_format import WorkloadSpec
 
 JOBS_MAX: Final = 200_000
-"""Expected of a whole run."""
+"""Expected in a whole run."""
 JOB_SECONDS_MIN: Final = 1.0
 SECONDS_PER_MINUTE: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One job, as it comes."""
+    """One job."""
 
     number: int
     at: float
     pool: str
     seconds: float
-    """How long it runs, where nothing interrupts it."""
+    """How long it runs uninterrupted."""
 
 
 def draw(
     spec: WorkloadSpec, sizes: Mapping[str, int], seconds: float, seed: str
 ) -> tuple[Job, ...]:
-    """The jobs of a run; the same seed makes the same ones."""
+    """The jobs of a run; the same seed draws the same jobs."""
     chance = Random(f"{seed}/jobs")  # noqa: S311 - repeatable is the point
     pools, weights = list(sizes), list(sizes.values())
     return tuple(
@@ -46,8 +46,8 @@ def draw(
     )
 
 
-def expected(spec: WorkloadSpec, seconds: float) -> float:
-    """How many jobs come on average."""
+def expected_jobs(spec: WorkloadSpec, seconds: float) -> float:
+    """How many jobs arrive on average."""
     return sum(rate * (until - since) for since, until, rate in _spans(spec, seconds))
 
 
@@ -59,7 +59,7 @@ def _moments(spec: WorkloadSpec, seconds: float, chance: Random) -> Iterator[flo
 
 
 def _spans(spec: WorkloadSpec, seconds: float) -> Iterator[tuple[float, float, float]]:
-    """From when until when how many jobs come a second."""
+    """Start, end and jobs per second of each span."""
     steps = [(min(float(each.at), seconds), each.jobs_per_minute) for each in spec.demand]
     for (since, rate), (until, _) in pairwise((*steps, (seconds, 0.0))):
         yield since, until, rate / SECONDS_PER_MINUTE

@@ -1,8 +1,8 @@
-"""The workload system of a stress run: jobs wait in a queue for each pool, and run on its nodes.
+"""The workload system of a stress run: jobs wait in one queue per pool, and run on its nodes.
 
-It keeps the notifier's contract: nothing new is placed on a cordoned node, and a node is drained
-when its last job has ended. What runs on a machine that breaks or goes is interrupted, and starts
-again from the head of the queue.
+It keeps the notifier's contract: no job is placed on a cordoned node, and a node is drained when
+its last job has ended. A job on a machine that fails or is removed is interrupted, and starts again
+from the head of the queue.
 """
 
 import asyncio
@@ -22,11 +22,11 @@ from services.simulator.engine.simulation_context import SimulationContext
 from services.simulator.inputs.stress.job_demand import Job
 
 BUSY_PERCENT: Final = 90
-"""What a node's GPUs are used, in all of whose places jobs run."""
+"""GPU utilization of a node whose places are all taken."""
 
 
 class _Node(msgspec.Struct, frozen=True, gc=False):
-    """Of a node's record, whether it can have work."""
+    """The fields of a node's record that say whether it can run jobs."""
 
     node: str
     pool: str = ""
@@ -41,7 +41,7 @@ class _Seat:
     """A node, as the workload system knows it."""
 
     number: int
-    """In the order in which nodes came: the oldest that has room is taken."""
+    """In the order in which nodes joined: the oldest with room gets the job."""
     node: str
     pool: str
     broken: bool = False
@@ -50,7 +50,7 @@ class _Seat:
 
 @dataclass(slots=True)
 class _Queue:
-    """A pool's."""
+    """The queue of a pool."""
 
     waiting: deque[Job] = field(default_factory=deque)
     running: int = 0
@@ -64,7 +64,7 @@ class JobQueues(SimulatedWorkload):
     def __init__(
         self, simulation: SimulationContext, jobs: Sequence[Job], places: int, pools: Sequence[str]
     ) -> None:
-        """Have these `jobs` come; each node has so many `places` for them."""
+        """Each node has so many `places` for these `jobs`."""
         super().__init__(simulation)
         self._coming = deque(jobs)
         self._places = places
@@ -76,31 +76,31 @@ class JobQueues(SimulatedWorkload):
         self._started: set[int] = set()
         self.arrived = self.finished = self.interrupted = 0
         self.waits: list[float] = []
-        """Of each job that has started, from its coming until then."""
+        """How long each started job waited."""
         for pool in pools:
             self.loads[pool] = Load(pending_jobs=0, queue_depth=0)
 
-    # --- the current state ----------------------------------------------------------------------
+    # --- the current state ------------------------------------------------------------------------
 
     @property
     def waiting(self) -> int:
-        """Jobs that wait."""
+        """Waiting jobs."""
         return sum(len(each.waiting) for each in self._queues.values())
 
     @property
     def running(self) -> int:
-        """Jobs that run."""
+        """Running jobs."""
         return sum(each.running for each in self._queues.values())
 
     def idle(self) -> dict[str, int]:
-        """Pool -> nodes in service without any job."""
+        """Pool -> nodes in service without a job."""
         found = dict.fromkeys(self._queues, 0)
         for seat in self._seats.values():
             found[seat.pool] += not seat.running and not seat.broken
         return found
 
     def longest(self) -> float:
-        """How long the job has waited that has waited longest, of those that never ran."""
+        """The longest wait of a job that has not started."""
         found = (
             job.at for each in self._queues.values() for job in each.waiting
             if job.number not in self._started
@@ -109,14 +109,14 @@ class JobQueues(SimulatedWorkload):
         return max((now - at for at in found), default=0.0)
 
     def used(self, node: str) -> int:
-        """How much a node's GPUs are used, in percent."""
+        """Utilization of a node's GPUs, in percent."""
         seat = self._seats.get(node)
         return round(BUSY_PERCENT * len(seat.running) / self._places) if seat is not None else 0
 
-    # --- jobs come and go -----------------------------------------------------------------------
+    # --- jobs arrive and end ----------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Let the jobs come from now on."""
+        """Let jobs arrive from now on."""
         self._begun = self.simulation.now()
         self._next()
 
@@ -133,7 +133,7 @@ class JobQueues(SimulatedWorkload):
         self._next()
 
     def _place(self, pool: str) -> None:
-        """Start what waits, as far as there is room."""
+        """Start waiting jobs while there is room."""
         queue = self._queues[pool]
         while queue.waiting and queue.room:
             number, node = queue.room[0]
@@ -173,10 +173,10 @@ class JobQueues(SimulatedWorkload):
         waiting = len(queue.waiting)
         self.loads[pool] = Load(pending_jobs=waiting, queue_depth=waiting + queue.running)
 
-    # --- nodes come, break and go ---------------------------------------------------------------
+    # --- nodes join, fail and leave ---------------------------------------------------------------
 
-    def stored(self, stream: str, stored: Stored) -> None:
-        """Something was stored: a node that is in service can have work, until it is gone."""
+    def on_stored(self, stream: str, stored: Stored) -> None:
+        """Follow node records: a node in service runs jobs until it is terminated."""
         if stream != f"KV_{NODES.name}" or not stored.data:
             return
         record = _nodes.decode(stored.data)
@@ -188,12 +188,12 @@ class JobQueues(SimulatedWorkload):
             self.leave(record.node)
 
     def leave(self, node: str) -> None:
-        """A machine is gone, and what ran on it with it."""
+        """A machine is gone: its jobs start again elsewhere."""
         self.interrupt(node)
         self._seats.pop(node, None)
 
     def interrupt(self, node: str) -> None:
-        """A machine broke: its jobs start again elsewhere, and it gets none."""
+        """A machine failed: its jobs start again elsewhere, and it gets none."""
         seat = self._seats.get(node)
         if seat is None:
             return
@@ -207,7 +207,7 @@ class JobQueues(SimulatedWorkload):
         seat.running.clear()
         self._place(seat.pool)
 
-    # --- what Navarch asks ----------------------------------------------------------------------
+    # --- requests of the notifier -----------------------------------------------------------------
 
     def uncordon(self, node: str) -> None:
         """Use a node again: it is repaired."""
@@ -218,7 +218,7 @@ class JobQueues(SimulatedWorkload):
             self._has_room(seat)
 
     def drain(self, node: str) -> None:
-        """Let a node's jobs come to their end."""
+        """Let a node's jobs end."""
         if node not in self.drained_at:
             self.simulation.note(f"workload system drains {node}")
         self.drained_at.setdefault(node, self.simulation.now())

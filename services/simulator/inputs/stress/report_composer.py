@@ -1,19 +1,17 @@
-"""Makes a stress run's report of what was recorded. Pure."""
+"""Builds a stress run's report from its recorder. Pure."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
 from services.simulator.engine.simulated_fleet import Violation
 from services.simulator.inputs.stress.failure_schedule import ScheduledFailure
 from services.simulator.inputs.stress.job_queues import JobQueues
-from services.simulator.inputs.stress.recorded_values import BudgetUse, Repair, Sample
-from services.simulator.inputs.stress.scaling_recorder import Scaling
 from services.simulator.inputs.stress.stress_fleet import GeneratedFleet
 from services.simulator.inputs.stress.stress_format import StressSpec
-from services.simulator.inputs.stress.stress_recorder import StressRecorder
+from services.simulator.inputs.stress.stress_recorder import Repair, StressRecorder
 from services.simulator.report.report_format import (
     Cascades,
     Demand,
@@ -29,12 +27,15 @@ from services.simulator.report.report_format import (
     Spread,
     StressReport,
     TimelineMoment,
+    TimelinePoint,
 )
+
+T = TypeVar("T", int, str)
 
 SLOWEST_MAX: Final = 20
 SECONDS_PER_HOUR: Final = 3_600
 UP_SHARE: Final = 0.95
-"""A fleet has come up when so much of it is in service: something always fails meanwhile."""
+"""A fleet is up when so much of it is in service: some nodes always fail meanwhile."""
 
 
 def compose(
@@ -51,8 +52,7 @@ def compose(
     defects: Sequence[str] = (),
     violation: Violation | None = None,
 ) -> StressReport:
-    """Make the report."""
-    rules = sorted(recording.rules.items(), key=lambda each: (-each[1], each[0]))
+    """Build the report."""
     ended = [each for each in recording.repairs if each.outcome == "done"]
     return StressReport(
         name=name,
@@ -61,7 +61,7 @@ def compose(
         history=history,
         seconds=float(spec.duration),
         summary=_summary(fleet, recording, machines),
-        scaling=[_scaling(each, spec, fleet) for each in recording.scaling.values()],
+        scaling=[_scaling(each) for each in recording.scaling.values()],
         demand=_demand(jobs, fleet, recording) if jobs is not None else None,
         failures=_failures(recording, xid_names),
         cascades=cascades(recording.done),
@@ -69,11 +69,11 @@ def compose(
         repairs=_repairs(recording),
         repair_seconds=spread(each.seconds for each in ended if each.seconds is not None),
         stage_seconds=_stage_seconds(ended),
-        rules=[Named(name=rule, count=count) for rule, count in rules],
+        rules=[Named(name=rule, count=n) for rule, n in _by_frequency(recording.rules).items()],
         verdicts=dict(sorted(recording.verdicts.items())),
         budget=[_budget(each) for each in recording.budgets.values()],
         slowest=_slowest(recording, float(spec.duration)),
-        timeline=[_point(each) for each in recording.samples],
+        timeline=recording.samples,
         defects=list(defects),
         violation=violation,
         configuration=msgspec.to_builtins(spec, enc_hook=float, str_keys=True),
@@ -81,7 +81,7 @@ def compose(
 
 
 def spread(seconds: Iterable[float]) -> Spread:
-    """How seconds are spread."""
+    """Mean and percentiles."""
     found = sorted(seconds)
     if not found:
         return Spread()
@@ -103,8 +103,8 @@ def _round(seconds: float) -> float:
     return round(seconds, 3)
 
 
-def up_at(samples: Sequence[Sample], wanted: Sequence[int]) -> float | None:
-    """When nearly everything that was wanted was in service first; `wanted`: at each sample."""
+def up_at(samples: Sequence[TimelinePoint], wanted: Sequence[int]) -> float | None:
+    """When the fleet was first up; `wanted`: nodes at each sample."""
     return next(
         (
             each.at
@@ -123,18 +123,16 @@ def _summary(fleet: GeneratedFleet, recording: StressRecorder, machines: int) ->
     steady = [each for each in samples if came_up is not None and each.at >= came_up] or samples
     wanted = wanted[len(wanted) - len(steady) :]
     serving = [
-        # What is on its way out serves as well, and makes up for nothing that is missing.
+        # Nodes above the wanted size do not make up for missing ones at other times.
         min(each.healthy + each.degraded, nodes) if scales else each.healthy + each.degraded
         for each, nodes in zip(steady, wanted, strict=True)
     ]
     paid = _dollars(fleet, recording.machine_seconds)
     outcomes = Counter(each.outcome for each in recording.repairs)
-    last = samples[-1] if samples else None
+    most = max((each.wanted for each in samples), default=0)
     return RunSummary(
-        nodes_wanted=max((each.wanted for each in samples), default=0)
-        if scales
-        else len(fleet.slots),
-        nodes_at_end=last.healthy if last else 0,
+        nodes_wanted=most if scales else len(fleet.slots),
+        nodes_at_end=samples[-1].healthy if samples else 0,
         healthy_least=min((each.healthy for each in steady), default=0),
         healthy_mean=round(sum(each.healthy for each in steady) / max(len(steady), 1), 1),
         availability=round(sum(serving) / max(sum(wanted), 1), 5),
@@ -153,17 +151,9 @@ def _summary(fleet: GeneratedFleet, recording: StressRecorder, machines: int) ->
     )
 
 
-def _scaling(scaling: Scaling, spec: StressSpec, fleet: GeneratedFleet) -> PoolScaling:
-    return PoolScaling(
-        pool=scaling.pool,
-        nodes_min=int(spec.fleet_gen.pool.get("min_nodes", 1)),
-        nodes_max=len(fleet.of_pool(scaling.pool)),
-        least=scaling.least or 0,
-        most=scaling.most,
-        ups=scaling.ups,
-        downs=scaling.downs,
-        kept_seconds={name: _round(each) for name, each in sorted(scaling.kept_seconds.items())},
-    )
+def _scaling(scaling: PoolScaling) -> PoolScaling:
+    kept = {name: _round(each) for name, each in sorted(scaling.kept_seconds.items())}
+    return msgspec.structs.replace(scaling, kept_seconds=kept)
 
 
 def _demand(jobs: JobQueues, fleet: GeneratedFleet, recording: StressRecorder) -> Demand:
@@ -182,7 +172,7 @@ def _demand(jobs: JobQueues, fleet: GeneratedFleet, recording: StressRecorder) -
 
 
 def _dollars(fleet: GeneratedFleet, seconds: Mapping[str, float]) -> float:
-    """What machines cost that stood for so long, by pool."""
+    """The cost of machines for these times, by pool."""
     return sum(
         fleet.pools[pool].price_per_hour * each / SECONDS_PER_HOUR for pool, each in seconds.items()
     )
@@ -199,25 +189,26 @@ def _repairs(recording: StressRecorder) -> dict[str, Repairs]:
 
 
 def _failures(recording: StressRecorder, xid_names: Mapping[int, str]) -> Failures:
-    xids = sorted(recording.xids.items(), key=lambda each: (-each[1], each[0]))
     return Failures(
-        by_type=_ordered(recording.struck),
+        by_type=_by_frequency(recording.struck),
         by_xid={str(code): count for code, count in sorted(recording.xids.items())},
-        by_cause=_ordered(recording.causes),
-        recovered_by_type=_ordered(recording.recovered),
-        missed=_ordered(recording.missed),
+        by_cause=_by_frequency(recording.causes),
+        recovered_by_type=_by_frequency(recording.recovered),
+        missed=_by_frequency(recording.missed),
         top_xids=[
-            Named(name=str(code), count=count, text=xid_names.get(code, "")) for code, count in xids
+            Named(name=str(code), count=count, text=xid_names.get(code, ""))
+            for code, count in _by_frequency(recording.xids).items()
         ],
     )
 
 
-def _ordered(counts: Mapping[str, int]) -> dict[str, int]:
+def _by_frequency(counts: Mapping[T, int]) -> dict[T, int]:
+    """The most frequent first."""
     return dict(sorted(counts.items(), key=lambda each: (-each[1], each[0])))
 
 
 def cascades(done: Sequence[ScheduledFailure]) -> Cascades:
-    """What failures brought about."""
+    """The failures that others caused."""
     followers = [each for each in done if each.parent]
     sizes = Counter(each.root for each in followers)
     return Cascades(
@@ -244,34 +235,25 @@ def _outages(spec: StressSpec, done: Sequence[ScheduledFailure]) -> list[OutageR
     ]
 
 
-def _budget(budget: BudgetUse) -> PoolBudget:
-    return PoolBudget(
-        pool=budget.pool,
-        nodes=budget.nodes,
-        limit=budget.limit,
-        most=budget.most,
-        begun=budget.begun,
+def _budget(budget: PoolBudget) -> PoolBudget:
+    return msgspec.structs.replace(
+        budget,
         full_seconds=_round(budget.full_seconds),
-        breaker_opened=_ordered(budget.opened),
-        breaker_open_seconds=_round(budget.open_seconds),
+        breaker_opened=_by_frequency(budget.breaker_opened),
+        breaker_open_seconds=_round(budget.breaker_open_seconds),
     )
 
 
-def _point(sample: Sample) -> dict[str, float]:
-    return {name: getattr(sample, name) for name in Sample.__dataclass_fields__}
-
-
-# --- repairs -------------------------------------------------------------------------------------
+# --- repairs --------------------------------------------------------------------------------------
 
 
 def stages(repair: Repair, end: float) -> list[RepairStage]:
-    """The parts of a repair: what each began with lasts until the next."""
-    marks: list[tuple[float, str]] = []
-    if repair.failed_at is not None:
-        marks.append((repair.failed_at, "detect"))
+    """The stages of a repair; each lasts until the next begins."""
+    marks = [(repair.began_at, "begin")]
     if repair.noticed_at is not None and repair.noticed_at <= repair.began_at:
-        marks.append((repair.noticed_at, "wait"))
-    marks.append((repair.began_at, "begin"))
+        marks.insert(0, (repair.noticed_at, "wait"))
+    if repair.failed_at is not None:
+        marks.insert(0, (repair.failed_at, "detect"))
     marks += [(at, step) for at, step, status in repair.steps if step and status == "started"]
     marks.sort(key=lambda each: each[0])
     until = repair.ended_at if repair.ended_at is not None else end
@@ -294,29 +276,24 @@ def _stage_seconds(ended: Sequence[Repair]) -> dict[str, Spread]:
 
 
 def _slowest(recording: StressRecorder, end: float) -> list[RepairStory]:
-    """The repairs that took longest; what is under way at the end has lasted till then."""
+    """The longest repairs; an open one lasts until the end of the run."""
 
-    def lasted(repair: Repair) -> float:
+    def duration(repair: Repair) -> float:
         until = repair.ended_at if repair.ended_at is not None else end
         return until - repair.unhealthy_since
 
-    ranked = sorted(recording.repairs, key=lambda each: (-lasted(each), each.saga))
-    return [_story(each, lasted(each), end) for each in ranked[:SLOWEST_MAX]]
+    ranked = sorted(recording.repairs, key=lambda each: (-duration(each), each.saga))
+    return [_story(each, duration(each), end) for each in ranked[:SLOWEST_MAX]]
 
 
 def _story(repair: Repair, lasted: float, end: float) -> RepairStory:
-    moments = []
-    if repair.failed_at is not None:
-        moments.append(TimelineMoment(at=_round(repair.failed_at), text="the machine fails"))
-    if repair.noticed_at is not None:
-        moments.append(
-            TimelineMoment(at=_round(repair.noticed_at), text="judged unhealthy, or lost")
-        )
-    moments.append(TimelineMoment(at=_round(repair.began_at), text=f"{repair.kind} begins"))
-    moments += [
-        TimelineMoment(at=_round(at), text=f"{step or repair.kind} {status}")
-        for at, step, status in repair.steps
+    marks = [
+        (repair.failed_at, "the machine fails"),
+        (repair.noticed_at, "judged unhealthy, or lost"),
+        (repair.began_at, f"{repair.kind} begins"),
+        *((at, f"{step or repair.kind} {status}") for at, step, status in repair.steps),
     ]
+    moments = [TimelineMoment(at=_round(at), text=text) for at, text in marks if at is not None]
     return RepairStory(
         saga=repair.saga,
         node=repair.node,

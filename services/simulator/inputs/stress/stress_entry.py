@@ -1,8 +1,8 @@
-"""A stress run from its specification to its report: the one way in, for commands and tests."""
+"""A stress run from its specification to its report."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Final
 
 import msgspec
@@ -11,31 +11,31 @@ from schemas.settings import Settings
 from services.health_monitor.rules.policy_file import load_policy, policy_path
 from services.health_monitor.rules.xid_catalogues import load_xids
 from services.simulator.engine import virtual_time
-from services.simulator.inputs.scenario.assertions import judge_report
+from services.simulator.inputs.scenario.assertions import evaluate_report
 from services.simulator.inputs.scenario.scenario_format import LogParams, Scenario
 from services.simulator.inputs.scenario.scenario_outcome import AssertionResult
-from services.simulator.inputs.scenario.scenario_validation import in_order
+from services.simulator.inputs.scenario.scenario_validation import by_time
 from services.simulator.inputs.stress import failure_schedule, report_composer, stress_fleet
-from services.simulator.inputs.stress.failure_effects import judged_fatal
-from services.simulator.inputs.stress.run_log import logbook
+from services.simulator.inputs.stress.failure_effects import is_fatal
+from services.simulator.inputs.stress.run_log import run_log
 from services.simulator.inputs.stress.stress_format import FailureType, StressSpec
 from services.simulator.inputs.stress.stress_run import StressRun
 from services.simulator.inputs.violation_shrinker import shrink
 from services.simulator.report.report_format import StressReport
 
 SHRINK_RUNS_MAX: Final = 12
-"""Of a violation: each run takes as long as the stress run, at most."""
+"""Each run takes at most as long as the stress run."""
 
 
 @dataclass(frozen=True, slots=True)
 class StressResult:
-    """A report, and whether what the file expects holds."""
+    """A report, and the results of the file's assertions."""
 
     report: StressReport
     checks: tuple[AssertionResult, ...]
-    """Empty after a violation: the run ended early."""
+    """Empty after a violation, which ends the run."""
     enough: tuple[failure_schedule.ScheduledFailure, ...] = ()
-    """Failures that are enough for the violation."""
+    """The failures that still lead to the violation."""
 
     @property
     def ok(self) -> bool:
@@ -46,7 +46,7 @@ class StressResult:
 
 @dataclass(frozen=True, slots=True)
 class StressPlan:
-    """What will happen, before anything does."""
+    """The fleet and its failures, drawn before the run."""
 
     fleet: stress_fleet.GeneratedFleet
     failures: tuple[failure_schedule.ScheduledFailure, ...]
@@ -58,7 +58,7 @@ def plan(spec: StressSpec, health_policy: str = "") -> StressPlan:
 
     @cache
     def fatal(type_: FailureType, xid: int) -> bool:
-        return judged_fatal(policy, type_, xid)
+        return is_fatal(policy, type_, xid)
 
     seed = str(spec.seed)
     made = stress_fleet.generate(spec.fleet_gen, seed)
@@ -69,42 +69,38 @@ def run_scenario(
     scenario: Scenario,
     *,
     only: tuple[int, ...] | None = None,
-    passed: Callable[[float], None] = lambda _: None,
-    heard: Callable[[float, str], None] = lambda _at, _text: None,
+    on_sample: Callable[[float], None] = lambda _: None,
+    on_word: Callable[[float, str], None] = lambda _at, _text: None,
 ) -> StressResult:
     """Run a scenario's `stress` section and evaluate its assertions; shrink a violation."""
-    spec = scenario.stress
+    spec, base = scenario.stress, scenario.configuration
     words = [
         (float(event.at), event.params.message)
-        for _, event in in_order(scenario.events)
+        for _, event in by_time(scenario.events)
         if isinstance(event.params, LogParams)
     ]
-
-    def run(numbers: tuple[int, ...] | None, spec: StressSpec) -> StressReport:
-        return simulate(
-            spec,
-            name=scenario.name,
-            description=scenario.description,
-            base=scenario.configuration,
-            only=numbers,
-            says=words,
-            passed=passed,
-            heard=heard,
-        )
-
-    report = run(only, spec)
+    run = partial(
+        simulate,
+        name=scenario.name,
+        description=scenario.description,
+        base=base,
+        words=words,
+        on_sample=on_sample,
+        on_word=on_word,
+    )
+    report = run(spec, only=only)
     if report.violation is None:
-        checks = tuple(judge_report(each, report) for each in scenario.assertions)
+        checks = tuple(evaluate_report(each, report) for each in scenario.assertions)
         return StressResult(report, checks)
-    failures = plan(spec, scenario.configuration.health_policy).failures
+    failures = plan(spec, base.health_policy).failures
     numbers = only or tuple(each.number for each in failures if each.at <= report.violation.at)
     quiet = msgspec.structs.replace(spec, log_file="")
 
-    def violating(fewer: tuple[int, ...]) -> StressReport | None:
-        found = run(fewer, quiet)
+    def find_violation(fewer: tuple[int, ...]) -> StressReport | None:
+        found = run(quiet, only=fewer)
         return found if found.violation is not None else None
 
-    kept, smallest = shrink(numbers, violating, SHRINK_RUNS_MAX)
+    kept, smallest = shrink(numbers, find_violation, SHRINK_RUNS_MAX)
     enough = tuple(each for each in failures if each.number in kept)
     return StressResult(smallest or report, (), enough)
 
@@ -116,27 +112,22 @@ def simulate(
     description: str = "",
     base: Settings | None = None,
     only: tuple[int, ...] | None = None,
-    says: Sequence[tuple[float, str]] = (),
-    passed: Callable[[float], None] = lambda _: None,
-    heard: Callable[[float, str], None] = lambda _at, _text: None,
+    words: Sequence[tuple[float, str]] = (),
+    on_sample: Callable[[float], None] = lambda _: None,
+    on_word: Callable[[float, str], None] = lambda _at, _text: None,
 ) -> StressReport:
-    """Run it; `passed` gets the virtual seconds so far, `only` these failures are injected.
+    """Run it; `on_sample` gets the virtual seconds so far, `only` these failures are injected.
 
-    `says` are the file's own words, each with its moment: they are logged, and passed to `heard`.
+    `words` are the file's own, each with its moment: they are logged, and passed to `on_word`.
     Of the specification's files only the log is written here, while the run goes on.
     """
-    names = {each.code: each.description for each in load_xids().codes}
-    with logbook(spec.log_file) as book:
+    with run_log(spec.log_file) as on_line:
         planned = plan(spec, base.health_policy if base is not None else "")
+        failures = [each for each in planned.failures if only is None or each.number in only]
 
         async def live() -> StressReport:
-            on_line = book.write if book is not None else None
-            failures = tuple(
-                each for each in planned.failures if only is None or each.number in only
-            )
-            run = StressRun(spec, planned.fleet, failures, str(spec.seed), on_line, base)
-            run.log_at(says, heard)
-            violation = await run.run(passed)
+            run = StressRun(spec, planned.fleet, failures, on_line, base, words, on_word)
+            violation = await run.run(on_sample)
             return report_composer.compose(
                 name,
                 description,
@@ -146,7 +137,7 @@ def simulate(
                 history=run.fleet.simulation.history.digest,
                 machines=run.fleet.cloud.made,
                 jobs=run.jobs,
-                xid_names=names,
+                xid_names={each.code: each.description for each in load_xids().codes},
                 defects=run.fleet.defects,
                 violation=violation,
             )

@@ -1,7 +1,7 @@
 """The fleet of a stress run: which nodes exist where, and when each is wanted. Pure.
 
-A slot is a place for one machine: its pool, provider, zone and rack stay, whichever machine is in
-it. Weights are met exactly, to the node; who gets what is drawn from the seed.
+A slot is a place for one machine. Its pool, provider, zone and rack stay the same when the machine
+is replaced. Weights are met to the node; the seed decides which slot gets what.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,9 +21,9 @@ from services.simulator.inputs.stress.stress_format import (
 )
 
 COLD_START_SECONDS: Final = (3.0, 15.0)
-"""How long a machine takes until its agent speaks, where nothing is said about it."""
+"""How long a machine boots, unless the file says otherwise."""
 STEP_SECONDS: Final = 1.0
-"""What is wanted within one such step is asked for together."""
+"""Nodes wanted within one step are requested together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,13 +42,13 @@ class Slot:
 
     @property
     def up_at(self) -> float:
-        """From when on it can be expected to be up."""
+        """When its first machine can be up."""
         return self.wanted_at + self.cold_start_seconds
 
 
 @dataclass(frozen=True, slots=True)
 class PoolSizeStep:
-    """From a moment on, so many nodes are wanted of a pool."""
+    """The size of a pool from a moment on."""
 
     at: float
     pool: str
@@ -61,22 +61,24 @@ class GeneratedFleet:
 
     slots: tuple[Slot, ...]
     pools: Mapping[str, TemplateSpec]
-    """Pool -> of which template its nodes are."""
+    """Pool -> the template of its nodes."""
     groups: Mapping[tuple[str, str], tuple[int, ...]]
     """Scope and name (`zone`, `us-central1-a`) -> the slots there, in order."""
     wanted: tuple[PoolSizeStep, ...]
 
     def of_pool(self, pool: str) -> tuple[int, ...]:
-        """A pool's slots, those wanted first first."""
+        """A pool's slots, in the order in which they are wanted."""
         return self.groups.get(("pool", pool), ())
 
 
 def generate(spec: FleetSpec, seed: str) -> GeneratedFleet:
-    """Make the fleet; the same seed makes the same one."""
+    """Make the fleet; the same seed makes the same fleet."""
     templates = {each.name: each for each in spec.templates}
-    names = _drawn({each.name: each.weight for each in spec.templates}, spec, f"{seed}/templates")
-    providers = _drawn(spec.providers, spec, f"{seed}/providers")
-    regions = _drawn(spec.regions, spec, f"{seed}/regions")
+    names = _shuffled_names(
+        {each.name: each.weight for each in spec.templates}, spec, f"{seed}/templates"
+    )
+    providers = _shuffled_names(spec.providers, spec, f"{seed}/providers")
+    regions = _shuffled_names(spec.regions, spec, f"{seed}/regions")
     moments = _moments(spec.startup, spec.total_nodes, Random(f"{seed}/startup"))  # noqa: S311
     chance = Random(f"{seed}/cold-starts")  # noqa: S311 - repeatable is the point
     filled: dict[str, int] = {}
@@ -102,12 +104,12 @@ def generate(spec: FleetSpec, seed: str) -> GeneratedFleet:
         )
     pools = {each.pool: templates[each.template] for each in sorted(slots, key=lambda s: s.pool)}
     return GeneratedFleet(
-        slots=tuple(slots), pools=pools, groups=_groups(slots), wanted=tuple(_wanted(slots))
+        slots=tuple(slots), pools=pools, groups=_groups(slots), wanted=tuple(_size_steps(slots))
     )
 
 
 def cold_start(startup: StartupSpec, chance: Random) -> float:
-    """Draw how long a machine takes until its agent speaks."""
+    """Draw how long a machine boots."""
     low, high = startup.cold_start_min, startup.cold_start_max
     if startup.cold_start_mean is not None:
         drawn = chance.gauss(startup.cold_start_mean, startup.cold_start_stddev)
@@ -117,15 +119,8 @@ def cold_start(startup: StartupSpec, chance: Random) -> float:
     return chance.uniform(*COLD_START_SECONDS)
 
 
-def replacement_cold_start(startup: StartupSpec, recovery: RecoverySpec, chance: Random) -> float:
-    """Draw it for a machine that takes another's place."""
-    drawn = cold_start(startup, chance)
-    given = recovery.replace_cold_start
-    return drawn if given is None else float(given)
-
-
 def cold_start_max(startup: StartupSpec, recovery: RecoverySpec) -> float:
-    """The longest that is at all likely; what a launch must be given time for."""
+    """The longest likely cold start, which a launch must allow for."""
     known = [COLD_START_SECONDS[1], float(recovery.replace_cold_start or 0.0)]
     known.append(float(startup.cold_start_max or 0.0))
     if startup.cold_start_mean is not None and startup.cold_start_max is None:
@@ -133,8 +128,8 @@ def cold_start_max(startup: StartupSpec, recovery: RecoverySpec) -> float:
     return max(known)
 
 
-def apportioned(weights: Mapping[str, float], count: int) -> dict[str, int]:
-    """Share `count` out by weight: whole numbers, and together exactly `count`."""
+def apportion(weights: Mapping[str, float], count: int) -> dict[str, int]:
+    """Divide `count` by weight into whole numbers that sum to `count`."""
     total = sum(weights.values())
     exact = {name: count * weight / total for name, weight in weights.items()}
     shares = {name: int(each) for name, each in exact.items()}
@@ -144,9 +139,9 @@ def apportioned(weights: Mapping[str, float], count: int) -> dict[str, int]:
     return shares
 
 
-def _drawn(weights: Mapping[str, float], spec: FleetSpec, seed: str) -> list[str]:
+def _shuffled_names(weights: Mapping[str, float], spec: FleetSpec, seed: str) -> list[str]:
     found = [
-        name for name, count in apportioned(weights, spec.total_nodes).items() for _ in range(count)
+        name for name, count in apportion(weights, spec.total_nodes).items() for _ in range(count)
     ]
     Random(seed).shuffle(found)  # noqa: S311 - repeatable is the point
     return found
@@ -201,8 +196,8 @@ def _groups(slots: Sequence[Slot]) -> dict[tuple[str, str], tuple[int, ...]]:
     return {place: tuple(numbers) for place, numbers in found.items()}
 
 
-def _wanted(slots: Sequence[Slot]) -> list[PoolSizeStep]:
-    """How many nodes each pool is to have from when on."""
+def _size_steps(slots: Sequence[Slot]) -> list[PoolSizeStep]:
+    """The size of each pool over time."""
     steps: dict[tuple[float, str], int] = {}
     for each in slots:
         at = each.wanted_at // STEP_SECONDS * STEP_SECONDS

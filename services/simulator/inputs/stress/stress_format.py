@@ -1,7 +1,7 @@
-"""The `stress:` section of a scenario file: what fleet to make, and how it is to fail.
+"""The `stress:` section of a scenario file: the fleet to generate, and how it fails.
 
-Only values; `checking` says what is wrong with them, with file, line and key, and `fleet` and
-`failures` make a fleet and a list of failures of them.
+Only values: `stress_validation` reports their problems with file, line and key; `stress_fleet` and
+`failure_schedule` draw a fleet and its failures from them.
 """
 
 from typing import Annotated, Any, Final, Literal
@@ -34,10 +34,10 @@ STARTUP_SECONDS: Final[dict[Pattern, float]] = {
     "exponential": 120.0,
     "wave": 300.0,
 }
-"""How long a fleet takes to come where the file does not say."""
+"""How long a fleet takes to start, unless the file says otherwise."""
 BATCH_SIZE: Final = 100
 AUTOSCALING: Final = ("autoscaling", "autoscaler")
-"""Keys of a pool, both the same."""
+"""Two spellings of a pool's key."""
 CascadeScope = Literal["rack", "zone", "region", "provider", "random"]
 OutageScope = Literal["rack", "zone", "region", "provider", "percentage"]
 CorrelationScope = Literal[
@@ -46,7 +46,7 @@ CorrelationScope = Literal[
 
 
 class TemplateSpec(Setting, frozen=True, kw_only=True):
-    """A kind of node; each becomes one pool at each provider."""
+    """A kind of node; each is one pool at each provider."""
 
     name: str
     weight: Weight = 1.0
@@ -55,12 +55,12 @@ class TemplateSpec(Setting, frozen=True, kw_only=True):
     instance_type: str = ""
     """Empty: the template's name."""
     price_per_hour: Annotated[float, msgspec.Meta(ge=0)] = 0.0
-    """Of one node; the report says what was paid, and for what."""
+    """Of one node; the report has the dollars paid."""
     labels: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 class StartupSpec(Setting, frozen=True, kw_only=True):
-    """When the nodes are wanted, and how long a machine takes until its agent speaks."""
+    """When the nodes are wanted, and how long a machine boots."""
 
     pattern: Pattern = "instant"
     """linear: evenly; exponential: 1, 2, 4, 8 …; wave: `batch_size` at a time."""
@@ -71,7 +71,7 @@ class StartupSpec(Setting, frozen=True, kw_only=True):
     jitter_percent: Percent = 0.0
     """Of the time between two batches, or two nodes."""
     cold_start_min: Duration | None = None
-    """Drawn evenly between the two, unless a mean is given; then they are its bounds."""
+    """Drawn evenly between the two; with a mean, they are its bounds."""
     cold_start_max: Duration | None = None
     cold_start_mean: Duration | None = None
     cold_start_stddev: Duration = Duration(0)
@@ -86,28 +86,28 @@ class FleetSpec(Setting, frozen=True, kw_only=True):
     """Provider -> its weight."""
     regions: Weights = msgspec.field(default_factory=lambda: {"region-1": 1.0})
     zones: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
-    """Region -> its zones; a region that is not named has one, `<region>-a`."""
+    """Region -> its zones; any other region has one, `<region>-a`."""
     nodes_per_rack: Annotated[int, msgspec.Meta(ge=1, le=1_000)] = 16
-    """Of one provider and zone: what fails together at scope `rack`."""
+    """Of one provider and zone; they fail together at scope `rack`."""
     startup: StartupSpec = StartupSpec()
     pool: dict[str, Any] = msgspec.field(default_factory=dict)
-    """What every pool is like besides, as in the configuration: `budget`, `health` …"""
+    """Further settings of every pool, as in the configuration: `budget`, `health` …"""
 
 
 class DemandSpec(Setting, frozen=True, kw_only=True):
-    """From a moment on, so many jobs come."""
+    """The rate at which jobs arrive from a moment on."""
 
     at: Duration
     jobs_per_minute: Annotated[float, msgspec.Meta(ge=0, le=1_000_000)]
-    """To all pools together."""
+    """For all pools together."""
 
 
 class WorkloadSpec(Setting, frozen=True, kw_only=True):
-    """Jobs that come, wait for a place on a node, and run."""
+    """Jobs that arrive, wait for a place on a node, and run."""
 
     demand: Annotated[tuple[DemandSpec, ...], msgspec.Meta(min_length=1, max_length=LIST_MAX)]
     jobs_per_node: Annotated[int, msgspec.Meta(ge=1, le=1_000)] = 1
-    """That run at once."""
+    """Places per node."""
     job_mean: Duration = Duration(300)
     job_stddev: Duration = Duration(0)
 
@@ -120,22 +120,22 @@ class FailureTypeSpec(Setting, frozen=True, kw_only=True):
 
 
 class CascadingSpec(Setting, frozen=True, kw_only=True):
-    """A failure may bring about others nearby."""
+    """A failure can cause others nearby."""
 
     enabled: bool = True
     probability: Share = 0.0
     """Of each failure."""
     max_depth: Annotated[int, msgspec.Meta(ge=0, le=DEPTH_MAX)] = 3
-    """0: nothing follows; 1: what follows brings about nothing further."""
+    """0: no failure causes another; 1: a caused failure causes no further one."""
     min_delay: Duration = Duration(1)
     max_delay: Duration = Duration(10)
     scope: CascadeScope = "zone"
     max_affected_percent: Percent = 0.1
-    """Of the nodes within the scope, over the whole chain; up to 1 it is a share: 0.1 is 10 %."""
+    """Of the nodes within the scope, for the whole chain; up to 1 it is a share: 0.1 is 10 %."""
 
 
 class RecoverySpec(Setting, frozen=True, kw_only=True):
-    """What passes by itself, and whether what does not is replaced."""
+    """Which failures pass by themselves, and whether fatal ones are replaced."""
 
     enabled: bool = True
     probability: Share = 1.0
@@ -143,13 +143,13 @@ class RecoverySpec(Setting, frozen=True, kw_only=True):
     mean_time: Duration = Duration(300)
     std_dev: Duration = Duration(0)
     replace_fatal: bool = True
-    """False: a node that is unfit stays, cordoned."""
+    """False: an unhealthy node stays cordoned."""
     replace_cold_start: Duration | None = None
-    """How long a replacement takes until its agent speaks; None: as at the start."""
+    """How long a replacement boots; None: as at the start."""
 
 
 class OutageSpec(Setting, frozen=True, kw_only=True):
-    """Everything of one place fails at once, for a while."""
+    """All nodes of one place fail at once, for a while."""
 
     name: str
     start_time: Duration
@@ -161,7 +161,7 @@ class OutageSpec(Setting, frozen=True, kw_only=True):
 
 
 class CorrelationSpec(Setting, frozen=True, kw_only=True):
-    """One kind of failure brings about another."""
+    """One kind of failure causes another."""
 
     name: str
     trigger: str
@@ -194,23 +194,23 @@ class StressSpec(Setting, frozen=True, kw_only=True):
     """A whole stress run."""
 
     duration: Duration
-    """Of virtual time, from the first node on."""
+    """Virtual time, from the first node on."""
     metrics_interval: Duration = Duration(10)
     seed: int = 0
-    """The same seed and file: the same run, to the byte."""
+    """The same seed and file give the same run, to the byte."""
     report_file: str = ""
-    """JSON; relative to where the command is run. Empty: none."""
+    """JSON; relative to the working directory. Empty: none."""
     html_report_file: str = ""
     log_file: str = ""
-    """What the services said, and what happened, line by line in virtual time."""
+    """The history and the services' log lines, in virtual time."""
     fleet_gen: FleetSpec
     workload: WorkloadSpec | None = None
-    """None: nothing is asked of the nodes, whose GPUs are busy all the same."""
+    """None: no jobs; GPUs are at a constant utilization."""
     chaos: ChaosSpec = ChaosSpec()
 
 
 def autoscaling_of(fleet: FleetSpec) -> Any:
-    """What every pool's autoscaler is; None: a pool has the nodes that `startup` wants."""
+    """Every pool's autoscaler; None: pools have the sizes of `startup`."""
     return next((fleet.pool[key] for key in AUTOSCALING if key in fleet.pool), None)
 
 

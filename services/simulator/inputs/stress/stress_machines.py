@@ -1,14 +1,14 @@
-"""The machines of a stress run: those of any simulation, thousands of them, each in its place.
+"""The machines of a stress run: thousands of simulated machines, each in its slot.
 
-Hardware, failures and agents come from `services.simulator.engine.agent_machines`. Here
-is what a fleet of thousands needs besides: the plan says where each is and how long it boots,
-connections take no time, and beats and samples of all agents run off one timer, because a task for
-each would be half of the whole work.
+Hardware, failures and agents come from `services.simulator.engine.agent_machines`. A fleet of
+thousands adds: slots that say where a machine is and how long it boots, connections that take no
+time, and one timer for the heartbeats and samples of all agents, because a task per agent would be
+half of the work.
 """
 
 import asyncio
 import heapq
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, Final
@@ -22,11 +22,11 @@ from schemas.node_events import GpuSample, Telemetry
 from schemas.node_records import HeartbeatRecord, node_key
 from schemas.settings import AgentSettings
 from schemas.topology import HEARTBEATS, TELEMETRY
+from services.health_monitor.rules.xid_catalogues import XidCatalog
 from services.primitives.errors import Unavailable
 from services.provisioner.provider_client.provider import Instance
-from services.simulator.engine.agent_machines import COOL_CELSIUS, AgentMachines
+from services.simulator.engine.agent_machines import BOOT_SECONDS, COOL_CELSIUS, AgentMachines
 from services.simulator.engine.hardware_failures import HardwareFailure, MachineSpec
-from services.simulator.engine.scripted_agents import BOOT_SECONDS
 from services.simulator.engine.simulated_machine import SimulatedMachine, gpus_of
 from services.simulator.engine.simulated_process import SimulatedProcess
 from services.simulator.engine.simulation_context import SimulationContext
@@ -35,20 +35,20 @@ from services.simulator.inputs.stress.failure_schedule import ScheduledFailure
 from services.simulator.inputs.stress.stress_fleet import (
     GeneratedFleet,
     Slot,
-    replacement_cold_start,
+    cold_start,
 )
 from services.simulator.inputs.stress.stress_format import StressSpec
 
 TICK_SECONDS: Final = 1.0
-"""Agents speak at most so often, and at whole multiples of it."""
+"""Heartbeats and samples are published at multiples of this."""
 UTILIZATION_PERCENT: Final = 70
 SAMPLES_KEPT: Final = 1
-"""Of each node: no service reads older ones, and all would be half of the memory."""
+"""Samples kept per node: no service reads older ones, and all would be half of the memory."""
 
 
 @dataclass(slots=True)
 class _AgentMessages:
-    """What an agent says again and again, but for the moment of it."""
+    """The constant parts of an agent's messages."""
 
     beat_subject: str
     sample_subject: str
@@ -60,7 +60,7 @@ class _AgentMessages:
 
 
 class InstantProcess(SimulatedProcess):
-    """An agent whose connection takes no time, and is cut or perfect."""
+    """An agent whose connection takes no time, and is either cut or perfect."""
 
     async def there(self, call: str, about: str) -> None:
         """Arrive at once."""
@@ -70,36 +70,35 @@ class InstantProcess(SimulatedProcess):
             raise Unavailable(f"{about}: the connection was lost")
 
     async def back(self, call: str, about: str) -> None:
-        """Nothing is in the way."""
+        """Arrive at once."""
 
 
 class TurnBuckets:
-    """Whose turn it is: each machine once in an interval, spread evenly over it."""
+    """Spreads machines evenly over an interval: each has its turn once."""
 
     def __init__(self, seconds: float) -> None:
-        """Come round in `seconds`."""
         self._ticks = max(round(seconds / TICK_SECONDS), 1)
         self._buckets: list[dict[str, SimulatedMachine]] = [{} for _ in range(self._ticks)]
         self._joined = 0
 
     def join(self, machine: SimulatedMachine) -> None:
-        """Take part."""
+        """Join."""
         self._joined += 1
         self._buckets[self._joined % self._ticks][machine.name] = machine
 
     def leave(self, machine: SimulatedMachine) -> None:
-        """Take part no more."""
+        """Leave."""
         for bucket in self._buckets:
             if bucket.pop(machine.name, None) is not None:
                 return
 
     def at(self, tick: int) -> Sequence[SimulatedMachine]:
-        """Those whose turn it is."""
+        """The machines whose turn it is."""
         return list(self._buckets[tick % self._ticks].values())
 
 
 class SlotMachines(AgentMachines):
-    """Every machine of the run, in the slots of a fleet."""
+    """Every machine of the run, in the slots of the fleet."""
 
     def __init__(
         self,
@@ -107,14 +106,12 @@ class SlotMachines(AgentMachines):
         spec: StressSpec,
         fleet: GeneratedFleet,
         agent: AgentSettings,
-        remedies: Mapping[int, str],
+        catalog: XidCatalog,
     ) -> None:
-        """Stand in the slots of `fleet`; speak as often as `agent` says.
-
-        `remedies`: XID -> the gentlest remedy that helps against it.
-        """
-        super().__init__(simulation, self._as_planned)
-        self._remedies = remedies
+        """Fill the slots of `fleet`; publish as often as `agent` says."""
+        super().__init__(simulation, self._spec_of)
+        self._remedies = failure_effects.remedies(catalog)
+        """XID -> the mildest remedy that fixes it."""
         self._spec = spec
         self._fleet = fleet
         self._starts: Random = simulation.chance("machines")
@@ -122,11 +119,11 @@ class SlotMachines(AgentMachines):
         for each in self._free.values():
             heapq.heapify(each)
         self._first = set(range(len(fleet.slots)))
-        """Slots that no machine has stood in."""
+        """Slots that no machine has filled yet."""
         self._placed: dict[str, Slot] = {}
         """Instance name -> its slot, from the launch on."""
         self._over: dict[str, list[SimulatedMachine]] = {}
-        """Machines without a slot: they came before the one that they replace left."""
+        """Machines without a slot: launched before the ones they replace were gone."""
         self.at: dict[int, SimulatedMachine] = {}
         """Slot -> its machine."""
         self.booting = self._cold_start
@@ -134,15 +131,15 @@ class SlotMachines(AgentMachines):
         self._samples = TurnBuckets(agent.telemetry_interval)
         self._beat_headers = {h.TTL: f"{agent.heartbeat_ttl:.0f}s"}
         self._agent_messages: dict[str, _AgentMessages] = {}
-        """Node -> what its agent says."""
+        """Node -> its agent's messages."""
         self.used: Callable[[str], int] = lambda _: UTILIZATION_PERCENT
-        """How much a node's GPUs are used, in percent."""
+        """Utilization of a node's GPUs, in percent."""
         self._tick = 0
 
-    # --- coming and going ---------------------------------------------------------------------
+    # --- launch and removal -----------------------------------------------------------------------
 
     def _slot_of(self, instance: Instance) -> Slot:
-        """The slot of a machine; one of a pool without a free slot shares another's."""
+        """The slot of a machine; if its pool has no free slot, it shares one."""
         known = self._placed.get(instance.name)
         if known is None:
             free = self._free[instance.pool]
@@ -150,7 +147,7 @@ class SlotMachines(AgentMachines):
             known = self._placed[instance.name] = self._fleet.slots[number]
         return known
 
-    def _as_planned(self, instance: Instance) -> MachineSpec:
+    def _spec_of(self, instance: Instance) -> MachineSpec:
         slot, template = self._slot_of(instance), self._fleet.pools[instance.pool]
         spec = MachineSpec(
             region=slot.region,
@@ -170,8 +167,9 @@ class SlotMachines(AgentMachines):
         if slot.number in self._first:
             self._first.discard(slot.number)
             return slot.cold_start_seconds
-        startup, recovery = self._spec.fleet_gen.startup, self._spec.chaos.recovery
-        return replacement_cold_start(startup, recovery, self._starts)
+        drawn = cold_start(self._spec.fleet_gen.startup, self._starts)
+        given = self._spec.chaos.recovery.replace_cold_start
+        return drawn if given is None else float(given)
 
     def appear(self, instance: Instance) -> None:
         """A machine was made: it boots."""
@@ -183,7 +181,7 @@ class SlotMachines(AgentMachines):
             self.at[number] = machine
 
     def vanish(self, instance: Instance) -> None:
-        """A machine is ended: its agent says nothing more, and its slot is free."""
+        """A machine is gone: its slot is free."""
         machine = self.nodes.get(instance.provider_id)
         super().vanish(instance)
         if machine is None:
@@ -203,7 +201,7 @@ class SlotMachines(AgentMachines):
                 heapq.heappush(self._free[instance.pool], slot.number)
 
     def restart(self, machine: SimulatedMachine) -> None:
-        """Boot a machine; until its agent is up it is silent."""
+        """Boot a machine; it is silent until its agent is up."""
         self._silence(machine)
         super().restart(machine)
 
@@ -215,14 +213,14 @@ class SlotMachines(AgentMachines):
     def _process(self, name: str) -> SimulatedProcess:
         return InstantProcess(self._simulation, name)
 
-    # --- what agents say ----------------------------------------------------------------------
+    # --- heartbeats and samples -------------------------------------------------------------------
 
     def _begin_to_beat(self, node: SimulatedMachine) -> None:
         pool, name = node.instance.pool, node.name
         self._agent_messages[name] = _AgentMessages(
             f"$KV.{HEARTBEATS.name}.{node_key(pool, name)}",
             subjects.telemetry(pool, name),
-            _read(node, used := self.used(name)),
+            _encode_readings(node, used := self.used(name)),
             dict(node.hot),
             used,
         )
@@ -231,16 +229,16 @@ class SlotMachines(AgentMachines):
         self._beat(node)
 
     def _sample_from_now(self, machine: SimulatedMachine) -> None:
-        """It samples from its boot on; what has changed shows when its turn comes."""
+        """Do nothing: machines sample from boot on, and changes show at the next turn."""
 
-    def speak_for_ever(self) -> None:
-        """Beat and sample for every machine whose turn it is, once a second."""
+    def publish_for_ever(self) -> None:
+        """Publish the heartbeats and samples that are due, once a second."""
         self._tick += 1
         for machine in self._beats.at(self._tick):
             self._beat(machine)
         for machine in self._samples.at(self._tick):
             self._publish_sample(machine)
-        asyncio.get_running_loop().call_later(TICK_SECONDS, self.speak_for_ever)
+        asyncio.get_running_loop().call_later(TICK_SECONDS, self.publish_for_ever)
 
     def _beat(self, machine: SimulatedMachine) -> None:
         if not machine.process.up:
@@ -253,38 +251,42 @@ class SlotMachines(AgentMachines):
     def _publish_sample(self, machine: SimulatedMachine) -> None:
         if not machine.ready or not machine.process.up:
             return
-        voice, used = self._agent_messages[machine.name], self.used(machine.name)
-        if (voice.hot, voice.used) != (machine.hot, used):
-            voice.gpus, voice.hot, voice.used = _read(machine, used), dict(machine.hot), used
+        messages, used = self._agent_messages[machine.name], self.used(machine.name)
+        if (messages.hot, messages.used) != (machine.hot, used):
+            messages.gpus, messages.hot, messages.used = (
+                _encode_readings(machine, used),
+                dict(machine.hot),
+                used,
+            )
         machine.sequence += 1
-        gpus: Any = voice.gpus
+        gpus: Any = messages.gpus
         sample = Telemetry(
             id=f"{machine.boot_id}.{machine.sequence}",
             gpus=gpus,
             sequence=machine.sequence,
             **self._about(machine),
         )
-        server, subject = self._simulation.server, voice.sample_subject
+        server, subject = self._simulation.server, messages.sample_subject
         server.publish(subject, encode(sample), {})
         server.state.purge(TELEMETRY.name, subject, keep=SAMPLES_KEPT, before=0)
 
-    # --- failures -----------------------------------------------------------------------------
+    # --- failures ---------------------------------------------------------------------------------
 
     def target_of(self, scheduled: ScheduledFailure) -> SimulatedMachine | None:
-        """The machine that a failure hits; None where the slot has none that can fail."""
+        """The machine that a failure hits; None if the slot has none that can fail."""
         machine = self.at.get(scheduled.slot)
         if machine is None or not machine.ready or machine.process.dead:
             return None
         return None if any(each.lasting for each in machine.failures.values()) else machine
 
     def failure_of(self, scheduled: ScheduledFailure, gpu: int) -> HardwareFailure:
-        """A scheduled failure, as it shows on a machine."""
+        """A scheduled failure as a failure of the machine."""
         now = self._simulation.clock.now()
         at = self._simulation.now()
-        return failure_effects.on_machine(scheduled, gpu, at, now, self._remedies)
+        return failure_effects.hardware_failure(scheduled, gpu, at, now, self._remedies)
 
     def end_failure(self, machine: SimulatedMachine, scheduled: ScheduledFailure) -> bool:
-        """End a failure; False where the machine, or the failure, is gone by then."""
+        """End a failure; False if the machine or the failure is gone."""
         found = [each for each in machine.failures.values() if each.number == scheduled.number]
         if not found or self.nodes.get(machine.instance.provider_id) is not machine:
             return False
@@ -292,8 +294,8 @@ class SlotMachines(AgentMachines):
         return True
 
 
-def _read(machine: SimulatedMachine, used: int) -> msgspec.Raw:
-    """What a machine's GPUs show, encoded: it is nearly always the same as before."""
+def _encode_readings(machine: SimulatedMachine, used: int) -> msgspec.Raw:
+    """A machine's GPU readings, encoded; they rarely change."""
     gpus = [
         GpuSample(
             index=gpu.index,

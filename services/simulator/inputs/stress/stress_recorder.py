@@ -1,17 +1,19 @@
-"""Follows a stress run: what is stored becomes counts, samples and the story of each repair.
+"""Records a stress run: counts, samples, and the steps of each repair.
 
-Both are recorded: what is true (failures, and their end) and what the services make of
-it. Nothing is kept but what the report needs, so that memory stays flat.
+It records the failures themselves and how the services react to them. It keeps only what the report
+needs, so that memory stays flat.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 import msgspec
 
 from schemas import subjects
 from schemas.enums import SagaKind
+from schemas.pool_events import Scaled
 from schemas.pool_records import PoolRecord
 from schemas.saga_log_entries import WHOLE
 from schemas.settings import BudgetSpec
@@ -21,20 +23,23 @@ from services.pool_manager.planner.disruption_budget import limit
 from services.pool_manager.sagas import DEFINITIONS
 from services.simulator.inputs.stress.failure_schedule import ScheduledFailure
 from services.simulator.inputs.stress.job_queues import JobQueues
-from services.simulator.inputs.stress.recorded_values import BudgetUse, Repair, Sample
-from services.simulator.inputs.stress.scaling_recorder import Scaling
+from services.simulator.report.report_format import PoolBudget, PoolScaling, TimelinePoint
 
 STEPS_MAX: Final = 60
-"""Of one repair; a longer story is cut off."""
+"""Of one repair; further steps are left out."""
 REASON_CHARS_MAX: Final = 200
 STATES: Final = ("healthy", "degraded", "out", "starting")
-"""What a node counts as in the samples: in service and well, in service and not quite, out of
-service (unhealthy, lost, cordoned or leaving), not yet in service."""
+"""How samples count a node: in service and healthy, in service and degraded, out of service
+(unhealthy, lost, cordoned or leaving), not yet in service."""
 SERVING: Final = frozenset({"healthy", "degraded"})
+FACTS: Final = frozenset(
+    {"verdict", "lost", "returned", "breaker-opened", "breaker-closed", "scaled"}
+)
+"""Events that the report counts."""
 
 
 class _Node(msgspec.Struct, frozen=True, gc=False):
-    """Of a node's record, what its state depends on; the decoder skips the rest."""
+    """The fields of a node's record that decide its state; the decoder skips the rest."""
 
     node: str
     pool: str = ""
@@ -44,7 +49,7 @@ class _Node(msgspec.Struct, frozen=True, gc=False):
     health: str = "unknown"
 
     def counts_as(self) -> str:
-        """One of STATES; empty: it is gone."""
+        """One of STATES; empty: terminated."""
         if self.state == "terminated":
             return ""
         if self.state in ("launching", "registered"):
@@ -74,7 +79,7 @@ class _Params(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Entry(msgspec.Struct, frozen=True, gc=False):
-    """Of a saga's entry, what the report shows."""
+    """The fields of a saga's entry that the report shows."""
 
     saga: str
     kind: SagaKind | Literal[""] = ""
@@ -84,7 +89,7 @@ class _Entry(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Event(msgspec.Struct, frozen=True, gc=False):
-    """Of a fact, what the report shows."""
+    """The fields of an event that the report shows."""
 
     node: str = ""
     status: str = ""
@@ -93,25 +98,52 @@ class _Event(msgspec.Struct, frozen=True, gc=False):
     breaker_cause: str = ""
 
 
-class _Scaled(msgspec.Struct, frozen=True, gc=False):
-    previous: int
-    nodes: int
-
-
 _nodes = msgspec.json.Decoder(_Node)
 _healths = msgspec.json.Decoder(_Health)
 _entries = msgspec.json.Decoder(_Entry)
 _events = msgspec.json.Decoder(_Event)
-_scaled = msgspec.json.Decoder(_Scaled)
+_scaled = msgspec.json.Decoder(Scaled)
+
+
+@dataclass(slots=True)
+class Repair:
+    """One repair: a node out of service, until it or its successor is in service."""
+
+    saga: str
+    kind: str
+    pool: str
+    node: str
+    new_node: str
+    fault_signature: str
+    reason: str
+    failed_at: float | None
+    """When its machine failed; None: it did not."""
+    noticed_at: float | None
+    began_at: float
+    ended_at: float | None = None
+    outcome: str = ""
+    steps: list[tuple[float, str, str]] = field(default_factory=list)
+    """Moment, step, status."""
+
+    @property
+    def unhealthy_since(self) -> float:
+        """When its node became unhealthy."""
+        known = [each for each in (self.failed_at, self.noticed_at) if each is not None]
+        return min((*known, self.began_at))
+
+    @property
+    def seconds(self) -> float | None:
+        """From the failure until its place was filled again; None: not filled."""
+        if self.ended_at is None or self.outcome != "done":
+            return None
+        return self.ended_at - self.unhealthy_since
 
 
 class StressRecorder:
-    """What is noted while the run goes on."""
+    """Counts, samples and repairs of one run."""
 
     def __init__(self, pools: Mapping[str, int], budgets: Mapping[str, BudgetSpec]) -> None:
-        """Follow pools of these sizes and budgets."""
         self._specs = budgets
-        self.begun = 0.0
         self.counts: Counter[str] = Counter()
         self.struck: Counter[str] = Counter()
         """By type."""
@@ -123,17 +155,22 @@ class StressRecorder:
         self.recovered: Counter[str] = Counter()
         self.lost = self.returned = 0
         self.done: list[ScheduledFailure] = []
-        """Failures that struck a machine."""
+        """Failures that hit a machine."""
         self.repairs: list[Repair] = []
-        self.samples: list[Sample] = []
-        self.budgets = {name: BudgetUse(name, nodes=size) for name, size in pools.items()}
+        self.samples: list[TimelinePoint] = []
+        self.budgets = {
+            name: PoolBudget(pool=name, nodes=size, breaker_opened=Counter())
+            for name, size in pools.items()
+        }
+        self._opened_at: dict[str, float] = {}
+        """Pool -> when its breaker opened, while it is open."""
         self.machine_seconds: dict[str, float] = dict.fromkeys(pools, 0.0)
-        """Pool -> for how long its machines existed, all together."""
+        """Pool -> total time for which its machines existed."""
         self.serving_seconds: dict[str, float] = dict.fromkeys(pools, 0.0)
-        """Pool -> for how long machines of it were in service, all together."""
+        """Pool -> total time for which its machines were in service."""
         self.idle_seconds: dict[str, float] = dict.fromkeys(pools, 0.0)
-        """Pool -> for how long those had nothing to do, all together."""
-        self.scaling: dict[str, Scaling] = {}
+        """Pool -> total time for which those had no job."""
+        self.scaling: dict[str, PoolScaling] = {}
         """Of pools with an autoscaler."""
         self._serving: Counter[str] = Counter()
         """Pool -> nodes in service."""
@@ -143,42 +180,42 @@ class StressRecorder:
         self._states: dict[str, str] = {}
         self._seen: dict[str, set[str]] = {}
         self._failed: dict[str, tuple[int, float]] = {}
-        """Node -> how grave the gravest is that has struck its machine, and when that was."""
+        """Node -> severity of the worst failure of its machine, and when it happened."""
         self._noticed: dict[str, float] = {}
         self._since = Counter[str]()
 
-    # --- what is true -------------------------------------------------------------------------
+    # --- failures ---------------------------------------------------------------------------------
 
     def inject(self, failure: ScheduledFailure, node: str, at: float) -> None:
-        """A machine was struck."""
+        """A failure hit a machine."""
         self.done.append(failure)
         self.struck[failure.type] += 1
         self.causes[failure.cause] += 1
         if failure.xid:
             self.xids[failure.xid] += 1
-        grave = _gravity(failure)
+        severity = _severity(failure)
         known = self._failed.get(node, (-1, 0.0))[0]
-        # Of what is light the last one may have been the one too many.
-        if node not in self._noticed and (grave > known or grave == known == 0):
-            self._failed[node] = grave, at
+        # Of light failures the last may have been the one too many.
+        if node not in self._noticed and (severity > known or severity == known == 0):
+            self._failed[node] = severity, at
         self._since["failures"] += 1
 
     def miss(self, failure: ScheduledFailure) -> None:
-        """A failure found no machine that could fail."""
+        """A failure found no machine to hit."""
         self.missed[failure.cause] += 1
 
-    def recover(self, failure: ScheduledFailure, node: str, *, well: bool) -> None:
-        """A failure passed by itself; `well`: its machine has no other."""
+    def recover(self, failure: ScheduledFailure, node: str, *, healthy: bool) -> None:
+        """A failure passed by itself; `healthy`: its machine has no other."""
         self.recovered[failure.type] += 1
         self._since["recoveries"] += 1
-        if well:
+        if healthy:
             self._failed.pop(node, None)
             self._noticed.pop(node, None)
 
-    # --- what the services make of it ---------------------------------------------------------
+    # --- the services' reaction -------------------------------------------------------------------
 
-    def stored(self, at: float, stream: str, stored: Stored) -> None:
-        """Something was stored."""
+    def record(self, at: float, stream: str, stored: Stored) -> None:
+        """Record a stored message."""
         if not stored.data:
             return
         if stream == SAGAS.name:
@@ -214,32 +251,34 @@ class StressRecorder:
 
     def _event(self, at: float, stored: Stored) -> None:
         fact = stored.subject.rpartition(".")[2]
-        if fact == "verdict":
-            event = _events.decode(stored.data)
-            self.verdicts[event.status] += 1
-            if event.status == "unhealthy":
+        if fact not in FACTS:
+            return
+        event = _events.decode(stored.data)
+        subject = subjects.parse_pool_event(stored.subject)
+        pool = subject.pool if subject else ""
+        match fact:
+            case "verdict":
+                self.verdicts[event.status] += 1
+                if event.status == "unhealthy":
+                    self._noticed.setdefault(event.node, at)
+            case "lost":
+                self.lost += 1
                 self._noticed.setdefault(event.node, at)
-        elif fact == "lost":
-            self.lost += 1
-            self._noticed.setdefault(_events.decode(stored.data).node, at)
-        elif fact == "returned":
-            self.returned += 1
-        elif fact in ("breaker-opened", "breaker-closed"):
-            pool = subjects.parse_pool_event(stored.subject)
-            budget = self.budgets.get(pool.pool) if pool else None
-            if budget is None:
-                return
-            if fact == "breaker-opened":
-                budget.opened[_events.decode(stored.data).breaker_cause] += 1
-                budget.opened_at = at
-            elif budget.opened_at is not None:
-                budget.open_seconds += at - budget.opened_at
-                budget.opened_at = None
-        elif fact == "scaled":
-            pool = subjects.parse_pool_event(stored.subject)
-            if pool is not None and pool.pool in self.scaling:
+            case "returned":
+                self.returned += 1
+            case "breaker-opened" if pool in self.budgets:
+                self.budgets[pool].breaker_opened[event.breaker_cause] += 1
+                self._opened_at[pool] = at
+            case "breaker-closed":
+                self._close_breaker(pool, at)
+            case "scaled" if pool in self.scaling:
                 scaled = _scaled.decode(stored.data)
-                self.scaling[pool.pool].scaled(scaled.previous, scaled.nodes)
+                self.scaling[pool].ups += scaled.nodes > scaled.previous
+                self.scaling[pool].downs += scaled.nodes < scaled.previous
+
+    def _close_breaker(self, pool: str, at: float) -> None:
+        if pool in self._opened_at:
+            self.budgets[pool].breaker_open_seconds += at - self._opened_at.pop(pool)
 
     def _saga(self, at: float, stored: Stored) -> None:
         entry = _entries.decode(stored.data)
@@ -291,7 +330,7 @@ class StressRecorder:
     def _out(self, pool: str) -> int:
         return sum(1 for each in self._taking.values() if each == pool)
 
-    # --- at intervals -------------------------------------------------------------------------
+    # --- samples ----------------------------------------------------------------------------------
 
     def sample(
         self,
@@ -301,7 +340,7 @@ class StressRecorder:
         records: Sequence[PoolRecord] = (),
         jobs: JobQueues | None = None,
     ) -> None:
-        """Sample the fleet; `wanted` and `machines`: of each pool, the nodes wanted and existing.
+        """Sample the fleet; `wanted` and `machines`: pool -> nodes wanted and existing.
 
         `records`: of pools with an autoscaler.
         """
@@ -314,12 +353,12 @@ class StressRecorder:
             if self._out(pool) >= budget.limit:
                 budget.full_seconds += passed
         for record in records:
-            self.scaling.setdefault(record.name, Scaling(record.name)).sample(record, passed)
+            self._sample_scaling(record, passed)
         for pool, count in (jobs.idle() if jobs is not None else {}).items():
             self.idle_seconds[pool] += count * passed
         since, self._since = self._since, Counter()
         self.samples.append(
-            Sample(
+            TimelinePoint(
                 at=at,
                 **{state: self.counts[state] for state in STATES},
                 wanted=sum(wanted.values()),
@@ -333,16 +372,31 @@ class StressRecorder:
             )
         )
 
+    def _sample_scaling(self, record: PoolRecord, passed: float) -> None:
+        size, spec = record.desired, record.spec
+        pool = self.scaling.setdefault(
+            record.name,
+            PoolScaling(
+                pool=record.name,
+                nodes_min=spec.min_nodes,
+                nodes_max=spec.max_nodes,
+                least=size,
+                most=size,
+                kept_seconds=defaultdict(float),
+            ),
+        )
+        pool.least, pool.most = min(pool.least, size), max(pool.most, size)
+        if record.advice is not None:
+            pool.kept_seconds[record.advice.limited_by] += passed
+
     def finish(self, at: float) -> None:
         """The run is over."""
-        for budget in self.budgets.values():
-            if budget.opened_at is not None:
-                budget.open_seconds += at - budget.opened_at
-                budget.opened_at = None
+        for pool in list(self._opened_at):
+            self._close_breaker(pool, at)
 
 
-def _gravity(failure: ScheduledFailure) -> int:
-    """How surely it is this failure that takes a node out of service."""
+def _severity(failure: ScheduledFailure) -> int:
+    """How likely this failure is the one that takes the node out of service."""
     if failure.fatal:
         return 2
     return 1 if failure.type == "network" else 0

@@ -1,9 +1,9 @@
-"""One stress run: a simulated fleet, the generated schedule, and what is recorded meanwhile."""
+"""One stress run: a simulated fleet, its failure schedule, and its recorder."""
 
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -19,9 +19,8 @@ from services.simulator.engine.fleet_settings import METRICS, fleet_settings
 from services.simulator.engine.run_history import RunHistory
 from services.simulator.engine.simulated_fleet import FleetSetup, SimulatedFleet, Violation
 from services.simulator.engine.simulated_machine import SimulatedMachine
-from services.simulator.engine.simulated_workload import SimulatedWorkload
 from services.simulator.engine.simulation_context import SimulationContext
-from services.simulator.inputs.stress import failure_effects, job_demand
+from services.simulator.inputs.stress import job_demand
 from services.simulator.inputs.stress.failure_schedule import ScheduledFailure
 from services.simulator.inputs.stress.job_queues import JobQueues
 from services.simulator.inputs.stress.stress_fleet import GeneratedFleet, cold_start_max
@@ -32,28 +31,31 @@ from services.simulator.inputs.stress.stress_recorder import StressRecorder
 GPUS_MAX: Final = 64
 LAUNCH_SECONDS_MIN: Final = 1_200.0
 HISTORY_LINES: Final = 20_000
-"""Kept for the report of a violation."""
+"""Kept for a violation's history."""
 
 
 class StressRun:
-    """One run. To be used inside a virtual loop."""
+    """One run. Used inside a virtual loop."""
 
     def __init__(
         self,
         spec: StressSpec,
         generated: GeneratedFleet,
-        failures: tuple[ScheduledFailure, ...],
-        seed: str,
+        failures: Sequence[ScheduledFailure],
         on_line: Callable[[float, str], None] | None = None,
         base: Settings | None = None,
+        words: Sequence[tuple[float, str]] = (),
+        on_word: Callable[[float, str], None] = lambda _at, _text: None,
     ) -> None:
         """Put the fleet together; nothing runs yet.
 
         `on_line` gets the history line by line; of `base` agent, budget, mode and policy count.
+        The file's `words` are logged at their moments, and passed to `on_word`.
         """
         self._spec = spec
         self._generated = generated
         self._failures = failures
+        self._words, self._on_word = words, on_word
         settings = parse_settings("(stress)", json.dumps(settings_of(spec, generated)), {})
         if base is not None:
             settings = msgspec.structs.replace(
@@ -64,48 +66,26 @@ class StressRun:
                 health_policy=base.health_policy,
                 server=base.server,
             )
-        remedies = failure_effects.remedies(load_xids())
         sizes = {pool: len(generated.of_pool(pool)) for pool in generated.pools}
-        jobs: JobQueues | None = None
-        machines: SlotMachines
-
-        def make_workload(simulation: SimulationContext) -> SimulatedWorkload:
-            nonlocal jobs
-            jobs = jobs_of(spec, sizes, simulation, seed)
-            return jobs or SimulatedWorkload(simulation)
-
-        def make_machines(simulation: SimulationContext) -> SlotMachines:
-            nonlocal machines
-            machines = SlotMachines(simulation, spec, generated, settings.agent, remedies)
-            return machines
-
+        simulation = SimulationContext(str(spec.seed), RunHistory(HISTORY_LINES, on_line))
+        self.machines = SlotMachines(simulation, spec, generated, settings.agent, load_xids())
+        self.jobs: JobQueues | None = None
+        if (wanted := spec.workload) is not None:
+            drawn = job_demand.draw(wanted, sizes, float(spec.duration), simulation.seed)
+            self.jobs = JobQueues(simulation, drawn, wanted.jobs_per_node, list(sizes))
+            self.machines.used = self.jobs.used
         self.fleet = SimulatedFleet(
-            seed,
-            FleetSetup(settings=settings),
-            machines=make_machines,
-            workload=make_workload,
-            history=RunHistory(HISTORY_LINES, on_line),
+            simulation, FleetSetup(settings=settings), machines=self.machines, workload=self.jobs
         )
-        self.machines, self.jobs = machines, jobs
-        if jobs is not None:
-            machines.used = jobs.used
-        self._simulation = self.fleet.simulation
-        self._chance = self._simulation.chance("gpus")
+        self._simulation = simulation
+        self._chance = simulation.chance("gpus")
         self._scales = autoscaling_of(spec.fleet_gen) is not None
         """Whether autoscalers decide how large the pools are."""
         budgets = {name: pool.budget for name, pool in settings.pools.items()}
         self.recording = StressRecorder(sizes, budgets)
         self._wanted: dict[str, int] = {}
-        self._words: tuple[tuple[float, str], ...] = ()
-        self._on_word: Callable[[float, str], None] = lambda _at, _text: None
         self._began = 0.0
-        self._simulation.watchers.append(self._stored)
-
-    def log_at(
-        self, words: Sequence[tuple[float, str]], on_word: Callable[[float, str], None]
-    ) -> None:
-        """Log the file's words at their moments, and pass each to `on_word`."""
-        self._words, self._on_word = tuple(words), on_word
+        simulation.watchers.append(self._on_stored)
 
     async def run(self, on_sample: Callable[[float], None]) -> Violation | None:
         """Run to the end, or to the first violation; `on_sample` gets the seconds so far."""
@@ -119,7 +99,7 @@ class StressRun:
         await asyncio.sleep(1.0)
         self._began = began = self._simulation.now()
         loop = asyncio.get_running_loop()
-        self.machines.speak_for_ever()
+        self.machines.publish_for_ever()
         if self.jobs is not None:
             self.jobs.begin()
         for wanted in () if self._scales else self._generated.wanted:
@@ -146,10 +126,10 @@ class StressRun:
         """Seconds since the first node was wanted."""
         return self._simulation.now() - self._began
 
-    def _stored(self, stream: str, stored: Stored) -> None:
-        self.recording.stored(self._now(), stream, stored)
+    def _on_stored(self, stream: str, stored: Stored) -> None:
+        self.recording.record(self._now(), stream, stored)
         if self.jobs is not None:
-            self.jobs.stored(stream, stored)
+            self.jobs.on_stored(stream, stored)
 
     def _scale(self, pool: str, nodes: int) -> None:
         self._wanted[pool] = nodes
@@ -177,18 +157,7 @@ class StressRun:
 
     def _recover(self, machine: SimulatedMachine, scheduled: ScheduledFailure) -> None:
         if self.machines.end_failure(machine, scheduled):
-            self.recording.recover(scheduled, machine.name, well=not machine.failures)
-
-
-def jobs_of(
-    spec: StressSpec, sizes: Mapping[str, int], simulation: SimulationContext, seed: str
-) -> JobQueues | None:
-    """The workload system of a run, where jobs come to it."""
-    wanted = spec.workload
-    if wanted is None:
-        return None
-    drawn = job_demand.draw(wanted, sizes, float(spec.duration), seed)
-    return JobQueues(simulation, drawn, wanted.jobs_per_node, list(sizes))
+            self.recording.recover(scheduled, machine.name, healthy=not machine.failures)
 
 
 def settings_of(spec: StressSpec, fleet: GeneratedFleet) -> dict[str, Any]:

@@ -1,30 +1,31 @@
-"""What no decoder sees in a `stress:` section, and in the keys beside it. Pure.
+"""Checks a `stress:` section, and the keys beside it, for what no decoder sees.
 
-References to what is not there, times that do not fit, keys that would mean nothing: each with its
-place in the file and with what to write instead. A file that is found right here can be run.
+Unknown references, times that do not fit, keys without a meaning: each is reported with its place
+in the file and with what to write instead. A file without problems can be run.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any, Final
 
 from schemas.names import InvalidNameError, pool_name
-from schemas.settings import ALIASES, PoolSpec
+from schemas.settings import ALIASES
 from services.pool_manager.autoscaling.autoscaler_plugins import Found
 from services.primitives.errors import ConfigurationError
+from services.settings.settings_file import settings_of
 from services.settings.yaml_document import Document, Path_, convert, path_of
 from services.simulator.engine import fault_kinds
 from services.simulator.engine.fault_kinds import HardwareFault
+from services.simulator.engine.fleet_settings import fleet_settings
 from services.simulator.inputs.scenario import scenario_format as f
+from services.simulator.inputs.scenario.scenario_validation import Problem, within
 from services.simulator.inputs.stress import job_demand
 from services.simulator.inputs.stress.failure_schedule import FAILURES_MAX
 from services.simulator.inputs.stress.stress_fleet import generate
 from services.simulator.inputs.stress.stress_format import (
-    AUTOSCALING,
     NODES_MAX,
     OLDER_WORDS,
     PERCENT,
-    ChaosSpec,
     FleetSpec,
     OutageSpec,
     StartupSpec,
@@ -57,11 +58,9 @@ ASSERTIONS: Final = ("node_count", "job_wait", "dollars")
 SETTINGS: Final = frozenset({"agent", "budget", "health_policy", "mode", "server"})
 """Of the configuration, what counts in a stress run."""
 
-Problem = tuple[Path_, str]
-
 
 def read(document: Document, value: Any, path: Path_ = ()) -> StressSpec:
-    """Read a `stress:` section at `path`; ConfigurationError says what is wrong."""
+    """Read a `stress:` section at `path`; ConfigurationError lists all its problems."""
     spec: StressSpec = convert(document, value, StressSpec, path)
     if found := errors(document, spec, path):
         raise ConfigurationError("\n".join(map(str, found)))
@@ -69,85 +68,38 @@ def read(document: Document, value: Any, path: Path_ = ()) -> StressSpec:
 
 
 def errors(document: Document, spec: StressSpec, path: Path_) -> list[ConfigurationError]:
-    """Everything that is wrong with a section, each with its line."""
+    """Every problem of a section, each with its line."""
     found = [document.error((*path, *place), problem) for place, problem in problems(spec)]
-    here = (*path, "fleet_gen", "pool")
-    pool = spec.fleet_gen.pool
+    return [*found, *_pool_errors(document, spec, (*path, "fleet_gen"))]
+
+
+def _pool_errors(document: Document, spec: StressSpec, path: Path_) -> Iterator[ConfigurationError]:
+    """Problems of what all pools have in common: read as the only pool of a configuration."""
+    here, pool = (*path, "pool"), spec.fleet_gen.pool
     scales = autoscaling_of(spec.fleet_gen) is not None
-    for key in sorted((POOL_OWN - {"min_nodes"} if scales else POOL_OWN) & set(pool)):
+    own = POOL_OWN - {"min_nodes"} if scales else POOL_OWN
+    for key in sorted(own & pool.keys()):
         problem = "a stress run says this itself, from its templates and `startup`; take it out"
-        found.append(document.error((*here, key), problem))
+        yield document.error((*here, key), problem)
+    for key in ("pattern", "duration", "batch_size", "jitter_percent") if scales else ():
+        if (*path, "startup", key) in document.lines:
+            text = "means nothing beside an autoscaler, which says when nodes are wanted"
+            yield document.error((*path, "startup", key), f"{text}; take it out")
     needed = {"provider": "any", "instance_type": "any", "min_nodes": 0, "max_nodes": NODES_MAX}
-    kept = {"min_nodes"} if scales else set()
-    rest = {
-        key: value
-        for key, value in pool.items()
-        if key in kept or key not in POOL_OWN.union(AUTOSCALING)
+    given = needed | {key: value for key, value in pool.items() if key not in own}
+    written = {ALIASES.get(key, key): key for key in pool}
+    lines = {
+        ("pools", "any", *place[len(here) :]): line
+        for place, line in document.lines.items()
+        if place[: len(here)] == here
     }
     try:
-        convert(document, needed | _plain(rest), PoolSpec, here)
+        read = settings_of(Document("", fleet_settings({"any": given}, ["any"]), lines), {})
+        Found(read.pools["any"], "any", None, make=False)
     except ConfigurationError as error:
-        found.append(error)
-    if scales and not found:
-        found += _of_autoscaler(document, spec, path)
-    return found
-
-
-def _of_autoscaler(
-    document: Document, spec: StressSpec, path: Path_
-) -> Iterator[ConfigurationError]:
-    """What is wrong with the pools' autoscaler, or with the keys beside it."""
-    here = (*path, "fleet_gen")
-    written = next(key for key in AUTOSCALING if key in spec.fleet_gen.pool)
-    for key in ("pattern", "duration", "batch_size", "jitter_percent"):
-        if (*here, "startup", key) in document.lines:
-            text = "means nothing beside an autoscaler, which says when nodes are wanted"
-            yield document.error((*here, "startup", key), f"{text}; take it out")
-    autoscaling = autoscaling_of(spec.fleet_gen)
-    if not isinstance(autoscaling, dict):
-        yield document.error((*here, "pool", written), "must be a mapping with a `type`")
-        return
-    pool = PoolSpec(
-        min_nodes=0,
-        max_nodes=0,
-        autoscaling=_renamed(autoscaling),
-        metrics=spec.fleet_gen.pool.get("metrics"),
-    )
-    try:
-        Found(pool, "any", None, make=False)
-    except ConfigurationError as error:
-        parts = path_of(error.key)
-        inside = parts[2:] if parts[:2] == ("pools", "any") else ("autoscaling",)
-        inside = (written, *inside[1:]) if inside[:1] == ("autoscaling",) else inside
-        yield document.error((*here, "pool", *inside), error.problem)
-
-
-def _plain(pool: dict[str, Any]) -> dict[str, Any]:
-    """A pool as its struct has it, of one as a configuration may write it."""
-    found: dict[str, Any] = _renamed(pool)
-    health = found.get("health")
-    if isinstance(health, dict) and "remediation" in health:
-        found["health"] = health | {"remediation": _named(health["remediation"])}
-    if "strategy" in found:
-        found["strategy"] = _named(found["strategy"])
-    return found
-
-
-def _named(plugin: Any) -> Any:
-    """A plugin with its options, of a mere name or of both in one."""
-    if isinstance(plugin, str):
-        return {"type": plugin}
-    if not isinstance(plugin, dict) or "type" not in plugin:
-        return plugin
-    options = {key: value for key, value in plugin.items() if key != "type"}
-    return {"type": plugin["type"], "options": options}
-
-
-def _renamed(value: Any) -> Any:
-    """What is written, in the words of today."""
-    if isinstance(value, dict):
-        return {ALIASES.get(key, key): _renamed(inner) for key, inner in value.items()}
-    return [_renamed(each) for each in value] if isinstance(value, list) else value
+        _, _, *inside = path_of(error.key) or ("pools", "any", "autoscaling")
+        place = (*(written.get(str(each), each) for each in inside[:1]), *inside[1:])
+        yield document.error((*here, *place), error.problem)
 
 
 def beside(scenario: f.Scenario, raw: dict[str, Any]) -> Iterator[Problem]:
@@ -167,11 +119,10 @@ def beside(scenario: f.Scenario, raw: dict[str, Any]) -> Iterator[Problem]:
         elif event.at > scenario.stress.duration:
             yield ("events", number, "at"), "is after the run's end"
     for number, each in enumerate(scenario.assertions):
-        for place, text in _of_assertion(each, scenario.stress):
-            yield ("assertions", number, *place), text
+        yield from within(("assertions", number), _assertion_problems(each, scenario.stress))
 
 
-def _of_assertion(each: f.Assertion, spec: StressSpec) -> Iterator[Problem]:
+def _assertion_problems(each: f.Assertion, spec: StressSpec) -> Iterator[Problem]:
     if each.type not in ASSERTIONS:
         known = ", ".join(ASSERTIONS)
         yield ("type",), f"{each.type} cannot be asserted of a stress run; what can: {known}"
@@ -183,10 +134,8 @@ def _of_assertion(each: f.Assertion, spec: StressSpec) -> Iterator[Problem]:
     if each.at is not None:
         yield ("at",), "a stress run is looked at when it is over; take it out"
     if each.target != fault_kinds.ALL:
-        yield (
-            ("target",),
-            f"a stress run counts all nodes; write {fault_kinds.ALL!r}, or leave it out",
-        )
+        text = f"a stress run counts all nodes; write {fault_kinds.ALL!r}, or leave it out"
+        yield ("target",), text
     for key in ("status", "health"):
         if getattr(each, key):
             yield (key,), "a stress run counts the nodes in service; take it out"
@@ -209,18 +158,16 @@ def problems(spec: StressSpec) -> Iterator[Problem]:
         same = next((e for e in files[:number] if getattr(spec, e) == getattr(spec, key)), "")
         if same and getattr(spec, key):
             yield (key,), f"is where {same} goes, too; name another file"
-    wrong = list(_of_fleet(spec.fleet_gen))
-    yield from ((("fleet_gen", *place), text) for place, text in wrong)
-    yield from ((("chaos", *place), text) for place, text in _of_chaos(spec))
+    wrong = list(_fleet_problems(spec.fleet_gen))
+    yield from within(("fleet_gen",), wrong)
+    yield from within(("chaos",), _chaos_problems(spec))
     if spec.workload is not None:
-        found = _of_workload(spec.workload, float(spec.duration))
-        yield from ((("workload", *place), text) for place, text in found)
+        yield from within(("workload",), _workload_problems(spec.workload, float(spec.duration)))
     if not wrong:
-        yield from ((("chaos", *place), text) for place, text in _of_racks(spec))
-        yield from ((("fleet_gen", *place), text) for place, text in _of_sizes(spec))
+        yield from _generated_problems(spec)
 
 
-def _of_workload(workload: WorkloadSpec, seconds: float) -> Iterator[Problem]:
+def _workload_problems(workload: WorkloadSpec, seconds: float) -> Iterator[Problem]:
     last = -1.0
     for number, each in enumerate(workload.demand):
         if each.at <= last:
@@ -230,25 +177,34 @@ def _of_workload(workload: WorkloadSpec, seconds: float) -> Iterator[Problem]:
         last = each.at
     if workload.job_mean <= 0:
         yield ("job_mean",), "must be more than 0s"
-    if (jobs := job_demand.expected(workload, seconds)) > job_demand.JOBS_MAX:
+    if (jobs := job_demand.expected_jobs(workload, seconds)) > job_demand.JOBS_MAX:
         text = f"makes about {jobs:,.0f} jobs; {job_demand.JOBS_MAX:,} are the most"
         yield ("demand",), text
 
 
-def _of_sizes(spec: StressSpec) -> Iterator[Problem]:
-    """Every pool must be able to have its least size."""
+def _generated_problems(spec: StressSpec) -> Iterator[Problem]:
+    """Racks are numbered as they fill, and pools get their share: only the fleet has them."""
     least = spec.fleet_gen.pool.get("min_nodes", 0)
-    if autoscaling_of(spec.fleet_gen) is None or not isinstance(least, int) or not least:
+    scales = autoscaling_of(spec.fleet_gen) is not None and isinstance(least, int) and least
+    outages = enumerate(spec.chaos.scheduled_outages)
+    wanted = {number: each.target for number, each in outages if each.scope == "rack"}
+    if not scales and not wanted:
         return
     fleet = generate(spec.fleet_gen, str(spec.seed))
-    for pool in fleet.pools:
-        if len(fleet.of_pool(pool)) < least:
-            text = f"pool {pool} has {len(fleet.of_pool(pool))} of total_nodes; make those more"
-            yield ("pool", "min_nodes"), text
-            return
+    sizes = {pool: len(fleet.of_pool(pool)) for pool in fleet.pools if scales}
+    small = next((pool for pool, size in sizes.items() if size < least), None)
+    if small is not None:
+        text = f"pool {small} has {sizes[small]} of total_nodes; make those more"
+        yield ("fleet_gen", "pool", "min_nodes"), text
+    racks = [name for scope, name in fleet.groups if scope == "rack"]
+    for number, target in wanted.items():
+        if target not in racks:
+            some = ", ".join(sorted(racks)[:RACKS_SHOWN_MAX])
+            text = f"no such rack: there are {len(racks)}, as {some}"
+            yield ("chaos", "scheduled_outages", number, "target"), text
 
 
-def _of_fleet(fleet: FleetSpec) -> Iterator[Problem]:
+def _fleet_problems(fleet: FleetSpec) -> Iterator[Problem]:
     yield from _twice("templates", (each.name for each in fleet.templates))
     for number, template in enumerate(fleet.templates):
         for provider in fleet.providers:
@@ -256,8 +212,7 @@ def _of_fleet(fleet: FleetSpec) -> Iterator[Problem]:
                 pool_name(f"{template.name}-{provider}")
             except InvalidNameError as error:
                 yield ("templates", number, "name"), f"with provider {provider!r}: {error}"
-    if not sum(each.weight for each in fleet.templates):
-        yield ("templates",), "all weights are 0; give one of them more"
+    yield from _weights_problems("templates", [each.weight for each in fleet.templates])
     for key, weights in (("providers", fleet.providers), ("regions", fleet.regions)):
         if not sum(weights.values()):
             yield (key,), "must name at least one, with a weight of more than 0"
@@ -266,11 +221,11 @@ def _of_fleet(fleet: FleetSpec) -> Iterator[Problem]:
             yield ("zones", region), f"no such region; there are {', '.join(fleet.regions)}"
         if not zones:
             yield ("zones", region), "must name at least one zone; or leave the region out"
-    yield from _of_zones(fleet)
-    yield from ((("startup", *place), text) for place, text in _of_startup(fleet.startup))
+    yield from _zones_problems(fleet)
+    yield from within(("startup",), _startup_problems(fleet.startup))
 
 
-def _of_zones(fleet: FleetSpec) -> Iterator[Problem]:
+def _zones_problems(fleet: FleetSpec) -> Iterator[Problem]:
     """Only its name identifies a zone."""
     homes: dict[str, str] = {}
     for region in fleet.regions:
@@ -281,7 +236,7 @@ def _of_zones(fleet: FleetSpec) -> Iterator[Problem]:
             homes[zone] = region
 
 
-def _of_startup(startup: StartupSpec) -> Iterator[Problem]:
+def _startup_problems(startup: StartupSpec) -> Iterator[Problem]:
     low, high, mean = startup.cold_start_min, startup.cold_start_max, startup.cold_start_mean
     if startup.pattern == "instant":
         for key in ("duration", "jitter_percent"):
@@ -299,7 +254,7 @@ def _of_startup(startup: StartupSpec) -> Iterator[Problem]:
         yield (key,), "is missing beside its twin; add it"
 
 
-def _of_chaos(spec: StressSpec) -> Iterator[Problem]:
+def _chaos_problems(spec: StressSpec) -> Iterator[Problem]:
     chaos, fleet = spec.chaos, spec.fleet_gen
     minutes = float(spec.duration) / 60
     if chaos.failure_rate * minutes * fleet.total_nodes / 1_000 > FAILURES_MAX:
@@ -307,38 +262,24 @@ def _of_chaos(spec: StressSpec) -> Iterator[Problem]:
     for code in chaos.xid_distribution:
         if not _is_xid(code):
             yield ("xid_distribution", code), f"is not an XID code: a number up to {XID_MAX}"
-    if chaos.xid_distribution and not sum(chaos.xid_distribution.values()):
-        yield ("xid_distribution",), "all weights are 0; give one of them more"
-    if chaos.failure_types and not sum(each.weight for each in chaos.failure_types):
-        yield ("failure_types",), "all weights are 0; give one of them more"
+    yield from _weights_problems("xid_distribution", chaos.xid_distribution.values())
+    yield from _weights_problems("failure_types", [each.weight for each in chaos.failure_types])
     if chaos.cascading.min_delay > chaos.cascading.max_delay:
         yield ("cascading", "max_delay"), "is less than min_delay"
-    yield from _of_outages(spec)
-    yield from _of_correlations(chaos)
-
-
-def _of_outages(spec: StressSpec) -> Iterator[Problem]:
-    outages = spec.chaos.scheduled_outages
-    yield from _twice("scheduled_outages", (each.name for each in outages))
-    for number, outage in enumerate(outages):
+    yield from _twice("scheduled_outages", (each.name for each in chaos.scheduled_outages))
+    for number, outage in enumerate(chaos.scheduled_outages):
         here: Path_ = ("scheduled_outages", number)
-        if problem := _of_outage(outage, spec.fleet_gen):
+        if problem := _target_problem(outage, spec.fleet_gen):
             yield (*here, "target"), problem
         if outage.start_time >= spec.duration:
             yield (*here, "start_time"), "is after the run's end"
         if outage.duration <= 0:
             yield (*here, "duration"), "must be more than 0s"
-
-
-def _of_correlations(chaos: ChaosSpec) -> Iterator[Problem]:
     yield from _twice("correlated_failures", (each.name for each in chaos.correlated_failures))
     for number, each in enumerate(chaos.correlated_failures):
         if each.trigger not in _TYPES and not _is_xid(each.trigger):
-            words = ", ".join(sorted(_TYPES))
-            yield (
-                ("correlated_failures", number, "trigger"),
-                f"{each.trigger!r} is neither an XID code nor one of {words}",
-            )
+            text = f"{each.trigger!r} is neither an XID code nor one of "
+            yield ("correlated_failures", number, "trigger"), text + ", ".join(sorted(_TYPES))
 
 
 _TYPES: Final = frozenset(HardwareFault.__args__) | OLDER_WORDS.keys()  # type: ignore[attr-defined]
@@ -352,12 +293,17 @@ def _twice(key: str, names: Iterable[str]) -> Iterator[Problem]:
             yield (key, number, "name"), f"{name!r} is there twice; rename one"
 
 
+def _weights_problems(key: str, weights: Collection[float]) -> Iterator[Problem]:
+    if weights and not sum(weights):
+        yield (key,), "all weights are 0; give one of them more"
+
+
 def _is_xid(text: str) -> bool:
     return text.isascii() and text.isdigit() and 0 < int(text) <= XID_MAX
 
 
-def _of_outage(outage: OutageSpec, fleet: FleetSpec) -> str:
-    """Why its target is none; empty where it is one."""
+def _target_problem(outage: OutageSpec, fleet: FleetSpec) -> str:
+    """Why an outage's target does not exist; empty: it does, or is a rack."""
     if outage.scope == "percentage":
         try:
             number = float(outage.target.removesuffix("%"))
@@ -373,21 +319,3 @@ def _of_outage(outage: OutageSpec, fleet: FleetSpec) -> str:
     if known is None or outage.target in known:
         return ""
     return f"no such {outage.scope}: there are {', '.join(sorted(known))}"
-
-
-def _of_racks(spec: StressSpec) -> Iterator[Problem]:
-    """Racks are numbered as they fill: the fleet says which there are."""
-    wanted = [
-        (number, each.target)
-        for number, each in enumerate(spec.chaos.scheduled_outages)
-        if each.scope == "rack"
-    ]
-    if not wanted:
-        return
-    fleet = generate(spec.fleet_gen, str(spec.seed))
-    racks = [name for scope, name in fleet.groups if scope == "rack"]
-    for number, target in wanted:
-        if target not in racks:
-            some = ", ".join(sorted(racks)[:RACKS_SHOWN_MAX])
-            text = f"no such rack: there are {len(racks)}, as {some}"
-            yield ("scheduled_outages", number, "target"), text
