@@ -102,7 +102,7 @@ async def test_a_reference_is_stored_without_the_secret(config: Path, tmp_path: 
         (("--option", "nonsense", "--key-env", "A"), "nonsense: the provider has no such option"),
         (("--key-env", "NOT_SET_ANYWHERE"), "NOT_SET_ANYWHERE: the environment variable"),
         (("--key-command", "false"), "returned no credentials: it ended with 1"),
-        (("--key-stdin",), "nothing was written: no secret to keep"),
+        (("--key-stdin",), "no secret was given: nothing was stored"),
     ],
 )
 async def test_invalid_options_are_refused(

@@ -94,7 +94,9 @@ def test_an_unknown_host_key_is_pinned_at_the_first_connection(tmp_path: Path) -
 
 def test_a_node_without_an_address_cannot_be_entered(tmp_path: Path) -> None:
     """And the error names the command to run."""
-    with pytest.raises(NavarchError, match="no address of web-1 yet: navarch why web-1"):
+    with pytest.raises(
+        NavarchError, match="has not reported an address of web-1 yet: navarch why web-1"
+    ):
         command_line(instance("web-1", address=""), SPEC, tmp_path / "known", [])
 
 
