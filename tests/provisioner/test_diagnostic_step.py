@@ -81,7 +81,7 @@ async def test_an_agent_that_is_away_or_busy_is_asked_again(
     bus: NatsBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No agent answers, then it refuses, then it tests: one result."""
-    monkeypatch.setattr(diagnostic_step, "ASK_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(diagnostic_step, "RETRY_SECONDS", 0.01)
     checked = asyncio.create_task(DiagnosticStep(bus, SystemClock()).check(command()))
     asked = await agent(bus, [REFUSED, PASSED])
     async with asyncio.timeout(60):
