@@ -9,10 +9,10 @@ from schemas.node_records import NodeRecord
 from schemas.pool_records import FLEET_KEY, FleetRecord
 from schemas.saga_log_entries import StepSucceeded
 from schemas.subjects import pool_event_wildcard
-from schemas.topology import EVENTS, INSTANCES, NODES, POOLS, BucketSpec
+from schemas.topology import EVENTS, INSTANCES, NODES, POOLS
 from services.bus.nats.nats_bus import NatsBus
 from services.primitives.clock import SystemClock
-from services.primitives.errors import Reject, Unavailable
+from services.primitives.errors import Unavailable, UnreadableRecord
 from services.provisioner.instances.instance_decisions import mark_terminating
 from services.provisioner.instances.instance_store import InstanceStore
 from services.provisioner.providers.fake import FakeFault, FakeProvider
@@ -186,21 +186,30 @@ async def test_a_bus_that_fails_in_a_sweep_ends_neither_the_sweep_nor_the_servic
     assert await names(provider) == []
 
 
-@pytest.mark.parametrize("key", [(POOLS, FLEET_KEY), (INSTANCES, "web.web-9")])
-async def test_an_unreadable_record_stops_the_sweep_and_not_the_service(
-    fleet: NatsBus, key: tuple[BucketSpec, str]
+async def test_an_unreadable_fleet_record_stops_the_sweep_and_not_the_service(
+    fleet: NatsBus,
 ) -> None:
-    """Where records cannot be read, what they might say is not guessed: nothing is removed."""
+    """Without the fleet's ID no instance can be judged: nothing is removed."""
     provider = fake()
     await provider.provision(request("web-1"))
-    await fleet.put(*key, b"garbage")
+    await fleet.put(POOLS, FLEET_KEY, b"garbage")
     async with running(fleet, provider):
         sequence = await start_step(fleet, provision("web-2"))
         done, _ = await answer_to(fleet, "scale-up-web-2", sequence)
         assert isinstance(done, StepSucceeded)
-    with pytest.raises(Reject):
+    with pytest.raises(UnreadableRecord):
         await sweeper(fleet, provider).sweep()
     assert await names(provider) == ["web-1", "web-2"]
+
+
+async def test_an_instance_with_an_unreadable_record_is_left_alone(fleet: NatsBus) -> None:
+    """Until an operator repairs the record, its instance is neither unexpected nor gone."""
+    provider = fake()
+    await provider.provision(request("web-1"))
+    await provider.provision(request("web-2"))
+    await fleet.put(INSTANCES, "web.web-1", b"garbage")
+    await sweeper(fleet, provider).sweep()
+    assert await names(provider) == ["web-1"]
 
 
 async def test_in_observe_mode_nothing_is_removed_and_one_event_is_published(
