@@ -18,7 +18,7 @@ from services.runtime.failure_register import FailureRegister
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS: Final = 5.0
+LOOK_SECONDS: Final = 10.0
 
 
 class DurableWatch:
@@ -55,7 +55,7 @@ class DurableWatch:
             self._found = found
 
     async def look(self) -> list[CurrentFailure]:
-        """Look once; recreate what is gone. Returns what cannot be repaired here."""
+        """Look once; recreate what is gone. Returns what operators should know of."""
         durable = self._durable
         name = f"{durable.stream}.{durable.name}"
         try:
@@ -78,5 +78,11 @@ class DurableWatch:
                     remedy="see what nats-server logs, and restart it; nothing is lost meanwhile",
                 )
             ]
-        log.warning("durable %s was gone; it was created again, from message %d on", name, began)
-        return []
+        return [
+            CurrentFailure(
+                failure="consumer-missing",
+                about=f"{durable.stream}/{durable.name}",
+                reason=f"the durable was deleted; it was created again, from message {began} on",
+                remedy="find out who deletes consumers (`nats consumer rm`); nothing was lost",
+            )
+        ]

@@ -6,14 +6,18 @@ import json
 import os
 import shutil
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from schemas import subjects
+from schemas.fleet_queries import CurrentFailure
 from schemas.settings import NatsSettings
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import NatsBus
-from services.cli.app import app
+from services.cli.app import FAILING, app
 from services.cli.fleet_discovery import ServeState, find_bus, started_ticks
 from services.primitives.errors import NavarchError
 
@@ -90,6 +94,28 @@ async def test_every_table_names_what_is_wrong(manager: NatsBus, server: Embedde
     assert "replace-training-2-1" in status
     assert "cordoned, saga replace-training-2-1" in listed
     assert "GPU has fallen off the bus." in got
+
+
+async def test_status_warns_of_what_fails_and_exits_with_3(
+    manager: NatsBus, server: EmbeddedServer
+) -> None:
+    """With the command that resolves it; scripts need not read the text."""
+    failure = CurrentFailure(
+        failure="store-unwritable",
+        about="nats-server",
+        reason="it stores nothing",
+        remedy="free space, then restart nats-server",
+    )
+
+    async def failing(_: bytes, __: Mapping[str, str]) -> bytes:
+        return msgspec.json.encode([failure])
+
+    await manager.answer(subjects.query("failures-notifier"), failing)
+    code, out, _ = await navarch("status", url=server.url)
+    assert code == FAILING
+    assert "warning: nats-server: it stores nothing; free space, then restart nats-server" in out
+    code, out, _ = await navarch("status", "-o", "json", url=server.url)
+    assert (code, msgspec.json.decode(out)["failures"]) == (FAILING, [msgspec.to_builtins(failure)])
 
 
 ASKED = [

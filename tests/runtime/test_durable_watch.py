@@ -34,9 +34,12 @@ async def test_it_begins_where_it_had_come_to(any_bus, durable, handler, looping
         assert await watch.look() == []
         await any_bus.admin(f"CONSUMER.DELETE.{EVENTS.name}.{DURABLE}", {})
         await any_bus.publish(SUBJECT, lost(3))
-        assert await watch.look() == []
+        [reported] = await watch.look()
+        assert reported.failure == "consumer-missing"
+        assert "it was created again, from message" in reported.reason
         await handler.wait_for(lambda: len(handler.done) == 3)
         await settled(any_bus, EVENTS.name, DURABLE)
+        assert await watch.look() == []
     assert handler.ids() == ["lost-1", "lost-2", "lost-3"]
 
 
