@@ -45,7 +45,7 @@ class Refused(BusError):  # noqa: N818
 
 
 class TooLarge(Refused):
-    """The message is larger than the server takes: no repetition makes it smaller."""
+    """The message or its subject is not one that the server takes, however often it is tried."""
 
 
 class Retry(NavarchError):  # noqa: N818

@@ -22,7 +22,7 @@ from services.runtime.event_publisher import publish_event
 log = logging.getLogger(__name__)
 
 FAILURES_MAX: Final = 100
-"""Kept at once; more are in the log only."""
+"""Kept at once; more are shown when some of these are over."""
 RETRY_FIRST_SECONDS: Final = 5.0
 RETRY_MAX_SECONDS: Final = 300.0
 DEFECT_REMEDY: Final = (
@@ -57,9 +57,10 @@ class FailureRegister:
         """Take note of a failure; it is logged when it begins and when its reason changes."""
         key = (failure.failure, failure.about)
         known = self._now.get(key)
+        if known is None and len(self._now) >= FAILURES_MAX:
+            return
         if known is None or known.reason != failure.reason:
             log.error("%s: %s; %s", failure.about, failure.reason, failure.remedy)
-        if known is not None or len(self._now) < FAILURES_MAX:
             self._now[key] = failure
             self._count(failure.failure)
 

@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from schemas import headers as h
-from schemas.topology import SECOND_NS
+from schemas.topology import NODES, SECOND_NS
 from services.bus.protocol.server_protocol import firing
-from services.primitives.errors import BusError, Conflict, Refused, Unavailable
+from services.primitives.errors import BusError, Conflict, Refused, TooLarge, Unavailable
 from tests.bus.conftest import collect
 from tests.support.busyness import watched
 
@@ -80,8 +80,18 @@ async def test_what_is_too_large_for_the_wire_does_not_end_the_connection(any_bu
     await make(any_bus, max_msg_size=-1)
     assert await any_bus.publish("s.1", b"x" * 1_048_576) == 1
     for size, headers in ((1_048_577, {}), (1_048_576, {"a": "b"})):
-        assert await said(any_bus.publish("s.1", b"x" * size, headers=headers)) == (Refused, 0)
+        assert await said(any_bus.publish("s.1", b"x" * size, headers=headers)) == (TooLarge, 0)
     assert await any_bus.publish("s.1", b"x" * (1_048_576 - 18), headers={"a": "b"}) == 2
+
+
+@pytest.mark.parametrize("key", ["x" * 20_000, "two\r\nlines", "a b", "\x00"], ids=ascii)
+async def test_a_subject_that_is_none_does_not_end_the_connection(any_bus, key):
+    """The server would close it at once, and again after each reconnection."""
+    await make(any_bus)
+    for call in (any_bus.publish(f"s.{key}", b""), any_bus.get(NODES, key), any_bus.last("S", key)):
+        with pytest.raises(TooLarge):
+            await call
+    assert await any_bus.publish("s.1", b"") == 1
 
 
 async def test_a_full_stream_takes_what_replaces_something_as_large(any_bus):

@@ -94,6 +94,7 @@ class MemoryBus(Buckets, Objects):
 
     async def last(self, stream: str, subject: str) -> Stored | None:
         """The last message under a subject, or under a whole tree."""
+        refuse_too_large(subject, b"", {}, MESSAGE_BYTES_MAX)
         await self._there("read", subject)
         held = self._server.fresh().streams.get(stream)
         if held is None:

@@ -16,6 +16,8 @@ CONFLICT_CODES: Final = frozenset({10071, 10164})
 """Wrong last sequence, in its two spellings."""
 SERVER_AT_FAULT: Final = 500
 """Codes from here on are the server's own state (no leader, no storage left), not our request."""
+SUBJECT_CHARS_MAX: Final = 1024
+"""The server ends a connection whose control line is longer than 4 KiB."""
 DIRECT_HEADERS: Final = frozenset(
     {"Nats-Stream", "Nats-Num-Pending", "Nats-Last-Sequence", "Nats-UpTo-Sequence"}
 )
@@ -121,7 +123,9 @@ def _bytes(text: str) -> int:
 def refuse_too_large(
     subject: str, data: bytes, headers: Mapping[str, str] | None, bytes_max: int
 ) -> None:
-    """Refuse what is larger than the server takes: it would end the connection."""
+    """Refuse what is larger than the server takes: it would end the connection, for good."""
+    if len(subject) > SUBJECT_CHARS_MAX or not subject.isprintable() or " " in subject:
+        raise TooLarge(f"{subject[:80]!r} is not a subject: it has {len(subject)} characters")
     size = len(data) + header_bytes(headers or {})
     if size > bytes_max:
         raise TooLarge(f"{subject}: {size} bytes are more than the server takes ({bytes_max})")
