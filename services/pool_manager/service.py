@@ -349,7 +349,9 @@ class PoolManager:
                 audit = partial(self._auditor.audit_saga, record.name, saga, opened)
                 await self._in_isolation(f"saga {saga}", audit)
                 seen.add(f"saga {saga}")
-            await self._auditor.audit_nodes(record)
+            about = f"nodes of pool {record.name}"
+            seen.add(about)
+            await self._in_isolation(about, partial(self._auditor.audit_nodes, record))
         for about in self._put_off.keys() - seen:
             del self._put_off[about]
             self._failures.end("decision-failed", about)
