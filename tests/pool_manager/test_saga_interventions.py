@@ -151,10 +151,10 @@ def test_request_about_a_saga_is_decided_by_its_log(
 
 
 def test_which_log_a_request_needs() -> None:
-    """`uncordon` needs the open saga of its node; an undecodable request needs none."""
+    """A request about a node needs the open saga of that node, which may have ended already."""
     requests = (CANCEL, UNCORDON, asked("cordon", node="n1"), asked("uncordon", node="n2"))
 
-    assert [SAGA, SAGA, "", ""] == [saga_asked_about(each, snapshot()) for each in requests]
+    assert [SAGA, SAGA, SAGA, ""] == [saga_asked_about(each, snapshot()) for each in requests]
 
 
 def test_uncordon_that_cancels_names_the_saga_that_follows() -> None:
