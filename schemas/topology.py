@@ -256,7 +256,15 @@ REPAIRS: Final = BucketSpec(
     description="Cost of outages: totals over all `repaired` events",
     writer="metrics",
 )
-BUCKETS: Final = (POOLS, NODES, HEALTH, INSTANCES, OFFERINGS, HARDWARE, HEARTBEATS, LEASES, REPAIRS)
+ALERTS: Final = BucketSpec(
+    name="ALERTS",
+    description="Alerts that were sent and have not ended",
+    writer="notifier",
+    bytes_max=64 * MIB,
+)
+BUCKETS: Final = (
+    *(POOLS, NODES, HEALTH, INSTANCES, OFFERINGS, HARDWARE, HEARTBEATS, LEASES, REPAIRS, ALERTS),
+)
 
 EVIDENCE: Final = ObjectBucketSpec(
     name="EVIDENCE",
@@ -366,6 +374,7 @@ NOTIFIER_ALERTS: Final = DurableSpec(
         ),
         subjects.node_event_wildcard("verdict"),
         subjects.node_event_wildcard("lost"),
+        subjects.node_event_wildcard("returned"),
         subjects.FLEET_EVENTS,
     ),
     # An alert that no channel has taken for a day is a dead letter.

@@ -15,12 +15,9 @@ from typing import Any, Final
 import msgspec
 
 from schemas.breaker_state import OpenIncident
-from schemas.fleet_events import FACTS as FLEET_FACTS
 from schemas.fleet_queries import CurrentFailure
-from schemas.messages import Codec, LimitedDecoder, Message, decoder
-from schemas.node_events import NODE_EVENT_TYPES
+from schemas.messages import LimitedDecoder, Message, decoder
 from schemas.node_records import NodeRecord, node_key
-from schemas.pool_events import POOL_EVENT_TYPES
 from schemas.pool_records import pool_key
 from schemas.settings import ALERT_CHANNEL_PLUGINS, NOTIFIER_PLUGINS, Settings
 from schemas.step_data import DrainOutputs, NodeInputs, VacateOutputs
@@ -29,8 +26,9 @@ from services.bus.bucket_mirror import readable
 from services.bus.port import Bus, Stored
 from services.notifier.alerts.alert_channel import AlertChannel
 from services.notifier.alerts.alert_dedup import HOLD_SECONDS, AlertGroups, is_held, limit_alert
-from services.notifier.alerts.alert_rules import Alert, alert_of, store_alert
+from services.notifier.alerts.alert_rules import Alert, alert_of, ending_subjects, store_alert
 from services.notifier.alerts.incident_matching import matching_incident
+from services.notifier.alerts.open_alerts import OpenAlerts, event_codec
 from services.notifier.store_watch import StoreWatch
 from services.notifier.workload.workload_notifier import Notifier
 from services.primitives.clock import Clock, SystemClock
@@ -57,6 +55,10 @@ FINISH_SECONDS: Final = 1.0
 """Enough for an order in flight; the next replica continues a drain."""
 DIRECT_SECONDS: Final = 5.0
 """Between two looks at what is alerted without the store."""
+UNSENT_RETRY_SECONDS: Final = 1.0
+"""Between two looks at an alert that is being sent when its end arrives."""
+UNSENT_TRIES_MAX: Final = 60
+"""Then no replica sends it any more."""
 SENT_MAX: Final = 10_000
 """Alerts remembered as sent while other channels still fail."""
 
@@ -69,7 +71,6 @@ class _Incidents(msgspec.Struct, frozen=True):
 
 _incidents = LimitedDecoder(_Incidents)
 _nodes = decoder(NodeRecord)
-_events = Codec((*NODE_EVENT_TYPES, *POOL_EVENT_TYPES, *FLEET_FACTS))
 
 
 class WorkloadSteps:
@@ -152,7 +153,8 @@ class Alerting:
         """Send to `channels`; the open incidents are read from `bus`."""
         self._channels = channels
         self._bus = bus
-        self._sent: OrderedDict[tuple[str, int], None] = OrderedDict()
+        self._sent: OrderedDict[tuple[str, str, int], None] = OrderedDict()
+        self._open = OpenAlerts(bus)
         self._groups = AlertGroups()
         self._open_incidents = Joined(self._read_incidents)
 
@@ -167,16 +169,43 @@ class Alerting:
         alert = alert_of(received.message)
         if alert is None:
             return
+        if alert.ends:
+            await self._resolve(alert, received)
+            return
         if incident := await self._incident_of(alert, received):
             log.info("covered by an incident", extra={"alert": alert.key, "incident": incident})
             return
         if received.deliveries == 1 and is_held(self._groups, alert):
-            raise Retry("held in case it is part of an incident", HOLD_SECONDS)
+            raise Retry("held in case it ends, or is part of an incident", HOLD_SECONDS)
+        if await self._open.is_over(alert, received.message, received.stored):
+            log.info("over before it was sent", extra={"alert": alert.key})
+            return
+        key = alert.key
         self._groups, alert = limit_alert(self._groups, alert)
         if alert is None:
             return
-        failures = await self._send(alert)
-        if failures:
+        ends = alert.key == key and bool(ending_subjects(received.message))
+        if ends:
+            await self._open.open(alert, received.stored, sent=False)
+        await self._deliver(alert)
+        if ends:
+            await self._open.open(alert, received.stored, sent=True)
+
+    async def _resolve(self, alert: Alert, received: Received[Message]) -> None:
+        """Send the end of what was sent."""
+        for key in alert.ends:
+            found = await self._open.find(key, received.stored)
+            if found is None:
+                continue
+            if not found.sent and received.deliveries < UNSENT_TRIES_MAX:
+                raise Retry(f"alert {key} is being sent", UNSENT_RETRY_SECONDS)
+            if found.sent:
+                await self._deliver(replace(alert, key=key, resolved=True))
+            await self._open.close(key)
+
+    async def _deliver(self, alert: Alert) -> None:
+        """Send to every channel that does not have it; Retry if one fails."""
+        if failures := await self._send(alert):
             raise Retry(f"alert not delivered: {'; '.join(failures)}")
 
     async def alert_unwritable_for_ever(self, failures: FailureRegister, clock: Clock) -> None:
@@ -203,7 +232,7 @@ class Alerting:
         """Send to every channel that does not have it; return what failed."""
         failures = []
         for position, channel in enumerate(self._channels):
-            if (alert.event, position) in self._sent:
+            if (alert.event, alert.key, position) in self._sent:
                 continue
             try:
                 async with asyncio.timeout(ALERT_SECONDS_MAX):
@@ -211,7 +240,7 @@ class Alerting:
             except Exception as error:  # noqa: BLE001 - a channel may be a third party's code
                 failures.append(f"{channel.name}: {error or type(error).__name__}")
             else:
-                self._sent[alert.event, position] = None
+                self._sent[alert.event, alert.key, position] = None
         while len(self._sent) > SENT_MAX:
             self._sent.popitem(last=False)
         return failures
@@ -236,7 +265,7 @@ class Alerting:
 
 def decode_event(stored: Stored) -> Any:
     """Decode an event."""
-    return _events.decode(stored.data)
+    return event_codec.decode(stored.data)
 
 
 def _subject_of(stored: Stored) -> str:

@@ -17,7 +17,14 @@ from typing import Any, Final
 
 import msgspec
 
-from schemas import evidence_bundles, fleet_budget, lease_records, offering_records, pool_records
+from schemas import (
+    alert_records,
+    evidence_bundles,
+    fleet_budget,
+    lease_records,
+    offering_records,
+    pool_records,
+)
 from schemas import subjects as s
 from schemas.dead_letters import dead_codec
 from schemas.duration import decode_hook
@@ -66,6 +73,7 @@ KEYS: Final[tuple[tuple[str, str, type[Any]], ...]] = (
     ("OFFERINGS", "blocked.", offering_records.BlockRecord),
     ("OFFERINGS", offering_records.prices_key(""), offering_records.PricesRecord),
     ("OFFERINGS", offering_records.SPEND_KEY, offering_records.SpendRecord),
+    ("ALERTS", "", alert_records.OpenAlertRecord),
     ("LEASES", "pace-", lease_records.RateLimitRecord),
     ("LEASES", "", lease_records.LeaseRecord),
     ("REPAIRS", evidence_bundles.TOTALS_KEY, evidence_bundles.RepairTotals),

@@ -10,7 +10,7 @@ import pytest
 from schemas import subjects
 from schemas.fleet_events import ConsumerLag
 from schemas.messages import encode
-from schemas.node_events import Cordoned, Fault, Lost, Verdict
+from schemas.node_events import Cordoned, Fault, Lost, Returned, Verdict
 from schemas.pool_events import (
     BreakerClosed,
     BreakerOpened,
@@ -51,9 +51,10 @@ def verdict(status: str, was: str, action: str = "none") -> Verdict:
         (verdict("unhealthy", "healthy", "replace"), "critical", "health/training/training-1"),
         (verdict("degraded", "healthy", "inspect"), "warning", "health/training/training-1"),
         (verdict("healthy", "unhealthy"), "info", "health/training/training-1"),
-        (verdict("healthy", "unknown"), None, ""),
+        (verdict("healthy", "unknown"), "info", "health/training/training-1"),
         (verdict("unknown", "healthy"), None, ""),
         (Lost(**NODE), "critical", "lost/training/training-1"),
+        (Returned(**NODE), "info", "lost/training/training-1"),
         (
             NodeReplaced(**POOL, old_node="training-1", new_node="training-4", saga="s"),
             "info",

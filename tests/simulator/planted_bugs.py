@@ -10,9 +10,12 @@ import pytest
 
 from schemas import subjects
 from schemas.health_records import HealthRecord
+from schemas.node_events import Returned
 from schemas.pool_records import OpenSaga, PoolRecord
 from services.bus.memory.memory_bus import MemoryBus
 from services.health_monitor.health_store import HealthStore
+from services.notifier.alerts.alert_rules import Alert
+from services.notifier.service import Alerting
 from services.pool_manager.planner import disruption_budget
 from services.pool_manager.planner.remediation import remedy_selection
 from services.pool_manager.service import PoolManager
@@ -102,6 +105,17 @@ def unanswered_counts_as_drained(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SimulatedNotifier, "is_drained", is_drained)
 
 
+def silence_never_ends(patch: pytest.MonkeyPatch) -> None:
+    """The notifier alerts of a lost node and not of its return."""
+    end = Alerting._resolve
+
+    async def resolve(self: Alerting, alert: Alert, received: Any) -> None:
+        if not isinstance(received.message, Returned):
+            await end(self, alert, received)
+
+    patch.setattr(Alerting, "_resolve", resolve)
+
+
 class _SharedLease:
     """A lease that every replica holds at once."""
 
@@ -136,5 +150,6 @@ BUGS: dict[str, Plant] = {
     "no adopt before retry": no_adopt_before_retry,
     "timer in process memory": timer_in_process_memory,
     "launch without a claim": launch_without_a_claim,
+    "silence never ends": silence_never_ends,
     "unanswered counts as drained": unanswered_counts_as_drained,
 }

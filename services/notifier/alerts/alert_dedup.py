@@ -2,7 +2,8 @@
 
 If three hundred nodes become unhealthy at once, operators need one incident, not three hundred
 alerts. The first node alerts at once; alerts for further nodes of the pool are held for a few
-seconds, in which an incident may open that covers them. Each replica counts its own alerts.
+seconds, in which an incident may open that covers them. Silence and lag are always held: both are
+often over within seconds of a restart. Each replica counts its own alerts.
 """
 
 from collections.abc import Mapping
@@ -20,6 +21,8 @@ HOLD_SECONDS: Final = 10.0
 completes it."""
 HELD_KINDS: Final = frozenset({"health", "lost", "operator"})
 """Prefixes of the keys of alerts that an incident may cover."""
+ALWAYS_HELD: Final = frozenset({"lost", "lag"})
+"""Prefixes of the keys of alerts that are held even if they are the first."""
 GROUPS_MAX: Final = 1_000
 """Counted groups; the oldest is dropped."""
 
@@ -41,12 +44,11 @@ class AlertGroups:
 
 
 def is_held(state: AlertGroups, alert: Alert) -> bool:
-    """Whether the alert is held: another node of its pool alerted within WITHIN_SECONDS."""
-    if (
-        not alert.node
-        or alert.severity != "critical"
-        or alert.key.partition("/")[0] not in HELD_KINDS
-    ):
+    """Whether the alert is held: by its kind, or since its pool alerted within WITHIN_SECONDS."""
+    kind = alert.key.partition("/")[0]
+    if kind in ALWAYS_HELD:
+        return True
+    if not alert.node or alert.severity != "critical" or kind not in HELD_KINDS:
         return False
     group = state.groups.get(_key(alert))
     if group is None or alert.time - group.since >= timedelta(seconds=WITHIN_SECONDS):

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
+from schemas import subjects
 from schemas.enums import PROGRAM_CODES
+from schemas.fleet_events import FACTS as FLEET_FACTS
 from schemas.fleet_events import ConsumerLag, ServiceFailure, UnknownError
 from schemas.fleet_queries import CurrentFailure
 from schemas.messages import Message
-from schemas.node_events import Lost, Verdict
+from schemas.node_events import Lost, Returned, Terminated, Verdict
 from schemas.pool_events import (
     BreakerClosed,
     BreakerOpened,
@@ -47,6 +49,10 @@ class Alert:
     event: str
     """Id of the event behind it."""
     time: datetime
+    resolved: bool = False
+    """The condition with this key is over."""
+    ends: tuple[str, ...] = ()
+    """Keys of the alerts that this one ends; it is sent for those alone that were sent."""
 
 
 def alert_of(event: Message) -> Alert | None:
@@ -66,6 +72,7 @@ def alert_of(event: Message) -> Alert | None:
         key=key,
         event=event.id,
         time=event.time,
+        ends=ended_keys(event),
     )
 
 
@@ -90,6 +97,8 @@ def _rule(event: Message) -> tuple[Severity, str, str] | None:  # noqa: C901, PL
             return (severity, f"health/{pool}/{node}", node) if severity else None
         case Lost(pool=pool, node=node):
             return "critical", f"lost/{pool}/{node}", node
+        case Returned(pool=pool, node=node):
+            return "info", f"lost/{pool}/{node}", node
         case NodeReplaced(pool=pool, old_node=node):
             return "info", f"health/{pool}/{node}", node
         case (
@@ -130,14 +139,63 @@ def _rule(event: Message) -> tuple[Severity, str, str] | None:  # noqa: C901, PL
             return None
 
 
+def ended_keys(event: Message) -> tuple[str, ...]:
+    """The keys of the alerts that an event ends."""
+    match event:
+        case Verdict(status="healthy", pool=pool, node=node):
+            return f"health/{pool}/{node}", f"operator/{pool}/{node}"
+        case Returned(pool=pool, node=node):
+            return f"lost/{pool}/{node}", f"operator/{pool}/{node}"
+        case Terminated(pool=pool, node=node):
+            return _of_node(pool, node)
+        case NodeReplaced(pool=pool, old_node=node, saga=saga):
+            return *_of_node(pool, node), f"saga/{saga}"
+        case BreakerClosed(pool=pool):
+            return (f"breaker/{pool}",)
+        case Incident(status="closed", pool=pool, incident=incident):
+            return (f"incident/{pool}/{incident}",)
+        case ConsumerLag(status="caught-up", durable=durable):
+            return (f"lag/{durable}",)
+        case ServiceFailure(status="recovered", failure=failure, about=about):
+            return (f"{failure}/{about}",)
+        case _:
+            return ()
+
+
+def _of_node(pool: str, node: str) -> tuple[str, ...]:
+    return tuple(f"{kind}/{pool}/{node}" for kind in ("health", "lost", "operator"))
+
+
+def ending_subjects(event: Message) -> tuple[str, ...]:
+    """Where an event that ends the alert about this one is published; none: nothing ends it."""
+    match event:
+        case Verdict(pool=pool, node=node):
+            facts: tuple[str, ...] = ("verdict", "terminated")
+        case Lost(pool=pool, node=node):
+            facts = ("returned", "terminated")
+        case OperatorNeeded(pool=pool, node=node):
+            facts = ("verdict", "returned", "terminated")
+        case BreakerOpened(pool=pool):
+            return (subjects.pool_event(pool, "breaker-closed"),)
+        case Incident(pool=pool):
+            return (subjects.pool_event(pool, "incident"),)
+        case SagaIsStuck(pool=pool) | SagaOverdue(pool=pool):
+            return (subjects.pool_event(pool, "node-replaced"),)
+        case ConsumerLag() | ServiceFailure():
+            return (subjects.fleet_event(FLEET_FACTS[type(event)]),)
+        case _:
+            return ()
+    return tuple(subjects.node_event(pool, node, fact) for fact in facts)
+
+
 def _verdict_severity(event: Verdict) -> Severity | None:
     match event.status:
         case "unhealthy":
             return "critical"
         case "degraded":
             return "warning"
-        case "healthy" if event.previous in ("degraded", "unhealthy"):
-            return "info"
+        case "healthy":
+            return "info"  # the end of what was sent, if anything was
         case _:
             return None
 

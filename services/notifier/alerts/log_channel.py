@@ -46,6 +46,7 @@ class LogAlertChannel:
             extra={
                 "alert": alert.key,
                 "severity": alert.severity,
+                "resolved": alert.resolved,
                 "text": alert.text,
                 "pool": alert.pool,
                 "node": alert.node,

@@ -7,6 +7,7 @@ from services.simulator.engine.simulation_context import FLEET
 
 PROVIDER: Final = "services.simulator.engine.simulated_cloud:SimulatedProvider"
 NOTIFIER: Final = "services.simulator.engine.simulated_workload:SimulatedNotifier"
+ALERTS: Final = "services.simulator.engine.simulated_alerts:SimulatedAlertChannel"
 METRICS: Final = {"type": "services.simulator.engine.simulated_workload:SimulatedMetrics"}
 FAST_HEARTBEATS: Final = {"heartbeat_interval": "3s", "heartbeat_ttl": "9s"}
 """In a small fleet heartbeats are frequent, so that silence is noticed soon."""
@@ -20,6 +21,7 @@ def fleet_settings(
         "fleet": FLEET,
         "providers": {name: {"type": provider} for name in sorted(providers)},
         "notifier": {"type": NOTIFIER},
+        "alerts": [{"type": ALERTS}],
         **sections,
         "pools": pools,
     }

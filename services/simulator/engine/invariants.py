@@ -37,6 +37,7 @@ from services.provisioner.provider_client.provider import Instance
 from services.simulator.engine.agent_machines import AgentMachines
 from services.simulator.engine.announced_notices import AnnouncedNotices
 from services.simulator.engine.node_liveness import NodeLiveness
+from services.simulator.engine.simulated_alerts import SimulatedOperators
 from services.simulator.engine.simulated_cloud import SimulatedCloud
 from services.simulator.engine.simulated_workload import SimulatedWorkload
 from services.simulator.engine.simulation_context import SimulationContext
@@ -74,12 +75,14 @@ class Invariants:
         cloud: SimulatedCloud,
         workload: SimulatedWorkload,
         agents: AgentMachines,
+        operators: SimulatedOperators,
     ) -> None:
         """Compare what is stored in `simulation` with what is true."""
         self._simulation = simulation
         self._cloud = cloud
         self._workload = workload
         self._agents = agents
+        self._operators = operators
         self._records = StoredRecords(simulation.server)
         self.open: dict[str, SagaStarted] = {}
         """Sagas that have begun and not ended, by their logs."""
@@ -366,6 +369,8 @@ class Invariants:
             yield f"{name} exists and is {record.state if record else 'not recorded'}"
         elif record.lost or record.health == "unhealthy" or record.saga:
             yield f"{name} is lost={record.lost} health={record.health} saga={record.saga!r}"
+        elif record.health == "healthy" and (open_ := self._operators.about(record.pool, name)):
+            yield f"operators were alerted, and never of the end: {', '.join(open_)}"
         elif record.spare and name not in self._workload.cordoned:
             yield f"the spare {name} takes work"
         elif not record.spare and (record.cordoned or name in self._workload.cordoned):

@@ -27,6 +27,7 @@ from services.simulator.engine.agent_machines import BOOT_SECONDS, AgentMachines
 from services.simulator.engine.fault_injector import FaultInjector
 from services.simulator.engine.hardware_failures import MachineSpec
 from services.simulator.engine.invariants import Invariants, ViolationError
+from services.simulator.engine.simulated_alerts import SimulatedOperators
 from services.simulator.engine.simulated_cloud import SimulatedCloud
 from services.simulator.engine.simulated_process import SimulatedProcess
 from services.simulator.engine.simulated_workload import SimulatedWorkload
@@ -97,9 +98,16 @@ class SimulatedFleet:
         self.cloud = SimulatedCloud(simulation, setup.idempotent, setup.list_lag_seconds)
         self.workload = workload or SimulatedWorkload(simulation)
         self.machines = machines or AgentMachines(simulation, setup.spec_of)
-        simulation.parts |= {"cloud": self.cloud, "workload": self.workload}
+        operators = SimulatedOperators()
+        simulation.parts |= {
+            "cloud": self.cloud,
+            "workload": self.workload,
+            "operators": operators,
+        }
         self.records = StoredRecords(simulation.server)
-        self.invariants = Invariants(simulation, self.cloud, self.workload, self.machines)
+        self.invariants = Invariants(
+            simulation, self.cloud, self.workload, self.machines, operators
+        )
         self.services = [
             SupervisedService(
                 simulation, name if number == 1 else f"{name}/{number}", build, setup.settings

@@ -1,0 +1,55 @@
+"""Which alerts were sent and have not ended, shared by all replicas in the bucket ALERTS."""
+
+from typing import Final
+
+from schemas.alert_records import TTL_SECONDS, OpenAlertRecord, alert_key
+from schemas.fleet_events import FACTS as FLEET_FACTS
+from schemas.messages import Codec, Message
+from schemas.node_events import NODE_EVENT_TYPES
+from schemas.pool_events import POOL_EVENT_TYPES
+from schemas.topology import ALERTS, EVENTS
+from services.bus.port import Bus, Stored
+from services.bus.record_bucket import RecordBucket
+from services.notifier.alerts.alert_rules import Alert, ended_keys, ending_subjects
+
+event_codec: Final = Codec((*NODE_EVENT_TYPES, *POOL_EVENT_TYPES, *FLEET_FACTS))
+
+
+class OpenAlerts:
+    """The alerts that have begun and not ended."""
+
+    def __init__(self, bus: Bus) -> None:
+        """Keep them on `bus`."""
+        self._bus = bus
+        self._records = RecordBucket(bus, ALERTS, OpenAlertRecord, lambda _: TTL_SECONDS)
+
+    async def is_over(self, alert: Alert, event: Message, stored: Stored) -> bool:
+        """Whether a later event has ended what `event`, read from `stored`, alerts about."""
+        for subject in ending_subjects(event):
+            last = await self._bus.last(EVENTS.name, subject)
+            if last is None or last.sequence <= stored.sequence:
+                continue
+            later = event_codec.decode(last.data)
+            if isinstance(later, Message) and alert.key in ended_keys(later):
+                return True
+        return False
+
+    async def open(self, alert: Alert, stored: Stored, *, sent: bool) -> None:
+        """Record an alert before it is sent, and once more when it was."""
+        record = OpenAlertRecord(
+            alert=alert.key,
+            event=alert.event,
+            sequence=stored.sequence,
+            at=alert.time,
+            sent=sent,
+        )
+        await self._records.change(alert_key(alert.key), lambda _: record)
+
+    async def find(self, key: str, ended_by: Stored) -> OpenAlertRecord | None:
+        """The open alert with this key, if it began before the event that ends it."""
+        record = (await self._records.read(alert_key(key))).record
+        return record if record is not None and record.sequence < ended_by.sequence else None
+
+    async def close(self, key: str) -> None:
+        """Forget an alert that has ended."""
+        await self._bus.delete(ALERTS, alert_key(key))
