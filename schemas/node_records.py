@@ -41,6 +41,8 @@ class NodeRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     node: str
     state: NodeState = "launching"
     cordoned: bool = False
+    cordoned_at: UtcTime | None = None
+    """Since when; absent while it is not cordoned."""
     spare: bool = False
     """It is kept cordoned until it replaces another node."""
     drained: bool = False

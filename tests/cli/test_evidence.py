@@ -125,15 +125,23 @@ def test_nodes_out_of_service_are_named_and_spares_are_not() -> None:
     nodes = [
         NodeRecord(pool="p", node="a", state="active", health="unhealthy", health_reason="XID 48"),
         NodeRecord(pool="p", node="b", state="active", lost=True, lost_at=NOW),
-        NodeRecord(pool="p", node="c", state="active", cordoned=True),
+        NodeRecord(
+            pool="p",
+            node="c",
+            state="active",
+            cordoned=True,
+            cordoned_at=NOW,
+            changed_at=NOW + timedelta(hours=1),  # its agent was restarted
+        ),
+        NodeRecord(pool="p", node="g", state="leaving", cordoned=True, saga="scale-down-g-1"),
         NodeRecord(pool="p", node="d", state="active", cordoned=True, spare=True),
         NodeRecord(pool="p", node="e", state="terminated", health="unhealthy"),
         NodeRecord(pool="p", node="f", state="active"),
     ]
-    assert [(each.node, each.why) for each in out_of_service(nodes)] == [
-        ("a", "XID 48"),
-        ("b", "silent"),
-        ("c", "cordoned"),
+    assert [(each.node, each.why, each.since) for each in out_of_service(nodes)] == [
+        ("a", "XID 48", None),
+        ("b", "silent", NOW),
+        ("c", "cordoned", NOW),
     ]
 
 

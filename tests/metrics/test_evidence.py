@@ -53,6 +53,15 @@ CASES = {
     "lost, then returned": ([of(n.Lost, 0), of(n.Returned, 7)], []),
     "lost, then unhealthy": ([of(n.Lost, 0), of(n.Returned, 1), UNHEALTHY], [(0, None, "xid-79")]),
     "by hand": ([of(n.Cordoned, 0), of(n.Uncordoned, 4)], [(0, 4, "operator-request")]),
+    "by hand, and then silent": (
+        [of(n.Cordoned, 0), of(n.Lost, 5), of(n.Terminated, 9)],
+        [(0, 9, "operator-request")],
+    ),
+    "by hand, and then silent and back": (
+        [of(n.Cordoned, 0), of(n.Lost, 5), of(n.Returned, 7), of(n.Uncordoned, 9)],
+        [(0, 9, "operator-request")],
+    ),
+    "silent, and then cordoned": ([of(n.Lost, 0), of(n.Cordoned, 5)], [(0, None, "silence")]),
     "degraded is in service": ([of(n.Verdict, 0, status="degraded", kind="ecc_sbe")], []),
     "degraded, then cordoned": (
         [of(n.Verdict, 0, status="degraded", kind="ecc_sbe"), of(n.Cordoned, 3)],
@@ -170,6 +179,15 @@ def test_an_outage_ends_when_a_node_is_in_service_again(more, trigger, outcome, 
     if found:
         assert (found.outage.since, found.restored_at) == (at(0), at(back))
         assert is_stored(found)
+
+
+def test_the_removal_of_a_healthy_node_is_no_outage():
+    """`navarch down` and a smaller pool cost nothing; an unhealthy node that they remove does."""
+    story = [*saga("scale-down"), of(n.Cordoned, 2), GONE]
+    healthy = NodeHistory(pool="a", node="n-1", stored=stored(*story))
+    assert outage_ending(healthy, GONE, GONE.time) is None
+    silent = NodeHistory(pool="a", node="n-1", stored=stored(of(n.Lost, 0), *story))
+    assert outage_ending(silent, GONE, GONE.time) is not None
 
 
 def test_no_evidence_is_stored_of_a_manual_cordon_unless_the_node_was_replaced():

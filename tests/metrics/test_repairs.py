@@ -222,3 +222,27 @@ async def test_a_node_that_recovered_without_remediation_is_not_listed_as_open(b
     name = e.capture_name("a", "n-1")
     assert seen == [(name, "open", "silence"), (name, "recovered", "silence")]
     assert await ids(bus) == []
+
+
+OPENED = p.SagaOpened(id="o-1", time=NOW, pool="a", saga=SAGA, kind="replace", node="n-1")
+ENDS = {
+    "replaced": p.NodeReplaced(
+        id="r-1", time=NOW, pool="a", old_node="n-1", new_node="n-2", saga=SAGA
+    ),
+    "recovered": p.SagaCancelled(
+        id="c-1", time=NOW, pool="a", saga=SAGA, step="drain", reason="no", node="n-1"
+    ),
+}
+
+
+@pytest.mark.parametrize(("outcome", "end"), ENDS.items())
+async def test_a_healthy_node_replaced_by_request_is_not_listed_as_open(bus, outcome, end):
+    """The capture from the saga's start gets the outcome, also if the saga is cancelled."""
+    await store_node(bus)
+    collector = EvidenceCollector(bus, SystemClock())
+    for event in (OPENED, end):
+        await publish(bus, event)
+        (stored,) = await bus.read(EVENTS.name, subjects.pool_event("a", p.FACTS[type(event)]))
+        await collector.handle(Received(event, stored))
+    (capture,) = [each for each in await bus.objects(EVIDENCE) if "capture" in each.name]
+    assert capture.metadata["outcome"] == outcome

@@ -4,13 +4,15 @@ import msgspec
 import pytest
 
 from schemas.messages import Message
+from schemas.node_records import NodeRecord
 from schemas.saga_log_entries import SagaStuck, StepOverdue, StepStarted, StepSucceeded
 from services.operator_text.event_text import describe
 from services.pool_manager.planner.saga_events import events_of
+from services.pool_manager.planner.saga_projection import leaving_node
 from services.pool_manager.sagas import DEFINITIONS
 from services.saga.definition import Definition
 from services.saga.saga_state import SagaState, fold
-from tests.saga.model import KINDS, VARIANTS, Run, params
+from tests.saga.model import EPOCH, KINDS, VARIANTS, Run, params
 
 CASES = [
     pytest.param(definition, variant, step.name, id=f"{definition.kind}-{variant}-{step.name}")
@@ -85,3 +87,21 @@ def test_a_drain_claims_an_empty_node_only_if_that_was_confirmed(
     )
     (event,) = events_of(state, msgspec.structs.replace(ended, outputs=outputs))
     assert describe(event).summary == summary
+
+
+def test_a_cordon_has_lasted_since_its_first_one() -> None:
+    """Whatever else changes in the node's record, and whichever saga cordons it again."""
+    definition = DEFINITIONS["drain"]
+    record = NodeRecord(pool="training", node="old", state="active")
+    state = Run(definition, params(definition)).to_end()
+    cordoned = leaving_node(record, state)
+    assert cordoned is not None
+    assert cordoned.cordoned_at == state.step("cordon").ended_at
+    earlier = msgspec.structs.replace(record, cordoned=True, cordoned_at=EPOCH)
+    again = leaving_node(earlier, state)
+    assert again is not None
+    assert again.cordoned_at == EPOCH
+    given_back = DEFINITIONS["uncordon"]
+    free = leaving_node(earlier, Run(given_back, params(given_back)).to_end())
+    assert free is not None
+    assert (free.cordoned, free.cordoned_at) == (False, None)

@@ -130,7 +130,10 @@ def _list(kept: "Sequence[ObjectInfo]", output: Format) -> None:
         each
         for each in kept
         if not is_capture(each)
-        or (each.metadata.get("node"), each.metadata.get("unhealthy_at")) not in complete
+        or (
+            each.metadata.get("outcome") in ("open", "recovered")
+            and (each.metadata.get("node"), each.metadata.get("unhealthy_at")) not in complete
+        )
     ]
     if output is Format.JSON:
         console.write_json([{"name": e.name, "bytes": e.size_bytes, **e.metadata} for e in shown])

@@ -148,18 +148,23 @@ def out_of_service(nodes: "Iterable[NodeRecord]") -> tuple[OutOfService, ...]:
     """Nodes that are out of service now; their cost is counted when they return."""
     found = []
     for node in nodes:
-        if node.state == "terminated" or node.spare:
+        if node.state == "terminated" or node.spare or is_surplus(node):
             continue
         if node.health == "unhealthy":
             since, why = node.health_at, node.health_reason or "unhealthy"
         elif node.lost:
             since, why = node.lost_at, "silent"
         elif node.cordoned:
-            since, why = node.changed_at, node.reason or "cordoned"
+            since, why = node.cordoned_at, node.reason or "cordoned"
         else:
             continue
         found.append(OutOfService(pool=node.pool, node=node.node, why=why, since=since))
     return tuple(found)
+
+
+def is_surplus(node: "NodeRecord") -> bool:
+    """Whether it leaves because the pool needs fewer nodes, and is healthy."""
+    return node.saga.startswith("scale-down-") and node.health != "unhealthy" and not node.lost
 
 
 def report_text(report: RepairReport) -> str:

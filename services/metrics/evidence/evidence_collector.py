@@ -10,6 +10,8 @@ import asyncio
 import logging
 from typing import Final
 
+import msgspec
+
 from schemas import evidence_bundles as e
 from schemas import node_events as n
 from schemas import pool_events as p
@@ -88,27 +90,36 @@ class EvidenceCollector:
         else:
             made = evidence_content.capture(history, old, self._clock.now())
         if made is not None:
-            await self._bus.put_object(
-                EVIDENCE,
-                e.capture_name(pool, node),
-                encode(made),
-                metadata=evidence_content.capture_metadata(made),
-                revision=revision,
-            )
+            await self._put_capture(made, revision)
+
+    async def _put_capture(self, capture: e.EvidenceCapture, revision: int) -> None:
+        await self._bus.put_object(
+            EVIDENCE,
+            e.capture_name(capture.pool, capture.node),
+            encode(capture),
+            metadata=evidence_content.capture_metadata(capture),
+            revision=revision,
+        )
 
     async def _end(self, pool: str, node: str, message: Message, stored: Stored) -> None:
         """Store the bundle of the outage that an event ended, and publish `repaired`."""
         history = await self._history(pool, node, message)
         ending = outage_endings.outage_ending(history, message, stored.time)
         if ending is None:
+            if isinstance(message, p.SagaFailed | p.SagaCancelled):
+                # A healthy node whose replacement was cancelled: there is nothing to wait for.
+                await self._capture(pool, node, message, recovers=True)
             return
-        capture, _ = await stored_evidence.stored_capture(self._bus, pool, node)
+        capture, revision = await stored_evidence.stored_capture(self._bus, pool, node)
         bundle = evidence_content.bundle(history, capture, ending)
         name = ""
         if outage_endings.is_stored(ending):
             name = e.bundle_name(pool, node, ending.saga or message.id)
             bundle = await self._store(name, bundle)
         await self._publish_repaired(message, bundle, name)
+        if capture is not None and capture.outcome == "open" and history.open_outage() is None:
+            ended = msgspec.structs.replace(capture, outcome=bundle.outcome)
+            await self._put_capture(ended, revision)
 
     async def _store(self, name: str, bundle: e.EvidenceBundle) -> e.EvidenceBundle:
         """Write a bundle unless it exists; return the stored one."""

@@ -47,9 +47,13 @@ def outage_ending(history: NodeHistory, event: Message, at: datetime) -> Ending 
         case n.Terminated(id=id_, saga=saga):
             ended = _ended_by(history, id_)
             started = _saga_start(messages, saga)
-            # The end of a replacement, or its failure, has an event of its own.
-            replacing = started is not None and started.kind == "replace"
-            return Ending(ended, "removed", saga, "", at) if ended and not replacing else None
+            # The end of a replacement, or its failure, has an event of its own; the removal of a
+            # healthy node that the pool no longer needs is no outage.
+            kind = started.kind if started is not None else ""
+            surplus = kind == "scale-down" and ended is not None and not _had_fault(ended)
+            if ended is None or kind == "replace" or surplus:
+                return None
+            return Ending(ended, "removed", saga, "", at)
         case p.SagaFailed(saga=saga) | p.SagaCancelled(saga=saga):
             ended = _ended_by(history, f"terminated-{saga}")
             if ended is None:
@@ -100,4 +104,8 @@ def recovered_ending(capture: e.EvidenceCapture) -> Ending:
 
 def is_stored(ending: Ending) -> bool:
     """Whether a bundle is stored; not if an operator only cordoned and uncordoned the node."""
-    return ending.outcome == "replaced" or ending.outage.fault_signature != e.OPERATOR_REQUEST
+    return ending.outcome == "replaced" or _had_fault(ending.outage)
+
+
+def _had_fault(outage: Outage) -> bool:
+    return outage.fault_signature != e.OPERATOR_REQUEST

@@ -30,7 +30,8 @@ class Outage:
     """As of the last verdict."""
     lost: bool = False
     silent: bool = False
-    """Whether its heartbeats stopped at any time in the outage."""
+    """Whether its heartbeats stopped before it was cordoned: on a node that was already out of
+    service by request, silence is an effect of what the operator does there."""
     cordoned: bool = False
     notice: str = ""
     """`preemption` or `maintenance`, if the provider announced one."""
@@ -103,5 +104,6 @@ def _apply_verdict(
 def _apply_silence(now: Outage | None, at: datetime, *, lost: bool) -> Outage | None:
     """The open outage after heartbeats stopped (`lost`) or returned."""
     if lost:
-        return replace(now or Outage(since=at, moment=at), lost=True, silent=True)
+        outage = now or Outage(since=at, moment=at)
+        return replace(outage, lost=True, silent=outage.silent or not outage.cordoned)
     return replace(now, lost=False) if now else None

@@ -36,6 +36,7 @@ def leaving_node(record: NodeRecord | None, state: SagaState) -> NodeRecord | No
         reason=_reason(state),
         state=_leaving_state(record, state),
         cordoned=cordoned,
+        cordoned_at=_cordoned_since(record, state, cordoned=cordoned),
         spare=record.spare and cordoned,
         drained=cordoned and drained,
         health=_health(record, state),
@@ -70,6 +71,7 @@ def promoted_node(record: NodeRecord | None, state: SagaState) -> NodeRecord | N
         saga_entry=state.sequence,
         sagas=record.sagas + (1 if left else 0),
         cordoned=record.cordoned and not promoted,
+        cordoned_at=None if promoted else record.cordoned_at,
         spare=record.spare and not promoted,
         drained=record.drained and not promoted,
     )
@@ -144,6 +146,14 @@ def _cordoned(record: NodeRecord, state: SagaState) -> bool:
             return True
         case _:
             return record.cordoned
+
+
+def _cordoned_since(record: NodeRecord, state: SagaState, *, cordoned: bool) -> datetime | None:
+    """When it was cordoned first, of all cordons without an uncordon between them."""
+    if not cordoned:
+        return None
+    ended_at = state.step("cordon").ended_at
+    return record.cordoned_at if record.cordoned else ended_at or state.started_at
 
 
 def _reserved(record: NodeRecord, state: SagaState) -> bool:
