@@ -58,7 +58,7 @@ DIRECT_SECONDS: Final = 5.0
 UNSENT_RETRY_SECONDS: Final = 1.0
 """Between two looks at an alert that is being sent when its end arrives."""
 UNSENT_TRIES_MAX: Final = 60
-"""Then no replica sends it any more."""
+"""Then no replica sends it any more; its end is sent in case a channel has it."""
 SENT_MAX: Final = 10_000
 """Alerts remembered as sent while other channels still fail."""
 
@@ -179,6 +179,7 @@ class Alerting:
             raise Retry("held in case it ends, or is part of an incident", HOLD_SECONDS)
         if await self._open.is_over(alert, received.message, received.stored):
             log.info("over before it was sent", extra={"alert": alert.key})
+            await self._open.settle(alert)
             return
         key = alert.key
         self._groups, alert = limit_alert(self._groups, alert)
@@ -199,8 +200,7 @@ class Alerting:
                 continue
             if not found.sent and received.deliveries < UNSENT_TRIES_MAX:
                 raise Retry(f"alert {key} is being sent", UNSENT_RETRY_SECONDS)
-            if found.sent:
-                await self._deliver(replace(alert, key=key, resolved=True))
+            await self._deliver(replace(alert, key=key, resolved=True))
             await self._open.close(key)
 
     async def _deliver(self, alert: Alert) -> None:

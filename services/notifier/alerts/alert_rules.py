@@ -86,6 +86,7 @@ def store_alert(failure: CurrentFailure, now: datetime, failing: bool) -> Alert:
         key=f"{failure.failure}/{failure.about}",
         event=f"{failure.failure}-{failure.about}-{now.isoformat()}",
         time=now,
+        resolved=not failing,
     )
 
 

@@ -2,6 +2,8 @@
 
 from typing import Final
 
+import msgspec
+
 from schemas.alert_records import TTL_SECONDS, OpenAlertRecord, alert_key
 from schemas.fleet_events import FACTS as FLEET_FACTS
 from schemas.messages import Codec, Message
@@ -44,6 +46,16 @@ class OpenAlerts:
             sent=sent,
         )
         await self._records.change(alert_key(alert.key), lambda _: record)
+
+    async def settle(self, alert: Alert) -> None:
+        """Count an alert as sent that a replica may have sent before it was killed."""
+
+        def settled(record: OpenAlertRecord | None) -> OpenAlertRecord | None:
+            if record is None or record.event != alert.event:
+                return record
+            return msgspec.structs.replace(record, sent=True)
+
+        await self._records.change(alert_key(alert.key), settled)
 
     async def find(self, key: str, ended_by: Stored) -> OpenAlertRecord | None:
         """The open alert with this key, if it began before the event that ends it."""
