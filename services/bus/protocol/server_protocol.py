@@ -14,8 +14,9 @@ from services.primitives.errors import Conflict, Refused, SetupError, TooLarge, 
 
 CONFLICT_CODES: Final = frozenset({10071, 10164})
 """Wrong last sequence, in its two spellings."""
-SERVER_AT_FAULT: Final = 500
-"""Codes from here on are the server's own state (no leader, no storage left), not our request."""
+UNAVAILABLE: Final = 503
+STORAGE_EXHAUSTED: Final = frozenset({10028, 10047})
+"""Errors of the server's memory and disk limits: its own state, though their code is 500."""
 SUBJECT_CHARS_MAX: Final = 1024
 """The server ends a connection whose control line is longer than 4 KiB."""
 DIRECT_HEADERS: Final = frozenset(
@@ -64,7 +65,7 @@ def raise_api_error(error: ApiError, what: str) -> None:
     text = f"{what}: {error.description} ({error.err_code or error.code})"
     if error.err_code in CONFLICT_CODES:
         raise Conflict(text)
-    if error.code >= SERVER_AT_FAULT:
+    if error.code == UNAVAILABLE or error.err_code in STORAGE_EXHAUSTED:
         raise Unavailable(text)
     raise Refused(text, error.err_code)
 
