@@ -177,20 +177,20 @@ class Alerting:
             return
         if received.deliveries == 1 and is_held(self._groups, alert):
             raise Retry("held in case it ends, or is part of an incident", HOLD_SECONDS)
+        # Counted at once: alerts about other nodes are handled concurrently.
+        self._groups, limited = limit_alert(self._groups, alert)
         if await self._open.is_over(alert, received.message, received.stored):
             log.info("over before it was sent", extra={"alert": alert.key})
             await self._open.settle(alert)
             return
-        key = alert.key
-        self._groups, alert = limit_alert(self._groups, alert)
-        if alert is None:
+        if limited is None:
             return
-        ends = alert.key == key and bool(ending_subjects(received.message))
+        ends = limited.key == alert.key and bool(ending_subjects(received.message))
         if ends:
-            await self._open.open(alert, received.stored, sent=False)
-        await self._deliver(alert)
+            await self._open.open(limited, received.stored, sent=False)
+        await self._deliver(limited)
         if ends:
-            await self._open.open(alert, received.stored, sent=True)
+            await self._open.open(limited, received.stored, sent=True)
 
     async def _resolve(self, alert: Alert, received: Received[Message]) -> None:
         """Send the end of what was sent."""
