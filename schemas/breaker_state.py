@@ -55,6 +55,8 @@ class Breaker(Record, frozen=True, kw_only=True):
     allows."""
     ramp_from: UtcTime | None = None
     """Remediations that began after this time count against the ramp."""
+    ramp_since: UtcTime | None = None
+    """When the ramp's present stage began."""
 
 
 class ObservedAction(Record, frozen=True, kw_only=True):

@@ -45,7 +45,11 @@ class IncidentSpec(Setting, frozen=True, kw_only=True):
     window: Duration = Duration(60)
     """They become unhealthy within this time."""
     hold: Duration = Duration(900)
-    """How long it keeps the breaker open, unless an operator closes it. 0s: never."""
+    """How long nothing at all is remediated, unless an operator closes the breaker; then only nodes
+    with evidence of their own. 0s: there are no incidents."""
+    stage: Duration = Duration(120)
+    """Minimum time before the number of remediations allowed at once doubles, after the breaker has
+    closed."""
 
 
 class HealthSpec(Setting, frozen=True, kw_only=True):

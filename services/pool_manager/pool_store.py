@@ -228,15 +228,23 @@ class Store:
         if found is None:
             return None
         await self.nodes.caught_up()
+        nodes = Nodes(self.nodes_of(pool))
         return PoolSnapshot(
             fleet=self.fleet,
             record=found[0],
             revision=found[1],
-            nodes=Nodes(self.nodes_of(pool)),
+            nodes=nodes,
+            health=self._health_of(nodes) if found[0].incidents else {},
             others=others(self.fleet_budget, claims, pool),
             claims=claims,
             claims_revision=claims_revision,
         )
+
+    def _health_of(self, nodes: Nodes) -> dict[str, HealthRecord]:
+        """What is known of the health of nodes that need attention."""
+        keys = {node.node: node_key(node.pool, node.node) for node in nodes.needs_attention}
+        known = self.health.records
+        return {name: known[key] for name, key in keys.items() if key in known}
 
     # --- the fleet's budget -------------------------------------------------------------------
 

@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.breaker_state import Breaker
+from schemas.duration import Duration
 from schemas.node_records import NodeRecord
 from schemas.pool_events import BreakerClosed, BreakerOpened, RequestAccepted, RequestRefused
 from schemas.pool_records import OpenSaga, PoolRecord
-from schemas.settings import BudgetSpec, PoolSpec
+from schemas.settings import BudgetSpec, HealthSpec, IncidentSpec, PoolSpec
 from services.pool_manager.planner.disruption_budget import counted, noted, rate, room_at
 from services.pool_manager.planner.node_counts import Nodes
 from services.pool_manager.planner.pool_planner import close, plan
@@ -30,6 +31,7 @@ from services.pool_manager.planner.safety.breaker import (
 from services.pool_manager.requests.request_decisions import QueuedRequest, RequestDecision, decide
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+STAGE_SECONDS = 10
 LATER = NOW + timedelta(minutes=5)
 LEVEL = BreakerReason("level", "spent")
 WAVE = BreakerReason("wave", "one incident")
@@ -108,7 +110,10 @@ def test_failed_probes_double_the_wait_up_to_an_hour() -> None:
 def pool(desired: int, **changes: Any) -> PoolRecord:
     """A pool, with an unlimited budget unless the arguments set one."""
     budget = BudgetSpec(max_unavailable="100%", max_replacements="unlimited")
-    spec = PoolSpec(provider="p", instance_type="t", min_nodes=0, max_nodes=1000, budget=budget)
+    health = HealthSpec(incident=IncidentSpec(stage=Duration(STAGE_SECONDS)))
+    spec = PoolSpec(
+        provider="p", instance_type="t", min_nodes=0, max_nodes=1000, budget=budget, health=health
+    )
     record = PoolRecord(name="training", spec=spec, desired=desired)
     return msgspec.structs.replace(record, **changes)
 
@@ -173,14 +178,28 @@ def test_ramp_doubles_after_the_breaker_closes() -> None:
     shut = Breaker(state="open", cause="wave", since=NOW)
     fleet = nodes(30, 30)
     fresh = closed_by_hand(shut, "r", "ops", "request-1", NOW)
-    record, begun = pool(30, breaker=fresh), []
+    record, begun, after = pool(30, breaker=fresh), [], 0
     while len(fleet) == 30 and any(each.health != "healthy" for each in fleet):
-        step = decided(record, fleet, 1)
+        after += STAGE_SECONDS
+        step = decided(record, fleet, after)
         begun.append(len(step.record.open))
         record = step.record
         for saga in list(record.open):
-            record = repaired(record, fleet, saga, 2)
-    assert [1, 2, 8, 19] == begun
+            record = repaired(record, fleet, saga, after)
+    assert [1, 2, 4, 8, 15] == begun
+
+
+def test_each_stage_of_the_ramp_lasts() -> None:
+    """However quickly replacements succeed, their number does not double before the stage ends."""
+    fresh = closed_by_hand(Breaker(state="open", cause="wave", since=NOW), "r", "ops", "q", NOW)
+    fleet, record = nodes(30, 30), pool(30, breaker=fresh)
+    for after in range(1, STAGE_SECONDS):
+        step = decided(record, fleet, after)
+        assert 1 == len(step.record.open)
+        record = repaired(step.record, fleet, next(iter(step.record.open)), after)
+    record = decided(record, fleet, STAGE_SECONDS).record
+    record = repaired(record, fleet, next(iter(record.open)), STAGE_SECONDS)
+    assert 2 == len(decided(record, fleet, STAGE_SECONDS).record.open)
 
 
 def test_failed_repair_resets_the_ramp() -> None:

@@ -37,7 +37,9 @@ SETTINGS = Settings(
             max_nodes=SIZE,
             gpu_count=8,
             budget=BudgetSpec(max_unavailable="100%", max_replacements="unlimited"),
-            health=HealthSpec(incident=IncidentSpec(hold=Duration(HOLD_SECONDS))),
+            health=HealthSpec(
+                incident=IncidentSpec(hold=Duration(HOLD_SECONDS), stage=Duration(0))
+            ),
         )
     },
 )
@@ -49,13 +51,13 @@ async def pool_events(bus: NatsBus, fact: str) -> list[dict[str, Any]]:
     return [msgspec.json.decode(each.data) for each in stored]
 
 
-async def test_wave_is_held_back_then_probed_with_one_node(
+async def test_wave_is_held_back_until_an_operator_closes_the_breaker(
     server: EmbeddedServer, bus: NatsBus
 ) -> None:
     """The budget would allow all at once; meanwhile the breaker names the incident.
 
-    At most four may have started before the fifth made it an incident. After the hold one probe
-    starts, and the others only when it is done.
+    At most four may have started before the fifth made it an incident, and their success starts no
+    other, however long the hold has passed.
     """
     async with Peers(bus) as peers, Running(server.url, "pool-manager", build, SETTINGS):
         peers.hold["drain"] = asyncio.Event()
@@ -90,7 +92,14 @@ async def test_wave_is_held_back_then_probed_with_one_node(
         [breaker] = await eventually(lambda: pool_events(bus, "breaker-opened"))
         begun = set(peers.count("cordon"))
         peers.hold["drain"].set()
-        [half] = await eventually(lambda: pool_events(bus, "breaker-half-opened"))
+
+        async def begun_replaced() -> bool:
+            return len(await pool_events(bus, "node-replaced")) == len(begun)
+
+        await eventually(begun_replaced)
+        assert set(peers.count("cordon")) == begun
+        body = msgspec.json.encode({"by": "ops", "reason": "they are broken"})
+        await bus.publish(subjects.pool_request("training", "breaker-close"), body)
 
         async def all_replaced() -> bool:
             return len(await pool_events(bus, "node-replaced")) == UNHEALTHY
@@ -102,14 +111,8 @@ async def test_wave_is_held_back_then_probed_with_one_node(
     assert ["opened", "closed"] == [each["status"] for each in incidents]
     assert ("opened", "xid", 79) == (incident["status"], incident["kind"], incident["code"])
     assert " nodes with XID 79; none is repaired before " in breaker["reason"]
-    assert ("wave", "wave", "wave") == (
-        breaker["breaker_cause"],
-        half["breaker_cause"],
-        closed["breaker_cause"],
-    )
+    assert ("wave", "wave") == (breaker["breaker_cause"], closed["breaker_cause"])
     assert len(begun) < 5
     order = [node for step, node in peers.calls if step == "cordon"]
     assert dict.fromkeys(names, 1) == Counter(order)
-    assert half["node"] == order[len(begun)]
-    done = [each["old_node"] for each in await pool_events(bus, "node-replaced")]
-    assert set(done[: len(begun) + 1]) == {*begun, half["node"]}
+    assert set(order[: len(begun)]) == begun

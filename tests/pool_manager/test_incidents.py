@@ -1,5 +1,6 @@
 """Many unhealthy nodes with a common cause: when they are an incident, and what it holds back."""
 
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -9,20 +10,22 @@ from hypothesis import given
 
 from schemas.duration import Duration
 from schemas.fault_signature import SILENCE, in_words
+from schemas.health_records import HealthRecord, RecordedFault
 from schemas.node_records import NodeRecord
 from schemas.pool_events import BreakerClosed, BreakerOpened, Incident
 from schemas.pool_records import PoolRecord
 from schemas.saga_params import LaunchSpec
 from schemas.settings import BudgetSpec, HealthSpec, IncidentSpec, PoolSpec
 from services.pool_manager.planner.node_counts import Nodes
-from services.pool_manager.planner.pool_planner import close, plan
+from services.pool_manager.planner.pool_planner import plan
 from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot
-from services.pool_manager.planner.safety.fault_waves import unhealthy_since
-from services.pool_manager.planner.safety.incidents import room, until
+from services.pool_manager.planner.safety import incidents
+from services.pool_manager.planner.safety.breaker import closed_by_hand
 from tests.pool_manager.test_pool_planner import snapshots
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
+SECOND = timedelta(seconds=1)
 
 
 def pool(desired: int, **incident: Any) -> PoolRecord:
@@ -58,9 +61,17 @@ def silent(number: int, *, after: float = 0, says: Any = "present") -> NodeRecor
     return node(number, lost=True, lost_at=NOW + timedelta(seconds=after), provider_state=says)
 
 
-def decide(record: PoolRecord, nodes: list[NodeRecord], *, after: float = 0) -> PoolPlan:
+def decide(
+    record: PoolRecord,
+    nodes: list[NodeRecord],
+    *,
+    after: float = 0,
+    health: Mapping[str, HealthRecord] | None = None,
+) -> PoolPlan:
     """The decision `after` seconds."""
-    snapshot = PoolSnapshot(fleet="f", record=record, nodes=Nodes(nodes), revision=7)
+    snapshot = PoolSnapshot(
+        fleet="f", record=record, nodes=Nodes(nodes), revision=7, health=health or {}
+    )
     return plan(snapshot, NOW + timedelta(seconds=after))
 
 
@@ -108,30 +119,67 @@ def test_incident_is_published_once_and_named_by_the_breaker() -> None:
     assert "wave" == breaker.breaker_cause
     assert (
         "6 unhealthy nodes wait: one incident: 6 nodes with XID 79; none is repaired before "
-        "12:15:00 UTC, unless an operator closes it"
+        "12:15:00 UTC; to repair all now: navarch breaker close training --reason TEXT"
     ) == breaker.reason
     again = decide(first.record, nodes)
     assert ((), {}) == (again.events, again.start)
 
 
-def test_incident_holds_then_probes_then_ramps() -> None:
-    """After the hold: half-open with one repair; when it succeeds two, then four at once."""
+def released(record: PoolRecord, after: float) -> PoolRecord:
+    """The record once an operator has closed the breaker."""
+    return msgspec.structs.replace(
+        incidents.released(record),
+        breaker=closed_by_hand(record.breaker, "r", "ops", "request-1", NOW + after * SECOND),
+    )
+
+
+def confirmed(each: NodeRecord, kind: str = "diagnostic") -> HealthRecord:
+    """The health of a node of which another source reports a fault, too."""
+    assert each.health_at is not None
+    note = RecordedFault(id="f", time=each.health_at, kind=kind, result="unhealthy")
+    return HealthRecord(pool="training", node=each.node, recent=(note,))
+
+
+def test_wave_is_held_until_an_operator_decides() -> None:
+    """That replacements would come up healthy proves nothing: after the hold none is begun."""
     nodes = [node(i, 79 if i < 8 else 0) for i in range(20)]
     first = decide(pool(20), nodes)
     assert {} == decide(first.record, nodes, after=899).start
     late = decide(first.record, nodes, after=900)
-    [closed] = [each for each in late.events if isinstance(each, Incident)]
-    [probe] = late.start
-    assert "closed" == closed.status
-    assert ("half-open", probe) == (late.record.breaker.state, late.record.breaker.probe)
-    assert {} == decide(late.record, nodes, after=901).start
-    done = close(late.record, probe, failed=False, now=NOW + MINUTE * 16)
-    second = decide(done, nodes[1:], after=960)
-    assert ["closed", 2, 2] == [
-        second.record.breaker.state,
-        second.record.breaker.ramp,
-        len([each for each in second.start.values() if each.kind == "replace"]),
-    ]
+    assert ({}, "open", "wave") == (
+        late.start, late.record.breaker.state, late.record.breaker.cause,
+    )  # fmt: skip
+    assert "navarch breaker close training --reason TEXT" in late.record.breaker.reason
+    assert ((), {}) == (
+        decide(late.record, nodes, after=86_400).events,
+        decide(late.record, nodes, after=86_400).start,
+    )
+    assert 1 == len(decide(released(late.record, 1000), nodes, after=1000).start)
+
+
+@pytest.mark.parametrize(
+    ("kind", "begun"), [("diagnostic", 1), ("ecc_dbe", 1), ("xid", 0), ("sxid", 0)]
+)
+def test_node_with_evidence_of_its_own_is_remediated_after_the_hold(kind: str, begun: int) -> None:
+    """A diagnostic or NVML agrees with the kernel log; one such node at a time."""
+    nodes = [node(i, 79 if i < 8 else 0) for i in range(20)]
+    first = decide(pool(20), nodes)
+    health = {each.node: confirmed(each, kind) for each in nodes[:2]}
+    assert {} == decide(first.record, nodes, after=899, health=health).start
+    late = decide(first.record, nodes, after=900, health=health)
+    assert ["n000"][:begun] == [each.node for each in late.start.values()]
+    assert "open" == late.record.breaker.state
+    assert {} == decide(late.record, nodes, after=901, health=health).start
+
+
+def test_node_outside_the_wave_is_remediated_after_the_hold() -> None:
+    """It does not wait for the operator."""
+    nodes = [node(i, 79 if i < 8 else 0) for i in range(20)]
+    first = decide(pool(20), nodes)
+    nodes[12] = node(12, 48, after=30)
+    assert {} == decide(first.record, nodes, after=899).start
+    late = decide(first.record, nodes, after=900)
+    assert ["n012"] == [each.node for each in late.start.values()]
 
 
 def test_late_nodes_of_a_wave_open_no_second_incident() -> None:
@@ -140,16 +188,13 @@ def test_late_nodes_of_a_wave_open_no_second_incident() -> None:
     first = decide(pool(20), nodes, after=50)
     late = decide(first.record, nodes, after=900)
     later = decide(late.record, nodes, after=930)
-    statuses = [
-        each.status for one in (late, later) for each in one.events if isinstance(each, Incident)
-    ]
-    assert ["closed"] == statuses
+    assert () == (*late.events, *later.events)
 
 
 def test_same_fault_signature_later_is_a_new_incident() -> None:
     """Settled nodes no longer count; five nodes that get the fault later do."""
     nodes = [node(i, 79 if i < 6 else 0) for i in range(40)]
-    late = decide(decide(pool(40), nodes).record, nodes, after=900)
+    late = decide(released(decide(pool(40), nodes).record, 60), nodes, after=900)
     fresh = [node(i, 79, after=1000) if 10 <= i < 15 else each for i, each in enumerate(nodes)]
     again = decide(late.record, fresh, after=1001)
     assert ["opened"] == [each.status for each in again.events if isinstance(each, Incident)]
@@ -265,7 +310,7 @@ def test_widest_explaining_cause_wins_then_the_narrowest() -> None:
 
 
 def test_wave_of_silence_is_first_treated_as_a_network_fault() -> None:
-    """Long past `lost_after` no node is replaced; those that stay silent go one by one."""
+    """Long past `lost_after` no node is replaced: the provider says that their instances run."""
     nodes = [silent(i, after=i / 10) if i < 12 else node(i) for i in range(20)]
     first = decide(pool(20), nodes, after=5)
     assert ["opened"] == [each.status for each in first.events if isinstance(each, Incident)]
@@ -273,8 +318,9 @@ def test_wave_of_silence_is_first_treated_as_a_network_fault() -> None:
     assert {} == waiting.start
     assert NOW + timedelta(seconds=900) == waiting.wake_at
     after = decide(waiting.record, nodes, after=900)
-    assert 1 == len(after.start)
-    assert {} == decide(after.record, nodes, after=1200).start
+    assert {} == after.start
+    gone = [silent(0, says="gone"), *nodes[1:]]
+    assert ["n000"] == [each.node for each in decide(after.record, gone, after=1200).start.values()]
 
 
 def test_returned_nodes_of_a_wave_are_left_alone() -> None:
@@ -325,39 +371,17 @@ def test_fault_signature_as_text() -> None:
 
 
 @given(snapshots())
-def test_at_most_one_silent_node_of_an_incident_is_replaced_at_once(
-    snapshot: PoolSnapshot,
-) -> None:
-    """None while the incident is fresh."""
-    now = datetime(2026, 1, 1, 12, tzinfo=UTC)
-    decided = plan(snapshot, now)
-    begun = sum(1 for each in decided.start.values() if each.fault_signature == SILENCE)
+def test_silent_nodes_of_an_incident_are_not_replaced(snapshot: PoolSnapshot) -> None:
+    """Unless an operator has released it."""
+    decided = plan(snapshot, datetime(2026, 1, 1, 12, tzinfo=UTC))
     incident = decided.record.incidents.get(SILENCE)
-    if incident is not None:
-        before = sum(1 for each in snapshot.record.open.values() if each.fault_signature == SILENCE)
-        fresh = now < until(decided.record, incident)
-        assert begun <= (0 if fresh else max(0, 1 - before))
+    if incident is not None and not incident.released and decided.record.breaker.state == "open":
+        assert not [e for e in decided.start.values() if e.fault_signature == SILENCE]
 
 
 @given(snapshots())
-def test_distinct_faults_are_not_held_back(snapshot: PoolSnapshot) -> None:
-    """They are decided on as if there were no incidents."""
-    now = datetime(2026, 1, 1, 12, tzinfo=UTC)
-    decided = plan(snapshot, now)
-    whats = {each.fault_signature for each in snapshot.record.open.values()} | {"xid-79", ""}
-    for what in whats - set(decided.record.incidents):
-        assert room(decided.record, what, now) is None
-
-
-@given(snapshots())
-def test_incidents_always_end(snapshot: PoolSnapshot) -> None:
-    """Once the last node's fault is older than the hold, repairs continue through the ramp."""
+def test_incidents_end_with_their_nodes(snapshot: PoolSnapshot) -> None:
+    """Once none of its nodes is unhealthy the incident is over."""
     record = plan(snapshot, NOW).record
-    ends = [until(record, each) for each in record.incidents.values()]
-    hold = timedelta(seconds=record.spec.health.incident.hold)
-    ends += [fell + hold for each in snapshot.nodes if (fell := unhealthy_since(each)) is not None]
-    again = plan(
-        PoolSnapshot(fleet="f", record=record, nodes=snapshot.nodes, revision=8),
-        max(ends, default=NOW) + MINUTE,
-    )
-    assert set(again.record.incidents) <= {SILENCE}
+    well = PoolSnapshot(fleet="f", record=record, nodes=Nodes(), revision=8)
+    assert {} == plan(well, NOW + MINUTE).record.incidents

@@ -10,12 +10,13 @@ import msgspec
 import pytest
 
 from schemas import subjects
+from schemas.duration import Duration
 from schemas.messages import decoder, encode
 from schemas.node_events import FACTS, Verdict
 from schemas.node_records import NodeRecord, node_key
 from schemas.pool_events import Incident, pool_codec
 from schemas.pool_records import PoolRecord, pool_key
-from schemas.settings import PluginSettings, PoolSpec, Settings
+from schemas.settings import HealthSpec, IncidentSpec, PluginSettings, PoolSpec, Settings
 from schemas.topology import EVENTS, NODES, NOTIFIER_ALERTS, POOLS, SAGAS
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import NatsBus
@@ -37,7 +38,13 @@ SIZE, UNHEALTHY = 1000, 300
 SEEN = 20
 """2% of the pool: from so many on it is one incident."""
 NAMES = [f"training-{number}" for number in range(SIZE)]
-SPEC = PoolSpec(provider="test", instance_type="t", min_nodes=SIZE, max_nodes=SIZE)
+SPEC = PoolSpec(
+    provider="test",
+    instance_type="t",
+    min_nodes=SIZE,
+    max_nodes=SIZE,
+    health=HealthSpec(incident=IncidentSpec(stage=Duration(0))),
+)
 SETTINGS = Settings(providers={"test": PluginSettings(type="fake")}, pools={"training": SPEC})
 pools = decoder(PoolRecord)
 

@@ -106,6 +106,8 @@ def next_line(pool: "PoolView") -> str:
         then = "it stays open until an operator closes it"
     elif pool.breaker == "half-open":
         then = f"{pool.breaker_probe} is the probe; if it succeeds, others follow"
+    elif pool.breaker_cause == "wave":
+        then = "only nodes that another source confirms are remediated, one at a time"
     elif pool.breaker_probe_at:
         then = f"one probe is tried at {_time(pool.breaker_probe_at)} at the earliest"
     else:

@@ -304,6 +304,8 @@ def breaker_sentence(pool: str, breaker: Breaker) -> str:
     by = f" by {breaker.by}" if breaker.by else ""
     if breaker.forced:
         then = f"it stays open until an operator closes it: navarch breaker close {pool} --reason …"
+    elif breaker.cause == "wave":
+        return f"is open{by}{since}: {breaker.reason}."  # which names the command
     elif breaker.probe_at is not None:
         then = f"one probe is tried at {local_time(breaker.probe_at)} at the earliest"
     else:

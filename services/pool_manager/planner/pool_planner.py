@@ -60,7 +60,7 @@ def close(
     ended = record.open.get(saga)
     if ended is None:
         return record
-    record = breaker.ended(record, saga, how or ("failed" if failed else "done"))
+    record = breaker.ended(record, saga, how or ("failed" if failed else "done"), now)
     if failed and ended.kind == "promote":
         at = now + timedelta(seconds=PROMOTE_AGAIN_SECONDS)
         record = msgspec.structs.replace(record, promote_at=at)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from schemas.fleet_budget import FleetBudgetRecord
+from schemas.health_records import HealthRecord
 from schemas.node_records import NodeRecord
 from schemas.pool_events import PoolEvent
 from schemas.pool_records import OpenSaga, PoolRecord
@@ -28,6 +29,8 @@ class PoolSnapshot:
     revision: int = 0
     """Of the record: names the events of a decision. Of those on one revision one at most is
     written, and only that one is published."""
+    health: Mapping[str, HealthRecord] = field(default_factory=dict)
+    """Node -> its health, of the nodes that need attention while an incident is open."""
     remediator: Remediator = REPLACE
     """Chooses what is done about an unhealthy node."""
 

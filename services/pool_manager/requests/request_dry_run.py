@@ -15,7 +15,6 @@ from services.pool_manager.planner.disruption_budget import Allowance, allowance
 from services.pool_manager.planner.node_counts import busy
 from services.pool_manager.planner.pool_snapshot import PoolSnapshot
 from services.pool_manager.planner.safety import eligibility, incidents
-from services.pool_manager.planner.safety.fault_waves import fault_signature
 from services.pool_manager.requests.request_decisions import decide
 from services.pool_manager.requests.request_replies import QueuedRequest
 from services.pool_manager.sagas import DEFINITIONS, ON_REQUEST
@@ -120,11 +119,11 @@ def _gates(
     yield Gate(name="budget", passed=not taking or allowed.unavailable < allowed.level, detail=out)
     why = eligibility.blocked_reason(msgspec.structs.replace(node, held_until=None), record, now)
     yield Gate(name="windows", passed=not why, detail=why, automation_only=True)
-    held = incidents.room(record, fault_signature(node), now) == 0
+    held = not incidents.may_remediate(record, node, snapshot.health.get(node.node), now)
     yield Gate(
         name="incidents",
         passed=not held,
-        detail="its fault signature is one of many nodes" if held else "",
+        detail="an incident holds it back" if held else "",
         automation_only=True,
     )
     yield Gate(

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -174,6 +175,12 @@ class FaultInjector:
                 self._machines.hang(machine, lasts)
             case "repeated_facts":
                 self._machines.repeat(machine, fault.count)
+            case "false_report":
+                failure = self._failure(replace(fault, kind="xid_error"))
+                self._invariants.misreported.add(machine.name)
+                self._machines.fail(machine, failure)
+                machine.failures.pop(failure.name)
+                machine.broken = machine.unfit
             case _:
                 self._break(machine, fault)
         return True

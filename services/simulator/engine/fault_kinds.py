@@ -25,10 +25,13 @@ HardwareFault = Literal[
     "boot_failure",
     "network",
 ]
-NodeFault = Literal[HardwareFault, "power_off", "preemption", "deleted", "hang", "repeated_facts"]
+NodeFault = Literal[
+    HardwareFault, "power_off", "preemption", "deleted", "hang", "repeated_facts", "false_report"
+]
 """power_off: the machine is dead and its instance still exists; preemption: the cloud announces
 that it takes the node; deleted: an operator deletes its instance at the cloud; hang: its agent
-stops for a while; repeated_facts: its agent publishes its last facts again, in any order."""
+stops for a while; repeated_facts: its agent publishes its last facts again, in any order;
+false_report: its kernel log shows an XID, and nothing is broken."""
 CloudFault = Literal[
     "no_capacity",
     "no_quota",
@@ -59,7 +62,7 @@ FaultKind = Literal[NodeFault, CloudFault, WorkloadFault, ServiceFault, BrokerFa
 
 NODE_FAULTS: Final[frozenset[str]] = frozenset(
     HardwareFault.__args__  # type: ignore[attr-defined]
-) | {"power_off", "preemption", "deleted", "hang", "repeated_facts"}
+) | {"power_off", "preemption", "deleted", "hang", "repeated_facts", "false_report"}
 CLOUD_FAULTS: Final[frozenset[str]] = frozenset(CloudFault.__args__)  # type: ignore[attr-defined]
 FAULTS_OF: Final[dict[str, frozenset[str]]] = {
     BROKER: frozenset(BrokerFault.__args__),  # type: ignore[attr-defined]

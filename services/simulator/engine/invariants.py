@@ -102,6 +102,8 @@ class Invariants:
         """Nodes that an operator took out of service, and uncordons in the end."""
         self.broken_nodes: set[str] = set()
         """Nodes whose hardware has ever failed."""
+        self.misreported: set[str] = set()
+        """Healthy nodes whose kernel log has ever shown a fatal fault."""
         self.preempted: set[str] = set()
         """Nodes that the cloud has ever announced it would take."""
         self._notices = AnnouncedNotices()
@@ -224,6 +226,8 @@ class Invariants:
         if pool is None:
             self._fail(f"{entry.saga} begins in a pool that is not recorded", entry.saga)
             return
+        if node in self.misreported - self.broken_nodes and self._in_wave(entry, pool):
+            self._fail(f"{entry.saga} begins for a wave of false reports", entry.saga, node)
         self._rate(entry, pool)
         if record is not None and record.cordoned:
             return
@@ -236,6 +240,14 @@ class Invariants:
                 f"{len(out)} nodes are out of service where {allowed} may be: {', '.join(out)}",
                 *out,
             )
+
+    def _in_wave(self, entry: SagaStarted, pool: PoolRecord) -> bool:
+        """Whether a saga was decided on when the incident of its fault was known and open."""
+        incident = pool.incidents.get(entry.params.fault_signature)
+        if incident is None or incident.released:
+            return False
+        late = timedelta(seconds=STORED_WITHIN_SECONDS + pool.spec.health.incident.window)
+        return self._begun_at[entry.saga] > incident.last + late
 
     def _rate(self, entry: SagaStarted, pool: PoolRecord) -> None:
         budget, now, resets = (
@@ -313,7 +325,8 @@ class Invariants:
         barred = self._barred.get(by.saga, self._liveness.beating_seconds(name))
         silent = is_for_silence(by.kind, by.params) and barred <= CALLED_OFF_WITHIN_SECONDS
         requested = bool(by.params.by) or by.kind == "scale-down"
-        reason = name in self.broken_nodes or name in self.preempted or node.broken
+        known = self.broken_nodes | self.preempted | self.misreported
+        reason = name in known or node.broken
         if not requested and not reason and not silent:
             self._fail(f"{name} is ended on the health path, and is healthy", name, by.saga)
         if by.params.drain == "immediate" or by.saga in self._drains_expired:

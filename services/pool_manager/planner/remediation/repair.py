@@ -20,16 +20,16 @@ from services.pool_manager.planner.disruption_budget import (
     room_at,
     with_begun,
 )
-from services.pool_manager.planner.node_counts import busy
+from services.pool_manager.planner.node_counts import automatic, busy
 from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot, earlier, to_come
 from services.pool_manager.planner.remediation import remedy_selection
 from services.pool_manager.planner.remediator import RemedyChoice
 from services.pool_manager.planner.safety import breaker, eligibility, incidents
 from services.pool_manager.planner.safety.breaker_messages import spent_words, wave_words
-from services.pool_manager.planner.safety.fault_waves import fault_signature
 from services.pool_manager.planner.sizing import spares
 from services.pool_manager.planner.sizing.open_sagas import room_for_sagas
 from services.pool_manager.planner.unhealthy_nodes import remediation_reason, tolerated_seconds
+from services.pool_manager.sagas import DEFINITIONS
 
 WAITING_NAMED_MAX: Final = 50
 """Nodes that a breaker event names; it has their number as well."""
@@ -69,6 +69,8 @@ def repair(snapshot: PoolSnapshot, begun: PoolPlan, now: datetime) -> PoolPlan:
     )
     actions = _begin_urgent(snapshot, actions, obstacle, now)
     if obstacle is not None:
+        if obstacle.cause == "wave":
+            actions = _begin_confirmed(snapshot, actions, now)
         actions = _hold_back(snapshot, actions, obstacle, now)
     elif actions.record.breaker.state == "open" and actions.left:
         actions = _begin_probe(snapshot, actions, now)
@@ -124,9 +126,9 @@ def _find_obstacle(
     """What forbids to act on any node, whatever the budget says."""
     if not record.spec.health.auto_replace:
         return None
-    held = incidents.holding(record, now)
+    held = incidents.holding(record)
     if held:
-        return breaker.BreakerReason("wave", wave_words(record, held))
+        return breaker.BreakerReason("wave", wave_words(record, held, now))
     uncovered = len(waiting) - len(spares.covered(record, snapshot.nodes, list(waiting), now))
     if uncovered and _launches_fail(record, now):
         # A node terminated now would leave a gap, unless a spare is ready to take its place.
@@ -205,6 +207,24 @@ def _begin_urgent(
     return replace(actions, left=tuple(left))
 
 
+def _begin_confirmed(snapshot: PoolSnapshot, actions: _Actions, now: datetime) -> _Actions:
+    """During a wave, one node at a time that is not of it, or whose own evidence confirms it."""
+    under_way = (each for each in actions.record.open.values() if automatic(each))
+    if actions.record.breaker.forced or any(DEFINITIONS[e.kind].disrupts for e in under_way):
+        return actions
+    for node in actions.left:
+        health = snapshot.health.get(node.node)
+        if not incidents.may_remediate(actions.record, node, health, now):
+            continue
+        if _refusal(actions, node):
+            continue
+        before = len(actions.start)
+        _, actions = _begin(snapshot, actions, node, now)
+        left = tuple(each for each in actions.left if each is not node)
+        return replace(_count_begun(snapshot, actions, before, now), left=left)
+    return actions
+
+
 def _hold_back(
     snapshot: PoolSnapshot, actions: _Actions, obstacle: breaker.BreakerReason, now: datetime
 ) -> _Actions:
@@ -248,8 +268,6 @@ def _begin_probe(snapshot: PoolSnapshot, actions: _Actions, now: datetime) -> _A
         return actions
     refused: BreakerCause = ""
     for node in actions.left:
-        if incidents.room(actions.record, fault_signature(node), now) == 0:
-            continue
         why = _refusal(actions, node)
         if why:
             refused = refused or why
@@ -277,8 +295,7 @@ def _begin_allowed(snapshot: PoolSnapshot, actions: _Actions, now: datetime) -> 
     left: list[NodeRecord] = []
     refused: list[BreakerCause] = []
     for node in actions.left:
-        is_held = incidents.room(actions.record, fault_signature(node), now) == 0
-        if is_held or not room_for_sagas(actions.record):
+        if not room_for_sagas(actions.record):
             left.append(node)
         elif why := _refusal(actions, node):
             left.append(node)

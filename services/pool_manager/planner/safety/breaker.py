@@ -11,9 +11,10 @@
 ```
 
 Open, no disruptive saga is begun; what heals goes on. Half-open, one repair is under way and no
-other. After it has closed again, repairs begin 1, 2, 4 … at once, twice as many with each that
-succeeds (the ramp), until no unhealthy node waits. During the ramp a spent level is no
-news: it was published when the breaker opened. An operator overrides all of this but the budget.
+other. After it has closed again, repairs begin 1, 2, 4 … at once, twice as many once one has
+succeeded and the stage has lasted `incident.stage` (the ramp), until no unhealthy node waits.
+During the ramp a spent level is no news: it was published when the breaker opened. An operator
+overrides all of this but the budget.
 """
 
 from dataclasses import dataclass
@@ -84,6 +85,7 @@ def settled(breaker: Breaker, now: datetime) -> Breaker:
                 probes_failed=0,
                 probe_at=None,
                 ramp=RAMP_FACTOR,
+                ramp_since=now,
             )
         case "cancelled":
             wait = PROBE_HOLD_FIRST_SECONDS
@@ -119,21 +121,26 @@ def nothing_waits(breaker: Breaker, now: datetime) -> Breaker:
         reason = "no unhealthy node waits any more"
         return Breaker(since=now, cause=breaker.cause, reason=reason, request=breaker.request)
     if breaker.state == "closed" and breaker.ramp:
-        return msgspec.structs.replace(breaker, ramp=0, ramp_from=None)
+        return msgspec.structs.replace(breaker, ramp=0, ramp_from=None, ramp_since=None)
     return breaker
 
 
-def ended(record: PoolRecord, saga: str, how: Ended) -> PoolRecord:
+def ended(record: PoolRecord, saga: str, how: Ended, now: datetime) -> PoolRecord:
     """Note how a repair ended, where the breaker or its ramp depends on that.
 
-    The next decision closes, opens and publishes.
+    The next decision closes, opens and publishes. A success widens the ramp once its stage has
+    lasted long enough: by then it shows whether what was replaced stays well.
     """
     breaker, ended_saga = record.breaker, record.open[saga]
     if saga == breaker.probe:
         breaker = msgspec.structs.replace(breaker, probe_outcome=how)
     elif breaker.ramp and in_ramp(breaker, ended_saga) and how != "cancelled":
-        ramp = min(breaker.ramp * RAMP_FACTOR, RAMP_MAX) if how == "done" else 1
-        breaker = msgspec.structs.replace(breaker, ramp=ramp)
+        stage = timedelta(seconds=record.spec.health.incident.stage)
+        if how == "failed":
+            breaker = msgspec.structs.replace(breaker, ramp=1, ramp_since=now)
+        elif breaker.ramp_since is None or now - breaker.ramp_since >= stage:
+            ramp = min(breaker.ramp * RAMP_FACTOR, RAMP_MAX)
+            breaker = msgspec.structs.replace(breaker, ramp=ramp, ramp_since=now)
     return msgspec.structs.replace(record, breaker=breaker)
 
 
@@ -183,4 +190,5 @@ def closed_by_hand(breaker: Breaker, reason: str, by: str, request: str, now: da
         request=request,
         ramp=1,
         ramp_from=now,
+        ramp_since=now,
     )

@@ -64,12 +64,18 @@ def _resets_setting(spec: BudgetSpec) -> str:
     return f"three for each of budget.max_replacements: {spec.max_replacements}"
 
 
-def wave_words(record: PoolRecord, held: Mapping[str, OpenIncident]) -> str:
-    """Which incidents hold the pool's nodes back, and until when."""
+def wave_words(record: PoolRecord, held: Mapping[str, OpenIncident], now: datetime) -> str:
+    """Which incidents hold the pool's nodes back, until when, and who may end that."""
     each = ", ".join(incidents.describe_incident(what, incident) for what, incident in held.items())
     last = max(incidents.until(record, incident) for incident in held.values())
     one = "one incident" if len(held) == 1 else f"{len(held)} incidents"
-    return f"{one}: {each}; none is repaired before {clock(last)}, unless an operator closes it"
+    close = f"navarch breaker close {record.name} --reason TEXT"
+    if now < last:
+        return f"{one}: {each}; none is repaired before {clock(last)}; to repair all now: {close}"
+    return (
+        f"{one}: {each}; only nodes with evidence of their own are repaired, one at a time; "
+        f"uncordon healthy ones, or repair all: {close}"
+    )
 
 
 def clock(at: datetime) -> str:

@@ -2,8 +2,9 @@
 
 Many nodes that fall unhealthy of one cause at once (`waves`) are one incident: a bad driver, a dead
 switch, a job that breaks GPUs, a broker that was away. Replacing each would cost the pool and
-repair nothing. While an incident is fresh the breaker is open for it. Silent nodes are taken for
-the network's fault even after that: they are replaced one at a time until it has ended.
+repair nothing. The breaker is open for it until no node has it any more, or an operator closes it.
+After the hold those of its nodes are remediated, one at a time, of which more is known than the
+fault that they share: a failed diagnostic, what NVML reports, or the provider's word.
 """
 
 from dataclasses import dataclass
@@ -15,15 +16,20 @@ import msgspec
 from schemas.breaker_state import OpenIncident
 from schemas.duration import format_duration
 from schemas.fault_signature import SILENCE, in_words
+from schemas.health_records import HealthRecord
+from schemas.node_records import NodeRecord
 from schemas.pool_events import INCIDENT_NAMED_MAX, Incident, PoolEvent
 from schemas.pool_records import PoolRecord
 from services.pool_manager.planner.node_counts import Nodes
+from services.pool_manager.planner.safety.fault_evidence import is_confirmed
 from services.pool_manager.planner.safety.fault_waves import (
     FaultWave,
     UnhealthyNode,
     belongs,
+    fault_signature,
     find,
     find_unhealthy,
+    unhealthy_since,
 )
 
 
@@ -61,13 +67,34 @@ def until(record: PoolRecord, incident: OpenIncident) -> datetime:
     return incident.since + timedelta(seconds=record.spec.health.incident.hold)
 
 
-def holding(record: PoolRecord, now: datetime) -> dict[str, OpenIncident]:
-    """The incidents for which the breaker is open."""
+def holding(record: PoolRecord) -> dict[str, OpenIncident]:
+    """The incidents for which the breaker is open: until none of their nodes is unhealthy any more.
+
+    That a replacement comes up says nothing about the node that it replaced.
+    """
     return {
         what: each
         for what, each in record.incidents.items()
-        if not each.released and each.hold_ended_at is None and now < until(record, each)
+        if not each.released and each.hold_ended_at is None
     }
+
+
+def may_remediate(
+    record: PoolRecord, node: NodeRecord, health: HealthRecord | None, now: datetime
+) -> bool:
+    """Whether a node may be remediated though incidents are open.
+
+    Once their hold has passed, one that belongs to none of them may, and one whose own evidence
+    confirms its fault.
+    """
+    held = holding(record)
+    if any(now < until(record, each) for each in held.values()):
+        return False
+    what, since = fault_signature(node), unhealthy_since(node)
+    if since is None or is_confirmed(node, health):
+        return True
+    unhealthy = UnhealthyNode(node=node, what=what, since=since)
+    return not any(belongs(unhealthy, key, each) for key, each in held.items())
 
 
 def released(record: PoolRecord) -> PoolRecord:
@@ -77,16 +104,6 @@ def released(record: PoolRecord) -> PoolRecord:
         for what, each in record.incidents.items()
     }
     return msgspec.structs.replace(record, incidents=incidents)
-
-
-def room(record: PoolRecord, what: str, now: datetime) -> int | None:
-    """How many more nodes with this may be replaced now; None: as many as the budget allows."""
-    incident = record.incidents.get(what)
-    if what != SILENCE or incident is None or incident.released:
-        return None
-    if now < until(record, incident):
-        return 0
-    return max(0, 1 - sum(1 for each in record.open.values() if each.fault_signature == what))
 
 
 def next_end(record: PoolRecord, now: datetime) -> datetime | None:
@@ -127,7 +144,7 @@ def _kept(
         return each if any(moment <= each.hold_ended_at for moment in since) else None
     if not since:
         return None
-    if what != SILENCE and now >= until(record, each):
+    if each.released and now >= until(record, each):
         return msgspec.structs.replace(each, hold_ended_at=now)
     return each
 
@@ -162,15 +179,15 @@ def _event(
     status: Literal["opened", "closed"] = "opened" if over is None else "closed"
     if over is None:
         hold = format_duration(record.spec.health.incident.hold)
-        then = "; then one silent node at a time" if what == SILENCE else ""
         reason = (
             f"{describe_incident(what, incident)} at once have one cause: none is "
-            f"repaired for {hold}, or until an operator closes the breaker{then}"
+            f"repaired for {hold}, and then only those that show evidence of their own, one at a "
+            f"time. To repair all: navarch breaker close {record.name} --reason TEXT"
         )
     elif over:
         reason = "no node has it any more"
     else:
-        reason = "it is held back no longer; one repair is tried, then the budget alone decides"
+        reason = "an operator closed the breaker: the budget alone decides"
     return Incident(
         id=f"incident-{record.name}-{ident}-{status}-{revision}",
         time=now,

@@ -11,7 +11,14 @@ from random import Random
 from typing import Any, Final, Literal
 
 from schemas.topology import BUCKETS, HEARTBEATS, STREAMS
-from services.simulator.engine.fault_kinds import BROKER, CLOUD, SERVICES, WORKLOAD, InjectedFault
+from services.simulator.engine.fault_kinds import (
+    ALL,
+    BROKER,
+    CLOUD,
+    SERVICES,
+    WORKLOAD,
+    InjectedFault,
+)
 from services.simulator.engine.hardware_failures import REMEDIES
 
 FATAL: Final = (79, 79, 79, 48, 95)
@@ -208,6 +215,8 @@ _DRAWS: Final[list[Callable[[Random], Any]]] = [
     lambda c: _fault("endless_drain", WORKLOAD, seconds=c.uniform(1, 60)),
     # An agent that reports an XID of a healthy GPU.
     partial(_xid_once, FATAL),
+    # A bad driver or agent: every node shows it, and none has it.
+    lambda c: _fault("false_report", ALL, xid_code=c.choice(FATAL)),
     _xid,
     lambda _: _fault("boot_failure", CLOUD),
     lambda c: _fault("hang", seconds=c.uniform(5, 25)),

@@ -10,7 +10,7 @@ from typing import Any, Final
 from services.settings.settings_file import parse_settings
 from services.simulator.engine import virtual_time
 from services.simulator.engine.agent_machines import GPUS
-from services.simulator.engine.fault_kinds import FAULTS_OF, InjectedFault
+from services.simulator.engine.fault_kinds import ALL, FAULTS_OF, InjectedFault
 from services.simulator.engine.fleet_settings import FAST_HEARTBEATS, fleet_settings
 from services.simulator.engine.hardware_failures import MachineSpec
 from services.simulator.engine.invariants import ViolationError
@@ -137,7 +137,10 @@ class FuzzSimulation:
             await asyncio.sleep(LOOK_SECONDS)
 
     def _clear_up(self) -> None:
-        """Act as operators do after faults: lift their cordons, and request refused nodes again."""
+        """Act as operators do after faults: decide on waves, lift cordons, request refused nodes."""
+        pool = self.fleet.records.pool(POOL)
+        if pool is not None and pool.breaker.cause == "wave" and pool.breaker.state == "open":
+            self._publish("breaker-close", reason=REASON)
         nodes = self._invariants.waits_for_operator(POOL)
         if nodes is not None:
             self._publish("scale", nodes=nodes)
@@ -151,7 +154,7 @@ class FuzzSimulation:
         return self._chance.choice(serving) if serving else None
 
     def _inject(self, fault: InjectedFault, step: CampaignStep) -> None:
-        if fault.target in FAULTS_OF:
+        if fault.target == ALL or fault.target in FAULTS_OF:
             self.fleet.faults.inject(fault)
         elif (machine := self._some_machine()) is not None:
             self.fleet.faults.inject(replace(fault, target=machine.name))
@@ -222,7 +225,7 @@ def settings_of(shape: FleetShape) -> dict[str, Any]:
         },
         "health": {
             "lost_after": "30s",
-            "incident": {"hold": "60s"},
+            "incident": {"hold": "60s", "stage": "10s"},
             "remediation": {"type": shape.remediation},
         },
         "spares": shape.spares,

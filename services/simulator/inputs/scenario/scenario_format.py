@@ -38,14 +38,14 @@ PLACED: Final = frozenset({"no_capacity", "no_quota", "launch_error", "lost_answ
 """Faults that can be limited to a provider, region, zone, type or market."""
 PLACE_KEYS: Final = ("provider", "region", "zone", "instance_type", "market")
 PARAM_OF: Final[dict[str, frozenset[str]]] = {
-    "xid_code": frozenset({"xid_error"}),
+    "xid_code": frozenset({"xid_error", "false_report"}),
     "job": frozenset({"xid_error"}),
     "temperature": frozenset({"temperature"}),
     "count": COUNTED,
     "stream": frozenset({"refused_writes"}),
     "share": frozenset({"lost_requests", "lost_answers", "lost_acks", "slow"}),
     "fixed_by": NODE_FAULTS
-    - {"network", "power_off", "preemption", "deleted", "hang", "repeated_facts"},
+    - {"network", "power_off", "preemption", "deleted", "hang", "repeated_facts", "false_report"},
     **dict.fromkeys(PLACE_KEYS, PLACED),
 }
 """Parameter -> the failures it applies to; the other parameters apply to all."""

@@ -1,0 +1,28 @@
+"""Whether more is known of an unhealthy node than the fault that a wave of nodes shares. Pure.
+
+A bad driver or agent makes every kernel log show the same fault. A second source that agrees, on
+the same node and at the same time, does not come from one log line: NVML, or a diagnostic.
+"""
+
+from datetime import timedelta
+from typing import Final
+
+from schemas.health_records import HealthRecord
+from schemas.node_records import NodeRecord
+
+KERNEL_LOG_KINDS: Final = frozenset({"xid", "sxid", "lines_lost"})
+SAME_TIME: Final = timedelta(minutes=10)
+"""Evidence from longer before the verdict is about something else."""
+
+
+def is_confirmed(node: NodeRecord, health: HealthRecord | None) -> bool:
+    """Whether another source than the shared fault's found the node unhealthy, too."""
+    if health is None or node.health != "unhealthy" or node.health_at is None:
+        return False
+    earliest = node.health_at - SAME_TIME
+    return any(
+        each.result == "unhealthy"
+        and each.kind not in KERNEL_LOG_KINDS | {node.health_kind}
+        and (each.seen_at or each.time) >= earliest
+        for each in health.recent
+    )
