@@ -42,6 +42,7 @@ from services.simulator.engine.simulated_cloud import SimulatedCloud
 from services.simulator.engine.simulated_workload import SimulatedWorkload
 from services.simulator.engine.simulation_context import SimulationContext
 from services.simulator.engine.stored_records import StoredRecords
+from services.simulator.engine.virtual_time import moment
 
 RESETS_EACH: Final = 3
 """Resets and reboots for each replacement that may begin, unless the budget says otherwise."""
@@ -247,7 +248,7 @@ class Invariants:
         if incident is None or incident.released:
             return False
         late = timedelta(seconds=STORED_WITHIN_SECONDS + pool.spec.health.incident.window)
-        return self._begun_at[entry.saga] > incident.last + late
+        return moment(self._simulation.now()) > incident.last + late
 
     def _rate(self, entry: SagaStarted, pool: PoolRecord) -> None:
         budget, now, resets = (
