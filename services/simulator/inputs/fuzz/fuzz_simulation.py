@@ -137,7 +137,7 @@ class FuzzSimulation:
             await asyncio.sleep(LOOK_SECONDS)
 
     def _clear_up(self) -> None:
-        """Act as operators do after faults: decide on waves, lift cordons, request refused nodes."""
+        """Act as operators do: decide on waves, lift cordons, request refused nodes again."""
         pool = self.fleet.records.pool(POOL)
         if pool is not None and pool.breaker.cause == "wave" and pool.breaker.state == "open":
             self._publish("breaker-close", reason=REASON)
