@@ -14,15 +14,16 @@ def write_whole(file: Path, data: bytes) -> None:
     draft.replace(file)
 
 
-def write_secret(file: Path, text: str) -> None:
-    """Put a file in its place in one stroke, on the disk, for its owner alone."""
+def write_secret(file: Path, text: str, *, synced: bool = True) -> None:
+    """Put a file in its place in one stroke, for its owner alone; `synced`: on the disk."""
     draft = _draft(file)
     draft.unlink(missing_ok=True)
     handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, OWNER_ALONE)
     with os.fdopen(handle, "w", encoding="utf-8") as opened:
         opened.write(text)
         opened.flush()
-        os.fsync(opened.fileno())
+        if synced:
+            os.fsync(opened.fileno())
     draft.replace(file)
 
 

@@ -154,6 +154,18 @@ async def test_a_dead_agent_is_started_again_by_the_same_launch(make: Make, tmp_
     assert (place / "boot-id").read_text() == boot
 
 
+async def test_a_launch_interrupted_before_the_agents_start_is_no_instance(make: Make) -> None:
+    """It is not adopted: the repeated launch starts the agent."""
+    provider = make()
+    place = provider.directory / "web-1"
+    place.parent.mkdir(parents=True)
+    provider._make(place, wanted())
+    assert await provider.list() == []
+    assert (await provider.provision(wanted())).status == "running"
+    assert [each.status for each in await provider.list()] == ["running"]
+    await pid_of(place)
+
+
 async def test_a_number_that_another_process_was_given_is_never_killed(
     make: Make, tmp_path: Path
 ) -> None:

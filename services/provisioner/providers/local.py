@@ -237,7 +237,7 @@ class LocalProvider:
         if not file.exists():
             keys = read_agent_keys(Path(self._environment.agent_signing_file))
             credentials = agent_credentials(keys, request.pool, request.node, datetime.now(UTC))
-            write_secret(file, credentials)
+            write_secret(file, credentials, synced=False)
         return file
 
     def _terminate(self, name: str) -> None:
@@ -284,7 +284,10 @@ class LocalProvider:
             return None
         try:
             with self._alone(place.name, 0.0):
-                status = _status(place)
+                status: InstanceStatus = "running" if process.is_alive(place) else "stopped"
+                if status == "stopped" and not process.has_lived(place):
+                    # The launch was interrupted before the agent's start, and is to be repeated.
+                    return None
         except process.BusyError:
             # It is being started or stopped, and exists until then.
             status = "pending"
@@ -338,12 +341,6 @@ def _read(place: Path) -> _InstanceFile | None:
         return None
     except msgspec.DecodeError as error:
         raise invalid(f"{place / INSTANCE_FILE} cannot be read: {error}") from error
-
-
-def _status(place: Path) -> InstanceStatus:
-    if process.is_alive(place):
-        return "running"
-    return "stopped" if process.has_lived(place) else "pending"
 
 
 def _instance(kept: _InstanceFile, status: InstanceStatus) -> Instance:

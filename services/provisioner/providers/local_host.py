@@ -92,7 +92,7 @@ def start_new_boot(place: Path) -> str:
 
 def write_agent_start(place: Path, start: AgentStart) -> None:
     """Store how the agent is started, before it is started."""
-    write_secret(place / START, msgspec.json.encode(start).decode())
+    write_secret(place / START, msgspec.json.encode(start).decode(), synced=False)
 
 
 if __name__ == "__main__":
