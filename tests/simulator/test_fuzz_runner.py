@@ -56,6 +56,7 @@ FOUND_AT = {
     "no adopt before retry": 14,
     "timer in process memory": 33,
     "launch without a claim": 115,
+    "silence never ends": 49,
     "unanswered counts as drained": 3,
 }
 """Where each was found first; from there on it is looked for, so that the test is quick."""
