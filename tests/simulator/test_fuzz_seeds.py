@@ -1,10 +1,10 @@
-"""Fuzz campaigns of a hundred seeds in virtual time; `make nightly` runs ten thousand."""
+"""Fuzz campaigns of sixty seeds in virtual time; `make nightly` runs ten thousand."""
 
 import pytest
 
 from services.simulator.inputs.fuzz.fuzz_runner import MINUTES, FuzzOptions, fuzz
 
-SEEDS = 100
+SEEDS = 60
 TOGETHER = 20
 
 
