@@ -229,7 +229,7 @@ async def test_a_refused_login_is_reported_as_one(secured: Secured) -> None:
     ):
         options = ConnectOptions(settings=NatsSettings(url=url), name="navarch-cli")
         with pytest.raises(Unavailable, match=problem):
-            await NatsBus.connect(options, seconds_max=0.5)
+            await NatsBus.connect(options, seconds_max=2)
 
 
 def test_writing_again_keeps_every_key_and_credential(tmp_path: Path) -> None:

