@@ -145,6 +145,6 @@ def test_an_author_runs_it_with_pytest(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=200,
     )
     assert (0, True) == (ran.returncode, " passed, 1 skipped" in ran.stdout), ran.stdout
