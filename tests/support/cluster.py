@@ -20,7 +20,7 @@ from schemas.settings import NatsSettings
 from schemas.topology import BUCKETS, DURABLES, STREAMS
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import ConnectOptions, NatsBus
-from services.primitives.errors import BusError
+from services.primitives.errors import BusError, Unavailable
 from tests.support.network import Network
 
 SERVERS: Final = 3
@@ -129,8 +129,11 @@ async def _answered(bus: NatsBus, call: str) -> None:
 
 
 async def replicas_current(bus: NatsBus, stream: str) -> bool:
-    """Whether every replica of a stream has all that its leader has."""
-    info: dict[str, Any] = await bus.admin(f"STREAM.INFO.{stream}", {})
+    """Whether every replica of a stream has all that its leader has; False without a leader."""
+    try:
+        info: dict[str, Any] = await bus.admin(f"STREAM.INFO.{stream}", {})
+    except Unavailable:
+        return False
     replicas = info.get("cluster", {}).get("replicas", [])
     return bool(replicas) and all(each.get("current") for each in replicas)
 
