@@ -52,6 +52,7 @@ class Cluster:
                     *("--cluster_name", "navarch"),
                     *("--cluster", route, "--routes", ",".join(routes)),
                 ),
+                sync=False,
             )
             for name, host, route in zip(names, hosts, routes, strict=True)
         ]
