@@ -50,7 +50,10 @@ WRONG = {
     ),
     "a parameter of another failure": (
         START + XID % "temperature, xid_code: 79",
-        "a.yaml:5: events.1.params.xid_code: says nothing about temperature, but about false",
+        (
+            "a.yaml:5: events.1.params.xid_code: says nothing about temperature, "
+            "but about false_report, xid_error"
+        ),
     ),
     "a GPU too many": (
         START + XID % "xid_error, gpu_index: 4",
