@@ -12,7 +12,7 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 
 from schemas.duration import decode_hook, encode_hook
-from schemas.value_limits import TIME_MAX, TIME_MIN, Name, UtcTime, time_outside
+from schemas.value_limits import Name, UtcTime, limited
 
 S = TypeVar("S", bound=msgspec.Struct)
 UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -67,13 +67,9 @@ class LimitedDecoder(Generic[S]):
     def decode(self, data: bytes) -> S:
         """Decode JSON; raise msgspec.DecodeError with the reason."""
         try:
-            value = self._decoder.decode(data)
+            return limited(self._decoder.decode(data))
         except (UnicodeDecodeError, RecursionError) as error:
             raise msgspec.DecodeError(str(error)) from error
-        if path := time_outside(value):
-            years = f"{TIME_MIN.year} to {TIME_MAX.year - 1}"
-            raise msgspec.ValidationError(f"Expected a time in the years {years} - at `{path}`")
-        return value
 
 
 class Codec:

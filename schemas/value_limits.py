@@ -6,7 +6,7 @@ msgspec has no bounds for them. Inside these bounds no arithmetic overflows and 
 
 from datetime import UTC, datetime
 from functools import cache
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 from msgspec import inspect
@@ -19,6 +19,7 @@ TIME_MAX: Final = datetime(2101, 1, 1, tzinfo=UTC)
 NUMBER_MAX: Final = 1e15
 NAME_CHARS_MAX: Final = 512
 
+T = TypeVar("T")
 Int = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 Float = Annotated[float, msgspec.Meta(ge=-NUMBER_MAX, le=NUMBER_MAX)]
 Seconds = Annotated[float, msgspec.Meta(ge=-SECONDS_MAX, le=SECONDS_MAX)]
@@ -27,6 +28,14 @@ Name = Annotated[str, msgspec.Meta(max_length=NAME_CHARS_MAX)]
 """A name or an ID that is not a subject's token."""
 UtcTime = Annotated[datetime, msgspec.Meta(tz=True)]
 """A time, written as RFC 3339 with a zone; Navarch writes UTC."""
+
+
+def limited(value: T) -> T:
+    """Return a decoded struct; raise msgspec.ValidationError if a time in it is out of range."""
+    if path := time_outside(value):
+        years = f"{TIME_MIN.year} to {TIME_MAX.year - 1}"
+        raise msgspec.ValidationError(f"Expected a time in the years {years} - at `{path}`")
+    return value
 
 
 def time_outside(value: Any) -> str:

@@ -20,9 +20,7 @@ from schemas.fleet_queries import (
     Page,
     PoolView,
     Query,
-    QueryError,
 )
-from schemas.headers import SERVICE_ERROR
 from schemas.messages import encode
 from schemas.names import TOKEN
 from schemas.operator_requests import (
@@ -50,8 +48,9 @@ from schemas.stored_messages import decode_stored
 from schemas.topology import EVENTS, POOLS, SAGAS
 from services.bus.nats.nats_bus import ConnectOptions, NatsBus
 from services.bus.port import Bus, Stored
+from services.bus.protocol.endpoint_replies import reply_data
 from services.cli.text.node_timeline import mentions, sagas_about
-from services.primitives.errors import BusError, NavarchError, Unavailable
+from services.primitives.errors import AnswerError, BusError, NavarchError, Unavailable
 
 T = TypeVar("T")
 
@@ -81,13 +80,8 @@ RequestAnswer = RequestAccepted | RequestRefused | Scaled | ScaleRefused
 
 _page = msgspec.json.Decoder(Page)
 _budget = msgspec.json.Decoder(FleetBudgetView)
-_error = msgspec.json.Decoder(QueryError)
 _node = msgspec.json.Decoder(NodeView)
 _pool = msgspec.json.Decoder(PoolView)
-
-
-class AnswerError(NavarchError):
-    """A query or a request was refused."""
 
 
 @asynccontextmanager
@@ -127,12 +121,7 @@ class FleetClient:
             raise NavarchError(
                 f"no reply to the query {name}: is the {who} running? ({error})"
             ) from error
-        if reply.headers.get(SERVICE_ERROR):
-            try:
-                raise AnswerError(_error.decode(reply.data).reason)
-            except msgspec.DecodeError:
-                raise AnswerError(reply.headers[SERVICE_ERROR]) from None
-        return reply.data
+        return reply_data(reply)
 
     async def pages(
         self, name: str, query: Query, *, who: str = "pool-manager"

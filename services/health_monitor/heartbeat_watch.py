@@ -152,6 +152,7 @@ class HeartbeatWatch:
             if entry.key in self._silent:
                 self._silent.discard(entry.key)
                 self._expired.beats(entry.key)
+                self._changes.pop(entry.key, None)
                 await self._put(_change(entry, silent=False))
 
     async def _sweep(self) -> None:
@@ -168,8 +169,9 @@ class HeartbeatWatch:
             reason = self._expired.lag_reason(now, alive, lag_seconds)
             if bool(reason) != self._lagging:
                 await self._report_lag(reason, lag_seconds)
-            for key in self._expired.due(now, alive, lag_seconds):
-                await self._put(self._changes[key])
+            due = [self._changes.pop(key) for key in self._expired.due(now, alive, lag_seconds)]
+            for change in due:
+                await self._put(change)
 
     async def _round_trip_seconds(self) -> float:
         """How long the server takes to answer a read."""
@@ -204,16 +206,16 @@ class HeartbeatWatch:
                 lagging = event.status == "lagging"
         return lagging
 
-    async def _put(self, word: "_HeartbeatChange") -> None:
-        await self._workers.put(word.key, lambda: self._report(word))
+    async def _put(self, change: _HeartbeatChange) -> None:
+        await self._workers.put(change.key, lambda: self._report(change))
 
-    async def _report(self, word: "_HeartbeatChange") -> None:
-        if word.silent and (beat := await self._bus.get(HEARTBEATS, word.key)) is not None:
+    async def _report(self, change: _HeartbeatChange) -> None:
+        if change.silent and (beat := await self._bus.get(HEARTBEATS, change.key)) is not None:
             # It beats again, and the watch may never see that heartbeat: only the last one is kept.
-            self._silent.discard(word.key)
-            word = _change(beat, silent=False)
-        decide = node_health.decide_silent if word.silent else node_health.decide_heartbeat
-        await self._change(word.key, lambda record: decide(record, word.revision, word.time))
+            self._silent.discard(change.key)
+            change = _change(beat, silent=False)
+        decide = node_health.decide_silent if change.silent else node_health.decide_heartbeat
+        await self._change(change.key, lambda record: decide(record, change.revision, change.time))
 
     async def _change(self, key: str, decide: Callable[[HealthRecord], WatchDecision]) -> None:
         pool, _, node = key.partition(".")

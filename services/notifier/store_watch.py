@@ -39,20 +39,16 @@ class StoreWatch:
         self._clock = clock
         self._failures = failures
         self._refusals = 0
-        self._found: list[CurrentFailure] = []
 
     async def run(self) -> None:
         """Look for ever."""
         while True:
-            found = await self.look()
-            self._failures.update(self._found, found)
-            self._found = found
+            if self._bus.connected:  # while the bus is away nothing is known
+                self._failures.update("store", await self.look())
             await self._clock.sleep(LOOK_SECONDS)
 
     async def look(self) -> list[CurrentFailure]:
-        """Look once; while the bus is away nothing is known."""
-        if not self._bus.connected:
-            return self._found
+        """Look once."""
         refusal = await self._refusal()
         self._refusals = self._refusals + 1 if refusal else 0
         found = []

@@ -15,7 +15,6 @@ from typing import Any, Final
 import msgspec
 
 from schemas import subjects
-from schemas.fleet_queries import CurrentFailure
 from schemas.messages import Invalid
 from schemas.node_events import NodeEvent, Registered, node_codec
 from schemas.node_records import NodeRecord
@@ -84,7 +83,6 @@ class PoolManager:
         self._failures = context.instruments.failures
         self._put_off: dict[str, float] = {}
         """Pools and sagas that could not be processed -> when they are tried again."""
-        self._unreadable: list[CurrentFailure] = []
         self._clock = context.clock
         self.store = Store(context.bus, context.settings.budget)
         self._reconciler = Reconciler(
@@ -357,8 +355,7 @@ class PoolManager:
             self._failures.end("decision-failed", about)
         stores = (self.store, self.store.nodes, self.store.health, self._hardware.view)
         found = [unreadable(each) for store in stores for each in store.unreadable.values()]
-        self._failures.update(self._unreadable, found)
-        self._unreadable = found
+        self._failures.update("records", found)
 
     async def _in_isolation(self, about: str, work: Callable[[], Awaitable[object]]) -> None:
         """Process one pool or saga; what it raises is reported, and it is tried again later."""

@@ -9,6 +9,7 @@ NavarchError
 ├── Retry                       a handler asks for its message again, after a while
 │   └── UnreadableRecord        its record cannot be read until an operator repairs it
 ├── Reject                      a handler cannot use its message; it is dead-lettered
+├── AnswerError                 an endpoint refuses a query, or a request is refused
 ├── ConfigurationError          names file, line, key and the remedy
 └── SetupError                  the server is not what Navarch needs
 """
@@ -72,6 +73,10 @@ class UnreadableRecord(Retry):
 
 class Reject(NavarchError):  # noqa: N818
     """This message can never be used; dead-letter it with the reason."""
+
+
+class AnswerError(NavarchError):
+    """A query or a request was refused."""
 
 
 class ConfigurationError(NavarchError):

@@ -36,23 +36,20 @@ class DurableWatch:
         self._bus = bus
         self._clock = clock
         self._durable = durable
+        self._name = f"{durable.stream}/{durable.name}"
         self._failures = failures
         self._replicas = replicas
         self._floor: int | None = None
         """Everything up to this sequence is settled; None: not known."""
-        self._found: list[CurrentFailure] = []
 
     async def run(self) -> None:
         """Look for ever."""
         while True:
             await self._clock.sleep(LOOK_SECONDS)
             try:
-                found = await self.look()
+                self._failures.update(self._name, await self.look())
             except BusError as error:
                 log.info("durable not looked at: %s", error)
-                continue
-            self._failures.update(self._found, found)
-            self._found = found
 
     async def look(self) -> list[CurrentFailure]:
         """Look once; recreate what is gone. Returns what operators should know of."""
@@ -73,7 +70,7 @@ class DurableWatch:
             return [
                 CurrentFailure(
                     failure="consumer-damaged" if damaged else "consumer-missing",
-                    about=f"{durable.stream}/{durable.name}",
+                    about=self._name,
                     reason=f"the durable is gone and cannot be created again: {error}",
                     remedy="see what nats-server logs, and restart it; nothing is lost meanwhile",
                 )
@@ -81,7 +78,7 @@ class DurableWatch:
         return [
             CurrentFailure(
                 failure="consumer-missing",
-                about=f"{durable.stream}/{durable.name}",
+                about=self._name,
                 reason=f"the durable was deleted; it was created again, from message {began} on",
                 remedy="find out who deletes consumers (`nats consumer rm`); nothing was lost",
             )

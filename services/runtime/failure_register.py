@@ -6,7 +6,7 @@ everything else goes on.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
 import msgspec
@@ -46,6 +46,8 @@ class FailureRegister:
         self._now: dict[Key, CurrentFailure] = {}
         self._published: dict[Key, CurrentFailure] = {}
         self._tries: dict[Key, int] = {}
+        self._observed: dict[str, tuple[Key, ...]] = {}
+        """Observer -> what it found last."""
         self._changed = asyncio.Event()
 
     @property
@@ -71,14 +73,15 @@ class FailureRegister:
             log.info("%s: works again", about)
             self._count(kind)
 
-    def update(self, before: Collection[CurrentFailure], found: Collection[CurrentFailure]) -> None:
+    def update(self, observer: str, found: Iterable[CurrentFailure]) -> None:
         """Report what one observer finds now, and end what it had found before and is over."""
-        now = {(each.failure, each.about) for each in found}
-        for failure in found:
+        now = {(each.failure, each.about): each for each in found}
+        for failure in now.values():
             self.report(failure)
-        for each in before:
-            if (each.failure, each.about) not in now:
-                self.end(each.failure, each.about)
+        for key in self._observed.get(observer, ()):
+            if key not in now:
+                self.end(*key)
+        self._observed[observer] = tuple(now)
 
     def _count(self, kind: FailureKind) -> None:
         self._changed.set()

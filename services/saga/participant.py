@@ -36,7 +36,7 @@ from schemas.saga_log_entries import (
     UndoSucceeded,
 )
 from schemas.topology import SAGAS, DurableSpec
-from schemas.value_limits import time_outside
+from schemas.value_limits import limited
 from services.bus.port import Bus, Stored
 from services.primitives.clock import Clock
 from services.primitives.errors import BusError, Conflict, Retry
@@ -108,14 +108,10 @@ class Command:
     def inputs_as(self, kind: type[I]) -> I:
         """Decode the step's inputs; StepFailure where they do not fit."""
         try:
-            inputs = msgspec.convert(self.inputs, kind)
+            return limited(msgspec.convert(self.inputs, kind))
         except msgspec.ValidationError as error:
             reason = f"the inputs of {self.key} cannot be used: {error}"
             raise StepFailure(reason, error="INVALID") from error
-        if path := time_outside(inputs):
-            reason = f"the inputs of {self.key} cannot be used: {path} is outside the limits"
-            raise StepFailure(reason, error="INVALID")
-        return inputs
 
 
 Action = Callable[[Command], Awaitable[msgspec.Struct | None]]

@@ -17,9 +17,9 @@ from schemas.saga_log_entries import SagaDone, SagaStarted, StepStarted, StepSuc
 from schemas.saga_params import SagaParams
 from services.bus.nats.nats_bus import NatsBus
 from services.bus.port import Stored
-from services.cli.bus_client import BATCH, AnswerError, FleetClient, decode_nodes, require_accepted
+from services.cli.bus_client import BATCH, FleetClient, decode_nodes, require_accepted
 from services.cli.text.node_timeline import timeline_rows
-from services.primitives.errors import NavarchError
+from services.primitives.errors import AnswerError, NavarchError
 from services.saga.participant import append
 
 NOW = datetime(2026, 11, 21, 1, 35, tzinfo=UTC)

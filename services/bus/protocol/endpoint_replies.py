@@ -1,16 +1,20 @@
-"""Endpoints as the bus calls them: whatever one raises becomes its answer, in words."""
+"""Endpoints as the bus calls them, and their replies: what one raises is raised at the caller."""
 
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
+import msgspec
+
 from schemas.fleet_queries import QueryError
-from schemas.headers import SUBJECT
+from schemas.headers import SERVICE_ERROR, SUBJECT
 from schemas.messages import encode
 from schemas.topology import MESSAGE_BYTES_MAX
-from services.bus.port import Endpoint, Headers
-from services.primitives.errors import BusError
+from services.bus.port import Endpoint, Headers, Reply
+from services.primitives.errors import AnswerError, BusError
 
 CODES: Final = {"unavailable": "503", "invalid-request": "400"}
+
+_error: Final = msgspec.json.Decoder(QueryError)
 
 
 class ServiceRequest(Protocol):
@@ -67,3 +71,14 @@ def service_handler(endpoint: Endpoint) -> Callable[[ServiceRequest], Awaitable[
             await request.respond(data)
 
     return handle
+
+
+def reply_data(reply: Reply) -> bytes:
+    """The data of a reply; AnswerError with the endpoint's reason if it is an error."""
+    text = reply.headers.get(SERVICE_ERROR)
+    if not text:
+        return reply.data
+    try:
+        raise AnswerError(_error.decode(reply.data).reason)
+    except msgspec.DecodeError:
+        raise AnswerError(text) from None

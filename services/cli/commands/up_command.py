@@ -16,7 +16,7 @@ from schemas.names import TOKEN
 from services.cli import console
 from services.cli.command_options import Config, Mode, NatsUrl, Timeout
 from services.cli.fleet_connection import with_fleet
-from services.primitives.errors import NavarchError
+from services.primitives.errors import AnswerError, NavarchError
 
 if TYPE_CHECKING:
     from services.cli.bus_client import FleetClient
@@ -192,7 +192,6 @@ async def _make_plan(
     import msgspec  # noqa: PLC0415
 
     from schemas.offering_records import OfferingsQuery, OfferingView  # noqa: PLC0415
-    from services.cli.bus_client import AnswerError  # noqa: PLC0415
     from services.cli.fleet_discovery import served_settings  # noqa: PLC0415
     from services.cli.text.launch_plan import catalogue_offerings, plan  # noqa: PLC0415
     from services.settings.instance_type_file import load_instance_types  # noqa: PLC0415

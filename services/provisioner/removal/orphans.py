@@ -6,13 +6,11 @@ from typing import Final
 import msgspec
 
 from schemas import subjects
-from schemas.fleet_queries import QueryError
-from schemas.headers import SERVICE_ERROR
 from schemas.instance_records import InstanceRecord
 from schemas.messages import encode
 from services.bus.port import Bus
+from services.bus.protocol.endpoint_replies import reply_data
 from services.primitives.clock import Clock
-from services.primitives.errors import NavarchError
 from services.provisioner.instances.instance_decisions import (
     ERROR_CHARS_MAX,
     mark_terminated,
@@ -92,8 +90,7 @@ class Orphans:
         reply = await self._bus.request(
             subjects.query(ADOPT_NODE), encode(record), timeout_seconds=ADOPT_SECONDS_MAX
         )
-        if reply.headers.get(SERVICE_ERROR):
-            raise NavarchError(msgspec.json.decode(reply.data, type=QueryError).reason)
+        reply_data(reply)
         await self._store.change(key, running)
 
 

@@ -10,16 +10,15 @@ from typing import Final
 import msgspec
 
 from schemas import subjects
-from schemas.fleet_queries import QueryError
-from schemas.headers import SERVICE_ERROR
 from schemas.lease_records import LeaseRecord
 from schemas.messages import decoder, encode
 from schemas.sweeps import SweepAnswer, SweepRequest
 from schemas.topology import LEASES
 from services.bus.leases import Lease
 from services.bus.port import Bus, Endpoint, Headers
+from services.bus.protocol.endpoint_replies import reply_data
 from services.primitives.clock import Clock
-from services.primitives.errors import NavarchError, Unavailable
+from services.primitives.errors import Unavailable
 from services.provisioner.removal.sweep_report import report
 from services.provisioner.removal.sweeper import LEASE_NAME, Sweeper, SweepPlan
 
@@ -82,9 +81,7 @@ class SweepEndpoints:
                 return await here(data, headers)
             subject = subjects.replica_query(name, holder)
             reply = await self._bus.request(subject, data, timeout_seconds=SECONDS_MAX)
-            if reply.headers.get(SERVICE_ERROR):
-                raise NavarchError(msgspec.json.decode(reply.data, type=QueryError).reason)
-            return reply.data
+            return reply_data(reply)
 
         return endpoint
 

@@ -23,8 +23,9 @@ from schemas.sweeps import SweepRequest
 from schemas.topology import INSTANCES, NODES, POOLS
 from services.bus.leases import Lease, repeat_while_held
 from services.bus.port import Bus, Entry
+from services.bus.record_bucket import RecordBucket
 from services.primitives.clock import Clock
-from services.primitives.errors import NavarchError, UnreadableRecord
+from services.primitives.errors import NavarchError
 from services.provisioner.instances.instance_decisions import (
     mark_listed,
     mark_terminating,
@@ -63,7 +64,6 @@ ACTIONS_AT_ONCE_MAX: Final = 16
 
 NOTHING: Final = SweepRequest()
 
-_fleet: Final = decoder(FleetRecord)
 _node: Final = decoder(NodeRecord)
 
 
@@ -97,6 +97,7 @@ class Sweeper:
         `fleet_name` is the configured one: instances of its earlier stores are orphans.
         """
         self._bus = bus
+        self._fleet_records = RecordBucket(bus, POOLS, FleetRecord)
         self._clock = clock
         self._store = store
         self._providers = providers
@@ -152,7 +153,7 @@ class Sweeper:
             for name, shown in listed.items()
         }
         self._remember(listed, now)
-        fleet_id = _fleet_id(fleet.value) if fleet is not None else ""
+        fleet_id = self._fleet_records.decode(fleet).id if fleet is not None else ""
         seen = SweepInput(
             fleet=fleet_id,
             fleet_name=self._fleet_name,
@@ -289,13 +290,6 @@ class Sweeper:
 
     def _new_record(self, provider: str, instance: Instance) -> InstanceRecord:
         return record_from_tags(provider, instance, self._clock.now())
-
-
-def _fleet_id(value: bytes) -> str:
-    try:
-        return str(_fleet.decode(value).id)
-    except msgspec.DecodeError as error:
-        raise UnreadableRecord(POOLS.name, FLEET_KEY, str(error)) from error
 
 
 def _in_service(value: bytes) -> bool:
