@@ -98,6 +98,21 @@ async def test_many_answers_end_with_the_one_that_says_so() -> None:
         await bad
 
 
+async def test_answers_may_take_longer_together_than_the_silence_allowed() -> None:
+    """Each of them restarts the wait; the silence after the last of them ends it."""
+    line, mux = await listening()
+    loop = asyncio.get_running_loop()
+    asked = asyncio.create_task(mux.gather("q", b"", lambda _: False, 0.05))
+    await asyncio.sleep(0)
+    began = loop.time()
+    while loop.time() - began < 0.1:
+        await line.answers(0, b"one of many")
+        await asyncio.sleep(0)
+    assert not asked.done()
+    with pytest.raises(TimeoutError):
+        await asked
+
+
 async def test_a_question_that_cannot_be_answered_ends_at_once() -> None:
     """Where nothing serves its subject, where the connection is lost; else after its time."""
     line, mux = await listening()

@@ -45,8 +45,10 @@ from services.primitives.race import unless
 log = logging.getLogger(__name__)
 
 REQUEST_TIMEOUT_SECONDS: Final = 5.0
-PAGE_TIMEOUT_SECONDS: Final = 10.0
-"""Of one batch of a read."""
+READ_SILENCE_SECONDS: Final = (0.25, 0.5, 0.5, 1.0, 1.0, 2.0, 5.0)
+"""How long each attempt of a batch read waits for its next message. The server may hand a read to
+a replica that it lost sight of; for some twenty seconds it does not notice. The next attempt may
+reach another."""
 RECONNECT_WAIT_SECONDS: Final = 0.25
 READ_BATCH_MAX: Final = 1000
 NOT_FOUND: Final = 404
@@ -209,12 +211,14 @@ class NatsBus(Replicas, Buckets, Objects):
                 raise Unavailable(f"{stream}: reading ended with status {status}")
             return status is not None
 
+        subject, body = f"$JS.API.DIRECT.GET.{stream}", _json.encode(query)
         try:
-            return await self._requests.gather(
-                f"$JS.API.DIRECT.GET.{stream}", _json.encode(query), ends, PAGE_TIMEOUT_SECONDS
-            )
-        except (nats.errors.Error, TimeoutError, OSError) as error:
-            raise Unavailable(f"{stream}: cannot be read: {error or 'no answer'}") from error
+            for silence_seconds in READ_SILENCE_SECONDS:
+                with suppress(TimeoutError):
+                    return await self._requests.gather(subject, body, ends, silence_seconds)
+        except (nats.errors.Error, OSError) as error:
+            raise Unavailable(f"{stream}: cannot be read: {error}") from error
+        raise Unavailable(f"{stream}: cannot be read: no answer in {sum(READ_SILENCE_SECONDS)} s")
 
     async def _read(self, stream: str, filter_: str, after: int) -> list[Stored]:
         """Everything under a filter that the answering server has."""

@@ -25,8 +25,7 @@ class RequestMux:
         self._client = client
         self._inbox = ""
         self._numbers = itertools.count(1)
-        self._waiting: dict[str, Callable[[ClientMessage], None]] = {}
-        self._futures: set[asyncio.Future[Any]] = set()
+        self._waiting: dict[str, _Waiting] = {}
 
     async def listen(self) -> None:
         """Subscribe to the inbox; the client restores it whenever it reconnects."""
@@ -37,9 +36,9 @@ class RequestMux:
 
     def lost(self) -> None:
         """Answers to what was asked over a lost connection can never come: they fail now."""
-        for future in list(self._futures):
-            if not future.done():
-                future.set_exception(Unavailable("the connection to the bus was lost"))
+        for waiting in list(self._waiting.values()):
+            if not waiting.future.done():
+                waiting.future.set_exception(Unavailable("the connection to the bus was lost"))
 
     async def ask(
         self, subject: str, data: bytes, headers: dict[str, str] | None, timeout_seconds: float
@@ -63,9 +62,12 @@ class RequestMux:
         subject: str,
         data: bytes,
         ends: Callable[[ClientMessage], bool],
-        timeout_seconds: float,
+        silence_seconds: float,
     ) -> list[ClientMessage]:
-        """Many answers, up to one that `ends` them, or raises what came of it."""
+        """Many answers, up to one that `ends` them, or raises what came of it.
+
+        TimeoutError where none comes for `silence_seconds`.
+        """
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         found: list[ClientMessage] = []
 
@@ -80,7 +82,7 @@ class RequestMux:
             except Exception as error:  # noqa: BLE001 - it is raised to the caller
                 future.set_exception(error)
 
-        await self._settled(subject, data, None, arrived, future, timeout_seconds)
+        await self._settled(subject, data, None, arrived, future, silence_seconds)
         return found
 
     async def _settled(
@@ -93,9 +95,8 @@ class RequestMux:
         timeout_seconds: float,
     ) -> None:
         word = str(next(self._numbers))
-        self._waiting[word] = arrived
-        self._futures.add(future)
-        late = asyncio.get_running_loop().call_later(timeout_seconds, _expire, future)
+        waiting = _Waiting(arrived, future, timeout_seconds)
+        self._waiting[word] = waiting
         try:
             await self._client.publish(
                 subject,
@@ -105,16 +106,40 @@ class RequestMux:
             )
             await future
         finally:
-            late.cancel()
+            waiting.timer.cancel()
             del self._waiting[word]
-            self._futures.discard(future)
 
     async def _arrived(self, message: ClientMessage) -> None:
-        arrived = self._waiting.get(message.subject.rpartition(".")[2])
-        if arrived is not None:
-            arrived(message)
+        waiting = self._waiting.get(message.subject.rpartition(".")[2])
+        if waiting is not None:
+            waiting.take(message)
 
 
-def _expire(future: "asyncio.Future[Any]") -> None:
-    if not future.done():
-        future.set_exception(TimeoutError())
+class _Waiting:
+    """A question under way. It fails after a silence: answers that follow one another may last."""
+
+    def __init__(
+        self,
+        arrived: Callable[[ClientMessage], None],
+        future: "asyncio.Future[Any]",
+        silence_seconds: float,
+    ) -> None:
+        self.future = future
+        self._arrived = arrived
+        self._silence_seconds = silence_seconds
+        self._loop = future.get_loop()
+        self._heard_at = self._loop.time()
+        self.timer = self._loop.call_later(silence_seconds, self._expire)
+
+    def take(self, message: ClientMessage) -> None:
+        self._heard_at = self._loop.time()
+        self._arrived(message)
+
+    def _expire(self) -> None:
+        if self.future.done():
+            return
+        ends_at = self._heard_at + self._silence_seconds
+        if ends_at > self._loop.time():
+            self.timer = self._loop.call_at(ends_at, self._expire)
+        else:
+            self.future.set_exception(TimeoutError())
