@@ -6,6 +6,8 @@ providers of the configuration, and none of this process's environment.
 
 from pathlib import Path
 
+import msgspec
+
 from schemas.operator_requests import ApplyRequest, RemoveRequest
 from schemas.settings import REMEDIATOR_PLUGINS, Settings
 from services.bus.record_bucket import retry_conflicts
@@ -24,6 +26,7 @@ from services.primitives.clock import Clock
 from services.primitives.errors import ConfigurationError, Conflict
 from services.settings.plugin_loader import load_plugin
 from services.settings.settings_file import requested_pool
+from services.settings.stored_pools import stored_spec
 
 
 class PoolRequests:
@@ -77,12 +80,12 @@ class PoolRequests:
             return ParsedApply(ApplyRequest(spec={}), None, request)
         try:
             spec = requested_pool(pool, request.spec, self._settings, self._directory)
-            load_plugin(REMEDIATOR_PLUGINS, spec.health.remediation, None, BUILT_IN)
-            Found(spec, pool, None, make=False)
+            load_plugin(REMEDIATOR_PLUGINS, spec.health.remediation, None, BUILT_IN, "bus")
+            Found(msgspec.structs.replace(spec, metrics=None), pool, None, origin="bus")
         except ConfigurationError as error:
             key = error.key.removeprefix(f"pools.{pool}").lstrip(".")
             return ParsedApply(request, None, str(ConfigurationError(error.problem, key=key)))
-        return ParsedApply(request, spec)
+        return ParsedApply(request, stored_spec(spec))
 
 
 def _read(asked: QueuedRequest) -> ApplyRequest | RemoveRequest | str:

@@ -7,7 +7,7 @@ from schemas.pool_records import PoolRecord
 from schemas.settings import REMEDIATOR_PLUGINS, PluginSettings, PoolSpec
 from services.pool_manager.planner.remediator import BUILT_IN, AlertOnly, Remediator
 from services.primitives.errors import ConfigurationError
-from services.settings.plugin_loader import make_plugin
+from services.settings.plugin_loader import Origin, make_plugin
 
 log = logging.getLogger(__name__)
 
@@ -17,9 +17,8 @@ class Remediators:
 
     def __init__(self, pools: dict[str, PoolSpec], file: Path | None) -> None:
         """Load those of the configuration `file`; raise ConfigurationError where one is wrong."""
-        self._file = file
         self._made = {
-            name: (spec.health.remediation, _made(spec.health.remediation, file))
+            name: (spec.health.remediation, _made(spec.health.remediation, file, "pool"))
             for name, spec in pools.items()
         }
 
@@ -30,7 +29,7 @@ class Remediators:
         if known is not None and known[0] == wanted:
             return known[1]
         try:
-            made = _made(wanted, None)
+            made = _made(wanted, None, "bus")
         except ConfigurationError as error:
             # Of a pool that is not, or not so, in this configuration: nothing is risked.
             log.error("pool %s: %s; its unhealthy nodes are left alone", record.name, error)  # noqa: TRY400
@@ -39,6 +38,6 @@ class Remediators:
         return made
 
 
-def _made(settings: PluginSettings, file: Path | None) -> Remediator:
-    made: Remediator = make_plugin(REMEDIATOR_PLUGINS, settings, file, BUILT_IN)
+def _made(settings: PluginSettings, file: Path | None, origin: Origin) -> Remediator:
+    made: Remediator = make_plugin(REMEDIATOR_PLUGINS, settings, file, BUILT_IN, origin)
     return made

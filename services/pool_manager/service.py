@@ -52,6 +52,7 @@ from services.runtime.failure_register import unreadable
 from services.runtime.process import Context, Service
 from services.saga.coordinator import Coordinator
 from services.saga.saga_state import SagaState
+from services.settings.stored_pools import stored_spec
 
 log = logging.getLogger(__name__)
 
@@ -120,7 +121,7 @@ class PoolManager:
             context.settings_file,
         )
         self._lease = Lease(context.bus, context.clock, "pool-resync", context.replica)
-        self._finder = Finder(context.settings.pools, context.settings_file)
+        self._finder = Finder(context.settings, context.settings_file)
         self._autoscaling = Autoscaling(
             context.bus,
             context.clock,
@@ -206,7 +207,7 @@ class PoolManager:
         await self.store.claim_fleet(f"{settings.fleet}-{secrets.token_hex(3)}")
         for name, configured in settings.pools.items():
             stricter: Mode = "observe" if "observe" in (settings.mode, configured.mode) else "act"
-            spec = msgspec.structs.replace(configured, mode=stricter)
+            spec = msgspec.structs.replace(stored_spec(configured), mode=stricter)
             await self._failures.attempt(f"pool {name}", partial(self._record_pool, name, spec))
         for record in await self.store.pools():
             if record.applied and record.name not in settings.pools:

@@ -43,6 +43,7 @@ from services.runtime.process import Context, Service
 from services.saga.participant import Participant
 from services.settings.instance_type_file import load_instance_types
 from services.settings.plugin_loader import make_plugin
+from services.settings.stored_pools import host_files
 
 log = logging.getLogger(__name__)
 
@@ -119,7 +120,8 @@ def assemble(
     store = InstanceStore(bus)
     settings, file = context.settings, context.settings_file
     nats, agent = settings.nats, settings.agent
-    templates = BootstrapTemplates(nats, agent, file.parent if file else Path())
+    directory = file.parent if file else Path()
+    templates = BootstrapTemplates(nats, agent, directory, host_files(settings))
     offerings = OfferingStore(bus, clock)
     scorer = OfferingScorer(store, clock, OfferingCatalogue(types, providers.traits()))
     schedulers = Schedulers(settings.pools, file)

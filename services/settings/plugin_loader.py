@@ -2,8 +2,12 @@
 
 A plugin is a class with an inner msgspec struct `Options`; it is constructed with `options=` and
 what the service gives to every plugin of its kind. Nothing needs to be registered with the core.
+
+`module:Class` imports a module, so only this process's own configuration may name one. Settings
+that were received over the bus name installed plugins by entry point.
 """
 
+import os
 import sys
 from collections.abc import Mapping
 from functools import cache
@@ -11,13 +15,22 @@ from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from schemas.settings import PluginSettings
 from services.primitives.errors import ConfigurationError
+from services.settings.references import resolve_options
 from services.settings.yaml_document import Document, Path_, convert, path_of, read_document
 
 NO_FILE: Final = "(built-in configuration)"
+
+Origin = Literal["section", "pool", "bus"]
+"""Where a plugin's settings are from: a section of the configuration, whose `${NAME}` are resolved;
+a pool of the configuration, whose `${NAME}` are resolved here; or a message or record."""
+ENTRY_POINT_ONLY: Final = (
+    "module:Class is read only from a service's own configuration, and this was received over the "
+    "bus; install the plugin's package in every service and write its entry-point name"
+)
 
 
 def load_plugin(
@@ -25,6 +38,7 @@ def load_plugin(
     settings: PluginSettings,
     file: Path | None,
     built_in: Mapping[str, type[Any]] = MappingProxyType({}),
+    origin: Origin = "section",
 ) -> tuple[type[Any], Any]:
     """Return the plugin's class and its options; raise ConfigurationError saying what is known.
 
@@ -33,12 +47,16 @@ def load_plugin(
     """
     document = _document(file)
     path = path_of(settings.path)
+    if origin == "bus" and ":" in settings.type:
+        raise document.error((*path, "type"), f"{settings.type}: {ENTRY_POINT_ONLY}")
     found = _find(group, settings.type, document, path, built_in)
     kind = getattr(found, "Options", None)
     if kind is None:
         raise document.error((*path, "type"), f"{settings.type} has no `Options` struct")
-    options = convert(document, settings.options, kind, path)
-    return found, options
+    given = settings.options
+    if origin == "pool":
+        given = resolve_options(document, given, path, os.environ)
+    return found, convert(document, given, kind, path)
 
 
 def make_plugin(
@@ -46,13 +64,14 @@ def make_plugin(
     settings: PluginSettings,
     file: Path | None,
     built_in: Mapping[str, type[Any]] = MappingProxyType({}),
+    origin: Origin = "section",
     **given: Any,
 ) -> Any:
     """Construct the plugin with its options and `given`.
 
     Whatever its constructor raises becomes a ConfigurationError with the plugin's place.
     """
-    kind, options = load_plugin(group, settings, file, built_in)
+    kind, options = load_plugin(group, settings, file, built_in, origin)
     try:
         return kind(options=options, **given)
     except ConfigurationError as error:

@@ -5,7 +5,6 @@ spellings of pools are folded into one.
 """
 
 import os
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -24,7 +23,9 @@ from schemas.settings import (
 from services.primitives.errors import ConfigurationError
 from services.settings.budget_validation import level_problem, rate_problem, rate_window_problem
 from services.settings.provider_choices import folded, pool_problem, unknown_provider, with_defaults
+from services.settings.references import resolve_references
 from services.settings.setup_validation import birth_problem
+from services.settings.stored_pools import request_problem
 from services.settings.window_validation import diagnostic_problem, window_problem
 from services.settings.yaml_document import Document, Path_, convert, read_document
 
@@ -32,7 +33,6 @@ FILE_BYTES_MAX: Final = 4 * 1_048_576
 DEFAULTS: Final = "providers: {local: {}}"
 """Where no file is named: no pool, and a provider to try Navarch with."""
 PORT_MAX: Final = 65_535
-_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
 def load_settings(path: Path, environment: Mapping[str, str] | None = None) -> Settings:
@@ -59,7 +59,7 @@ def settings_of(document: Document, environment: Mapping[str, str]) -> Settings:
     raw = document.value
     if not isinstance(raw, dict):
         raise document.error((), "must be a mapping of sections: providers, pools, notifier …")
-    raw = _expand(document, raw, (), environment)
+    raw = resolve_references(document, raw, (), environment)
     defaults = _mapping(document, raw.pop("defaults", {}), ("defaults",))
     found = _pools(document, raw.pop("pools", {}))
     pools = {
@@ -94,11 +94,13 @@ def settings_of(document: Document, environment: Mapping[str, str]) -> Settings:
 
 
 def requested_pool(name: str, raw: dict[str, Any], settings: Settings, directory: Path) -> PoolSpec:
-    """Read what a request says of a pool as if it stood in the configuration in `directory`."""
+    """Read what a request says of a pool, within what a request may say."""
     text = msgspec.json.encode({"pools": {name: with_defaults(settings.defaults, raw)}}).decode()
     document = read_document(str(directory / "request"), text)
     path = ("pools", name)
     spec = _pool(document, name, document.value["pools"][name], path)
+    if wrong := request_problem(spec, settings.defaults):
+        raise document.error((*path, *wrong[0]), wrong[1])
     _check_pool(document, spec, settings, path)
     return spec
 
@@ -241,22 +243,6 @@ def _notifier(document: Document, value: Any, path: Path_) -> PluginSettings:
             plugin, options=rest | nested, path=f"{plugin.path}.{plugin.type}"
         )
     return plugin
-
-
-def _expand(document: Document, value: Any, path: Path_, environment: Mapping[str, str]) -> Any:
-    """Replace `${NAME}` by the environment's value; a name that is not set is an error."""
-    if isinstance(value, dict):
-        return {k: _expand(document, v, (*path, k), environment) for k, v in value.items()}
-    if isinstance(value, list):
-        return [_expand(document, v, (*path, i), environment) for i, v in enumerate(value)]
-    if isinstance(value, str) and "setup_commands" not in path:
-        for name in _VARIABLE.findall(value):
-            if name not in environment:
-                raise document.error(
-                    path, f"${{{name}}} is not set; export {name} or write the value"
-                )
-        return _VARIABLE.sub(lambda found: environment[found.group(1)], value)
-    return value
 
 
 def _check(document: Document, settings: Settings, paths: Mapping[str, Path_]) -> None:

@@ -82,10 +82,16 @@ def option(position: int, **changes: Any) -> LaunchOption:
 
 
 def chosen(strategy: str, options: dict[str, Any]) -> Scheduler:
-    """The scheduler of a launch with this strategy."""
+    """The scheduler of a launch with this strategy, which a pool of the configuration has."""
     offers = (Offer(provider="aws", instance_type="t"),)
     choice = Choice(offers=offers, strategy=strategy, strategy_options=options)
-    return Schedulers({}, None).of(choice)
+    return Schedulers({"web": pool_with(strategy, options)}, None).of(choice)
+
+
+def pool_with(strategy: str, options: dict[str, Any]) -> PoolSpec:
+    """A pool with this strategy."""
+    named = PluginSettings(type=strategy, options=options)
+    return PoolSpec(provider="aws", instance_type="t", min_nodes=0, max_nodes=1, strategy=named)
 
 
 @pytest.mark.parametrize(("strategy", "options"), EVERY.values(), ids=EVERY)
@@ -146,7 +152,8 @@ async def test_a_defective_scheduler_costs_its_order_and_nothing_else(
 
 async def test_a_scheduler_that_is_gone_gives_way_to_the_pool_s_order() -> None:
     """A launch that began under an older configuration still ends."""
-    scheduler = chosen("services.nowhere:Gone", {})
+    gone = Choice(offers=(), strategy="gone")
+    scheduler = Schedulers({}, None).of(gone)
     assert await scheduler.score(option(3)) == -3.0
 
 

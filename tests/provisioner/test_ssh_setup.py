@@ -165,7 +165,7 @@ class World:
 
 
 @pytest.fixture
-async def world(bus: NatsBus) -> World:
+async def world(bus: NatsBus, node: Node) -> World:
     """An instance on loopback."""
     store, provider = InstanceStore(bus), fake()
     launch = LaunchSpec(fleet=FLEET, provider="fake", instance_type="h100", region="here")
@@ -175,7 +175,12 @@ async def world(bus: NatsBus) -> World:
     await store.change(
         "web.web-1", lambda now: now and replace(now, state="running", address="127.0.0.1")
     )
-    templates = BootstrapTemplates(NatsSettings(url="nats://bus:4222"), AgentSettings(), Path())
+    templates = BootstrapTemplates(
+        NatsSettings(url="nats://bus:4222"),
+        AgentSettings(),
+        Path(),
+        frozenset({str(node.key), "/nowhere/key"}),
+    )
     setup = SshSetup(bus, clock, store, providers(provider), templates, poll_seconds=0.01)
     return World(bus, store, setup, provider)
 
@@ -316,7 +321,10 @@ async def test_credentials_reach_only_the_node(
     place = nats_config(tmp_path / "bus")
     signing = str(place / SIGNING_FILE)
     templates = BootstrapTemplates(
-        NatsSettings(agent_signing_file=signing), AgentSettings(), tmp_path
+        NatsSettings(agent_signing_file=signing),
+        AgentSettings(),
+        tmp_path,
+        frozenset({str(node.key)}),
     )
     world.setup = SshSetup(
         world.bus, SystemClock(), world.store, providers(world.provider), templates

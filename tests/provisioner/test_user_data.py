@@ -28,6 +28,9 @@ from services.settings.placeholders import USER_DATA_BYTES_MAX, fill
 from tests.provisioner.provisioner_parts import fake, provision, steps
 from tests.support.secured import NOW, nats_config
 
+TEMPLATES = frozenset({"own.yaml", "none.yaml"})
+"""Files that the configuration names."""
+
 
 @pytest.fixture(scope="module")
 def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -38,7 +41,7 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def templates(directory: Path, keys: Path | None = None, **agent: str) -> BootstrapTemplates:
     """What a provisioner hands over, with the signing key or on an open bus."""
     nats = NatsSettings(url="nats://bus:4222", agent_signing_file=str(keys or ""))
-    return BootstrapTemplates(nats, AgentSettings(**agent), directory)
+    return BootstrapTemplates(nats, AgentSettings(**agent), directory, TEMPLATES)
 
 
 def record(user_data: str = "auto", node: str = "web-1") -> InstanceRecord:

@@ -60,7 +60,12 @@ async def test_a_hundred_setups_at_once(bus: NatsBus, sshd: int, tmp_path: Path)
     environment = Environment(name="fake", fleet="f", nats_url="", data_dir=tmp_path)
     provider = FakeProvider(options=FakeProvider.Options(), environment=environment)
     calls = Providers({"fake": ProviderCalls(provider, call_timeout_seconds=5)})
-    templates = BootstrapTemplates(NatsSettings(url="nats://bus"), AgentSettings(), tmp_path)
+    templates = BootstrapTemplates(
+        NatsSettings(url="nats://bus"),
+        AgentSettings(),
+        tmp_path,
+        frozenset({str(tmp_path / "key")}),
+    )
     setup = SshSetup(bus, clock, store, calls, templates, poll_seconds=0.05)
 
     async def one(number: int) -> str:

@@ -6,12 +6,15 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
+import msgspec
+
 from schemas.pool_records import PoolRecord
 from schemas.settings import (
     AUTOSCALER_PLUGINS,
     METRICS_SOURCE_PLUGINS,
     PluginSettings,
     PoolSpec,
+    Settings,
 )
 from services.pool_manager.autoscaling.autoscalers import (
     Autoscaler,
@@ -23,7 +26,7 @@ from services.pool_manager.autoscaling.autoscalers import (
 )
 from services.pool_manager.autoscaling.metrics_sources import HttpSource, MetricsSource
 from services.primitives.errors import ConfigurationError
-from services.settings.plugin_loader import load_plugin, locate, make_plugin
+from services.settings.plugin_loader import Origin, load_plugin, locate, make_plugin
 
 log = logging.getLogger(__name__)
 
@@ -46,26 +49,36 @@ Raw = dict[str, Any]
 class Found:
     """The autoscaler of a pool, and where its queue is known from."""
 
-    def __init__(self, spec: PoolSpec, pool: str, file: Path | None, *, make: bool = True) -> None:
+    def __init__(
+        self,
+        spec: PoolSpec,
+        pool: str,
+        file: Path | None,
+        *,
+        make: bool = True,
+        origin: Origin = "pool",
+    ) -> None:
         """Load what `spec` names; ConfigurationError where that is wrong.
 
-        `make`: False only looks, and makes no source.
+        `make`: False only looks, and makes no source. `origin`: of `autoscaling`; `metrics` is
+        always from this process's configuration.
         """
         self.autoscaling = spec.autoscaling
-        self.metrics = spec.metrics
         self.kind, self.autoscaler, self.source = "", None, None
         if spec.autoscaling is None:
             return
         at = f"pools.{pool}.autoscaling"
         try:
-            self.autoscaler = autoscaler_of(spec.autoscaling, at, file)
+            self.autoscaler = autoscaler_of(spec.autoscaling, at, file, origin)
             self.kind = str(spec.autoscaling["type"])
             if spec.metrics is not None:
                 settings = _settings(spec.metrics, f"pools.{pool}.metrics")
                 if make:
-                    self.source = make_plugin(METRICS_SOURCE_PLUGINS, settings, file, SOURCES)
+                    self.source = make_plugin(
+                        METRICS_SOURCE_PLUGINS, settings, file, SOURCES, "pool"
+                    )
                 else:
-                    load_plugin(METRICS_SOURCE_PLUGINS, settings, file, SOURCES)
+                    load_plugin(METRICS_SOURCE_PLUGINS, settings, file, SOURCES, "pool")
         except ConfigurationError as error:
             raise locate(error, file) from error
 
@@ -77,17 +90,27 @@ class Found:
 class Finder:
     """What the pools have."""
 
-    def __init__(self, pools: Mapping[str, PoolSpec], file: Path | None) -> None:
+    def __init__(self, settings: Settings, file: Path | None) -> None:
         """Load those of the configuration `file`; raise ConfigurationError where one is wrong."""
-        self._made = {name: Found(spec, name, file) for name, spec in pools.items()}
+        self._settings = settings
+        self._file = file
+        self._made = {name: Found(spec, name, file) for name, spec in settings.pools.items()}
 
     def of(self, record: PoolRecord) -> Found | None:
-        """What a pool has, as its record says; None where that cannot be loaded here."""
+        """What a pool has, as its record says; None where that cannot be loaded here.
+
+        A record has only the type of its metrics source: the source is the configuration's.
+        """
         spec, known = record.spec, self._made.get(record.name)
-        if known and (known.autoscaling, known.metrics) == (spec.autoscaling, spec.metrics):
+        if known and known.autoscaling == spec.autoscaling:
             return known
+        pool = self._settings.pools.get(record.name)
+        metrics = self._settings.defaults.get("metrics") if pool is None else pool.metrics
+        if spec.metrics is None:
+            metrics = None
+        spec = msgspec.structs.replace(spec, metrics=metrics)
         try:
-            found = Found(spec, record.name, None)
+            found = Found(spec, record.name, self._file, origin="bus")
         except ConfigurationError as error:
             log.error("pool %s: %s; its size is left alone", record.name, error)  # noqa: TRY400
             return None
@@ -101,12 +124,14 @@ class Finder:
                 await each.source.close()
 
 
-def autoscaler_of(raw: Raw, at: str, file: Path | None, depth: int = 0) -> Autoscaler:
+def autoscaler_of(
+    raw: Raw, at: str, file: Path | None, origin: Origin = "pool", depth: int = 0
+) -> Autoscaler:
     """Make an autoscaler of the settings at `at`; of a composite, its parts as well."""
     settings = _settings(raw, at)
-    kind, options = load_plugin(AUTOSCALER_PLUGINS, settings, file, AUTOSCALERS)
+    kind, options = load_plugin(AUTOSCALER_PLUGINS, settings, file, AUTOSCALERS, origin)
     if kind is not Composite:
-        made: Autoscaler = make_plugin(AUTOSCALER_PLUGINS, settings, file, AUTOSCALERS)
+        made: Autoscaler = make_plugin(AUTOSCALER_PLUGINS, settings, file, AUTOSCALERS, origin)
         return made
     if depth >= DEPTH_MAX:
         raise ConfigurationError(f"more than {DEPTH_MAX} composites deep; flatten them", key=at)
@@ -115,7 +140,7 @@ def autoscaler_of(raw: Raw, at: str, file: Path | None, depth: int = 0) -> Autos
         parts=[
             (
                 str(each.get("type", "")),
-                autoscaler_of(each, f"{at}.autoscalers.{n}", file, depth + 1),
+                autoscaler_of(each, f"{at}.autoscalers.{n}", file, origin, depth + 1),
             )
             for n, each in enumerate(options.autoscalers)
         ],

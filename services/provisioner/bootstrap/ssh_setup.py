@@ -112,6 +112,7 @@ class SshSetup:
         """Return the rendered commands, and the credentials in them."""
         names = placeholders.names_in("\n".join(spec.commands))
         try:
+            self._templates.require_configured(spec.private_key_path, "ssh_private_key_path")
             values = self._templates.values(record, names)
         except SetupError as error:
             raise StepFailure(str(error), error="INVALID") from error

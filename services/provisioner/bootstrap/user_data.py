@@ -31,11 +31,30 @@ class UserDataError(NavarchError):
 class BootstrapTemplates:
     """Renders the placeholders of setup commands and user data."""
 
-    def __init__(self, nats: NatsSettings, agent: AgentSettings, directory: Path) -> None:
-        """`directory`: the base of templates' relative paths."""
+    def __init__(
+        self,
+        nats: NatsSettings,
+        agent: AgentSettings,
+        directory: Path,
+        host_files: frozenset[str] = frozenset(),
+    ) -> None:
+        """`directory`: the base of templates' relative paths.
+
+        `host_files`: the files of this host that the configuration names. A launch is received over
+        the bus and may name no others.
+        """
         self._nats = nats
         self._agent = agent
         self._directory = directory
+        self._host_files = host_files
+
+    def require_configured(self, file: str, setting: str) -> None:
+        """Refuse a file of this host that its configuration does not name."""
+        if file not in self._host_files:
+            raise SetupError(
+                f"{setting} {file} is not named in this provisioner's configuration; write it "
+                "under `defaults:` or `pools:` there and restart the provisioner"
+            )
 
     def credentials(self, record: InstanceRecord) -> str:
         """Return the node's bootstrap credentials; empty on a bus without authentication."""
@@ -78,6 +97,8 @@ class BootstrapTemplates:
             return ""
         auto = named == placeholders.AUTO
         try:
+            if not auto:
+                self.require_configured(named, "template")
             file = resource(placeholders.AUTO_TEMPLATE) if auto else self._directory / named
             template = file.read_text(encoding="utf-8")
             values = self.values(record, placeholders.names_in(template))

@@ -13,7 +13,7 @@ from schemas.settings import SCHEDULER_PLUGINS, PluginSettings, PoolSpec
 from services.primitives.errors import ConfigurationError
 from services.provisioner.offerings.scheduler import SCORE_SECONDS_MAX, LaunchOption, Scheduler
 from services.provisioner.offerings.strategies import STRATEGIES, Priority
-from services.settings.plugin_loader import make_plugin
+from services.settings.plugin_loader import Origin, make_plugin
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ class Schedulers:
         self._made: dict[tuple[str, bytes], Scheduler] = {}
         for spec in pools.values():
             wanted = spec.strategy
-            self._made[_key(wanted.type, wanted.options)] = _make(wanted, file)
+            self._made[_key(wanted.type, wanted.options)] = _make(wanted, file, "pool")
 
     def of(self, choice: Choice) -> Scheduler:
         """Return a launch's scheduler; one that cannot be loaded counts as the pool's order."""
@@ -34,7 +34,7 @@ class Schedulers:
         if key not in self._made:
             settings = PluginSettings(type=choice.strategy, options=choice.strategy_options)
             try:
-                self._made[key] = _make(settings, None)
+                self._made[key] = _make(settings, None, "bus")
             except ConfigurationError as error:
                 # The pool may have been removed from this configuration: capacity comes first.
                 log.error("%s; the pool's own order is used instead", error)  # noqa: TRY400
@@ -58,6 +58,6 @@ def _key(kind: str, options: Mapping[str, object]) -> tuple[str, bytes]:
     return kind, msgspec.json.encode(options, order="deterministic")
 
 
-def _make(settings: PluginSettings, file: Path | None) -> Scheduler:
-    made: Scheduler = make_plugin(SCHEDULER_PLUGINS, settings, file, STRATEGIES)
+def _make(settings: PluginSettings, file: Path | None, origin: Origin) -> Scheduler:
+    made: Scheduler = make_plugin(SCHEDULER_PLUGINS, settings, file, STRATEGIES, origin)
     return made
