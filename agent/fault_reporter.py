@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from agent.code_names import name_of
 from agent.delivery.outbox import AgentOutbox
 from agent.delivery.spool import OutgoingEvent
 from agent.faults import fault_builder
@@ -163,8 +164,9 @@ class FaultReporter:
 
     def _send_event(self, event: XidEvent) -> None:
         self._events += 1
+        name, gpus = name_of("xid", event.code), self._sources.gpus()
         fault = fault_builder.from_event(
-            self.who, event, self._events, self._sources.gpus(), self._clock.now()
+            self.who, event, name, self._events, gpus, self._clock.now()
         )
         self._fault(fault, self._clock.monotonic())
 

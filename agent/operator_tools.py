@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, Final
 
 import msgspec
 
-from agent.faults.code_names import name_of
+from agent.code_names import name_of
 from agent.faults.kernel_log_scanner import KernelLogScanner
 from agent.faults.xid_patterns import mentions_gpu, recognise
 from agent.maintenance.diagnostics.health_checks import CHECKS, program_of

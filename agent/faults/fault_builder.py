@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from agent.faults.code_names import name_of
 from agent.faults.sample_changes import SampleChange
 from agent.faults.xid_patterns import RecognisedFault
 from agent.observations import CheckFinding, Notice, XidEvent
@@ -184,14 +183,17 @@ def from_change(who: NodeIdentity, change: SampleChange, gpus: GpuMap, now: date
 
 
 def from_event(
-    who: NodeIdentity, event: XidEvent, count: int, gpus: GpuMap, now: datetime
+    who: NodeIdentity, event: XidEvent, name: str, count: int, gpus: GpuMap, now: datetime
 ) -> Fault:
-    """Build the fault of an XID reported by NVML, the `count`-th of this agent's run."""
+    """Build the fault of an XID reported by NVML, the `count`-th of this agent's run.
+
+    `name`: of its code.
+    """
     moment_ms = _milliseconds(now)
     metrics: dict[str, Metric] = {"xid_code": event.code}
     if event.gpu_instance >= 0:
         metrics["gpu_instance"] = event.gpu_instance
-    text = f"NVML reports XID {event.code} on GPU {event.index}: {name_of('xid', event.code)}"
+    text = f"NVML reports XID {event.code} on GPU {event.index}: {name}"
     return _fault(
         *(who, f"nvml.xid.{event.code}.{moment_ms}.{count}", now, "nvml", "xid", text, metrics),
         gpu=gpus.by_pci(event.pci) or gpus.by_index(event.index),

@@ -7,7 +7,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from agent.faults.code_names import name_of
+from agent.code_names import name_of
 from agent.faults.kernel_log_scanner import KernelLogScanner
 from agent.faults.nvlink5_decoder import decode
 from agent.faults.xid_patterns import recognise

@@ -12,7 +12,7 @@ from schemas.node_events import Fault, Telemetry, node_codec
 from schemas.topology import EVENTS, TELEMETRY
 from services.bus.port import Stored
 from services.health_monitor.rules.policy_file import load_policy, policy_path
-from services.health_monitor.rules.xid_catalogues import load_xids
+from services.settings.xid_catalogues import load_xids
 from services.simulator.engine import virtual_time
 from services.simulator.engine.agent_machines import COOL_CELSIUS
 from services.simulator.inputs.scenario.scenario_file import read_text

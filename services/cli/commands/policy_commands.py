@@ -127,7 +127,7 @@ def _metric(written: str) -> tuple[str, Metric]:
 
 
 def _catalogue_entry(kind: str, code: int) -> CatalogueEntry | None:
-    from services.health_monitor.rules.xid_catalogues import load_sxids, load_xids  # noqa: PLC0415
+    from services.settings.xid_catalogues import load_sxids, load_xids  # noqa: PLC0415
 
     if kind == "xid":
         for each in load_xids().codes:

@@ -11,8 +11,8 @@ from schemas.duration import format_duration
 from services.health_monitor.rules.health_policy import Policy
 from services.health_monitor.rules.policy_explanation import Explanation, example, explain, lasts
 from services.health_monitor.rules.policy_file import load_policy
-from services.health_monitor.rules.xid_catalogues import load_sxids, load_xids
 from services.settings.packaged_files import resource
+from services.settings.xid_catalogues import load_sxids, load_xids
 
 _INTRODUCTION: Final = """\
 # The health policy
@@ -129,8 +129,8 @@ def _xids(policy: Policy) -> Iterable[str]:
         "\n144 to 150 are judged by the severity in their line, 154 by the action it names; the\n"
         "table shows what a line without either comes to.\n"
     )
-    unused = ", ".join(map(str, catalog.unused))
-    explained = explain(policy, example("xid", catalog.unused[0]))
+    unused = ", ".join(str(each.code) for each in catalog.unused)
+    explained = explain(policy, example("xid", catalog.unused[0].code))
     yield (
         f"In NVIDIA's catalogue but in use on no present GPU, and so judged by `{explained.rule}` "
         f"({explained.result},\n{explained.action}): {unused}.\n"

@@ -12,8 +12,8 @@ from typing import Any, Final
 from schemas.node_events import Fault, node_codec
 from services.health_monitor.rules.health_policy import Policy
 from services.health_monitor.rules.health_state import TELEMETRY_SOURCE
-from services.health_monitor.rules.xid_catalogues import XidCatalog
 from services.provisioner.provider_client.provider import Instance
+from services.settings.xid_catalogues import XidCatalog
 from services.simulator.engine import hardware_failures
 from services.simulator.engine.failure_reports import report_failure, reporter_of
 from services.simulator.engine.simulated_machine import SimulatedMachine

@@ -9,7 +9,7 @@ import msgspec
 
 from schemas.settings import Settings
 from services.health_monitor.rules.policy_file import load_policy, policy_path
-from services.health_monitor.rules.xid_catalogues import load_xids
+from services.settings.xid_catalogues import load_xids
 from services.simulator.engine import virtual_time
 from services.simulator.inputs.scenario.assertions import evaluate_report
 from services.simulator.inputs.scenario.scenario_format import LogParams, Scenario

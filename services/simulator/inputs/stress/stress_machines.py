@@ -22,9 +22,9 @@ from schemas.node_events import GpuSample, Telemetry
 from schemas.node_records import HeartbeatRecord, node_key
 from schemas.settings import AgentSettings
 from schemas.topology import HEARTBEATS, TELEMETRY
-from services.health_monitor.rules.xid_catalogues import XidCatalog
 from services.primitives.errors import Unavailable
 from services.provisioner.provider_client.provider import Instance
+from services.settings.xid_catalogues import XidCatalog
 from services.simulator.engine.agent_machines import BOOT_SECONDS, COOL_CELSIUS, AgentMachines
 from services.simulator.engine.hardware_failures import HardwareFailure, MachineSpec
 from services.simulator.engine.simulated_machine import SimulatedMachine, gpus_of

@@ -13,8 +13,8 @@ from schemas.messages import encode
 from schemas.operator_requests import ScaleRequest
 from schemas.settings import Settings
 from services.bus.port import Stored
-from services.health_monitor.rules.xid_catalogues import load_xids
 from services.settings.settings_file import parse_settings
+from services.settings.xid_catalogues import load_xids
 from services.simulator.engine.fleet_settings import METRICS, fleet_settings
 from services.simulator.engine.run_history import RunHistory
 from services.simulator.engine.simulated_fleet import FleetSetup, SimulatedFleet, Violation

@@ -1,16 +1,24 @@
 """Reads the catalogues of XIDs and SXIDs in `config/`: they inform, the policy decides."""
 
-from typing import Literal
+from typing import Literal, TypeVar
 
 from schemas.settings import Setting
 from services.settings.packaged_files import resource
 from services.settings.yaml_document import convert, read_document
 
+T = TypeVar("T")
 
-class XidEntry(Setting, frozen=True, kw_only=True):
-    """One XID in use."""
+
+class CodeName(Setting, frozen=True, kw_only=True):
+    """A code and NVIDIA's short name of it."""
 
     code: int
+    name: str
+
+
+class XidEntry(CodeName, frozen=True, kw_only=True):
+    """One XID in use."""
+
     mnemonic: str
     description: str
     action: str
@@ -23,14 +31,13 @@ class XidCatalog(Setting, frozen=True, kw_only=True):
 
     version: int
     codes: tuple[XidEntry, ...]
-    unused: tuple[int, ...] = ()
+    unused: tuple[CodeName, ...] = ()
+    """Codes that no present GPU uses."""
 
 
-class SxidEntry(Setting, frozen=True, kw_only=True):
+class SxidEntry(CodeName, frozen=True, kw_only=True):
     """One SXID."""
 
-    code: int
-    name: str
     description: str
     severity: Literal["non-fatal", "fatal", "always-fatal", "other"]
 
@@ -44,15 +51,16 @@ class SxidCatalog(Setting, frozen=True, kw_only=True):
 
 def load_xids() -> XidCatalog:
     """Load the XID catalogue."""
-    path = resource("xid-catalog.yaml")
-    document = read_document(str(path), path.read_text(encoding="utf-8"))
-    found: XidCatalog = convert(document, document.value, XidCatalog, ())
-    return found
+    return _load("xid-catalog.yaml", XidCatalog)
 
 
 def load_sxids() -> SxidCatalog:
     """Load the SXID catalogue."""
-    path = resource("sxid-catalog.yaml")
+    return _load("sxid-catalog.yaml", SxidCatalog)
+
+
+def _load(name: str, kind: type[T]) -> T:
+    path = resource(name)
     document = read_document(str(path), path.read_text(encoding="utf-8"))
-    found: SxidCatalog = convert(document, document.value, SxidCatalog, ())
+    found: T = convert(document, document.value, kind, ())
     return found
