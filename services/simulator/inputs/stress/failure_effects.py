@@ -13,7 +13,6 @@ from schemas.node_events import Fault, node_codec
 from services.health_monitor.rules.health_policy import Policy
 from services.health_monitor.rules.health_state import TELEMETRY_SOURCE
 from services.provisioner.provider_client.provider import Instance
-from services.settings.xid_catalogues import XidCatalog
 from services.simulator.engine import hardware_failures
 from services.simulator.engine.failure_reports import report_failure, reporter_of
 from services.simulator.engine.simulated_machine import SimulatedMachine
@@ -39,9 +38,9 @@ REMEDIES_OF_TYPES: Final[dict[str, str]] = {
 PROBED_AT: Final = datetime(2030, 1, 1, tzinfo=UTC)
 
 
-def remedies(catalog: XidCatalog) -> dict[int, str]:
-    """XID -> the mildest remedy that fixes it."""
-    return {each.code: REMEDIES_OF_ACTIONS.get(each.action, "reset_gpu") for each in catalog.codes}
+def remedies(actions: Mapping[int, str]) -> dict[int, str]:
+    """XID -> the mildest remedy that fixes it; `actions`: XID -> NVIDIA's action."""
+    return {code: REMEDIES_OF_ACTIONS.get(action, "reset_gpu") for code, action in actions.items()}
 
 
 def hardware_failure(

@@ -110,7 +110,9 @@ class SlotMachines(AgentMachines):
     ) -> None:
         """Fill the slots of `fleet`; publish as often as `agent` says."""
         super().__init__(simulation, self._spec_of)
-        self._remedies = failure_effects.remedies(catalog)
+        self._remedies = failure_effects.remedies(
+            {each.code: each.action for each in catalog.codes}
+        )
         """XID -> the mildest remedy that fixes it."""
         self._spec = spec
         self._fleet = fleet
