@@ -39,7 +39,12 @@ from services.primitives.errors import BusError
 from services.provisioner.provider_client.provider import Instance
 from services.simulator.engine.failure_reports import gpu_of, report_failure, reporter_of
 from services.simulator.engine.hardware_failures import REMEDIES, HardwareFailure, MachineSpec
-from services.simulator.engine.simulated_machine import SimulatedMachine, gpus_of, notice_of
+from services.simulator.engine.simulated_machine import (
+    SimulatedMachine,
+    gpu_uuid,
+    gpus_of,
+    notice_of,
+)
 from services.simulator.engine.simulated_process import SimulatedProcess
 from services.simulator.engine.simulation_context import SimulationContext
 
@@ -369,12 +374,12 @@ class AgentMachines:
         used = self.loads.get(machine.instance.pool, 0.0)
         gpus = tuple(
             GpuSample(
-                index=gpu.index,
-                uuid=gpu.uuid,
+                index=i,
+                uuid=gpu_uuid(machine, i),
                 utilization_percent=round(used),
-                temperature_celsius=machine.hot.get(gpu.index, COOL_CELSIUS),
+                temperature_celsius=machine.hot.get(i, COOL_CELSIUS),
             )
-            for gpu in gpus_of(machine)
+            for i in range(machine.kind.gpu_count)
         )
         return Telemetry(
             id=f"{machine.boot_id}.{machine.sequence}",

@@ -55,11 +55,21 @@ class RealTimeContext(SimulationContext):
         self._say(what)
 
 
-class RealTimeBus:
-    """An agent's connection over a shared bus; it fails while the node's network is cut."""
+@dataclass(frozen=True, slots=True)
+class AgentConnections:
+    """What an agent's messages go over; many agents share both."""
 
-    def __init__(self, bus: Bus, process: "RealTimeProcess") -> None:
-        self._bus = bus
+    facts: Bus
+    """Events, samples and commands."""
+    heartbeats: Bus
+    """Heartbeats alone, so that they never wait behind anything else."""
+
+
+class RealTimeBus:
+    """An agent's connection over shared ones; it fails while the node's network is cut."""
+
+    def __init__(self, over: AgentConnections, process: "RealTimeProcess") -> None:
+        self._over = over
         self._process = process
 
     def _up(self) -> None:
@@ -71,12 +81,12 @@ class RealTimeBus:
     ) -> None:
         """Store a message."""
         self._up()
-        await self._bus.publish(subject, data, msg_id=msg_id, headers=headers or {})
+        await self._over.facts.publish(subject, data, msg_id=msg_id, headers=headers or {})
 
     async def put(self, bucket: BucketSpec, key: str, value: bytes, *, ttl_seconds: int = 0) -> int:
-        """Write a key."""
+        """Write a heartbeat, the only key that agents write."""
         self._up()
-        return await self._bus.put(bucket, key, value, ttl_seconds=ttl_seconds)
+        return await self._over.heartbeats.put(bucket, key, value, ttl_seconds=ttl_seconds)
 
     async def answer(self, subject: str, endpoint: Endpoint) -> None:
         """Answer while the node is up."""
@@ -86,21 +96,21 @@ class RealTimeBus:
                 await asyncio.Event().wait()  # a node that is down never answers
             return await endpoint(data, headers)
 
-        await self._bus.answer(subject, reply)
+        await self._over.facts.answer(subject, reply)
 
 
 class RealTimeProcess(SimulatedProcess):
     """An agent, as tasks of this process."""
 
     def __init__(
-        self, simulation: SimulationContext, name: str, bus: Bus
+        self, simulation: SimulationContext, name: str, over: AgentConnections
     ) -> None:  # no `super`: its bus is ours
         self.tasks: dict[asyncio.Task[Any], None] = {}
         self.simulation = simulation
         self.name = name
         self.dead = False
         self.context = contextvars.copy_context()
-        self.bus: Any = RealTimeBus(bus, self)
+        self.bus: Any = RealTimeBus(over, self)
 
     def spawn(self, work: Awaitable[Any]) -> "asyncio.Task[Any]":
         """Do work as this agent."""
@@ -123,11 +133,14 @@ class RealTimeMachines(AgentMachines):
     """Agents over a few real connections."""
 
     def __init__(
-        self, simulation: RealTimeContext, buses: Sequence[Bus], settings: AgentSettings
+        self,
+        simulation: RealTimeContext,
+        connections: Sequence[AgentConnections],
+        settings: AgentSettings,
     ) -> None:
-        """Share `buses` among the agents; use the intervals of the fleet's settings."""
+        """Share `connections` among the agents; use the intervals of the fleet's settings."""
         super().__init__(simulation, spec_of)
-        self._buses = buses
+        self._connections = connections
         self._processes = 0
         self.beat_seconds = float(settings.heartbeat_interval)
         self.beat_ttl_seconds = int(settings.heartbeat_ttl)
@@ -135,9 +148,8 @@ class RealTimeMachines(AgentMachines):
 
     def _process(self, name: str) -> SimulatedProcess:
         self._processes += 1
-        return RealTimeProcess(
-            self._simulation, name, self._buses[self._processes % len(self._buses)]
-        )
+        over = self._connections[self._processes % len(self._connections)]
+        return RealTimeProcess(self._simulation, name, over)
 
     def appear(self, instance: Instance) -> None:
         """A machine was made: it boots and samples."""

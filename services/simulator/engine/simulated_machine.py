@@ -80,12 +80,17 @@ def pci_of(index: int) -> str:
     return f"0000:{0x10 + index * 0x0B:02x}:00"
 
 
+def gpu_uuid(machine: SimulatedMachine, index: int) -> str:
+    """A GPU's UUID."""
+    return f"GPU-{machine.hardware or machine.instance.provider_id}-{index}"
+
+
 def gpus_of(machine: SimulatedMachine) -> tuple[GpuIdentity, ...]:
     """The GPUs of a machine."""
     return tuple(
         GpuIdentity(
             index=i,
-            uuid=f"GPU-{machine.hardware or machine.instance.provider_id}-{i}",
+            uuid=gpu_uuid(machine, i),
             pci=pci_of(i),
             name=machine.kind.gpu_type,
         )

@@ -37,6 +37,7 @@ from services.cli.temporary_fleet import DATA_FOLDER, temporary_directory
 from services.primitives.errors import NavarchError
 from services.settings.settings_file import load_settings
 from services.simulator.engine.real_time_fleet import (
+    AgentConnections,
     RealTimeContext,
     RealTimeFleet,
     RealTimeMachines,
@@ -45,6 +46,8 @@ from services.simulator.engine.real_time_fleet import (
 OWN_PROVIDER: Final = "fake"
 NODES_A_CONNECTION: Final = 50
 CONNECTIONS_MAX: Final = 64
+HEARTBEAT_CONNECTIONS: Final = 4
+"""Further connections, which carry nothing but heartbeats."""
 CONNECT_SECONDS_MAX: Final = 10.0
 READY_SECONDS_MAX: Final = 60.0
 REPORT_SECONDS: Final = 5.0
@@ -116,8 +119,14 @@ async def _run(options: FleetOptions) -> FleetSummary:
             nats, agent, pool = await ending.enter_async_context(_serve_own_fleet(options.nodes))
             options = msgspec.structs.replace(options, pool=pool)
         count = min(max(options.nodes // NODES_A_CONNECTION, 1), CONNECTIONS_MAX)
-        buses = [await ending.enter_async_context(_bus(nats)) for _ in range(count)]
-        return await FleetRun(options, buses, agent, stopping, types).run()
+
+        async def connected(number: int) -> list[NatsBus]:
+            return [await ending.enter_async_context(_bus(nats)) for _ in range(number)]
+
+        own, facts = await connected(1), await connected(count)
+        beats = await connected(min(count, HEARTBEAT_CONNECTIONS))
+        over = [AgentConnections(bus, beats[i % len(beats)]) for i, bus in enumerate(facts)]
+        return await FleetRun(options, own[0], over, agent, stopping, types).run()
 
 
 @asynccontextmanager
@@ -199,18 +208,22 @@ class FleetRun:
     def __init__(
         self,
         options: FleetOptions,
-        buses: list[NatsBus],
+        bus: NatsBus,
+        connections: list[AgentConnections],
         agent: AgentSettings,
         stopping: asyncio.Event,
         types: Mapping[str, str],
     ) -> None:
-        """Run agents over `buses` until `stopping`; `types`: provider -> its type, where known."""
+        """Run agents over `connections` until `stopping`, and follow the fleet on `bus`.
+
+        `types`: provider -> its type, where known.
+        """
         self._order = options
         self._types = types
-        self._bus = buses[0]
+        self._bus = bus
         self._stopping = stopping
         simulation = RealTimeContext(options.seed, lambda _: None)
-        self._machines = RealTimeMachines(simulation, buses, agent)
+        self._machines = RealTimeMachines(simulation, connections, agent)
         boots = simulation.chance("boots")
         low, high = options.boot_seconds / BOOT_SPREAD, options.boot_seconds
         self._machines.booting = lambda _: boots.uniform(low, high)
