@@ -45,6 +45,7 @@ FailureKind = Literal[
     "consumer-missing",
     "consumer-damaged",
     "store-unwritable",
+    "store-lost",
 ]
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import Final, Generic, TypeVar
 
 import msgspec
@@ -15,6 +16,9 @@ from services.primitives.race import race
 
 log = logging.getLogger(__name__)
 
+EXPIRED: Final = "MaxAge"
+RECHECK_SECONDS: Final = 5.0
+"""After this long a bucket may have lost what is waited for."""
 OWN_MAX: Final = 1_000
 """Revisions of our own that are remembered before those that the watch has passed are dropped."""
 
@@ -46,9 +50,12 @@ class BucketView(Generic[R]):
         """Key and revision of the newest entry that is held."""
         self._again = asyncio.Event()
         """Set: the bucket is watched from its beginning."""
-        self._one_rebuild = asyncio.Lock()
         self.records: dict[str, R] = {}
         self.revisions: dict[str, int] = {}
+        self.losses = 0
+        """How often the bucket lost records that were held: removed by hand, rolled back, gone."""
+        self._unconfirmed: set[str] = set()
+        """Held from before the last loss, and not seen since."""
         self.unreadable: dict[str, UnreadableRecord] = {}
         """Keys whose newest record cannot be read; `records` has the one before it, if any."""
         self._groups: dict[str, dict[str, R]] = {}
@@ -63,7 +70,12 @@ class BucketView(Generic[R]):
                 watching.result()
 
     async def _watch(self) -> None:
+        delivered = 0
         async for entry in self._bus.watch(self._bucket):
+            if entry.revision <= delivered:
+                # The same sequences once more: the bucket was rolled back or created again.
+                self._forget_revisions()
+            delivered = entry.revision
             self._apply(entry)
             async with self._moved:
                 self._reached(entry.revision)
@@ -73,7 +85,10 @@ class BucketView(Generic[R]):
         if entry.revision <= self.revisions.get(entry.key, 0):
             return
         self.unreadable.pop(entry.key, None)
+        self._unconfirmed.discard(entry.key)
         if entry.removed:
+            if entry.removed != EXPIRED and entry.key in self.records:
+                self.losses += 1
             self._drop(entry.key)
             self.revisions[entry.key] = entry.revision
         else:
@@ -105,6 +120,7 @@ class BucketView(Generic[R]):
         if revision > self.revisions.get(key, 0):
             self._keep(key, record, revision)
             self.revisions[key] = revision
+            self._unconfirmed.discard(key)
         self._own.add(revision)
         self._reached(self._seen)
 
@@ -119,30 +135,39 @@ class BucketView(Generic[R]):
 
     async def caught_up(self) -> None:
         """Wait until the view holds everything that was written before this call."""
-        name, newest = self._bucket.name, self._newest
-        # The last entry that is still stored: one removed without a marker is never delivered.
-        target = await self._bus.last_sequence(f"KV_{name}", f"$KV.{name}.>")
-        if newest[1] > target:
-            async with self._one_rebuild:
-                if self._newest == newest and newest[0] in self.records:
-                    await self._rebuild(target)
-        async with self._moved:
-            await self._moved.wait_for(lambda: self._seen >= target)
+        name, reached = self._bucket.name, False
+        while not reached:
+            newest, losses = self._newest, self.losses
+            # The last entry still stored: one removed without a marker is never delivered.
+            target = await self._bus.last_sequence(f"KV_{name}", f"$KV.{name}.>")
+            if newest[1] > target and self._newest == newest and newest[0] in self.records:
+                self._forget_revisions()
+                self._again.set()
+                continue
+            with suppress(TimeoutError):
+                async with asyncio.timeout(RECHECK_SECONDS), self._moved:
+                    await self._moved.wait_for(
+                        lambda: self._seen >= target or self.losses != losses  # noqa: B023
+                    )
+            reached = self._seen >= target and self.losses == losses
+        self._drop_unconfirmed()
 
-    async def _rebuild(self, target: int) -> None:
-        """Follow a bucket that has lost the newest entry held: restored, shortened or made again.
+    def _forget_revisions(self) -> None:
+        """Follow a bucket that was restored, shortened or created again.
 
         What it lost is held until everything that it has is held too.
         """
         log.warning("rolled back; mirrored again", extra={"bucket": self._bucket.name})
-        held = set(self.records)
+        self.losses += 1
+        self._unconfirmed = set(self.records)
         self._seen, self._newest = 0, ("", 0)
         self._own.clear()
         self.revisions.clear()
-        self._again.set()
-        async with self._moved:
-            await self._moved.wait_for(lambda: self._seen >= target)
-        for key in held - self.revisions.keys():
+
+    def _drop_unconfirmed(self) -> None:
+        """Drop what the bucket had before its loss, once everything that it has is held."""
+        while self._unconfirmed:
+            key = self._unconfirmed.pop()
             self._drop(key)
             if self._changed is not None:
                 self._changed(key)

@@ -2,7 +2,8 @@
 
 import logging
 from collections.abc import Iterable
-from typing import Any, Final
+from datetime import datetime
+from typing import Any, Final, NamedTuple
 
 from schemas.topology import BUCKETS, DURABLES, OBJECT_BUCKETS, STREAMS, DurableSpec, StreamSpec
 from services.bus.port import Bus
@@ -31,7 +32,7 @@ async def set_up(bus: Bus, clock: Clock, *, replicas: int) -> None:
     """Create or update every stream, bucket and durable; raise SetupError naming what differs."""
     streams = (*STREAMS, *(bucket.stream() for bucket in (*BUCKETS, *OBJECT_BUCKETS)))
     for spec in streams:
-        await _patiently(clock, lambda spec=spec: _set_up_stream(bus, spec, replicas))
+        await _patiently(clock, lambda spec=spec: set_up_stream(bus, spec, replicas))
     for durable in DURABLES:
         await _patiently(clock, lambda durable=durable: _set_up_durable(bus, durable, replicas))
     log.info("topology set up", extra={"streams": len(streams), "durables": len(DURABLES)})
@@ -57,7 +58,8 @@ async def _patiently(clock: Clock, call: Any) -> None:
         await clock.sleep(ATTEMPT_SECONDS)
 
 
-async def _set_up_stream(bus: Bus, spec: StreamSpec, replicas: int) -> None:
+async def set_up_stream(bus: Bus, spec: StreamSpec, replicas: int) -> None:
+    """Create or update one stream; raise SetupError naming what differs."""
     wanted = spec.config(replicas)
     try:
         found = (await bus.admin(f"STREAM.INFO.{spec.name}", {}))["config"]
@@ -119,19 +121,34 @@ async def _set_up_durable(
         raise SetupError(_mismatch("durable", spec.name, different, spec.stream))
 
 
-async def restore_durable(bus: Bus, spec: DurableSpec, floor: int | None, replicas: int) -> int:
+class DurablePosition(NamedTuple):
+    """How far a durable had come."""
+
+    floor: int
+    """Everything up to this sequence is settled."""
+    created: datetime
+    """When the durable was created: a stream that is younger is another one."""
+
+
+async def restore_durable(
+    bus: Bus, spec: DurableSpec, known: DurablePosition | None, replicas: int
+) -> int:
     """Create a durable that was deleted, with its stream if that is gone; return its first message.
 
-    It begins after `floor`, unless the stream has been emptied or rolled back to before it.
+    It continues where it was, unless its stream is another one, or has lost what was settled.
     """
     stream = next(each for each in STREAMS if each.name == spec.stream)
-    await _set_up_stream(bus, stream, replicas)
-    last = await bus.last_sequence(spec.stream)
-    resumes = floor is not None and floor <= last and stream.retention == "limits"
-    if floor is not None and resumes:
-        begin = {"deliver_policy": "by_start_sequence", "opt_start_seq": floor + 1}
+    await set_up_stream(bus, stream, replicas)
+    info = await bus.admin(f"STREAM.INFO.{spec.stream}", {})
+    if (
+        known is not None
+        and stream.retention == "limits"
+        and known.created >= datetime.fromisoformat(info["created"])
+        and known.floor <= int(info["state"]["last_seq"])
+    ):
+        begin = {"deliver_policy": "by_start_sequence", "opt_start_seq": known.floor + 1}
         await _set_up_durable(bus, spec, replicas, begin)
-        return floor + 1
+        return known.floor + 1
     await _set_up_durable(bus, spec, replicas)
     return 1
 

@@ -322,7 +322,7 @@ async def build(context: Context) -> Service:
         ],
         tasks=[
             participant.watch,
-            StoreWatch(context.bus, context.clock, failures).run,
+            StoreWatch(context.bus, context.clock, failures, settings.nats.replicas).run,
             partial(alerting.alert_unwritable_for_ever, failures, context.clock),
         ],
         close=close,

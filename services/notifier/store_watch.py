@@ -1,18 +1,28 @@
-"""Finds out whether the server still stores messages, and reports it where it does not.
+"""Finds out whether the server still stores messages, and whether it has lost what it stored.
 
 A full disk or a full stream refuses every event about itself; so the notifier, which can alert
-without the bus, tries to write and looks at the streams that refuse what they have no room for.
+without the bus, tries to write and looks at the streams that refuse what they have no room for. A
+stream that is gone is created again while the services run; what it held is reported as lost.
 """
 
 import asyncio
 import logging
+from datetime import datetime
 from typing import Final
 
 from schemas.fleet_queries import CurrentFailure
-from schemas.topology import BUCKETS, LEASES, STREAMS, StreamSpec
+from schemas.topology import BUCKETS, LEASES, OBJECT_BUCKETS, STREAMS, StreamSpec
 from services.bus.port import Bus
+from services.bus.topology_setup import STREAM_NOT_FOUND, set_up_stream
+from services.notifier.store_losses import (
+    SHOWN,
+    StreamState,
+    loss_between,
+    read_state,
+    store_lost,
+)
 from services.primitives.clock import Clock
-from services.primitives.errors import BusError
+from services.primitives.errors import BusError, Refused, SetupError
 from services.runtime.failure_register import FailureRegister
 
 log = logging.getLogger(__name__)
@@ -33,12 +43,18 @@ UNWRITABLE_REMEDY: Final = (
 class StoreWatch:
     """Watches what the server stores."""
 
-    def __init__(self, bus: Bus, clock: Clock, failures: FailureRegister) -> None:
-        """Report to `failures`."""
+    def __init__(
+        self, bus: Bus, clock: Clock, failures: FailureRegister, replicas: int = 1
+    ) -> None:
+        """Report to `failures`; create streams again with so many `replicas`."""
         self._bus = bus
         self._clock = clock
         self._failures = failures
+        self._replicas = replicas
         self._refusals = 0
+        self._known: dict[str, StreamState] = {}
+        self._losses: dict[str, tuple[str, datetime]] = {}
+        """Stream -> what happened to it last, and when."""
 
     async def run(self) -> None:
         """Look for ever."""
@@ -55,9 +71,16 @@ class StoreWatch:
         if self._refusals >= REFUSALS_MIN:
             reason = f"nats-server stores nothing: {refusal}"
             found.append(_failure("nats-server", reason, UNWRITABLE_REMEDY))
-        specs = (*STREAMS, *(each.stream() for each in BUCKETS))
-        looks = (self._full(each) for each in specs if each.discard == "new" and each.bytes_max > 0)
-        return found + [each for each in await asyncio.gather(*looks) if each is not None]
+        specs = (*STREAMS, *(each.stream() for each in (*BUCKETS, *OBJECT_BUCKETS)))
+        looks = await asyncio.gather(*(self._look_at(each) for each in specs))
+        return [*found, *(each for each in looks if each is not None), *self._shown_losses()]
+
+    def _shown_losses(self) -> list[CurrentFailure]:
+        now = self._clock.now()
+        self._losses = {
+            stream: (what, at) for stream, (what, at) in self._losses.items() if now - at < SHOWN
+        }
+        return [store_lost(stream, what, at) for stream, (what, at) in self._losses.items()]
 
     async def _refusal(self) -> str:
         try:
@@ -66,11 +89,22 @@ class StoreWatch:
             return str(error)
         return ""
 
-    async def _full(self, spec: StreamSpec) -> CurrentFailure | None:
+    async def _look_at(self, spec: StreamSpec) -> CurrentFailure | None:
+        """Create a stream again that is gone; keep what it lost; return how it is full."""
         try:
             info = await self._bus.admin(f"STREAM.INFO.{spec.name}", {})
+        except Refused as error:
+            if error.code == STREAM_NOT_FOUND:
+                await self._create_again(spec)
+            return None
         except BusError as error:
             log.info("stream not looked at: %s", error)
+            return None
+        state = read_state(info)
+        if what := loss_between(spec.name, self._known.get(spec.name), state):
+            self._losses[spec.name] = what, self._clock.now()
+        self._known[spec.name] = state
+        if spec.discard != "new" or spec.bytes_max <= 0:
             return None
         used, most = int(info["state"]["bytes"]), int(info["config"]["max_bytes"])
         if most <= 0 or used < FULL_SHARE * most:
@@ -82,6 +116,16 @@ class StoreWatch:
             f"{spec.name}` shows what takes the room, `nats stream purge {spec.name} --subject "
             "SUBJECT` removes it",
         )
+
+    async def _create_again(self, spec: StreamSpec) -> None:
+        try:
+            await set_up_stream(self._bus, spec, self._replicas)
+        except (BusError, SetupError) as error:
+            what = f"was deleted and cannot be created again ({error})"
+        else:
+            what = "was deleted and created again"
+            self._known.pop(spec.name, None)
+        self._losses[spec.name] = what, self._clock.now()
 
 
 def _failure(about: str, reason: str, remedy: str) -> CurrentFailure:

@@ -1,4 +1,4 @@
-"""Recreates a durable that was deleted while its service runs, from where it had come.
+"""Recreates a durable that was deleted while its service runs, from where it was.
 
 The server answers a pull from a durable that does not exist with nothing but a status. Here its
 acknowledgement floor is remembered, so that a new durable begins there: what was settled is not
@@ -6,12 +6,18 @@ delivered again, and nothing that was not is passed over.
 """
 
 import logging
+from datetime import datetime
 from typing import Final
 
 from schemas.fleet_queries import CurrentFailure
 from schemas.topology import DurableSpec
 from services.bus.port import Bus
-from services.bus.topology_setup import CONSUMER_NOT_FOUND, STREAM_NOT_FOUND, restore_durable
+from services.bus.topology_setup import (
+    CONSUMER_NOT_FOUND,
+    STREAM_NOT_FOUND,
+    DurablePosition,
+    restore_durable,
+)
 from services.primitives.clock import Clock
 from services.primitives.errors import BusError, NavarchError, Refused, SetupError
 from services.runtime.failure_register import FailureRegister
@@ -39,8 +45,7 @@ class DurableWatch:
         self._name = f"{durable.stream}/{durable.name}"
         self._failures = failures
         self._replicas = replicas
-        self._floor: int | None = None
-        """Everything up to this sequence is settled; None: not known."""
+        self._known: DurablePosition | None = None
 
     async def run(self) -> None:
         """Look for ever."""
@@ -61,10 +66,12 @@ class DurableWatch:
             if error.code not in (CONSUMER_NOT_FOUND, STREAM_NOT_FOUND):
                 raise
         else:
-            self._floor = int(info["ack_floor"]["stream_seq"])
+            self._known = DurablePosition(
+                int(info["ack_floor"]["stream_seq"]), datetime.fromisoformat(info["created"])
+            )
             return []
         try:
-            began = await restore_durable(self._bus, durable, self._floor, self._replicas)
+            began = await restore_durable(self._bus, durable, self._known, self._replicas)
         except NavarchError as error:
             damaged = isinstance(error, SetupError)
             return [

@@ -10,7 +10,15 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from schemas.fleet_events import ServiceFailure
-from schemas.topology import LEASES, SAGAS
+from schemas.topology import (
+    BUCKETS,
+    EVIDENCE,
+    HARDWARE,
+    LEASES,
+    OBJECT_BUCKETS,
+    SAGAS,
+    STREAMS,
+)
 from services.bus.memory.memory_bus import MemoryBus
 from services.bus.memory.memory_server import MemoryServer
 from services.bus.memory.transport import PerfectLink
@@ -18,6 +26,7 @@ from services.bus.topology_setup import set_up
 from services.notifier.alerts.alert_channel import AlertChannel
 from services.notifier.alerts.alert_rules import Alert, alert_of
 from services.notifier.service import Alerting
+from services.notifier.store_losses import LOSSES, SHOWN, StreamState, loss_between
 from services.notifier.store_watch import LOOK_SECONDS, StoreWatch
 from services.runtime.failure_register import FailureRegister
 from services.simulator.engine import virtual_time
@@ -105,6 +114,54 @@ def test_a_full_stream_is_reported_before_it_refuses(monkeypatch: pytest.MonkeyP
             assert "nats stream purge SAGAS" in found.remedy
 
     virtual_time.run(run)
+
+
+def test_a_stream_that_is_gone_is_created_again_and_its_loss_named() -> None:
+    """While the services run; the failure says what the loss means, and ends after a while."""
+
+    async def run() -> None:
+        async with watching() as (server, failures, _):
+            await asyncio.sleep(LOOK_SECONDS + 1)
+            for stream in (f"KV_{HARDWARE.name}", EVIDENCE.stream_name):
+                server.admin(f"STREAM.DELETE.{stream}", {})
+            await asyncio.sleep(LOOK_SECONDS)
+            assert server.admin(f"STREAM.INFO.KV_{HARDWARE.name}", {})["config"]["deny_delete"]
+            found = {each.about: each for each in failures.current}
+            assert set(found) == {"stream KV_HARDWARE", "stream OBJ_EVIDENCE"}
+            lost = found["stream KV_HARDWARE"]
+            assert lost.failure == "store-lost"
+            assert "deleted and created again" in lost.reason
+            assert "navarch hardware add" in lost.remedy
+            await asyncio.sleep(SHOWN.total_seconds())
+            assert failures.current == ()
+
+    virtual_time.run(run)
+
+
+BEFORE = StreamState(created="t0", first=5, last=9, messages=4)
+
+
+@pytest.mark.parametrize(
+    ("stream", "now", "expected"),
+    [
+        ("EVENTS", StreamState("t0", 5, 12, 7), ""),
+        ("EVENTS", StreamState("t1", 1, 12, 12), "was deleted and created again"),
+        ("KV_NODES", StreamState("t0", 5, 8, 3), "was rolled back from message 9 to 8"),
+        ("KV_NODES", StreamState("t0", 10, 9, 0), "lost all 4 messages that it had"),
+        ("KV_NODES", StreamState("t0", 10, 13, 4), ""),
+        ("TIMERS", StreamState("t0", 10, 9, 0), ""),
+    ],
+)
+def test_what_a_stream_has_lost(stream: str, now: StreamState, expected: str) -> None:
+    """Between two observations; a work queue that is empty has lost nothing."""
+    assert loss_between(stream, BEFORE, now) == expected
+    assert loss_between(stream, None, now) == ""
+
+
+def test_every_stream_has_a_row() -> None:
+    """What its loss means, and what to do."""
+    buckets = (*BUCKETS, *OBJECT_BUCKETS)
+    assert set(LOSSES) == {each.name for each in (*STREAMS, *(b.stream() for b in buckets))}
 
 
 def test_the_event_alone_raises_no_second_alert() -> None:

@@ -7,11 +7,12 @@ from schemas import subjects
 from schemas.messages import encode
 from schemas.node_events import Lost
 from schemas.topology import EVENTS
-from services.bus.topology_setup import restore_durable
+from services.bus.topology_setup import DurablePosition, restore_durable
 from services.primitives.clock import SystemClock
 from services.runtime.durable_watch import DurableWatch
 from tests.support.settling import settled
 
+NOW = datetime(2099, 1, 1, tzinfo=UTC)
 DURABLE = "test-durable"
 SUBJECT = subjects.node_event("training", "n", "lost")
 
@@ -49,8 +50,8 @@ async def test_a_durable_that_another_replica_created_again_is_taken_as_it_is(an
     for number in range(3):
         await any_bus.publish(SUBJECT, lost(number))
     await any_bus.admin(f"CONSUMER.DELETE.{EVENTS.name}.{DURABLE}", {})
-    await restore_durable(any_bus, spec, 2, 1)
-    await restore_durable(any_bus, spec, 1, 1)
+    await restore_durable(any_bus, spec, DurablePosition(2, NOW), 1)
+    await restore_durable(any_bus, spec, DurablePosition(1, NOW), 1)
     await restore_durable(any_bus, spec, None, 1)
     info = await any_bus.admin(f"CONSUMER.INFO.{EVENTS.name}.{DURABLE}", {})
     assert info["config"]["opt_start_seq"] == 3
@@ -60,4 +61,23 @@ async def test_what_was_rolled_back_is_delivered_from_the_beginning(any_bus, dur
     """A position beyond the stream's end would pass over what is stored from now on."""
     spec = await durable(SUBJECT)
     await any_bus.admin(f"CONSUMER.DELETE.{EVENTS.name}.{DURABLE}", {})
-    assert await restore_durable(any_bus, spec, 1_000_000, 1) == 1
+    assert await restore_durable(any_bus, spec, DurablePosition(1_000_000, NOW), 1) == 1
+
+
+async def test_nothing_of_a_stream_that_was_created_again_is_passed_over(
+    any_bus, durable, handler, looping
+):
+    """It counts from one again, and may soon be beyond what was settled in the lost one."""
+    spec = await durable(SUBJECT)
+    watch = DurableWatch(any_bus, SystemClock(), spec, handler.instruments.failures, 1)
+    async with looping(any_bus, spec, handler), asyncio.timeout(60):
+        await any_bus.publish(SUBJECT, lost(1))
+        await handler.wait_for(lambda: len(handler.done) == 1)
+        await settled(any_bus, EVENTS.name, DURABLE)
+        assert await watch.look() == []
+        await any_bus.admin(f"STREAM.DELETE.{EVENTS.name}", {})
+        await any_bus.admin(f"STREAM.CREATE.{EVENTS.name}", EVENTS.config(1))
+        for number in (2, 3):
+            await any_bus.publish(SUBJECT, lost(number))
+        await watch.look()
+        await handler.wait_for(lambda: len(handler.done) == 3)
