@@ -31,8 +31,10 @@ NOTHING_TO_DO: Final = "find out who removed it (`nats stream rm`, `nats stream 
 LOSSES: Final[dict[str, tuple[str, str]]] = {
     EVENTS.name: (
         "events that no service had processed are lost, faults among them",
-        ("read what the kernels logged meanwhile: `journalctl -k | navarch-agent parse` on each "
-        "node, and `navarch replace NODE` what is unhealthy and not in `navarch status`"),
+        (
+            "read what the kernels logged meanwhile: `journalctl -k | navarch-agent parse` on each "
+            "node, and `navarch replace NODE` what is unhealthy and not in `navarch status`"
+        ),
     ),
     REQUESTS.name: (
         "requests without an answer are lost",
@@ -48,18 +50,24 @@ LOSSES: Final[dict[str, tuple[str, str]]] = {
     ),
     f"KV_{POOLS.name}": (
         "pools of the configuration are recorded again with the nodes they have",
-        ("apply requested pools and sizes again (`navarch up`, `navarch scale`), and compare "
-        "`navarch status`"),
+        (
+            "apply requested pools and sizes again (`navarch up`, `navarch scale`), and compare "
+            "`navarch status`"
+        ),
     ),
     f"KV_{NODES.name}": (
         "nodes are recorded again from INSTANCES, SAGAS, HEALTH and EVENTS; holds are lost",
-        ("set holds again with `navarch hold NODE`, and compare `navarch list` with "
-        "`navarch instances`"),
+        (
+            "set holds again with `navarch hold NODE`, and compare `navarch list` with "
+            "`navarch instances`"
+        ),
     ),
     f"KV_{HEALTH.name}": (
         "the health of nodes is judged by new faults only",
-        ("look at nodes that were unhealthy: `navarch list` and `navarch why NODE`; "
-        "`navarch replace NODE` what should go"),
+        (
+            "look at nodes that were unhealthy: `navarch list` and `navarch why NODE`; "
+            "`navarch replace NODE` what should go"
+        ),
     ),
     f"KV_{INSTANCES.name}": (
         "instances of known nodes are recorded again by the next sweep; others are orphans",
