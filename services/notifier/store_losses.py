@@ -98,7 +98,7 @@ EMPTIED_UNNOTICED: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class StreamState:
+class ObservedStream:
     """A stream as it was observed."""
 
     created: str
@@ -107,10 +107,10 @@ class StreamState:
     messages: int
 
 
-def read_state(info: dict[str, Any]) -> StreamState:
+def read_state(info: dict[str, Any]) -> ObservedStream:
     """Read the server's answer to `STREAM.INFO`."""
     state = info["state"]
-    return StreamState(
+    return ObservedStream(
         created=str(info["created"]),
         first=int(state["first_seq"]),
         last=int(state["last_seq"]),
@@ -118,7 +118,7 @@ def read_state(info: dict[str, Any]) -> StreamState:
     )
 
 
-def loss_between(stream: str, before: StreamState | None, now: StreamState) -> str:
+def loss_between(stream: str, before: ObservedStream | None, now: ObservedStream) -> str:
     """Say what happened to a stream between two observations; empty: nothing that loses data."""
     if before is None or before.last == 0:
         return ""

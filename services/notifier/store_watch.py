@@ -16,7 +16,7 @@ from services.bus.port import Bus
 from services.bus.topology_setup import STREAM_NOT_FOUND, set_up_stream
 from services.notifier.store_losses import (
     SHOWN,
-    StreamState,
+    ObservedStream,
     loss_between,
     read_state,
     store_lost,
@@ -52,7 +52,7 @@ class StoreWatch:
         self._failures = failures
         self._replicas = replicas
         self._refusals = 0
-        self._known: dict[str, StreamState] = {}
+        self._known: dict[str, ObservedStream] = {}
         self._losses: dict[str, tuple[str, datetime]] = {}
         """Stream -> what happened to it last, and when."""
 

@@ -26,7 +26,7 @@ from services.bus.topology_setup import set_up
 from services.notifier.alerts.alert_channel import AlertChannel
 from services.notifier.alerts.alert_rules import Alert, alert_of
 from services.notifier.service import Alerting
-from services.notifier.store_losses import LOSSES, SHOWN, StreamState, loss_between
+from services.notifier.store_losses import LOSSES, SHOWN, ObservedStream, loss_between
 from services.notifier.store_watch import LOOK_SECONDS, StoreWatch
 from services.runtime.failure_register import FailureRegister
 from services.simulator.engine import virtual_time
@@ -138,21 +138,21 @@ def test_a_stream_that_is_gone_is_created_again_and_its_loss_named() -> None:
     virtual_time.run(run)
 
 
-BEFORE = StreamState(created="t0", first=5, last=9, messages=4)
+BEFORE = ObservedStream(created="t0", first=5, last=9, messages=4)
 
 
 @pytest.mark.parametrize(
     ("stream", "now", "expected"),
     [
-        ("EVENTS", StreamState("t0", 5, 12, 7), ""),
-        ("EVENTS", StreamState("t1", 1, 12, 12), "was deleted and created again"),
-        ("KV_NODES", StreamState("t0", 5, 8, 3), "was rolled back from message 9 to 8"),
-        ("KV_NODES", StreamState("t0", 10, 9, 0), "lost all 4 messages that it had"),
-        ("KV_NODES", StreamState("t0", 10, 13, 4), ""),
-        ("TIMERS", StreamState("t0", 10, 9, 0), ""),
+        ("EVENTS", ObservedStream("t0", 5, 12, 7), ""),
+        ("EVENTS", ObservedStream("t1", 1, 12, 12), "was deleted and created again"),
+        ("KV_NODES", ObservedStream("t0", 5, 8, 3), "was rolled back from message 9 to 8"),
+        ("KV_NODES", ObservedStream("t0", 10, 9, 0), "lost all 4 messages that it had"),
+        ("KV_NODES", ObservedStream("t0", 10, 13, 4), ""),
+        ("TIMERS", ObservedStream("t0", 10, 9, 0), ""),
     ],
 )
-def test_what_a_stream_has_lost(stream: str, now: StreamState, expected: str) -> None:
+def test_what_a_stream_has_lost(stream: str, now: ObservedStream, expected: str) -> None:
     """Between two observations; a work queue that is empty has lost nothing."""
     assert loss_between(stream, BEFORE, now) == expected
     assert loss_between(stream, None, now) == ""
