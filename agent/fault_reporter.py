@@ -110,7 +110,8 @@ class FaultReporter:
 
     def gap(self, count: int, sequence: int) -> None:
         """Report lost kernel log lines."""
-        self.send(fault_builder.lines_lost(self.who, count, sequence, self._clock.now()))
+        fault = fault_builder.lines_lost(self.who, count, sequence, self._clock.now())
+        self._fault(fault, self._clock.monotonic())
 
     def change(self, change: SampleChange) -> None:
         """Report a change for the worse between two samples."""

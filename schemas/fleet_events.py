@@ -46,6 +46,7 @@ FailureKind = Literal[
     "consumer-damaged",
     "store-unwritable",
     "store-lost",
+    "message-flood",
 ]
 
 

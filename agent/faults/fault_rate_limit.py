@@ -2,7 +2,8 @@
 
 A failing GPU may log a thousand equal lines a second. Each fault (kind, code, device, subcode) may
 pass `PASSES_MAX` times a window; the last of the others is published when the window ends, with
-`repeats` in its metrics. Pure apart from its state; time is an argument.
+`repeats` in its metrics. Beyond `KEYS_MAX` different faults, those of one code count as equal, and
+beyond twice as many all do. Pure apart from its state; time is an argument.
 """
 
 from collections.abc import Callable
@@ -15,8 +16,7 @@ from schemas.node_events import Fault
 
 WINDOW_SECONDS: Final = 60.0
 PASSES_MAX: Final = 10
-KINDS_MAX: Final = 1024
-"""Keys remembered at once; others are not limited."""
+KEYS_MAX: Final = 256
 
 Key = tuple[str, int, str, str]
 
@@ -40,17 +40,22 @@ class FaultRateLimit:
 
         Only the last of the limited faults is built, to save work.
         """
-        window = self._windows.get(key)
-        if window is None:
-            if len(self._windows) >= KINDS_MAX:
-                return True
-            window = self._windows[key] = _Window(now + WINDOW_SECONDS)
+        key = self._key(key)
+        window = self._windows.setdefault(key, _Window(now + WINDOW_SECONDS))
         if window.passed < PASSES_MAX:
             window.passed += 1
             return True
         window.held += 1
         window.last = fault
         return False
+
+    def _key(self, key: Key) -> Key:
+        """The key under which a fault is counted: a coarser one where too many are known."""
+        kind, code, _, _ = key
+        for each, most in ((key, KEYS_MAX), ((kind, code, "", ""), 2 * KEYS_MAX)):
+            if each in self._windows or len(self._windows) < most:
+                return each
+        return "", 0, "", ""
 
     def due(self, now: float) -> list[Fault]:
         """The last limited fault of each window that has ended."""

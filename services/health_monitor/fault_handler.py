@@ -5,12 +5,13 @@ verdicts go out under the id of what caused them. It decides nothing itself.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Mapping
 from typing import Final
 
 import msgspec
 
 from schemas import subjects
+from schemas.enums import HealthStatus
 from schemas.health_records import HealthRecord
 from schemas.messages import Invalid, Message, UnknownType, decoder, message_type
 from schemas.node_events import (
@@ -29,6 +30,7 @@ from schemas.topology import NODES
 from services.bus.port import Bus, Stored
 from services.health_monitor.health_store import Decide, HealthStore, MayBegin, never
 from services.health_monitor.rules import job_faults, node_health
+from services.health_monitor.rules.gpu_health import ACTION_RANK
 from services.health_monitor.rules.health_policy import Judgement, Policy
 from services.health_monitor.rules.health_state import working_of
 from services.health_monitor.rules.job_faults import JobFaultHistory
@@ -41,6 +43,13 @@ from services.runtime.tracing import traceparent
 log = logging.getLogger(__name__)
 
 _nodes: Final = decoder(NodeRecord)
+
+STATUS_RANK: Final[Mapping[HealthStatus, int]] = {
+    "unknown": 0,
+    "healthy": 0,
+    "degraded": 10,
+    "unhealthy": 20,
+}
 
 
 class FaultHandler:
@@ -128,6 +137,14 @@ class FaultHandler:
         if judged is not None:
             self._count(fault, judged)
 
+    def rank(self, event: NodeEvent) -> int:
+        """How serious a message of a flooding node is: what the policy would make of it alone."""
+        fault = node_health.fault_of_boot(event) if isinstance(event, BootChecked) else event
+        if not isinstance(fault, Fault) or is_over(fault):
+            return 0
+        judged = self._policy().judge(fault, {}, fault.time)
+        return STATUS_RANK[judged.result] + ACTION_RANK[judged.action]
+
     def _judged(
         self, policy: Policy, record: HealthRecord, fault: Fault, seen: node_health.Trigger
     ) -> Judgement:
@@ -189,6 +206,20 @@ def node_of(stored: Stored) -> str:
     """The node a fact is about: the key that keeps a node's facts in order."""
     subject = subjects.parse_node(stored.subject)
     return node_key(subject.pool, subject.node) if subject else stored.subject
+
+
+def signature_of(event: NodeEvent) -> Hashable:
+    """What equal messages of a node have in common; None: not the node's own message."""
+    match event:
+        case Fault():
+            of_gpu = (event.gpu_index, event.pci)
+            return event.kind, event.code, event.subcode, *of_gpu, is_over(event)
+        case BootChecked(ok=ok):
+            return "boot-checked", ok
+        case Registered():
+            return "registered"
+        case _:
+            return None
 
 
 def timer_node_of(stored: Stored) -> str:

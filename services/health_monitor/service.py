@@ -14,6 +14,7 @@ from services.health_monitor.fault_handler import (
     decode_event,
     decode_timer,
     node_of,
+    signature_of,
     timer_node_of,
 )
 from services.health_monitor.health_store import HealthStore
@@ -29,6 +30,7 @@ from services.primitives.clock import Clock
 from services.primitives.errors import ConfigurationError
 from services.runtime.consumer_loop import Consumer
 from services.runtime.process import Context, Service
+from services.runtime.sender_quota import SenderLimit
 from services.settings.plugin_loader import setting_error
 
 log = logging.getLogger(__name__)
@@ -134,7 +136,13 @@ async def build(context: Context) -> Service:
     return Service(
         description="Judges faults by the health policy, and publishes lost nodes",
         consumers=(
-            Consumer(durable=HEALTH_EVENTS, decode=decode_event, handle=judge.handle, key=node_of),
+            Consumer(
+                durable=HEALTH_EVENTS,
+                decode=decode_event,
+                handle=judge.handle,
+                key=node_of,
+                limit=SenderLimit(signature=signature_of, rank=judge.rank),
+            ),
             Consumer(
                 durable=HEALTH_TIMERS,
                 decode=decode_timer,

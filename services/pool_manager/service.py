@@ -7,7 +7,7 @@ crashed replica left half done.
 
 import logging
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Hashable
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -16,7 +16,7 @@ import msgspec
 
 from schemas import subjects
 from schemas.messages import Invalid
-from schemas.node_events import NodeEvent, Registered, node_codec
+from schemas.node_events import BootChecked, NodeEvent, ProviderNotice, Registered, node_codec
 from schemas.node_records import NodeRecord
 from schemas.pool_records import PoolRecord
 from schemas.saga_log_entries import WHOLE, TimerDue, timer_codec
@@ -50,6 +50,7 @@ from services.runtime.consumer_loop import Consumer, Received
 from services.runtime.event_publisher import publish_event
 from services.runtime.failure_register import unreadable
 from services.runtime.process import Context, Service
+from services.runtime.sender_quota import SenderLimit
 from services.saga.coordinator import Coordinator
 from services.saga.saga_state import SagaState
 from services.settings.stored_pools import stored_spec
@@ -146,6 +147,7 @@ class PoolManager:
                     decode=lambda stored: node_codec.decode(stored.data),
                     handle=self.on_node_event,
                     key=_node_of,
+                    limit=SenderLimit(signature=_signature_of, rank=lambda _: 0),
                 ),
                 Consumer(
                     durable=POOL_REQUESTS,
@@ -376,6 +378,19 @@ def _in_mode(record: PoolRecord, mode: Mode) -> PoolRecord:
 def _node_of(stored: Stored) -> str:
     parsed = subjects.parse_node(stored.subject)
     return f"{parsed.pool}.{parsed.node}" if parsed else stored.subject
+
+
+def _signature_of(event: NodeEvent) -> Hashable:
+    """What equal messages of an agent have in common; None: the health-monitor's messages."""
+    match event:
+        case Registered():
+            return "registered", event.instance, event.boot_id
+        case BootChecked():
+            return "boot-checked", event.boot_id, event.ok
+        case ProviderNotice():
+            return "provider-notice", event.notice, event.withdrawn
+        case _:
+            return None
 
 
 def _pool_of_request(stored: Stored) -> str:

@@ -24,8 +24,9 @@ from services.bus.port import Bus, Delivery, Stored
 from services.primitives.clock import Clock
 from services.primitives.errors import BusError, Reject, Retry, TooLarge, UnreadableRecord
 from services.runtime.dead_letter_quota import SUMMARY_SECONDS, DeadLetterQuota
-from services.runtime.failure_register import unreadable
+from services.runtime.failure_register import flooded, unreadable
 from services.runtime.process_metrics import Instruments, Meters
+from services.runtime.sender_quota import EQUAL_MAX, SENDER_MAX, SenderLimit, SenderQuota
 from services.runtime.tracing import Tracing
 
 log = logging.getLogger(__name__)
@@ -51,7 +52,8 @@ class Received(Generic[M]):
     deliveries: int = 1
 
 
-Decode = Callable[[Stored], Message | UnknownType | Invalid]
+Decoded = Message | UnknownType | Invalid
+Decode = Callable[[Stored], Decoded]
 Handle = Callable[[Received[Any]], Awaitable[None]]
 
 
@@ -63,7 +65,9 @@ class Consumer:
     decode: Decode
     handle: Handle
     key: Callable[[Stored], str]
-    """Messages with the same key are handled in order."""
+    """Messages with the same key are handled in order; a node's key is its sender too."""
+    limit: SenderLimit | None = None
+    """How its senders are limited; None: they are not."""
     finish_seconds: float = FINISH_SECONDS
     """How long what is held may take to finish when the process stops; then it is handed back."""
 
@@ -87,10 +91,13 @@ class ConsumerLoop:
     _unreadable: dict[str, str] = field(default_factory=dict)
     """Key -> the record because of which its messages wait."""
     _quota: DeadLetterQuota = field(default_factory=DeadLetterQuota)
+    _senders: SenderQuota | None = field(init=False)
 
     def __post_init__(self) -> None:
         """Find the durable's own instruments once."""
+        limit = self.consumer.limit
         self._meters = self.instruments.of(self.consumer.durable.name)
+        self._senders = SenderQuota(limit, self.clock.monotonic()) if limit else None
 
     async def run(self) -> None:
         """Take messages until cancelled; finish what is held within a bound, hand back the rest."""
@@ -99,7 +106,12 @@ class ConsumerLoop:
         ]
         try:
             async for delivery in self.bus.consume(self.consumer.durable):
-                self._take(delivery)
+                decoded = self.consumer.decode(delivery.stored)
+                if self._admits(delivery, decoded):
+                    self._take(delivery, decoded)
+                else:
+                    await delivery.ack()
+                    self._meters.settled("withheld", 0.0)
         finally:
             if self._tasks:
                 await asyncio.wait(self._tasks, timeout=self.consumer.finish_seconds)
@@ -111,14 +123,20 @@ class ConsumerLoop:
                 await delivery.nak(0)
             await self._summarise()
 
-    def _take(self, delivery: Delivery) -> None:
+    def _admits(self, delivery: Delivery, decoded: Decoded) -> bool:
+        """Whether the sender's quota lets a message pass; a repeated delivery has passed before."""
+        if self._senders is None or not isinstance(decoded, Message) or delivery.deliveries > 1:
+            return True
+        return self._senders.admit(self.consumer.key(delivery.stored), decoded)
+
+    def _take(self, delivery: Delivery, decoded: Decoded) -> None:
         self._meters.lag_messages.set(delivery.pending)
         age = (self.clock.now() - delivery.stored.time).total_seconds()
         self._meters.lag_seconds.set(max(age, 0.0))
         key = self.consumer.key(delivery.stored)
         self._held.add(delivery)
         self._holding.set()
-        task = asyncio.create_task(self._after(self._tails.get(key), delivery))
+        task = asyncio.create_task(self._after(self._tails.get(key), delivery, decoded))
         self._tails[key] = task
         self._tasks.add(task)
         task.add_done_callback(lambda done: self._forget(key, done, delivery))
@@ -131,17 +149,19 @@ class ConsumerLoop:
         if self._tails.get(key) is task:
             del self._tails[key]
 
-    async def _after(self, earlier: asyncio.Task[None] | None, delivery: Delivery) -> None:
+    async def _after(
+        self, earlier: asyncio.Task[None] | None, delivery: Delivery, decoded: Decoded
+    ) -> None:
         if earlier is not None:
             await asyncio.wait([earlier])
         started = self.clock.monotonic()
-        outcome = await self._settle(delivery)
+        outcome = await self._settle(delivery, decoded)
         self._meters.settled(outcome, self.clock.monotonic() - started)
 
-    async def _settle(self, delivery: Delivery) -> str:
+    async def _settle(self, delivery: Delivery, decoded: Decoded) -> str:
         """Handle one delivery and settle it; return the outcome's name."""
         stored = delivery.stored
-        match self.consumer.decode(stored):
+        match decoded:
             case UnknownType(type=kind):
                 log.info("unknown type", extra={"subject": stored.subject, "type": kind})
                 await delivery.ack()
@@ -240,6 +260,7 @@ class ConsumerLoop:
         while True:
             await self.clock.sleep(SUMMARY_SECONDS)
             await self._summarise()
+            self._report_floods()
 
     async def _summarise(self) -> None:
         """Write one letter for all the messages of a sender that have none of their own."""
@@ -248,6 +269,14 @@ class ConsumerLoop:
             log.warning("dead letter", extra={"subject": each.last.subject, "reason": reason})
             if not await self._stored(self._letter(each.last, reason, messages=each.count)):
                 self._quota.give_back(each)
+
+    def _report_floods(self) -> None:
+        """Report the senders of which messages are withheld, in one failure for the durable."""
+        if self._senders is None:
+            return
+        name, found = self.consumer.durable.name, self._senders.flooders(self.clock.monotonic())
+        failures = [flooded(name, found, EQUAL_MAX, SENDER_MAX)] if found else []
+        self.instruments.failures.update(f"floods of {name}", failures)
 
     def _letter(
         self, stored: Stored, reason: str, *, deliveries: int = 1, messages: int = 1

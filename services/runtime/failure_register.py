@@ -6,7 +6,7 @@ everything else goes on.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 
 FAILURES_MAX: Final = 100
 """Kept at once; more are shown when some of these are over."""
+FLOODERS_NAMED_MAX: Final = 5
 RETRY_FIRST_SECONDS: Final = 5.0
 RETRY_MAX_SECONDS: Final = 300.0
 DEFECT_REMEDY: Final = (
@@ -169,5 +170,27 @@ def unreadable(error: UnreadableRecord) -> CurrentFailure:
         remedy=(
             f"look at it with `nats kv get {bucket} {key}`, restore it from a backup or remove it "
             f"with `nats kv del {bucket} {key}`; what needs it waits until then"
+        ),
+    )
+
+
+def flooded(durable: str, withheld: Mapping[str, int], equal: int, most: int) -> CurrentFailure:
+    """Senders whose messages are withheld from a durable's consumer, by number of messages."""
+    senders = sorted(withheld, key=lambda each: (-withheld[each], each))
+    named = [f"{each} ({withheld[each]})" for each in senders[:FLOODERS_NAMED_MAX]]
+    others = len(senders) - len(named)
+    node = senders[0].rpartition(".")[2]
+    return CurrentFailure(
+        failure="message-flood",
+        about=durable,
+        reason=(
+            f"more than {equal} equal messages, or {most} in all, within a minute from "
+            f"{', '.join(named)}{f' and {others} others' if others else ''}: the number of messages "
+            "in brackets was stored and not evaluated; more serious ones are"
+        ),
+        remedy=(
+            f"look at what it sends with `navarch events --node {node} --since 10m`; where its "
+            "agent is at fault, stop the agent, or replace the node with "
+            f"`navarch replace {node}`"
         ),
     )

@@ -35,7 +35,7 @@ class Instruments:
         self.failures = FailureRegister(self.registry)
         self.handled = Counter(
             "navarch_messages_total",
-            "Messages settled, by outcome: done, unknown, invalid, retried, dead",
+            "Messages settled, by outcome: done, unknown, invalid, retried, dead, withheld",
             ["durable", "outcome"],
             registry=self.registry,
         )

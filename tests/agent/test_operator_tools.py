@@ -7,9 +7,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from agent.__main__ import run
-from agent.faults.fault_rate_limit import KINDS_MAX, PASSES_MAX, WINDOW_SECONDS, FaultRateLimit
+from agent.faults.fault_rate_limit import KEYS_MAX, PASSES_MAX, WINDOW_SECONDS, FaultRateLimit
 from agent.operator_tools import _check_processes
 from schemas.node_events import Fault
 from services.provisioner.providers.local_gpus import simulated_gpus, write_state
@@ -111,10 +112,16 @@ def test_a_storm_lets_the_first_of_each_kind_through():
     assert passes(storm, fault(5001), now=WINDOW_SECONDS + 1)
 
 
-def test_a_storm_of_kinds_is_bounded():
-    """More kinds than can be remembered all pass."""
+def test_a_storm_of_different_faults_is_bounded_and_hides_none_of_another_code():
+    """A storm of addresses that differ, then of codes: what passes in a minute has a limit."""
     storm = FaultRateLimit()
-    assert all(passes(storm, fault(n, code=n % 5000), now=1.0) for n in range(2 * KINDS_MAX))
+    passed = sum(
+        passes(storm, replace(fault(n), pci=f"{n:08x}"), now=1.0) for n in range(10 * KEYS_MAX)
+    )
+    assert passed == KEYS_MAX + PASSES_MAX
+    assert passes(storm, fault(1, code=79), now=1.0)
+    passed += sum(passes(storm, fault(n, code=n), now=1.0) for n in range(100 * KEYS_MAX))
+    assert passed <= (2 * KEYS_MAX + 1) * PASSES_MAX
 
 
 def test_the_agent_loads_no_more_than_it_needs():

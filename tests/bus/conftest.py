@@ -22,6 +22,7 @@ from services.bus.topology_setup import set_up
 from services.primitives.clock import SystemClock
 from services.runtime.consumer_loop import Consumer, ConsumerLoop, Received
 from services.runtime.process_metrics import Instruments
+from services.runtime.sender_quota import SenderLimit
 from services.runtime.tracing import Tracing
 from tests.support.cutting import Cuttable, MemoryLine, Proxy
 
@@ -161,7 +162,12 @@ def looping():
 
     @asynccontextmanager
     async def run(
-        bus: Bus, spec: DurableSpec, handler: Handler, *, finish_seconds: float = 0.05
+        bus: Bus,
+        spec: DurableSpec,
+        handler: Handler,
+        *,
+        finish_seconds: float = 0.05,
+        limit: SenderLimit | None = None,
     ) -> AsyncIterator[None]:
         consumer = Consumer(
             durable=spec,
@@ -169,6 +175,7 @@ def looping():
             handle=handler,
             key=lambda stored: stored.subject,
             finish_seconds=finish_seconds,
+            limit=limit,
         )
         loop = ConsumerLoop(bus, consumer, SystemClock(), handler.instruments, Tracing("test"))
         task = asyncio.create_task(loop.run())

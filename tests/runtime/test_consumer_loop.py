@@ -20,6 +20,7 @@ from services.primitives.errors import (
     UnreadableRecord,
 )
 from services.runtime.dead_letter_quota import LETTERS_MAX
+from services.runtime.sender_quota import EQUAL_MAX, SenderLimit
 from tests.support.busyness import watched
 from tests.support.settling import settled
 
@@ -175,6 +176,29 @@ async def test_a_flood_of_garbage_leaves_few_letters(any_bus, durable, handler, 
     assert flooding[-1].messages == 100 - LETTERS_MAX
     assert flooding[-1].reason.startswith(f"80 messages of {subject('flooding')} are like this")
     assert handler.count(DURABLE, "invalid") == 101
+
+
+async def test_a_flood_of_one_sender_does_not_delay_others(
+    any_bus, durable, handler, looping, monkeypatch
+):
+    """Some of its messages are handled, the rest is counted and reported as one failure."""
+    monkeypatch.setattr("services.runtime.consumer_loop.SUMMARY_SECONDS", 0.05)
+    spec = await durable(NODES, ack_wait_seconds=30)
+    for number in range(500):
+        await any_bus.publish(subject("flooding"), lost(number, "flooding"))
+    await any_bus.publish(subject("other"), lost(1_000, "other"))
+    limit = SenderLimit(signature=type, rank=lambda _: 0)
+    failures = handler.instruments.failures
+    async with looping(any_bus, spec, handler, limit=limit):
+        await handler.wait_for(lambda: "lost-1000" in handler.ids())
+        await settled(any_bus, "EVENTS", DURABLE)
+        while not failures.current:
+            await asyncio.sleep(0.01)
+    assert len(handler.done) == EQUAL_MAX + 1
+    assert handler.count(DURABLE, "withheld") == 500 - EQUAL_MAX
+    (failure,) = failures.current
+    assert (failure.failure, failure.about) == ("message-flood", DURABLE)
+    assert f"{subject('flooding')} (480)" in failure.reason
 
 
 async def test_what_a_handler_rejects_is_dead_at_once(any_bus, durable, handler, looping):

@@ -1,0 +1,81 @@
+"""How many messages of one sender are processed, so that a flood delays no other sender. Pure.
+
+Within a window a number of equal messages of each sender passes, and a number of all its messages.
+Beyond these a message passes only if it is more serious than every other that did; the rest is
+counted.
+"""
+
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+EQUAL_MAX: Final = 20
+"""Messages of one sender with the same signature within a window. An agent sends half as many."""
+SENDER_MAX: Final = 500
+"""Messages of one sender within a window."""
+WINDOW_SECONDS: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SenderLimit:
+    """What the quota needs to know of a consumer's messages."""
+
+    signature: Callable[[Any], Hashable]
+    """What equal messages have in common. None: not the sender's own message; it always passes, and
+    the sender's quota begins again."""
+    rank: Callable[[Any], int]
+    """How serious a message is; 0: it may be withheld."""
+
+
+@dataclass(slots=True)
+class _Sender:
+    passed: int = 0
+    equal: dict[Hashable, int] = field(default_factory=dict)
+    rank: int = 0
+    """The most serious message that passed beyond the quota."""
+
+
+@dataclass(slots=True)
+class SenderQuota:
+    """The senders of one durable."""
+
+    limit: SenderLimit
+    began: float
+    """When the current window began."""
+    _senders: dict[str, _Sender] = field(default_factory=dict)
+    _withheld: dict[str, int] = field(default_factory=dict)
+    _withheld_before: dict[str, int] = field(default_factory=dict)
+    """Of the window before this one."""
+
+    def admit(self, sender: str, message: object) -> bool:
+        """Whether a message is to be processed; otherwise it is counted."""
+        signature = self.limit.signature(message)
+        if signature is None:
+            self._senders.pop(sender, None)
+            return True
+        known = self._senders.setdefault(sender, _Sender())
+        equal = known.equal.get(signature, 0)
+        if equal < EQUAL_MAX and known.passed < SENDER_MAX:
+            known.equal[signature] = equal + 1
+            known.passed += 1
+            return True
+        if (rank := self.limit.rank(message)) > known.rank:
+            known.rank = rank
+            return True
+        self._withheld[sender] = self._withheld.get(sender, 0) + 1
+        return False
+
+    def flooders(self, now: float) -> Mapping[str, int]:
+        """How many messages of which senders were withheld in this window and the last.
+
+        Begins the next window when this one is over.
+        """
+        if now - self.began >= WINDOW_SECONDS:
+            self.began = now
+            self._senders.clear()
+            self._withheld_before, self._withheld = self._withheld, {}
+        senders = {**self._withheld_before, **self._withheld}
+        return {
+            each: self._withheld_before.get(each, 0) + self._withheld.get(each, 0)
+            for each in senders
+        }
