@@ -275,7 +275,8 @@ class ConsumerLoop:
         if self._senders is None:
             return
         name, found = self.consumer.durable.name, self._senders.flooders(self.clock.monotonic())
-        failures = [flooded(name, found, EQUAL_MAX, SENDER_MAX)] if found else []
+        senders = sorted(found, key=lambda each: (-found[each], each))
+        failures = [flooded(name, senders, EQUAL_MAX, SENDER_MAX)] if senders else []
         self.instruments.failures.update(f"floods of {name}", failures)
 
     def _letter(

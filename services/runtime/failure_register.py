@@ -6,7 +6,7 @@ everything else goes on.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
 import msgspec
@@ -174,23 +174,22 @@ def unreadable(error: UnreadableRecord) -> CurrentFailure:
     )
 
 
-def flooded(durable: str, withheld: Mapping[str, int], equal: int, most: int) -> CurrentFailure:
-    """Senders whose messages are withheld from a durable's consumer, by number of messages."""
-    senders = sorted(withheld, key=lambda each: (-withheld[each], each))
-    named = [f"{each} ({withheld[each]})" for each in senders[:FLOODERS_NAMED_MAX]]
-    others = len(senders) - len(named)
-    node = senders[0].rpartition(".")[2]
+def flooded(durable: str, senders: Iterable[str], equal: int, most: int) -> CurrentFailure:
+    """Senders whose messages are withheld from a durable's consumer, those with most first."""
+    first, *others = senders
+    named = ", ".join([first, *others[: FLOODERS_NAMED_MAX - 1]])
+    more = max(len(others) + 1 - FLOODERS_NAMED_MAX, 0)
+    node = first.rpartition(".")[2]
     return CurrentFailure(
         failure="message-flood",
         about=durable,
         reason=(
-            f"more than {equal} equal messages, or {most} in all, within a minute from "
-            f"{', '.join(named)}{f' and {others} others' if others else ''}: the number of messages "
-            "in brackets was stored and not evaluated; more serious ones are"
+            f"more than {equal} equal messages, or {most} in all, come within a minute from "
+            f"{named}{f' and {more} others' if more else ''}; what is beyond is counted, and "
+            "evaluated only where it is more serious"
         ),
         remedy=(
-            f"look at what it sends with `navarch events --node {node} --since 10m`; where its "
-            "agent is at fault, stop the agent, or replace the node with "
-            f"`navarch replace {node}`"
+            f"look at what is sent with `navarch events --node {node} --since 10m`; where the "
+            f"agent is at fault, stop it, or replace the node with `navarch replace {node}`"
         ),
     )
