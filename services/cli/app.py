@@ -1,24 +1,25 @@
 """The commands of `navarch` and their options.
 
-Modules are imported when a command needs them, so that `navarch --help` is quick.
+The simulator, the server, health policies and the bus's client are imported by the commands that
+need them, so that `navarch --help` is quick.
 """
 
 import asyncio
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import msgspec
 import typer
 
 from schemas.fleet_queries import Query
-from schemas.operator_requests import ScaleRequest
-from services.cli import console, dry_run_output
+from schemas.operator_requests import NodeRequest, ScaleRequest
+from services.cli import bus_client, console, dry_run_output, stored_history
+from services.cli.bus_client import FleetClient, require_accepted
 from services.cli.command_options import (
     Config,
     DryRun,
     Mode,
-    NatsUrl,
     Output,
     Pool,
     Timeout,
@@ -45,10 +46,10 @@ from services.cli.commands.simulator import simulator_commands
 from services.cli.console import Format
 from services.cli.fleet_connection import fleet_command
 from services.cli.node_requests import request_node
+from services.cli.text import tables
+from services.cli.text.node_timeline import timeline_rows
+from services.cli.text.why_text import why_page
 from services.primitives.errors import NavarchError
-
-if TYPE_CHECKING:
-    from services.cli.bus_client import FleetClient
 
 FAILING: Final = 3
 """Exit code of `status` where something of the services fails."""
@@ -100,11 +101,8 @@ Wait = Annotated[bool, typer.Option("--wait", help="Wait until it is done, and p
 
 @app.command("status")
 @fleet_command
-async def status(fleet: "FleetClient", output: Output = Format.TABLE) -> None:
+async def status(fleet: FleetClient, output: Output = Format.TABLE) -> None:
     """Show the pools and the open sagas."""
-    from services.cli import bus_client  # noqa: PLC0415
-    from services.cli.text import tables  # noqa: PLC0415
-
     pools, sagas, failures = await asyncio.gather(
         fleet.pages("pools", Query()), fleet.pages("sagas", Query()), fleet.failures()
     )
@@ -133,16 +131,13 @@ async def status(fleet: "FleetClient", output: Output = Format.TABLE) -> None:
 @app.command("list")
 @fleet_command
 async def list_nodes(
-    fleet: "FleetClient",
+    fleet: FleetClient,
     pool: Pool = "",
     *,
     terminated: Annotated[bool, typer.Option("--all", help="Include terminated nodes.")] = False,
     output: Output = Format.TABLE,
 ) -> None:
     """List the nodes."""
-    from services.cli import bus_client  # noqa: PLC0415
-    from services.cli.text import tables  # noqa: PLC0415
-
     await fleet.check_pool(pool)
     query = Query(pool=pool, terminated=terminated, limit=bus_client.PAGE_NODES)
     items = await fleet.pages("nodes", query)
@@ -157,10 +152,8 @@ async def list_nodes(
 
 @app.command("get")
 @fleet_command
-async def get(fleet: "FleetClient", node: Node, output: Output = Format.TABLE) -> None:
+async def get(fleet: FleetClient, node: Node, output: Output = Format.TABLE) -> None:
     """Show one node with its GPUs and its latest faults."""
-    from services.cli.text import tables  # noqa: PLC0415
-
     view, data = await fleet.node(node)
     if output is Format.JSON:
         console.write_json(data)
@@ -171,7 +164,7 @@ async def get(fleet: "FleetClient", node: Node, output: Output = Format.TABLE) -
 @app.command("events")
 @fleet_command
 async def events(
-    fleet: "FleetClient",
+    fleet: FleetClient,
     pool: Pool = "",
     node: Annotated[str, typer.Option("--node", help="Only this node.")] = "",
     since: Annotated[
@@ -199,11 +192,8 @@ async def events(
 
 @app.command("timeline")
 @fleet_command
-async def timeline(fleet: "FleetClient", node: Node, output: Output = Format.TABLE) -> None:
+async def timeline(fleet: FleetClient, node: Node, output: Output = Format.TABLE) -> None:
     """Show everything that happened to a node, with milliseconds."""
-    from services.cli.text import tables  # noqa: PLC0415
-    from services.cli.text.node_timeline import timeline_rows  # noqa: PLC0415
-
     rows = timeline_rows(await fleet.node_history(node))
     if output is Format.JSON:
         console.write_json(rows)
@@ -216,7 +206,7 @@ async def timeline(fleet: "FleetClient", node: Node, output: Output = Format.TAB
 @app.command("why")
 @fleet_command
 async def why(
-    fleet: "FleetClient",
+    fleet: FleetClient,
     name: Annotated[
         str, typer.Argument(metavar="NODE|POOL|SAGA", help="What to explain.", show_default=False)
     ],
@@ -226,9 +216,6 @@ async def why(
 
     What was observed, decided, tried and refused, and what it waits for.
     """
-    from services.cli import stored_history  # noqa: PLC0415
-    from services.cli.text.why_text import why_page  # noqa: PLC0415
-
     answer = await stored_history.why(fleet, name)
     if output is Format.JSON:
         console.write_json(answer)
@@ -247,40 +234,39 @@ app.command("offerings")(offerings_command.offerings)
 
 
 def _node_command(verb: str) -> Callable[..., None]:
-    def command(
+    async def command(
+        fleet: FleetClient,
         node: Node,
         reason: Reason = "",
         *,
         wait: Wait = False,
-        nats_url: NatsUrl = "",
-        config: Config = None,
         output: Output = Format.TABLE,
     ) -> None:
-        request_node(verb, node, reason, nats_url, config, output, wait=wait)
+        request = NodeRequest(node=node, reason=reason)
+        await request_node(fleet, verb, request, output, wait=wait)
 
-    return command
+    return fleet_command(command)
 
 
 def _drain_command(verb: str) -> Callable[..., None]:
-    def command(
+    async def command(
+        fleet: FleetClient,
         node: Node,
         reason: Reason = "",
         *,
         mode: Mode = "",
-        timeout: Timeout = "",
+        drain_timeout: Timeout = "",
         dry_run: DryRun = False,
         wait: Wait = False,
-        nats_url: NatsUrl = "",
-        config: Config = None,
         output: Output = Format.TABLE,
     ) -> None:
-        request = drain_request(node, reason, mode, timeout)
+        request = drain_request(node, reason, mode, drain_timeout)
         if dry_run:
-            dry_run_output.dry_run(verb, request, nats_url, config, output)
+            await dry_run_output.dry_run(fleet, verb, request, output)
         else:
-            request_node(verb, node, request, nats_url, config, output, wait=wait)
+            await request_node(fleet, verb, request, output, wait=wait)
 
-    return command
+    return fleet_command(command)
 
 
 for _verb, _make, _help in (
@@ -288,11 +274,7 @@ for _verb, _make, _help in (
     ("uncordon", _node_command, "Allow new work on a node again; its health is judged again."),
     ("drain", _drain_command, "Cordon a node and let its work leave."),
     ("replace", _drain_command, "Drain and terminate a node, and launch another."),
-    (
-        "reset-gpu",
-        _drain_command,
-        "Drain a node, reset its GPUs, and test it.",
-    ),
+    ("reset-gpu", _drain_command, "Drain a node, reset its GPUs, and test it."),
     ("reboot", _drain_command, "Drain a node, reboot it, and test it."),
 ):
     app.command(_verb, help=_help)(_make(_verb))
@@ -309,14 +291,12 @@ app.command("release")(hold_commands.release)
 @app.command("scale")
 @fleet_command
 async def scale(
-    fleet: "FleetClient",
+    fleet: FleetClient,
     pool: Annotated[str, typer.Argument(help="The pool's name.", show_default=False)],
     nodes: Annotated[int, typer.Argument(min=0, help="The desired size.", show_default=False)],
     output: Output = Format.TABLE,
 ) -> None:
     """Set the desired size of a pool."""
-    from services.cli.bus_client import require_accepted  # noqa: PLC0415
-
     answer = await fleet.request(pool, "scale", ScaleRequest(nodes=nodes))
     console.write_message(require_accepted(answer), output)
 

@@ -11,7 +11,6 @@ from typing import Final, TypeVar
 
 import msgspec
 
-import services.runtime.import_trim  # noqa: F401 - before whatever loads more than is used
 from schemas import subjects
 from schemas.fleet_queries import (
     CurrentFailure,
@@ -46,7 +45,6 @@ from schemas.saga_log_entries import WHOLE
 from schemas.settings import NatsSettings
 from schemas.stored_messages import decode_stored
 from schemas.topology import EVENTS, POOLS, SAGAS
-from services.bus.nats.nats_bus import ConnectOptions, NatsBus
 from services.bus.port import Bus, Stored
 from services.bus.protocol.endpoint_replies import reply_data
 from services.cli.text.node_timeline import mentions, sagas_about
@@ -66,15 +64,8 @@ BATCH: Final = 1000
 """Stored messages that are read at once."""
 ENDS: Final = frozenset({"done", "unwound", "stuck"})
 
-Request = (
-    ScaleRequest
-    | NodeRequest
-    | HoldRequest
-    | SagaRequest
-    | BreakerRequest
-    | ApplyRequest
-    | RemoveRequest
-)
+NodeRequests = NodeRequest | HoldRequest
+Request = NodeRequests | ScaleRequest | SagaRequest | BreakerRequest | ApplyRequest | RemoveRequest
 RequestAnswer = RequestAccepted | RequestRefused | Scaled | ScaleRefused
 
 
@@ -87,6 +78,10 @@ _pool = msgspec.json.Decoder(PoolView)
 @asynccontextmanager
 async def connect_fleet(settings: NatsSettings) -> AsyncIterator["FleetClient"]:
     """Connect to the fleet; raise NavarchError if no server answers."""
+    # The trim loads the bus's client without what it does not need.
+    import services.runtime.import_trim  # noqa: F401, PLC0415
+    from services.bus.nats.nats_bus import ConnectOptions, NatsBus  # noqa: PLC0415
+
     options = ConnectOptions(
         settings=settings, name="navarch-cli", inbox_prefix=inbox(CLI), role=OPERATOR
     )

@@ -2,16 +2,15 @@
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import msgspec
 import typer
 
+from schemas.duration import decode_hook, parse_duration
+from schemas.operator_requests import DrainRequest
 from services.cli.console import Format
 from services.primitives.errors import NavarchError
-
-if TYPE_CHECKING:
-    from schemas.operator_requests import DrainRequest
 
 NatsUrl = Annotated[
     str,
@@ -46,8 +45,6 @@ Output = Annotated[Format, typer.Option("--output", "-o", help="Output format.")
 
 def start_time(since: str) -> datetime | None:
     """Read `--since`: a duration before now, or a time; None if empty."""
-    from schemas.duration import parse_duration  # noqa: PLC0415
-
     if not since:
         return None
     try:
@@ -69,11 +66,8 @@ def checked_time(since: str) -> str:
     return since
 
 
-def drain_request(node: str, reason: str, mode: str, timeout: str) -> "DrainRequest":
+def drain_request(node: str, reason: str, mode: str, timeout: str) -> DrainRequest:
     """Make the request from the options, with the pool-manager's validation."""
-    from schemas.duration import decode_hook  # noqa: PLC0415
-    from schemas.operator_requests import DrainRequest  # noqa: PLC0415
-
     options = {"node": node, "reason": reason, "mode": mode, "timeout": timeout or None}
     try:
         return msgspec.convert(options, DrainRequest, dec_hook=decode_hook)

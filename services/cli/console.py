@@ -10,7 +10,10 @@ from typing import Any, Final
 import msgspec
 
 from schemas.messages import Message, encode
+from schemas.stored_messages import decode_stored
 from services.bus.port import Stored
+from services.cli.text import tables
+from services.operator_text.event_text import describe
 
 INVALID_CHARS_MAX: Final = 4096
 
@@ -41,8 +44,6 @@ def write_json(value: Any) -> None:
 
 def write_table(headers: Sequence[str], rows: Sequence[Sequence[str]], empty: str = "") -> None:
     """Print a table, or `empty` if it has no rows."""
-    from services.cli.text import tables  # noqa: PLC0415
-
     if rows or not empty:
         write(tables.columns(headers, rows, colour=colour()))
     else:
@@ -51,9 +52,6 @@ def write_table(headers: Sequence[str], rows: Sequence[Sequence[str]], empty: st
 
 def write_message(message: Message, output: Format) -> None:
     """Print one message."""
-    from services.cli.text import tables  # noqa: PLC0415
-    from services.operator_text.event_text import describe  # noqa: PLC0415
-
     if output is Format.JSON:
         write_json(encode(message))
     else:
@@ -64,9 +62,6 @@ async def write_stream(
     batches: AsyncGenerator[Sequence[Stored], None], output: Format, *, count: int = 0
 ) -> Stored | None:
     """Print each batch as it arrives, up to `count` messages (0: no limit); return the last."""
-    from schemas.stored_messages import decode_stored  # noqa: PLC0415
-    from services.cli.text import tables  # noqa: PLC0415
-    from services.operator_text.event_text import describe  # noqa: PLC0415
 
     def line(stored: Stored) -> str:
         if output is Format.JSON:

@@ -1,44 +1,30 @@
 """`--dry-run`: what a request about a node would do. Nothing is changed."""
 
-from pathlib import Path
-from typing import TYPE_CHECKING
-
 import msgspec
 
+from schemas.dry_run import DryRun, DryRunRequest
+from schemas.duration import format_duration
+from schemas.messages import encode
+from schemas.operator_requests import NodeRequest
 from services.cli import console
+from services.cli.bus_client import FleetClient
 from services.cli.console import Format
-from services.cli.fleet_connection import with_fleet
-
-if TYPE_CHECKING:
-    from schemas.dry_run import DryRun
-    from schemas.operator_requests import NodeRequest
-    from services.cli.bus_client import FleetClient
+from services.cli.text import tables
+from services.cli.text.saga_progress import WAITS
 
 
-def dry_run(
-    verb: str, request: "NodeRequest", nats_url: str, config: Path | None, output: Format
-) -> None:
+async def dry_run(fleet: FleetClient, verb: str, request: NodeRequest, output: Format) -> None:
     """Query the pool-manager, and print what it would do."""
-
-    async def work(fleet: "FleetClient") -> None:
-        from schemas.dry_run import DryRun, DryRunRequest  # noqa: PLC0415
-        from schemas.messages import encode  # noqa: PLC0415
-
-        query = DryRunRequest(verb=verb, node=request.node, request=msgspec.Raw(encode(request)))
-        data = await fleet.query("dry-run", query)
-        if output is Format.JSON:
-            console.write_json(data)
-        else:
-            console.write(page(msgspec.json.decode(data, type=DryRun)))
-
-    with_fleet(nats_url, config, work)
+    query = DryRunRequest(verb=verb, node=request.node, request=msgspec.Raw(encode(request)))
+    data = await fleet.query("dry-run", query)
+    if output is Format.JSON:
+        console.write_json(data)
+    else:
+        console.write(page(msgspec.json.decode(data, type=DryRun)))
 
 
-def page(result: "DryRun") -> str:
+def page(result: DryRun) -> str:
     """A dry run as text."""
-    from services.cli.text import tables  # noqa: PLC0415
-    from services.cli.text.saga_progress import WAITS  # noqa: PLC0415
-
     would = "would be accepted" if result.accepted else f"would be refused ({result.refusal})"
     because = f": {result.reason}" if result.reason else ""
     lines = [f"{result.verb} {result.node} {would}{because}. Nothing was changed."]
@@ -84,6 +70,4 @@ def page(result: "DryRun") -> str:
 
 
 def _until(seconds: float | None) -> str:
-    from schemas.duration import format_duration  # noqa: PLC0415
-
     return "as long as it takes" if seconds is None else format_duration(seconds)

@@ -2,21 +2,21 @@
 
 from collections.abc import Callable
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import msgspec
 import typer
 
-from services.cli import console
-from services.cli.command_options import Config, NatsUrl, Output
+from schemas.fleet_queries import FleetBudgetView, PoolView, Query
+from schemas.operator_requests import BreakerRequest
+from services.cli import bus_client, console
+from services.cli.bus_client import FleetClient, decode_pools, require_accepted
+from services.cli.command_options import Output
 from services.cli.console import Format
-from services.cli.fleet_connection import fleet_command, with_fleet
+from services.cli.fleet_connection import fleet_command
+from services.cli.text.tables import rate_text, usage_text
 from services.operator_text.quantities import local_time
 from services.primitives.errors import NavarchError
-
-if TYPE_CHECKING:
-    from schemas.fleet_queries import FleetBudgetView, PoolView
-    from services.cli.bus_client import FleetClient
 
 commands = typer.Typer(
     name="breaker",
@@ -44,11 +44,8 @@ HEADERS: Final = (
 
 @commands.command("show")
 @fleet_command
-async def show(fleet: "FleetClient", pool: PoolName = "", output: Output = Format.TABLE) -> None:
+async def show(fleet: FleetClient, pool: PoolName = "", output: Output = Format.TABLE) -> None:
     """Show each pool's breaker and its budget, and the fleet's."""
-    from schemas.fleet_queries import Query  # noqa: PLC0415
-    from services.cli import bus_client  # noqa: PLC0415
-
     await fleet.check_pool(pool)
     items = await fleet.pages("pools", Query(pool=pool))
     budget = await fleet.budget()
@@ -63,10 +60,8 @@ async def show(fleet: "FleetClient", pool: PoolName = "", output: Output = Forma
             console.write(next_line(each))
 
 
-def row(pool: "PoolView") -> tuple[str, ...]:
+def row(pool: PoolView) -> tuple[str, ...]:
     """One row per pool."""
-    from services.cli.text.tables import rate_text, usage_text  # noqa: PLC0415
-
     state = pool.breaker
     if pool.breaker_forced:
         state += ", by hand"
@@ -86,10 +81,8 @@ def row(pool: "PoolView") -> tuple[str, ...]:
     )
 
 
-def fleet_line(budget: "FleetBudgetView") -> str:
+def fleet_line(budget: FleetBudgetView) -> str:
     """The fleet's budget and how much of it is used."""
-    from services.cli.text.tables import rate_text, usage_text  # noqa: PLC0415
-
     if budget.lifted:
         return "The fleet's budget is unlimited; the budget of each pool applies."
     rate = rate_text(budget.disruptions, budget.disruptions_limit, budget.window_seconds)
@@ -100,7 +93,7 @@ def fleet_line(budget: "FleetBudgetView") -> str:
     )
 
 
-def next_line(pool: "PoolView") -> str:
+def next_line(pool: PoolView) -> str:
     """What happens next, and what an operator can do."""
     if pool.breaker_forced:
         then = "it stays open until an operator closes it"
@@ -124,51 +117,30 @@ def _time(text: str) -> str:
 
 
 def _request_command(verb: str) -> Callable[..., None]:
-    def command(
+    async def command(
+        connection: FleetClient,
         reason: Reason,
         pool: PoolName = "",
         *,
         fleet: Everywhere = False,
-        nats_url: NatsUrl = "",
-        config: Config = None,
         output: Output = Format.TABLE,
     ) -> None:
-        from schemas.operator_requests import BreakerRequest  # noqa: PLC0415
-
         if bool(pool) == fleet:
             raise NavarchError("name one pool, or give --fleet for all pools")
         try:
             request = msgspec.convert({"reason": reason}, BreakerRequest)
         except msgspec.ValidationError as error:
             raise NavarchError(f"--reason: {error}") from error
+        views = [] if pool else decode_pools(await connection.pages("pools", Query()))
+        for name in [pool] if pool else sorted(each.name for each in views):
+            answer = await connection.request(name, verb, request)
+            console.write_message(require_accepted(answer), output)
 
-        async def work(connection: "FleetClient") -> None:
-            from services.cli.bus_client import require_accepted  # noqa: PLC0415
-
-            for name in [pool] if pool else await _pools(connection):
-                answer = await connection.request(name, verb, request)
-                console.write_message(require_accepted(answer), output)
-
-        with_fleet(nats_url, config, work)
-
-    return command
+    return fleet_command(command)
 
 
 for _verb, _help in (
-    (
-        "open",
-        "Start no remediation until the breaker is closed. Open sagas continue.",
-    ),
-    (
-        "close",
-        "Allow remediation again: slowly at first, and within the budget.",
-    ),
+    ("open", "Start no remediation until the breaker is closed. Open sagas continue."),
+    ("close", "Allow remediation again: slowly at first, and within the budget."),
 ):
     commands.command(_verb, help=_help)(_request_command(f"breaker-{_verb}"))
-
-
-async def _pools(fleet: "FleetClient") -> list[str]:
-    from schemas.fleet_queries import Query  # noqa: PLC0415
-    from services.cli.bus_client import decode_pools  # noqa: PLC0415
-
-    return sorted(each.name for each in decode_pools(await fleet.pages("pools", Query())))

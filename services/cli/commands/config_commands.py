@@ -4,22 +4,29 @@ import asyncio
 import getpass
 import os
 import sys
+import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 
+from schemas.settings import PROVIDER_PLUGINS, PluginSettings, Settings
 from services.cli import console
 from services.cli.command_options import Config
+from services.cli.fleet_discovery import settings_of
 from services.primitives.atomic_files import write_secret
 from services.primitives.errors import NavarchError
-
-if TYPE_CHECKING:
-    from schemas.settings import PluginSettings, Settings
-    from services.provisioner.provider_client.cloud_credentials import (
-        SecretSource,
-        StoredCredentials,
-    )
+from services.provisioner.provider_client.cloud_credentials import (
+    SecretSource,
+    StoredCredentials,
+    apply_credentials,
+    secret_option,
+    store_credentials,
+)
+from services.provisioner.provider_client.provider import Environment
+from services.provisioner.provider_client.provider_errors import ProviderError
+from services.settings.drain_warnings import drain_warnings
+from services.settings.plugin_loader import load_plugin, plugin_class
 
 CHECK_SECONDS_MAX: Final = 60.0
 
@@ -40,8 +47,6 @@ def validate(
     Run it where the services run: it also reads the files that the configuration names.
     """
     from services.cli.configuration_check import check_configuration  # noqa: PLC0415
-    from services.cli.fleet_discovery import settings_of  # noqa: PLC0415
-    from services.settings.drain_warnings import drain_warnings  # noqa: PLC0415
 
     named = file or config
     if named is None:
@@ -90,13 +95,6 @@ def set_credentials(
 
     Run it where the provisioner runs; it reads them when it starts.
     """
-    from services.cli.fleet_discovery import settings_of  # noqa: PLC0415
-    from services.provisioner.provider_client.cloud_credentials import (  # noqa: PLC0415
-        StoredCredentials,
-        secret_option,
-        store_credentials,
-    )
-
     settings = settings_of(config)
     configured = _configured(settings, provider)
     plain = _plain(options or [], project=project, profile=profile)
@@ -117,7 +115,7 @@ def set_credentials(
     console.write("The provisioner reads them when it starts: restart it (or navarch serve).")
 
 
-def _configured(settings: "Settings", provider: str) -> "PluginSettings":
+def _configured(settings: Settings, provider: str) -> PluginSettings:
     found = settings.providers.get(provider)
     if found is None:
         known = ", ".join(settings.providers) or "none"
@@ -128,10 +126,7 @@ def _configured(settings: "Settings", provider: str) -> "PluginSettings":
     return found
 
 
-def _kind(configured: "PluginSettings", config: Path | None) -> type[Any]:
-    from schemas.settings import PROVIDER_PLUGINS  # noqa: PLC0415
-    from services.settings.plugin_loader import plugin_class  # noqa: PLC0415
-
+def _kind(configured: PluginSettings, config: Path | None) -> type[Any]:
     return plugin_class(PROVIDER_PLUGINS, configured, config)
 
 
@@ -148,10 +143,8 @@ def _plain(options: list[str], **named: str) -> dict[str, str]:
 
 def _secret(
     provider: str, takes: str, ways: dict[str, str], *, needed: bool
-) -> "tuple[SecretSource | None, str]":
+) -> tuple[SecretSource | None, str]:
     """Where the secret is, and the secret itself if it is to be stored."""
-    from services.provisioner.provider_client.cloud_credentials import SecretSource  # noqa: PLC0415
-
     given = [kind for kind, value in ways.items() if value]
     if len(given) > 1:
         raise NavarchError("name one of --key-file, --key-env, --key-command and --key-stdin")
@@ -176,21 +169,13 @@ def _secret(
 
 async def _count_instances(
     provider: str,
-    configured: "PluginSettings",
-    kept: "StoredCredentials",
+    configured: PluginSettings,
+    kept: StoredCredentials,
     secret: str,
-    settings: "Settings",
+    settings: Settings,
     config: Path | None,
 ) -> int:
     """Log in to the provider; return how many instances it lists."""
-    import tempfile  # noqa: PLC0415
-
-    from schemas.settings import PROVIDER_PLUGINS  # noqa: PLC0415
-    from services.provisioner.provider_client.cloud_credentials import apply_credentials  # noqa: PLC0415
-    from services.provisioner.provider_client.provider import Environment  # noqa: PLC0415
-    from services.provisioner.provider_client.provider_errors import ProviderError  # noqa: PLC0415
-    from services.settings.plugin_loader import load_plugin  # noqa: PLC0415
-
     with tempfile.TemporaryDirectory() as folder:
         stored = Path(folder) / "key"
         if secret:

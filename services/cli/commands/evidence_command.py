@@ -2,25 +2,25 @@
 
 import io
 import tarfile
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import typer
 
+from schemas.evidence_bundles import EvidenceBundle
+from schemas.messages import encode
+from schemas.topology import EVIDENCE
+from services.bus.port import Bus, ObjectInfo
 from services.cli import console
-from services.cli.command_options import Config, NatsUrl, Output
+from services.cli.bus_client import FleetClient
+from services.cli.command_options import Output
 from services.cli.console import Format
-from services.cli.fleet_connection import with_fleet
+from services.cli.fleet_connection import fleet_command
+from services.cli.text import evidence_text, tables
 from services.operator_text.quantities import elapsed, gpu_hours, local_time
 from services.primitives.errors import NavarchError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from schemas.evidence_bundles import EvidenceBundle
-    from services.bus.port import Bus, ObjectInfo
-    from services.cli.bus_client import FleetClient
 
 HEADERS: Final = (
     "unhealthy since",
@@ -37,7 +37,9 @@ ARCHIVE: Final = ".tar.gz"
 CAPTURE: Final = ".capture"
 
 
-def evidence(
+@fleet_command
+async def evidence(
+    fleet: FleetClient,
     node: Annotated[
         str,
         typer.Argument(help="The node's name; without it, list all evidence.", show_default=False),
@@ -51,33 +53,21 @@ def evidence(
             help="Write it as files, to attach to a vendor's ticket.",
         ),
     ] = None,
-    nats_url: NatsUrl = "",
-    config: Config = None,
     output: Output = Format.TABLE,
 ) -> None:
     """Show the evidence about an unhealthy node.
 
     Also after the node is terminated. Without a node, list all evidence.
     """
-
-    async def work(fleet: "FleetClient") -> None:
-        if node:
-            _show(await find_evidence(fleet.bus, node, saga), output, save)
-        else:
-            _list(await _stored_objects(fleet.bus), output)
-
-    if not node and (save or saga):
+    if node:
+        _show(await find_evidence(fleet.bus, node, saga), output, save)
+    elif save or saga:
         raise typer.BadParameter("give the node: navarch evidence NODE --save DIR")
-    with_fleet(nats_url, config, work)
+    else:
+        _list(await fleet.bus.objects(EVIDENCE), output)
 
 
-async def _stored_objects(bus: "Bus") -> "list[ObjectInfo]":
-    from schemas.topology import EVIDENCE  # noqa: PLC0415
-
-    return await bus.objects(EVIDENCE)
-
-
-async def find_evidence(bus: "Bus", node: str, saga: str = "") -> "EvidenceBundle":
+async def find_evidence(bus: Bus, node: str, saga: str = "") -> EvidenceBundle:
     """The evidence of a node's newest outage, or of the one that a saga ended.
 
     For an outage that has not ended, the bundle is assembled from what is stored now.
@@ -89,7 +79,7 @@ async def find_evidence(bus: "Bus", node: str, saga: str = "") -> "EvidenceBundl
         recovered_ending,
     )
 
-    about = [each for each in await _stored_objects(bus) if each.metadata.get("node") == node]
+    about = [each for each in await bus.objects(EVIDENCE) if each.metadata.get("node") == node]
     captured = next((each for each in about if is_capture(each)), None)
     ended = [each for each in about if each is not captured]
     if saga:
@@ -120,9 +110,7 @@ async def find_evidence(bus: "Bus", node: str, saga: str = "") -> "EvidenceBundl
     return found
 
 
-def _list(kept: "Sequence[ObjectInfo]", output: Format) -> None:
-    from services.cli.text import tables  # noqa: PLC0415
-
+def _list(kept: Sequence[ObjectInfo], output: Format) -> None:
     complete = {
         (e.metadata.get("node"), e.metadata.get("unhealthy_at")) for e in kept if not is_capture(e)
     }
@@ -148,13 +136,12 @@ def _list(kept: "Sequence[ObjectInfo]", output: Format) -> None:
     console.write("\nDetails: navarch evidence NODE; to save it: --save DIR or FILE.tar.gz")
 
 
-def is_capture(info: "ObjectInfo") -> bool:
+def is_capture(info: ObjectInfo) -> bool:
     """Whether an object is the capture from the start of an outage, not a full bundle."""
     return info.name.endswith(CAPTURE)
 
 
-def _row(info: "ObjectInfo") -> tuple[str, ...]:
-
+def _row(info: ObjectInfo) -> tuple[str, ...]:
     about = info.metadata
     unhealthy_at, back = (_moment(about.get(name, "")) for name in ("unhealthy_at", "restored_at"))
     ended = about.get("outcome", "-")
@@ -175,10 +162,7 @@ def _moment(text: str) -> datetime | None:
     return datetime.fromisoformat(text) if text else None
 
 
-def _show(bundle: "EvidenceBundle", output: Format, save: Path | None) -> None:
-    from schemas.messages import encode  # noqa: PLC0415
-    from services.cli.text import evidence_text  # noqa: PLC0415
-
+def _show(bundle: EvidenceBundle, output: Format, save: Path | None) -> None:
     if save is not None:
         where = write_files(save, bundle)
         console.write(f"{where}: {len(evidence_text.FILES)} files; begin with README.txt")
@@ -192,10 +176,8 @@ def _show(bundle: "EvidenceBundle", output: Format, save: Path | None) -> None:
         )
 
 
-def write_files(place: Path, bundle: "EvidenceBundle") -> Path:
+def write_files(place: Path, bundle: EvidenceBundle) -> Path:
     """Write the files to a new folder in `place`, or to an archive."""
-    from services.cli.text import evidence_text  # noqa: PLC0415
-
     folder = f"evidence-{bundle.node}" + (f"-{bundle.saga}" if bundle.saga else "")
     files = evidence_text.files(bundle)
     try:

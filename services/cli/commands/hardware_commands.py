@@ -1,18 +1,18 @@
 """`navarch hardware list|add|forget`: the denylist of GPUs and hosts."""
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import msgspec
 import typer
 
+from schemas.fleet_queries import Query
+from schemas.hardware_denylist import HardwareAdd, HardwareForget, HardwareRecord
 from services.cli import console
+from services.cli.bus_client import FleetClient, requester
 from services.cli.command_options import Output
 from services.cli.console import Format
 from services.cli.fleet_connection import fleet_command
 from services.operator_text.quantities import local_time
-
-if TYPE_CHECKING:
-    from services.cli.bus_client import FleetClient
 
 commands = typer.Typer(
     name="hardware",
@@ -30,17 +30,15 @@ Value = Annotated[str, typer.Argument(metavar="IDENTITY", show_default=False)]
 
 @commands.command("list")
 @fleet_command
-async def list_hardware(fleet: "FleetClient", output: Output = Format.TABLE) -> None:
+async def list_hardware(fleet: FleetClient, output: Output = Format.TABLE) -> None:
     """List the denylist: since when, from which node, and why."""
-    from schemas.fleet_queries import Query  # noqa: PLC0415
-
     await _query(fleet, "hardware", Query(), output)
 
 
 @commands.command("add")
 @fleet_command
 async def add(
-    fleet: "FleetClient",
+    fleet: FleetClient,
     kind: Kind,
     value: Value,
     reason: Annotated[str, typer.Option("--reason", help="Why.", show_default=False)],
@@ -51,9 +49,6 @@ async def add(
 
     Nodes in service are not affected.
     """
-    from schemas.hardware_denylist import HardwareAdd  # noqa: PLC0415
-    from services.cli.bus_client import requester  # noqa: PLC0415
-
     request = HardwareAdd(kind=kind, value=value, reason=reason, node=node, by=requester())
     await _query(fleet, "hardware-add", request, output)
 
@@ -61,22 +56,17 @@ async def add(
 @commands.command("forget")
 @fleet_command
 async def forget(
-    fleet: "FleetClient", kind: Kind, value: Value, output: Output = Format.TABLE
+    fleet: FleetClient, kind: Kind, value: Value, output: Output = Format.TABLE
 ) -> None:
     """Remove a GPU or a host from the denylist.
 
     It was repaired, or was not the cause.
     """
-    from schemas.hardware_denylist import HardwareForget  # noqa: PLC0415
-    from services.cli.bus_client import requester  # noqa: PLC0415
-
     request = HardwareForget(kind=kind, value=value, by=requester())
     await _query(fleet, "hardware-forget", request, output)
 
 
-async def _query(fleet: "FleetClient", name: str, query: msgspec.Struct, output: Format) -> None:
-    from schemas.hardware_denylist import HardwareRecord  # noqa: PLC0415
-
+async def _query(fleet: FleetClient, name: str, query: msgspec.Struct, output: Format) -> None:
     data = await fleet.query(name, query)
     if output is Format.JSON:
         console.write_json(data)

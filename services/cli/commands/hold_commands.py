@@ -4,14 +4,20 @@ from typing import Annotated
 
 import typer
 
-from services.cli.command_options import Config, NatsUrl, Output
+from schemas.duration import parse_duration
+from schemas.operator_requests import HoldRequest, NodeRequest
+from services.cli.bus_client import FleetClient
+from services.cli.command_options import Output
 from services.cli.console import Format
+from services.cli.fleet_connection import fleet_command
 from services.cli.node_requests import request_node
 
 Node = Annotated[str, typer.Argument(help="The node's name.", show_default=False)]
 
 
-def hold(
+@fleet_command
+async def hold(
+    fleet: FleetClient,
     node: Node,
     for_: Annotated[
         str, typer.Option("--for", help="How long: 30m, 2h, at most 168h.", show_default=False)
@@ -19,33 +25,26 @@ def hold(
     reason: Annotated[
         str, typer.Option("--reason", help="Why; shown to other operators.", show_default=False)
     ],
-    *,
-    nats_url: NatsUrl = "",
-    config: Config = None,
     output: Output = Format.TABLE,
 ) -> None:
     """Keep all automation off a node until a time.
 
     The hold then ends without further action.
     """
-    from schemas.duration import parse_duration  # noqa: PLC0415
-    from schemas.operator_requests import HoldRequest  # noqa: PLC0415
-
     try:
         seconds = parse_duration(for_)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--for") from error
     request = HoldRequest(node=node, for_=seconds, reason=reason)
-    request_node("hold", node, request, nats_url, config, output)
+    await request_node(fleet, "hold", request, output)
 
 
-def release(
+@fleet_command
+async def release(
+    fleet: FleetClient,
     node: Node,
     reason: Annotated[str, typer.Option("--reason", help="Why; shown in the events.")] = "",
-    *,
-    nats_url: NatsUrl = "",
-    config: Config = None,
     output: Output = Format.TABLE,
 ) -> None:
     """End a hold early."""
-    request_node("release", node, reason, nats_url, config, output)
+    await request_node(fleet, "release", NodeRequest(node=node, reason=reason), output)

@@ -3,24 +3,25 @@
 All three query the provisioner.
 """
 
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import msgspec
 import typer
 
+from schemas.fleet_queries import Query
+from schemas.instance_records import InstanceRecord
+from schemas.messages import decoder
+from schemas.sweeps import SweepAnswer, SweepRequest
 from services.cli import console
+from services.cli.bus_client import FleetClient, requester
 from services.cli.command_options import Output, Pool
 from services.cli.console import Format
 from services.cli.fleet_connection import fleet_command
+from services.cli.text import instances_text
 from services.primitives.errors import NavarchError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from schemas.instance_records import InstanceRecord
-    from services.cli.bus_client import FleetClient
 
 PROVISIONER: Final = "provisioner"
 LOST_STATES: Final = ("leaked", "orphaned")
@@ -32,15 +33,13 @@ PAGE: Final = 500
 
 @fleet_command
 async def instances(
-    fleet: "FleetClient",
+    fleet: FleetClient,
     pool: Pool = "",
     *,
     terminated: Annotated[bool, typer.Option("--all", help="Include terminated ones.")] = False,
     output: Output = Format.TABLE,
 ) -> None:
     """List every instance: its state, age and price."""
-    from services.cli.text import instances_text  # noqa: PLC0415
-
     items, records = await _records(fleet, pool, terminated=terminated)
     if output is Format.JSON:
         console.write_json(items)
@@ -51,13 +50,11 @@ async def instances(
 
 
 @fleet_command
-async def leaked(fleet: "FleetClient", pool: Pool = "", output: Output = Format.TABLE) -> None:
+async def leaked(fleet: FleetClient, pool: Pool = "", output: Output = Format.TABLE) -> None:
     """List leaked and orphaned instances.
 
     Since when, why, and what they cost.
     """
-    from services.cli.text import instances_text  # noqa: PLC0415
-
     items, records = await _records(fleet, pool, terminated=False)
     leaks = [each for each in zip(items, records, strict=True) if each[1].state in LOST_STATES]
     if output is Format.JSON:
@@ -71,7 +68,7 @@ async def leaked(fleet: "FleetClient", pool: Pool = "", output: Output = Format.
 
 @fleet_command
 async def sweep(
-    fleet: "FleetClient",
+    fleet: FleetClient,
     *,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what a sweep would do, and change nothing.")
@@ -88,10 +85,6 @@ async def sweep(
 
     The provisioner also sweeps every half minute by itself.
     """
-    from schemas.sweeps import SweepAnswer, SweepRequest  # noqa: PLC0415
-    from services.cli.bus_client import requester  # noqa: PLC0415
-    from services.cli.text import instances_text  # noqa: PLC0415
-
     name = "sweep-plan" if dry_run else "sweep-now"
     request = SweepRequest(
         by=requester(), adopt=tuple(adopt or ()), terminate=tuple(terminate or ())
@@ -107,11 +100,8 @@ async def sweep(
         console.write(line)
 
 
-async def write_orphans(fleet: "FleetClient") -> None:
+async def write_orphans(fleet: FleetClient) -> None:
     """Write which instances are orphaned; nothing if the provisioner does not answer."""
-    from schemas.fleet_queries import Query  # noqa: PLC0415
-    from services.cli.text import instances_text  # noqa: PLC0415
-
     with suppress(NavarchError):
         items = await fleet.pages("instances", Query(state="orphaned", limit=PAGE), who=PROVISIONER)
         if items:
@@ -119,19 +109,14 @@ async def write_orphans(fleet: "FleetClient") -> None:
 
 
 async def _records(
-    fleet: "FleetClient", pool: str, *, terminated: bool
-) -> "tuple[Sequence[msgspec.Raw], list[InstanceRecord]]":
-    from schemas.fleet_queries import Query  # noqa: PLC0415
-
+    fleet: FleetClient, pool: str, *, terminated: bool
+) -> tuple[Sequence[msgspec.Raw], list[InstanceRecord]]:
     await fleet.check_pool(pool)
     query = Query(pool=pool, terminated=terminated, limit=PAGE)
     items = await fleet.pages("instances", query, who=PROVISIONER)
     return items, _decode(items)
 
 
-def _decode(items: "Sequence[msgspec.Raw]") -> "list[InstanceRecord]":
-    from schemas.instance_records import InstanceRecord  # noqa: PLC0415
-    from schemas.messages import decoder  # noqa: PLC0415
-
+def _decode(items: Sequence[msgspec.Raw]) -> list[InstanceRecord]:
     read = decoder(InstanceRecord)
     return [read.decode(each) for each in items]

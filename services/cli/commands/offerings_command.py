@@ -1,23 +1,23 @@
 """`navarch offerings`: what can be launched, at what price, and what is exhausted."""
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import msgspec
 import typer
 
+from schemas.offering_records import OfferingsQuery, OfferingView
 from services.cli import console
+from services.cli.bus_client import FleetClient
 from services.cli.command_options import Output
 from services.cli.console import Format
 from services.cli.fleet_connection import fleet_command
-
-if TYPE_CHECKING:
-    from services.cli.bus_client import FleetClient
+from services.cli.text.offering_text import HEADERS, no_offerings, offering_rows
 
 
 @fleet_command
 async def offerings(
-    fleet: "FleetClient",
+    fleet: FleetClient,
     *,
     pool: Annotated[str, typer.Option("--pool", help="Only what this pool may launch.")] = "",
     provider: Annotated[str, typer.Option("--provider", help="Only this provider.")] = "",
@@ -33,13 +33,6 @@ async def offerings(
 
     Where each is available, since when it is exhausted, when it is tried next, and what uses it.
     """
-    from schemas.offering_records import OfferingsQuery, OfferingView  # noqa: PLC0415
-    from services.cli.text.offering_text import (  # noqa: PLC0415
-        HEADERS,
-        no_offerings,
-        offering_rows,
-    )
-
     query = OfferingsQuery(
         pool=pool, provider=provider, instance_type=instance_type, everything=everything
     )

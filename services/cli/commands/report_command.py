@@ -8,22 +8,24 @@ import math
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from statistics import median
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import msgspec
 import typer
 
+from schemas import subjects
+from schemas.messages import decoder
+from schemas.node_events import FACTS, Repaired, node_codec
+from schemas.node_records import NodeRecord
+from schemas.topology import EVENTS, NODES
+from services.bus.port import Stored
 from services.cli import console
+from services.cli.bus_client import FleetClient
 from services.cli.command_options import Output, Pool, checked_time, start_time
 from services.cli.console import Format
 from services.cli.fleet_connection import fleet_command
+from services.cli.text import tables
 from services.operator_text.quantities import elapsed, gpu_hours, local_time
-
-if TYPE_CHECKING:
-    from schemas.node_events import Repaired
-    from schemas.node_records import NodeRecord
-    from services.bus.port import Stored
-    from services.cli.bus_client import FleetClient
 
 HEADERS: Final = (
     *("pool", "fault", "count", "gpu-hours lost"),
@@ -66,7 +68,7 @@ class RepairReport(msgspec.Struct, frozen=True, kw_only=True):
 
 @fleet_command
 async def report(
-    fleet: "FleetClient",
+    fleet: FleetClient,
     since: Annotated[
         str,
         typer.Option(
@@ -82,12 +84,6 @@ async def report(
 
     With the median and the 95th percentile of the time until the node or its replacement served.
     """
-    from schemas import subjects  # noqa: PLC0415
-    from schemas.messages import decoder  # noqa: PLC0415
-    from schemas.node_events import FACTS, Repaired  # noqa: PLC0415
-    from schemas.node_records import NodeRecord  # noqa: PLC0415
-    from schemas.topology import EVENTS, NODES  # noqa: PLC0415
-
     start = start_time(since)
     if start is None:
         raise typer.BadParameter("give a start time: --since 7d")
@@ -109,15 +105,13 @@ async def report(
         console.write(report_text(found))
 
 
-def repairs_since(stored: "Iterable[Stored]", start: datetime, pool: str) -> "list[Repaired]":
+def repairs_since(stored: Iterable[Stored], start: datetime, pool: str) -> list[Repaired]:
     """Outages that ended after a time."""
-    from schemas.node_events import Repaired, node_codec  # noqa: PLC0415
-
     found = (node_codec.decode(each.data) for each in stored if each.time >= start)
     return [each for each in found if isinstance(each, Repaired) and pool in ("", each.pool)]
 
 
-def rows(repaired: "Iterable[Repaired]") -> tuple[RepairRow, ...]:
+def rows(repaired: Iterable[Repaired]) -> tuple[RepairRow, ...]:
     """One row per pool and fault, the most GPU-hours first."""
     groups: dict[tuple[str, str], list[Repaired]] = {}
     for each in repaired:
@@ -126,7 +120,7 @@ def rows(repaired: "Iterable[Repaired]") -> tuple[RepairRow, ...]:
     return tuple(sorted(found, key=lambda row: (-row.lost_gpu_hours, row.pool, row.fault)))
 
 
-def _row(pool: str, fault: str, group: "Sequence[Repaired]") -> RepairRow:
+def _row(pool: str, fault: str, group: Sequence[Repaired]) -> RepairRow:
     took = sorted(
         ((each.restored_at - each.unhealthy_at).total_seconds(), each.node) for each in group
     )
@@ -144,7 +138,7 @@ def _row(pool: str, fault: str, group: "Sequence[Repaired]") -> RepairRow:
     )
 
 
-def out_of_service(nodes: "Iterable[NodeRecord]") -> tuple[OutOfService, ...]:
+def out_of_service(nodes: Iterable[NodeRecord]) -> tuple[OutOfService, ...]:
     """Nodes that are out of service now; their cost is counted when they return."""
     found = []
     for node in nodes:
@@ -162,15 +156,13 @@ def out_of_service(nodes: "Iterable[NodeRecord]") -> tuple[OutOfService, ...]:
     return tuple(found)
 
 
-def is_surplus(node: "NodeRecord") -> bool:
+def is_surplus(node: NodeRecord) -> bool:
     """Whether it leaves because the pool needs fewer nodes, and is healthy."""
     return node.saga.startswith("scale-down-") and node.health != "unhealthy" and not node.lost
 
 
 def report_text(report: RepairReport) -> str:
     """The report as text."""
-    from services.cli.text import tables  # noqa: PLC0415
-
     count = sum(row.count for row in report.rows)
     lost = gpu_hours(sum(row.lost_gpu_hours for row in report.rows))
     times = "once" if count == 1 else f"{count} times"
@@ -193,7 +185,6 @@ def report_text(report: RepairReport) -> str:
 
 
 def _cells(row: RepairRow) -> tuple[str, ...]:
-
     return (
         row.pool,
         row.fault,

@@ -4,21 +4,25 @@
 """
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import msgspec
 import typer
 
+from schemas.operator_requests import SagaRequest
+from schemas.saga_log_entries import StepStarted, UndoStarted
+from schemas.stored_messages import decode_stored
+from services.bus.port import Stored
 from services.cli import console
+from services.cli.bus_client import FleetClient, require_accepted
 from services.cli.command_options import Output, Pool
 from services.cli.console import Format
 from services.cli.fleet_connection import fleet_command
+from services.cli.stored_history import open_sagas, saga_log
+from services.cli.text import tables
+from services.cli.text.node_timeline import timeline_rows
+from services.cli.text.saga_progress import Progress, progress
 from services.operator_text.quantities import local_time
-
-if TYPE_CHECKING:
-    from services.bus.port import Stored
-    from services.cli.bus_client import FleetClient
-    from services.cli.text.saga_progress import Progress
 
 commands = typer.Typer(
     name="saga",
@@ -34,11 +38,8 @@ HEADERS = ("saga", "pool", "node", "status", "step", "since", "deadline", "waiti
 
 @commands.command("list")
 @fleet_command
-async def list_sagas(fleet: "FleetClient", pool: Pool = "", output: Output = Format.TABLE) -> None:
+async def list_sagas(fleet: FleetClient, pool: Pool = "", output: Output = Format.TABLE) -> None:
     """List the open sagas and what each waits for."""
-    from services.cli.stored_history import open_sagas  # noqa: PLC0415
-    from services.cli.text.saga_progress import progress  # noqa: PLC0415
-
     await fleet.check_pool(pool)
     found = [progress(each) for each in await open_sagas(fleet.bus, pool)]
     if output is Format.JSON:
@@ -47,7 +48,7 @@ async def list_sagas(fleet: "FleetClient", pool: Pool = "", output: Output = For
         console.write_table(HEADERS, rows(found), "No saga is open.")
 
 
-def rows(found: "Sequence[Progress]") -> list[tuple[str, ...]]:
+def rows(found: Sequence[Progress]) -> list[tuple[str, ...]]:
     """One row per saga."""
     return [
         (
@@ -66,11 +67,8 @@ def rows(found: "Sequence[Progress]") -> list[tuple[str, ...]]:
 
 @commands.command("show")
 @fleet_command
-async def show(fleet: "FleetClient", saga: Saga, output: Output = Format.TABLE) -> None:
+async def show(fleet: FleetClient, saga: Saga, output: Output = Format.TABLE) -> None:
     """Show a saga and its log, with each step's inputs and outputs."""
-    from services.cli.stored_history import saga_log  # noqa: PLC0415
-    from services.cli.text.saga_progress import progress  # noqa: PLC0415
-
     state, stored = await saga_log(fleet.bus, saga)
     where = progress(state)
     if output is Format.JSON:
@@ -80,11 +78,8 @@ async def show(fleet: "FleetClient", saga: Saga, output: Output = Format.TABLE) 
         console.write(page(where, stored))
 
 
-def page(where: "Progress", stored: "Sequence[Stored]") -> str:
+def page(where: Progress, stored: Sequence[Stored]) -> str:
     """A saga, its log and what it waits for, as text."""
-    from services.cli.text import tables  # noqa: PLC0415
-    from services.cli.text.node_timeline import timeline_rows  # noqa: PLC0415
-
     until = f", until {local_time(where.deadline)} at the latest" if where.deadline else ""
     facts = (
         ("saga", where.saga),
@@ -109,11 +104,8 @@ def page(where: "Progress", stored: "Sequence[Stored]") -> str:
     return f"{head}\n\n{tables.timeline(timeline, colour=console.colour())}"
 
 
-def inputs_text(stored: "Stored") -> str:
+def inputs_text(stored: Stored) -> str:
     """The inputs of a step, if the entry starts it or its undo."""
-    from schemas.saga_log_entries import StepStarted, UndoStarted  # noqa: PLC0415
-    from schemas.stored_messages import decode_stored  # noqa: PLC0415
-
     entry = decode_stored(stored)
     if not isinstance(entry, StepStarted | UndoStarted):
         return ""
@@ -126,12 +118,8 @@ def inputs_text(stored: "Stored") -> str:
 
 def _request_command(verb: str) -> Callable[..., None]:
     async def command(
-        fleet: "FleetClient", saga: Saga, reason: Reason = "", output: Output = Format.TABLE
+        fleet: FleetClient, saga: Saga, reason: Reason = "", output: Output = Format.TABLE
     ) -> None:
-        from schemas.operator_requests import SagaRequest  # noqa: PLC0415
-        from services.cli.bus_client import require_accepted  # noqa: PLC0415
-        from services.cli.stored_history import saga_log  # noqa: PLC0415
-
         state, _ = await saga_log(fleet.bus, saga)
         request = SagaRequest(saga=saga, reason=reason)
         answer = await fleet.request(state.params.pool, verb, request)

@@ -9,21 +9,23 @@ import os
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import msgspec
 import typer
 
 from schemas.addresses import host_and_port
+from schemas.fleet_queries import Query
+from schemas.instance_records import InstanceRecord
+from schemas.messages import decoder
+from schemas.pool_records import PoolRecord, pool_key
+from schemas.settings import PoolSpec
+from schemas.topology import POOLS
 from services.cli import console
+from services.cli.bus_client import FleetClient, connect_fleet
 from services.cli.command_options import Config, NatsUrl
-from services.cli.fleet_discovery import LOCAL_FOLDER
+from services.cli.fleet_discovery import LOCAL_FOLDER, find_bus, settings_of
 from services.primitives.errors import NavarchError
-
-if TYPE_CHECKING:
-    from schemas.instance_records import InstanceRecord
-    from schemas.settings import PoolSpec
-    from services.cli.bus_client import FleetClient
 
 KNOWN_HOSTS: Final = "known_hosts.d"
 
@@ -43,8 +45,6 @@ def ssh(
     config: Config = None,
 ) -> None:
     """Open a shell on a node; its host key is pinned."""
-    from services.cli.bus_client import connect_fleet  # noqa: PLC0415
-    from services.cli.fleet_discovery import find_bus, settings_of  # noqa: PLC0415
 
     async def work() -> list[str]:
         async with connect_fleet(find_bus(nats_url, config)) as fleet:
@@ -66,14 +66,8 @@ def ssh(
         raise NavarchError(f"there is no {words[0]} here; install an SSH client") from error
 
 
-async def _find_instance(fleet: "FleetClient", name: str) -> "tuple[InstanceRecord, PoolSpec]":
+async def _find_instance(fleet: FleetClient, name: str) -> tuple[InstanceRecord, PoolSpec]:
     """Find the node's instance and its pool's settings."""
-    from schemas.fleet_queries import Query  # noqa: PLC0415
-    from schemas.instance_records import InstanceRecord  # noqa: PLC0415
-    from schemas.messages import decoder  # noqa: PLC0415
-    from schemas.pool_records import PoolRecord, pool_key  # noqa: PLC0415
-    from schemas.topology import POOLS  # noqa: PLC0415
-
     items = await fleet.pages("instances", Query())
     read = decoder(InstanceRecord)
     running = [each for each in map(read.decode, items) if each.state == "running"]
@@ -85,7 +79,7 @@ async def _find_instance(fleet: "FleetClient", name: str) -> "tuple[InstanceReco
     return record, spec
 
 
-def select_instance(running: Sequence["InstanceRecord"], name: str) -> "InstanceRecord":
+def select_instance(running: Sequence[InstanceRecord], name: str) -> InstanceRecord:
     """The instance of this name, the first one of this pool, or POOL-N, counted from 0."""
     for each in running:
         if each.instance == name:
@@ -98,7 +92,7 @@ def select_instance(running: Sequence["InstanceRecord"], name: str) -> "Instance
     raise NavarchError(f"there is no running instance {name!r}: see navarch list")
 
 
-def _serial(record: "InstanceRecord") -> tuple[int, str]:
+def _serial(record: InstanceRecord) -> tuple[int, str]:
     """Sort key: the number in its name, `training-12-a285`."""
     digits = record.instance.removeprefix(f"{record.pool}-").partition("-")[0]
     return int(digits) if digits.isdecimal() else 0, record.instance
@@ -111,7 +105,7 @@ def local_shell(place: Path, command: Sequence[str]) -> list[str]:
     return ["sh", "-c", f"cd {shlex.quote(str(place.absolute()))} && {then}"]
 
 
-def known_hosts(record: "InstanceRecord") -> Path:
+def known_hosts(record: InstanceRecord) -> Path:
     """The file that holds only this node's host key."""
     state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     file = Path(state) / "navarch" / KNOWN_HOSTS / record.instance
@@ -122,7 +116,7 @@ def known_hosts(record: "InstanceRecord") -> Path:
 
 
 def command_line(
-    record: "InstanceRecord", spec: "PoolSpec", known: Path, command: Sequence[str]
+    record: InstanceRecord, spec: PoolSpec, known: Path, command: Sequence[str]
 ) -> list[str]:
     """The ssh command that replaces this process."""
     if not record.address:

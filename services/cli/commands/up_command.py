@@ -7,20 +7,30 @@ cancel the request.
 import asyncio
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
+import msgspec
 import typer
+import yaml
 
+from schemas.duration import decode_hook
 from schemas.fleet_queries import Query
+from schemas.messages import decoder
 from schemas.names import TOKEN
-from services.cli import console
-from services.cli.command_options import Config, Mode, NatsUrl, Timeout
-from services.cli.fleet_connection import with_fleet
+from schemas.offering_records import OfferingsQuery, OfferingView
+from schemas.operator_requests import ApplyRequest, RemoveRequest
+from schemas.pool_records import PoolRecord, pool_key
+from schemas.topology import POOLS
+from services.cli import bus_client, console
+from services.cli.bus_client import FleetClient
+from services.cli.command_options import Config, Mode, Timeout
+from services.cli.fleet_connection import fleet_command
+from services.cli.fleet_discovery import served_settings
+from services.cli.progress_board import show_launches, show_removal
+from services.cli.text import tables
+from services.cli.text.launch_plan import LaunchPlan, LaunchRequest, catalogue_offerings, plan
 from services.primitives.errors import AnswerError, NavarchError
-
-if TYPE_CHECKING:
-    from services.cli.bus_client import FleetClient
-    from services.cli.text.launch_plan import LaunchPlan, LaunchRequest
+from services.settings.instance_type_file import load_instance_types
 
 READY_MINUTES: Final = 60
 
@@ -28,7 +38,9 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmat
 Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until it is done.")]
 
 
-def up(
+@fleet_command
+async def up(
+    fleet: FleetClient,
     gpus: Annotated[int, typer.Option("--gpus", min=1, help="Number of GPUs in total.")],
     kind: Annotated[
         str,
@@ -53,15 +65,12 @@ def up(
     ] = False,
     yes: Yes = False,
     wait: Wait = True,
-    nats_url: NatsUrl = "",
     config: Config = None,
 ) -> None:
     """Launch a pool of GPUs: plan, price, confirm, progress.
 
     Run again with another number to grow or shrink the same pool.
     """
-    from services.cli.text.launch_plan import LaunchRequest  # noqa: PLC0415
-
     request = LaunchRequest(
         name=name,
         gpus=gpus,
@@ -72,65 +81,48 @@ def up(
         max_price=max_price,
         settings=read_settings(settings or []),
     )
-
-    async def work(fleet: "FleetClient") -> None:
-        from schemas.operator_requests import ApplyRequest  # noqa: PLC0415
-        from services.cli import bus_client  # noqa: PLC0415
-
-        planned = await _make_plan(fleet, await _with_current_size(fleet, request), config)
-        there = await _nodes(fleet, name)
-        console.write(plan_text(planned, there))
-        if dry_run:
-            return
-        _confirm("Launch it?", yes=yes)
-        applied = ApplyRequest(spec=planned.spec, nodes=planned.nodes)
-        console.write_message(
-            bus_client.require_accepted(await fleet.request(name, "apply", applied)),
-            console.Format.TABLE,
-        )
-        if wait:
-            await _wait_until_ready(fleet, name, planned.nodes)
-
-    with_fleet(nats_url, config, work)
+    planned = await _make_plan(fleet, await _with_current_size(fleet, request), config)
+    there = await _nodes(fleet, name)
+    console.write(plan_text(planned, there))
+    if dry_run:
+        return
+    _confirm("Launch it?", yes=yes)
+    applied = ApplyRequest(spec=planned.spec, nodes=planned.nodes)
+    console.write_message(
+        bus_client.require_accepted(await fleet.request(name, "apply", applied)),
+        console.Format.TABLE,
+    )
+    if wait:
+        await _wait_until_ready(fleet, name, planned.nodes)
 
 
-def down(
+@fleet_command
+async def down(
+    fleet: FleetClient,
     name: Annotated[str, typer.Argument(metavar="NAME", help="The pool's name.")],
     *,
     mode: Mode = "",
-    timeout: Timeout = "",
+    drain_timeout: Timeout = "",
     yes: Yes = False,
     wait: Wait = True,
-    nats_url: NatsUrl = "",
-    config: Config = None,
 ) -> None:
     """Drain and terminate all nodes of a pool, and remove it."""
-
-    async def work(fleet: "FleetClient") -> None:
-        import msgspec  # noqa: PLC0415
-
-        from schemas.duration import decode_hook  # noqa: PLC0415
-        from schemas.operator_requests import RemoveRequest  # noqa: PLC0415
-        from services.cli import bus_client  # noqa: PLC0415
-
-        await fleet.check_pool(name)
-        there = await _nodes(fleet, name)
-        for node, status in there.items():
-            console.write(f"  {node:<24} {status}")
-        nodes = "1 node leaves" if len(there) == 1 else f"{len(there)} nodes leave"
-        console.write(f"{name}: {nodes}, each after its work has left.")
-        _confirm(f"Take {name} down?", yes=yes)
-        options = {"mode": mode, "timeout": timeout or None}
-        try:
-            request = msgspec.convert(options, RemoveRequest, dec_hook=decode_hook)
-        except msgspec.ValidationError as error:
-            raise NavarchError(f"--mode or --timeout: {error}") from error
-        answer = bus_client.require_accepted(await fleet.request(name, "remove", request))
-        console.write_message(answer, console.Format.TABLE)
-        if wait:
-            await _wait_until_removed(fleet, name)
-
-    with_fleet(nats_url, config, work)
+    await fleet.check_pool(name)
+    there = await _nodes(fleet, name)
+    for node, status in there.items():
+        console.write(f"  {node:<24} {status}")
+    nodes = "1 node leaves" if len(there) == 1 else f"{len(there)} nodes leave"
+    console.write(f"{name}: {nodes}, each after its work has left.")
+    _confirm(f"Take {name} down?", yes=yes)
+    options = {"mode": mode, "timeout": drain_timeout or None}
+    try:
+        request = msgspec.convert(options, RemoveRequest, dec_hook=decode_hook)
+    except msgspec.ValidationError as error:
+        raise NavarchError(f"--mode or --timeout: {error}") from error
+    answer = bus_client.require_accepted(await fleet.request(name, "remove", request))
+    console.write_message(answer, console.Format.TABLE)
+    if wait:
+        await _wait_until_removed(fleet, name)
 
 
 def _confirm(question: str, *, yes: bool) -> None:
@@ -145,8 +137,6 @@ def _confirm(question: str, *, yes: bool) -> None:
 
 def read_settings(options: list[str]) -> dict[str, Any]:
     """`--set KEY=VALUE`, each value as YAML; `health.auto_replace=false` goes into `health`."""
-    import yaml  # noqa: PLC0415
-
     found: dict[str, Any] = {}
     for each in options:
         path, equals, text = each.partition("=")
@@ -169,14 +159,8 @@ def read_settings(options: list[str]) -> dict[str, Any]:
 # --- the plan ------------------------------------------------------------------------------------
 
 
-async def _with_current_size(fleet: "FleetClient", request: "LaunchRequest") -> "LaunchRequest":
+async def _with_current_size(fleet: FleetClient, request: LaunchRequest) -> LaunchRequest:
     """The request, with the size of the nodes that the pool already has."""
-    import msgspec  # noqa: PLC0415
-
-    from schemas.messages import decoder  # noqa: PLC0415
-    from schemas.pool_records import PoolRecord, pool_key  # noqa: PLC0415
-    from schemas.topology import POOLS  # noqa: PLC0415
-
     entry = (
         await fleet.bus.get(POOLS, pool_key(request.name)) if TOKEN.match(request.name) else None
     )
@@ -186,16 +170,7 @@ async def _with_current_size(fleet: "FleetClient", request: "LaunchRequest") -> 
     return msgspec.structs.replace(request, each=record.spec.gpu_count if record.desired else 0)
 
 
-async def _make_plan(
-    fleet: "FleetClient", request: "LaunchRequest", config: Path | None
-) -> "LaunchPlan":
-    import msgspec  # noqa: PLC0415
-
-    from schemas.offering_records import OfferingsQuery, OfferingView  # noqa: PLC0415
-    from services.cli.fleet_discovery import served_settings  # noqa: PLC0415
-    from services.cli.text.launch_plan import catalogue_offerings, plan  # noqa: PLC0415
-    from services.settings.instance_type_file import load_instance_types  # noqa: PLC0415
-
+async def _make_plan(fleet: FleetClient, request: LaunchRequest, config: Path | None) -> LaunchPlan:
     settings, file = served_settings(config)
     kinds = {name: each.type for name, each in settings.providers.items()}
     try:
@@ -209,10 +184,8 @@ async def _make_plan(
     return plan(request, offers, kinds)
 
 
-def plan_text(planned: "LaunchPlan", there: dict[str, str]) -> str:
+def plan_text(planned: LaunchPlan, there: dict[str, str]) -> str:
     """The plan as a table, the offering that is tried first on top."""
-    from services.cli.text import tables  # noqa: PLC0415
-
     headers = ("", "provider", "region", "type", "market", "$/h per node", "$/h total", "capacity")
     rows = []
     for number, each in enumerate(planned.offers):
@@ -239,18 +212,14 @@ def plan_text(planned: "LaunchPlan", there: dict[str, str]) -> str:
 # --- progress ------------------------------------------------------------------------------------
 
 
-async def _nodes(fleet: "FleetClient", pool: str) -> dict[str, str]:
+async def _nodes(fleet: FleetClient, pool: str) -> dict[str, str]:
     """The pool's nodes and their states."""
-    from services.cli import bus_client  # noqa: PLC0415
-
     views = bus_client.decode_nodes(await fleet.pages("nodes", Query(pool=pool)))
     return {each.id: each.status for each in views}
 
 
-async def _wait_until_ready(fleet: "FleetClient", pool: str, wanted: int) -> None:
+async def _wait_until_ready(fleet: FleetClient, pool: str, wanted: int) -> None:
     """Show the progress of each node until `wanted` nodes are in service."""
-    from services.cli.progress_board import show_launches  # noqa: PLC0415
-
     try:
         async with asyncio.timeout(READY_MINUTES * 60):
             await show_launches(fleet, pool, wanted)
@@ -262,9 +231,7 @@ async def _wait_until_ready(fleet: "FleetClient", pool: str, wanted: int) -> Non
     console.write(f"{pool} is up: {wanted} in service. navarch ssh {pool}, navarch down {pool}")
 
 
-async def _wait_until_removed(fleet: "FleetClient", pool: str) -> None:
+async def _wait_until_removed(fleet: FleetClient, pool: str) -> None:
     """Show the nodes that leave until the pool is removed."""
-    from services.cli.progress_board import show_removal  # noqa: PLC0415
-
     await show_removal(fleet, pool)
     console.write(f"{pool} is down: the provider confirmed that its last instance is terminated")

@@ -17,7 +17,7 @@ from services.cli.text import tables
 from services.simulator.engine.simulated_fleet import Violation
 from services.simulator.inputs.scenario.scenario_format import Scenario
 from services.simulator.inputs.stress import stress_entry, stress_validation
-from services.simulator.report import report_format
+from services.simulator.report import html_report, report_format
 from services.simulator.report.report_format import StressReport
 from services.simulator.report.svg_charts import clock
 
@@ -53,8 +53,6 @@ def run(
     if spec.report_file:
         Path(spec.report_file).write_bytes(report_format.encode(found))
     if spec.html_report_file:
-        from services.simulator.report import html_report  # noqa: PLC0415 - heavy
-
         Path(spec.html_report_file).write_text(html_report.render(found), encoding="utf-8")
     if output is Format.JSON:
         documents.append({"file": scenario.file, "ok": result.ok, **msgspec.to_builtins(found)})
