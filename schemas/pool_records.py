@@ -33,8 +33,6 @@ class OpenSaga(SagaTraits, Record, frozen=True, kw_only=True, omit_defaults=True
     """None: the pool's."""
     order: str = ""
     """Empty: the pool's."""
-    notice: str = ""
-    """The provider's notice that led to it, if any."""
     since: UtcTime
 
 

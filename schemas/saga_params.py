@@ -68,6 +68,8 @@ class SagaTraits(msgspec.Struct, frozen=True, kw_only=True):
     """The boot that a reboot is to end."""
     restores_service: bool = False
     """The node was in service when an operator requested the saga: unwinding restores it."""
+    notice: str = ""
+    """The provider's notice that led to it, if any."""
     sole_notice: str = ""
     """The provider's notice, where it is the only reason for the saga."""
     cleared_at: UtcTime | None = None

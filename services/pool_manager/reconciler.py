@@ -152,14 +152,18 @@ class Reconciler:
     async def _plan(self, snapshot: PoolSnapshot) -> PoolPlan:
         """Decide; a node that would be remediated for silence and beats is not silent."""
         pool = snapshot.record.name
+        found: set[str] = set()
         while True:
             decided = plan(snapshot, self._clock.now())
             silent = [
-                each.node for each in decided.start.values() if is_for_silence(each.kind, each)
+                each.node
+                for each in decided.start.values()
+                if is_for_silence(each.kind, each) and each.node not in found
             ]
             beating = await self._heartbeats.beating(pool, silent)
             if not beating:
                 return decided
+            found |= beating
             log.warning(
                 "recorded as lost, and beating: not remediated",
                 extra={"pool": pool, "nodes": sorted(beating)},

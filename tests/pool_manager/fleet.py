@@ -1,6 +1,7 @@
 """A pool of three on a real server with scripted peers, shared by the pool-manager's tests."""
 
 from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -9,6 +10,7 @@ import pytest
 from schemas import subjects
 from schemas.duration import Duration
 from schemas.fleet_queries import NodeView, Page, PoolView
+from schemas.node_events import ProviderNotice
 from schemas.settings import BudgetSpec, HealthSpec, PluginSettings, PoolSpec, Settings
 from services.bus.nats.nats_bus import NatsBus
 from tests.support.peers import Peers
@@ -83,3 +85,18 @@ def under_way(peers: Peers, step: str) -> Any:
         return bool(peers.count(step))
 
     return look
+
+
+def spot(name: str, seconds: float, *, withdrawn: bool = False) -> ProviderNotice:
+    """A spot notice as the agent publishes it."""
+    now = datetime.now(UTC)
+    return ProviderNotice(
+        id=f"{name}-{'withdrawn' if withdrawn else 'announced'}",
+        time=now,
+        pool="training",
+        node=name,
+        notice="spot-1",
+        deadline=None if withdrawn else now + timedelta(seconds=seconds),
+        message="AWS takes the spot instance back",
+        withdrawn=withdrawn,
+    )

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -12,7 +12,7 @@ from schemas import subjects
 from schemas.fleet_queries import Page, Query
 from schemas.instance_records import InstanceRecord
 from schemas.messages import encode
-from schemas.node_events import Lost, ProviderNotice
+from schemas.node_events import Lost
 from schemas.saga_log_entries import StepStarted
 from schemas.saga_params import LaunchSpec
 from schemas.settings import BudgetSpec
@@ -22,27 +22,21 @@ from services.bus.nats.nats_bus import NatsBus
 from services.pool_manager import service
 from services.pool_manager.planner import cloud_notices
 from services.pool_manager.service import build
-from tests.pool_manager.fleet import ask, events, nodes, peers, settings, settled, under_way
+from tests.pool_manager.fleet import (
+    ask,
+    events,
+    nodes,
+    peers,
+    settings,
+    settled,
+    spot,
+    under_way,
+)
 from tests.support.inprocess import Running, eventually
 from tests.support.peers import Peers
 from tests.support.settling import is_settled
 
 __all__ = ["peers"]
-
-
-def spot(name: str, seconds: float, *, withdrawn: bool = False) -> ProviderNotice:
-    """A spot notice as the agent publishes it."""
-    now = datetime.now(UTC)
-    return ProviderNotice(
-        id=f"{name}-{'withdrawn' if withdrawn else 'announced'}",
-        time=now,
-        pool="training",
-        node=name,
-        notice="spot-1",
-        deadline=None if withdrawn else now + timedelta(seconds=seconds),
-        message="AWS takes the spot instance back",
-        withdrawn=withdrawn,
-    )
 
 
 async def two(found: Awaitable[list[Any]]) -> bool:

@@ -42,6 +42,7 @@ QUICK = settings(health=HealthSpec(lost_after=Duration(0.1)), budget=BudgetSpec(
         ({"fault_signature": "xid-79"}, {}, False),
         ({"cause": "request-5"}, {}, False),
         ({"kind": "scale-down"}, {}, False),
+        ({"fault_signature": "", "notice": "a"}, {}, False),
     ],
 )
 def test_only_a_replacement_for_silence_is_cancelled(

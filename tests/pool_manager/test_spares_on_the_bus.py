@@ -1,13 +1,16 @@
 """Hot spares on a real server with scripted peers: how long a gap lasts."""
 
 import asyncio
-from datetime import datetime
+from datetime import UTC, datetime
 
 from schemas import subjects
+from schemas.messages import encode
+from schemas.node_records import HeartbeatRecord, node_key
+from schemas.topology import HEARTBEATS
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import NatsBus
 from services.pool_manager.service import build
-from tests.pool_manager.fleet import ask, events, nodes, peers, pools, settings, settled
+from tests.pool_manager.fleet import ask, events, nodes, peers, pools, settings, settled, spot
 from tests.support.inprocess import Running, eventually
 from tests.support.peers import Peers
 
@@ -74,6 +77,23 @@ async def test_spare_is_in_service_seconds_after_the_cordon(
         step for step, _ in peers.calls
     ]
     assert 3 == peers.most_instances
+
+
+async def test_spare_that_the_cloud_takes_is_replaced(
+    server: EmbeddedServer, bus: NatsBus, peers: Peers
+) -> None:
+    """It is cordoned and beats; neither makes its notice a matter of silence."""
+    async with Running(server.url, "pool-manager", build, POOL):
+        await eventually(settled(bus, 3))
+        old = await spare(bus)
+        beat = HeartbeatRecord(pool="training", node=old, boot_id="b1", time=datetime.now(UTC))
+        await bus.put(HEARTBEATS, node_key("training", old), encode(beat))
+        await peers.publish(spot(old, 120))
+        [event] = await eventually(lambda: events(bus, "node-replaced"), within_seconds=10)
+        await eventually(settled(bus, 3))
+        new = await spare(bus)
+
+    assert (old, new) == (event["old_node"], event["new_node"])
 
 
 async def test_growing_pool_promotes_its_spare_first(

@@ -21,7 +21,7 @@ HEARD: Final = "the node is heard again"
 
 def is_for_silence(kind: SagaKind, saga: SagaTraits) -> bool:
     """Whether silence is the only reason for a remediation."""
-    if not DEFINITIONS[kind].remediates or saga.by or saga.sole_notice:
+    if not DEFINITIONS[kind].remediates or saga.by or saga.notice:
         return False
     # A node whose instance the provider reports gone is silent, too, and has no signature.
     return saga.fault_signature == SILENCE or not (saga.fault_signature or saga.fault)
