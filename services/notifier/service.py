@@ -8,6 +8,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -17,6 +18,7 @@ import msgspec
 from schemas.breaker_state import OpenIncident
 from schemas.fleet_queries import CurrentFailure
 from schemas.messages import LimitedDecoder, Message, decoder
+from schemas.node_events import Lost
 from schemas.node_records import NodeRecord, node_key
 from schemas.pool_records import pool_key
 from schemas.settings import ALERT_CHANNEL_PLUGINS, NOTIFIER_PLUGINS, Settings
@@ -25,7 +27,16 @@ from schemas.topology import NODES, NOTIFIER_ALERTS, NOTIFIER_STEPS, POOLS
 from services.bus.bucket_mirror import readable
 from services.bus.port import Bus, Stored
 from services.notifier.alerts.alert_channel import AlertChannel
-from services.notifier.alerts.alert_dedup import HOLD_SECONDS, AlertGroups, is_held, limit_alert
+from services.notifier.alerts.alert_dedup import (
+    HOLD_SECONDS,
+    QUIET_SECONDS,
+    AlertGroups,
+    end_of_summary,
+    is_held,
+    lasts,
+    limit_alert,
+    summary_key,
+)
 from services.notifier.alerts.alert_rules import Alert, alert_of, ending_subjects, store_alert
 from services.notifier.alerts.incident_matching import matching_incident
 from services.notifier.alerts.open_alerts import OpenAlerts, event_codec
@@ -33,7 +44,7 @@ from services.notifier.store_watch import StoreWatch
 from services.notifier.workload.workload_notifier import Notifier
 from services.primitives.clock import Clock, SystemClock
 from services.primitives.coalesce import Joined
-from services.primitives.errors import Retry
+from services.primitives.errors import BusError, Retry
 from services.runtime.consumer_loop import Consumer, Received
 from services.runtime.failure_register import FailureRegister
 from services.runtime.process import Context, Service
@@ -59,6 +70,8 @@ UNSENT_RETRY_SECONDS: Final = 1.0
 """Between two looks at an alert that is being sent when its end arrives."""
 UNSENT_TRIES_MAX: Final = 60
 """Then no replica sends it any more; its end is sent in case a channel has it."""
+EXTEND_SECONDS: Final = 30.0
+SUMMARY_CHECK_SECONDS: Final = 60.0
 SENT_MAX: Final = 10_000
 """Alerts remembered as sent while other channels still fail."""
 
@@ -156,6 +169,8 @@ class Alerting:
         self._sent: OrderedDict[tuple[str, str, int], None] = OrderedDict()
         self._open = OpenAlerts(bus)
         self._groups = AlertGroups()
+        self._extended: dict[str, datetime] = {}
+        """Key of a summary -> the time of the last alert that was noted in its record."""
         self._open_incidents = Joined(self._read_incidents)
 
     def consumer(self) -> Consumer:
@@ -177,6 +192,9 @@ class Alerting:
             return
         if received.deliveries == 1 and is_held(self._groups, alert):
             raise Retry("held in case it ends, or is part of an incident", HOLD_SECONDS)
+        if isinstance(received.message, Lost) and not await self._is_in_service(alert):
+            log.info("not in service", extra={"alert": alert.key})
+            return
         # Counted at once: alerts about other nodes are handled concurrently.
         self._groups, limited = limit_alert(self._groups, alert)
         if await self._open.is_over(alert, received.message, received.stored):
@@ -184,13 +202,43 @@ class Alerting:
             await self._open.settle(alert)
             return
         if limited is None:
+            await self._extend(alert)
             return
-        ends = limited.key == alert.key and bool(ending_subjects(received.message))
+        ends = limited.key != alert.key or bool(ending_subjects(received.message))
         if ends:
             await self._open.open(limited, received.stored, sent=False)
         await self._deliver(limited)
         if ends:
             await self._open.open(limited, received.stored, sent=True)
+
+    async def _extend(self, alert: Alert) -> None:
+        """Note that a summary has got one more alert, at most once in EXTEND_SECONDS."""
+        key = summary_key(alert)
+        extended = self._extended.get(key)
+        if extended is None or (alert.time - extended).total_seconds() >= EXTEND_SECONDS:
+            await self._open.extend(key, alert.time)
+            self._extended[key] = alert.time
+
+    async def end_summaries_for_ever(self, clock: Clock) -> None:
+        """End each summary that nothing was added to for a while and whose nodes are well again."""
+        while True:
+            await clock.sleep(SUMMARY_CHECK_SECONDS)
+            try:
+                await self.end_summaries(clock.now())
+            except (BusError, Retry) as error:
+                log.warning("cannot end summaries of alerts: %s", error)
+
+    async def end_summaries(self, now: datetime) -> None:
+        """End the summaries that are over by now."""
+        for summary in await self._open.summaries():
+            if (now - summary.at).total_seconds() < QUIET_SECONDS + EXTEND_SECONDS:
+                continue
+            end = end_of_summary(summary.alert, now)
+            entries = await self._bus.entries(NODES, f"{end.pool}.*") if end.pool else []
+            if not lasts(summary.alert, [record for _, record in readable(entries, _nodes)]):
+                await self._deliver(end)
+                await self._open.close(summary.alert)
+                self._extended.pop(summary.alert, None)
 
     async def _resolve(self, alert: Alert, received: Received[Message]) -> None:
         """Send the end of what was sent."""
@@ -252,9 +300,17 @@ class Alerting:
         incidents = await self._open_incidents(alert.pool)
         if not incidents:
             return ""
-        entry = await self._bus.get(NODES, node_key(alert.pool, alert.node))
-        node = next((record for _, record in readable([entry] if entry else [], _nodes)), None)
+        node = await self._node(alert)
         return matching_incident(received.message, node, incidents, received.stored.time)
+
+    async def _is_in_service(self, alert: Alert) -> bool:
+        """Whether the node of an alert is in service; a node without a record may be."""
+        node = await self._node(alert)
+        return node is None or node.state == "active"
+
+    async def _node(self, alert: Alert) -> NodeRecord | None:
+        entry = await self._bus.get(NODES, node_key(alert.pool, alert.node))
+        return next((record for _, record in readable([entry] if entry else [], _nodes)), None)
 
     async def _read_incidents(self, pool: str) -> dict[str, OpenIncident]:
         """The pool's open incidents; in a wave many alerts share one read of a large record."""
@@ -324,6 +380,7 @@ async def build(context: Context) -> Service:
             participant.watch,
             StoreWatch(context.bus, context.clock, failures, settings.nats.replicas).run,
             partial(alerting.alert_unwritable_for_ever, failures, context.clock),
+            partial(alerting.end_summaries_for_ever, context.clock),
         ],
         close=close,
     )

@@ -1,10 +1,13 @@
 """Alerts about many nodes are limited."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from services.notifier.alerts.alert_dedup import (
     EACH_MAX,
     GROUPS_MAX,
+    QUIET_SECONDS,
+    REFILL_SECONDS,
     AlertGroups,
     is_held,
     limit_alert,
@@ -45,7 +48,7 @@ def sent_alerts(*alerts: Alert) -> list[Alert]:
     return found
 
 
-def test_of_three_hundred_alerts_five_are_sent_and_a_sixth_names_the_rest() -> None:
+def test_of_three_hundred_alerts_five_are_sent_and_a_sixth_summarises_the_rest() -> None:
     """The sixth has a key of its own; the others are dropped."""
     found = sent_alerts(*(alert(number) for number in range(300)))
 
@@ -53,7 +56,7 @@ def test_of_three_hundred_alerts_five_are_sent_and_a_sixth_names_the_rest() -> N
         each.title for each in found[:EACH_MAX]
     ]
     [last] = found[EACH_MAX:]
-    assert "n5 is unhealthy, like other nodes of the pool" == last.title
+    assert "n5 is unhealthy, like others before" == last.title
     assert "navarch list --pool training" in last.text
     assert "many/training/health/critical" == last.key
 
@@ -64,7 +67,7 @@ def test_a_redelivered_alert_is_sent_as_before() -> None:
 
     assert [*once, *once, alert(4)] == sent_alerts(*once, *once, alert(4))
     assert 2 == sum(
-        "other nodes" in each.title for each in sent_alerts(*map(alert, [*range(6), 5]))
+        "others before" in each.title for each in sent_alerts(*map(alert, [*range(6), 5]))
     )
 
 
@@ -80,23 +83,37 @@ def test_alerts_are_counted_by_pool_kind_and_severity() -> None:
     assert apart == sent_alerts(*apart)
 
 
-def test_a_minute_later_alerts_are_sent_again() -> None:
-    """The limit applies to one minute."""
-    found = sent_alerts(*(alert(number, after=number * 6.0) for number in range(20)))
+def test_flapping_for_hours_alerts_six_times_and_then_rarely() -> None:
+    """Half of a fleet of forty, lost every fifteen seconds, for three hours."""
+    found = sent_alerts(
+        *(
+            replace(alert(node, after=15 * round_, kind="lost"), event=f"{node}.{round_}")
+            for round_ in range(720)
+            for node in range(20)
+        )
+    )
+    assert [each.key for each in found].count("many/training/lost/critical") == 1
+    assert len(found) <= EACH_MAX + 1 + 3 * 3600 / REFILL_SECONDS
 
-    assert [0, 1, 2, 3, 4, 5, 10, 11, 12, 13, 14, 15] == [int(each.node[1:]) for each in found]
+
+def test_after_a_pause_a_new_summary_is_sent() -> None:
+    """The old one has ended by then."""
+    late = QUIET_SECONDS + 1
+    found = sent_alerts(*map(alert, range(10)), *(alert(n, after=late) for n in range(10, 20)))
+    assert [each.event for each in found if each.key.startswith("many/")] == ["v5", "v10"]
 
 
-def test_an_alert_about_no_node_is_always_sent_and_groups_are_bounded() -> None:
-    """An incident is never limited; the oldest group is dropped."""
-    pool = [
-        Alert(severity="critical", title="t", text="", pool="a", key="k", event="e", time=NOW)
-    ] * 9
+def test_alerts_about_no_node_are_limited_too_and_groups_are_bounded() -> None:
+    """An incident that opens again and again; the oldest group is dropped."""
+    incidents = [
+        Alert(severity="critical", title="t", text="", pool="a", key="i/k", event=str(n), time=NOW)
+        for n in range(9)
+    ]
     state = AlertGroups()
     for number in range(GROUPS_MAX + 5):
         state, _ = limit_alert(state, alert(0, pool=f"p{number}"))
 
-    assert pool == sent_alerts(*pool)
+    assert len(sent_alerts(*incidents)) == EACH_MAX + 1
     assert GROUPS_MAX == len(state.groups)
 
 

@@ -1,16 +1,20 @@
 """An alert that is over is not sent, and the end of one that was sent is."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from schemas.event_subjects import Event, event_subject
 from schemas.fleet_events import ConsumerLag
 from schemas.messages import encode
 from schemas.node_events import Lost, Returned, Terminated, Verdict
+from schemas.node_records import NodeRecord, node_key
 from schemas.pool_events import BreakerClosed, BreakerOpened, NodeReplaced, OperatorNeeded
+from schemas.topology import NODES
 from services.bus.port import Bus, Stored
+from services.notifier.alerts.alert_dedup import EACH_MAX, QUIET_SECONDS
 from services.notifier.alerts.alert_rules import Alert
 from services.notifier.service import Alerting
 from services.primitives.errors import Retry
@@ -124,3 +128,35 @@ async def test_an_end_waits_for_an_alert_that_is_being_sent(bus: Bus) -> None:
     await alerting.handle(first)
     await alerting.handle(second)
     assert channel.sent == [("health/training/n1", True)]
+
+
+@pytest.mark.parametrize("state", ["registered", "leaving", "terminated"])
+async def test_a_node_that_is_not_in_service_is_not_alerted_as_lost(bus: Bus, state: Any) -> None:
+    """Its launch is being undone, or it is being removed: its saga reports what goes wrong."""
+    channel = Recorder()
+    record = NodeRecord(pool="training", node="n1", state=state)
+    await bus.put(NODES, node_key("training", "n1"), encode(record))
+    await alert(Alerting([channel], bus), await publish(bus, LOST))
+    assert channel.sent == []
+
+
+async def test_flapping_nodes_are_summarised_and_every_alert_ends(bus: Bus) -> None:
+    """Twenty nodes, lost and returned four times: six alerts; the summary ends when all is well."""
+    channel = Recorder()
+    alerting = Alerting([channel], bus)
+    for round_ in range(4):
+        for fact in (Lost, Returned):
+            for number in range(20):
+                node = {**NODE, "node": f"n{number}"}
+                event = fact(id=f"{fact.__name__}-{number}-{round_}", **node)
+                await alert(alerting, await publish(bus, event))
+    begun = [key for key, resolved in channel.sent if not resolved]
+    assert len(begun) == EACH_MAX + 1
+    lost = NodeRecord(pool="training", node="n7", state="active", lost=True)
+    for record, resolved in ((lost, False), (replace(lost, lost=False), True)):
+        await bus.put(NODES, node_key("training", "n7"), encode(record))
+        await alerting.end_summaries(NOW + timedelta(seconds=2 * QUIET_SECONDS))
+        assert ((begun[-1], True) in channel.sent) == resolved
+    assert sorted(channel.sent) == sorted(
+        [*((key, False) for key in begun), *((key, True) for key in begun)]
+    )

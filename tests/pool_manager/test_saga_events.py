@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from schemas.messages import Message
+from schemas.node_events import Terminated
 from schemas.node_records import NodeRecord
 from schemas.saga_log_entries import SagaStuck, StepOverdue, StepStarted, StepSucceeded
 from services.operator_text.event_text import describe
@@ -46,6 +47,17 @@ def test_saga_event_ids_are_unique(definition: Definition, variant: str, step: s
     last = run.state()
     assert last is not None
     assert ids == [each.id for entry in run.log for each in events_of(last, entry)]
+
+
+def test_a_node_whose_launch_is_undone_is_terminated() -> None:
+    """So its health record goes, and it is not lost when its heartbeats stop."""
+    run = Run(
+        DEFINITIONS["scale-up"], params(DEFINITIONS["scale-up"], "terminate_first"), fail="admit"
+    )
+    assert run.to_end().status == "unwound"
+    node = params(DEFINITIONS["scale-up"], "terminate_first").new_node
+    gone = [each for each in published(run) if isinstance(each, Terminated)]
+    assert [each.node for each in gone] == [node]
 
 
 def test_repeated_event_after_a_retry_has_another_id() -> None:

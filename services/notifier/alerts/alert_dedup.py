@@ -1,9 +1,11 @@
-"""Limits alerts about many nodes of a pool. Pure.
+"""Limits how many alerts of one kind about a pool are sent. Pure.
 
-If three hundred nodes become unhealthy at once, operators need one incident, not three hundred
-alerts. The first node alerts at once; alerts for further nodes of the pool are held for a few
-seconds, in which an incident may open that covers them. Silence and lag are always held: both are
-often over within seconds of a restart. Each replica counts its own alerts.
+If three hundred nodes become unhealthy at once, or half of a fleet is lost and returns again and
+again, operators need one alert, not hundreds. Five alerts of a kind and pool are sent one by one,
+and one more for each ten minutes; what is beyond is summarised in one alert that stays open until
+five minutes have passed without another. Alerts about further nodes are held for a few seconds, in
+which an incident may open that covers them. Silence and lag are always held: both are often over
+within seconds of a restart. Each replica counts its own alerts.
 """
 
 from collections.abc import Mapping
@@ -11,10 +13,15 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final
 
+from schemas.node_records import NodeRecord
 from services.notifier.alerts.alert_rules import Alert
 
 EACH_MAX: Final = 5
-"""Nodes of a pool that alert one by one within WITHIN_SECONDS; as many as make an incident."""
+"""Alerts of a kind and pool that are sent one by one; as many nodes as make an incident."""
+REFILL_SECONDS: Final = 600.0
+"""After so long one more may be sent, up to EACH_MAX."""
+QUIET_SECONDS: Final = 300.0
+"""A summary ends when so long nothing was added to it."""
 WITHIN_SECONDS: Final = 60.0
 HOLD_SECONDS: Final = 10.0
 """How long alerts after the first are held; an incident opens within two seconds of the node that
@@ -25,68 +32,124 @@ ALWAYS_HELD: Final = frozenset({"lost", "lag"})
 """Prefixes of the keys of alerts that are held even if they are the first."""
 GROUPS_MAX: Final = 1_000
 """Counted groups; the oldest is dropped."""
+SUMMARY_PREFIX: Final = "many/"
+
+Group = tuple[str, str, str]
+"""Pool, kind and severity of an alert."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertGroup:
-    """Recent alerts of one kind about nodes of one pool."""
+    """Recent alerts of one kind, pool and severity."""
 
-    since: datetime
+    last: datetime
+    """Time of the last one, sent or not."""
+    allowed: float = EACH_MAX
+    """How many may be sent one by one now."""
     events: tuple[str, ...] = ()
-    """The first EACH_MAX and the next one; later alerts are dropped."""
+    """The last EACH_MAX that were sent one by one."""
+    summary: str = ""
+    """The event with which the summary began; empty: none is open."""
 
 
 @dataclass(frozen=True, slots=True)
 class AlertGroups:
     """The current groups."""
 
-    groups: Mapping[tuple[str, str, str], AlertGroup] = field(default_factory=dict)
+    groups: Mapping[Group, AlertGroup] = field(default_factory=dict)
 
 
 def is_held(state: AlertGroups, alert: Alert) -> bool:
     """Whether the alert is held: by its kind, or since its pool alerted within WITHIN_SECONDS."""
-    kind = alert.key.partition("/")[0]
+    kind = _kind(alert)
     if kind in ALWAYS_HELD:
         return True
     if not alert.node or alert.severity != "critical" or kind not in HELD_KINDS:
         return False
-    group = state.groups.get(_key(alert))
-    if group is None or alert.time - group.since >= timedelta(seconds=WITHIN_SECONDS):
+    group = state.groups.get(group_of(alert))
+    if group is None or alert.time - group.last >= timedelta(seconds=WITHIN_SECONDS):
         return False
     return alert.event not in group.events
 
 
-def _key(alert: Alert) -> tuple[str, str, str]:
-    return alert.pool, alert.key.partition("/")[0], alert.severity
-
-
 def limit_alert(state: AlertGroups, alert: Alert) -> tuple[AlertGroups, Alert | None]:
-    """The alert to send: unchanged, marked as one of many, or none.
+    """The alert to send: unchanged, as the beginning of a summary, or none.
 
     A redelivered alert gives the same result as before.
     """
-    if not alert.node:
+    key = group_of(alert)
+    group = state.groups.get(key) or AlertGroup(last=alert.time)
+    if alert.event in group.events:
         return state, alert
-    key = _key(alert)
-    group = state.groups.get(key)
-    if group is None or alert.time - group.since >= timedelta(seconds=WITHIN_SECONDS):
-        group = AlertGroup(since=alert.time)
-    if alert.event not in group.events:
-        if len(group.events) > EACH_MAX:
-            return state, None
-        group = replace(group, events=(*group.events, alert.event))
+    if alert.event == group.summary:
+        return state, _summary(alert)
+    gap_seconds = max((alert.time - group.last).total_seconds(), 0.0)
+    allowed = min(group.allowed + gap_seconds / REFILL_SECONDS, EACH_MAX)
+    summary = "" if gap_seconds >= QUIET_SECONDS else group.summary
+    limited: Alert | None = alert
+    if allowed >= 1:
+        allowed, events = allowed - 1, (*group.events, alert.event)[-EACH_MAX:]
+    else:
+        events, limited = group.events, None if summary else _summary(alert)
+        summary = summary or alert.event
+    last = max(group.last, alert.time)
+    group = AlertGroup(last=last, allowed=allowed, events=events, summary=summary)
     others = {name: each for name, each in state.groups.items() if name != key}
     oldest = list(others)[: max(0, len(others) + 1 - GROUPS_MAX)]
     kept = {name: each for name, each in others.items() if name not in oldest}
-    state = AlertGroups({**kept, key: group})
-    if group.events.index(alert.event) < EACH_MAX:
-        return state, alert
-    return state, replace(
+    return AlertGroups({**kept, key: group}), limited
+
+
+def summary_key(alert: Alert) -> str:
+    """The key of the summary that an alert is part of."""
+    return f"{SUMMARY_PREFIX}{'/'.join(group_of(alert))}"
+
+
+def lasts(summary: str, nodes: list[NodeRecord]) -> bool:
+    """Whether a node in service is still in the condition that a summary is about."""
+    *_, kind, severity = summary.split("/")
+    status = "unhealthy" if severity == "critical" else "degraded"
+    return any(
+        node.state == "active" and (node.lost if kind == "lost" else node.health == status)
+        for node in nodes
+        if kind in ("lost", "health")
+    )
+
+
+def end_of_summary(summary: str, now: datetime) -> Alert:
+    """The alert that ends a summary."""
+    _, pool, kind, _ = summary.split("/")
+    minutes = f"{QUIET_SECONDS / 60:.0f} minutes"
+    return Alert(
+        severity="info",
+        title=f"{pool or 'fleet'}: no more {kind} alerts",
+        text=f"For {minutes} there was none, and what they were about is over.",
+        pool=pool,
+        key=summary,
+        event=f"end-{summary}-{now.isoformat()}",
+        time=now,
+        resolved=True,
+    )
+
+
+def group_of(alert: Alert) -> Group:
+    """The group in which an alert is counted."""
+    return alert.pool, _kind(alert), alert.severity
+
+
+def _kind(alert: Alert) -> str:
+    return alert.key.partition("/")[0]
+
+
+def _summary(alert: Alert) -> Alert:
+    where = f"pool {alert.pool}" if alert.pool else "the fleet"
+    command = f"navarch list --pool {alert.pool}" if alert.pool else "navarch status"
+    return replace(
         alert,
-        title=f"{alert.title}, like other nodes of the pool",
+        title=f"{alert.title}, like others before",
         text=(
-            f"{alert.text} This is alert {EACH_MAX + 1} of its kind within a minute; further nodes "
-            f"are not reported one by one: navarch list --pool {alert.pool}."
+            f"{alert.text} There are many {_kind(alert)} alerts about {where}: further ones are "
+            f"not sent one by one, and this one ends when there are none any more: {command}."
         ),
-        key=f"many/{'/'.join(key)}",
+        key=summary_key(alert),
     )

@@ -1,20 +1,24 @@
 """Which alerts were sent and have not ended, shared by all replicas in the bucket ALERTS."""
 
+from datetime import datetime
 from typing import Final
 
 import msgspec
 
 from schemas.alert_records import TTL_SECONDS, OpenAlertRecord, alert_key
 from schemas.fleet_events import FACTS as FLEET_FACTS
-from schemas.messages import Codec, Message
+from schemas.messages import Codec, Message, decoder
 from schemas.node_events import NODE_EVENT_TYPES
 from schemas.pool_events import POOL_EVENT_TYPES
 from schemas.topology import ALERTS, EVENTS
+from services.bus.bucket_mirror import readable
 from services.bus.port import Bus, Stored
 from services.bus.record_bucket import RecordBucket
+from services.notifier.alerts.alert_dedup import SUMMARY_PREFIX
 from services.notifier.alerts.alert_rules import Alert, ended_keys, ending_subjects
 
 event_codec: Final = Codec((*NODE_EVENT_TYPES, *POOL_EVENT_TYPES, *FLEET_FACTS))
+_open_alerts: Final = decoder(OpenAlertRecord)
 
 
 class OpenAlerts:
@@ -61,6 +65,25 @@ class OpenAlerts:
         """The open alert with this key, if it began before the event that ends it."""
         record = (await self._records.read(alert_key(key))).record
         return record if record is not None and record.sequence < ended_by.sequence else None
+
+    async def extend(self, key: str, at: datetime) -> None:
+        """Note that a summary has got one more alert."""
+
+        def extended(record: OpenAlertRecord | None) -> OpenAlertRecord | None:
+            if record is None or record.at >= at:
+                return record
+            return msgspec.structs.replace(record, at=at)
+
+        await self._records.change(alert_key(key), extended)
+
+    async def summaries(self) -> list[OpenAlertRecord]:
+        """Every open alert that summarises many."""
+        entries = await self._bus.entries(ALERTS)
+        return [
+            record
+            for _, record in readable(entries, _open_alerts)
+            if record.alert.startswith(SUMMARY_PREFIX)
+        ]
 
     async def close(self, key: str) -> None:
         """Forget an alert that has ended."""

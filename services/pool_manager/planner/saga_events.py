@@ -60,8 +60,8 @@ def events_of(state: SagaState, entry: SagaEntry) -> tuple[Event, ...]:
             return (overdue,)
         case StepExpired(step="drain"):
             return (_drained(state, entry, expired=True),)
-        case UndoSucceeded(step="cordon"):
-            return (_uncordoned(state, entry),)
+        case UndoSucceeded():
+            return _undo_events(state, entry)
         case SagaDone() if state.kind == "replace":
             return (_replaced(state, entry),)
         case SagaDone() if DEFINITIONS[state.kind].in_place:
@@ -109,14 +109,7 @@ def _step_events(state: SagaState, entry: StepSucceeded) -> tuple[Event, ...]:
         case "drain":
             event = _drained(state, entry, expired=False)
         case "terminate":
-            event = ne.Terminated(
-                id=f"terminated-{saga}",
-                time=entry.time,
-                cause=entry.id,
-                pool=params.pool,
-                node=params.node,
-                saga=saga,
-            )
+            event = _terminated(state, entry, params.node)
         case "admit":
             event = ne.Admitted(
                 id=f"admitted-{saga}",
@@ -140,6 +133,28 @@ def _step_events(state: SagaState, entry: StepSucceeded) -> tuple[Event, ...]:
         case _:
             return ()
     return (event,)
+
+
+def _undo_events(state: SagaState, entry: UndoSucceeded) -> tuple[Event, ...]:
+    match entry.step:
+        case "cordon":
+            return (_uncordoned(state, entry),)
+        case "provision":
+            return (_terminated(state, entry, state.params.new_node),)
+        case _:
+            return ()
+
+
+def _terminated(state: SagaState, entry: SagaEntry, node: str) -> Event:
+    undone = isinstance(entry, UndoSucceeded)
+    return ne.Terminated(
+        id=f"{'undone' if undone else 'terminated'}-{state.saga}",
+        time=entry.time,
+        cause=entry.id,
+        pool=state.params.pool,
+        node=node,
+        saga=state.saga,
+    )
 
 
 def _uncordoned(state: SagaState, entry: SagaEntry) -> Event:
