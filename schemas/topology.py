@@ -40,6 +40,10 @@ class StreamSpec(msgspec.Struct, frozen=True, kw_only=True):
     compression: str = "none"
     replicas_one: bool = False
     """True: one replica in any cluster, because the stream is expendable."""
+    in_memory: bool = False
+    """True: lost when every server restarts; who writes it and who reads it must bear that."""
+    unsynced: bool = False
+    """True: acknowledged before it is on disk; a power cut loses the last writes."""
 
     def config(self, replicas: int) -> dict[str, Any]:
         """The server's JSON form (`$JS.API.STREAM.CREATE`)."""
@@ -49,7 +53,7 @@ class StreamSpec(msgspec.Struct, frozen=True, kw_only=True):
             "subjects": list(self.subjects),
             "retention": self.retention,
             "discard": self.discard,
-            "storage": "file",
+            "storage": "memory" if self.in_memory else "file",
             "max_consumers": -1,
             "max_msgs": -1,
             "max_bytes": self.bytes_max,
@@ -65,6 +69,8 @@ class StreamSpec(msgspec.Struct, frozen=True, kw_only=True):
             "allow_direct": True,
             "compression": self.compression,
         }
+        if self.unsynced:
+            config["persist_mode"] = "async"
         if self.schedules:
             config["allow_msg_schedules"] = True
         if self.message_ttl:
@@ -83,6 +89,7 @@ class BucketSpec(msgspec.Struct, frozen=True, kw_only=True):
     marker_ttl_seconds: float = 3600
     """How long the marker of a removed key is kept for disconnected watchers."""
     bytes_max: int = -1
+    in_memory: bool = False
 
     def stream(self) -> StreamSpec:
         """The stream behind the bucket."""
@@ -98,6 +105,7 @@ class BucketSpec(msgspec.Struct, frozen=True, kw_only=True):
             delete_marker_ttl_seconds=self.marker_ttl_seconds,
             rollup=True,
             deny_delete=True,
+            in_memory=self.in_memory,
         )
 
 
@@ -179,6 +187,7 @@ TELEMETRY: Final = StreamSpec(
     messages_per_subject_max=120,
     duplicate_window_seconds=1,
     replicas_one=True,
+    unsynced=True,
 )
 EVENTS: Final = StreamSpec(
     name="EVENTS",
@@ -243,7 +252,7 @@ HARDWARE: Final = BucketSpec(
     bytes_max=64 * MIB,
 )
 HEARTBEATS: Final = BucketSpec(
-    name="HEARTBEATS", description="Heartbeats of agents", writer="agents"
+    name="HEARTBEATS", description="Heartbeats of agents", writer="agents", in_memory=True
 )
 LEASES: Final = BucketSpec(
     name="LEASES",

@@ -21,7 +21,7 @@ BEGINNING: Final = ("deliver_policy", "opt_start_seq")
 NO_SUITABLE_PEERS: Final = 10005
 """One of the servers is starting, or has missed a beat under load."""
 MORE_REPLICAS_THAN_STREAM: Final = 10126
-FIXED_STREAM_OPTIONS: Final = ("storage", "retention", "deny_delete")
+FIXED_STREAM_OPTIONS: Final = ("storage", "persist_mode", "retention", "deny_delete")
 """Options that the server refuses to change on a stream that exists."""
 ATTEMPT_SECONDS: Final = 0.25
 ATTEMPTS_MAX: Final = 120

@@ -6,6 +6,10 @@ watch again, sees every marker that is still there, and publishes what its prede
 and not published. Before a loss is published the heartbeat is read from the server once more, and
 where many expire together they wait while the bus or this service lags (`ExpiredHeartbeats`).
 
+The bucket is kept in memory: when every server has restarted it is empty, or does not exist. The
+watch then creates it and begins again. A registered node that has neither heartbeat nor marker is
+expected to beat within the TTL of a heartbeat; one that does not is silent.
+
 A node without a health record is not known (or is gone), and its silence says nothing. What silence
 *means* is the pool-manager's decision.
 """
@@ -22,26 +26,33 @@ from schemas import subjects
 from schemas.fleet_events import FACTS, ConsumerLag, fleet_codec
 from schemas.health_records import HealthRecord
 from schemas.messages import decoder
+from schemas.settings import AgentSettings
 from schemas.topology import EVENTS, HEALTH, HEARTBEATS
 from services.bus.bucket_mirror import readable
 from services.bus.leases import Lease, while_held
 from services.bus.port import Bus, Entry
+from services.bus.topology_setup import STREAM_NOT_FOUND, set_up_stream
 from services.health_monitor.health_store import HealthStore
 from services.health_monitor.leased_work import NodeWorkers
 from services.health_monitor.rules import node_health
 from services.health_monitor.rules.expired_heartbeats import ExpiredHeartbeats
 from services.health_monitor.rules.health_outbox import WatchDecision, keep, unpublished
 from services.health_monitor.rules.health_state import working_of
+from services.health_monitor.rules.node_health import epoch_milliseconds
 from services.health_monitor.verdict_publisher import Performer
 from services.primitives.clock import Clock
-from services.primitives.errors import BusError
+from services.primitives.errors import BusError, Refused
+from services.primitives.race import race
 from services.runtime.event_publisher import publish_event
 from services.runtime.tracing import Tracing
 
 LEASE: Final = "health-liveness"
+STREAM: Final = f"KV_{HEARTBEATS.name}"
 WATCH: Final = "heartbeats"
 """Name of this watch among what may lag."""
 SWEEP_SECONDS: Final = 0.5
+LOOK_SECONDS: Final = 1.0
+"""How often the watch checks that its bucket is still there."""
 EXPIRED: Final = "MaxAge"
 
 log = logging.getLogger(__name__)
@@ -55,12 +66,7 @@ class _HeartbeatChange:
 
     key: str
     silent: bool
-    revision: int
     time: datetime
-
-
-def _change(entry: Entry, *, silent: bool) -> _HeartbeatChange:
-    return _HeartbeatChange(entry.key, silent, entry.revision, entry.time)
 
 
 class HeartbeatWatch:
@@ -74,24 +80,31 @@ class HeartbeatWatch:
         performer: Performer,
         lease: Lease,
         tracing: Tracing,
-        interval_seconds: float,
+        agent: AgentSettings,
+        replicas: int,
     ) -> None:
-        """Publish through `performer` while `lease` is held; `interval_seconds`: of heartbeats."""
+        """Publish through `performer` while `lease` is held; `replicas`: of the bucket."""
         self._bus = bus
         self._clock = clock
         self._store = store
         self._performer = performer
         self._lease = lease
         self._tracing = tracing
-        self._interval_seconds = interval_seconds
+        self._interval_seconds = float(agent.heartbeat_interval)
+        self._ttl_seconds = float(agent.heartbeat_ttl)
+        self._replicas = replicas
         self._silent: set[str] = set()
         """Nodes whose next beat is news."""
         self._alive: set[str] = set()
-        self._expired = ExpiredHeartbeats(interval_seconds)
+        self._expected: dict[str, float] = {}
+        """Registered nodes without heartbeat and marker -> until when they may begin to beat."""
+        self._expired = ExpiredHeartbeats(self._interval_seconds)
         self._changes: dict[str, _HeartbeatChange] = {}
         """Key -> the marker, of those that wait."""
         self._stored_before = 0
         """The last heartbeat stored before the watch began: older ones show no lag."""
+        self._newest = 0
+        """The newest revision that the watch has seen."""
         self._behind_seconds = 0.0
         """How far the watch was behind at its last entry."""
         self._lagging = False
@@ -102,6 +115,37 @@ class HeartbeatWatch:
         await while_held(self._lease, self._clock, self._watch)
 
     async def _watch(self) -> None:
+        """Watch until the bucket is lost; then it is created and watched again."""
+        await set_up_stream(self._bus, HEARTBEATS.stream(), self._replicas)
+        created, self._stored_before = await self._state()
+        self._newest = self._stored_before
+        watching, _ = await race(self._watch_bucket(), self._lost(created))
+        if not watching.cancelled():
+            watching.result()
+        log.warning("the heartbeats are lost, and rebuilt as the nodes beat")
+
+    async def _state(self) -> tuple[str, int]:
+        """When the bucket was created, and its last revision."""
+        info = await self._bus.admin(f"STREAM.INFO.{STREAM}", {})
+        return info["created"], int(info["state"]["last_seq"])
+
+    async def _lost(self, created: str) -> None:
+        """Return when the bucket is gone, another one, or empty: all servers have restarted."""
+        while True:
+            await self._clock.sleep(LOOK_SECONDS)
+            try:
+                now, last = await self._state()
+            except Refused as error:
+                if error.code == STREAM_NOT_FOUND:
+                    return
+                log.info("heartbeats not looked at", extra={"reason": str(error)})
+            except BusError:
+                continue  # the watch itself waits for the bus
+            else:
+                if now != created or last < self._newest:
+                    return
+
+    async def _watch_bucket(self) -> None:
         """Publish every marker and every return, from the present state on."""
         self._workers = NodeWorkers(self._clock, self._lease)
         self._expired = ExpiredHeartbeats(self._interval_seconds)
@@ -109,7 +153,6 @@ class HeartbeatWatch:
         self._behind_seconds = 0.0
         async with asyncio.TaskGroup() as group:
             self._workers.start(group)
-            self._stored_before = await self._bus.last_sequence(f"KV_{HEARTBEATS.name}")
             await self._take_stock()
             self._lagging = await self._was_lagging()
             group.create_task(self._sweep())
@@ -117,48 +160,53 @@ class HeartbeatWatch:
                 await self._take(entry)
 
     async def _take_stock(self) -> None:
-        """Learn who is lost, and who fell silent so long ago that the marker is gone too."""
+        """Learn who is lost, and who is expected to beat."""
         alive = {entry.key for entry in await self._bus.entries(HEARTBEATS)}
-        now = self._clock.now()
+        until = self._clock.monotonic() + self._ttl_seconds
         self._silent.clear()
+        self._expected.clear()
         self._alive = alive
         for entry, record in readable(await self._bus.entries(HEALTH), _health):
-            untouched_seconds = (now - entry.time).total_seconds()
             if unpublished(record):
                 await self._workers.put(entry.key, partial(self._change, entry.key, keep))
             if record.lost:
                 self._silent.add(entry.key)
-            elif (
-                entry.key not in alive
-                and working_of(record).registered
-                and untouched_seconds > HEARTBEATS.marker_ttl_seconds
-            ):
-                await self._put(
-                    _HeartbeatChange(entry.key, silent=True, revision=entry.revision, time=now)
-                )
+            elif entry.key not in alive and working_of(record).registered:
+                self._expected[entry.key] = until
 
     async def _take(self, entry: Entry) -> None:
         """Sort one entry of the watch: nearly all are beats of nodes that were not lost."""
+        self._newest = max(self._newest, entry.revision)
         if entry.removed == EXPIRED:
             self._alive.discard(entry.key)
-            if entry.key not in self._silent:
-                self._silent.add(entry.key)
-                self._changes[entry.key] = _change(entry, silent=True)
-                self._expired.expired(entry.key, self._clock.monotonic())
+            self._expire(entry.key, entry.time)
         elif not entry.removed:
             if entry.revision > self._stored_before:
                 self._behind_seconds = (self._clock.now() - entry.time).total_seconds()
             self._alive.add(entry.key)
+            self._expected.pop(entry.key, None)
             if entry.key in self._silent:
                 self._silent.discard(entry.key)
                 self._expired.beats(entry.key)
                 self._changes.pop(entry.key, None)
-                await self._put(_change(entry, silent=False))
+                await self._put(_HeartbeatChange(entry.key, silent=False, time=entry.time))
+
+    def _expire(self, key: str, at: datetime) -> None:
+        """Take in that a node is silent."""
+        self._expected.pop(key, None)
+        if key not in self._silent:
+            self._silent.add(key)
+            self._changes[key] = _HeartbeatChange(key, silent=True, time=at)
+            self._expired.expired(key, self._clock.monotonic())
 
     async def _sweep(self) -> None:
         """Publish the losses that are due, and report where they are held back for our lag."""
         while True:
             await self._clock.sleep(SWEEP_SECONDS)
+            if self._expected:
+                passed = self._clock.monotonic()
+                for key in [key for key, until in self._expected.items() if until <= passed]:
+                    self._expire(key, self._clock.now())
             if not self._expired.recent and not self._lagging:
                 continue
             try:
@@ -182,12 +230,12 @@ class HeartbeatWatch:
     async def _report_lag(self, reason: str, lag_seconds: float) -> None:
         """Publish that losses are held back, or no longer are."""
         status: Literal["lagging", "caught-up"] = "lagging" if reason else "caught-up"
-        revision = await self._bus.last_sequence(f"KV_{HEARTBEATS.name}")
+        now = self._clock.now()
         event = ConsumerLag(
-            id=f"lag-{WATCH}-{status}-{revision}",
-            time=self._clock.now(),
+            id=f"lag-{WATCH}-{status}-{epoch_milliseconds(now)}",
+            time=now,
             status=status,
-            stream=f"KV_{HEARTBEATS.name}",
+            stream=STREAM,
             durable=WATCH,
             messages=len(self._expired.waiting),
             seconds=round(lag_seconds, 3),
@@ -213,9 +261,9 @@ class HeartbeatWatch:
         if change.silent and (beat := await self._bus.get(HEARTBEATS, change.key)) is not None:
             # It beats again, and the watch may never see that heartbeat: only the last one is kept.
             self._silent.discard(change.key)
-            change = _change(beat, silent=False)
+            change = _HeartbeatChange(beat.key, silent=False, time=beat.time)
         decide = node_health.decide_silent if change.silent else node_health.decide_heartbeat
-        await self._change(change.key, lambda record: decide(record, change.revision, change.time))
+        await self._change(change.key, lambda record: decide(record, change.time))
 
     async def _change(self, key: str, decide: Callable[[HealthRecord], WatchDecision]) -> None:
         pool, _, node = key.partition(".")

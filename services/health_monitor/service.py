@@ -114,7 +114,8 @@ async def build(context: Context) -> Service:
         performer,
         Lease(context.bus, context.clock, LEASE, context.replica),
         context.tracing,
-        float(context.settings.agent.heartbeat_interval),
+        context.settings.agent,
+        context.settings.nats.replicas,
     )
     levels = LevelWatch(
         context.bus,

@@ -2,7 +2,8 @@
 
 A full disk or a full stream refuses every event about itself; so the notifier, which can alert
 without the bus, tries to write and looks at the streams that refuse what they have no room for. A
-stream that is gone is created again while the services run; what it held is reported as lost.
+stream that is gone is created again while the services run; what it held is reported as lost,
+except what is kept in memory and rebuilt.
 """
 
 import asyncio
@@ -101,7 +102,7 @@ class StoreWatch:
             log.info("stream not looked at: %s", error)
             return None
         state = read_state(info)
-        if what := loss_between(spec.name, self._known.get(spec.name), state):
+        if not spec.in_memory and (what := loss_between(spec.name, self._known.get(spec.name), state)):
             self._losses[spec.name] = what, self._clock.now()
         self._known[spec.name] = state
         if spec.discard != "new" or spec.bytes_max <= 0:
@@ -125,6 +126,8 @@ class StoreWatch:
         else:
             what = "was deleted and created again"
             self._known.pop(spec.name, None)
+            if spec.in_memory:
+                return
         self._losses[spec.name] = what, self._clock.now()
 
 

@@ -87,6 +87,12 @@ class MemoryServer:
         """Take an acknowledgement in."""
         self._carry_out(self.state.settle(place, sequence, word, delay_seconds, self.clock.now()))
 
+    def lose_memory(self) -> None:
+        """Drop every stream that is kept in memory, as a restart of the server does."""
+        for name, stream in list(self.state.streams.items()):
+            if stream.asked.get("storage") == "memory":
+                self.state.drop_stream(name)
+
     def admin(self, call: str, body: dict[str, Any]) -> dict[str, Any]:
         """Answer a call of the server's own API."""
         now = self.clock.now()

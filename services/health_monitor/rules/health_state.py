@@ -63,7 +63,7 @@ class Working(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     levels: dict[str, float] = {}
     """Level and GPU -> since when, of the levels in telemetry that were reported and last."""
     silence: int = 0
-    """Revision of the marker of the last silence: its end is named after it."""
+    """Epoch milliseconds at which the last silence began: its end is named after it."""
     restarts: int = 0
     """How often the node's health began again: what lasts is then reported again."""
     outbox: tuple[dict[str, Any], ...] = ()

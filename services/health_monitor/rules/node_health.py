@@ -231,23 +231,24 @@ def decide_review(record: HealthRecord, seen: Trigger) -> Decision:
     return _settle(record, work, seen, record.policy)
 
 
-def decide_silent(record: HealthRecord, revision: int, now: datetime) -> WatchDecision:
-    """Apply a heartbeat's end; its marker's `revision` makes it idempotent."""
+def decide_silent(record: HealthRecord, at: datetime) -> WatchDecision:
+    """Apply a heartbeat's end, which its moment identifies."""
     if record.lost:
         return record, None
     work = working_of(record)
+    moment = epoch_milliseconds(at)
     lost = Lost(
-        id=f"lost-{record.pool}.{record.node}-{revision}",
-        time=now,
+        id=f"lost-{record.pool}.{record.node}-{moment}",
+        time=at,
         pool=record.pool,
         node=record.node,
         instance=work.instance or record.node,
     )
-    detail = msgspec.to_builtins(msgspec.structs.replace(work, silence=revision))
+    detail = msgspec.to_builtins(msgspec.structs.replace(work, silence=moment))
     return msgspec.structs.replace(record, lost=True, detail=detail), lost
 
 
-def decide_heartbeat(record: HealthRecord, revision: int, now: datetime) -> WatchDecision:
+def decide_heartbeat(record: HealthRecord, at: datetime) -> WatchDecision:
     """Apply a heartbeat: news only where the node was lost.
 
     Named after the silence that it ends: a replica that repeats it may have seen a later heartbeat.
@@ -256,13 +257,18 @@ def decide_heartbeat(record: HealthRecord, revision: int, now: datetime) -> Watc
         return record, None
     work = working_of(record)
     returned = Returned(
-        id=f"returned-{record.pool}.{record.node}-{work.silence or revision}",
-        time=now,
+        id=f"returned-{record.pool}.{record.node}-{work.silence or epoch_milliseconds(at)}",
+        time=at,
         pool=record.pool,
         node=record.node,
         instance=work.instance or record.node,
     )
     return msgspec.structs.replace(record, lost=False), returned
+
+
+def epoch_milliseconds(at: datetime) -> int:
+    """A moment as a number, for the IDs that are derived from it."""
+    return int(at.timestamp() * 1_000)
 
 
 def fault_of_boot(event: BootChecked) -> Fault | None:

@@ -276,7 +276,10 @@ class FaultInjector:
         if fault.kind == "refused_writes":
             self._refuse_writes(fault.stream, fault.seconds)
             return
-        if fault.kind == "network":
+        if fault.kind == "restart":
+            self._simulation.server.lose_memory()
+            self._invariants.heartbeats_lost()
+        if fault.kind in ("network", "restart"):
             self._cut(EVERY_CONNECTION if fault.target == BROKER else names[0], fault.seconds)
             return
         table: dict[str, float] = getattr(self._simulation.network, fault.kind)
@@ -362,7 +365,7 @@ class FaultInjector:
             self._workload.end_drains()
         else:
             names = [each.name for each in self._replicas(target)]
-            if target == BROKER and kind != "network":
+            if target == BROKER and kind not in ("network", "restart"):
                 self._simulation.server.refusing.clear()
             for name in (EVERY_CONNECTION,) if target == BROKER else names:
                 self._simulation.network.forget(name)

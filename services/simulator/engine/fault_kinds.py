@@ -56,8 +56,9 @@ ServiceFault = Literal[
 ]
 """stall: the process makes no call and gets no answer for a while, and loses its leases; slow:
 `share` is the longest delay of each call, in seconds."""
-BrokerFault = Literal["network", "refused_writes"]
-"""refused_writes: `stream` takes no message, as on a full disk; what it holds can be read."""
+BrokerFault = Literal["network", "restart", "refused_writes"]
+"""restart: what the server keeps in memory is lost, and no connection works meanwhile;
+refused_writes: `stream` takes no message, as on a full disk; what it holds can be read."""
 FaultKind = Literal[NodeFault, CloudFault, WorkloadFault, ServiceFault, BrokerFault]
 
 NODE_FAULTS: Final[frozenset[str]] = frozenset(

@@ -32,6 +32,10 @@ class NodeLiveness:
         else:
             self._since.pop(node, None)
 
+    def forget(self) -> None:
+        """Every stored heartbeat is lost."""
+        self._since.clear()
+
     def published(self, event: NodeEvent) -> None:
         """Take in an event."""
         if isinstance(event, Lost):

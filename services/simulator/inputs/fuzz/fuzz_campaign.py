@@ -206,11 +206,18 @@ def _request(verb: OperatorVerb, low: float = 0, high: float = 0) -> Callable[[R
     )
 
 
+def _outage(chance: Random) -> InjectedFault:
+    """A service without connection, or a server that restarts."""
+    target = chance.choice((*SERVICES, BROKER))
+    kind: FaultKind = "restart" if target == BROKER else "network"
+    return _fault(kind, target, seconds=chance.uniform(0.2, 15))
+
+
 _DRAWS: Final[list[Callable[[Random], Any]]] = [
     _request("breaker", 5, 60),
     _request("cancel"),
     _request("cordon", 5, 60),
-    lambda c: _fault("network", c.choice((*SERVICES, BROKER)), seconds=c.uniform(0.2, 15)),
+    _outage,
     _request("drain"),
     lambda c: _fault("endless_drain", WORKLOAD, seconds=c.uniform(1, 60)),
     # An agent that reports an XID of a healthy GPU.
