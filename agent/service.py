@@ -239,9 +239,15 @@ class Agent:
             subjects.node_command(pool, node, "reset-gpu"), self._reset_and_reboot.reset
         )
         await bus.answer(subjects.node_command(pool, node, "reboot"), self._reset_and_reboot.reboot)
+        interval, retry = self._config.heartbeat_interval, RETRY_SECONDS
         while True:
-            beaten = await self._beat(bus)
-            await self._clock.sleep(self._config.heartbeat_interval if beaten else RETRY_SECONDS)
+            if await self._beat(bus):
+                retry = RETRY_SECONDS
+                await self._clock.sleep(interval)
+            else:
+                # Longer each time: a fleet whose heartbeats no server takes must not flood it.
+                await self._clock.sleep(min(retry, interval))
+                retry *= 2
 
     async def _beat(self, bus: Bus) -> bool:
         record = HeartbeatRecord(

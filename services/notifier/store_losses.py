@@ -12,6 +12,7 @@ from schemas.topology import (
     EVIDENCE,
     HARDWARE,
     HEALTH,
+    HEARTBEATS,
     INSTANCES,
     LEASES,
     NODES,
@@ -77,6 +78,7 @@ LOSSES: Final[dict[str, tuple[str, str]]] = {
         "add them again: `navarch hardware list`, `navarch hardware add`",
     ),
     f"KV_{OFFERINGS.name}": ("prices and blocked offerings are learned again", NOTHING_TO_DO),
+    f"KV_{HEARTBEATS.name}": ("agents send the next heartbeats within seconds", NOTHING_TO_DO),
     f"KV_{LEASES.name}": ("leases are acquired again within seconds", NOTHING_TO_DO),
     f"KV_{REPAIRS.name}": ("totals of repairs are counted again from EVENTS", NOTHING_TO_DO),
     f"KV_{ALERTS.name}": ("alerts sent before do not end by themselves", "end them by hand"),
@@ -87,10 +89,10 @@ LOSSES: Final[dict[str, tuple[str, str]]] = {
     TELEMETRY.name: ("samples of the last minutes are lost", NOTHING_TO_DO),
     DEAD.name: ("dead letters are lost", NOTHING_TO_DO),
 }
-"""Stream on disk -> what its loss means, and what an operator does."""
+"""Stream -> what its loss means, and what an operator does."""
 EMPTIED_UNNOTICED: Final = frozenset(
     {REQUESTS.name, TIMERS.name, SAGAS.name, TELEMETRY.name, DEAD.name}
-    | {f"KV_{each.name}" for each in (LEASES, ALERTS, OFFERINGS)}
+    | {f"KV_{each.name}" for each in (LEASES, HEARTBEATS, ALERTS, OFFERINGS)}
 )
 """Streams that lose all their messages in normal operation."""
 

@@ -102,7 +102,9 @@ class StoreWatch:
             log.info("stream not looked at: %s", error)
             return None
         state = read_state(info)
-        if not spec.in_memory and (what := loss_between(spec.name, self._known.get(spec.name), state)):
+        if not spec.in_memory and (
+            what := loss_between(spec.name, self._known.get(spec.name), state)
+        ):
             self._losses[spec.name] = what, self._clock.now()
         self._known[spec.name] = state
         if spec.discard != "new" or spec.bytes_max <= 0:

@@ -9,8 +9,9 @@ import pytest
 
 from schemas import subjects
 from schemas.settings import NatsSettings
-from schemas.topology import BUCKETS, DURABLES, POOLS, SAGAS, STREAMS
+from schemas.topology import BUCKETS, DURABLES, HEARTBEATS, POOLS, SAGAS, STREAMS
 from services.bus.nats.nats_bus import ConnectOptions, NatsBus
+from services.bus.topology_setup import set_up_stream
 from services.primitives.errors import BusError
 from tests.support.cluster import Cluster, connected, leader_of, replicas_current
 
@@ -98,3 +99,21 @@ async def test_a_killed_leader_costs_no_entry(cluster: Cluster) -> None:
                 await asyncio.sleep(0.01)  # no event when a replica has caught up
         log = await bus.read(SAGAS.name, subjects.saga_tree("s2"))
     assert [guard, stored] == [each.sequence for each in log]
+
+
+async def test_heartbeats_are_lost_with_every_server_and_written_again(cluster: Cluster) -> None:
+    """They are kept in memory; the bucket is there again as soon as it is set up."""
+    async with connected(cluster.url) as bus:
+        await bus.put(HEARTBEATS, "training.n1", b"{}", ttl_seconds=600)
+        for server in cluster.servers:
+            await server.kill()
+        for server in cluster.servers:
+            await server.start()
+        async with asyncio.timeout(BACK_SECONDS_MAX):
+            while True:
+                with suppress(BusError):
+                    await set_up_stream(bus, HEARTBEATS.stream(), 3)
+                    await bus.put(HEARTBEATS, "training.n2", b"{}", ttl_seconds=600)
+                    break
+                await asyncio.sleep(0.1)
+        assert [each.key for each in await bus.entries(HEARTBEATS)] == ["training.n2"]

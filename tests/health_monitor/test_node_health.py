@@ -338,7 +338,7 @@ def test_unreadable_health_state_is_replaced_by_an_empty_one():
 
 
 def test_lost_and_returned_are_published_once_each():
-    """A node stays lost until a heartbeat; both IDs derive from the revision of its marker.
+    """A node stays lost until a heartbeat; both IDs derive from the moment of its silence.
 
     If the first replica dies, the one that sees a later heartbeat publishes the same event.
     """
@@ -346,13 +346,16 @@ def test_lost_and_returned_are_published_once_each():
     def ids(*decisions: WatchDecision) -> list[str]:
         return [event.id for _, event in decisions if event is not None]
 
-    lost = node_health.decide_silent(healthy(), 7, NOW)
-    assert (lost[0].lost, ids(lost)) == (True, ["lost-p.n-7"])
-    assert node_health.decide_silent(lost[0], 8, NOW) == (lost[0], None)
-    returned = node_health.decide_heartbeat(lost[0], 9, NOW)
-    assert (returned[0].lost, ids(returned)) == (False, ["returned-p.n-7"])
-    assert ids(node_health.decide_heartbeat(lost[0], 12, NOW)) == ["returned-p.n-7"]
-    assert node_health.decide_heartbeat(returned[0], 10, NOW) == (returned[0], None)
-    again = node_health.decide_silent(returned[0], 14, NOW)
-    more = node_health.decide_heartbeat(again[0], 15, NOW)
-    assert ids(again, more) == ["lost-p.n-14", "returned-p.n-14"]
+    def at(seconds: int) -> datetime:
+        return datetime.fromtimestamp(seconds, UTC)
+
+    lost = node_health.decide_silent(healthy(), at(7))
+    assert (lost[0].lost, ids(lost)) == (True, ["lost-p.n-7000"])
+    assert node_health.decide_silent(lost[0], at(8)) == (lost[0], None)
+    returned = node_health.decide_heartbeat(lost[0], at(9))
+    assert (returned[0].lost, ids(returned)) == (False, ["returned-p.n-7000"])
+    assert ids(node_health.decide_heartbeat(lost[0], at(12))) == ["returned-p.n-7000"]
+    assert node_health.decide_heartbeat(returned[0], at(10)) == (returned[0], None)
+    again = node_health.decide_silent(returned[0], at(14))
+    more = node_health.decide_heartbeat(again[0], at(15))
+    assert ids(again, more) == ["lost-p.n-14000", "returned-p.n-14000"]

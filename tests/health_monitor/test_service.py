@@ -2,18 +2,20 @@
 
 import asyncio
 import random
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from schemas.duration import Duration
 from schemas.messages import encode
 from schemas.node_events import BootChecked, CheckResult, Lost, Returned, Terminated, Uncordoned
 from schemas.node_records import NodeRecord, node_key
-from schemas.settings import HealthSpec, PoolSpec, Settings
+from schemas.settings import AgentSettings, HealthSpec, PoolSpec, Settings
 from schemas.subjects import dead, node_event
 from schemas.topology import DEAD, HEALTH, NODES
-from services.primitives.errors import ConfigurationError
+from services.primitives.errors import BusError, ConfigurationError
 
 NOW = datetime(2026, 11, 21, 1, 30, tzinfo=UTC)
 
@@ -243,6 +245,35 @@ async def test_heartbeat_that_expires_while_no_replica_runs_is_noticed_later(wor
 
     async def lost() -> bool:
         return len(await world.events(Lost)) == 1
+
+    await world.until(lost)
+
+
+async def test_restarted_server_loses_heartbeats_and_only_the_silent_node_is_lost(
+    world, start, server
+):
+    """The bucket is kept in memory: no marker says who fell silent meanwhile."""
+    agent = AgentSettings(heartbeat_interval=Duration(0.5), heartbeat_ttl=Duration(2))
+    await start(Settings(agent=agent))
+    for node in ("training-7", "training-8"):
+        await world.register(node)
+        await world.beat(node, ttl_seconds=60)
+    await world.settled()
+    await server.kill()
+    await server.start()
+
+    async def beats() -> bool:
+        with suppress(BusError):
+            await world.beat("training-8", ttl_seconds=60)
+            return True
+        return False
+
+    await world.until(beats)
+
+    async def lost() -> bool:
+        with suppress(BusError):
+            return [each.node for each in await world.events(Lost)] == ["training-7"]
+        return False
 
     await world.until(lost)
 

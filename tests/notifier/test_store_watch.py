@@ -14,6 +14,7 @@ from schemas.topology import (
     BUCKETS,
     EVIDENCE,
     HARDWARE,
+    HEARTBEATS,
     LEASES,
     OBJECT_BUCKETS,
     SAGAS,
@@ -94,6 +95,21 @@ def test_a_store_that_takes_nothing_is_alerted_without_it() -> None:
                 ("info", "nats-server: writable again"),
             ]
             assert len({each.key for each in channel.sent}) == 1
+
+    virtual_time.run(run)
+
+
+def test_what_is_kept_in_memory_is_created_again_and_not_reported() -> None:
+    """Every server restarted: heartbeats are rebuilt as the nodes beat."""
+
+    async def run() -> None:
+        async with watching() as (server, failures, _):
+            await asyncio.sleep(LOOK_SECONDS + 1)
+            server.lose_memory()
+            assert f"KV_{HEARTBEATS.name}" not in server.state.streams
+            await asyncio.sleep(LOOK_SECONDS)
+            assert f"KV_{HEARTBEATS.name}" in server.state.streams
+            assert failures.current == ()
 
     virtual_time.run(run)
 

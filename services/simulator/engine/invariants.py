@@ -125,6 +125,10 @@ class Invariants:
             if self.violated is not None and not self.violated.done():
                 self.violated.set_result(None)
 
+    def heartbeats_lost(self) -> None:
+        """The server lost the heartbeats: no node beats until its next one is stored."""
+        self._liveness.forget()
+
     # --- after each write -----------------------------------------------------------------------
 
     def _on_stored(self, stream: str, stored: Stored) -> None:

@@ -17,6 +17,7 @@ from services.simulator.engine.fault_kinds import (
     CLOUD,
     SERVICES,
     WORKLOAD,
+    FaultKind,
     InjectedFault,
 )
 from services.simulator.engine.hardware_failures import REMEDIES
