@@ -56,10 +56,10 @@ LOSSES: Final[dict[str, tuple[str, str]]] = {
         ),
     ),
     f"KV_{NODES.name}": (
-        "nodes are recorded again from INSTANCES, SAGAS, HEALTH and EVENTS; holds are lost",
+        "nodes are recorded again from INSTANCES, SAGAS and EVENTS",
         (
-            "set holds again with `navarch hold NODE`, and compare `navarch list` with "
-            "`navarch instances`"
+            "compare `navarch list` with `navarch instances`, and set holds that are missing with "
+            "`navarch hold NODE`"
         ),
     ),
     f"KV_{HEALTH.name}": (

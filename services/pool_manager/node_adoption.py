@@ -2,16 +2,13 @@
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from datetime import datetime
 from typing import Final
-
-import msgspec
 
 from schemas import subjects
 from schemas.instance_records import InstanceRecord
 from schemas.messages import decoder, encode
-from schemas.node_records import NodeRecord
 from services.bus.port import Endpoint, Headers
+from services.pool_manager.planner.node_reconstruction import adopted_node
 from services.pool_manager.pool_store import Store
 from services.primitives.clock import Clock
 
@@ -22,25 +19,6 @@ _instance: Final = decoder(InstanceRecord)
 
 class UnknownPoolError(ValueError):
     """The instance is of a pool that does not exist."""
-
-
-def adopted_node(record: NodeRecord | None, instance: InstanceRecord, now: datetime) -> NodeRecord:
-    """Return the node of an adopted instance: in service; a node with a record keeps it. Pure."""
-    if record is not None and record.state != "terminated":
-        return record
-    launch = msgspec.structs.replace(instance.launch, provider=instance.provider)
-    return NodeRecord(
-        pool=instance.pool,
-        node=instance.instance,
-        state="active",
-        launch=launch,
-        region=instance.region,
-        zone=instance.zone,
-        address=instance.address,
-        host=instance.host,
-        admitted_at=now,
-        changed_at=now,
-    )
 
 
 class NodeAdoption:

@@ -9,6 +9,7 @@ import msgspec
 
 from schemas.fleet_budget import FLEET_BUDGET_KEY, FleetBudgetRecord
 from schemas.health_records import HealthRecord
+from schemas.instance_records import InstanceRecord
 from schemas.messages import decoder, encode
 from schemas.node_records import NodeRecord, node_key
 from schemas.operator_requests import CompletedRequest
@@ -21,9 +22,9 @@ from schemas.pool_records import (
     removed_key,
 )
 from schemas.settings import FleetBudgetSpec
-from schemas.topology import HEALTH, NODES, POOLS
+from schemas.topology import HEALTH, INSTANCES, NODES, POOLS
 from services.bus.bucket_mirror import BucketView, readable
-from services.bus.port import Bus
+from services.bus.port import Bus, Entry
 from services.bus.record_bucket import RecordBucket, Versioned, retry_conflicts
 from services.pool_manager.planner.disruption_budget import lifted, others
 from services.pool_manager.planner.node_counts import Nodes
@@ -37,6 +38,7 @@ TERMINATED_TTL_SECONDS: Final = 7 * 86_400
 """How long a node that is gone can still be asked about."""
 
 _node = decoder(NodeRecord)
+_instance = decoder(InstanceRecord)
 
 PoolChange = Callable[[PoolRecord], PoolRecord]
 Change = Callable[[NodeRecord | None], NodeRecord | None]
@@ -66,13 +68,38 @@ class Store:
         self._changes: dict[str, list[tuple[PoolChange, asyncio.Future[None]]]] = {}
         self._read: dict[str, tuple[PoolRecord, int]] = {}
         """Each pool's record and revision as this process last read or wrote it."""
+        self._pool_losses = 0
+        self._trusted: int | None = None
+        """The losses after which the records were last found complete."""
+
+    # --- losses -------------------------------------------------------------------------------
+
+    @property
+    def losses(self) -> int:
+        """How often this process saw NODES or POOLS lose records: deleted, purged, rolled back."""
+        return self.nodes.losses + self._pool_losses
+
+    @property
+    def trusted(self) -> bool:
+        """Whether the records may be decided on: nothing was lost since they were compared."""
+        return self._trusted == self.losses
+
+    def trust(self, losses: int) -> None:
+        """Decide on the records as they are after so many losses."""
+        self._trusted = losses
+
+    async def fleet_is_recorded(self) -> bool:
+        """Whether POOLS has the fleet: without it, it was lost."""
+        return await self._bus.get(POOLS, FLEET_KEY) is not None
 
     async def claim_fleet(self, fleet: str) -> None:
         """Give this bus its fleet id, unless it has one.
 
         A store that replaces a lost one gets another id: node names and launch tokens derive from
-        it, and must not be those of instances that still run.
+        it, and must not be those of instances that still run. Where POOLS alone was lost the
+        records of instances have the id.
         """
+        fleet = self.fleet or await self._id_of_instances(fleet.rpartition("-")[0]) or fleet
         try:
             await self._bus.create(POOLS, FLEET_KEY, encode(FleetRecord(id=fleet)))
         except Conflict:
@@ -80,6 +107,12 @@ class Store:
         record, _, _ = await self._fleet_records.read(FLEET_KEY)
         assert record is not None
         self.fleet = record.id
+
+    async def _id_of_instances(self, name: str) -> str:
+        """The fleet id in the newest record of an instance of a fleet of this name."""
+        entries = sorted(await self._bus.entries(INSTANCES), key=lambda each: -each.revision)
+        ids = (record.launch.fleet for _, record in readable(entries, _instance))
+        return next((each for each in ids if each.rpartition("-")[0] == name), "")
 
     # --- nodes --------------------------------------------------------------------------------
 
@@ -118,7 +151,9 @@ class Store:
 
     async def pool(self, pool: str) -> tuple[PoolRecord, int] | None:
         """A pool's record and revision, fresh from the server."""
+        before = self._read.get(pool)
         entry = await self._bus.get(POOLS, pool_key(pool))
+        self._note_loss(pool, before, entry)
         if entry is None:
             return None
         known = self._read.get(pool)
@@ -128,6 +163,14 @@ class Store:
         self._read[pool] = self._pool_records.decode(entry), entry.revision
         return self._read[pool]
 
+    def _note_loss(
+        self, pool: str, before: tuple[PoolRecord, int] | None, entry: Entry | None
+    ) -> None:
+        """Count a record that is gone, or older than it was before it was read."""
+        if before is not None and (entry is None or entry.revision < before[1]):
+            self._pool_losses += 1
+            self._read.pop(pool, None)
+
     def last_read(self, pool: str) -> tuple[PoolRecord, int] | None:
         """A pool's record as this process last read or wrote it; replicas may have changed it."""
         return self._read.get(pool)
@@ -136,7 +179,11 @@ class Store:
         """Every pool's record that can be read, fresh from the server."""
         found: list[PoolRecord] = []
         self.unreadable.clear()
-        for entry in await self._bus.entries(POOLS, pool_key("*")):
+        before = dict(self._read)
+        entries = {each.key: each for each in await self._bus.entries(POOLS, pool_key("*"))}
+        for pool, known in before.items():
+            self._note_loss(pool, known, entries.get(pool_key(pool)))
+        for entry in entries.values():
             try:
                 found.append(self._pool_records.decode(entry))
             except UnreadableRecord as error:

@@ -101,7 +101,9 @@ class Reconciler:
         """Forget a pool that is to go, once its last node has gone."""
         async with self._store.deciding(pool):
             snapshot = await self._store.snapshot(pool)
-            if snapshot is None or not pool_apply.is_empty(snapshot.record, len(snapshot.nodes)):
+            if snapshot is None or not self._store.trusted:
+                return
+            if not pool_apply.is_empty(snapshot.record, len(snapshot.nodes)):
                 return
             # Published first: after a crash in between it is published again, under the same ID.
             await self._publish_pending(snapshot.record)
@@ -126,8 +128,8 @@ class Reconciler:
         those of a replica that died are published by the next one that looks.
         """
         snapshot = await self._store.snapshot(pool)
-        if snapshot is None:
-            return None
+        if snapshot is None or not self._store.trusted:
+            return None  # what was lost is recorded again first: no node is launched in its place
         before = snapshot.record
         await self._publish_pending(before)
         snapshot = replace(

@@ -30,6 +30,7 @@ from services.pool_manager.autoscaling.autoscaling_loop import Autoscaling
 from services.pool_manager.hardware_store import HardwareList
 from services.pool_manager.instance_verifier import Verifier
 from services.pool_manager.node_adoption import NodeAdoption
+from services.pool_manager.node_rebuilder import NodeRebuilder
 from services.pool_manager.planner import node_projection
 from services.pool_manager.planner.node_counts import busy
 from services.pool_manager.planner.pool_snapshot import PoolSnapshot
@@ -59,6 +60,8 @@ log = logging.getLogger(__name__)
 
 RESYNC_SECONDS: Final = 5.0
 PREPARE_RETRY_SECONDS: Final = 0.25
+REBUILT_SECONDS: Final = 0.2
+"""Before a request that waits for the records is read again."""
 
 
 async def build(context: Context) -> Service:
@@ -132,6 +135,7 @@ class PoolManager:
             context.settings,
             self._reconciler.reconcile,
         )
+        self._rebuilder = NodeRebuilder(context.bus, context.clock, self.store)
         self._adoption = NodeAdoption(context.clock, self.store, self._reconciler.reconcile)
         self._verifier = Verifier(
             context.bus, context.clock, self.store, self._lease, self._reconciler.reconcile
@@ -278,6 +282,8 @@ class PoolManager:
     async def _answer(self, asked: QueuedRequest) -> RequestDecision:
         async def attempt() -> RequestDecision:
             snapshot = await self.store.snapshot(asked.pool)
+            if not self.store.trusted:
+                raise Retry("records that were lost are being rebuilt", REBUILT_SECONDS)
             state = await self._saga_asked_about(asked, snapshot) if snapshot else None
             answer = decide(asked, snapshot, self._clock.now(), state)
             if answer.entry is not None and state is not None:
@@ -331,7 +337,7 @@ class PoolManager:
         """
         first = True
         while True:
-            if first or self._lease.held:
+            if first or self._lease.held or not self.store.trusted:
                 try:
                     await self._resync()
                     first = False
@@ -340,25 +346,47 @@ class PoolManager:
             await self._clock.sleep(RESYNC_SECONDS)
 
     async def _resync(self) -> None:
+        if not await self.store.fleet_is_recorded():
+            await self._record_configured()
+        if not self.store.trusted:
+            await self._regain_trust()
         seen: set[str] = set()
         for record in await self.store.pools():
             seen.add(f"pool {record.name}")
             await self._in_isolation(
                 f"pool {record.name}", partial(self._reconciler.reconcile, record.name)
             )
-            for saga, opened in record.open.items():
-                audit = partial(self._auditor.audit_saga, record.name, saga, opened)
-                await self._in_isolation(f"saga {saga}", audit)
-                seen.add(f"saga {saga}")
-            about = f"nodes of pool {record.name}"
-            seen.add(about)
-            await self._in_isolation(about, partial(self._auditor.audit_nodes, record))
+            seen |= await self._audit(record)
         for about in self._put_off.keys() - seen:
             del self._put_off[about]
             self._failures.end("decision-failed", about)
         stores = (self.store, self.store.nodes, self.store.health, self._hardware.view)
         found = [unreadable(each) for store in stores for each in store.unreadable.values()]
         self._failures.update("records", found)
+
+    async def _regain_trust(self) -> None:
+        """Record again what was lost, before anything is decided: at the start, and after a loss.
+
+        A node that runs without a record would be launched once more.
+        """
+        pools = await self.store.pools()
+        await self.store.nodes.caught_up()
+        losses = self.store.losses
+        await self._rebuilder.rebuild(pools)
+        for record in await self.store.pools():
+            await self._audit(record)
+        self.store.trust(losses)
+
+    async def _audit(self, record: PoolRecord) -> set[str]:
+        """Compare a pool's records with its sagas' logs; return what it was about."""
+        about = f"nodes of pool {record.name}"
+        seen = {about}
+        for saga, opened in record.open.items():
+            audit = partial(self._auditor.audit_saga, record.name, saga, opened)
+            await self._in_isolation(f"saga {saga}", audit)
+            seen.add(f"saga {saga}")
+        await self._in_isolation(about, partial(self._auditor.audit_nodes, record))
+        return seen
 
     async def _in_isolation(self, about: str, work: Callable[[], Awaitable[object]]) -> None:
         """Process one pool or saga; what it raises is reported, and it is tried again later."""

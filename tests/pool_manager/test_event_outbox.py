@@ -73,6 +73,7 @@ class Replica:
         """Create its store and reconciler."""
         self.bus = MemoryBus(server, link)
         self.store = Store(self.bus, budget)
+        self.store.trust(0)
         coordinator = Coordinator(
             self.bus, CLOCK, DEFINITIONS, _no_waiter, _no_effect, "pool-manager"
         )

@@ -201,6 +201,8 @@ def _decide_instance(seen: SweepInput, provider: str, instance: Instance) -> Swe
             return None  # two names of the configuration may lead into one account
         why = f"its record is of {record.provider}"
         return RemoveSurplus(provider, instance, why) if old else None
+    if record is None and key in seen.living:
+        return RestoreRecord(key, provider, instance)
     if record is None:
         return _decide_unrecorded(seen, key, provider, instance) if old else None
     if record.state == "terminated":
@@ -218,8 +220,6 @@ def _decide_instance(seen: SweepInput, provider: str, instance: Instance) -> Swe
 def _decide_unrecorded(
     seen: SweepInput, key: str, provider: str, instance: Instance
 ) -> SweepAction:
-    if key in seen.living:
-        return RestoreRecord(key, provider, instance)
     if why := _why_orphaned(seen, instance):
         return KeepOrphan(key, provider, instance, why)
     return RemoveUnexpected(key, provider, instance, "no record of it")

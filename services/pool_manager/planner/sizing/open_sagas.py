@@ -1,6 +1,8 @@
 """Opening a saga in a pool's record: its id, the name of the node it brings, and why. Pure."""
 
 import hashlib
+import re
+from collections.abc import Iterable
 from datetime import datetime
 
 import msgspec
@@ -21,6 +23,12 @@ def node_name(fleet: str, pool: str, serial: int) -> str:
     """
     digits = hashlib.sha256(f"{fleet}/{pool}/{serial}".encode()).hexdigest()[:4]
     return f"{pool}-{serial}-{digits}"
+
+
+def highest_serial(pool: str, names: Iterable[str]) -> int:
+    """The highest serial of a pool's node names."""
+    named = re.compile(rf"{re.escape(pool)}-(\d+)-[0-9a-f]{{4}}")
+    return max((int(found[1]) for each in names if (found := named.fullmatch(each))), default=0)
 
 
 def begin(

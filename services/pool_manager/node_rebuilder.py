@@ -1,0 +1,130 @@
+"""Records again what NODES and POOLS lost while INSTANCES, SAGAS and EVENTS still have it."""
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from schemas import subjects
+from schemas.instance_records import InstanceRecord
+from schemas.messages import decoder
+from schemas.node_events import NodeEvent, node_codec
+from schemas.node_records import node_key
+from schemas.pool_records import PoolRecord
+from schemas.topology import EVENTS, INSTANCES, SAGAS
+from services.bus.bucket_mirror import readable
+from services.bus.port import Bus
+from services.pool_manager.planner.node_counts import busy
+from services.pool_manager.planner.node_reconstruction import (
+    REPLAYED_FACTS,
+    NodeSources,
+    StoredEvent,
+    reconstructed_node,
+)
+from services.pool_manager.planner.sizing.open_sagas import highest_serial
+from services.pool_manager.pool_store import Store
+from services.primitives.clock import Clock
+from services.saga.saga_log import fold_stored, saga_of
+from services.saga.saga_state import SagaState
+
+log = logging.getLogger(__name__)
+
+AT_ONCE_MAX: Final = 64
+"""Nodes that are rebuilt side by side."""
+
+_instance: Final = decoder(InstanceRecord)
+
+
+class NodeRebuilder:
+    """Compares NODES with what else is stored, and writes what it lacks."""
+
+    def __init__(self, bus: Bus, clock: Clock, store: Store) -> None:
+        self._bus = bus
+        self._clock = clock
+        self._store = store
+
+    async def rebuild(self, pools: Iterable[PoolRecord]) -> None:
+        """Bring NODES up to INSTANCES, SAGAS and EVENTS; no new node gets the name of an old one.
+
+        Where nothing was lost that costs one read of INSTANCES.
+        """
+        await self._store.nodes.caught_up()
+        pools = list(pools)
+        instances = {
+            entry.key: record
+            for entry, record in readable(await self._bus.entries(INSTANCES), _instance)
+        }
+        nodes = self._store.nodes.records
+        wanted = {key for key, each in instances.items() if each.state == "running"}
+        wanted |= {node_key(pool.name, name) for pool in pools for name in busy(pool)}
+        if self._store.losses or not nodes or wanted - nodes.keys():
+            sagas = await self._sagas()
+            await self._rebuild_all({*wanted, *nodes, *sagas}, instances, sagas)
+        for pool in pools:
+            names = (
+                key.partition(".")[2] for key in (*instances, *nodes) if _is_of(key, pool.name)
+            )
+            await self._raise_serial(pool, highest_serial(pool.name, names))
+
+    async def _sagas(self) -> dict[str, list[SagaState]]:
+        """Every saga, by each node that it names."""
+        states: dict[str, SagaState] = {}
+        for stored in await self._bus.read(SAGAS.name, subjects.SAGAS):
+            saga = saga_of(stored)
+            if (state := fold_stored(states.get(saga), stored)) is not None:
+                states[saga] = state
+        found: dict[str, list[SagaState]] = {}
+        for state in states.values():
+            params = state.params
+            for name in {params.node, params.new_node, params.promotes} - {""}:
+                found.setdefault(node_key(params.pool, name), []).append(state)
+        return found
+
+    async def _rebuild_all(
+        self,
+        keys: set[str],
+        instances: Mapping[str, InstanceRecord],
+        sagas: Mapping[str, list[SagaState]],
+    ) -> None:
+        limit = asyncio.Semaphore(AT_ONCE_MAX)
+
+        async def one(key: str) -> bool:
+            async with limit:
+                return await self._rebuild_one(key, instances.get(key), sagas.get(key, []))
+
+        changed = await asyncio.gather(*(one(key) for key in sorted(keys)))
+        log.warning("nodes compared with the rest", extra={"nodes": len(keys), "of": sum(changed)})
+
+    async def _rebuild_one(
+        self, key: str, instance: InstanceRecord | None, sagas: list[SagaState]
+    ) -> bool:
+        pool, _, node = key.partition(".")
+        sources = NodeSources(instance, sagas, await self._last_events(pool, node))
+        change = partial(reconstructed_node, name=node, sources=sources, now=self._clock.now())
+        before = self._store.nodes.records.get(key)
+        return before != await self._store.change_node(pool, node, change)
+
+    async def _last_events(self, pool: str, node: str) -> list[StoredEvent]:
+        found = []
+        for fact in REPLAYED_FACTS:
+            stored = await self._bus.last(EVENTS.name, subjects.node_event(pool, node, fact))
+            event = node_codec.decode(stored.data) if stored is not None else None
+            if stored is not None and isinstance(event, NodeEvent):
+                found.append(StoredEvent(stored.sequence, stored.time, event))
+        return found
+
+    async def _raise_serial(self, pool: PoolRecord, serial: int) -> None:
+        """A pool's record that was rolled back would name a new node as an old one."""
+
+        def raised(record: PoolRecord) -> PoolRecord:
+            return msgspec.structs.replace(record, serial=max(record.serial, serial))
+
+        if pool.serial < serial:
+            await self._store.change_pool(pool.name, raised)
+
+
+def _is_of(key: str, pool: str) -> bool:
+    return key.startswith(f"{pool}.")

@@ -1,0 +1,126 @@
+"""A node's record as INSTANCES, the saga logs and EVENTS have it, where NODES lost it. Pure."""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Final, NamedTuple
+
+import msgspec
+
+from schemas.instance_records import InstanceRecord
+from schemas.node_events import NodeEvent, NodeHeld, Released, Verdict
+from schemas.node_records import NodeRecord
+from services.pool_manager.planner.node_projection import apply_event
+from services.pool_manager.planner.safety.holds import NodeHold, with_hold
+from services.pool_manager.planner.saga_projection import (
+    coming_node,
+    leaving_node,
+    promoted_node,
+)
+from services.saga.saga_state import SagaState
+
+REPLAYED_FACTS: Final = (
+    *("registered", "boot-checked", "verdict", "lost", "returned", "provider-notice"),
+    *("held", "released"),
+)
+"""Events of a node whose last one each is applied again."""
+
+
+class StoredEvent(NamedTuple):
+    """An event, and where and when it was stored."""
+
+    sequence: int
+    stored_at: datetime
+    event: NodeEvent
+
+
+class NodeSources(NamedTuple):
+    """What is stored about a node outside of NODES."""
+
+    instance: InstanceRecord | None
+    sagas: Sequence[SagaState]
+    """Every saga that names it."""
+    events: Sequence[StoredEvent]
+    """The last of each of `REPLAYED_FACTS`."""
+
+
+def adopted_node(record: NodeRecord | None, instance: InstanceRecord, now: datetime) -> NodeRecord:
+    """Return the node of an instance without a record: in service; a node with one keeps it."""
+    if record is not None and record.state != "terminated":
+        return record
+    launch = msgspec.structs.replace(instance.launch, provider=instance.provider)
+    return NodeRecord(
+        pool=instance.pool,
+        node=instance.instance,
+        state="active",
+        launch=launch,
+        region=instance.region,
+        zone=instance.zone,
+        address=instance.address,
+        host=instance.host,
+        admitted_at=now,
+        changed_at=now,
+    )
+
+
+def reconstructed_node(
+    record: NodeRecord | None, name: str, sources: NodeSources, now: datetime
+) -> NodeRecord | None:
+    """Bring a record, of whatever age or lost, up to what else is stored; None: no such node.
+
+    Its own sagas make most of it. A node whose first saga is not kept any more was in service.
+    """
+    instance, sagas = sources.instance, sorted(sources.sagas, key=lambda each: each.sequence)
+    if record is None and not any(each.params.new_node == name for each in sagas):
+        if instance is None or instance.state != "running":
+            return None
+        record = adopted_node(None, instance, instance.running_at or now)
+    for state in sagas:
+        record = _with_saga(record, name, state)
+    if record is None:
+        return None
+    cleared_at = max((at for each in sagas if (at := _uncordoned_at(each, name))), default=None)
+    for stored in sorted(sources.events, key=lambda each: each.sequence):
+        if not _is_cleared(stored.event, cleared_at):
+            record = _with_event(record, stored, now) or record
+    ended = [each.saga for each in sagas if each.params.node == name and each.ended]
+    record = msgspec.structs.replace(record, sagas=max(record.sagas, highest_number(ended)))
+    if instance is not None and instance.state == "terminated" and not record.saga:
+        return msgspec.structs.replace(record, state="terminated")
+    return record
+
+
+def _with_saga(record: NodeRecord | None, name: str, state: SagaState) -> NodeRecord | None:
+    params = state.params
+    if params.node == name:
+        record = leaving_node(record, state)
+    if params.new_node == name:
+        record = coming_node(record, state)
+    if params.promotes == name != params.node:
+        record = promoted_node(record, state)
+    return record
+
+
+def _with_event(record: NodeRecord, stored: StoredEvent, now: datetime) -> NodeRecord | None:
+    match stored.event:
+        case NodeHeld(pool=pool, node=node, until=until, by=by, reason=reason):
+            hold = NodeHold(pool=pool, node=node, until=until, by=by, reason=reason)
+            return with_hold(record, hold) if until > now else record
+        case Released(pool=pool, node=node):
+            return with_hold(record, NodeHold(pool=pool, node=node))
+        case event:
+            return apply_event(record, event, stored.stored_at)
+
+
+def _uncordoned_at(state: SagaState, name: str) -> datetime | None:
+    step = state.step("uncordon")
+    return step.ended_at if state.params.node == name and step.status == "succeeded" else None
+
+
+def _is_cleared(event: NodeEvent, cleared_at: datetime | None) -> bool:
+    """Whether an uncordon has cleared a verdict."""
+    return isinstance(event, Verdict) and cleared_at is not None and event.time <= cleared_at
+
+
+def highest_number(names: Iterable[str]) -> int:
+    """The highest number at the end of these saga IDs."""
+    return max((int(n) for each in names if (n := each.rpartition("-")[2]).isdigit()), default=0)

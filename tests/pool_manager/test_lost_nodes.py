@@ -1,0 +1,189 @@
+"""NODES or POOLS lost while the services run: recorded again, and nothing is launched for it."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from schemas.instance_records import InstanceRecord
+from schemas.node_events import NodeEvent, NodeHeld, Registered, Verdict
+from schemas.node_records import NodeRecord, node_key
+from schemas.pool_records import pool_key
+from schemas.saga_params import LaunchSpec, SagaParams
+from schemas.topology import NODES, POOLS, BucketSpec
+from services.bus.nats.embedded_server import EmbeddedServer
+from services.bus.nats.nats_bus import NatsBus
+from services.pool_manager.planner.node_reconstruction import (
+    NodeSources,
+    StoredEvent,
+    reconstructed_node,
+)
+from services.pool_manager.planner.sizing.open_sagas import highest_serial
+from services.pool_manager.service import build
+from services.saga.saga_state import SagaState, StepState
+from tests.pool_manager.fleet import ask, nodes, peers, settings, settled
+from tests.support.inprocess import Running, eventually
+from tests.support.peers import Peers
+
+__all__ = ["peers"]
+
+NOW = datetime(2026, 11, 22, tzinfo=UTC)
+LATER = NOW + timedelta(minutes=1)
+SUCCEEDED = StepState(status="succeeded", ended_at=NOW)
+LAUNCH = LaunchSpec(fleet="f", provider="p", instance_type="t")
+INSTANCE = InstanceRecord(
+    pool="p", instance="n1", state="running", provider="p", token="t", launch=LAUNCH,
+    intended_at=NOW, running_at=NOW,
+)  # fmt: skip
+
+
+def saga(kind: Any, sequence: int, status: Any = "done", **changes: Any) -> SagaState:
+    """A saga about node n1 whose named steps have succeeded."""
+    steps = dict.fromkeys(changes.pop("steps", ()), SUCCEEDED)
+    params = SagaParams(pool="p", launch=LAUNCH, **changes)
+    return SagaState(
+        saga=f"{kind}-n1-{sequence}", kind=kind, params=params, started_at=NOW, cause="", trace="",
+        sequence=sequence, last_id="", status=status, steps=steps,
+    )  # fmt: skip
+
+
+BROUGHT = saga("scale-up", 1, new_node="n1", steps=("provision", "register", "admit"))
+CORDONED = saga("cordon", 2, node="n1", steps=("cordon",))
+UNCORDONED = saga("uncordon", 3, node="n1", steps=("uncordon",))
+DRAINING = saga("drain", 4, "running", node="n1", steps=("cordon",))
+REPLACED = saga("replace", 5, node="n1", new_node="n2", steps=("cordon", "drain", "terminate"))
+
+
+def event(kind: type[NodeEvent], at: datetime = LATER, **fields: Any) -> StoredEvent:
+    """An event about n1."""
+    return StoredEvent(9, at, kind(id="e", time=at, pool="p", node="n1", **fields))
+
+
+@pytest.mark.parametrize(
+    ("record", "sources", "expected"),
+    [
+        pytest.param(None, NodeSources(None, [], []), None, id="nothing is known"),
+        pytest.param(
+            None,
+            NodeSources(INSTANCE, [], []),
+            {"state": "active", "admitted_at": NOW},
+            id="its logs are not kept any more",
+        ),
+        pytest.param(
+            None,
+            NodeSources(None, [BROUGHT, CORDONED], []),
+            {"state": "active", "cordoned": True, "sagas": 2, "saga_entry": 2},
+            id="its instance's record is lost as well",
+        ),
+        pytest.param(
+            None,
+            NodeSources(INSTANCE, [DRAINING, BROUGHT], []),
+            {"cordoned": True, "saga": "drain-n1-4"},
+            id="an open saga goes on",
+        ),
+        pytest.param(
+            NodeRecord(pool="p", node="n1", state="active", saga_entry=1),
+            NodeSources(INSTANCE, [BROUGHT, REPLACED], []),
+            {"state": "terminated"},
+            id="the record is older than its logs",
+        ),
+        pytest.param(
+            NodeRecord(pool="p", node="n1", state="active"),
+            NodeSources(msgspec.structs.replace(INSTANCE, state="terminated"), [], []),
+            {"state": "terminated"},
+            id="its instance is gone",
+        ),
+        pytest.param(
+            None,
+            NodeSources(
+                INSTANCE,
+                [BROUGHT],
+                [
+                    event(Registered, instance="n1", boot_id="b"),
+                    event(Verdict, status="unhealthy", action="replace", reason="r"),
+                    event(NodeHeld, until=LATER),
+                ],
+            ),
+            {"boot_id": "b", "health": "unhealthy", "held_until": LATER},
+            id="its last events count",
+        ),
+        pytest.param(
+            None,
+            NodeSources(
+                INSTANCE,
+                [BROUGHT, CORDONED, UNCORDONED],
+                [event(Verdict, NOW, status="unhealthy", action="replace", reason="r")],
+            ),
+            {"health": "unknown", "cordoned": False},
+            id="an uncordon has cleared the verdict",
+        ),
+    ],
+)
+def test_what_is_recorded_again(
+    record: NodeRecord | None, sources: NodeSources, expected: dict[str, Any] | None
+) -> None:
+    """From what else is stored; doing it twice changes nothing more."""
+    found = reconstructed_node(record, "n1", sources, NOW)
+    if expected is None:
+        assert found is None
+        return
+    assert found is not None
+    assert {name: getattr(found, name) for name in expected} == expected
+    assert reconstructed_node(found, "n1", sources, NOW) == found
+
+
+def test_the_highest_serial_of_a_pool() -> None:
+    """Names of other pools and of other shapes do not count."""
+    names = ["a-2-0f0f", "a-11-ffff", "a-b-99-ffff", "b-50-ffff", "a-77", "by-hand"]
+    assert highest_serial("a", names) == 11
+    assert highest_serial("c", names) == 0
+
+
+async def _lost(bus: NatsBus, bucket: BucketSpec) -> None:
+    """Delete a bucket and create it again, as the notifier does."""
+    await bus.admin(f"STREAM.DELETE.KV_{bucket.name}", {})
+    await bus.admin(f"STREAM.CREATE.KV_{bucket.name}", bucket.stream().config(1))
+
+
+async def test_nodes_without_records_are_recorded_again_and_not_launched_once_more(
+    server: EmbeddedServer, bus: NatsBus, peers: Peers
+) -> None:
+    """What is decided meanwhile waits for it."""
+    async with Running(server.url, "pool-manager", build, settings()):
+        before = await eventually(settled(bus, 3))
+        await ask(bus, "cordon", node=before[0])
+
+        async def cordoned() -> bool:
+            return any(each.cordoned and not each.saga for each in await nodes(bus))
+
+        await eventually(cordoned)
+        await _lost(bus, NODES)
+        await ask(bus, "uncordon", node=before[0])
+
+        async def as_before() -> bool:
+            views = [each for each in await nodes(bus) if not each.cordoned and not each.saga]
+            return sorted(each.id for each in views) == sorted(before)
+
+        await eventually(as_before)
+        await eventually(settled(bus, 3))
+    assert peers.count("provision").total() == 3
+    assert await bus.get(NODES, node_key("training", before[1])) is not None
+
+
+async def test_a_lost_pool_is_recorded_again_and_names_no_node_twice(
+    server: EmbeddedServer, bus: NatsBus, peers: Peers
+) -> None:
+    """With the nodes that it has; the next node gets a new name."""
+    async with Running(server.url, "pool-manager", build, settings()):
+        before = await eventually(settled(bus, 3))
+        await _lost(bus, POOLS)
+
+        async def recorded() -> bool:
+            return await bus.get(POOLS, pool_key("training")) is not None
+
+        await eventually(recorded)
+        await ask(bus, "scale", nodes=4)
+        after = await eventually(settled(bus, 4))
+    assert set(before) < set(after)
+    assert peers.count("provision").total() == 4
