@@ -273,6 +273,21 @@ async def test_a_follower_waits_for_a_stream_that_is_not_there(any_bus):
         assert (await waiting).data == b"1"
 
 
+@pytest.mark.parametrize("start", ["all", "new", "last_per_subject"])
+async def test_a_follower_sees_what_is_stored_under_sequences_that_were_lost(any_bus, start):
+    """A stream that was removed and created again counts from one."""
+    await make(any_bus, duplicate_window=SECOND_NS)
+    following = any_bus.follow("S", ["s.>"], start, after=0 if start == "new" else None)
+    async with aclosing(following), asyncio.timeout(60):
+        for number in range(3):
+            await any_bus.publish(f"s.{number}", b"before")
+        assert [(await anext(following)).data for _ in range(3)] == [b"before"] * 3
+        await any_bus.admin("STREAM.DELETE.S", {})
+        await make(any_bus, duplicate_window=SECOND_NS)
+        await any_bus.publish("s.1", b"after")
+        assert (await anext(following)).data == b"after"
+
+
 async def test_nothing_is_acknowledged_over_a_bus_that_is_closed(any_bus, another_bus):
     """What a process holds when it leaves is delivered again."""
     await make(any_bus)

@@ -22,13 +22,13 @@ from services.bus.memory.memory_server import MemoryServer, Responder
 from services.bus.memory.transport import Link
 from services.bus.port import Delivery, Endpoint, Reply, Start, Stored
 from services.bus.protocol.endpoint_replies import CODES, answer
+from services.bus.protocol.ephemeral_consumer import EphemeralConsumer
 from services.bus.protocol.kv_buckets import Buckets
 from services.bus.protocol.object_store import Objects
 from services.bus.protocol.server_protocol import refuse_too_large
 from services.primitives.errors import BusError, Refused, Unavailable
 
 MESSAGE_NOT_FOUND: Final = 10037
-FOLLOW_BATCH: Final = 1024
 RETRY_SECONDS: Final = 0.25
 SERVICE_ERROR_CODE: Final = "Nats-Service-Error-Code"
 
@@ -137,32 +137,22 @@ class MemoryBus(Buckets, Objects):
 
         `after` (a sequence, or a time of storing) takes the place of `start`.
         """
-        name = f"follow-{self._server.number()}"
-        config: dict[str, Any] = {
-            "name": name,
-            "filter_subjects": list(filters),
-            "ack_policy": "none",
-            "deliver_policy": start,
-        }
-        if isinstance(after, datetime):
-            config |= {"deliver_policy": "by_start_time", "opt_start_time": after}
-        elif after is not None:
-            config |= {"deliver_policy": "by_start_sequence", "opt_start_seq": after + 1}
-        # The position is fixed by the server's state as it is found; a link that is down is waited
-        # for there, as the real client waits for its reconnection.
-        while True:
+        new_name = lambda: f"follow-{self._server.number()}"  # noqa: E731
+        source = EphemeralConsumer(self, stream, tuple(filters), start, after, new_name)
+        while not self._closed:
             try:
-                await self._ask(f"CONSUMER.CREATE.{stream}.{name}", stream, {"config": config})
-                break
+                place = ConsumerPlace(stream, (await source.prepare()).partition(".")[2])
             except BusError:
-                # Nor is a stream that is not there an end: it is waited for.
+                # Neither a lost link nor a stream that is not there ends it.
                 await asyncio.sleep(RETRY_SECONDS)
-        puller = MemoryPuller(self._server, self._link, ConsumerPlace(stream, name), FOLLOW_BATCH)
-        try:
-            async for delivery in self._pulling(puller):
-                yield delivery.stored
-        finally:
-            self._server.forget(ConsumerPlace(stream, name))
+                continue
+            puller = MemoryPuller(self._server, self._link, place, source.in_flight_max)
+            try:
+                async for delivery in self._pulling(puller):
+                    if source.saw(delivery.stored):
+                        yield delivery.stored
+            finally:
+                self._server.forget(place)
 
     async def _pulling(self, puller: MemoryPuller) -> AsyncIterator[MemoryDelivery]:
         if self._closed:

@@ -149,6 +149,11 @@ class MemoryPuller:
 
         self._link.arrives(delivered.stored.subject, arrived)
 
+    def deleted(self) -> None:
+        """A follower creates its consumer again; a durable's puller waits for its return."""
+        if self._outbox is None:
+            self.stop()
+
     def settle(self, delivery: MemoryDelivery, word: Word, delay_seconds: float) -> None:
         """Send an acknowledgement, and make room for another message."""
         self._held -= 1

@@ -14,7 +14,12 @@ from typing import Any, Protocol
 
 from services.bus.memory.jetstream import api_calls
 from services.bus.memory.jetstream.consumer_state import Delivered, Word
-from services.bus.memory.jetstream.server_state import ConsumerPlace, ServerEffects, ServerState
+from services.bus.memory.jetstream.server_state import (
+    ConsumerPlace,
+    ServerEffects,
+    ServerState,
+    StreamBackup,
+)
 from services.bus.memory.jetstream.subject_index import ANY, REST, matches
 from services.bus.port import Endpoint, Stored
 from services.primitives.clock import Clock
@@ -26,6 +31,10 @@ class Receiver(Protocol):
 
     def hand(self, delivered: Delivered) -> None:
         """Take one."""
+        ...
+
+    def deleted(self) -> None:
+        """Its consumer does not exist any more."""
         ...
 
 
@@ -98,8 +107,20 @@ class MemoryServer:
         now = self.clock.now()
         self._carry_out(self.state.tick(now))
         found = api_calls.call(self.state, call, body, now)
+        if ".DELETE." in call:
+            self._notify_deleted()
         self._carry_out(self.state.settled(now))
         return found
+
+    def restore(self, stream: str, backup: StreamBackup, durable: str = "") -> None:
+        """Bring a stream, or one durable of it, to what it was before."""
+        now = self.clock.now()
+        if durable:
+            self.state.restore_consumer(ConsumerPlace(stream, durable), backup, now)
+        else:
+            self.state.restore(stream, backup, now)
+        self._notify_deleted()
+        self._carry_out(self.state.settled(now))
 
     def fresh(self) -> ServerState:
         """The state, with everything done that is due."""
@@ -117,6 +138,7 @@ class MemoryServer:
     def take(self, place: ConsumerPlace, puller: int, room: int) -> None:
         """A receiver takes so many more messages."""
         self._carry_out(self.state.take(place, puller, room, self.clock.now()))
+        self._notify_deleted()
 
     def end(self, place: ConsumerPlace, puller: int) -> None:
         """A receiver takes no more."""
@@ -133,6 +155,11 @@ class MemoryServer:
         self._wake()
 
     # --- what follows -------------------------------------------------------------------------
+
+    def _notify_deleted(self) -> None:
+        for pullers in list(self.state.waiting.values()):
+            for number in list(pullers):
+                self._receivers[number].deleted()
 
     def _carry_out(self, effects: ServerEffects) -> None:
         if self.on_stored is not None:

@@ -8,6 +8,7 @@ server's documents.
 
 import asyncio
 import logging
+import secrets
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -25,11 +26,12 @@ from schemas.topology import DurableSpec
 from services.bus.nats.client_protocol import ClientMessage
 from services.bus.nats.connection_options import ConnectOptions as ConnectOptions
 from services.bus.nats.connection_options import credentials
-from services.bus.nats.pull_consumer import Durable, Ephemeral, Puller
+from services.bus.nats.pull_consumer import Durable, Puller
 from services.bus.nats.replica_reads import Replicas
 from services.bus.nats.request_mux import RequestMux
 from services.bus.port import Delivery, Endpoint, Reply, Start, Stored
 from services.bus.protocol.endpoint_replies import answer, service_handler
+from services.bus.protocol.ephemeral_consumer import EphemeralConsumer
 from services.bus.protocol.kv_buckets import Buckets
 from services.bus.protocol.object_store import Objects
 from services.bus.protocol.server_protocol import (
@@ -276,7 +278,9 @@ class NatsBus(Replicas, Buckets, Objects):
 
         `after` (a sequence, or a time of storing) takes the place of `start`.
         """
-        puller = Puller(self._client, Ephemeral(self, stream, tuple(filters), start, after))
+        new_name = lambda: f"follow-{secrets.token_hex(8)}"  # noqa: E731
+        source = EphemeralConsumer(self, stream, tuple(filters), start, after, new_name)
+        puller = Puller(self._client, source)
         async for delivery in self._pulling(puller):
             yield delivery.stored
 

@@ -7,19 +7,18 @@ not acknowledged comes back by itself (durables), or from the last sequence seen
 """
 
 import asyncio
-import itertools
 import logging
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import msgspec
 
 from schemas.topology import SECOND_NS, DurableSpec
 from services.bus.nats.client_protocol import ClientMessage, NatsClient
-from services.bus.port import Bus, Delivery, Start, Stored
+from services.bus.port import Delivery, Stored
 from services.primitives.errors import BusError, Refused
 
 log = logging.getLogger(__name__)
@@ -31,12 +30,8 @@ RETRY_SECONDS: Final = 0.25
 RENEW_SECONDS: Final = 0.02
 """Between a lost request and the next: a consumer without leader is not asked in a spin."""
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-EPHEMERAL_BATCH: Final = 1024
-EPHEMERAL_INACTIVE_SECONDS: Final = 60
 CONSUMER_GONE: Final = frozenset({10014, 10059})
 """Consumer not found, stream not found."""
-
-_numbers = itertools.count(1)
 
 
 def parse_stored(message: ClientMessage) -> tuple[Stored, int, int]:
@@ -134,69 +129,6 @@ class Durable:
 
     def saw(self, stored: Stored) -> bool:  # noqa: ARG002
         """Redelivery is the server's business."""
-        return True
-
-
-class Ephemeral:
-    """A consumer of our own, created again from the last sequence seen whenever it is lost."""
-
-    acks = False
-    in_flight_max = EPHEMERAL_BATCH
-
-    def __init__(
-        self,
-        bus: Bus,
-        stream: str,
-        filters: tuple[str, ...],
-        start: Start,
-        after: int | datetime | None = None,
-    ) -> None:
-        """Follow `filters` of `stream`, from `after` where it is given, else from `start`."""
-        self._bus = bus
-        self._stream = stream
-        self._filters = filters
-        self._start = start
-        self._since = after if isinstance(after, datetime) else None
-        self._after = after if isinstance(after, int) else None
-        self._seen = self._after or 0
-
-    async def prepare(self) -> str:
-        """Create the consumer; an old one dies of inactivity."""
-        name = f"follow-{next(_numbers)}-{id(self):x}-{datetime.now(UTC).timestamp():.0f}"
-        config: dict[str, Any] = {
-            "name": name,
-            "filter_subjects": list(self._filters),
-            "ack_policy": "none",
-            "replay_policy": "instant",
-            "mem_storage": True,
-            "num_replicas": 1,
-            "max_deliver": 1,
-            "inactive_threshold": EPHEMERAL_INACTIVE_SECONDS * SECOND_NS,
-            "deliver_policy": self._start,
-        }
-        if self._seen or self._after is not None:
-            config["deliver_policy"] = "by_start_sequence"
-            config["opt_start_seq"] = self._seen + 1
-        elif self._since is not None:
-            config["deliver_policy"] = "by_start_time"
-            config["opt_start_time"] = self._since.astimezone(UTC).isoformat()
-        elif self._start == "new":
-            # A first position is fixed now, so that nothing is missed if this consumer is lost
-            # before its first message.
-            self._seen = await self._bus.last_sequence(self._stream)
-            config["deliver_policy"] = "by_start_sequence"
-            config["opt_start_seq"] = self._seen + 1
-        await self._bus.admin(
-            f"CONSUMER.CREATE.{self._stream}.{name}",
-            {"stream_name": self._stream, "config": config, "action": "create"},
-        )
-        return f"{self._stream}.{name}"
-
-    def saw(self, stored: Stored) -> bool:
-        """Skip what came before already, over a re-creation."""
-        if stored.sequence <= self._seen:
-            return False
-        self._seen = stored.sequence
         return True
 
 

@@ -6,7 +6,7 @@ to a puller with room. Nothing here knows how a message reaches a puller.
 
 import heapq
 from collections import OrderedDict, deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal, NamedTuple
@@ -113,6 +113,25 @@ class ConsumerState:
         for sequence in sorted(found):
             if sequence >= start and (since is None or stream.messages[sequence].time >= since):
                 self._ready[sequence] = None
+
+    def recover(
+        self, delivered: int, owed: Iterable[int], stream: StreamState, now: datetime
+    ) -> "ConsumerState":
+        """The same consumer, which has delivered so much, of a stream that was recovered.
+
+        A server that starts lets no consumer be ahead of its stream.
+        """
+        found = ConsumerState(config=self.config, asked=self.asked, created=self.created)
+        found.begin(stream)
+        found.free = self.free
+        found.delivered = found.passed = min(delivered, stream.last_sequence)
+        for sequence in [each for each in found._ready if each <= found.delivered]:
+            del found._ready[sequence]
+        for sequence in sorted(owed):
+            if sequence in stream.messages and sequence <= found.delivered:
+                found._counts[sequence] = 1
+                found._owe(sequence, now + found._ack_wait)
+        return found
 
     def offer(self, stored: Stored) -> bool:
         """Take up a message that was just stored, if it is one of ours; whether it is."""

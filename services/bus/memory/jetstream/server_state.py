@@ -48,6 +48,15 @@ class ServerEffects:
     """Stream, and what was stored there: what was asked for and what followed from it."""
 
 
+class StreamBackup(NamedTuple):
+    """What a stream and its consumers held at a moment."""
+
+    messages: tuple[Stored, ...]
+    last_sequence: int
+    consumers: dict[str, tuple[int, tuple[int, ...]]]
+    """Name -> the last sequence delivered, and those that were not acknowledged."""
+
+
 @dataclass(slots=True)
 class ServerState:
     """Everything that a server keeps."""
@@ -55,7 +64,7 @@ class ServerState:
     streams: dict[str, StreamState] = field(default_factory=dict)
     consumers: dict[str, dict[str, ConsumerState]] = field(default_factory=dict)
     """Stream -> name -> consumer."""
-    _waiting: dict[ConsumerPlace, dict[int, int]] = field(default_factory=dict)
+    waiting: dict[ConsumerPlace, dict[int, int]] = field(default_factory=dict)
     """Consumers that are not there (yet, or any more) -> who would take how many messages."""
     _homes: dict[str, str] = field(default_factory=dict)
     """Subject -> its stream; forgotten whenever a stream comes or goes."""
@@ -109,7 +118,7 @@ class ServerState:
         effects = ServerEffects()
         consumer = self.consumers.get(place.stream, {}).get(place.consumer)
         if consumer is None:
-            waiting = self._waiting.setdefault(place, {})
+            waiting = self.waiting.setdefault(place, {})
             waiting[puller] = waiting.get(puller, 0) + room
             return effects
         self._changed(place.stream)
@@ -122,10 +131,10 @@ class ServerState:
         consumer = self.consumers.get(place.stream, {}).get(place.consumer)
         if consumer is not None:
             consumer.free.pop(puller, None)
-        elif place in self._waiting:
-            self._waiting[place].pop(puller, None)
-            if not self._waiting[place]:
-                del self._waiting[place]
+        elif place in self.waiting:
+            self.waiting[place].pop(puller, None)
+            if not self.waiting[place]:
+                del self.waiting[place]
 
     def add_stream(self, stream: StreamState) -> None:
         """Begin to keep a stream."""
@@ -143,12 +152,43 @@ class ServerState:
         self._changed(name)
         self._homes.clear()
 
+    def back_up(self, name: str) -> StreamBackup:
+        """What a stream holds now."""
+        stream = self.streams[name]
+        consumers = {
+            at: (each.delivered, tuple(each.pending)) for at, each in self.consumers[name].items()
+        }
+        return StreamBackup(tuple(stream.messages.values()), stream.last_sequence, consumers)
+
+    def restore(self, name: str, backup: StreamBackup, now: datetime) -> None:
+        """Bring a stream to what it held before; consumers in memory are lost.
+
+        A durable that the backup does not have is one that was created since.
+        """
+        held = self.streams[name]
+        self.streams[name] = held.recover(backup.messages, backup.last_sequence, now)
+        for at, consumer in list(self.consumers[name].items()):
+            if consumer.config.durable_name:
+                self.restore_consumer(ConsumerPlace(name, at), backup, now)
+            else:
+                self.drop_consumer(ConsumerPlace(name, at))
+        self._changed(name)
+
+    def restore_consumer(self, place: ConsumerPlace, backup: StreamBackup, now: datetime) -> None:
+        """Bring a durable to the position that it had before."""
+        consumer, stream = self.consumers[place.stream][place.consumer], self.streams[place.stream]
+        delivered, owed = backup.consumers.get(place.consumer, (0, ()))
+        self.consumers[place.stream][place.consumer] = consumer.recover(
+            delivered, owed, stream, now
+        )
+        self._changed(place.stream)
+
     def add_consumer(self, stream: str, consumer: ConsumerState) -> None:
         """Create a consumer; pullers that wait for it get its messages."""
         self._changed(stream)
         consumer.begin(self.streams[stream])
         place = ConsumerPlace(stream, consumer.config.name)
-        consumer.free.update(self._waiting.pop(place, {}))
+        consumer.free.update(self.waiting.pop(place, {}))
         self.consumers[stream][consumer.config.name] = consumer
 
     def drop_consumer(self, place: ConsumerPlace) -> None:
@@ -156,7 +196,7 @@ class ServerState:
         self._changed(place.stream)
         consumer = self.consumers.get(place.stream, {}).pop(place.consumer, None)
         if consumer is not None and consumer.free:
-            self._waiting[place] = dict(consumer.free)
+            self.waiting[place] = dict(consumer.free)
 
     def reconfigure_consumer(
         self, place: ConsumerPlace, config: ConsumerConfig, asked: dict[str, Any], now: datetime

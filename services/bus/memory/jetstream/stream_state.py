@@ -6,7 +6,7 @@ server's own accord (markers, fired timers) it returns, so that consumers get it
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -155,7 +155,15 @@ class StreamState:
                 return
         raise Unavailable(f"{subject}: maximum bytes exceeded ({STREAM_FULL})")
 
-    def _put(self, subject: str, data: bytes, headers: dict[str, str], now: datetime) -> Stored:
+    def _put(
+        self,
+        subject: str,
+        data: bytes,
+        headers: dict[str, str],
+        now: datetime,
+        at: datetime | None = None,
+    ) -> Stored:
+        """Store a message, which was stored `at` another time if it is recovered."""
         self.last_sequence += 1
         life = ttl_seconds(headers)
         shortest = self.config.subject_delete_marker_ttl // 1_000_000_000
@@ -166,14 +174,14 @@ class StreamState:
         if h.SCHEDULE in headers:
             # One timer a subject: the newer one takes the older one's place.
             headers[ROLLUP] = "sub"
-        stored = Stored(subject, data, self.last_sequence, now, headers)
+        stored = Stored(subject, data, self.last_sequence, at or now, headers)
         if rollup := headers.get(ROLLUP):
             self._remove_all(REST if rollup == "all" else subject)
         self.messages[stored.sequence] = stored
         same = self.index.add(subject, stored.sequence)
         self.stored_bytes += _size(subject, data, headers)
         if life:
-            heapq.heappush(self._ends, (now + timedelta(seconds=life), stored.sequence))
+            heapq.heappush(self._ends, (stored.time + timedelta(seconds=life), stored.sequence))
             self._expires.set(self._ends[0][0], now)
         if self.config.max_age:
             self._expires.set(self._aged(stored), now)
@@ -182,6 +190,20 @@ class StreamState:
             self._fires.set(at, now)
         self._keep_limits(same)
         return stored
+
+    def recover(
+        self, messages: Iterable[Stored], last_sequence: int, now: datetime
+    ) -> "StreamState":
+        """The same stream holding these messages and no others, as after a restored backup."""
+        found = StreamState(config=self.config, asked=self.asked, created=self.created)
+        for each in messages:
+            found.last_sequence = each.sequence - 1
+            found._put(each.subject, each.data, dict(each.headers), now, at=each.time)
+            if msg_id := each.headers.get(h.MSG_ID):
+                found._ids[msg_id] = each.time + _span(self.config.duplicate_window), each.sequence
+        found.last_sequence = last_sequence
+        found.removed.clear()
+        return found
 
     def reconfigure(self, config: StreamConfig, asked: dict[str, Any], now: datetime) -> None:
         """Change what may be changed of an existing stream; what is over its limits goes."""

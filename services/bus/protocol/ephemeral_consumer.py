@@ -1,0 +1,91 @@
+"""A consumer of a follower's own: it keeps its position over lost connections and lost streams."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from schemas.topology import SECOND_NS
+from services.bus.port import Bus, Start, Stored
+
+BATCH: Final = 1024
+INACTIVE_SECONDS: Final = 60
+
+
+class EphemeralConsumer:
+    """Created again after the last sequence seen whenever it is lost."""
+
+    acks = False
+    in_flight_max = BATCH
+
+    def __init__(
+        self,
+        bus: Bus,
+        stream: str,
+        filters: tuple[str, ...],
+        start: Start,
+        after: int | datetime | None,
+        new_name: Callable[[], str],
+    ) -> None:
+        """Follow `filters` of `stream`, from `after` where it is given, else from `start`."""
+        self._bus = bus
+        self._stream = stream
+        self._filters = filters
+        self._start = start
+        self._new_name = new_name
+        self._since = after if isinstance(after, datetime) else None
+        self._seen = after if isinstance(after, int) else None
+        """Everything up to this sequence was seen; None: not known yet."""
+        self._created = ""
+        """When the stream was created that this sequence belongs to."""
+
+    async def prepare(self) -> str:
+        """Create the consumer, and return its place; an old one dies of inactivity."""
+        name = self._new_name()
+        config: dict[str, Any] = {
+            "name": name,
+            "filter_subjects": list(self._filters),
+            "ack_policy": "none",
+            "replay_policy": "instant",
+            "mem_storage": True,
+            "num_replicas": 1,
+            "max_deliver": 1,
+            "inactive_threshold": INACTIVE_SECONDS * SECOND_NS,
+            "deliver_policy": self._start,
+        }
+        await self._correct_position()
+        if self._seen is not None:
+            config["deliver_policy"] = "by_start_sequence"
+            config["opt_start_seq"] = self._seen + 1
+        elif self._since is not None:
+            config["deliver_policy"] = "by_start_time"
+            config["opt_start_time"] = self._since.astimezone(UTC).isoformat()
+        await self._bus.admin(
+            f"CONSUMER.CREATE.{self._stream}.{name}",
+            {"stream_name": self._stream, "config": config, "action": "create"},
+        )
+        return f"{self._stream}.{name}"
+
+    async def _correct_position(self) -> None:
+        """Fix the first position, and go back where the stream has lost what was seen.
+
+        A stream that was created again, restored or shortened uses the same sequences once more:
+        what is stored under them now has not been seen.
+        """
+        info = await self._bus.admin(f"STREAM.INFO.{self._stream}", {})
+        last, created = int(info["state"]["last_seq"]), str(info["created"])
+        replaced = self._created not in ("", created)
+        self._created = created
+        if self._seen is not None and (replaced or last < self._seen):
+            whole = replaced or self._start == "last_per_subject"
+            self._since = None
+            self._seen = (None if self._start == "last_per_subject" else 0) if whole else last
+        elif self._seen is None and self._since is None and self._start == "new":
+            # Fixed now: nothing is missed if this consumer is lost before its first message.
+            self._seen = last
+
+    def saw(self, stored: Stored) -> bool:
+        """Skip what came before already, over a re-creation."""
+        if stored.sequence <= (self._seen or 0):
+            return False
+        self._seen = stored.sequence
+        return True
