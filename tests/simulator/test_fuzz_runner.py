@@ -52,8 +52,8 @@ def test_another_seed_has_another_history():
 
 FOUND_AT = {
     "save before publish": 7,
-    "budget in memory": 6,
-    "no adopt before retry": 14,
+    "budget in memory": 11,
+    "no adopt before retry": 7,
     "timer in process memory": 33,
     "launch without a claim": 115,
     "silence never ends": 49,

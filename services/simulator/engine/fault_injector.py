@@ -14,6 +14,7 @@ from services.simulator.engine.fault_kinds import (
     BROKER,
     CLOUD,
     FAULTS_OF,
+    STORE_LOSSES,
     WORKLOAD,
     InjectedFault,
 )
@@ -29,6 +30,7 @@ from services.simulator.engine.simulated_cloud import (
 from services.simulator.engine.simulated_machine import SimulatedMachine
 from services.simulator.engine.simulated_workload import SimulatedWorkload
 from services.simulator.engine.simulation_context import SimulationContext
+from services.simulator.engine.store_destroyer import StoreDestroyer
 from services.simulator.engine.supervised_service import SupervisedService
 
 RESTART_SECONDS: Final = 1.0
@@ -82,6 +84,9 @@ class FaultInjector:
         """Expected node -> its faults, injected when its machine is made."""
         self._chance = simulation.chance("targets")
         self._timers: set[asyncio.TimerHandle] = set()
+        self._destroyer = StoreDestroyer(
+            simulation, partial(self._cut, EVERY_CONNECTION), invariants.on_lost
+        )
         workload.on_uncordoned = lambda node: self._in(
             SHOWS_AGAIN_SECONDS, partial(machines.show_again, node)
         )
@@ -100,6 +105,8 @@ class FaultInjector:
             case "workload":
                 until = float("inf") if fault.seconds is None else self._after(fault.seconds)
                 setattr(self._workload, UNTIL[fault.kind], until)
+            case _ if fault.kind in STORE_LOSSES:
+                self._destroyer.inject(fault)
             case _ if fault.kind == "crash":
                 self._crash(fault)
             case _ if fault.kind == "stall":
@@ -123,6 +130,7 @@ class FaultInjector:
     def end_all(self) -> None:
         """End every fault except those of machines."""
         self._simulation.note("no further fault is injected")
+        self._destroyer.end()
         self._simulation.network.clear()
         self._simulation.server.refusing.clear()
         self._update_connections()

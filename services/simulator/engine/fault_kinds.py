@@ -56,7 +56,18 @@ ServiceFault = Literal[
 ]
 """stall: the process makes no call and gets no answer for a while, and loses its leases; slow:
 `share` is the longest delay of each call, in seconds."""
-BrokerFault = Literal["network", "restart", "refused_writes"]
+StoreLoss = Literal[
+    "stream_deleted",
+    "stream_purged",
+    "stream_rolled_back",
+    "stream_shortened",
+    "durable_deleted",
+    "durable_rolled_back",
+]
+"""stream_rolled_back: `stream` is backed up now, and restored after `seconds`;
+stream_shortened: after `seconds` the server restarts without what was stored since now, as after a
+power cut; durable_rolled_back: a `durable` of `stream` forgets what it delivered in `seconds`."""
+BrokerFault = Literal["network", "restart", "refused_writes", StoreLoss]
 """restart: what the server keeps in memory is lost, and no connection works meanwhile;
 refused_writes: `stream` takes no message, as on a full disk; what it holds can be read."""
 FaultKind = Literal[NodeFault, CloudFault, WorkloadFault, ServiceFault, BrokerFault]
@@ -64,9 +75,10 @@ FaultKind = Literal[NodeFault, CloudFault, WorkloadFault, ServiceFault, BrokerFa
 NODE_FAULTS: Final[frozenset[str]] = frozenset(
     HardwareFault.__args__  # type: ignore[attr-defined]
 ) | {"power_off", "preemption", "deleted", "hang", "repeated_facts", "false_report"}
+STORE_LOSSES: Final[frozenset[str]] = frozenset(StoreLoss.__args__)  # type: ignore[attr-defined]
 CLOUD_FAULTS: Final[frozenset[str]] = frozenset(CloudFault.__args__)  # type: ignore[attr-defined]
 FAULTS_OF: Final[dict[str, frozenset[str]]] = {
-    BROKER: frozenset(BrokerFault.__args__),  # type: ignore[attr-defined]
+    BROKER: STORE_LOSSES | {"network", "restart", "refused_writes"},
     CLOUD: CLOUD_FAULTS,
     WORKLOAD: frozenset(WorkloadFault.__args__),  # type: ignore[attr-defined]
     **dict.fromkeys(SERVICES, frozenset(ServiceFault.__args__)),  # type: ignore[attr-defined]
@@ -101,7 +113,8 @@ class InjectedFault:
     share: float = 0.0
     """Of the calls of a connection that are lost."""
     stream: str = ""
-    """Of `refused_writes`."""
+    """Of `refused_writes`, and of what is lost of a store."""
+    durable: str = ""
     after_effects: int = 0
     """Of `crash` and `stall`: it occurs after so many effects; 0: at once."""
     selector: OfferingSelector = ANYWHERE
@@ -109,7 +122,14 @@ class InjectedFault:
     def __str__(self) -> str:
         """Write `cut pool-manager for 4.0 s`."""
         code = str(self.xid_code) if self.kind == "xid_error" else ""
-        parts = [self.kind, code, self.target, self.stream, "once" if self.momentary else ""]
+        parts = [
+            self.kind,
+            code,
+            self.target,
+            self.stream,
+            self.durable,
+            "once" if self.momentary else "",
+        ]
         parts.append(f"{self.effect} its effect" if self.effect != "before" else "")
         parts.append(f"x{self.count}" if self.count > 1 else "")
         parts.append(f"{self.share:.2f}" if self.share else "")

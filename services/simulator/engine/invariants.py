@@ -1,15 +1,11 @@
-"""What must hold after every step of any simulation, and what must hold when a fleet is at rest.
+"""What must hold after every step of any simulation.
 
 The truth is the state of the simulated cloud, workload system and machines; what the services have
 recorded is compared with it. The first violation ends the run.
-
-Only fuzz campaigns expect a fleet to come to rest, since they end every fault first. A scenario or
-a stress run may end with an open saga, an open breaker or a cordoned node: its assertions say so.
 """
 
 import asyncio
 import math
-from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -29,7 +25,7 @@ from schemas.saga_log_entries import (
     StepSucceeded,
     saga_codec,
 )
-from schemas.topology import DEAD, DURABLES, EVENTS, HEALTH, INSTANCES, SAGAS
+from schemas.topology import DEAD, EVENTS, HEALTH, INSTANCES, SAGAS
 from services.bus.port import Stored
 from services.pool_manager.planner.remediation.recovered_nodes import is_for_silence
 from services.pool_manager.sagas import DEFINITIONS
@@ -37,7 +33,6 @@ from services.provisioner.provider_client.provider import Instance
 from services.simulator.engine.agent_machines import AgentMachines
 from services.simulator.engine.announced_notices import AnnouncedNotices
 from services.simulator.engine.node_liveness import NodeLiveness
-from services.simulator.engine.simulated_alerts import SimulatedOperators
 from services.simulator.engine.simulated_cloud import SimulatedCloud
 from services.simulator.engine.simulated_workload import SimulatedWorkload
 from services.simulator.engine.simulation_context import SimulationContext
@@ -76,24 +71,26 @@ class Invariants:
         cloud: SimulatedCloud,
         workload: SimulatedWorkload,
         agents: AgentMachines,
-        operators: SimulatedOperators,
     ) -> None:
         """Compare what is stored in `simulation` with what is true."""
         self._simulation = simulation
         self._cloud = cloud
         self._workload = workload
         self._agents = agents
-        self._operators = operators
         self._records = StoredRecords(simulation.server)
         self.open: dict[str, SagaStarted] = {}
         """Sagas that have begun and not ended, by their logs."""
-        self._sagas_of: dict[str, dict[str, None]] = {}
+        self._vanished: dict[str, SagaStarted] = {}
+        """Sagas whose logs were lost; an action of theirs may be under way still."""
+        self.destroyed: dict[str, None] = {}
+        """Streams that were destroyed or set back."""
+        self.sagas_of: dict[str, dict[str, None]] = {}
         """Node -> the open sagas that act on it or bring it."""
         self._disrupting: dict[str, dict[str, None]] = {}
         """Pool -> its open sagas that count against the budget."""
         self._carried_out: dict[str, str] = {}
         """An operator's request -> the saga that it began."""
-        self._liveness = NodeLiveness(simulation.now)
+        self.liveness = NodeLiveness(simulation.now)
         self._barred: dict[str, float] = {}
         """Saga -> how long its node had been beating when it passed what cannot be taken back."""
         self._begun: dict[tuple[str, bool], list[float]] = {}
@@ -127,12 +124,30 @@ class Invariants:
 
     def heartbeats_lost(self) -> None:
         """The server lost the heartbeats: no node beats until its next one is stored."""
-        self._liveness.forget()
+        self.liveness.forget()
+
+    def on_lost(self, stream: str) -> None:
+        """A stream was destroyed, or set back: what was known of its content is known no more."""
+        self.destroyed[stream] = None
+        if stream in (EVENTS.name, f"KV_{HEALTH.name}"):
+            self._verdicts.clear()
+        if stream != SAGAS.name:
+            return
+        self._vanished |= self.open
+        for each in (self.open, self.sagas_of, self._disrupting):
+            each.clear()
+        held = self._simulation.server.state.streams.get(stream)
+        for stored in held.messages.values() if held else ():
+            entry = saga_codec.decode(stored.data)
+            if isinstance(entry, SagaStarted):
+                self._open(entry)
+            elif isinstance(entry, SagaDone | SagaUnwound):
+                self._end(entry)
 
     # --- after each write -----------------------------------------------------------------------
 
     def _on_stored(self, stream: str, stored: Stored) -> None:
-        self._liveness.stored(stream, stored)
+        self.liveness.stored(stream, stored)
         if stream == SAGAS.name:
             self._saga(stored)
         elif stream == f"KV_{INSTANCES.name}" and stored.data:
@@ -155,26 +170,34 @@ class Invariants:
             self._end(entry)
         elif isinstance(entry, StepSucceeded) and entry.step == "promote":
             # From then on the spare is a node like any other.
-            self._release(self.open[entry.saga].params.promotes, entry.saga)
+            self._release(self._started(entry.saga).params.promotes, entry.saga)
         self._drained(entry, stored.time)
         pivot = isinstance(entry, StepSucceeded) and entry.step == "admit"
         if pivot or (isinstance(entry, StepStarted) and entry.step == "terminate"):
-            node = self.open[entry.saga].params.node
-            self._barred.setdefault(entry.saga, self._liveness.beating_seconds(node))
+            node = self._started(entry.saga).params.node
+            self._barred.setdefault(entry.saga, self.liveness.beating_seconds(node))
 
     def _begin(self, entry: SagaStarted) -> None:
         params = entry.params
         for node in sorted(self._about(entry)):
-            for saga in self._sagas_of.get(node, ()):
+            for saga in self.sagas_of.get(node, ()):
                 self._fail(f"{entry.saga} begins while {saga} is open", entry.saga, params.node)
-            self._sagas_of.setdefault(node, {})[entry.saga] = None
         if params.by and self._carried_out.setdefault(entry.cause, entry.saga) != entry.saga:
             other = self._carried_out[entry.cause]
             self._fail(f"{entry.saga} and {other} begin for one request", entry.saga, params.node)
-        self.open[entry.saga] = entry
+        self._open(entry)
         # An operator's requests are bound by no rate, and their cordons by no level.
         if DEFINITIONS[entry.kind].remediates and not params.by:
             self._disrupts(entry)
+
+    def _open(self, entry: SagaStarted) -> None:
+        self.open[entry.saga] = entry
+        for node in sorted(self._about(entry)):
+            self.sagas_of.setdefault(node, {})[entry.saga] = None
+
+    def _started(self, saga: str) -> SagaStarted:
+        """How a saga began, even if its log is lost."""
+        return self.open.get(saga) or self._vanished[saga]
 
     def _end(self, entry: SagaDone | SagaUnwound) -> None:
         ended = self.open.pop(entry.saga, None)
@@ -189,7 +212,7 @@ class Invariants:
             self.left_cordoned[params.node] = None
 
     def _release(self, node: str, saga: str) -> None:
-        self._sagas_of.get(node, {}).pop(saga, None)
+        self.sagas_of.get(node, {}).pop(saga, None)
 
     def _drained(self, entry: SagaEntry, at: datetime) -> None:
         """A drain ends when the work has left, at its deadline, or ahead of the cloud's notice."""
@@ -197,12 +220,12 @@ class Invariants:
             return
         if isinstance(entry, StepStarted):
             self._drains_since[entry.saga] = at
-        if isinstance(entry, StepSucceeded) and self.open[entry.saga].params.drain != "immediate":
-            self._confirmed(self.open[entry.saga])
+        saga = self._started(entry.saga)
+        if isinstance(entry, StepSucceeded) and saga.params.drain != "immediate":
+            self._confirmed(saga)
         if not isinstance(entry, StepExpired):
             return
         self._drains_expired.add(entry.saga)
-        saga = self.open[entry.saga]
         node, lasted = saga.params.node, at - self._drains_since[saga.saga]
         full = lasted >= timedelta(seconds=saga.params.drain_timeout_seconds - CLOCK_SECONDS)
         in_time = saga.params.drain == "immediate" or (saga.params.drain == "deadline" and full)
@@ -221,7 +244,7 @@ class Invariants:
         """A node is taken out of service; one that was out already does not count again."""
         node, pool = entry.params.node, self._records.pool(entry.params.pool)
         record = self._records.node(node_key(entry.params.pool, node))
-        beating = self._liveness.beating_seconds(node)
+        beating = self.liveness.beating_seconds(node)
         may_beat = CALLED_OFF_WITHIN_SECONDS + STORED_WITHIN_SECONDS
         if is_for_silence(entry.kind, entry.params) and beating > may_beat:
             self._fail(
@@ -233,7 +256,8 @@ class Invariants:
             return
         if node in self.misreported - self.broken_nodes and self._in_wave(entry, pool):
             self._fail(f"{entry.saga} begins for a wave of false reports", entry.saga, node)
-        self._rate(entry, pool)
+        if entry.saga not in self._vanished:  # begun again, it was counted before
+            self._rate(entry, pool)
         if record is not None and record.cordoned:
             return
         out = self._disrupting.setdefault(entry.params.pool, {})
@@ -297,7 +321,7 @@ class Invariants:
         if isinstance(event, ProviderNotice):
             self._notices.add(event, stored.time)
         if isinstance(event, NodeEvent):
-            self._liveness.published(event)
+            self.liveness.published(event)
 
     # --- after each effect at the cloud ---------------------------------------------------------
 
@@ -311,8 +335,8 @@ class Invariants:
             self._fail(f"{name} was made without a record", name)
         elif record.state == "terminated":
             self._fail(f"{name} was made after its record said that it is gone", name)
-        sagas = self._sagas_of.get(name, ())
-        if not any(self.open[saga].params.new_node == name for saga in sagas):
+        sagas = (*self.sagas_of.get(name, ()), *self._vanished)
+        if not any(self._started(saga).params.new_node == name for saga in sagas):
             self._fail(f"{name} was made, and no open saga brings it", name)
 
     def on_ending(self, instance: Instance) -> None:
@@ -322,12 +346,12 @@ class Invariants:
         record = self._records.node(node_key(instance.pool, name))
         if node is None or record is None or record.admitted_at is None:
             return  # it never was in service
-        sagas = map(self.open.__getitem__, self._sagas_of.get(name, ()))
+        sagas = map(self._started, (*self.sagas_of.get(name, ()), *self._vanished))
         by = next((each for each in sagas if each.params.node == name), None)
         if by is None or not DEFINITIONS[by.kind].removes_node:
             self._fail(f"{name} is ended, and no open saga removes it", name)
             return
-        barred = self._barred.get(by.saga, self._liveness.beating_seconds(name))
+        barred = self._barred.get(by.saga, self.liveness.beating_seconds(name))
         silent = is_for_silence(by.kind, by.params) and barred <= CALLED_OFF_WITHIN_SECONDS
         requested = bool(by.params.by) or by.kind == "scale-down"
         known = self.broken_nodes | self.preempted | self.misreported
@@ -338,87 +362,6 @@ class Invariants:
             return  # whether the drain was cut short was checked when it ended
         if not self._workload.is_drained(name):
             self._fail(f"{name} is ended before it was drained", name, by.saga)
-
-    # --- at rest --------------------------------------------------------------------------------
-
-    def unfinished(self, name: str) -> list[str]:
-        """Why a fleet of one pool is not at rest; empty: it is."""
-        return list(self._unfinished(name))
-
-    def _unfinished(self, name: str) -> Iterator[str]:
-        pool = self._records.pool(name)
-        if pool is None:
-            yield f"pool {name} is not recorded"
-            return
-        for saga in sorted(set(pool.open) | set(self.open)):
-            yield f"{saga} is open"
-        if pool.breaker.state != "closed":
-            yield f"the breaker is {pool.breaker.state}: {pool.breaker.reason}"
-        instances, spares = self._cloud.instances(), pool.spec.spares
-        names = [each.name for each in instances]
-        if len(names) != pool.desired + spares:
-            wanted = f"{pool.desired} and {spares} spares are wanted"
-            yield f"{len(names)} instances exist where {wanted}: {names}"
-        found = sum(each.spare for each in self._records.live_nodes())
-        if found != spares:
-            yield f"{found} nodes are spares where {spares} are wanted"
-        for instance in instances:
-            yield from self._unfit(instance)
-        yield from self._misrecorded(names)
-        yield from self._unread()
-
-    def _misrecorded(self, names: list[str]) -> Iterator[str]:
-        for record in self._records.instances():
-            if record.state not in ("running", "terminated"):
-                yield f"the instance {record.instance} is {record.state}: {record.error}"
-            if record.state == "running" and record.instance not in names:
-                yield f"{record.instance} runs by its record, and does not exist"
-        for node in self._records.live_nodes():
-            if node.node not in names:
-                yield f"{node.node} is {node.state} by its record, and does not exist"
-
-    def _unfit(self, instance: Instance) -> Iterator[str]:
-        name = instance.name
-        record = self._records.node(node_key(instance.pool, name))
-        truth = self._agents.machine_of(name)
-        if truth is None or not truth.ready or truth.broken:
-            yield f"{name} exists and is not fit to serve"
-        if record is None or record.state != "active":
-            yield f"{name} exists and is {record.state if record else 'not recorded'}"
-        elif record.lost or record.health == "unhealthy" or record.saga:
-            yield f"{name} is lost={record.lost} health={record.health} saga={record.saga!r}"
-        elif record.health == "healthy" and (open_ := self._operators.about(record.pool, name)):
-            yield f"operators were alerted, and never of the end: {', '.join(open_)}"
-        elif record.spare and name not in self._workload.cordoned:
-            yield f"the spare {name} takes work"
-        elif not record.spare and (record.cordoned or name in self._workload.cordoned):
-            yield f"{name} is cordoned: {self._workload.cordoned.get(name, 'by its record alone')}"
-        if name in self._liveness.lost:
-            yield f"{name} was published to be lost, and not to have returned"
-
-    def _unread(self) -> Iterator[str]:
-        state = self._simulation.server.state
-        for durable in DURABLES:
-            if durable.name.startswith("metrics"):
-                continue  # its service takes no part in the simulation
-            stream = state.streams[durable.stream]
-            info = state.consumers[durable.stream][durable.name].info(stream)
-            if info["num_pending"] or info["num_ack_pending"]:
-                yield f"{durable.name} has messages to process"
-
-    def waits_for_operator(self, name: str) -> int | None:
-        """The size of a pool that gave up, since its new nodes were refused; else None."""
-        pool = self._records.pool(name)
-        given_up = pool is not None and pool.refusals >= pool.spec.admission.attempts
-        return pool.desired if pool is not None and given_up else None
-
-    def cordoned(self) -> set[str]:
-        """Nodes that are cordoned, are no spares, and that no open saga is about."""
-        return {
-            each.node
-            for each in self._records.live_nodes()
-            if each.cordoned and not each.spare and not self._sagas_of.get(each.node)
-        }
 
     def _about(self, saga: SagaStarted) -> set[str]:
         """The nodes that no other saga may be about meanwhile."""

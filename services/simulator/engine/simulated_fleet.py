@@ -25,6 +25,7 @@ from services.provisioner.service import build as build_provisioner
 from services.runtime.process import Build
 from services.simulator.engine.agent_machines import BOOT_SECONDS, AgentMachines
 from services.simulator.engine.fault_injector import FaultInjector
+from services.simulator.engine.fleet_at_rest import FleetAtRest
 from services.simulator.engine.hardware_failures import MachineSpec
 from services.simulator.engine.invariants import Invariants, ViolationError
 from services.simulator.engine.simulated_alerts import SimulatedOperators
@@ -105,8 +106,9 @@ class SimulatedFleet:
             "operators": operators,
         }
         self.records = StoredRecords(simulation.server)
-        self.invariants = Invariants(
-            simulation, self.cloud, self.workload, self.machines, operators
+        self.invariants = Invariants(simulation, self.cloud, self.workload, self.machines)
+        self.at_rest = FleetAtRest(
+            *(simulation, self.cloud, self.workload, self.machines, operators), self.invariants
         )
         self.services = [
             SupervisedService(

@@ -56,11 +56,14 @@ class StoredRecords:
         return self._all(HEALTH, _health)
 
     def _latest(self, bucket: BucketSpec, key: str, of: LimitedDecoder[T]) -> T | None:
-        stored = self._server.state.streams[f"KV_{bucket.name}"].last(f"$KV.{bucket.name}.{key}")
+        stream = self._server.state.streams.get(f"KV_{bucket.name}")
+        stored = stream.last(f"$KV.{bucket.name}.{key}") if stream else None
         return of.decode(stored.data) if stored is not None and stored.data else None
 
     def _all(self, bucket: BucketSpec, of: LimitedDecoder[T]) -> Iterator[T]:
-        stream = self._server.state.streams[f"KV_{bucket.name}"]
+        stream = self._server.state.streams.get(f"KV_{bucket.name}")
+        if stream is None:
+            return
         for sequence in stream.sequences(f"$KV.{bucket.name}.>"):
             if data := stream.messages[sequence].data:
                 yield of.decode(data)

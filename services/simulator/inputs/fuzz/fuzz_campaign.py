@@ -10,12 +10,13 @@ from functools import partial
 from random import Random
 from typing import Any, Final, Literal
 
-from schemas.topology import BUCKETS, HEARTBEATS, STREAMS
+from schemas.topology import BUCKETS, DURABLES, HEARTBEATS, STREAMS
 from services.simulator.engine.fault_kinds import (
     ALL,
     BROKER,
     CLOUD,
     SERVICES,
+    STORE_LOSSES,
     WORKLOAD,
     FaultKind,
     InjectedFault,
@@ -34,6 +35,13 @@ REFUSING: Final = tuple(
     if each != f"KV_{HEARTBEATS.name}"
 )
 """Streams that may refuse writes. Not heartbeats: nodes without them are silent."""
+
+LOST: Final = tuple(
+    each for each in REFUSING if each not in ("KV_POOLS", "KV_NODES", "KV_INSTANCES")
+)
+"""Streams that may be destroyed. Those left out are recorded again from one another; open: POOLS
+emptied while the services run, and instances whose records are lost while they are terminated."""
+LOST_SHARE: Final = 0.1
 
 OperatorVerb = Literal["scale", "replace", "drain", "cordon", "hold", "cancel", "breaker"]
 Withdrawal = Literal["", "withdrawn", "withdrawn-broken"]
@@ -131,6 +139,7 @@ def draw(seed: str, minutes: float) -> Campaign:
         action, withdrawal = made if isinstance(made, tuple) else (made, "")
         steps.append(CampaignStep(at, action, withdrawal))
     steps += _outages(Random(f"{seed}/refused-writes"), seconds)  # noqa: S311
+    steps += _losses(Random(f"{seed}/lost-stores"), seconds)  # noqa: S311
     return Campaign(shape, tuple(sorted(steps, key=lambda each: each.at)), seconds)
 
 
@@ -140,6 +149,23 @@ def _outages(chance: Random, seconds: float) -> list[CampaignStep]:
         return []
     fault = _fault(
         "refused_writes", BROKER, stream=chance.choice(REFUSING), seconds=chance.uniform(60, 900)
+    )
+    return [CampaignStep(chance.uniform(0, seconds), fault)]
+
+
+def _losses(chance: Random, seconds: float) -> list[CampaignStep]:
+    """In a few campaigns, a stream or durable that is destroyed; drawn apart from the others."""
+    if chance.random() >= LOST_SHARE:
+        return []
+    kind = chance.choice(sorted(STORE_LOSSES))
+    durables = [each for each in DURABLES if not each.name.startswith("metrics")]
+    durable = chance.choice(durables) if kind.startswith("durable") else None
+    fault = _fault(
+        kind,
+        BROKER,
+        stream=durable.stream if durable else chance.choice(LOST),
+        durable=durable.name if durable else "",
+        seconds=chance.uniform(1, 90),
     )
     return [CampaignStep(chance.uniform(0, seconds), fault)]
 

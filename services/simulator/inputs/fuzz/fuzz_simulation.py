@@ -122,7 +122,7 @@ class FuzzSimulation:
         until, since = self._simulation.now() + seconds_max, None
         while True:
             self._clear_up()
-            unfinished = self._invariants.unfinished(POOL)
+            unfinished = self.fleet.at_rest.unfinished(POOL)
             now = self._simulation.now()
             if unfinished:
                 since = None
@@ -137,14 +137,16 @@ class FuzzSimulation:
             await asyncio.sleep(LOOK_SECONDS)
 
     def _clear_up(self) -> None:
-        """Act as operators do: decide on waves, lift cordons, request refused nodes again."""
+        """Act as operators do: decide on waves and lost faults, lift cordons, ask again."""
         pool = self.fleet.records.pool(POOL)
         if pool is not None and pool.breaker.cause == "wave" and pool.breaker.state == "open":
             self._publish("breaker-close", reason=REASON)
-        nodes = self._invariants.waits_for_operator(POOL)
+        nodes = self.fleet.at_rest.waits_for_operator(POOL)
         if nodes is not None:
             self._publish("scale", nodes=nodes)
-        for name in self._invariants.cordoned() & self._invariants.left_cordoned.keys():
+        for name in self.fleet.at_rest.unjudged():
+            self._publish("replace", node=name)
+        for name in self.fleet.at_rest.cordoned() & self._invariants.left_cordoned.keys():
             self._publish("uncordon", node=name)
 
     # --- faults and requests ----------------------------------------------------------------------

@@ -13,7 +13,13 @@ from schemas.duration import Duration
 from schemas.enums import BreakerState, HealthStatus, SagaKind
 from schemas.launch_offers import Market
 from schemas.settings import Percent, Setting, Settings
-from services.simulator.engine.fault_kinds import ALL, NODE_FAULTS, FaultKind, InjectedFault
+from services.simulator.engine.fault_kinds import (
+    ALL,
+    NODE_FAULTS,
+    STORE_LOSSES,
+    FaultKind,
+    InjectedFault,
+)
 from services.simulator.engine.offering_selector import OfferingSelector
 
 FLEET_MAX: Final = 10_000
@@ -42,7 +48,8 @@ PARAM_OF: Final[dict[str, frozenset[str]]] = {
     "job": frozenset({"xid_error"}),
     "temperature": frozenset({"temperature"}),
     "count": COUNTED,
-    "stream": frozenset({"refused_writes"}),
+    "stream": STORE_LOSSES | {"refused_writes"},
+    "durable": frozenset({"durable_deleted", "durable_rolled_back"}),
     "share": frozenset({"lost_requests", "lost_answers", "lost_acks", "slow"}),
     "fixed_by": NODE_FAULTS
     - {"network", "power_off", "preemption", "deleted", "hang", "repeated_facts", "false_report"},
@@ -138,7 +145,9 @@ class FailureParams(Placed, frozen=True, kw_only=True):
     share: Annotated[float, msgspec.Meta(ge=0, le=60)] = 0.5
     """Share of a service's calls that are lost; of `slow`: their longest delay in seconds."""
     stream: Annotated[str, msgspec.Meta(max_length=100)] = ""
-    """The stream that refuses writes: `EVENTS`, `KV_HEALTH` …"""
+    """The stream that refuses writes or is destroyed: `EVENTS`, `KV_HEALTH` …"""
+    durable: Annotated[str, msgspec.Meta(max_length=100)] = ""
+    """The durable of that stream that is destroyed."""
 
     def fault(self, target: str) -> InjectedFault:
         """The same as a fault to inject."""

@@ -1,0 +1,132 @@
+"""Whether a fleet is at rest: what must hold when every fault is over and nothing is left to do.
+
+Only fuzz campaigns expect a fleet to come to rest, since they end every fault first. A scenario or
+a stress run may end with an open saga, an open breaker or a cordoned node: its assertions say so.
+"""
+
+from collections.abc import Iterator
+
+from schemas.node_records import node_key
+from schemas.topology import DURABLES
+from services.provisioner.provider_client.provider import Instance
+from services.simulator.engine.agent_machines import AgentMachines
+from services.simulator.engine.invariants import Invariants
+from services.simulator.engine.simulated_alerts import SimulatedOperators
+from services.simulator.engine.simulated_cloud import SimulatedCloud
+from services.simulator.engine.simulated_workload import SimulatedWorkload
+from services.simulator.engine.simulation_context import SimulationContext
+from services.simulator.engine.stored_records import StoredRecords
+
+
+class FleetAtRest:
+    """Compares what is true with what the services recorded."""
+
+    def __init__(
+        self,
+        simulation: SimulationContext,
+        cloud: SimulatedCloud,
+        workload: SimulatedWorkload,
+        agents: AgentMachines,
+        operators: SimulatedOperators,
+        invariants: Invariants,
+    ) -> None:
+        """Look at these."""
+        self._simulation = simulation
+        self._cloud = cloud
+        self._workload = workload
+        self._agents = agents
+        self._operators = operators
+        self._invariants = invariants
+        self._records = StoredRecords(simulation.server)
+
+    def unfinished(self, name: str) -> list[str]:
+        """Why a fleet of one pool is not at rest; empty: it is."""
+        return list(self._unfinished(name))
+
+    def _unfinished(self, name: str) -> Iterator[str]:
+        pool = self._records.pool(name)
+        if pool is None:
+            yield f"pool {name} is not recorded"
+            return
+        for saga in sorted(set(pool.open) | set(self._invariants.open)):
+            yield f"{saga} is open"
+        if pool.breaker.state != "closed":
+            yield f"the breaker is {pool.breaker.state}: {pool.breaker.reason}"
+        instances, spares = self._cloud.instances(), pool.spec.spares
+        names = [each.name for each in instances]
+        if len(names) != pool.desired + spares:
+            wanted = f"{pool.desired} and {spares} spares are wanted"
+            yield f"{len(names)} instances exist where {wanted}: {names}"
+        found = sum(each.spare for each in self._records.live_nodes())
+        if found != spares:
+            yield f"{found} nodes are spares where {spares} are wanted"
+        for instance in instances:
+            yield from self._unfit(instance)
+        yield from self._misrecorded(names)
+        yield from self._unread()
+
+    def _misrecorded(self, names: list[str]) -> Iterator[str]:
+        for record in self._records.instances():
+            if record.state not in ("running", "terminated"):
+                yield f"the instance {record.instance} is {record.state}: {record.error}"
+            if record.state == "running" and record.instance not in names:
+                yield f"{record.instance} runs by its record, and does not exist"
+        for node in self._records.live_nodes():
+            if node.node not in names:
+                yield f"{node.node} is {node.state} by its record, and does not exist"
+
+    def _unfit(self, instance: Instance) -> Iterator[str]:
+        name = instance.name
+        record = self._records.node(node_key(instance.pool, name))
+        truth = self._agents.machine_of(name)
+        if truth is None or not truth.ready or truth.broken:
+            yield f"{name} exists and is not fit to serve"
+        if record is None or record.state != "active":
+            yield f"{name} exists and is {record.state if record else 'not recorded'}"
+        elif record.lost or record.health == "unhealthy" or record.saga:
+            yield f"{name} is lost={record.lost} health={record.health} saga={record.saga!r}"
+        elif record.health == "healthy" and (open_ := self._operators.about(record.pool, name)):
+            yield f"operators were alerted, and never of the end: {', '.join(open_)}"
+        elif record.spare and name not in self._workload.cordoned:
+            yield f"the spare {name} takes work"
+        elif not record.spare and (record.cordoned or name in self._workload.cordoned):
+            yield f"{name} is cordoned: {self._workload.cordoned.get(name, 'by its record alone')}"
+        if name in self._invariants.liveness.lost:
+            yield f"{name} was published to be lost, and not to have returned"
+
+    def _unread(self) -> Iterator[str]:
+        state = self._simulation.server.state
+        for durable in DURABLES:
+            if durable.name.startswith("metrics"):
+                continue  # its service takes no part in the simulation
+            consumer = state.consumers.get(durable.stream, {}).get(durable.name)
+            if consumer is None:
+                yield f"{durable.name} does not exist"
+                continue
+            info = consumer.info(state.streams[durable.stream])
+            if info["num_pending"] or info["num_ack_pending"]:
+                yield f"{durable.name} has messages to process"
+
+    def unjudged(self) -> list[str]:
+        """Broken nodes that count as healthy after a store was lost that operators know of."""
+        lost = {f"store-lost/stream {each}" for each in self._invariants.destroyed}
+        if not lost & self._operators.open.keys():
+            return []
+        busy = self._invariants.sagas_of
+        healthy = (each.node for each in self._records.live_nodes() if each.health != "unhealthy")
+        machines = map(self._agents.machine_of, healthy)
+        return [each.name for each in machines if each and each.broken and not busy.get(each.name)]
+
+    def waits_for_operator(self, name: str) -> int | None:
+        """The size of a pool that gave up, since its new nodes were refused; else None."""
+        pool = self._records.pool(name)
+        given_up = pool is not None and pool.refusals >= pool.spec.admission.attempts
+        return pool.desired if pool is not None and given_up else None
+
+    def cordoned(self) -> set[str]:
+        """Nodes that are cordoned, are no spares, and that no open saga is about."""
+        return {
+            each.node
+            for each in self._records.live_nodes()
+            if each.cordoned and not each.spare and not self._invariants.sagas_of.get(each.node)
+        }

@@ -1,0 +1,76 @@
+"""Destroys what the in-memory server stores: streams and durables deleted, emptied or set back."""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from services.bus.memory.jetstream.server_state import StreamBackup
+from services.primitives.errors import Refused
+from services.simulator.engine.fault_kinds import InjectedFault
+from services.simulator.engine.simulation_context import SimulationContext
+
+RESTART_SECONDS: Final = 1.0
+"""How long the server is away when it restarts without the end of a stream."""
+SET_BACK_SECONDS: Final = 10.0
+"""How far a stream is set back, unless the fault says otherwise."""
+
+
+class StoreDestroyer:
+    """Destroys streams and durables of one simulation's server."""
+
+    def __init__(
+        self,
+        simulation: SimulationContext,
+        cut: Callable[[float], None],
+        on_lost: Callable[[str], None],
+    ) -> None:
+        """`cut` ends every connection for some seconds; `on_lost` gets each stream destroyed."""
+        self._simulation = simulation
+        self._server = simulation.server
+        self._cut = cut
+        self._on_lost = on_lost
+        self._timers: set[asyncio.TimerHandle] = set()
+
+    def inject(self, fault: InjectedFault) -> None:
+        """Destroy now, or take a backup now that is restored later."""
+        stream, durable = fault.stream, fault.durable
+        if fault.kind in ("stream_deleted", "stream_purged", "durable_deleted"):
+            call = {
+                "stream_deleted": f"STREAM.DELETE.{stream}",
+                "stream_purged": f"STREAM.PURGE.{stream}",
+                "durable_deleted": f"CONSUMER.DELETE.{stream}.{durable}",
+            }[fault.kind]
+            try:
+                self._server.admin(call, {})
+            except Refused as error:
+                self._simulation.note(f"not destroyed: {error}")
+                return
+            if not durable:
+                self._on_lost(stream)
+        elif stream in self._server.state.streams:
+            backup = self._server.state.back_up(stream)
+            seconds = SET_BACK_SECONDS if fault.seconds is None else fault.seconds
+            later = asyncio.get_running_loop().call_later
+            self._timers.add(later(seconds, partial(self._set_back, fault, backup)))
+
+    def end(self) -> None:
+        """Destroy nothing more."""
+        for each in self._timers:
+            each.cancel()
+
+    def _set_back(self, fault: InjectedFault, backup: StreamBackup) -> None:
+        state, stream = self._server.state, fault.stream
+        if stream not in state.streams or fault.durable not in (*state.consumers[stream], ""):
+            return
+        if fault.kind == "stream_shortened":
+            held, last = state.back_up(stream), backup.last_sequence
+            if held.last_sequence < last:
+                return
+            kept = tuple(each for each in held.messages if each.sequence <= last)
+            backup = StreamBackup(kept, last, held.consumers)
+            self._cut(RESTART_SECONDS)
+        self._simulation.note(f"{stream} {fault.durable} is set back to {backup.last_sequence}")
+        self._server.restore(stream, backup, fault.durable)
+        if not fault.durable:
+            self._on_lost(stream)
