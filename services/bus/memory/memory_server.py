@@ -101,6 +101,7 @@ class MemoryServer:
         for name, stream in list(self.state.streams.items()):
             if stream.asked.get("storage") == "memory":
                 self.state.drop_stream(name)
+        self._notify_deleted()
 
     def admin(self, call: str, body: dict[str, Any]) -> dict[str, Any]:
         """Answer a call of the server's own API."""
