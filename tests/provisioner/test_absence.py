@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from schemas.enums import NOT_LISTED
 from schemas.instance_records import InstanceRecord
 from schemas.launch_offers import Offering
 from services.bus.nats.nats_bus import NatsBus
@@ -145,9 +144,8 @@ def test_the_sweep_says_of_nothing_out_of_sight_that_it_is_not_listed(
         grace=LAG,
     )
 
-    assert ([sweep_decisions.UpdateListingError(KEY, NOT_LISTED)] if noted else []) == list(
-        sweep_decisions.decide_sweep(seen, 9)
-    )
+    found = sweep_decisions.decide_sweep(seen)
+    assert [("mark-unlisted", KEY)] * noted == [(each.kind, each.key) for each in found]
 
 
 def test_what_was_made_after_it_was_given_up_is_new_to_the_list() -> None:

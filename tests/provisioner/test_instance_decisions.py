@@ -59,6 +59,11 @@ def sighting(
     )
 
 
+def due(seen: sweeps.SweepInput, removals_max: int = 10) -> tuple[sweeps.SweepAction, ...]:
+    """What a sweep performs now."""
+    return sweeps.due_actions(sweeps.decide_sweep(seen), removals_max)
+
+
 def test_the_token_of_an_intention_is_the_same_for_every_try() -> None:
     """It depends on fleet, pool and instance, on all of them and on nothing else."""
     one = decisions.launch_token("f", "p", "i")
@@ -124,27 +129,27 @@ def test_what_proves_an_absence(
 @pytest.mark.parametrize(
     ("case", "records", "listed", "expected"),
     [
-        ("ours and unknown", {}, (instance(),), [sweeps.RemoveUnexpected]),
+        ("ours and unknown", {}, (instance(),), ["remove-unexpected"]),
         ("another fleet's", {}, (instance(fleet="another"),), []),
         ("no fleet's", {}, (instance(fleet=""),), []),
-        ("ours without a name", {}, (instance(name="No Name"),), [sweeps.RemoveSurplus]),
+        ("ours without a name", {}, (instance(name="No Name"),), ["remove-surplus"]),
         ("as recorded", {KEY: record("running")}, (instance(),), []),
-        ("unfinished launch", {KEY: record()}, (instance(),), [sweeps.AdoptInstance]),
+        ("unfinished launch", {KEY: record()}, (instance(),), ["adopt-instance"]),
         ("beside the record's", {KEY: record("running")}, (instance(), instance("i-2")),
-         [sweeps.RemoveSurplus]),
-        ("terminated", {KEY: record("terminated")}, (instance(),), [sweeps.RemoveUnexpected]),
-        ("should be gone", {KEY: record("terminating")}, (instance(),), [sweeps.RetryRemoval]),
-        ("leaked", {KEY: record("leaked")}, (instance(),), [sweeps.RetryRemoval]),
-        ("gone, unconfirmed", {KEY: record("terminating")}, (), [sweeps.RetryRemoval]),
-        ("vanished", {KEY: record("running")}, (), [sweeps.UpdateListingError]),
+         ["remove-surplus"]),
+        ("terminated", {KEY: record("terminated")}, (instance(),), ["remove-unexpected"]),
+        ("should be gone", {KEY: record("terminating")}, (instance(),), ["retry-removal"]),
+        ("leaked", {KEY: record("leaked")}, (instance(),), ["retry-removal"]),
+        ("gone, unconfirmed", {KEY: record("terminating")}, (), ["confirm-removal"]),
+        ("vanished", {KEY: record("running")}, (), ["mark-unlisted"]),
         ("vanished, noted", {KEY: record("running", error=NOT_LISTED)}, (), []),
         ("back again", {KEY: record("running", error=NOT_LISTED)}, (instance(),),
-         [sweeps.UpdateListingError]),
+         ["mark-listed"]),
         ("on a dark host", {KEY: record("running", provider_id="gpu-1:t")}, (DARK,), []),
         ("seen nowhere", {KEY: record("running", provider_id="gpu-2:t")}, (DARK,),
-         [sweeps.UpdateListingError]),
+         ["mark-unlisted"]),
         ("going, in the dark", {KEY: record("leaked", provider_id="gpu-1:t")}, (DARK,),
-         [sweeps.RetryRemoval]),
+         ["retry-removal"]),
         ("intended, not made", {KEY: record()}, (), []),
         ("gone", {KEY: record("terminated")}, (), []),
     ],
@@ -153,12 +158,10 @@ def test_what_a_sweep_does(
     case: str,
     records: dict[str, InstanceRecord],
     listed: tuple[Instance, ...],
-    expected: list[type],
+    expected: list[str],
 ) -> None:
     """Providers and records are compared both ways, and every difference has one answer."""
-    assert [
-        type(each) for each in sweeps.decide_sweep(sighting(records, listed), 10)
-    ] == expected, case
+    assert [each.kind for each in due(sighting(records, listed))] == expected, case
 
 
 @pytest.mark.parametrize(
@@ -175,12 +178,10 @@ def test_a_sweep_leaves_alone_what_is_young(
     records: dict[str, InstanceRecord], listed: tuple[Instance, ...]
 ) -> None:
     """Within the grace a difference is left to the operation in progress."""
-    assert sweeps.decide_sweep(sighting(records, listed, seen=NOW), 10) == ()
+    assert due(sighting(records, listed, seen=NOW)) == ()
 
 
-@pytest.mark.parametrize(
-    ("provider_id", "expected"), [("i-1", []), ("i-2", [sweeps.RemoveSurplus])]
-)
+@pytest.mark.parametrize(("provider_id", "expected"), [("i-1", []), ("i-2", ["remove-surplus"])])
 def test_two_providers_of_one_account_show_the_same_instances(
     provider_id: str, expected: list[type]
 ) -> None:
@@ -188,15 +189,14 @@ def test_two_providers_of_one_account_show_the_same_instances(
     offering = Offering(provider="other", instance_type="h100")
     theirs = record("running", provider="other", offering=offering, provider_id=provider_id)
 
-    assert expected == [
-        type(each) for each in sweeps.decide_sweep(sighting({KEY: theirs}, (instance(),)), 9)
-    ]
+    assert expected == [each.kind for each in due(sighting({KEY: theirs}, (instance(),)))]
 
 
 def test_a_living_node_without_a_record_is_restored_and_not_removed() -> None:
     """A lost record must not cost a node in service."""
     seen = sighting({}, (instance(),), living=frozenset({KEY}))
-    assert sweeps.decide_sweep(seen, 10) == (sweeps.RestoreRecord(KEY, "fake", instance()),)
+    [action] = due(seen)
+    assert (action.kind, action.key, action.instance) == ("restore-record", KEY, instance())
 
 
 def test_nothing_is_concluded_from_a_provider_that_could_not_be_listed() -> None:
@@ -210,13 +210,13 @@ def test_nothing_is_concluded_from_a_provider_that_could_not_be_listed() -> None
         now=NOW,
         grace=GRACE,
     )
-    assert sweeps.decide_sweep(seen, 10) == ()
+    assert due(seen) == ()
 
 
 def test_a_sweep_removes_so_many_unknown_instances_and_no_more() -> None:
     """A mistake stays small."""
     many = tuple(instance(f"i-{n}", name=f"web-{n}") for n in range(20))
-    assert len(sweeps.decide_sweep(sighting({}, many), 7)) == 7
+    assert len(due(sighting({}, many), 7)) == 7
 
 
 states = st.sampled_from(["intended", "running", "terminating", "terminated", "leaked"])
@@ -238,8 +238,8 @@ def test_no_sweep_touches_another_fleet_or_the_instance_that_a_record_runs(
 ) -> None:
     """Whatever is listed: only our fleet's, and never a node that runs as recorded."""
     seen = sighting({KEY: record(state)}, tuple(listed), seen=LONG_AGO if old else NOW)
-    for action in sweeps.decide_sweep(seen, 100):
-        if isinstance(action, sweeps.RemoveUnexpected | sweeps.RemoveSurplus):
+    for action in due(seen, 100):
+        if action.kind in sweeps.REMOVALS:
             assert action.instance.fleet == FLEET
             if action.instance.name == "web-1":
                 assert state in {"running", "terminated"}

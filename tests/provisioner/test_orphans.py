@@ -99,7 +99,7 @@ async def test_an_adopted_orphan_is_a_node_of_its_pool_again(fleet: NatsBus) -> 
     assert record is not None
     assert node is not None
     assert (record.state, node.state) == ("running", "active")
-    assert (await sweeping.sweep())[0].actions == ()
+    assert (await sweeping.sweep())[0].due == ()
     assert await store.count_nodes("web") == 1
 
 

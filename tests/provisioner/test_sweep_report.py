@@ -26,14 +26,9 @@ def reported(
 ) -> list[SweepLine]:
     """The report of a sweep that is only planned."""
     observes = given.get("observes", lambda _: False)
-    return list(
-        report(
-            seen,
-            sweep_decisions.decide_sweep(seen, removals_max),
-            observes,
-            given.get("outcomes", ()),
-        )
-    )
+    differences = sweep_decisions.decide_sweep(seen)
+    due = sweep_decisions.due_actions(differences, removals_max)
+    return list(report(differences, due, observes, given.get("outcomes", ())))
 
 
 @pytest.mark.parametrize(

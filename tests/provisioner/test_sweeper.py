@@ -85,7 +85,7 @@ async def test_without_a_fleet_id_nothing_at_a_provider_is_touched(bus: NatsBus)
     provider = fake()
     await provider.provision(request("web-2", fleet=""))
     await provider.provision(request("web-3"))
-    assert (await sweeper(bus, provider).sweep())[0].actions == ()
+    assert (await sweeper(bus, provider).sweep())[0].due == ()
     assert await names(provider) == ["web-2", "web-3"]
 
 
@@ -94,7 +94,7 @@ async def test_a_plan_touches_nothing(fleet: NatsBus) -> None:
     provider = fake()
     await provider.provision(request("web-2"))
     plan = await sweeper(fleet, provider).plan()
-    assert [type(each).__name__ for each in plan.actions] == ["RemoveUnexpected"]
+    assert [each.kind for each in plan.due] == ["remove-unexpected"]
     assert await names(provider) == ["web-2"]
     assert await fleet.entries(INSTANCES) == []
 
@@ -152,7 +152,7 @@ async def test_a_provider_that_cannot_be_listed_is_left_for_the_next_sweep(fleet
     provider = fake(faults=(FakeFault(call="list", kind="THROTTLE"),))
     await provider.provision(request("web-2"))
     sweeping = sweeper(fleet, provider)
-    assert (await sweeping.sweep())[0].actions == ()
+    assert (await sweeping.sweep())[0].due == ()
     await sweeping.sweep()
     assert await names(provider) == []
 

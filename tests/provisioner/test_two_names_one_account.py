@@ -6,7 +6,7 @@ from schemas.instance_records import InstanceRecord
 from schemas.launch_offers import Offering
 from schemas.saga_params import LaunchSpec
 from services.provisioner.provider_client.provider import Instance
-from services.provisioner.removal.sweep_decisions import RemoveSurplus, SweepInput, decide_sweep
+from services.provisioner.removal.sweep_decisions import SweepInput, decide_sweep, due_actions
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 LONG_AGO = NOW - timedelta(hours=1)
@@ -47,7 +47,7 @@ def swept(under: str, instance: Instance) -> tuple[object, ...]:
         first_seen={("aws", "i-1"): LONG_AGO, (under, instance.provider_id): LONG_AGO},
         living=frozenset(),
     )
-    return decide_sweep(seen, 10)
+    return due_actions(decide_sweep(seen), 10)
 
 
 def test_a_running_node_is_not_removed_because_another_name_shows_it_too():
@@ -58,5 +58,5 @@ def test_a_running_node_is_not_removed_because_another_name_shows_it_too():
 def test_another_instance_of_its_name_elsewhere_is_one_too_many():
     """That a launch was tried at two providers and made two is what the rule is for."""
     [action] = swept("lambda", listed("x-7"))
-    assert isinstance(action, RemoveSurplus)
+    assert action.kind == "remove-surplus"
     assert (action.provider, action.instance.provider_id) == ("lambda", "x-7")

@@ -89,6 +89,7 @@ def instance_of(record: InstanceRecord) -> Instance:
         region=record.region,
         zone=record.zone,
         address=record.address,
+        dollars_per_hour=record.dollars_per_hour,
     )
 
 

@@ -21,20 +21,13 @@ from services.provisioner.instances.instance_decisions import (
 from services.provisioner.instances.instance_store import InstanceStore
 from services.provisioner.provider_client.provider import Instance
 from services.provisioner.removal.remover import Remover
-from services.provisioner.removal.sweep_decisions import (
-    AdoptOrphan,
-    ForgetOrphan,
-    KeepOrphan,
-    TerminateOrphan,
-)
+from services.provisioner.removal.sweep_decisions import SweepAction
 from services.provisioner.removal.sweep_report import orphan_remedy
 
 log = logging.getLogger(__name__)
 
 ADOPT_NODE: Final = "adopt-node"
 ADOPT_SECONDS_MAX: Final = 10.0
-
-OrphanAction = KeepOrphan | AdoptOrphan | TerminateOrphan | ForgetOrphan
 
 
 class Orphans:
@@ -46,22 +39,22 @@ class Orphans:
         self._store = store
         self._remover = remover
 
-    async def perform(self, action: OrphanAction) -> bool:
+    async def perform(self, action: SweepAction) -> bool:
         """Perform a sweep's action; False if an orphan that should go is still listed."""
-        now = self._clock.now()
-        match action:
-            case KeepOrphan(key):
+        key, now = action.key, self._clock.now()
+        match action.kind:
+            case "keep-orphan":
                 await self._keep(action)
-            case AdoptOrphan(key, instance):
-                await self._adopt(key, instance)
-            case TerminateOrphan(key):
+            case "adopt-orphan":
+                await self._adopt(key, action.instance)
+            case "terminate-orphan":
                 await self._store.change(key, lambda found: found and mark_terminating(found, now))
                 return await self._remover.try_removal(key)
-            case ForgetOrphan(key):
+            case _:
                 await self._store.change(key, lambda found: found and mark_terminated(found, now))
         return True
 
-    async def _keep(self, action: KeepOrphan) -> None:
+    async def _keep(self, action: SweepAction) -> None:
         """Record an orphan once, and publish it; nothing else happens to it."""
         if await self._store.get(action.key) is not None:
             return

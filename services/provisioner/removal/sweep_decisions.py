@@ -9,7 +9,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Final
+from functools import partial
+from typing import Final, Literal
 
 from schemas.enums import NOT_LISTED
 from schemas.instance_records import InstanceRecord
@@ -17,7 +18,9 @@ from schemas.names import TOKEN
 from schemas.node_records import node_key
 from services.provisioner.instances.instance_decisions import (
     TERMINATING_STATES,
+    belongs_to,
     find_adoptable,
+    instance_of,
 )
 from services.provisioner.instances.visibility import (
     hidden_prefixes,
@@ -36,101 +39,34 @@ def is_of_fleet(tag: str, fleet: str, name: str) -> bool:
     return tag == fleet or bool(earlier)
 
 
-@dataclass(frozen=True, slots=True)
-class RemoveUnexpected:
-    """An unexpected instance of this fleet: record it as terminating and remove it."""
+RemovalKind = Literal["remove-unexpected", "remove-surplus", "retry-removal", "confirm-removal"]
+RecordKind = Literal["adopt-instance", "restore-record", "mark-listed", "mark-unlisted"]
+OrphanKind = Literal["keep-orphan", "adopt-orphan", "terminate-orphan", "forget-orphan"]
+SweepKind = RemovalKind | RecordKind | OrphanKind
+"""remove-unexpected: record an instance of this fleet as terminating, and remove it.
+remove-surplus: remove an instance beside the recorded one, or one whose tags name no node.
+retry-removal, confirm-removal: a removal is overdue, and its instance is listed, or is not.
+adopt-instance: record the instance of an unfinished launch.
+restore-record: write the record of a node in service.
+mark-listed, mark-unlisted: a running instance's record must say whether its provider lists it.
+keep-orphan: record an instance that a lost store knew, and leave it alone.
+adopt-orphan, terminate-orphan: an operator's command makes it a node of its pool, or removes it.
+forget-orphan: its provider no longer lists it."""
+REMOVALS: Final = frozenset({"remove-unexpected", "remove-surplus"})
 
+
+@dataclass(frozen=True, slots=True)
+class SweepAction:
+    """What a sweep does about one difference, and why."""
+
+    kind: SweepKind
     key: str
     provider: str
     instance: Instance
+    """As listed; else as recorded."""
     why: str
-
-
-@dataclass(frozen=True, slots=True)
-class RemoveSurplus:
-    """An instance beside the recorded one, or one whose tags name no node."""
-
-    provider: str
-    instance: Instance
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class AdoptInstance:
-    """An unfinished launch: record its instance."""
-
-    key: str
-    instance: Instance
-
-
-@dataclass(frozen=True, slots=True)
-class RestoreRecord:
-    """A node in service whose instance has no record: write one."""
-
-    key: str
-    provider: str
-    instance: Instance
-
-
-@dataclass(frozen=True, slots=True)
-class KeepOrphan:
-    """An instance that a lost store knew: record it as orphaned, and leave it alone."""
-
-    key: str
-    provider: str
-    instance: Instance
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class AdoptOrphan:
-    """An operator's command: make an orphan a node of its pool."""
-
-    key: str
-    instance: Instance
-
-
-@dataclass(frozen=True, slots=True)
-class TerminateOrphan:
-    """An operator's command: remove an orphan."""
-
-    key: str
-
-
-@dataclass(frozen=True, slots=True)
-class ForgetOrphan:
-    """An orphan that its provider no longer lists."""
-
-    key: str
-
-
-@dataclass(frozen=True, slots=True)
-class RetryRemoval:
-    """An overdue removal: try again, or confirm that it is gone."""
-
-    key: str
-
-
-@dataclass(frozen=True, slots=True)
-class UpdateListingError:
-    """A running instance's record must say whether its provider lists it."""
-
-    key: str
-    error: str
-
-
-SweepAction = (
-    RemoveUnexpected
-    | RemoveSurplus
-    | AdoptInstance
-    | RestoreRecord
-    | KeepOrphan
-    | AdoptOrphan
-    | TerminateOrphan
-    | ForgetOrphan
-    | RetryRemoval
-    | UpdateListingError
-)
+    waits_seconds: float = 0.0
+    """The rest of the grace: a replica may be about to finish its work."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,18 +98,15 @@ class SweepInput:
     grace: timedelta
 
 
-def decide_sweep(seen: SweepInput, removals_max: int) -> tuple[SweepAction, ...]:
-    """Compare providers and records both ways."""
-    actions: list[SweepAction] = []
+def decide_sweep(seen: SweepInput) -> tuple[SweepAction, ...]:
+    """Compare providers and records both ways; differences within the grace are included."""
+    actions: list[SweepAction | None] = []
     shown: set[tuple[str, str]] = set()
     for provider, instances in seen.listed.items():
         for instance in instances:
-            if not is_of_fleet(instance.fleet, seen.fleet, seen.fleet_name):
-                continue
-            shown.add((provider, node_key(instance.pool, instance.name)))
-            action = _decide_instance(seen, provider, instance)
-            if action is not None:
-                actions.append(action)
+            if is_of_fleet(instance.fleet, seen.fleet, seen.fleet_name):
+                shown.add((provider, node_key(instance.pool, instance.name)))
+                actions.append(_decide_instance(seen, provider, instance))
     unseen = {provider: hidden_prefixes(instances) for provider, instances in seen.listed.items()}
     for key, record in seen.records.items():
         can = seen.can.get(record.provider, Capabilities())
@@ -182,47 +115,52 @@ def decide_sweep(seen: SweepInput, removals_max: int) -> tuple[SweepAction, ...]
             or may_be_hidden(record, unseen.get(record.provider, ()))
             or bool(why_out_of_region(record, can))
         )
-        action = _decide_record(seen, key, record, listed=listed)
-        if action is not None:
-            actions.append(action)
-    return _limit_removals(actions, removals_max)
+        actions.append(_decide_record(seen, key, record, listed=listed))
+    return tuple(each for each in actions if each is not None)
+
+
+def due_actions(actions: Sequence[SweepAction], removals_max: int) -> tuple[SweepAction, ...]:
+    """Return the actions to perform now, which limits the damage of a mistake.
+
+    They remove at most so many unexpected instances.
+    """
+    due = [each for each in actions if not each.waits_seconds]
+    removals = [each for each in due if each.kind in REMOVALS]
+    left = {id(each) for each in removals[removals_max:]}
+    return tuple(each for each in due if id(each) not in left)
 
 
 def _decide_instance(seen: SweepInput, provider: str, instance: Instance) -> SweepAction | None:
     key = node_key(instance.pool, instance.name)
     record = seen.records.get(key)
-    seen_at = seen.first_seen.get((provider, instance.provider_id), seen.now)
-    old = seen.now - seen_at >= seen.grace
+    waits = _grace_left(seen, seen.first_seen.get((provider, instance.provider_id), seen.now))
+    action = partial(SweepAction, key=key, provider=provider, instance=instance)
     if not (TOKEN.match(instance.pool) and TOKEN.match(instance.name)):
         why = "it has this fleet's tag and no node's name"
-        return RemoveSurplus(provider, instance, why) if old else None
+        return action("remove-surplus", why=why, waits_seconds=waits)
     if record is not None and record.offering is not None and record.provider != provider:
         if instance.provider_id == record.provider_id:
             return None  # two names of the configuration may lead into one account
         why = f"its record is of {record.provider}"
-        return RemoveSurplus(provider, instance, why) if old else None
+        return action("remove-surplus", why=why, waits_seconds=waits)
     if record is None and key in seen.living:
-        return RestoreRecord(key, provider, instance)
+        return action("restore-record", why="its node is in service, and its record is lost")
     if record is None:
-        return _decide_unrecorded(seen, key, provider, instance) if old else None
+        orphaned = _why_orphaned(seen, instance)
+        kind: SweepKind = "keep-orphan" if orphaned else "remove-unexpected"
+        return action(kind, why=orphaned or "no record of it", waits_seconds=waits)
     if record.state == "terminated":
-        return RemoveUnexpected(key, provider, instance, "its record says that it is gone")
+        return action("remove-unexpected", why="its record says that it is gone")
     if record.state == "orphaned":
-        return _decide_orphan(seen, key, record, instance)
-    if record.state == "intended":
-        made = find_adoptable(record, seen.listed[provider])
-        return AdoptInstance(key, instance) if old and made == instance else None
-    if record.state == "running" and record.provider_id != instance.provider_id and old:
-        return RemoveSurplus(provider, instance, f"its record names {record.provider_id}")
+        kind, why = _judge_orphan(seen, record)
+        return action(kind, why=why)
+    if record.state == "intended" and find_adoptable(record, seen.listed[provider]) == instance:
+        why = "it was launched, and the launch was not finished"
+        return action("adopt-instance", why=why, waits_seconds=waits)
+    if record.state == "running" and record.provider_id != instance.provider_id:
+        why = f"its record names {record.provider_id}"
+        return action("remove-surplus", why=why, waits_seconds=waits)
     return None
-
-
-def _decide_unrecorded(
-    seen: SweepInput, key: str, provider: str, instance: Instance
-) -> SweepAction:
-    if why := _why_orphaned(seen, instance):
-        return KeepOrphan(key, provider, instance, why)
-    return RemoveUnexpected(key, provider, instance, "no record of it")
 
 
 def _why_orphaned(seen: SweepInput, instance: Instance) -> str:
@@ -235,46 +173,53 @@ def _why_orphaned(seen: SweepInput, instance: Instance) -> str:
     return ""
 
 
-def _decide_orphan(
-    seen: SweepInput, key: str, record: InstanceRecord, instance: Instance
-) -> SweepAction:
+def _judge_orphan(seen: SweepInput, record: InstanceRecord) -> tuple[SweepKind, str]:
     names = {record.instance, record.provider_id}
     if names & seen.terminate:
-        return TerminateOrphan(key)
+        return "terminate-orphan", "an operator removes this orphan"
     if names & seen.adopt:
-        return AdoptOrphan(key, instance)
-    return KeepOrphan(key, record.provider, instance, record.error)
+        return "adopt-orphan", "an operator adopts this orphan"
+    return "keep-orphan", record.error
 
 
 def _decide_record(
     seen: SweepInput, key: str, record: InstanceRecord, *, listed: bool
 ) -> SweepAction | None:
+    action = partial(SweepAction, key=key, provider=record.provider, instance=instance_of(record))
     if record.state in TERMINATING_STATES:
-        since = record.terminating_at or record.intended_at
-        due = record.state == "leaked" or seen.now - since >= seen.grace
-        return RetryRemoval(key) if due else None
+        kind, why = _judge_removal(seen, record, listed=listed)
+        leaked = record.state == "leaked"
+        waits = 0.0 if leaked else _grace_left(seen, record.terminating_at or record.intended_at)
+        return action(kind, why=why, waits_seconds=waits)
     if record.provider not in seen.listed:
         return None
     if record.state == "orphaned" and not listed:
-        return ForgetOrphan(key)
+        return action("forget-orphan", why="this orphan is no longer listed")
     if record.state != "running":
         return None
-    since = record.running_at or record.intended_at
     if listed and record.error == NOT_LISTED:
-        return UpdateListingError(key, "")
-    if not listed and not record.error and seen.now - since >= seen.grace:
-        return UpdateListingError(key, NOT_LISTED)
+        return action("mark-listed", why="its provider lists it again")
+    if not listed and not record.error:
+        waits = _grace_left(seen, record.running_at or record.intended_at)
+        return action("mark-unlisted", why=NOT_LISTED, waits_seconds=waits)
     return None
 
 
-def _limit_removals(actions: list[SweepAction], removals_max: int) -> tuple[SweepAction, ...]:
-    """Limit the damage of a mistake: remove at most so many unexpected instances in one sweep."""
-    kept: list[SweepAction] = []
-    removals = 0
-    for action in actions:
-        if isinstance(action, RemoveUnexpected | RemoveSurplus):
-            removals += 1
-            if removals > removals_max:
-                continue
-        kept.append(action)
-    return tuple(kept)
+def _judge_removal(
+    seen: SweepInput, record: InstanceRecord, *, listed: bool
+) -> tuple[SweepKind, str]:
+    instances = seen.listed.get(record.provider)
+    error = f": {record.error}" if record.error else ""
+    if instances is None:
+        why = f"its provider could not be listed, so it may still exist{error}"
+        return "retry-removal", why
+    if any(belongs_to(record, each) for each in instances):
+        return "retry-removal", f"it should be gone, and is listed{error}"
+    if listed:
+        why = f"its provider could not list the place where it ran, so it may still exist{error}"
+        return "retry-removal", why
+    return "confirm-removal", "its provider no longer lists it"
+
+
+def _grace_left(seen: SweepInput, since: datetime) -> float:
+    return max((seen.grace - (seen.now - since)).total_seconds(), 0.0)

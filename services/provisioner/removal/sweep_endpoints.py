@@ -67,9 +67,9 @@ class SweepEndpoints:
             replica=self._replica,
             at=self._clock.now(),
             performed=outcomes is not None,
-            lines=report(plan.seen, plan.actions, self._sweeper.observes, outcomes or ()),
+            lines=report(plan.differences, plan.due, self._sweeper.observes, outcomes or ()),
             unlisted=dict(plan.unlisted),
-            fleet_known=bool(plan.seen.fleet),
+            fleet_known=plan.fleet_known,
         )
 
     def _forwarding(self, name: str, handle: Handle) -> Endpoint:

@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
+from schemas.enums import NOT_LISTED
 from schemas.instance_records import InstanceRecord
 from schemas.messages import decoder
 from schemas.node_records import NodeRecord, node_key
@@ -39,19 +40,11 @@ from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.removal.orphans import Orphans
 from services.provisioner.removal.remover import Remover
 from services.provisioner.removal.sweep_decisions import (
-    AdoptInstance,
-    AdoptOrphan,
-    ForgetOrphan,
-    KeepOrphan,
-    RemoveSurplus,
-    RemoveUnexpected,
-    RestoreRecord,
-    RetryRemoval,
+    REMOVALS,
     SweepAction,
     SweepInput,
-    TerminateOrphan,
-    UpdateListingError,
     decide_sweep,
+    due_actions,
     is_of_fleet,
 )
 from services.provisioner.time_limits import TimeLimits
@@ -71,8 +64,10 @@ _node: Final = decoder(NodeRecord)
 class SweepPlan:
     """What a sweep has found and would do."""
 
-    seen: SweepInput
-    actions: tuple[SweepAction, ...]
+    differences: tuple[SweepAction, ...]
+    due: tuple[SweepAction, ...]
+    """Those of the differences that it would resolve now."""
+    fleet_known: bool
     unlisted: Mapping[str, str]
     """Provider -> why it could not be listed."""
 
@@ -134,7 +129,7 @@ class Sweeper:
         async with self._one_sweep:
             plan = await self.plan(request)
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(one(action)) for action in plan.actions]
+                tasks = [group.create_task(one(action)) for action in plan.due]
             return plan, [each.result() for each in tasks]
 
     async def plan(self, request: SweepRequest = NOTHING) -> SweepPlan:
@@ -168,7 +163,9 @@ class Sweeper:
             now=now,
             grace=timedelta(seconds=self._limits.sweep_grace_seconds),
         )
-        return SweepPlan(seen, decide_sweep(seen, self._limits.sweep_removals_max), unlisted)
+        differences = decide_sweep(seen)
+        due = due_actions(differences, self._limits.sweep_removals_max)
+        return SweepPlan(differences, due, bool(fleet_id), unlisted)
 
     async def _records_since(self, fleet: Entry | None) -> datetime | None:
         """When INSTANCES was created, if after the fleet: what is older may have had a record."""
@@ -225,53 +222,40 @@ class Sweeper:
 
     async def _perform(self, action: SweepAction) -> bool:
         """Perform an action; False if an instance that should go is still listed."""
-        if isinstance(action, RemoveUnexpected | RemoveSurplus) and self.observes(
-            action.instance.pool
-        ):
-            await self._remover.publish_observed(action.provider, action.instance, action.why)
+        key, provider, instance = action.key, action.provider, action.instance
+        if action.kind in REMOVALS and self.observes(instance.pool):
+            await self._remover.publish_observed(provider, instance, action.why)
             return True
-        if not isinstance(action, KeepOrphan):
-            log.info("sweep", extra={"action": type(action).__name__, "on": str(action)})
-        match action:
-            case KeepOrphan() | AdoptOrphan() | TerminateOrphan() | ForgetOrphan():
+        if action.kind != "keep-orphan":
+            log.info("sweep", extra={"action": action.kind, "on": str(action)})
+        match action.kind:
+            case "keep-orphan" | "adopt-orphan" | "terminate-orphan" | "forget-orphan":
                 return await self._orphans.perform(action)
-            case RemoveUnexpected(key, provider, instance):
+            case "remove-unexpected":
                 await self._store.change(key, self._record_unexpected(provider, instance))
                 return await self._remover.try_removal(key)
-            case RemoveSurplus(provider, instance):
+            case "remove-surplus":
                 return await self._remover.remove_unrecorded(provider, instance.provider_id)
-            case RetryRemoval(key):
+            case "retry-removal" | "confirm-removal":
                 return await self._remover.try_removal(key)
-            case AdoptInstance(key, instance):
-                await self._store.change(
-                    key,
-                    lambda record: (
-                        settle(record, instance, self._clock.now()).record
-                        if record is not None and record.state == "intended"
-                        else None
-                    ),
-                )
-            case RestoreRecord(key, provider, instance):
-                await self._store.change(
-                    key,
-                    lambda record: (
-                        settle(
-                            self._new_record(provider, instance), instance, self._clock.now()
-                        ).record
-                        if record is None
-                        else None
-                    ),
-                )
-            case UpdateListingError(key, error):
-                await self._store.change(
-                    key,
-                    lambda record: (
-                        replace(record, error=error)
-                        if record is not None and record.state == "running"
-                        else None
-                    ),
-                )
+            case "adopt-instance" | "restore-record" | "mark-listed" | "mark-unlisted":
+                await self._store.change(key, lambda record: self._correct(action, record))
         return True
+
+    def _correct(self, action: SweepAction, record: InstanceRecord | None) -> InstanceRecord | None:
+        """Return the corrected record; None if it has changed since the sweep read it."""
+        if action.kind == "restore-record":
+            if record is not None:
+                return None
+            record = self._new_record(action.provider, action.instance)
+        elif record is None:
+            return None
+        elif action.kind != "adopt-instance":
+            error = NOT_LISTED if action.kind == "mark-unlisted" else ""
+            return replace(record, error=error) if record.state == "running" else None
+        elif record.state != "intended":
+            return None
+        return settle(record, action.instance, self._clock.now()).record
 
     def _record_unexpected(self, provider: str, instance: Instance) -> Change:
         """Record that it must go, so that operators see it until it is gone."""
