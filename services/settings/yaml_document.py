@@ -5,6 +5,7 @@ is looked up among the places: an error names file, line, key and the remedy.
 """
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -17,8 +18,12 @@ from services.settings.type_hints import kind_at, words_of
 from services.settings.validation_messages import in_words
 
 DEPTH_MAX: Final = 64
-"""Of mappings within lists within mappings: an alias of itself has no end."""
-VALUES_MAX: Final = 1_000_000
+"""Of mappings within lists within mappings: an alias of itself has no end, and the parser recurses
+without a limit of its own."""
+VALUES_MAX: Final = 200_000
+"""Keys and values of a file, some 400 bytes each."""
+ALIASED_MAX: Final = 10_000
+"""Values that aliases repeat."""
 _AT = re.compile(r" - at `(?:key in )?\$(.*)`\Z", re.DOTALL)
 _UNKNOWN = re.compile(r"unknown field `([^`]+)`")
 _MISSING = re.compile(r"missing required field `([^`]+)`")
@@ -33,6 +38,9 @@ class Document:
     file: str
     value: Any
     lines: dict[Path_, int] = field(default_factory=dict)
+    composed: set[int] = field(default_factory=set)
+    """The nodes that have been turned into values; one that comes again is an alias."""
+    aliased: int = 0
 
     def error(self, path: Path_, problem: str) -> ConfigurationError:
         """Say what is wrong where; the nearest known line counts."""
@@ -52,10 +60,10 @@ def path_of(key: str) -> Path_:
 def read_document(file: str, text: str) -> Document:
     """Parse YAML, keeping lines; duplicate keys and bad syntax are errors."""
     document = Document(file, None)
+    loader = yaml.CSafeLoader if hasattr(yaml, "CSafeLoader") else yaml.SafeLoader
     try:
-        root = yaml.compose(
-            text, Loader=yaml.CSafeLoader if hasattr(yaml, "CSafeLoader") else yaml.SafeLoader
-        )
+        _check_size(document, yaml.parse(text, Loader=loader))
+        root = yaml.compose(text, Loader=loader)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         problem = f"not valid YAML: {error.problem}"
@@ -71,11 +79,30 @@ def read_document(file: str, text: str) -> Document:
     return document
 
 
+def _check_size(document: Document, events: Iterable[yaml.Event]) -> None:
+    """Refuse a file that would take too much memory, before anything is made of it."""
+    depth = values = 0
+    for event in events:
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        values += isinstance(event, yaml.NodeEvent)
+        if depth > DEPTH_MAX or values > VALUES_MAX:
+            document.lines[()] = event.start_mark.line + 1
+            problem = f"is more than {DEPTH_MAX} deep; make it flatter"
+            if values > VALUES_MAX:
+                problem = f"has more than {VALUES_MAX:,} values; make it smaller"
+            raise document.error((), problem)
+
+
 def _plain(document: Document, node: yaml.Node, path: Path_) -> Any:
     if len(path) > DEPTH_MAX:
         raise document.error(path[:3], f"is more than {DEPTH_MAX} deep; make it flatter")
-    if len(document.lines) > VALUES_MAX:
-        raise document.error(path[:3], f"makes more than {VALUES_MAX:,} values; use fewer aliases")
+    document.aliased += id(node) in document.composed
+    document.composed.add(id(node))
+    if document.aliased > ALIASED_MAX:
+        raise document.error(
+            path[:3], f"aliases repeat more than {ALIASED_MAX:,} values; use fewer aliases"
+        )
     document.lines.setdefault(path, node.start_mark.line + 1)
     if isinstance(node, yaml.MappingNode):
         result: dict[str, Any] = {}

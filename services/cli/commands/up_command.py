@@ -11,7 +11,6 @@ from typing import Annotated, Any, Final
 
 import msgspec
 import typer
-import yaml
 
 from schemas.duration import decode_hook
 from schemas.fleet_queries import Query
@@ -29,8 +28,9 @@ from services.cli.fleet_discovery import served_settings
 from services.cli.progress_board import show_launches, show_removal
 from services.cli.text import tables
 from services.cli.text.launch_plan import LaunchPlan, LaunchRequest, catalogue_offerings, plan
-from services.primitives.errors import AnswerError, NavarchError
+from services.primitives.errors import AnswerError, ConfigurationError, NavarchError
 from services.settings.instance_type_file import load_instance_types
+from services.settings.yaml_document import read_document
 
 READY_MINUTES: Final = 60
 
@@ -143,8 +143,8 @@ def read_settings(options: list[str]) -> dict[str, Any]:
         if not equals or not path:
             raise NavarchError(f"--set {each}: write KEY=VALUE")
         try:
-            value = yaml.safe_load(text)
-        except yaml.YAMLError as error:
+            value = read_document("--set", text).value if text.strip() else None
+        except ConfigurationError as error:
             raise NavarchError(f"--set {each}: the value is not YAML") from error
         *inside, last = path.split(".")
         place = found

@@ -7,6 +7,7 @@ the file is `policy_file`'s business; what follows from a judgement is `core`'s.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import islice
 from typing import Any, Final, Literal
 
 import cel
@@ -23,6 +24,9 @@ Windows = Mapping[str, tuple[float, ...]]
 ALWAYS_FATAL_CODES: Final = frozenset({48, 79, 94, 95})
 """XIDs that need no second: uncorrectable memory errors, and a GPU off the bus."""
 ALWAYS_FATAL_KINDS: Final = frozenset({"fallen_off_bus", "gpu_lost"})
+METRICS_MAX: Final = 64
+MESSAGE_CHARS_MAX: Final = 4_096
+"""What of a fault's metrics and message conditions are evaluated on; agents send less."""
 STICKY_SECONDS: Final = 3600.0
 """How long a degraded result lasts where its rule does not say."""
 
@@ -153,7 +157,7 @@ def _count(counts: dict[str, tuple[float, ...]], rule: Rule, gpu_index: int, at:
 
 def event_of(fault: Fault) -> dict[str, Any]:
     """What a condition may ask of, under the name `event`."""
-    metrics: dict[str, Metric] = dict(fault.metrics)
+    metrics: dict[str, Metric] = dict(islice(fault.metrics.items(), METRICS_MAX))
     if fault.kind in ("xid", "sxid"):
         metrics.setdefault(f"{fault.kind}_code", fault.code)
     return {
@@ -161,7 +165,7 @@ def event_of(fault: Fault) -> dict[str, Any]:
         "system": fault.system,
         "gpu_index": fault.gpu_index,
         "metrics": metrics,
-        "message": fault.message,
+        "message": fault.message[:MESSAGE_CHARS_MAX],
         "code": fault.code,
         "subcode": fault.subcode,
         "source": fault.source,

@@ -19,7 +19,13 @@ import msgspec
 from schemas.duration import Duration
 from schemas.enums import Action, FaultKind
 from schemas.settings import Setting
-from services.health_monitor.rules.health_policy import STICKY_SECONDS, Policy, Result, Rule
+from services.health_monitor.rules.health_policy import (
+    METRICS_MAX,
+    STICKY_SECONDS,
+    Policy,
+    Result,
+    Rule,
+)
 from services.health_monitor.rules.telemetry_levels import Level, Reading
 from services.primitives.errors import ConfigurationError
 from services.settings.packaged_files import resource
@@ -49,6 +55,12 @@ FUNCTIONS: Final = frozenset(
     | {"has", "all", "exists", "exists_one", "map", "filter"}
 )
 KINDS: Final = get_args(FaultKind)
+
+CONDITION_CHARS_MAX: Final = 2_000
+COST_MAX: Final = 10_000_000
+"""Characters evaluated for one fault, by all conditions together: some 0.1 s."""
+MACROS: Final = ("all", "exists", "exists_one", "map", "filter")
+_MACRO = re.compile(rf"\b(?:{'|'.join(MACROS)})\b\s*(?://.*\s*)*\(")
 
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"|' + r"'(?:[^'\\]|\\.)*'")
 _FIELD = re.compile(r"\bevent\s*\.\s*([A-Za-z_]\w*)")
@@ -162,6 +174,9 @@ def parse_policy(file: str, data: bytes) -> Policy:
         raise document.error(("rules",), "has no rule; add at least a last one with condition true")
     if len(spec.rules) > RULES_MAX:
         raise document.error(("rules",), f"more than {RULES_MAX} rules; merge some")
+    cost = 0
+    for index, rule in enumerate(spec.rules):
+        cost = _check_cost(_Place(document, index, rule.name), str(rule.condition), cost)
     rules = tuple(
         _rule(_Place(document, index, rule.name), rule) for index, rule in enumerate(spec.rules)
     )
@@ -278,6 +293,29 @@ def _compile(place: _Place, condition: str) -> cel.Program:
     _check_names(place, program, condition)
     _try_out(place, program, condition)
     return program
+
+
+def _check_cost(place: _Place, condition: str, spent: int) -> int:
+    """Refuse a condition whose evaluation could take long; return what the policy costs by then.
+
+    A macro evaluates its body for each element of a list or of the metrics, so macros within macros
+    multiply; a sum of texts copies them. Macros are counted wherever their names are written, so
+    that nothing can hide one.
+    """
+    if len(condition) > CONDITION_CHARS_MAX:
+        raise place.error(
+            "condition", f"is longer than {CONDITION_CHARS_MAX} characters; write several rules"
+        )
+    elements = max(METRICS_MAX, condition.count(",") + 1)
+    macros = len(_MACRO.findall(condition))
+    spent += len(condition) * (1 + condition.count("+")) * elements**macros
+    if spent > COST_MAX:
+        raise place.error(
+            "condition",
+            f"{macros} macros ({', '.join(MACROS)}) over up to {elements} elements could delay "
+            "every fault; write rules with fewer macros",
+        )
+    return spent
 
 
 def _check_names(place: _Place, program: cel.Program, condition: str) -> None:

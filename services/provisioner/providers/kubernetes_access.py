@@ -14,6 +14,7 @@ import msgspec
 
 from services.primitives.errors import ConfigurationError
 from services.provisioner.providers.provider_secret import read_secret, read_text
+from services.settings.yaml_document import read_document
 
 
 class ClusterAccess(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,8 +90,8 @@ def by_kubeconfig(name: str, file: str, context: str) -> ClusterAccess:
     where = f"providers.{name}.kubeconfig"
     text = read_text(file, where)
     try:
-        read = msgspec.yaml.decode(text, type=_Kubeconfig)
-    except msgspec.DecodeError as error:
+        read = msgspec.convert(read_document(file, text).value, _Kubeconfig)
+    except msgspec.ValidationError as error:
         raise ConfigurationError(f"{file} is not a kubeconfig: {error}", key=where) from error
     wanted = context or read.current_context
     chosen = {each.name: each.context for each in read.contexts}.get(wanted)
