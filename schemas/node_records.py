@@ -78,6 +78,8 @@ class NodeRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     """traceparent of the verdict, so that its consequences join that trace."""
     notices: dict[str, CloudNotice] = {}
     """Notices by ID, withdrawn ones included."""
+    withdrawals: tuple[UtcTime, ...] = ()
+    """When notices were last withdrawn, oldest first: several make further ones less credible."""
     sole_notice: str = ""
     """The notice that alone took the node out of service, in a saga since unwound."""
     held_until: UtcTime | None = None

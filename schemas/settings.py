@@ -12,6 +12,7 @@ from schemas.duration import Duration
 from schemas.enums import DrainMode
 from schemas.instance_type_catalogue import InstanceTypes, Price
 from schemas.launch_offers import Market, Together
+from schemas.secret_text import SecretText
 
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 Nodes = Annotated[int, msgspec.Meta(ge=0, le=100_000)]
@@ -239,7 +240,7 @@ class NatsSettings(Setting, frozen=True, kw_only=True):
     replicas: Annotated[int, msgspec.Meta(ge=1, le=5)] = 1
     """Replicas of streams and buckets: 3 on a three-server cluster."""
     user: str = ""
-    password: str = ""
+    password: SecretText = ""
     creds_file: str = ""
     """In this and the other paths `{service}` is the service; for `navarch` it is `operator`."""
     nkey_file: str = ""
@@ -262,7 +263,7 @@ class HttpSettings(Setting, frozen=True, kw_only=True):
 class TracingSettings(Setting, frozen=True, kw_only=True):
     """OpenTelemetry export; off without an endpoint."""
 
-    otlp_endpoint: str = ""
+    otlp_endpoint: SecretText = ""
     """`http://collector:4318/v1/traces`; OTEL_EXPORTER_OTLP_ENDPOINT works too."""
 
 

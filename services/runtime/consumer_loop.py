@@ -23,6 +23,7 @@ from schemas.topology import DurableSpec
 from services.bus.port import Bus, Delivery, Stored
 from services.primitives.clock import Clock
 from services.primitives.errors import BusError, Reject, Retry, TooLarge, UnreadableRecord
+from services.primitives.redaction import redacted
 from services.runtime.dead_letter_quota import SUMMARY_SECONDS, DeadLetterQuota
 from services.runtime.failure_register import flooded, unreadable
 from services.runtime.process_metrics import Instruments, Meters
@@ -247,7 +248,7 @@ class ConsumerLoop:
 
     async def _bury(self, delivery: Delivery, outcome: str, reason: str) -> str:
         """Dead-letter a message; it stays in its stream's hands until the letter is stored."""
-        stored = delivery.stored
+        stored, reason = delivery.stored, redacted(reason)
         log.warning("dead letter", extra={"subject": stored.subject, "reason": reason})
         letter = self._letter(stored, reason, deliveries=delivery.deliveries)
         if not await self._stored(letter):

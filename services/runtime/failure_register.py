@@ -17,6 +17,7 @@ from schemas.fleet_queries import CurrentFailure
 from services.bus.port import Bus, Endpoint, Headers
 from services.primitives.clock import Clock
 from services.primitives.errors import BusError, Retry, TooLarge, UnreadableRecord
+from services.primitives.redaction import redacted
 from services.runtime.event_publisher import publish_event
 
 log = logging.getLogger(__name__)
@@ -108,7 +109,7 @@ class FailureRegister:
         return False
 
     def _defect(self, about: str, error: Exception) -> None:
-        reason = f"{type(error).__name__}: {error}"
+        reason = redacted(f"{type(error).__name__}: {error}")
         self.report(
             CurrentFailure(
                 failure="decision-failed", about=about, reason=reason, remedy=DEFECT_REMEDY

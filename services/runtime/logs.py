@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Final
 
+from services.primitives.redaction import redacted
+
 TEXT_CHARS_MAX: Final = 16_384
 """Of each text in a line; of a traceback the end is kept."""
 _STANDARD: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime"}
@@ -35,7 +37,7 @@ class JsonFormatter(logging.Formatter):
                 line[name] = value[:TEXT_CHARS_MAX] if isinstance(value, str) else value
         if record.exc_info:
             line["error"] = self.formatException(record.exc_info)[-TEXT_CHARS_MAX:]
-        return json.dumps(line, default=str, ensure_ascii=False)
+        return redacted(json.dumps(line, default=str, ensure_ascii=False))
 
 
 def set_up_logs(service: str, level: str = "INFO") -> None:

@@ -21,6 +21,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from schemas.headers import TRACEPARENT
 from services.bus.port import Headers
+from services.primitives.redaction import redacted
 
 _propagator = TraceContextTextMapPropagator()
 
@@ -69,8 +70,16 @@ class Tracing:
             context=_propagator.extract(dict(headers)),
             kind=trace.SpanKind.CONSUMER,
             attributes=attributes,
-        ):
-            yield
+            record_exception=False,
+            set_status_on_exception=False,
+        ) as span:
+            try:
+                yield
+            except Exception as error:
+                # The library would export the exception with its traceback as they are.
+                text = redacted(f"{type(error).__name__}: {error}")
+                span.set_status(trace.StatusCode.ERROR, text)
+                raise
 
     def _child(self, parent: str) -> str:
         """A span of ids alone; sampled, so that a service that does export goes on with it.

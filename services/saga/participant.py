@@ -41,6 +41,7 @@ from services.bus.port import Bus, Stored
 from services.primitives.clock import Clock
 from services.primitives.errors import BusError, Conflict, Retry
 from services.primitives.race import race
+from services.primitives.redaction import redacted
 from services.runtime.consumer_loop import Consumer, Received
 from services.runtime.tracing import current_headers
 from services.saga.saga_log import append, decode_entry, read_state, saga_of
@@ -62,6 +63,7 @@ class StepFailure(Exception):  # noqa: N818 - it is the step's outcome, not an e
 
     def __init__(self, reason: str, error: str = "", remedy: str = "") -> None:
         """Say why, with an error kind where there is one, and what a person can do."""
+        reason = redacted(reason)  # of libraries and other systems, which may repeat a secret
         super().__init__(reason)
         self.reason = reason[:REASON_CHARS_MAX]
         self.error = error

@@ -8,6 +8,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -32,6 +33,10 @@ from services.settings.yaml_document import Document, Path_, convert, read_docum
 FILE_BYTES_MAX: Final = 4 * 1_048_576
 DEFAULTS: Final = "providers: {local: {}}"
 """Where no file is named: no pool, and a provider to try Navarch with."""
+CREDENTIALS_IN_URL: Final = (
+    "has credentials in it, and new nodes, logs and messages have the URL; write "
+    "`nats.creds_file`, or `nats.user` and `password: ${NATS_PASSWORD}`, and the URL without them"
+)
 PORT_MAX: Final = 65_535
 
 
@@ -131,7 +136,11 @@ def _from_server(settings: Settings, environment: Mapping[str, str]) -> Settings
                 f"{port} is not a port: use 0 to {PORT_MAX}", key="NAVARCH_HTTP_PORT"
             )
         changes["http"] = msgspec.structs.replace(settings.http, port=int(port))
-    return msgspec.structs.replace(settings, **changes)
+    settings = msgspec.structs.replace(settings, **changes)
+    for key, urls in (("nats.url", nats.url), ("agent.bus_url", settings.agent.bus_url)):
+        if any("@" in urlsplit(url.strip()).netloc for url in urls.split(",")):
+            raise ConfigurationError(CREDENTIALS_IN_URL, key=key)
+    return settings
 
 
 def _mapping(document: Document, value: Any, path: Path_) -> dict[str, Any]:

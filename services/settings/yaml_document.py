@@ -14,6 +14,7 @@ import yaml
 
 from schemas.duration import decode_hook
 from services.primitives.errors import ConfigurationError
+from services.primitives.redaction import redacted, register_secrets
 from services.settings.type_hints import kind_at, words_of
 from services.settings.validation_messages import in_words
 
@@ -87,7 +88,7 @@ def _check_size(document: Document, events: Iterable[yaml.Event]) -> None:
         depth -= isinstance(event, yaml.CollectionEndEvent)
         values += isinstance(event, yaml.NodeEvent)
         if depth > DEPTH_MAX or values > VALUES_MAX:
-            document.lines[()] = event.start_mark.line + 1
+            document.lines[()] = event.start_mark.line + 1 if event.start_mark else 1
             problem = f"is more than {DEPTH_MAX} deep; make it flatter"
             if values > VALUES_MAX:
                 problem = f"has more than {VALUES_MAX:,} values; make it smaller"
@@ -128,7 +129,7 @@ def _plain(document: Document, node: yaml.Node, path: Path_) -> Any:
 def convert(document: Document, value: Any, kind: type[Any], path: Path_) -> Any:
     """Check `value` against a struct; raise ConfigurationError with its place."""
     try:
-        return msgspec.convert(value, kind, dec_hook=decode_hook)
+        converted = msgspec.convert(value, kind, dec_hook=decode_hook)
     except msgspec.ValidationError as error:
         text = str(error)
         inside: Path_ = ()
@@ -144,7 +145,9 @@ def convert(document: Document, value: Any, kind: type[Any], path: Path_) -> Any
             text = f"`{missing.group(1)}` is missing; add it"
         elif text.startswith("Invalid enum value") and (words := words_of(kind_at(kind, inside))):
             text = f"{text}; write one of {', '.join(words)}"
-        raise document.error((*path, *inside), in_words(text)) from error
+        raise document.error((*path, *inside), in_words(redacted(text))) from error
+    register_secrets(converted)
+    return converted
 
 
 def _parse_path(text: str) -> Path_:

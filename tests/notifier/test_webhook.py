@@ -93,12 +93,13 @@ async def test_any_2xx_is_success(receiver, webhook, code):
 
 
 @pytest.mark.parametrize("code", [400, 401, 403, 404, 409, 410, 422])
-async def test_a_refusal_fails_the_step_with_the_end_of_the_answer(receiver, webhook, code):
-    """A permanent failure is not retried, and the reason has the workload system's own words."""
-    receiver.answers = [PlainTextResponse("x" * 1000 + " no such node", status_code=code)]
-    with pytest.raises(StepFailure, match=f"POST http.*/cordon: {code} .*xx no such node") as found:
+async def test_a_refusal_fails_the_step_without_the_answer(receiver, webhook, code):
+    """A permanent failure is not retried; the answer's text may hold a secret."""
+    receiver.answers = [PlainTextResponse("no such node", status_code=code)]
+    says = rf"POST cordon_url \({receiver.url}\): {code} .*12 bytes, not shown"
+    with pytest.raises(StepFailure, match=says):
         await webhook.cordon("node-1", "", idempotency_key="k")
-    assert (len(receiver.orders), len(found.value.reason) < 700) == (1, True)
+    assert len(receiver.orders) == 1
 
 
 @pytest.mark.parametrize("code", [408, 425, 429, 500, 502, 503, 504])
@@ -177,9 +178,9 @@ async def test_a_receiver_that_is_down_is_retried(clock):
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"cordon_url": "scheduler/cordon"}, "cordon_url 'scheduler/cordon' is not a URL: write"),
-        ({"drain_url": "ftp://scheduler/x"}, "drain_url .* is not a URL"),
-        ({"drain_status_url": "http://"}, "drain_status_url .* is not a URL"),
+        ({"cordon_url": "scheduler/cordon"}, "cordon_url is not a URL: write"),
+        ({"drain_url": "ftp://scheduler/x"}, "drain_url is not a URL"),
+        ({"drain_status_url": "http://"}, "drain_status_url is not a URL"),
         ({"timeout": "soon"}, "timeout: .*write 30s"),
         ({"timeout": 0}, "timeout must be more than 0"),
         ({"cordonurl": "http://a/b"}, "cordonurl: unknown key; known here: cordon_url"),

@@ -196,7 +196,7 @@ def test_announcements_and_withdrawals_apply_in_time_order(
     """Whichever order the replicas apply them in."""
     record = node()
     for each in events:
-        record = cloud_notices.record_notice(record, each)
+        record = cloud_notices.record_notice(record, each, NOW)
     found = cloud_notices.current_notice(record)
 
     assert expected == (found[0] if found else "")

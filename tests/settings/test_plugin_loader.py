@@ -23,7 +23,7 @@ PLUGINS = {
     ),
     "plugin value": (
         "notifier:\n  type: webhook\n  webhook:\n    cordon_url: a/b\n",
-        ":3: notifier.webhook: cordon_url 'a/b' is not a URL: write http://host/path or https://",
+        ":3: notifier.webhook: cordon_url is not a URL: write http://host/path or https://",
     ),
     "module": (
         "notifier:\n  type: nowhere.at_all:Class\n",

@@ -3,7 +3,8 @@
 Orders are POSTs of `{"event", "node_id", "reason", "timestamp"}` with an `Idempotency-Key`; the
 status is a GET with `?node_id=` that answers `{"drained": true, "message": "…"}`. Any 2xx is
 success. A transient failure (no connection, time-out, 408, 425, 429, 5xx) is retried here with
-back-off until the step's deadline; any other answer fails the step, with the end of its body.
+back-off until the step's deadline; any other answer fails the step. Errors name the setting, host
+and status; the URL's other parts and the answer's body may hold secrets and are never shown.
 """
 
 import asyncio
@@ -22,9 +23,12 @@ from tenacity import (
 )
 
 from schemas.duration import Duration
+from schemas.secret_text import SecretText
 from schemas.settings import Setting
 from services.notifier.workload.workload_notifier import StepFailure
 from services.primitives.clock import Clock
+from services.primitives.redaction import public_url
+from services.runtime.bounded_http import bounded_client, failure_text, status_text
 from services.runtime.tracing import current_headers
 
 log = logging.getLogger(__name__)
@@ -38,7 +42,6 @@ BACKOFF_MAX_SECONDS: Final = 10.0
 STATUS_BACKOFF_MAX_SECONDS: Final = 1.0
 """Lower, so that a saga continues within a second of the drain after a scheduler outage too."""
 CONNECTIONS_MAX: Final = 128
-BODY_TAIL_CHARS_MAX: Final = 500
 STATUS_BYTES_MAX: Final = 1_048_576
 
 
@@ -79,14 +82,14 @@ class WebhookNotifier:
     class Options(Setting, frozen=True, kw_only=True):
         """`notifier: {type: webhook, webhook: {cordon_url: …}}`."""
 
-        cordon_url: str = ""
-        uncordon_url: str = ""
-        drain_url: str = ""
-        drain_status_url: str = ""
+        cordon_url: SecretText = ""
+        uncordon_url: SecretText = ""
+        drain_url: SecretText = ""
+        drain_status_url: SecretText = ""
         drain: WebhookDrain = WebhookDrain()
         timeout: Duration = Duration(30)
         """For one request, from connecting to the last byte."""
-        headers: dict[str, str] = {}  # noqa: RUF012 - msgspec copies it
+        headers: dict[str, SecretText] = {}  # noqa: RUF012 - msgspec copies it
 
         def __post_init__(self) -> None:
             """Refuse URLs and time-outs that can never work."""
@@ -115,9 +118,10 @@ class WebhookNotifier:
             max_connections=CONNECTIONS_MAX, max_keepalive_connections=CONNECTIONS_MAX
         )
         # httpx limits only the phases of a request; `_send` limits the whole request.
-        self._client = httpx.AsyncClient(
+        self._client = bounded_client(
+            bytes_max=STATUS_BYTES_MAX,
             headers=options.headers,
-            timeout=None,  # noqa: S113
+            timeout=None,
             limits=limits,
         )
 
@@ -152,12 +156,14 @@ class WebhookNotifier:
         target = httpx.URL(self._options.drain_status_url).copy_merge_params({"node_id": node})
 
         async def read_status() -> DrainStatus:
-            response = await self._send(self._client.build_request("GET", target))
+            request = self._client.build_request("GET", target)
+            response = await self._send(request, "drain_status_url")
             try:
-                return _status.decode(response.content[:STATUS_BYTES_MAX])
+                return _status.decode(response.content)
             except msgspec.DecodeError as error:
+                where = _place("drain_status_url", request)
                 raise StepFailure(
-                    f"{target}: not a drain status: {error}: {_tail(response)}", "INVALID"
+                    f"{where}: not a drain status: {error} ({_size(response)})", "INVALID"
                 ) from error
 
         status = await self._retry(
@@ -189,22 +195,22 @@ class WebhookNotifier:
         )
 
         async def send() -> httpx.Response:
-            return await self._send(request)
+            return await self._send(request, f"{event}_url")
 
         await self._retry(send, f"{event} {node}", BACKOFF_MAX_SECONDS)
         log.info("notified the workload system", extra={"event": event, "node": node, "key": key})
 
-    async def _send(self, request: httpx.Request) -> httpx.Response:
+    async def _send(self, request: httpx.Request, setting: str) -> httpx.Response:
         """Send once; return a 2xx, raise _TransientError or StepFailure for anything else."""
-        where = f"{request.method} {request.url}"
+        where = _place(setting, request)
         try:
             async with asyncio.timeout(self._options.timeout):
                 response = await self._client.send(request)
         except (httpx.HTTPError, TimeoutError) as error:
-            raise _TransientError(f"{where}: {str(error) or type(error).__name__}") from error
+            raise _TransientError(f"{where}: {failure_text(error)}") from error
         if response.is_success:
             return response
-        problem = f"{where}: {response.status_code} {response.reason_phrase}: {_tail(response)}"
+        problem = f"{where}: {status_text(response.status_code)} ({_size(response)})"
         if response.is_server_error or response.status_code in TRANSIENT_CODES:
             raise _TransientError(problem)
         if response.is_redirect:
@@ -238,12 +244,16 @@ def _check_url(name: str, value: str) -> None:
         return
     try:
         url = httpx.URL(value)
-    except httpx.InvalidURL as error:
-        raise ValueError(f"{name} {value!r} is not a URL: {error}") from error
+    except httpx.InvalidURL:
+        url = httpx.URL("")
     if url.scheme not in ("http", "https") or not url.host:
-        raise ValueError(f"{name} {value!r} is not a URL: write http://host/path or https://…")
+        raise ValueError(f"{name} is not a URL: write http://host/path or https://…")
 
 
-def _tail(response: httpx.Response) -> str:
-    text = response.text.strip()
-    return text if len(text) <= BODY_TAIL_CHARS_MAX else "…" + text[-BODY_TAIL_CHARS_MAX:]
+def _place(setting: str, request: httpx.Request) -> str:
+    return f"{request.method} {setting} ({public_url(str(request.url))})"
+
+
+def _size(response: httpx.Response) -> str:
+    """How long the answer is; its text is in the workload system's own log."""
+    return f"{len(response.content)} bytes, not shown: see the workload system's log"

@@ -3,7 +3,8 @@
 A notice is no fault of the node: the hardware is sound, and the cloud takes it whatever we decide.
 So its replacement passes the budget, which counts it all the same, and no incident holds it back.
 The new node is launched at once and the work is notified at once; the drain ends before the cloud
-does.
+does. A node whose notices come and go is no longer taken at its word: its next ones wait for the
+budget as a fault does.
 """
 
 from collections.abc import Iterable
@@ -24,6 +25,9 @@ AHEAD_SECONDS_MIN: Final = 15.0
 """With less time than this left there is nothing to launch ahead of."""
 NOTICES_MAX: Final = 16
 """Remembered of one node; the newest."""
+WITHDRAWALS_MAX: Final = 2
+"""Withdrawn notices within the window after which a node's notices pass the budget no more."""
+WITHDRAWALS_WINDOW: Final = timedelta(hours=1)
 REASON_CHARS_MAX: Final = 1_000
 LAUNCH_AHEAD: Final = "launch_ahead"
 ANNOUNCED: Final = ("preemption", "maintenance")
@@ -40,13 +44,19 @@ class Hurry:
     reason: str
 
 
-def record_notice(record: NodeRecord, event: ProviderNotice) -> NodeRecord:
-    """Take an announcement, or its withdrawal, into a node's record; an older event is stale."""
+def record_notice(record: NodeRecord, event: ProviderNotice, stored_at: datetime) -> NodeRecord:
+    """Take an announcement, or its withdrawal, into a node's record; an older event is stale.
+
+    Withdrawals are counted by the server's time: the event's is what the agent wrote.
+    """
     known = record.notices.get(event.notice)
     if known is not None and event.time < known.at:
         return record
     if event.withdrawn and known is not None:
         note = msgspec.structs.replace(known, at=event.time, withdrawn=True)
+        if not known.withdrawn:
+            times = (*record.withdrawals, stored_at)[-WITHDRAWALS_MAX:]
+            record = msgspec.structs.replace(record, withdrawals=times)
     else:
         note = CloudNotice(
             kind=event.kind,
@@ -73,15 +83,18 @@ def taken_reason(node: NodeRecord) -> str:
     found = current_notice(node)
     if found is None:
         return ""
-    return found[1].reason or f"the cloud takes it back ({found[1].kind})"
+    reason = found[1].reason or f"the cloud takes it back ({found[1].kind})"
+    if len(node.withdrawals) == WITHDRAWALS_MAX:
+        reason += f" (after {WITHDRAWALS_MAX} notices that were withdrawn)"
+    return reason
 
 
 def urgent(node: NodeRecord, spec: PoolSpec, now: datetime) -> bool:
     """Whether there is no time to wait for the budget: the cloud will not."""
     found = current_notice(node)
-    return found is not None and (
-        found[1].deadline is None or now >= found[1].deadline - _needed(spec)
-    )
+    if found is None or (_doubted_until(node) or now) > now:
+        return False
+    return found[1].deadline is None or now >= found[1].deadline - _needed(spec)
 
 
 def gone(node: NodeRecord, now: datetime) -> bool:
@@ -165,10 +178,19 @@ def next_moment(record: PoolRecord, nodes: Iterable[NodeRecord], now: datetime) 
         found = current_notice(node)
         if found is not None and found[1].deadline is not None:
             moments.append(found[1].deadline - _needed(record.spec))
+        if found is not None and (doubted := _doubted_until(node)):
+            moments.append(doubted)
     return min((each for each in moments if each > now), default=None)
 
 
 # --- parts ---------------------------------------------------------------------------------------
+
+
+def _doubted_until(node: NodeRecord) -> datetime | None:
+    """Until when the node's notices wait for the budget; None: they do not."""
+    if len(node.withdrawals) < WITHDRAWALS_MAX:
+        return None
+    return node.withdrawals[0] + WITHDRAWALS_WINDOW
 
 
 def _needed(spec: PoolSpec) -> timedelta:

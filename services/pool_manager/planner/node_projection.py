@@ -69,7 +69,7 @@ def _change(record: NodeRecord, event: NodeEvent, stored_at: datetime) -> NodeRe
                 health_gpu=event.gpu_index,
             )
         case ProviderNotice():
-            return cloud_notices.record_notice(record, event)
+            return cloud_notices.record_notice(record, event, stored_at)
         case Lost():
             if record.lost or _stale(record, event):
                 return record

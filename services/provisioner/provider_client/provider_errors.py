@@ -11,6 +11,7 @@ from typing import Final, Literal, TypeVar
 
 from schemas.enums import ProviderErrorKind
 from services.primitives.errors import NavarchError
+from services.primitives.redaction import redacted
 
 T = TypeVar("T")
 
@@ -99,6 +100,7 @@ class ProviderError(NavarchError):
         `status` and `code`: of the provider's answer. Status 0: an accepted operation failed later;
         None: there was no answer.
         """
+        message = redacted(message)  # a provider may repeat a credential
         super().__init__(f"{kind}: {message}")
         self.kind: ProviderErrorKind = kind
         self.message = message

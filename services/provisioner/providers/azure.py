@@ -28,6 +28,7 @@ from services.provisioner.providers.azure_auth import token_source
 from services.provisioner.providers.azure_errors import error_of
 from services.provisioner.providers.azure_http import AzureClient
 from services.provisioner.providers.request_checks import invalid
+from services.runtime.bounded_http import bounded_client
 
 COMPUTE: Final = "2026-04-01"
 NETWORK: Final = "2026-03-01"
@@ -57,7 +58,7 @@ class AzureProvider:
     ) -> None:
         self.options = options
         self.name = environment.name
-        self._http = httpx.AsyncClient(timeout=float(options.timeout), transport=transport)
+        self._http = bounded_client(timeout=float(options.timeout), transport=transport)
         self._azure = AzureClient(
             self._http,
             token_source(self._http, options, self.name),

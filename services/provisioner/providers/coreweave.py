@@ -33,6 +33,7 @@ from services.provisioner.providers.coreweave_errors import (
 from services.provisioner.providers.kubernetes_access import by_kubeconfig, by_settings
 from services.provisioner.providers.provider_http import read_body, retry_after, send
 from services.provisioner.providers.request_checks import invalid
+from services.runtime.bounded_http import bounded_client
 
 POOLS: Final = "/apis/compute.coreweave.com/v1alpha1/nodepools"
 NODES: Final = "/api/v1/nodes"
@@ -98,7 +99,7 @@ class CoreWeaveProvider:
                 token_file=options.token_file,
                 ca_file=options.ca_file,
             )
-        self._client = httpx.AsyncClient(
+        self._client = bounded_client(
             base_url=access.server,
             verify=access.verify(),
             timeout=float(options.timeout),

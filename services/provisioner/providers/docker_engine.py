@@ -16,6 +16,7 @@ import msgspec
 from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.providers.docker_errors import error_of
 from services.provisioner.providers.provider_http import decode, read_body
+from services.runtime.bounded_http import bounded_client, failure_text
 
 API_VERSION: Final = (1, 41)
 """Of Docker 20.10; a newer engine without it is addressed in the oldest version it supports."""
@@ -86,7 +87,7 @@ class Engine:
     ) -> None:
         self._socket = socket
         self._prefix = ""
-        self._client = httpx.AsyncClient(
+        self._client = bounded_client(
             base_url="http://docker",
             timeout=timeout_seconds,
             transport=transport or httpx.AsyncHTTPTransport(uds=socket),
@@ -158,7 +159,7 @@ class Engine:
         try:
             return await self._client.request(method, path, **more)
         except httpx.HTTPError as error:
-            what = str(error) or type(error).__name__
+            what = failure_text(error)
             if os.access(self._socket, os.F_OK) and not os.access(self._socket, os.W_OK):
                 raise ProviderError(
                     "AUTH",

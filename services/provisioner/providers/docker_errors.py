@@ -14,6 +14,7 @@ from services.provisioner.provider_client.provider_errors import (
     ErrorTable,
     ProviderError,
 )
+from services.provisioner.providers.provider_http import unreadable
 
 PHRASES: Final[dict[str, ProviderErrorKind]] = {
     "no such image": "INVALID",
@@ -45,7 +46,7 @@ def error_of(status: int, body: bytes) -> ProviderError:
     try:
         message = msgspec.json.decode(body, type=_Body).message
     except msgspec.DecodeError:
-        message = body.decode(errors="replace")
+        message = unreadable(body)
     text = " ".join(message.split())
     lowered = text.lower()
     kind = next((kind for phrase, kind in PHRASES.items() if phrase in lowered), None)

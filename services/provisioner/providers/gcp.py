@@ -12,7 +12,6 @@ from datetime import datetime
 from http import HTTPStatus
 from typing import Annotated, Any, Final, Literal
 
-import httpx
 import msgspec
 
 from schemas.duration import Duration
@@ -30,6 +29,7 @@ from services.provisioner.providers.gcp_auth import token_source
 from services.provisioner.providers.gcp_errors import error_of, operation_error
 from services.provisioner.providers.provider_http import read_body, send
 from services.provisioner.providers.request_checks import check_labels, invalid
+from services.runtime.bounded_http import bounded_client
 
 NAME: Final = re.compile(r"[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?")
 LABEL: Final = re.compile(r"[a-z0-9_-]{0,63}")
@@ -84,7 +84,7 @@ class GcpProvider:
     def __init__(self, *, options: Options, environment: Environment) -> None:
         self.options = options
         self.name = environment.name
-        self._client = httpx.AsyncClient(timeout=float(options.timeout))
+        self._client = bounded_client(timeout=float(options.timeout))
         self._tokens = token_source(
             self._client, options.credentials_file, self.name, options.metadata_url
         )

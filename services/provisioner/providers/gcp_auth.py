@@ -11,7 +11,9 @@ import httpx
 import jwt
 import msgspec
 
+from schemas.secret_text import SecretText
 from services.primitives.errors import ConfigurationError
+from services.primitives.redaction import register_secrets
 from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.providers.provider_secret import read_text
 from services.provisioner.providers.token_cache import TokenCache
@@ -26,7 +28,7 @@ class ServiceAccountKey(msgspec.Struct, frozen=True):
     """The used fields of a key file."""
 
     client_email: str
-    private_key: str
+    private_key: SecretText
     private_key_id: str = ""
     token_uri: str = "https://oauth2.googleapis.com/token"  # noqa: S105 - an address
 
@@ -34,13 +36,15 @@ class ServiceAccountKey(msgspec.Struct, frozen=True):
 def _read_key(file: str, name: str) -> ServiceAccountKey:
     where = f"providers.{name}.credentials_file"
     try:
-        return msgspec.json.decode(read_text(file, where), type=ServiceAccountKey)
+        key = msgspec.json.decode(read_text(file, where), type=ServiceAccountKey)
     except msgspec.DecodeError as error:
         raise ConfigurationError(
             f"{file} is not a service account key: {error}; create one with `gcloud iam "
             "service-accounts keys create`",
             key=where,
         ) from error
+    register_secrets(key)
+    return key
 
 
 def token_source(

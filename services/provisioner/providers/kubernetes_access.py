@@ -12,7 +12,9 @@ from typing import Final
 
 import msgspec
 
+from schemas.secret_text import SecretText
 from services.primitives.errors import ConfigurationError
+from services.primitives.redaction import register_secrets
 from services.provisioner.providers.provider_secret import read_secret, read_text
 from services.settings.yaml_document import read_document
 
@@ -21,7 +23,7 @@ class ClusterAccess(msgspec.Struct, frozen=True, kw_only=True):
     """Where requests are sent, and how they are authorized."""
 
     server: str
-    token: str
+    token: SecretText
     authority: str = ""
     """In PEM; empty: the host's own authorities."""
 
@@ -128,6 +130,7 @@ def _check(access: ClusterAccess, where: str) -> ClusterAccess:
         access.verify()
     except ssl.SSLError as error:
         raise ConfigurationError("the certificate authority cannot be read", key=where) from error
+    register_secrets(access)
     return access
 
 

@@ -32,6 +32,7 @@ from services.provisioner.providers.lambda_errors import error_of
 from services.provisioner.providers.provider_http import decode, retry_after, send
 from services.provisioner.providers.provider_secret import read_secret
 from services.provisioner.providers.request_checks import invalid, ssh_keys
+from services.runtime.bounded_http import bounded_client
 
 NAME_CHARS_MAX: Final = 64
 ACCOUNT_CHARS: Final = 12
@@ -145,7 +146,7 @@ class LambdaProvider:
             slower_seconds={LAUNCH: float(options.launch_interval)},
         )
         self._rate_limiter = environment.rate_limiter(f"lambda-{account}", pace)
-        self._client = httpx.AsyncClient(
+        self._client = bounded_client(
             base_url=options.base_url,
             timeout=float(options.timeout),
             transport=transport,

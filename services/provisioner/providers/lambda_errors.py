@@ -10,6 +10,7 @@ import msgspec
 
 from schemas.enums import ProviderErrorKind
 from services.provisioner.provider_client.provider_errors import ErrorTable, ProviderError
+from services.provisioner.providers.provider_http import unreadable
 
 KINDS: Final[dict[str, ProviderErrorKind]] = {
     "global/invalid-api-key": "AUTH",
@@ -45,6 +46,6 @@ def error_of(status: int, body: bytes, retry_after: float | None = None) -> Prov
     try:
         error = msgspec.json.decode(body, type=_Body).error
     except msgspec.DecodeError:
-        error = _Error(message=body.decode(errors="replace"))
+        error = _Error(message=unreadable(body))
     text = " ".join(part for part in (error.message, error.suggestion) if part)
     return TABLE.error(status, error.code, text, retry_after=retry_after)

@@ -1,15 +1,15 @@
 """HTTP calls of providers: missing and unreadable answers are TRANSIENT errors."""
 
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import httpx
 import msgspec
 
+from services.primitives.redaction import public_url
 from services.provisioner.provider_client.provider_errors import ProviderError
+from services.runtime.bounded_http import failure_text
 
 T = TypeVar("T")
-
-TEXT_CHARS_MAX: Final = 200
 
 
 async def send(
@@ -19,8 +19,8 @@ async def send(
     try:
         return await client.request(method, url or path, **request)
     except httpx.HTTPError as error:
-        what = str(error) or type(error).__name__
-        raise ProviderError("TRANSIENT", f"{method} {path}: {what}") from error
+        shown = path if path.startswith("/") else public_url(path)
+        raise ProviderError("TRANSIENT", f"{method} {shown}: {failure_text(error)}") from error
 
 
 def decode(answer: httpx.Response, kind: type[T], what: str) -> T:
@@ -32,7 +32,7 @@ def decode(answer: httpx.Response, kind: type[T], what: str) -> T:
 
 
 def read_body(answer: httpx.Response) -> Any:
-    """Decode an answer; the body of an error may be plain text.
+    """Decode an answer; of an error that is no JSON only the length is kept.
 
     TRANSIENT if a successful answer cannot be decoded.
     """
@@ -41,8 +41,13 @@ def read_body(answer: httpx.Response) -> Any:
     except msgspec.DecodeError as error:
         if answer.is_success:
             raise ProviderError("TRANSIENT", f"unreadable answer: {error}") from error
-        text = answer.text[:TEXT_CHARS_MAX]
+        text = unreadable(answer.content)
         return {"message": text, "error": {"message": text}}
+
+
+def unreadable(body: bytes) -> str:
+    """What is said of an error whose body is not the provider's JSON: a proxy's page, for one."""
+    return f"{len(body)} bytes that are not the provider's JSON"
 
 
 def retry_after(answer: httpx.Response) -> float | None:

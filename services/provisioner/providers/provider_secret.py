@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 from services.primitives.errors import ConfigurationError
+from services.primitives.redaction import register_secret
 
 
 def read_secret(provider: str, option: str, what: str, *, env: str, file: str) -> str:
@@ -17,11 +18,11 @@ def read_secret(provider: str, option: str, what: str, *, env: str, file: str) -
                 f"with {option}_env, or a file with {option}_file",
                 key=where,
             )
-        return secret
+        return register_secret(secret)
     secret = read_text(file, f"{where}.{option}_file").strip()
     if not secret:
         raise ConfigurationError(f"{file} is empty", key=f"{where}.{option}_file")
-    return secret
+    return register_secret(secret)
 
 
 def read_text(file: str, where: str) -> str:

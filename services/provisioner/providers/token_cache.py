@@ -12,7 +12,9 @@ from typing import Final
 import httpx
 import msgspec
 
+from services.primitives.redaction import register_secret
 from services.provisioner.provider_client.provider_errors import ProviderError
+from services.runtime.bounded_http import failure_text
 
 RENEW_SECONDS: Final = 225
 """How long before its expiry a token is renewed."""
@@ -22,6 +24,11 @@ TEXT_CHARS_MAX: Final = 200
 class _Token(msgspec.Struct, frozen=True):
     access_token: str
     expires_in: int
+
+
+class _Refused(msgspec.Struct, frozen=True):
+    error: str = ""
+    error_description: str = ""
 
 
 class TokenCache:
@@ -48,15 +55,27 @@ class TokenCache:
         try:
             answer = await self._ask()
         except httpx.HTTPError as error:
-            what = str(error) or type(error).__name__
-            raise ProviderError("TRANSIENT", f"no access token: {what}{self._remedy}") from error
+            why = failure_text(error)
+            raise ProviderError("TRANSIENT", f"no access token: {why}{self._remedy}") from error
         if answer.is_server_error or answer.status_code == HTTPStatus.TOO_MANY_REQUESTS:
             raise ProviderError("TRANSIENT", f"no access token: HTTP {answer.status_code}")
         if not answer.is_success:
-            text = answer.text[:TEXT_CHARS_MAX]
-            raise ProviderError("AUTH", f"no access token: HTTP {answer.status_code}: {text}")
+            text = _reason(answer.content)
+            raise ProviderError("AUTH", f"no access token: HTTP {answer.status_code}{text}")
         try:
             # A number may come as a string.
-            return msgspec.json.decode(answer.content, type=_Token, strict=False)
+            fresh = msgspec.json.decode(answer.content, type=_Token, strict=False)
         except msgspec.DecodeError as error:
             raise ProviderError("TRANSIENT", f"no access token: {error}") from error
+        register_secret(fresh.access_token)
+        return fresh
+
+
+def _reason(body: bytes) -> str:
+    """What OAuth's error answer says; nothing of any other body, which may hold a credential."""
+    try:
+        refused = msgspec.json.decode(body, type=_Refused)
+    except msgspec.DecodeError:
+        return ""
+    text = ": ".join(each for each in (refused.error, refused.error_description) if each)
+    return f": {text[:TEXT_CHARS_MAX]}" if text else ""
