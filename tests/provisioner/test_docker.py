@@ -207,7 +207,10 @@ def test_every_known_phrase_has_its_kind(phrase: str, kind: str) -> None:
 )
 def test_an_unknown_answer_goes_by_its_status(status: int, kind: str, unknown: bool) -> None:
     """Where that says nothing either it is transient, and says so."""
-    for body, text in ((b'{"message": "no"}', "no"), (b"\xff", "1 bytes that are not the provider's JSON")):
+    for body, text in (
+        (b'{"message": "no"}', "no"),
+        (b"\xff", "1 bytes that are not the provider's JSON"),
+    ):
         error = error_of(status, body)
         note = " (not known here)" if unknown else ""
         assert (kind, f"HTTP {status}: {text}{note}") == (error.kind, error.message)
