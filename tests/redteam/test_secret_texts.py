@@ -139,12 +139,14 @@ def test_registered_secret_is_removed_from_errors_logs_and_traces(repeated: str)
     with pytest.raises(ValueError, match=CANARY), tracing.span("s", {}):
         raise ValueError(repeated)
     tracing.close()
+    refused = ProviderError("INVALID", repeated)
+    refused.reword(redacted)
     record = logging.makeLogRecord({"msg": "failed: %s", "args": (repeated,)})
     shown = [
         str(StepFailure(repeated)),
         StepFailure(repeated).reason,
-        str(ProviderError("INVALID", repeated)),
-        ProviderError("INVALID", repeated).message,
+        str(refused),
+        refused.message,
         JsonFormatter("s").format(record),
         *(span.to_json() for span in exporter.get_finished_spans()),
     ]

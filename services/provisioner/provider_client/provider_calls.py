@@ -14,6 +14,7 @@ from typing import TypeVar
 from schemas.launch_offers import Market
 from schemas.offering_records import OfferingPrice
 from services.primitives.coalesce import Joined
+from services.primitives.redaction import redacted
 from services.provisioner.provider_client.provider import (
     Bootstraps,
     Instance,
@@ -112,6 +113,7 @@ class ProviderCalls:
             async with asyncio.timeout(timeout_seconds):
                 return await call
         except ProviderError as error:
+            error.reword(redacted)
             if error.unknown:
                 await self._report_unknown(name, what, error)
             raise
@@ -123,9 +125,8 @@ class ProviderCalls:
             # A defect of a plugin must not end the service; it is reported, and tried again.
             log.exception("provider failed", extra={"provider": name, "call": what})
             kind = type(error).__name__
-            failed = ProviderError(
-                "TRANSIENT", f"{name} failed in {what}: {kind}: {error}", unknown=kind
-            )
+            text = redacted(f"{name} failed in {what}: {kind}: {error}")
+            failed = ProviderError("TRANSIENT", text, unknown=kind)
             await self._report_unknown(name, what, failed)
             raise failed from error
 

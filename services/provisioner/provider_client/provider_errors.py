@@ -5,13 +5,12 @@ only the kind: whether a retry within the step can help, whether the call may ha
 what the error blocks for how long.
 """
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeVar
 
 from schemas.enums import ProviderErrorKind
 from services.primitives.errors import NavarchError
-from services.primitives.redaction import redacted
 
 T = TypeVar("T")
 
@@ -100,7 +99,6 @@ class ProviderError(NavarchError):
         `status` and `code`: of the provider's answer. Status 0: an accepted operation failed later;
         None: there was no answer.
         """
-        message = redacted(message)  # a provider may repeat a credential
         super().__init__(f"{kind}: {message}")
         self.kind: ProviderErrorKind = kind
         self.message = message
@@ -110,10 +108,20 @@ class ProviderError(NavarchError):
         self.status = status
         self.code = code
 
+    def reword(self, change: Callable[[str], str]) -> None:
+        """Change the message: a provider's text may repeat a credential."""
+        self.message = change(self.message)
+        self.args = (f"{self.kind}: {self.message}",)
+
     @property
     def rule(self) -> ErrorRule:
         """Return what this kind of error allows."""
         return RULES[self.kind]
+
+
+def unreadable(body: bytes) -> str:
+    """What is said of an error whose body is not the provider's JSON: a proxy's page, for one."""
+    return f"{len(body)} bytes that are not the provider's JSON"
 
 
 async def none_if(call: Awaitable[T], *signs: int | str) -> T | None:

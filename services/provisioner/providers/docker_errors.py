@@ -13,8 +13,8 @@ from services.provisioner.provider_client.provider_errors import (
     COMMON_STATUSES,
     ErrorTable,
     ProviderError,
+    unreadable,
 )
-from services.provisioner.providers.provider_http import unreadable
 
 PHRASES: Final[dict[str, ProviderErrorKind]] = {
     "no such image": "INVALID",

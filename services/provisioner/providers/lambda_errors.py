@@ -9,8 +9,11 @@ from typing import Final
 import msgspec
 
 from schemas.enums import ProviderErrorKind
-from services.provisioner.provider_client.provider_errors import ErrorTable, ProviderError
-from services.provisioner.providers.provider_http import unreadable
+from services.provisioner.provider_client.provider_errors import (
+    ErrorTable,
+    ProviderError,
+    unreadable,
+)
 
 KINDS: Final[dict[str, ProviderErrorKind]] = {
     "global/invalid-api-key": "AUTH",

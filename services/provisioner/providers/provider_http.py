@@ -6,7 +6,7 @@ import httpx
 import msgspec
 
 from services.primitives.redaction import public_url
-from services.provisioner.provider_client.provider_errors import ProviderError
+from services.provisioner.provider_client.provider_errors import ProviderError, unreadable
 from services.runtime.bounded_http import failure_text
 
 T = TypeVar("T")
@@ -43,11 +43,6 @@ def read_body(answer: httpx.Response) -> Any:
             raise ProviderError("TRANSIENT", f"unreadable answer: {error}") from error
         text = unreadable(answer.content)
         return {"message": text, "error": {"message": text}}
-
-
-def unreadable(body: bytes) -> str:
-    """What is said of an error whose body is not the provider's JSON: a proxy's page, for one."""
-    return f"{len(body)} bytes that are not the provider's JSON"
 
 
 def retry_after(answer: httpx.Response) -> float | None:
