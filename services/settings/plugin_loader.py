@@ -19,6 +19,7 @@ from typing import Any, Final, Literal
 
 from schemas.settings import PluginSettings
 from services.primitives.errors import ConfigurationError
+from services.primitives.redaction import register_secrets
 from services.settings.references import resolve_options
 from services.settings.yaml_document import Document, Path_, convert, path_of, read_document
 
@@ -56,7 +57,9 @@ def load_plugin(
     given = settings.options
     if origin == "pool":
         given = resolve_options(document, given, path, os.environ)
-    return found, convert(document, given, kind, path)
+    options = convert(document, given, kind, path)
+    register_secrets(options)
+    return found, options
 
 
 def make_plugin(

@@ -22,6 +22,7 @@ from schemas.settings import (
     Settings,
 )
 from services.primitives.errors import ConfigurationError
+from services.primitives.redaction import register_secrets
 from services.settings.budget_validation import level_problem, rate_problem, rate_window_problem
 from services.settings.provider_choices import folded, pool_problem, unknown_provider, with_defaults
 from services.settings.references import resolve_references
@@ -91,6 +92,7 @@ def settings_of(document: Document, environment: Mapping[str, str]) -> Settings:
             _plugin(document, each, ("alerts", i), default_type="") for i, each in enumerate(alerts)
         )
     settings: Settings = convert(document, raw, Settings, ())
+    register_secrets(settings)
     sections["data_dir"] = str(Path(document.file).parent / settings.data_dir)
     settings = msgspec.structs.replace(settings, pools=pools, providers=providers, **sections)
     _check_budget(document, settings.budget, ())

@@ -14,7 +14,6 @@ import yaml
 
 from schemas.duration import decode_hook
 from services.primitives.errors import ConfigurationError
-from services.primitives.redaction import redacted, register_secrets
 from services.settings.type_hints import kind_at, words_of
 from services.settings.validation_messages import in_words
 
@@ -129,7 +128,7 @@ def _plain(document: Document, node: yaml.Node, path: Path_) -> Any:
 def convert(document: Document, value: Any, kind: type[Any], path: Path_) -> Any:
     """Check `value` against a struct; raise ConfigurationError with its place."""
     try:
-        converted = msgspec.convert(value, kind, dec_hook=decode_hook)
+        return msgspec.convert(value, kind, dec_hook=decode_hook)
     except msgspec.ValidationError as error:
         text = str(error)
         inside: Path_ = ()
@@ -145,9 +144,7 @@ def convert(document: Document, value: Any, kind: type[Any], path: Path_) -> Any
             text = f"`{missing.group(1)}` is missing; add it"
         elif text.startswith("Invalid enum value") and (words := words_of(kind_at(kind, inside))):
             text = f"{text}; write one of {', '.join(words)}"
-        raise document.error((*path, *inside), in_words(redacted(text))) from error
-    register_secrets(converted)
-    return converted
+        raise document.error((*path, *inside), in_words(text)) from error
 
 
 def _parse_path(text: str) -> Path_:

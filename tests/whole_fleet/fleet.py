@@ -194,32 +194,34 @@ class Fleet:
 @asynccontextmanager
 async def serving_fleet(
     directory: Path,
-    pools: str,
+    pools: str = "",
     *,
+    config: str = "",
     more: str = "",
     local: str = "",
     bus: NatsSettings | None = None,
 ) -> AsyncIterator[Fleet]:
     """Serve a fleet with these pools (YAML, each line indented), and stop it afterwards.
 
-    `more`: further sections of the configuration; `local`: further options of the provider; `bus`:
-    how to connect to a server that is not the fleet's own.
+    `config`: the whole configuration instead; `more`: further sections of the configuration;
+    `local`: further options of the provider; `bus`: how to connect
+    to a server that is not the fleet's own.
     """
     if compiler() is None:
         pytest.skip("no C compiler, so no simulated GPUs")
     async with serve_workload_system() as workload:
-        config = directory / "navarch.yaml"
+        file = directory / "navarch.yaml"
         base = CONFIG.format(directory=directory, url=workload.url, local=local)
-        config.write_text(more + base + pools)
+        file.write_text(config or more + base + pools)
         environment = {k: v for k, v in os.environ.items() if not k.startswith("NAVARCH_")}
         environment["OTEL_BSP_SCHEDULE_DELAY"] = "100"
         if bus is not None:
             environment["NAVARCH_NATS_URL"] = bus.url
         log: list[str] = []
-        settings = load_settings(config, environment)
+        settings = load_settings(file, environment)
         with lock_directory(Path(settings.data_dir)):
             serving = ServedFleet(
-                settings, config, environment, lambda name, line: log.append(f"{name} {line}")
+                settings, file, environment, lambda name, line: log.append(f"{name} {line}")
             )
             async with serving:
                 async with asyncio.timeout(WAIT_SECONDS):
