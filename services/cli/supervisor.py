@@ -12,11 +12,11 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
@@ -58,6 +58,56 @@ class _LogLine(msgspec.Struct):
 _log_line = msgspec.json.Decoder(_LogLine)
 
 
+class ServiceProcess(Protocol):
+    """What is used of an `asyncio.subprocess.Process`."""
+
+    @property
+    def pid(self) -> int:
+        """Its ID."""
+        ...
+
+    @property
+    def returncode(self) -> int | None:
+        """Its exit status; None while it runs."""
+        ...
+
+    @property
+    def stdout(self) -> asyncio.StreamReader | None:
+        """Both of its outputs."""
+        ...
+
+    async def wait(self) -> int:
+        """Wait until it has ended; return its exit status."""
+        ...
+
+    def terminate(self) -> None:
+        """Request its end."""
+        ...
+
+    def kill(self) -> None:
+        """End it at once."""
+        ...
+
+
+Execute = Callable[[tuple[str, ...], Mapping[str, str]], Awaitable[ServiceProcess]]
+"""Runs a module with its arguments in an environment."""
+
+
+async def execute(
+    program: tuple[str, ...], environment: Mapping[str, str]
+) -> asyncio.subprocess.Process:
+    """Run it as `python -m` does; it ends with this process."""
+    return await asyncio.create_subprocess_exec(
+        *ending_with_us((sys.executable, "-m", *program)),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        env=environment,
+        limit=LINE_BYTES_MAX,
+        start_new_session=True,
+    )
+
+
 @dataclass(slots=True)
 class Child:
     """One replica of a service and its current process."""
@@ -66,7 +116,7 @@ class Child:
     """The service's name; further replicas add a number."""
     service: str
     environment: Mapping[str, str]
-    process: asyncio.subprocess.Process | None = None
+    process: ServiceProcess | None = None
     http: str = ""
     ready: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -83,8 +133,10 @@ class Supervisor:
         log: LogSink,
         on_change: Callable[[], None],
         replicas: int = 1,
+        execute: Execute = execute,
     ) -> None:
         """`server` None: `environment` names a bus. `on_change`: a process started or is ready."""
+        self._execute = execute
         self._server = server
         self._log = log
         self._on_change = on_change
@@ -182,15 +234,7 @@ class Supervisor:
     async def _run(self, child: Child) -> int:
         """Run a service once and log its output; return its exit status."""
         module = f"services.{child.service.replace('-', '_')}"
-        child.process = await asyncio.create_subprocess_exec(
-            *ending_with_us((sys.executable, "-m", module)),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            env={**self._environment, **child.environment},
-            limit=LINE_BYTES_MAX,
-            start_new_session=True,
-        )
+        child.process = await self._execute((module,), {**self._environment, **child.environment})
         self._on_change()
         reading = asyncio.create_task(self._read(child))
         try:
@@ -236,7 +280,7 @@ def process_ids(*pids: int) -> tuple[ProcessId, ...]:
     return tuple(ProcessId(pid=pid, started_ticks=each) for pid, each in ticks if each is not None)
 
 
-async def stop_process(process: asyncio.subprocess.Process) -> None:
+async def stop_process(process: ServiceProcess) -> None:
     """Terminate a process, and kill it if it does not end in time."""
     if process.returncode is not None:
         return

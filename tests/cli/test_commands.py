@@ -5,7 +5,6 @@ import importlib.metadata
 import json
 import os
 import shutil
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -20,23 +19,15 @@ from services.bus.nats.nats_bus import NatsBus
 from services.cli.app import FAILING, app
 from services.cli.fleet_discovery import ServeState, find_bus, started_ticks
 from services.primitives.errors import NavarchError
+from tests.support import inprocess
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 async def navarch(*arguments: str, url: str = "", cwd: Path = ROOT) -> tuple[int, str, str]:
     """Run the command; return its exit code, stdout and stderr."""
-    keep = {k: v for k, v in os.environ.items() if not k.startswith("NAVARCH_")}
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "services.cli", *arguments),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env=keep | ({"NAVARCH_NATS_URL": url} if url else {}),
-        cwd=cwd,
-    )
-    out, err = await process.communicate()
-    assert process.returncode is not None
-    return process.returncode, out.decode(), err.decode()
+    more = {"NAVARCH_NATS_URL": url} if url else {}
+    return await inprocess.navarch(*arguments, cwd=cwd, **more)
 
 
 JQ_LINES = [

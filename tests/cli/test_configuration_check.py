@@ -1,10 +1,7 @@
 """A configuration with which a service would not start is refused before anything starts."""
 
-import asyncio
-import os
 import re
 import socket
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +12,7 @@ from services.primitives.errors import ConfigurationError
 from services.runtime.process_http import check_port
 from services.settings.drain_warnings import drain_warnings
 from services.settings.settings_file import load_settings
+from tests.support.inprocess import navarch
 
 POOL = """
 providers:
@@ -163,14 +161,8 @@ async def test_the_commands_refuse_it_before_anything_starts(tmp_path: Path) -> 
     file = tmp_path / "navarch.yaml"
     file.write_text("alerts:\n- type: pager\n")
     for arguments in (("serve", "--config", file), ("config", "validate", file)):
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "services.cli", *arguments),
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            env={k: v for k, v in os.environ.items() if not k.startswith("NAVARCH_")},
-        )
-        out, err = await process.communicate()
-        assert (process.returncode, out) == (1, b"")
-        assert err.decode().startswith(f"navarch: {file}:2: alerts.0.type: no navarch.alert_chan")
-        assert err.count(b"\n") == 1
+        status, out, err = await navarch(*map(str, arguments))
+        assert (status, out) == (1, "")
+        assert err.startswith(f"navarch: {file}:2: alerts.0.type: no navarch.alert_chan")
+        assert err.count("\n") == 1
     assert list(tmp_path.iterdir()) == [file]

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from services.cli.fleet_discovery import started_ticks
+from tests.support import inprocess
 
 pytestmark = pytest.mark.slow
 
@@ -80,17 +81,8 @@ async def served(place: Path, sections: str = "") -> AsyncIterator[Served]:
 
 async def navarch(*arguments: str, place: Path) -> tuple[int, str]:
     """Run a command; return its exit code and output."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "services.cli", *arguments),
-        *("--config", place / "navarch.yaml"),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-        env=environment(),
-        cwd=ROOT,
-    )
-    said, _ = await process.communicate()
-    assert process.returncode is not None
-    return process.returncode, said.decode()
+    status, out, err = await inprocess.navarch(*arguments, "--config", str(place / "navarch.yaml"))
+    return status, out + err
 
 
 async def test_a_served_fleet_answers_restarts_services_and_stops(

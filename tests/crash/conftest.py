@@ -9,14 +9,8 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from tests.crash.rig import SERVICES, Rig, Shape
+from tests.crash.rig import Rig, Shape
 from tests.support.fork_server import ForkServer
-
-IMPORTED = (
-    "services.runtime.import_trim",
-    "services.provisioner.providers.fake",
-    *(f"services.{each.replace('-', '_')}.service" for each in SERVICES),
-)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -27,7 +21,7 @@ async def rig(
     shape: Shape = request.module.SHAPE
     directory = tmp_path_factory.mktemp("crash")
     async with (
-        ForkServer(*IMPORTED) as fork_server,
+        ForkServer() as fork_server,
         Rig(directory, shape, fork_server=fork_server) as fleet,
     ):
         yield fleet

@@ -12,13 +12,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from tests.support.fork_server import ForkedProcess, ForkServer
+from tests.support.fork_server import LINE_BYTES_MAX, ForkedProcess, ForkServer
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 READY_SECONDS_MAX: Final = 60.0
 STOP_SECONDS_MAX: Final = 15.0
 BACKOFF_SECONDS: Final = 0.25
-LINE_BYTES_MAX: Final = 1 << 20
 
 
 class Replica:
@@ -70,7 +69,7 @@ class Replica:
         self._expected = False
         self.started_at = asyncio.get_running_loop().time()
         self._process = (
-            await self._fork_server.start(self._program, self._environment, LINE_BYTES_MAX)
+            await self._fork_server.start(self._program, self._environment)
             if self._fork_server
             else await self._executed()
         )

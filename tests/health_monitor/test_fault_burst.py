@@ -3,7 +3,6 @@
 import asyncio
 import os
 import random
-import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -19,6 +18,7 @@ from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import NatsBus
 from services.primitives.errors import BusError
 from tests.health_monitor.conftest import make_fault
+from tests.support.fork_server import ForkServer
 from tests.support.settling import settled
 
 NODES = 1_000
@@ -35,20 +35,15 @@ unhealthy_wanted = subjects.node_event_wildcard(FACTS[Verdict])
 @asynccontextmanager
 async def monitor(server: EmbeddedServer) -> AsyncIterator[Callable[[], Awaitable[None]]]:
     """The service as a process; yields the function that kills it."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "services.health_monitor"),
-        env=os.environ | {"NAVARCH_NATS_URL": server.url, "NAVARCH_LOG_LEVEL": "ERROR"},
-    )
+    environment = {**os.environ, "NAVARCH_NATS_URL": server.url, "NAVARCH_LOG_LEVEL": "ERROR"}
+    async with ForkServer() as fork_server:
+        process = await fork_server.start(("services.health_monitor",), environment)
 
-    async def kill() -> None:
-        if process.returncode is None:
+        async def kill() -> None:
             process.kill()
-        await process.wait()
+            await process.wait()
 
-    try:
         yield kill
-    finally:
-        await kill()
 
 
 class Burst:

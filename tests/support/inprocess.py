@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +14,7 @@ from services.runtime.consumer_loop import ConsumerLoop
 from services.runtime.process import Build, Context
 from services.runtime.process_metrics import Instruments
 from services.runtime.tracing import Tracing
+from tests.support.fork_server import ForkServer
 
 LOOK_SHARE = 4
 """A look is followed by so many times its own length without one."""
@@ -91,17 +91,23 @@ async def eventually(
 
 async def command(url: str, *arguments: str) -> str:
     """Run `navarch` against a bus, as a process; return what it prints, or fail with its words."""
+    status, out, err = await navarch(*arguments, NAVARCH_NATS_URL=url)
+    assert status == 0, (arguments, out, err)
+    return out
+
+
+async def navarch(*arguments: str, cwd: Path | None = None, **more: str) -> tuple[int, str, str]:
+    """Run `navarch` as a process; return its exit status, stdout and stderr.
+
+    `more`: of its environment.
+    """
     keep = {key: value for key, value in os.environ.items() if not key.startswith("NAVARCH_")}
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "services.cli", *arguments),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env=keep | {"NAVARCH_NATS_URL": url},
-        cwd=path_of("."),
-    )
-    out, err = await process.communicate()
-    assert process.returncode == 0, (arguments, out.decode(), err.decode())
-    return out.decode()
+    async with ForkServer() as fork_server:
+        process = await fork_server.start(
+            ("services.cli", *arguments), keep | more, cwd=cwd or path_of("."), separate=True
+        )
+        out, err = await process.communicate()
+        return await process.wait(), out.decode(), err.decode()
 
 
 def path_of(name: str) -> Path:

@@ -1,6 +1,7 @@
 """A whole fleet on this machine: nats-server, the five services and local nodes, as processes.
 
-Started by the code of `navarch serve`, and observed over the bus and HTTP like any client.
+Started by the code of `navarch serve`, and observed over the bus and HTTP like any client. The
+services are forked, which starts them without importing everything again.
 """
 
 import asyncio
@@ -31,6 +32,7 @@ from services.cli.commands.serve_command import ServedFleet, lock_directory
 from services.cli.fleet_discovery import LOCAL_FOLDER
 from services.provisioner.providers.local_gpus import compiler
 from services.settings.settings_file import load_settings
+from tests.support.fork_server import ForkServer
 from tests.whole_fleet.workload_system import FakeWorkloadSystem, serve_workload_system
 
 WAIT_SECONDS = 60.0
@@ -209,7 +211,7 @@ async def serving_fleet(
     """
     if compiler() is None:
         pytest.skip("no C compiler, so no simulated GPUs")
-    async with serve_workload_system() as workload:
+    async with serve_workload_system() as workload, ForkServer() as fork_server:
         file = directory / "navarch.yaml"
         base = CONFIG.format(directory=directory, url=workload.url, local=local)
         file.write_text(config or more + base + pools)
@@ -221,7 +223,12 @@ async def serving_fleet(
         settings = load_settings(file, environment)
         with lock_directory(Path(settings.data_dir)):
             serving = ServedFleet(
-                settings, file, environment, lambda name, line: log.append(f"{name} {line}")
+                settings,
+                file,
+                environment,
+                lambda name, line: log.append(f"{name} {line}"),
+                temporary=True,
+                execute=fork_server.start,
             )
             async with serving:
                 async with asyncio.timeout(WAIT_SECONDS):

@@ -1,8 +1,5 @@
 """A fleet with credentials for every service and node, and a cloud that preempts a node."""
 
-import os
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,6 +16,7 @@ from schemas.topology import EVENTS, SAGAS
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.cli.nats_config_files import ACCOUNTS, SIGNING_FILE
 from tests.agent.metadata_servers import Aws, Response
+from tests.support.inprocess import navarch
 from tests.whole_fleet.fleet import Fleet, serving_fleet
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
@@ -75,9 +73,8 @@ async def fleet(
     """
     place = tmp_path_factory.mktemp("secured")
     keys = place / "bus"
-    command = (sys.executable, "-m", "services.cli", "nats-config", str(keys), "--fleet", "tests")
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("NAVARCH_")}
-    subprocess.run(command, check=True, env=environment)
+    status, _, said = await navarch("nats-config", str(keys), "--fleet", "tests")
+    assert status == 0, said
     server = EmbeddedServer(place / "nats", config=keys / ACCOUNTS)
     await server.start()
     section = (

@@ -23,10 +23,12 @@ from schemas.settings import Settings
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.cli.fleet_discovery import NATS_URL_VARIABLE, SERVE_FILE, ServeState, settings_of
 from services.cli.supervisor import (
+    Execute,
     LogSink,
     Supervisor,
     end_predecessor,
     environment_for,
+    execute,
     process_ids,
     start_instance_stopper,
     stop_instances,
@@ -53,10 +55,12 @@ class ServedFleet:
         replicas: int = 1,
         *,
         temporary: bool = False,
+        execute: Execute = execute,
     ) -> None:
         """Serve `settings`, which were read from `config`, with `replicas` of each service.
 
         `temporary`: what is stored is removed at the end, and need not survive a power cut.
+        `execute`: runs the services.
         """
         self.directory = Path(settings.data_dir)
         self.config = config
@@ -73,6 +77,7 @@ class ServedFleet:
             log=log,
             on_change=self._write_state,
             replicas=replicas,
+            execute=execute,
         )
 
     async def __aenter__(self) -> Self:
