@@ -65,7 +65,7 @@ class ActionResult(msgspec.Struct, frozen=True, kw_only=True):
 class EnrollRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Request of a new node for its own credentials (`enroll`)."""
 
-    key: Annotated[str, msgspec.Meta(pattern="^U[A-Z2-7]{55}$")]
+    key: Annotated[str, msgspec.Meta(pattern=r"^U[A-Z2-7]{55}\Z")]
     """Public key of a pair that the node generated; its seed never leaves the node."""
 
 

@@ -1,7 +1,5 @@
 """Dry runs: what a request about a node would do, without doing it."""
 
-from typing import Any
-
 import msgspec
 
 from schemas.enums import Refusal
@@ -39,6 +37,16 @@ class DryRunStep(msgspec.Struct, frozen=True, kw_only=True):
     """The pivot: after it the saga cannot be cancelled."""
 
 
+class DryRunOffering(msgspec.Struct, frozen=True, kw_only=True):
+    """What would be launched, and where."""
+
+    provider: str
+    region: str
+    zones: tuple[str, ...] = ()
+    instance_type: str
+    gpu_count: int = 0
+
+
 class DryRun(msgspec.Struct, frozen=True, kw_only=True):
     """What the request would do."""
 
@@ -59,7 +67,7 @@ class DryRun(msgspec.Struct, frozen=True, kw_only=True):
     """The spare that would replace the node."""
     order: str = ""
     drain: str = ""
-    offering: dict[str, Any] = {}
+    offering: DryRunOffering | None = None
     """The offering that would be launched."""
     unavailable: int = 0
     unavailable_limit: int = 0

@@ -10,6 +10,8 @@ Event: TypeAlias = node_events.NodeEvent | pool_events.PoolEvent | fleet_events.
 def event_subject(event: Event) -> str:
     """Where an event is published."""
     match event:
+        case node_events.Telemetry():
+            return subjects.telemetry(event.pool, event.node)
         case node_events.NodeEvent():
             fact = node_events.FACTS[type(event)]
             return subjects.node_event(event.pool, event.node, fact)

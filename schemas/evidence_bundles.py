@@ -15,7 +15,7 @@ from schemas.instance_records import InstanceRecord
 from schemas.messages import Record
 from schemas.node_events import BootChecked, Fault, GpuIdentity, Telemetry, Verdict
 from schemas.node_records import NodeRecord
-from schemas.value_limits import Float, Int, UtcTime
+from schemas.value_limits import Float, Int, OptionalSagaToken, Token, UtcTime
 
 AROUND_SECONDS: Final = 900.0
 """Samples further from the fault than this are omitted."""
@@ -87,9 +87,9 @@ class EvidenceCapture(Record, frozen=True, kw_only=True):
 class EvidenceBundle(Record, frozen=True, kw_only=True):
     """Everything about one outage of one node."""
 
-    pool: str
-    node: str
-    saga: str = ""
+    pool: Token
+    node: Token
+    saga: OptionalSagaToken = ""
     """The saga that ended the outage."""
     outcome: Outcome = "open"
     new_node: str = ""

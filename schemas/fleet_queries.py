@@ -6,6 +6,7 @@ import msgspec
 
 from schemas.autoscaling_advice import AutoscalingAdvice
 from schemas.fleet_events import FailureKind
+from schemas.value_limits import Token
 
 
 class HealthEvent(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,8 +24,8 @@ class HealthEvent(msgspec.Struct, frozen=True, kw_only=True):
 class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     """View of a node; its field names are public (`jq '.health'`)."""
 
-    id: str
-    pool: str
+    id: Token
+    pool: Token
     status: str
     """The node's state: launching, registered, active, leaving or terminated."""
     health: str
@@ -57,7 +58,7 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
 class PoolView(msgspec.Struct, frozen=True, kw_only=True):
     """View of a pool."""
 
-    name: str
+    name: Token
     desired: int
     nodes: int
     active: int

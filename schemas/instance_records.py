@@ -4,14 +4,14 @@ from schemas.enums import InstanceState
 from schemas.launch_offers import Offering
 from schemas.messages import Record
 from schemas.saga_params import LaunchSpec
-from schemas.value_limits import Float, Int, UtcTime
+from schemas.value_limits import Address, AgentKey, Float, HostKey, Identifier, Int, Token, UtcTime
 
 
 class InstanceRecord(Record, frozen=True, kw_only=True):
     """INSTANCES `<pool>.<node>`: an instance until its absence is confirmed."""
 
-    pool: str
-    instance: str
+    pool: Token
+    instance: Token
     """Navarch's name: the node's."""
     state: InstanceState = "intended"
     provider: str
@@ -20,15 +20,15 @@ class InstanceRecord(Record, frozen=True, kw_only=True):
     launch: LaunchSpec
     offering: Offering | None = None
     """The chosen offering, recorded before the provider call; None: no call was made."""
-    provider_id: str = ""
-    region: str = ""
-    zone: str = ""
-    address: str = ""
-    host_key: str = ""
+    provider_id: Identifier = ""
+    region: Identifier = ""
+    zone: Identifier = ""
+    address: Address = ""
+    host_key: HostKey = ""
     """SSH host key at first contact, `ssh-ed25519 AAAA…`; any other key is refused."""
     host: str = ""
     """The physical machine, where the provider names it."""
-    agent_key: str = ""
+    agent_key: AgentKey = ""
     """Public key that the node's credentials were issued for; no second key gets any."""
     saga: str = ""
     attempts: Int = 0

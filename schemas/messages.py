@@ -14,7 +14,7 @@ import msgspec
 from schemas.duration import decode_hook, encode_hook
 from schemas.value_limits import Name, UtcTime, limited
 
-S = TypeVar("S", bound=msgspec.Struct)
+S = TypeVar("S")
 UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What decoding raises; a text that is not UTF-8 and one nested too deep have their own errors."""
 
@@ -58,7 +58,7 @@ def encode(message: msgspec.Struct) -> bytes:
 
 
 class LimitedDecoder(Generic[S]):
-    """Decodes one kind of struct, and refuses date-times outside the limits."""
+    """Decodes one kind of value, and refuses date-times outside the limits."""
 
     def __init__(self, kind: type[S]) -> None:
         """Decode `kind`."""

@@ -6,7 +6,16 @@ import msgspec
 
 from schemas.enums import Action, AttemptOutcome, FaultKind, HealthStatus, SagaKind
 from schemas.messages import Codec, Message
-from schemas.value_limits import Float, Int, Name, Seconds, UtcTime
+from schemas.value_limits import (
+    Address,
+    Float,
+    Identifier,
+    Int,
+    Name,
+    Seconds,
+    Token,
+    UtcTime,
+)
 
 Metric = Int | Float | str | bool
 
@@ -14,17 +23,17 @@ Metric = Int | Float | str | bool
 class NodeEvent(Message, frozen=True, kw_only=True):
     """Fields of every event about a node."""
 
-    pool: Name
-    node: Name
+    pool: Token
+    node: Token
 
 
 class GpuIdentity(msgspec.Struct, frozen=True, kw_only=True):
     """A GPU's identity, stable over resets, reboots and moves to another node."""
 
     index: Int
-    uuid: Name = ""
-    serial: Name = ""
-    pci: Name = ""
+    uuid: Identifier = ""
+    serial: Identifier = ""
+    pci: Identifier = ""
     """Bus ID as in the kernel log: `0000:3b:00`, lower case, without function."""
     name: str = ""
 
@@ -45,9 +54,9 @@ class Fault(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.agent.event.v1
     """The subsystem, by DCGM's name where it has one (`DCGM_HEALTH_WATCH_PCIE`)."""
     gpu_index: Int = -1
     """-1: the whole node, or an unidentified GPU."""
-    gpu_uuid: str = ""
-    gpu_serial: str = ""
-    pci: Name = ""
+    gpu_uuid: Identifier = ""
+    gpu_serial: Identifier = ""
+    pci: Identifier = ""
     code: Int = 0
     """XID or SXID; 0 where the kind has none."""
     subcode: str = ""
@@ -67,13 +76,13 @@ class Fault(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.agent.event.v1
 class Registered(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.agent.event.v1.registered"):
     """An agent started and described its node."""
 
-    instance: Name
+    instance: Identifier
     hostname: Name = ""
-    boot_id: Name = ""
+    boot_id: Identifier = ""
     gpus: tuple[GpuIdentity, ...] = ()
     driver_version: Name = ""
     agent_version: Name = ""
-    address: Name = ""
+    address: Address = ""
     rack: Name = ""
     """Rack of the host, as the operator or the cloud names it: what fails together."""
 

@@ -6,7 +6,7 @@ from schemas.enums import Action, AttemptOutcome, HealthStatus, NodeState, SagaK
 from schemas.messages import Record
 from schemas.node_events import GpuIdentity
 from schemas.saga_params import LaunchSpec
-from schemas.value_limits import Int, UtcTime
+from schemas.value_limits import Address, Identifier, Int, Token, UtcTime
 
 
 class RemediationAttempt(Record, frozen=True, kw_only=True):
@@ -37,8 +37,8 @@ class CloudNotice(Record, frozen=True, kw_only=True):
 class NodeRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     """NODES `<pool>.<node>`: a node from the decision to launch it until its instance is gone."""
 
-    pool: str
-    node: str
+    pool: Token
+    node: Token
     state: NodeState = "launching"
     cordoned: bool = False
     cordoned_at: UtcTime | None = None
@@ -88,9 +88,9 @@ class NodeRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     held_reason: str = ""
     launch: LaunchSpec | None = None
     hostname: str = ""
-    address: str = ""
-    region: str = ""
-    zone: str = ""
+    address: Address = ""
+    region: Identifier = ""
+    zone: Identifier = ""
     rack: str = ""
     host: str = ""
     """The physical machine, where the provider names it."""
@@ -112,8 +112,8 @@ class NodeRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
 class HeartbeatRecord(Record, frozen=True, kw_only=True):
     """HEARTBEATS `<pool>.<node>`: the agent is alive until the record's TTL expires."""
 
-    pool: str
-    node: str
+    pool: Token
+    node: Token
     instance: str = ""
     boot_id: str = ""
     time: UtcTime

@@ -4,7 +4,7 @@ from typing import Final, Literal
 
 from schemas.enums import Action, BreakerCause, IncidentScope, LaunchRefusal, Refusal
 from schemas.messages import Codec, Message
-from schemas.value_limits import Float, Int, Seconds, UtcTime
+from schemas.value_limits import Float, Int, Seconds, Token, UtcTime
 
 INCIDENT_NAMED_MAX: Final = 50
 """Nodes listed in an incident's event, which also has their number."""
@@ -13,7 +13,7 @@ INCIDENT_NAMED_MAX: Final = 50
 class PoolEvent(Message, frozen=True, kw_only=True):
     """Fields of every event about a pool."""
 
-    pool: str
+    pool: Token
 
 
 class Scaled(PoolEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.scaled"):

@@ -11,7 +11,7 @@ from schemas.messages import Record
 from schemas.operator_requests import CompletedRequest
 from schemas.saga_params import SagaTraits
 from schemas.settings import PoolSpec
-from schemas.value_limits import Int, Seconds, UtcTime
+from schemas.value_limits import Int, Seconds, Token, UtcTime
 
 
 class FleetRecord(Record, frozen=True, kw_only=True):
@@ -43,7 +43,7 @@ class PoolRecord(Record, frozen=True, kw_only=True):
     use the same budget or fill the same gap twice.
     """
 
-    name: str
+    name: Token
     spec: PoolSpec
     desired: Int
     scaled_at: UtcTime | None = None

@@ -10,7 +10,7 @@ from typing import Any, Final
 from schemas.enums import SagaKind
 from schemas.messages import Codec, Message
 from schemas.saga_params import SagaParams
-from schemas.value_limits import UtcTime
+from schemas.value_limits import SagaToken, Token, UtcTime
 
 WHOLE: Final = "saga"
 """Step token of entries about the whole saga."""
@@ -19,7 +19,7 @@ WHOLE: Final = "saga"
 class SagaEntry(Message, frozen=True, kw_only=True):
     """Fields of every saga log entry."""
 
-    saga: str
+    saga: SagaToken
 
 
 class SagaStarted(SagaEntry, frozen=True, kw_only=True, tag="io.navarch.saga.event.v1.started"):
@@ -69,7 +69,7 @@ class SagaRetried(SagaEntry, frozen=True, kw_only=True, tag="io.navarch.saga.eve
 class StepEntry(SagaEntry, frozen=True, kw_only=True):
     """Fields of every entry about one step."""
 
-    step: str
+    step: Token
 
 
 class StepStarted(

@@ -6,14 +6,14 @@ import msgspec
 
 from schemas.enums import Action, DrainMode
 from schemas.launch_offers import Choice
-from schemas.value_limits import Int, Seconds, UtcTime
+from schemas.value_limits import Int, OptionalToken, Seconds, Token, UserName, UtcTime
 
 
 class SetupSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Commands to run on a new node over SSH, and how to connect."""
 
     commands: tuple[str, ...]
-    user: str
+    user: UserName
     private_key_path: str
     """File on the provisioner's host; the key itself is never sent."""
     port: Int = 22
@@ -47,13 +47,13 @@ class LaunchSpec(msgspec.Struct, frozen=True, kw_only=True):
 class SagaTraits(msgspec.Struct, frozen=True, kw_only=True):
     """What a saga's params and its entry in the pool's record have in common."""
 
-    node: str = ""
+    node: OptionalToken = ""
     """The node that is removed or acted on."""
-    new_node: str = ""
+    new_node: OptionalToken = ""
     """The node that is launched."""
     spare: bool = False
     """The node that is launched or removed is a spare."""
-    promotes: str = ""
+    promotes: OptionalToken = ""
     """The spare that is put into service."""
     reason: str = ""
     action: Action = "none"
@@ -82,7 +82,7 @@ class SagaTraits(msgspec.Struct, frozen=True, kw_only=True):
 class SagaParams(SagaTraits, frozen=True, kw_only=True):
     """What a saga is about; the inputs of every step are built from it and from earlier outputs."""
 
-    pool: str
+    pool: Token
     order: str = "terminate_first"
     launch: LaunchSpec | None = None
     drain: DrainMode = "deadline"

@@ -13,6 +13,7 @@ from schemas.enums import DrainMode
 from schemas.instance_type_catalogue import InstanceTypes, Price
 from schemas.launch_offers import Market, Together
 from schemas.secret_text import SecretText
+from schemas.value_limits import UserName
 
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 Nodes = Annotated[int, msgspec.Meta(ge=0, le=100_000)]
@@ -202,7 +203,7 @@ class PoolSpec(Setting, frozen=True, kw_only=True):
     gpu_count: Annotated[int, msgspec.Meta(ge=0, le=64)] = 0
     """GPUs that each node must have to be admitted; 0: as the provider reports."""
     ssh_keys: tuple[str, ...] = ()
-    ssh_user: str = "ubuntu"
+    ssh_user: UserName = "ubuntu"
     ssh_private_key_path: str = ""
     setup_commands: tuple[str, ...] = ()
     user_data: str = ""

@@ -7,14 +7,14 @@ import msgspec
 from schemas.enums import Action
 from schemas.launch_offers import Market
 from schemas.saga_params import LaunchSpec
-from schemas.value_limits import Float, Int, Seconds, UtcTime
+from schemas.value_limits import Address, Float, Identifier, Int, Seconds, Token, UtcTime
 
 
 class NodeInputs(msgspec.Struct, frozen=True, kw_only=True):
     """cordon, uncordon, drain: the node and the reason."""
 
-    pool: str
-    node: str
+    pool: Token
+    node: Token
     reason: str = ""
     wait: bool = True
     """drain: whether to wait until the work has finished."""
@@ -38,16 +38,16 @@ class DrainOutputs(msgspec.Struct, frozen=True, kw_only=True):
 class TerminateInputs(msgspec.Struct, frozen=True, kw_only=True):
     """terminate, and the undo of provision."""
 
-    pool: str
-    node: str
+    pool: Token
+    node: Token
     reason: str = ""
 
 
 class ProvisionInputs(msgspec.Struct, frozen=True, kw_only=True):
     """provision: the node's name is also the instance's and the base of its token and tags."""
 
-    pool: str
-    node: str
+    pool: Token
+    node: Token
     launch: LaunchSpec
     timeout_seconds: Seconds = 1200.0
 
@@ -56,11 +56,11 @@ class ProvisionOutputs(msgspec.Struct, frozen=True, kw_only=True):
     """provision: the launched instance."""
 
     provider: str
-    provider_id: str
-    region: str = ""
-    zone: str = ""
-    address: str = ""
-    host: str = ""
+    provider_id: Identifier
+    region: Identifier = ""
+    zone: Identifier = ""
+    address: Address = ""
+    host: Identifier = ""
     """The physical machine, where the provider names it."""
     instance_type: str = ""
     market: Market | Literal[""] = ""
@@ -71,15 +71,15 @@ class ProvisionOutputs(msgspec.Struct, frozen=True, kw_only=True):
 class BootstrapInputs(msgspec.Struct, frozen=True, kw_only=True):
     """bootstrap: install the agent on the instance."""
 
-    pool: str
-    node: str
+    pool: Token
+    node: Token
 
 
 class ResetInputs(msgspec.Struct, frozen=True, kw_only=True):
     """reset: performed by the node's agent."""
 
-    pool: str
-    node: str
+    pool: Token
+    node: Token
     gpus: tuple[str, ...] = ()
     """UUIDs; empty: all."""
 
@@ -87,8 +87,8 @@ class ResetInputs(msgspec.Struct, frozen=True, kw_only=True):
 class RebootInputs(msgspec.Struct, frozen=True, kw_only=True):
     """reboot: performed by the node's agent, else by its provider."""
 
-    pool: str
-    node: str
+    pool: Token
+    node: Token
     boot_id: str = ""
     """The boot to end; nothing to do if the node has another."""
 
@@ -104,8 +104,8 @@ class ActionOutputs(msgspec.Struct, frozen=True, kw_only=True):
 class CheckInputs(msgspec.Struct, frozen=True, kw_only=True):
     """check: tests that the agent runs before the node may have work."""
 
-    pool: str
-    node: str
+    pool: Token
+    node: Token
     checks: tuple[str, ...] = ("boot",)
     level: Int = 1
     """Of `dcgm`."""

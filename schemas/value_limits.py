@@ -12,6 +12,7 @@ import msgspec
 from msgspec import inspect
 
 from schemas.duration import SECONDS_MAX
+from schemas.names import SAGA_TOKEN, TOKEN
 
 TIME_MIN: Final = datetime(1970, 1, 1, tzinfo=UTC)
 """A host without a clock battery starts here, and its faults count."""
@@ -26,6 +27,23 @@ Seconds = Annotated[float, msgspec.Meta(ge=-SECONDS_MAX, le=SECONDS_MAX)]
 """A time span that can be added to any time."""
 Name = Annotated[str, msgspec.Meta(max_length=NAME_CHARS_MAX)]
 """A name or an ID that is not a subject's token."""
+Token = Annotated[str, msgspec.Meta(pattern=f"^{TOKEN.pattern}")]
+"""The name of a pool or a node: also a file's name, a key, a label of a metric."""
+OptionalToken = Annotated[str, msgspec.Meta(pattern=f"^({TOKEN.pattern})?\\Z")]
+SagaToken = Annotated[str, msgspec.Meta(pattern=f"^{SAGA_TOKEN.pattern}")]
+OptionalSagaToken = Annotated[str, msgspec.Meta(pattern=f"^({SAGA_TOKEN.pattern})?\\Z")]
+Identifier = Annotated[str, msgspec.Meta(pattern=rf"^[!-~]{{0,{NAME_CHARS_MAX}}}\Z")]
+"""What a provider, a kernel or NVML names a machine, a zone, a GPU: visible ASCII, no blanks."""
+Address = Annotated[str, msgspec.Meta(pattern=r"^([A-Za-z0-9:_\[][A-Za-z0-9:_.%\[\]-]{0,254})?\Z")]
+"""`host`, `host:port`, `[v6]:port` or an IPv6 address; never an option of a command."""
+UserName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}\Z")]
+"""A login name; never an option of a command."""
+HostKey = Annotated[
+    str, msgspec.Meta(pattern=r"^([a-z][a-z0-9@.-]{1,63} [A-Za-z0-9+/]{4,16384}={0,2})?\Z")
+]
+"""An SSH host key: its type and its data, one line."""
+AgentKey = Annotated[str, msgspec.Meta(pattern=r"^(U[A-Z2-7]{55})?\Z")]
+"""The public key of a node's credentials."""
 UtcTime = Annotated[datetime, msgspec.Meta(tz=True)]
 """A time, written as RFC 3339 with a zone; Navarch writes UTC."""
 

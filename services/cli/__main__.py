@@ -6,15 +6,27 @@ import sys
 
 def main() -> None:
     """Run the command line."""
+    from msgspec import DecodeError  # noqa: PLC0415
+
     from schemas.names import InvalidNameError  # noqa: PLC0415 - keeps `--help` quick
     from services.cli.app import app  # noqa: PLC0415
+    from services.operator_text.safe_text import escape  # noqa: PLC0415
     from services.primitives.errors import NavarchError  # noqa: PLC0415
+    from services.runtime.logs import EscapingFormatter  # noqa: PLC0415
 
-    logging.basicConfig(level=logging.ERROR, format="navarch: %(message)s")
+    handler = logging.StreamHandler()
+    handler.setFormatter(EscapingFormatter("navarch: %(message)s"))
+    logging.basicConfig(level=logging.ERROR, handlers=[handler])
     try:
         app()
     except (NavarchError, InvalidNameError) as error:
-        sys.stderr.write(f"navarch: {error}\n")
+        sys.stderr.write(f"navarch: {escape(str(error))}\n")
+        sys.exit(1)
+    except DecodeError as error:
+        text = (
+            f"what is stored cannot be read: {escape(str(error))}; navarch status says what it is"
+        )
+        sys.stderr.write(f"navarch: {text}\n")
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)

@@ -7,9 +7,8 @@ need them, so that `navarch --help` is quick.
 import asyncio
 import sys
 from collections.abc import Callable
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
-import msgspec
 import typer
 
 from schemas.fleet_queries import Query
@@ -106,10 +105,10 @@ async def status(fleet: FleetClient, output: Output = Format.TABLE) -> None:
     pools, sagas, failures = await asyncio.gather(
         fleet.pages("pools", Query()), fleet.pages("sagas", Query()), fleet.failures()
     )
+    views = sorted(bus_client.decode_pools(pools), key=lambda each: each.name)
     if output is Format.JSON:
         console.write_json({"pools": pools, "sagas": sagas, "failures": failures})
         raise typer.Exit(FAILING if failures else 0)
-    views = sorted(bus_client.decode_pools(pools), key=lambda each: each.name)
     rows = tables.pool_rows(views)
     console.write_table(tables.POOL_HEADERS, rows)
     if not rows:
@@ -119,11 +118,11 @@ async def status(fleet: FleetClient, output: Output = Format.TABLE) -> None:
     if advice := tables.advice_lines(views):
         console.write("\n" + "\n".join(advice))
     if sagas:
-        opened = [msgspec.json.decode(each) for each in sagas]
+        opened = [bus_client.decode_answer(dict[str, Any], each, "sagas") for each in sagas]
         console.write("\n" + tables.open_sagas_text(opened, colour=console.colour()))
     await instance_commands.write_orphans(fleet)
     for each in failures:
-        console.write(f"\nwarning: {each.about}: {each.reason}; {each.remedy}")
+        console.write(f"\n{tables.failure_line(each)}")
     if failures:
         raise typer.Exit(FAILING)
 
@@ -141,10 +140,11 @@ async def list_nodes(
     await fleet.check_pool(pool)
     query = Query(pool=pool, terminated=terminated, limit=bus_client.PAGE_NODES)
     items = await fleet.pages("nodes", query)
+    views = bus_client.decode_nodes(items)
     if output is Format.JSON:
         console.write_json(items)
         return
-    rows = tables.node_rows(bus_client.decode_nodes(items))
+    rows = tables.node_rows(views)
     console.write_table(tables.NODE_HEADERS, rows)
     if not rows:
         console.write("No nodes. `navarch why POOL` explains what a pool waits for.")

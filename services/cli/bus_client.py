@@ -7,7 +7,8 @@ import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from datetime import datetime
-from typing import Final, TypeVar
+from functools import cache
+from typing import Any, Final, TypeVar, cast
 
 import msgspec
 
@@ -20,7 +21,7 @@ from schemas.fleet_queries import (
     PoolView,
     Query,
 )
-from schemas.messages import encode
+from schemas.messages import LimitedDecoder, encode
 from schemas.names import TOKEN
 from schemas.operator_requests import (
     ApplyRequest,
@@ -48,6 +49,7 @@ from schemas.topology import EVENTS, POOLS, SAGAS
 from services.bus.port import Bus, Stored
 from services.bus.protocol.endpoint_replies import reply_data
 from services.cli.text.node_timeline import mentions, sagas_about
+from services.operator_text.safe_text import escape_line
 from services.primitives.errors import AnswerError, BusError, NavarchError, Unavailable
 
 T = TypeVar("T")
@@ -67,12 +69,6 @@ ENDS: Final = frozenset({"done", "unwound", "stuck"})
 NodeRequests = NodeRequest | HoldRequest
 Request = NodeRequests | ScaleRequest | SagaRequest | BreakerRequest | ApplyRequest | RemoveRequest
 RequestAnswer = RequestAccepted | RequestRefused | Scaled | ScaleRefused
-
-
-_page = msgspec.json.Decoder(Page)
-_budget = msgspec.json.Decoder(FleetBudgetView)
-_node = msgspec.json.Decoder(NodeView)
-_pool = msgspec.json.Decoder(PoolView)
 
 
 @asynccontextmanager
@@ -116,7 +112,10 @@ class FleetClient:
             raise NavarchError(
                 f"no reply to the query {name}: is the {who} running? ({error})"
             ) from error
-        return reply_data(reply)
+        try:
+            return reply_data(reply)
+        except AnswerError as error:
+            raise AnswerError(escape_line(str(error))) from error
 
     async def pages(
         self, name: str, query: Query, *, who: str = "pool-manager"
@@ -124,7 +123,7 @@ class FleetClient:
         """All items of a paged query, as JSON."""
         items: list[msgspec.Raw] = []
         for _ in range(PAGES_MAX):
-            page = _page.decode(await self.query(name, query, who=who))
+            page = decode_answer(Page, await self.query(name, query, who=who), name, who)
             items.extend(page.items)
             if not page.next:
                 return items
@@ -138,17 +137,17 @@ class FleetClient:
             subject = subjects.query(f"failures-{service}")
             with suppress(BusError):
                 reply = await self.bus.request(subject, b"", timeout_seconds=FAILURES_SECONDS_MAX)
-                found += msgspec.json.decode(reply.data, type=list[CurrentFailure])
+                found += decode_answer(list[CurrentFailure], reply.data, "failures", service)
         return found
 
     async def node(self, node: str) -> tuple[NodeView, bytes]:
         """One node with its recent faults, and the same as JSON."""
         data = await self.query("node", Query(node=node))
-        return _node.decode(data), data
+        return decode_answer(NodeView, data, "node"), data
 
     async def budget(self) -> FleetBudgetView:
         """The fleet's budget and how much of it is used."""
-        return _budget.decode(await self.query("budget", Query()))
+        return decode_answer(FleetBudgetView, await self.query("budget", Query()), "budget")
 
     async def check_pool(self, pool: str) -> None:
         """Fail if there is no such pool: an empty answer would look like a pool without events."""
@@ -276,18 +275,38 @@ def requester() -> str:
     return f"{user}@{socket.gethostname()}"
 
 
+@cache
+def _decoder(kind: Any) -> LimitedDecoder[Any]:
+    return LimitedDecoder(kind)
+
+
+def decode_answer(
+    kind: type[T], data: bytes | msgspec.Raw, query: str, who: str = "pool-manager"
+) -> T:
+    """Decode what a service answered; AnswerError if it is not an answer to this query."""
+    try:
+        found: T = _decoder(cast("Any", kind)).decode(data)
+    except msgspec.DecodeError as error:
+        raise AnswerError(
+            f"the {who} answered the query {query} with something that is no answer to it "
+            f"({error}): check that this command and the {who} are the same release, and with "
+            "`nats micro ls` that nothing else answers its queries"
+        ) from error
+    return found
+
+
 def decode_nodes(items: list[msgspec.Raw]) -> list[NodeView]:
     """Decode the items of the query `nodes`."""
-    return [_node.decode(each) for each in items]
+    return [decode_answer(NodeView, each, "nodes") for each in items]
 
 
 def decode_pools(items: list[msgspec.Raw]) -> list[PoolView]:
     """Decode the items of the query `pools`."""
-    return [_pool.decode(each) for each in items]
+    return [decode_answer(PoolView, each, "pools") for each in items]
 
 
 def require_accepted(answer: RequestAnswer) -> PoolEvent:
     """Return the answer; raise AnswerError if it is a refusal."""
     if isinstance(answer, RequestRefused | ScaleRefused):
-        raise AnswerError(f"refused ({answer.refusal}): {answer.reason}")
+        raise AnswerError(f"refused ({answer.refusal}): {escape_line(answer.reason)}")
     return answer

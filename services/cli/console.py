@@ -10,10 +10,10 @@ from typing import Any, Final
 import msgspec
 
 from schemas.messages import Message, encode
-from schemas.stored_messages import decode_stored
 from services.bus.port import Stored
 from services.cli.text import tables
-from services.operator_text.event_text import describe
+from services.cli.text.styles import to_terminal
+from services.operator_text.event_text import describe, describe_stored
 
 INVALID_CHARS_MAX: Final = 4096
 
@@ -31,8 +31,8 @@ def colour() -> bool:
 
 
 def write(text: str) -> None:
-    """Print a line and flush."""
-    sys.stdout.write(f"{text}\n")
+    """Print text that `text` made, and flush: nothing in it is obeyed by the terminal."""
+    sys.stdout.write(f"{to_terminal(text)}\n")
     sys.stdout.flush()
 
 
@@ -66,7 +66,7 @@ async def write_stream(
     def line(stored: Stored) -> str:
         if output is Format.JSON:
             return json_line(stored)
-        return tables.event_line(stored.time, describe(decode_stored(stored)), colour=coloured)
+        return tables.event_line(stored.time, describe_stored(stored), colour=coloured)
 
     last, coloured, printed = None, colour(), 0
     async with aclosing(batches):

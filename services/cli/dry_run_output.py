@@ -7,27 +7,29 @@ from schemas.duration import format_duration
 from schemas.messages import encode
 from schemas.operator_requests import NodeRequest
 from services.cli import console
-from services.cli.bus_client import FleetClient
+from services.cli.bus_client import FleetClient, decode_answer
 from services.cli.console import Format
 from services.cli.text import tables
 from services.cli.text.saga_progress import WAITS
+from services.operator_text.safe_text import escape_line
 
 
 async def dry_run(fleet: FleetClient, verb: str, request: NodeRequest, output: Format) -> None:
     """Query the pool-manager, and print what it would do."""
     query = DryRunRequest(verb=verb, node=request.node, request=msgspec.Raw(encode(request)))
     data = await fleet.query("dry-run", query)
+    result = decode_answer(DryRun, data, "dry-run")
     if output is Format.JSON:
         console.write_json(data)
     else:
-        console.write(page(msgspec.json.decode(data, type=DryRun)))
+        console.write(page(result))
 
 
 def page(result: DryRun) -> str:
     """A dry run as text."""
     would = "would be accepted" if result.accepted else f"would be refused ({result.refusal})"
     because = f": {result.reason}" if result.reason else ""
-    lines = [f"{result.verb} {result.node} {would}{because}. Nothing was changed."]
+    lines = [escape_line(f"{result.verb} {result.node} {would}{because}. Nothing was changed.")]
     rate = f" of {result.disruptions_limit}" if result.disruptions_limit >= 0 else ""
     lines.append(
         f"Budget: {result.unavailable} of {result.desired} nodes are out of service, "
@@ -45,12 +47,12 @@ def page(result: DryRun) -> str:
     if rows:
         lines += ["", tables.columns(("gate", "", "applies to", "why"), rows, colour=False)]
     if result.promotes:
-        lines += ["", f"The spare {result.promotes} would take its place at once."]
-    if result.offering:
-        place = [result.offering["provider"], result.offering["region"], *result.offering["zones"]]
-        named = " ".join(each for each in [*place, result.offering["instance_type"]] if each)
+        lines += ["", escape_line(f"The spare {result.promotes} would take its place at once.")]
+    if offering := result.offering:
+        words = (offering.provider, offering.region, *offering.zones, offering.instance_type)
+        named = " ".join(filter(None, words))
         order = f", {result.order}" if result.order else ""
-        lines += ["", f"{result.new_node} would be launched: {named}{order}."]
+        lines += ["", escape_line(f"{result.new_node} would be launched: {named}{order}.")]
     if result.steps:
         checked = result.new_node or result.node
         names = {"node": result.node, "new_node": result.new_node, "checked": checked}
@@ -65,7 +67,8 @@ def page(result: DryRun) -> str:
         final = next((step.step for step in result.steps if step.final), "")
         lines += ["", tables.columns(("step", "at most", "waits for"), steps, colour=False)]
         if final:
-            lines.append(f"It can be cancelled until {final} begins; that leaves {result.leaves}.")
+            leaves = escape_line(result.leaves)
+            lines.append(f"It can be cancelled until {final} begins; that leaves {leaves}.")
     return "\n".join(lines)
 
 

@@ -5,6 +5,7 @@ from schemas.stored_messages import decode_stored
 from services.cli import console
 from services.cli.bus_client import FleetClient, NodeRequests, require_accepted
 from services.cli.console import Format
+from services.operator_text.safe_text import escape_line
 from services.primitives.errors import NavarchError
 
 
@@ -20,5 +21,5 @@ async def request_node(
         stored = await console.write_stream(fleet.follow_saga(saga), output)
         last = decode_stored(stored) if stored else None
         if not isinstance(last, SagaDone):
-            reason = getattr(last, "reason", "")
+            reason = escape_line(getattr(last, "reason", ""))
             raise NavarchError(f"{saga} ended without success: {reason}")

@@ -18,7 +18,8 @@ from services.cli.bus_client import FleetClient, as_generator
 from services.cli.stored_history import open_sagas
 from services.cli.text import tables
 from services.cli.text.saga_progress import progress
-from services.operator_text.event_text import describe
+from services.operator_text.event_text import describe_stored
+from services.operator_text.safe_text import escape_line
 from services.primitives.race import race
 from services.saga.saga_log import fold_stored
 from services.saga.saga_state import SagaState
@@ -40,6 +41,7 @@ class ProgressBoard:
 
     def show(self, node: str, share: float, text: str) -> None:
         """Show the completed share of a node's launch, and what it waits for."""
+        node, text = escape_line(node), escape_line(text)
         if self._bars is not None:
             if node not in self._tasks:
                 self._tasks[node] = self._bars.add_task(node, total=1.0, text=text)
@@ -57,7 +59,11 @@ def progress_board() -> Iterator[ProgressBoard]:
         return
     from rich.progress import BarColumn, Progress, TextColumn  # noqa: PLC0415
 
-    columns = (TextColumn("{task.description:<24}"), BarColumn(), TextColumn("{task.fields[text]}"))
+    columns = (
+        TextColumn("{task.description:<24}", markup=False),
+        BarColumn(),
+        TextColumn("{task.fields[text]}", markup=False),
+    )
     with Progress(*columns) as bars:
         yield ProgressBoard(bars)
 
@@ -116,7 +122,7 @@ class LaunchProgress:
 
 def _print_failures(batch: Sequence[Stored]) -> None:
     for stored in batch:
-        text = describe(decode_stored(stored))
+        text = describe_stored(stored)
         if text.tone == "bad":
             console.write(tables.event_line(stored.time, text, colour=console.colour()))
 

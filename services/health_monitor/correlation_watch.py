@@ -14,8 +14,9 @@ from typing import Final, Literal
 from schemas import pool_events as pe
 from schemas import subjects
 from schemas.messages import LimitedDecoder
-from schemas.node_events import Fault, node_codec
+from schemas.node_events import Fault
 from schemas.settings import HealthSpec, IncidentSpec, Settings
+from schemas.stored_messages import decode_stored
 from schemas.topology import EVENTS, NODES
 from services.bus.bucket_mirror import readable
 from services.bus.leases import Lease, while_held
@@ -92,7 +93,7 @@ class CorrelationWatch:
         """Take over the incidents that are open; the pool-manager keeps its own."""
         opened: dict[tuple[str, str], pe.Incident] = {}
         for stored in await self._bus.read(EVENTS.name, subjects.pool_event_wildcard("incident")):
-            event = pe.pool_codec.decode(stored.data)
+            event = decode_stored(stored)
             if not isinstance(event, pe.Incident) or not event.id.startswith("wave-"):
                 continue
             opened.pop((event.pool, event.incident), None)
@@ -103,11 +104,8 @@ class CorrelationWatch:
             self._waves.adopt(what, event.first.timestamp(), event.last.timestamp())
 
     async def _take(self, stored: Stored) -> None:
-        fault = node_codec.decode(stored.data)
-        subject = subjects.parse_node(stored.subject)
-        if not isinstance(fault, Fault) or subject is None or is_over(fault):
-            return
-        if (subject.pool, subject.node) != (fault.pool, fault.node):
+        fault = decode_stored(stored)
+        if not isinstance(fault, Fault) or is_over(fault):
             return
         at, spec = stored.time.timestamp(), self._spec(fault.pool)
         judged = self._policy().judge(fault, {}, stored.time)

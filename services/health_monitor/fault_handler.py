@@ -13,7 +13,7 @@ import msgspec
 from schemas import subjects
 from schemas.enums import HealthStatus
 from schemas.health_records import HealthRecord
-from schemas.messages import Invalid, Message, UnknownType, decoder, message_type
+from schemas.messages import Invalid, Message, UnknownType, decoder
 from schemas.node_events import (
     BootChecked,
     Fault,
@@ -21,7 +21,6 @@ from schemas.node_events import (
     Registered,
     Terminated,
     Uncordoned,
-    node_codec,
 )
 from schemas.node_records import NodeRecord, node_key
 from schemas.saga_log_entries import TimerDue, timer_codec
@@ -182,19 +181,6 @@ class FaultHandler:
         for rule, reason in judged.raised:
             self._instruments.raised.labels(rule).inc()
             log.debug("condition raised", extra={"rule": rule, "reason": reason})
-
-
-def decode_event(stored: Stored) -> Message | UnknownType | Invalid:
-    """Decode a fact about a node; one that names another node than its subject is invalid."""
-    message = node_codec.decode(stored.data)
-    if isinstance(message, NodeEvent):
-        subject = subjects.parse_node(stored.subject)
-        if subject is None or (subject.pool, subject.node) != (message.pool, message.node):
-            return Invalid(
-                message_type(type(message)),
-                f"says {message.pool}.{message.node}, but came on {stored.subject}",
-            )
-    return message
 
 
 def decode_timer(stored: Stored) -> Message | UnknownType | Invalid:

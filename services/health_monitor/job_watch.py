@@ -10,9 +10,9 @@ from typing import Final
 
 from schemas import subjects
 from schemas.node_events import Fault
+from schemas.stored_messages import decode_stored
 from schemas.topology import EVENTS
 from services.bus.port import Bus
-from services.health_monitor.fault_handler import decode_event
 from services.health_monitor.rules.job_faults import AFTER_SECONDS, JobFaultHistory
 from services.primitives.clock import Clock
 from services.primitives.errors import BusError
@@ -39,7 +39,7 @@ class JobWatch:
             try:
                 async for stored in self._bus.follow(EVENTS.name, faults, "new", after=since):
                     since = stored.time
-                    fault = decode_event(stored)
+                    fault = decode_stored(stored)
                     if isinstance(fault, Fault):
                         self._jobs.saw(fault, stored.time.timestamp())
             except BusError as error:

@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Final
 
 from schemas.settings import Settings
+from schemas.stored_messages import decode_stored
 from schemas.topology import HEALTH_EVENTS, HEALTH_TIMERS
 from services.bus.leases import Lease
 from services.health_monitor.correlation_watch import LEASE as WAVE_LEASE
 from services.health_monitor.correlation_watch import CorrelationWatch
 from services.health_monitor.fault_handler import (
     FaultHandler,
-    decode_event,
     decode_timer,
     node_of,
     signature_of,
@@ -139,7 +139,7 @@ async def build(context: Context) -> Service:
         consumers=(
             Consumer(
                 durable=HEALTH_EVENTS,
-                decode=decode_event,
+                decode=decode_stored,
                 handle=judge.handle,
                 key=node_of,
                 limit=SenderLimit(signature=signature_of, rank=judge.rank),

@@ -8,17 +8,17 @@ and evidence of unhealthy nodes is stored (`EvidenceCollector`). It decides noth
 """
 
 import logging
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from prometheus_client import Counter
 
 from schemas import subjects
 from schemas.health_records import HealthRecord
-from schemas.messages import Codec, LimitedDecoder, Message
-from schemas.node_events import NODE_EVENT_TYPES, Telemetry
+from schemas.messages import LimitedDecoder, Message
+from schemas.node_events import Telemetry
 from schemas.node_records import NodeRecord, node_key
-from schemas.pool_events import POOL_EVENT_TYPES
+from schemas.stored_messages import decode_stored
 from schemas.topology import HEALTH, METRICS_EVENTS, NODES, TELEMETRY
 from services.bus.bucket_mirror import BucketView
 from services.bus.leases import Lease
@@ -33,7 +33,6 @@ from services.runtime.process import Context, Service
 
 log = logging.getLogger(__name__)
 
-_events: Final = Codec((*NODE_EVENT_TYPES, *POOL_EVENT_TYPES))
 _telemetry: Final = LimitedDecoder(Telemetry)
 
 
@@ -69,15 +68,15 @@ class Samples:
 def event_consumer(fleet: FleetCollector) -> Consumer:
     """The consumer that counts events into `fleet`."""
 
-    def decode(stored: Stored) -> Any:
-        return _events.decode(stored.data)
-
     async def handle(received: Received[Message]) -> None:
         for increment in increments(received.message):
             fleet.add(increment)
 
     return Consumer(
-        durable=METRICS_EVENTS, decode=decode, handle=handle, key=lambda stored: stored.subject
+        durable=METRICS_EVENTS,
+        decode=decode_stored,
+        handle=handle,
+        key=lambda stored: stored.subject,
     )
 
 

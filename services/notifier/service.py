@@ -11,7 +11,7 @@ from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -23,6 +23,7 @@ from schemas.node_records import NodeRecord, node_key
 from schemas.pool_records import pool_key
 from schemas.settings import ALERT_CHANNEL_PLUGINS, NOTIFIER_PLUGINS, Settings
 from schemas.step_data import DrainOutputs, NodeInputs, VacateOutputs
+from schemas.stored_messages import decode_stored
 from schemas.topology import NODES, NOTIFIER_ALERTS, NOTIFIER_STEPS, POOLS
 from services.bus.bucket_mirror import readable
 from services.bus.port import Bus, Stored
@@ -39,7 +40,7 @@ from services.notifier.alerts.alert_dedup import (
 )
 from services.notifier.alerts.alert_rules import Alert, alert_of, ending_subjects, store_alert
 from services.notifier.alerts.incident_matching import matching_incident
-from services.notifier.alerts.open_alerts import OpenAlerts, event_codec
+from services.notifier.alerts.open_alerts import OpenAlerts
 from services.notifier.store_watch import StoreWatch
 from services.notifier.workload.workload_notifier import Notifier
 from services.primitives.clock import Clock, SystemClock
@@ -176,7 +177,7 @@ class Alerting:
     def consumer(self) -> Consumer:
         """The consumer of its events; alerts about one node or pool are sent in order."""
         return Consumer(
-            durable=NOTIFIER_ALERTS, decode=decode_event, handle=self.handle, key=_subject_of
+            durable=NOTIFIER_ALERTS, decode=decode_stored, handle=self.handle, key=_subject_of
         )
 
     async def handle(self, received: Received[Message]) -> None:
@@ -317,11 +318,6 @@ class Alerting:
         found = await self._bus.get(POOLS, pool_key(pool))
         records = [record for _, record in readable([found] if found else [], _incidents)]
         return records[0].incidents if records else {}
-
-
-def decode_event(stored: Stored) -> Any:
-    """Decode an event."""
-    return event_codec.decode(stored.data)
 
 
 def _subject_of(stored: Stored) -> str:

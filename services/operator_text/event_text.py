@@ -3,15 +3,18 @@
 `navarch events`, `timeline`, `why`, `demo` and all alerts use this text.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from schemas import fleet_events as f
 from schemas import node_events as n
 from schemas import pool_events as p
 from schemas import saga_log_entries as s
+from schemas import subjects
 from schemas.messages import Invalid, Message, UnknownType
+from schemas.stored_messages import StoredMessage, decode_stored
 from services.operator_text.quantities import gpu_hours
+from services.operator_text.safe_text import escape_line
 
 Tone = Literal["good", "bad", "plain"]
 SUMMARY_CHARS_MAX: Final = 240
@@ -65,7 +68,24 @@ def describe(message: Message | UnknownType | Invalid) -> EventDescription:
             subject = message.about
         case _:
             pass
-    return EventDescription(subject, title, " ".join(detail.split()), tone)
+    one_line = " ".join(detail.split())
+    return EventDescription(escape_line(subject), escape_line(title), escape_line(one_line), tone)
+
+
+def describe_stored(stored: StoredMessage) -> EventDescription:
+    """Render a stored message; one that cannot be used is about what its subject names."""
+    text = describe(decode_stored(stored))
+    return text if text.subject else replace(text, subject=escape_line(_about(stored.subject)))
+
+
+def _about(subject: str) -> str:
+    if node := subjects.parse_node(subject):
+        return f"{node.pool}/{node.node}"
+    if pool := subjects.parse_pool_event(subject):
+        return pool.pool
+    if entry := subjects.parse_saga(subject):
+        return entry.saga
+    return subject
 
 
 def _pool_subject(event: p.PoolEvent) -> str:

@@ -8,6 +8,14 @@ def local_time(at: datetime) -> str:
     return at.astimezone().strftime("%m-%d %H:%M:%S")
 
 
+def local_time_text(text: str) -> str:
+    """A time in the local time zone; a text that is not a time stays as it is."""
+    try:
+        return local_time(datetime.fromisoformat(text))
+    except ValueError:
+        return text
+
+
 def elapsed(seconds: float) -> str:
     """Format a duration in its most readable unit."""
     if seconds < 1:

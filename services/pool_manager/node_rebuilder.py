@@ -11,9 +11,10 @@ import msgspec
 from schemas import subjects
 from schemas.instance_records import InstanceRecord
 from schemas.messages import decoder
-from schemas.node_events import NodeEvent, node_codec
+from schemas.node_events import NodeEvent
 from schemas.node_records import node_key
 from schemas.pool_records import PoolRecord
+from schemas.stored_messages import decode_stored
 from schemas.topology import EVENTS, INSTANCES, SAGAS
 from services.bus.bucket_mirror import readable
 from services.bus.port import Bus
@@ -111,7 +112,7 @@ class NodeRebuilder:
         found = []
         for fact in REPLAYED_FACTS:
             stored = await self._bus.last(EVENTS.name, subjects.node_event(pool, node, fact))
-            event = node_codec.decode(stored.data) if stored is not None else None
+            event = decode_stored(stored) if stored is not None else None
             if stored is not None and isinstance(event, NodeEvent):
                 found.append(StoredEvent(stored.sequence, stored.time, event))
         return found

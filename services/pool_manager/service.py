@@ -16,11 +16,12 @@ import msgspec
 
 from schemas import subjects
 from schemas.messages import Invalid
-from schemas.node_events import BootChecked, NodeEvent, ProviderNotice, Registered, node_codec
+from schemas.node_events import BootChecked, NodeEvent, ProviderNotice, Registered
 from schemas.node_records import NodeRecord
 from schemas.pool_records import PoolRecord
 from schemas.saga_log_entries import WHOLE, TimerDue, timer_codec
 from schemas.settings import Mode, PoolSpec, Settings
+from schemas.stored_messages import decode_stored
 from schemas.topology import POOL_NODE_EVENTS, POOL_REQUESTS, POOL_SAGAS, POOL_TIMERS
 from services.bus.leases import Lease
 from services.bus.port import Stored
@@ -148,7 +149,7 @@ class PoolManager:
             consumers=(
                 Consumer(
                     durable=POOL_NODE_EVENTS,
-                    decode=lambda stored: node_codec.decode(stored.data),
+                    decode=decode_stored,
                     handle=self.on_node_event,
                     key=_node_of,
                     limit=SenderLimit(signature=_signature_of, rank=lambda _: 0),

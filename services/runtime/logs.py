@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Final
 
+from services.operator_text.safe_text import escape, escape_line
 from services.primitives.redaction import redacted
 
 TEXT_CHARS_MAX: Final = 16_384
@@ -37,7 +38,15 @@ class JsonFormatter(logging.Formatter):
                 line[name] = value[:TEXT_CHARS_MAX] if isinstance(value, str) else value
         if record.exc_info:
             line["error"] = self.formatException(record.exc_info)[-TEXT_CHARS_MAX:]
-        return redacted(json.dumps(line, default=str, ensure_ascii=False))
+        return escape_line(redacted(json.dumps(line, default=str, ensure_ascii=False)))
+
+
+class EscapingFormatter(logging.Formatter):
+    """Plain text for a terminal, which obeys nothing in it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Write the record."""
+        return escape(super().format(record))
 
 
 def set_up_logs(service: str, level: str = "INFO") -> None:

@@ -63,23 +63,23 @@ def test_an_unknown_name_is_refused(name: str) -> None:
 def test_an_address_may_name_its_port(tmp_path: Path) -> None:
     """As those of containers and owned machines do."""
     words = command_line(instance("web-1", address="gpu-7:2201"), SPEC, tmp_path / "known", [])
-    assert ["-p", "2201", "ubuntu@gpu-7"] == words[-3:]
+    assert ["-p", "2201", "--", "ubuntu@gpu-7"] == words[-4:]
 
 
-def test_only_the_pinned_key_is_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_pinned_key_is_accepted(tmp_path: Path) -> None:
     """Under the node's own name, so that another machine at its address is refused."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     key = tmp_path / "key"
     key.touch()
     record = instance("web-1", host_key="ssh-ed25519 AAAA")
     spec = replace(SPEC, ssh_private_key_path=str(key), setup=SetupSettings(port=2222))
-    known = known_hosts(record)
+    known = known_hosts(record, tmp_path)
     words = command_line(record, spec, known, ["nvidia-smi", "-L"])
 
     assert "web-1 ssh-ed25519 AAAA\n" == known.read_text()
     assert (
         f"ssh -o HostKeyAlias=web-1 -o UserKnownHostsFile={known} -o StrictHostKeyChecking=yes "
-        f"-o HashKnownHosts=no -i {key} -o IdentitiesOnly=yes -p 2222 ubuntu@10.0.0.7 nvidia-smi -L"
+        f"-o HashKnownHosts=no -i {key} -o IdentitiesOnly=yes -p 2222 -- "
+        "ubuntu@10.0.0.7 nvidia-smi -L"
     ).split() == words
 
 

@@ -10,6 +10,7 @@ from schemas.saga_log_entries import SagaStarted, StepSucceeded
 from schemas.saga_params import SagaParams
 from services.bus.port import Stored
 from services.cli.text.node_timeline import sagas_about, timeline_rows
+from services.cli.text.styles import COLOURS
 from services.cli.text.tables import NODE_HEADERS, columns, generic_table, node_rows, timeline
 
 NOW = datetime(2026, 11, 21, 1, 35, tzinfo=UTC)
@@ -71,7 +72,7 @@ def test_tables_stay_aligned_and_paint_only_on_request() -> None:
     starts = {line.split()[3]: line.index(line.split()[3]) for line in plain.splitlines()}
     assert len(set(starts.values())) == 1
     assert "\x1b" not in plain
-    assert "\x1b[31m" in columns(NODE_HEADERS, node_rows(nodes), colour=True)
+    assert COLOURS["bad"] in columns(NODE_HEADERS, node_rows(nodes), colour=True)
 
 
 def test_a_generic_table_shows_the_shared_keys() -> None:

@@ -132,7 +132,14 @@ PARTICULAR: Final[dict[str, dict[str, Any]]] = {
         "named": ["training-3", "training-5"],
         "reason": "5 nodes with XID 79 at once: one is replaced at a time",
     },
-    "InstanceRecord": {"state": "running", "instance": "training-7", "error": "", "attempts": 1},
+    "InstanceRecord": {
+        "state": "running",
+        "instance": "training-7",
+        "error": "",
+        "attempts": 1,
+        "host_key": "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0",
+        "agent_key": "",
+    },
     "LaunchSpec": {"labels": {"team": "research"}, "zones": ["us-west-1a"], "ssh_keys": ["ops"]},
     "NodeRecord": {"state": "active", "lost_at": None, "health": "unhealthy"},
     "NodeView": {

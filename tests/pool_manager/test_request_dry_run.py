@@ -56,9 +56,9 @@ async def test_dry_run_of_a_replacement_lists_its_steps(
         for each in reply.steps
         if each.step in ("drain", "provision")
     }
-    assert ("test", "r", ["a", "b"]) == tuple(
-        reply.offering[key] for key in ("provider", "region", "zones")
-    )
+    offering = reply.offering
+    assert offering is not None
+    assert ("test", "r", ("a", "b")) == (offering.provider, offering.region, offering.zones)
     assert all(gate.passed for gate in reply.gates)
     assert (reply, before, last, []) == (again, after, late, peers.calls)
     assert f"The spare {spare} would take its place at once." in page(reply)

@@ -1,7 +1,6 @@
 """`navarch breaker show|open|close`: whether unhealthy nodes are remediated."""
 
 from collections.abc import Callable
-from datetime import datetime
 from typing import Annotated, Final
 
 import msgspec
@@ -15,7 +14,8 @@ from services.cli.command_options import Output
 from services.cli.console import Format
 from services.cli.fleet_connection import fleet_command
 from services.cli.text.tables import rate_text, usage_text
-from services.operator_text.quantities import local_time
+from services.operator_text.quantities import local_time_text
+from services.operator_text.safe_text import escape_line
 from services.primitives.errors import NavarchError
 
 commands = typer.Typer(
@@ -49,15 +49,15 @@ async def show(fleet: FleetClient, pool: PoolName = "", output: Output = Format.
     await fleet.check_pool(pool)
     items = await fleet.pages("pools", Query(pool=pool))
     budget = await fleet.budget()
+    views = sorted(bus_client.decode_pools(items), key=lambda each: each.name)
     if output is Format.JSON:
         console.write_json({"pools": items, "fleet": budget})
         return
-    views = sorted(bus_client.decode_pools(items), key=lambda each: each.name)
     console.write_table(HEADERS, [row(each) for each in views])
     console.write("\n" + fleet_line(budget))
     for each in views:
         if each.breaker != "closed":
-            console.write(next_line(each))
+            console.write(escape_line(next_line(each)))
 
 
 def row(pool: PoolView) -> tuple[str, ...]:
@@ -113,7 +113,7 @@ def next_line(pool: PoolView) -> str:
 
 
 def _time(text: str) -> str:
-    return local_time(datetime.fromisoformat(text)) if text else "-"
+    return local_time_text(text) if text else "-"
 
 
 def _request_command(verb: str) -> Callable[..., None]:

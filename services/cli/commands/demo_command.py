@@ -253,5 +253,4 @@ async def _within(seconds: float, problem: str) -> AsyncIterator[None]:
 
 def _print(text: str) -> None:
     with suppress(BrokenPipeError):
-        sys.stdout.write(f"{text}\n")
-        sys.stdout.flush()
+        console.write(text)

@@ -11,6 +11,7 @@ import typer
 
 from schemas.evidence_bundles import EvidenceBundle
 from schemas.messages import encode
+from schemas.names import saga_token, token
 from schemas.topology import EVIDENCE
 from services.bus.port import Bus, ObjectInfo
 from services.cli import console
@@ -178,7 +179,8 @@ def _show(bundle: EvidenceBundle, output: Format, save: Path | None) -> None:
 
 def write_files(place: Path, bundle: EvidenceBundle) -> Path:
     """Write the files to a new folder in `place`, or to an archive."""
-    folder = f"evidence-{bundle.node}" + (f"-{bundle.saga}" if bundle.saga else "")
+    node = token(bundle.node, "node")
+    folder = f"evidence-{node}" + (f"-{saga_token(bundle.saga)}" if bundle.saga else "")
     files = evidence_text.files(bundle)
     try:
         if place.name.endswith(ARCHIVE):

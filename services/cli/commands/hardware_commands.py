@@ -8,7 +8,7 @@ import typer
 from schemas.fleet_queries import Query
 from schemas.hardware_denylist import HardwareAdd, HardwareForget, HardwareRecord
 from services.cli import console
-from services.cli.bus_client import FleetClient, requester
+from services.cli.bus_client import FleetClient, decode_answer, requester
 from services.cli.command_options import Output
 from services.cli.console import Format
 from services.cli.fleet_connection import fleet_command
@@ -68,11 +68,12 @@ async def forget(
 
 async def _query(fleet: FleetClient, name: str, query: msgspec.Struct, output: Format) -> None:
     data = await fleet.query(name, query)
+    found = decode_answer(list[HardwareRecord], data, name)
     if output is Format.JSON:
         console.write_json(data)
         return
     rows = [
         (each.kind, each.value, local_time(each.since), each.node or "-", each.reason)
-        for each in msgspec.json.decode(data, type=list[HardwareRecord])
+        for each in found
     ]
     console.write_table(HEADERS, rows, "No hardware is on the denylist.")

@@ -13,14 +13,14 @@ import typer
 
 from schemas.fleet_queries import Query
 from schemas.instance_records import InstanceRecord
-from schemas.messages import decoder
 from schemas.sweeps import SweepAnswer, SweepRequest
 from services.cli import console
-from services.cli.bus_client import FleetClient, requester
+from services.cli.bus_client import FleetClient, decode_answer, requester
 from services.cli.command_options import Output, Pool
 from services.cli.console import Format
 from services.cli.fleet_connection import fleet_command
 from services.cli.text import instances_text
+from services.operator_text.safe_text import escape_line
 from services.primitives.errors import NavarchError
 
 PROVISIONER: Final = "provisioner"
@@ -90,14 +90,14 @@ async def sweep(
         by=requester(), adopt=tuple(adopt or ()), terminate=tuple(terminate or ())
     )
     data = await fleet.query(name, request, timeout_seconds=SWEEP_SECONDS_MAX, who=PROVISIONER)
+    answer = decode_answer(SweepAnswer, data, name, PROVISIONER)
     if output is Format.JSON:
         console.write_json(data)
         return
-    answer = msgspec.json.decode(data, type=SweepAnswer)
     if rows := instances_text.sweep_rows(answer):
         console.write_table(instances_text.SWEEP_HEADERS, rows)
     for line in instances_text.sweep_notes(answer):
-        console.write(line)
+        console.write(escape_line(line))
 
 
 async def write_orphans(fleet: FleetClient) -> None:
@@ -118,5 +118,4 @@ async def _records(
 
 
 def _decode(items: Sequence[msgspec.Raw]) -> list[InstanceRecord]:
-    read = decoder(InstanceRecord)
-    return [read.decode(each) for each in items]
+    return [decode_answer(InstanceRecord, each, "instances", PROVISIONER) for each in items]

@@ -3,12 +3,11 @@
 from datetime import UTC, datetime
 from typing import Annotated
 
-import msgspec
 import typer
 
 from schemas.offering_records import OfferingsQuery, OfferingView
 from services.cli import console
-from services.cli.bus_client import FleetClient
+from services.cli.bus_client import FleetClient, decode_answer
 from services.cli.command_options import Output
 from services.cli.console import Format
 from services.cli.fleet_connection import fleet_command
@@ -37,11 +36,11 @@ async def offerings(
         pool=pool, provider=provider, instance_type=instance_type, everything=everything
     )
     await fleet.check_pool(pool)
-    items = await fleet.pages("offerings", query)
+    items = await fleet.pages("offerings", query, who="provisioner")
+    views = [decode_answer(OfferingView, each, "offerings", "provisioner") for each in items]
     if output is Format.JSON:
         console.write_json(items)
         return
-    views = [msgspec.json.decode(each, type=OfferingView) for each in items]
     named = {"--pool": pool, "--provider": provider, "--type": instance_type}
     filters = " ".join(f"{option} {value}" for option, value in named.items() if value)
     empty = no_offerings(filters, everything=everything)

@@ -213,7 +213,8 @@ async def _replay(
 ) -> "tuple[list[Difference], int]":
     """Replay the stored faults; compare the verdicts from `start` on."""
     from schemas import subjects  # noqa: PLC0415
-    from schemas.node_events import NodeEvent, Verdict, node_codec  # noqa: PLC0415
+    from schemas.node_events import NodeEvent, Verdict  # noqa: PLC0415
+    from schemas.stored_messages import decode_stored  # noqa: PLC0415
     from schemas.topology import EVENTS, HEALTH_EVENTS  # noqa: PLC0415
     from services.cli.bus_client import stored_batches  # noqa: PLC0415
     from services.health_monitor.rules.policy_replay import Fact, Replay, differences  # noqa: PLC0415
@@ -229,7 +230,7 @@ async def _replay(
     since = start - timedelta(seconds=WARM_UP_SECONDS)
     async for batch in stored_batches(bus, EVENTS.name, filters, since):
         for stored in batch:
-            event = node_codec.decode(stored.data)
+            event = decode_stored(stored)
             if not isinstance(event, NodeEvent) or pool not in ("", event.pool):
                 continue
             last = stored.time

@@ -15,8 +15,9 @@ import typer
 
 from schemas import subjects
 from schemas.messages import decoder
-from schemas.node_events import FACTS, Repaired, node_codec
+from schemas.node_events import FACTS, Repaired
 from schemas.node_records import NodeRecord
+from schemas.stored_messages import decode_stored
 from schemas.topology import EVENTS, NODES
 from services.bus.port import Stored
 from services.cli import console
@@ -26,6 +27,7 @@ from services.cli.console import Format
 from services.cli.fleet_connection import fleet_command
 from services.cli.text import tables
 from services.operator_text.quantities import elapsed, gpu_hours, local_time
+from services.operator_text.safe_text import escape_line
 
 HEADERS: Final = (
     *("pool", "fault", "count", "gpu-hours lost"),
@@ -107,7 +109,7 @@ async def report(
 
 def repairs_since(stored: Iterable[Stored], start: datetime, pool: str) -> list[Repaired]:
     """Outages that ended after a time."""
-    found = (node_codec.decode(each.data) for each in stored if each.time >= start)
+    found = (decode_stored(each) for each in stored if each.time >= start)
     return [each for each in found if isinstance(each, Repaired) and pool in ("", each.pool)]
 
 
@@ -175,7 +177,7 @@ def report_text(report: RepairReport) -> str:
         lines = [f"Out of service now, and not counted yet: {len(report.out)}"]
         lines += [
             f"  {each.node} ({each.pool}), since {local_time(each.since) if each.since else '-'}: "
-            f"{each.why}"
+            f"{escape_line(each.why)}"
             for each in report.out[:NAMED_MAX]
         ]
         if len(report.out) > NAMED_MAX:

@@ -23,6 +23,7 @@ from services.cli.text import tables
 from services.cli.text.node_timeline import timeline_rows
 from services.cli.text.saga_progress import Progress, progress
 from services.operator_text.quantities import local_time
+from services.operator_text.safe_text import escape_line
 
 commands = typer.Typer(
     name="saga",
@@ -100,7 +101,7 @@ def page(where: Progress, stored: Sequence[Stored]) -> str:
         msgspec.structs.replace(row, detail=inputs_text(each) or row.detail)
         for each, row in zip(in_order, timeline_rows(in_order), strict=True)
     ]
-    head = "\n".join(f"{key:<11} {value}" for key, value in facts if value)
+    head = "\n".join(f"{key:<11} {escape_line(value)}" for key, value in facts if value)
     return f"{head}\n\n{tables.timeline(timeline, colour=console.colour())}"
 
 

@@ -34,6 +34,7 @@ from services.cli.supervisor import (
     stop_instances,
     stop_process,
 )
+from services.operator_text.safe_text import escape, escape_line
 from services.primitives.atomic_files import write_whole
 from services.primitives.errors import NavarchError
 from services.primitives.race import race
@@ -204,7 +205,7 @@ def _print_json(name: str, line: str) -> None:
     if not line.startswith("{"):
         now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         line = json.dumps({"time": now, "level": "INFO", "service": name, "msg": line})
-    sys.stdout.write(f"{line}\n")
+    sys.stdout.write(f"{escape_line(line)}\n")
     sys.stdout.flush()
 
 
@@ -223,10 +224,10 @@ def _log_text(name: str, line: str) -> Any:
     clock = str(fields.pop("time", ""))[11:23]
     message = str(fields.pop("msg", ""))
     fields.pop("service", None)
-    rest = " ".join(f"{key}={value}" for key, value in fields.items())
+    rest = escape_line(" ".join(f"{key}={value}" for key, value in fields.items()))
     return Text.assemble(
         (f"{clock:<12} ", "dim"),
         (f"{name:<{NAME_CHARS}} ", "bold" if name == "serve" else "cyan"),
-        (message, style),
+        (escape(message), style),
         (f"  {rest}" if rest else "", "dim"),
     )

@@ -1,7 +1,8 @@
 """`navarch ssh`: a shell on a node, with its pinned host key.
 
 The instance record has the address and the host key, the pool's record the user. If no host key is
-recorded yet, ssh pins the first one that it sees under the node's name.
+recorded yet, ssh pins the first one that it sees under the node's name. Names,
+addresses, users and keys of the answers match the patterns of `schemas/value_limits.py`.
 """
 
 import asyncio
@@ -18,13 +19,16 @@ from schemas.addresses import host_and_port
 from schemas.fleet_queries import Query
 from schemas.instance_records import InstanceRecord
 from schemas.messages import decoder
+from schemas.names import token
 from schemas.pool_records import PoolRecord, pool_key
 from schemas.settings import PoolSpec
 from schemas.topology import POOLS
+from schemas.value_limits import UserName
 from services.cli import console
-from services.cli.bus_client import FleetClient, connect_fleet
+from services.cli.bus_client import FleetClient, connect_fleet, decode_answer
 from services.cli.command_options import Config, NatsUrl
 from services.cli.fleet_discovery import LOCAL_FOLDER, find_bus, settings_of
+from services.primitives.atomic_files import write_secret
 from services.primitives.errors import NavarchError
 
 KNOWN_HOSTS: Final = "known_hosts.d"
@@ -49,12 +53,13 @@ def ssh(
     async def work() -> list[str]:
         async with connect_fleet(find_bus(nats_url, config)) as fleet:
             record, spec = await _find_instance(fleet, node)
-        here = Path(settings_of(config).data_dir) / LOCAL_FOLDER / record.instance
+        data = Path(settings_of(config).data_dir)
+        here = data / LOCAL_FOLDER / record.instance
         if record.address == "127.0.0.1" and not record.host_key and here.is_dir():
             return local_shell(here, command or ())
         if user:
-            spec = msgspec.structs.replace(spec, ssh_user=user)
-        return command_line(record, spec, known_hosts(record), command or ())
+            spec = msgspec.structs.replace(spec, ssh_user=checked_user(user))
+        return command_line(record, spec, known_hosts(record, data), command or ())
 
     words = asyncio.run(work())
     if show:
@@ -68,9 +73,9 @@ def ssh(
 
 async def _find_instance(fleet: FleetClient, name: str) -> tuple[InstanceRecord, PoolSpec]:
     """Find the node's instance and its pool's settings."""
-    items = await fleet.pages("instances", Query())
-    read = decoder(InstanceRecord)
-    running = [each for each in map(read.decode, items) if each.state == "running"]
+    items = await fleet.pages("instances", Query(), who="provisioner")
+    found = [decode_answer(InstanceRecord, each, "instances", "provisioner") for each in items]
+    running = [each for each in found if each.state == "running"]
     record = select_instance(running, name)
     entry = await fleet.bus.get(POOLS, pool_key(record.pool))
     if entry is None:
@@ -105,13 +110,29 @@ def local_shell(place: Path, command: Sequence[str]) -> list[str]:
     return ["sh", "-c", f"cd {shlex.quote(str(place.absolute()))} && {then}"]
 
 
-def known_hosts(record: InstanceRecord) -> Path:
-    """The file that holds only this node's host key."""
-    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    file = Path(state) / "navarch" / KNOWN_HOSTS / record.instance
-    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    if record.host_key:
-        file.write_text(f"{record.instance} {record.host_key}\n", encoding="ascii")
+def checked_user(user: str) -> str:
+    """The user of `--user`; NavarchError if ssh might read it as something else."""
+    try:
+        return msgspec.convert(user, UserName)
+    except msgspec.ValidationError as error:
+        raise NavarchError(
+            f"--user {user!r} is not a login name: use a-z, A-Z, 0-9, '_', '-' and '.'"
+        ) from error
+
+
+def known_hosts(record: InstanceRecord, data_dir: Path) -> Path:
+    """The file in the fleet's data directory that holds only this node's host key."""
+    name = token(record.instance, "instance")
+    file = data_dir.absolute() / KNOWN_HOSTS / name
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if record.host_key:
+            write_secret(file, f"{name} {record.host_key}\n")
+    except OSError as error:
+        raise NavarchError(
+            f"the node's host key cannot be written to {file} ({error.strerror}): name a data_dir "
+            "that you may write in the configuration (--config)"
+        ) from error
     return file
 
 
@@ -130,4 +151,4 @@ def command_line(
     if spec.ssh_private_key_path and Path(spec.ssh_private_key_path).is_file():
         words += ["-i", spec.ssh_private_key_path, "-o", "IdentitiesOnly=yes"]
     host, port = host_and_port(record.address, spec.setup.port)
-    return [*words, "-p", str(port), f"{spec.ssh_user}@{host}", *command]
+    return [*words, "-p", str(port), "--", f"{spec.ssh_user}@{host}", *command]

@@ -21,7 +21,7 @@ from schemas.operator_requests import ApplyRequest, RemoveRequest
 from schemas.pool_records import PoolRecord, pool_key
 from schemas.topology import POOLS
 from services.cli import bus_client, console
-from services.cli.bus_client import FleetClient
+from services.cli.bus_client import FleetClient, decode_answer
 from services.cli.command_options import Config, Mode, Timeout
 from services.cli.fleet_connection import fleet_command
 from services.cli.fleet_discovery import served_settings
@@ -175,7 +175,7 @@ async def _make_plan(fleet: FleetClient, request: LaunchRequest, config: Path | 
     kinds = {name: each.type for name, each in settings.providers.items()}
     try:
         items = await fleet.pages("offerings", OfferingsQuery(everything=True), who="provisioner")
-        offers = [msgspec.json.decode(each, type=OfferingView) for each in items]
+        offers = [decode_answer(OfferingView, each, "offerings", "provisioner") for each in items]
     except AnswerError:
         raise
     except NavarchError:

@@ -14,6 +14,7 @@ from services.bus.port import Stored
 from services.cli.text import tables
 from services.cli.text.node_timeline import timeline_rows
 from services.operator_text.quantities import gpu_hours
+from services.operator_text.safe_text import escape_line
 
 LINES_SHOWN_MAX: Final = 20
 FAULTS_SHOWN_MAX: Final = 20
@@ -38,7 +39,8 @@ def stamp(at: datetime | None) -> str:
 
 def files(bundle: EvidenceBundle) -> dict[str, bytes]:
     """The files of a bundle, by name."""
-    kernel = "".join(f"{stamp(each.time)}  {each.line}\n" for each in bundle.kernel_lines)
+    lines = (f"{stamp(each.time)}  {escape_line(each.line)}" for each in bundle.kernel_lines)
+    kernel = "".join(f"{each}\n" for each in lines)
     parts: dict[str, bytes] = {
         "kernel.log": kernel.encode(),
         "faults.json": _pretty(b"[" + b",".join(encode(each) for each in bundle.faults) + b"]"),
@@ -72,8 +74,9 @@ def timeline_text(bundle: EvidenceBundle) -> str:
 
 def summary(bundle: EvidenceBundle) -> str:
     """What happened to which machine, on one page."""
+    title = f"FAULT REPORT  {bundle.node} (pool {bundle.pool}): {bundle.fault_signature}"
     parts = [
-        f"FAULT REPORT  {bundle.node} (pool {bundle.pool}): {bundle.fault_signature}",
+        escape_line(title),
         _facts("WHAT HAPPENED", _outage_facts(bundle)),
         _facts("MACHINE", _machine(bundle)),
         _gpus(bundle),
@@ -87,7 +90,7 @@ def summary(bundle: EvidenceBundle) -> str:
 
 
 def _facts(title: str, facts: Sequence[tuple[str, str]]) -> str:
-    lines = [f"  {key:<20} {value}" for key, value in facts if value]
+    lines = [f"  {key:<20} {escape_line(value)}" for key, value in facts if value]
     return "\n".join([title, *lines])
 
 
@@ -173,7 +176,7 @@ def _kernel_log(bundle: EvidenceBundle) -> str:
     if not bundle.kernel_lines:
         return ""
     shown = bundle.kernel_lines[:LINES_SHOWN_MAX]
-    lines = [f"  {stamp(each.time)}  {each.line}" for each in shown]
+    lines = [f"  {stamp(each.time)}  {escape_line(each.line)}" for each in shown]
     if more := len(bundle.kernel_lines) - len(shown):
         lines.append(f"  … {more} more in kernel.log")
     return "\n".join(["KERNEL LOG", *lines])
@@ -281,7 +284,8 @@ def _reading(gpu: GpuSample) -> tuple[str, ...]:
 
 def _checks(bundle: EvidenceBundle) -> str:
     lines = [
-        f"  {stamp(each.time)}  {'passed' if check.ok else 'FAILED'}  {check.name}: {check.detail}"
+        f"  {stamp(each.time)}  {'passed' if check.ok else 'FAILED'}  "
+        + escape_line(f"{check.name}: {check.detail}")
         for each in bundle.checks
         for check in each.checks
     ]
@@ -292,7 +296,7 @@ def _omitted(bundle: EvidenceBundle) -> str:
     if not bundle.omitted:
         return ""
     named = ", ".join(f"{count} of {part}" for part, count in bundle.omitted.items())
-    return f"Omitted because of the size limit: {named}."
+    return escape_line(f"Omitted because of the size limit: {named}.")
 
 
 def _indent(text: str) -> str:

@@ -15,7 +15,7 @@ from schemas.node_events import Fault
 from schemas.saga_log_entries import SagaStarted, saga_codec
 from schemas.stored_messages import decode_stored
 from services.bus.port import Stored
-from services.operator_text.event_text import Tone, describe
+from services.operator_text.event_text import Tone, describe_stored
 
 
 class TimelineRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,7 +59,7 @@ def timeline_rows(
         if start is not None and each.time < start:
             continue
         message = decode_stored(each)
-        text = describe(message)
+        text = describe_stored(each)
         entry = subjects.parse_saga(each.subject)
         first = start or (rows[0].at if rows else each.time)
         rows.append(
@@ -68,7 +68,7 @@ def timeline_rows(
                 since_ms=milliseconds(first, each.time),
                 step_ms=milliseconds(rows[-1].at if rows else first, each.time),
                 source="saga" if entry else "event",
-                subject=text.subject or each.subject,
+                subject=text.subject,
                 title=text.title,
                 detail=text.summary,
                 tone=text.tone,

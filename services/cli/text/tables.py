@@ -8,24 +8,24 @@ from datetime import datetime
 from typing import Any, Final
 
 from schemas.duration import format_duration
-from schemas.fleet_queries import NodeView, PoolView
+from schemas.fleet_queries import CurrentFailure, NodeView, PoolView
 from services.cli.text.advice_text import advice_sentence, is_notable
 from services.cli.text.node_timeline import TimelineRow
+from services.cli.text.styles import BOLD, COLOURS, DIM, RESET
 from services.operator_text.event_text import EventDescription, Tone
+from services.operator_text.quantities import local_time_text
+from services.operator_text.safe_text import escape_line
 
 CELL_CHARS_MAX: Final = 140
 """Long enough for every ID: operators copy them."""
 GAP: Final = "  "
-RESET: Final = "\x1b[0m"
-COLOURS: Final[dict[Tone, str]] = {"good": "\x1b[32m", "bad": "\x1b[31m", "plain": ""}
-DIM: Final = "\x1b[2m"
-BOLD: Final = "\x1b[1m"
 HEALTH_TONES: Final[dict[str, Tone]] = {"healthy": "good", "degraded": "bad", "unhealthy": "bad"}
 
 
 def columns(headers: Sequence[str], rows: Iterable[Sequence[str]], *, colour: bool) -> str:
     """A table; the last column is not shortened."""
-    cells = [[_short(cell) for cell in row[:-1]] + [row[-1]] for row in rows]
+    cells = [[*map(_short, row[:-1]), escape_line(row[-1])] for row in rows]
+    headers = [escape_line(each) for each in headers]
     widths = [
         max([len(header), *(len(row[i]) for row in cells)]) for i, header in enumerate(headers)
     ]
@@ -35,7 +35,8 @@ def columns(headers: Sequence[str], rows: Iterable[Sequence[str]], *, colour: bo
     return "\n".join(lines)
 
 
-def _short(cell: str) -> str:
+def _short(text: str) -> str:
+    cell = escape_line(text)
     return cell if len(cell) <= CELL_CHARS_MAX else cell[: CELL_CHARS_MAX - 1] + "…"
 
 
@@ -127,7 +128,7 @@ def pool_rows(pools: Iterable[PoolView]) -> list[tuple[str, ...]]:
 def advice_lines(pools: Iterable[PoolView]) -> list[str]:
     """Autoscalers' advice that is not followed, one line each."""
     return [
-        f"{pool.name}: {advice_sentence(pool.advice)}"
+        escape_line(f"{pool.name}: {advice_sentence(pool.advice)}")
         for pool in pools
         if pool.advice is not None and is_notable(pool.advice)
     ]
@@ -135,7 +136,14 @@ def advice_lines(pools: Iterable[PoolView]) -> list[str]:
 
 def warnings(pools: Iterable[PoolView]) -> list[str]:
     """What the pools' configuration risks, one line each."""
-    return [f"WARNING: {pool.name}: {text}" for pool in pools for text in pool.warnings]
+    return [
+        escape_line(f"WARNING: {pool.name}: {text}") for pool in pools for text in pool.warnings
+    ]
+
+
+def failure_line(failure: CurrentFailure) -> str:
+    """What fails in a service, and what to do."""
+    return escape_line(f"warning: {failure.about}: {failure.reason}; {failure.remedy}")
 
 
 def _name_and_mode(pool: PoolView) -> str:
@@ -182,7 +190,7 @@ def open_sagas_text(sagas: Sequence[dict[str, Any]], *, colour: bool) -> str:
     ]
     for saga in shown:
         if saga.get("since"):
-            saga["since"] = datetime.fromisoformat(saga["since"]).astimezone().strftime("%m-%d %T")
+            saga["since"] = local_time_text(str(saga["since"]))
     more = f", {len(sagas) - SAGAS_SHOWN_MAX} more" if len(sagas) > SAGAS_SHOWN_MAX else ""
     waiting = f"Details{more}: navarch saga list"
     return f"Open sagas:\n{generic_table(shown, colour=colour)}\n{waiting}"
@@ -210,7 +218,7 @@ def node_page(node: NodeView, *, colour: bool) -> str:
         ("registered", node.registered_at),
         ("last change", node.last_change),
     ]
-    parts = ["\n".join(f"{key:<14} {value}" for key, value in facts if value)]
+    parts = ["\n".join(f"{key:<14} {escape_line(value)}" for key, value in facts if value)]
     if node.gpus:
         parts.append(generic_table([_identity(gpu) for gpu in node.gpus], colour=colour))
         parts += _unhealthy_gpus(node, colour=colour)
@@ -246,7 +254,7 @@ def _unhealthy_gpus(node: NodeView, *, colour: bool) -> list[str]:
     """A table of the conditions of each degraded or unhealthy GPU, if there are any."""
     rows = [
         (
-            str(gpu["index"]),
+            str(gpu.get("index", "-")),
             str(gpu["health"]),
             str(gpu.get("action", "-")),
             str(gpu.get("rule", "-")),
@@ -283,7 +291,8 @@ def timeline(rows: Sequence[TimelineRow], *, colour: bool) -> str:
         if colour:
             title = f"{COLOURS[each.tone]}{title}{RESET}"
         numbers = f"{each.since_ms:>12.1f}  {each.step_ms:>+10.1f}"
-        line = f"{_clock(each.at)}  {numbers}  {each.subject:<{subject}}  {title}  {each.detail}"
+        detail = escape_line(each.detail)
+        line = f"{_clock(each.at)}  {numbers}  {each.subject:<{subject}}  {title}  {detail}"
         lines.append(line.rstrip())
     return "\n".join(lines)
 

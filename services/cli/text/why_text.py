@@ -19,6 +19,7 @@ from services.cli.text.advice_text import advice_sentence
 from services.cli.text.history_text import HistoryLine, history_lines
 from services.cli.text.saga_progress import Progress, progress
 from services.operator_text.quantities import local_time
+from services.operator_text.safe_text import escape_line
 from services.pool_manager.planner.cloud_notices import taken_reason
 from services.saga.saga_state import SagaState
 
@@ -341,4 +342,4 @@ def why_page(answer: WhyAnswer) -> str:
         lines.append(f"Next:  {answer.next}.")
     if answer.evidence:
         lines.append(f"See:   {answer.evidence}")
-    return "\n".join(lines)
+    return "\n".join(map(escape_line, lines))

@@ -15,7 +15,8 @@ from prometheus_client.registry import Collector
 
 from schemas import subjects
 from schemas.evidence_bundles import TOTALS_KEY, RepairTotals
-from schemas.node_events import FACTS, Repaired, node_codec
+from schemas.node_events import FACTS, Repaired
+from schemas.stored_messages import decode_stored
 from schemas.topology import EVENTS, REPAIRS
 from services.bus.port import Bus, Stored
 from services.bus.record_bucket import RecordBucket, Versioned
@@ -67,7 +68,7 @@ class RepairCollector(Collector):
 
     async def _try_to_add(self, stored: Stored) -> bool:
         """Add one event; False if it must be retried."""
-        event = node_codec.decode(stored.data)
+        event = decode_stored(stored)
         if not isinstance(event, Repaired):
             return True
         try:

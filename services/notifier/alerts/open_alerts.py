@@ -6,10 +6,8 @@ from typing import Final
 import msgspec
 
 from schemas.alert_records import TTL_SECONDS, OpenAlertRecord, alert_key
-from schemas.fleet_events import FACTS as FLEET_FACTS
-from schemas.messages import Codec, Message, decoder
-from schemas.node_events import NODE_EVENT_TYPES
-from schemas.pool_events import POOL_EVENT_TYPES
+from schemas.messages import Message, decoder
+from schemas.stored_messages import decode_stored
 from schemas.topology import ALERTS, EVENTS
 from services.bus.bucket_mirror import readable
 from services.bus.port import Bus, Stored
@@ -17,7 +15,6 @@ from services.bus.record_bucket import RecordBucket
 from services.notifier.alerts.alert_dedup import SUMMARY_PREFIX
 from services.notifier.alerts.alert_rules import Alert, ended_keys, ending_subjects
 
-event_codec: Final = Codec((*NODE_EVENT_TYPES, *POOL_EVENT_TYPES, *FLEET_FACTS))
 _open_alerts: Final = decoder(OpenAlertRecord)
 
 
@@ -35,7 +32,7 @@ class OpenAlerts:
             last = await self._bus.last(EVENTS.name, subject)
             if last is None or last.sequence <= stored.sequence:
                 continue
-            later = event_codec.decode(last.data)
+            later = decode_stored(last)
             if isinstance(later, Message) and alert.key in ended_keys(later):
                 return True
         return False

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from schemas.dry_run import DryRun, DryRunRequest, DryRunStep, Gate
+from schemas.dry_run import DryRun, DryRunOffering, DryRunRequest, DryRunStep, Gate
 from schemas.node_records import NodeRecord
 from schemas.pool_events import RequestAccepted, RequestRefused
 from schemas.pool_records import OpenSaga, PoolRecord
@@ -75,15 +75,15 @@ def _with_saga(result: DryRun, saga: str, opened: OpenSaga, params: SagaParams) 
         promotes=opened.promotes,
         order=params.order if opened.kind == "replace" else "",
         drain=params.drain,
-        offering={
-            "provider": launch.provider,
-            "region": launch.region,
-            "zones": list(launch.zones),
-            "instance_type": launch.instance_type,
-            "gpu_count": launch.gpu_count,
-        }
+        offering=DryRunOffering(
+            provider=launch.provider,
+            region=launch.region,
+            zones=launch.zones,
+            instance_type=launch.instance_type,
+            gpu_count=launch.gpu_count,
+        )
         if launch
-        else {},
+        else None,
     )
 
 

@@ -185,7 +185,7 @@ class SshSetup:
     async def _pin(self, record: InstanceRecord, connection: asyncssh.SSHClientConnection) -> None:
         key = connection.get_server_host_key()
         assert key is not None
-        shown = key.export_public_key("openssh").decode().strip()
+        shown = " ".join(key.export_public_key("openssh").decode().split()[:2])
         pinned = await self._record(record, host_key=shown)
         if pinned.host_key != shown:
             connection.close()

@@ -9,10 +9,13 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
+
+import msgspec
 
 from schemas.launch_offers import Market
 from schemas.offering_records import OfferingPrice
+from schemas.value_limits import Address, Identifier
 from services.primitives.coalesce import Joined
 from services.primitives.redaction import redacted
 from services.provisioner.provider_client.provider import (
@@ -57,7 +60,8 @@ class ProviderCalls:
 
     async def provision(self, request: ProvisionRequest, *, timeout_seconds: float) -> Instance:
         """Launch an instance, or raise ProviderError."""
-        return await self._call("provision", self.provider.provision(request), timeout_seconds)
+        made = await self._call("provision", self.provider.provision(request), timeout_seconds)
+        return usable(made, self.provider.name)
 
     async def terminate(self, provider_id: str) -> None:
         """Begin to remove an instance, or raise ProviderError."""
@@ -105,7 +109,8 @@ class ProviderCalls:
         await self.provider.close()
 
     async def _list(self, _: str) -> list[Instance]:
-        return await self._call("list", self.provider.list(), self._timeout)
+        found = await self._call("list", self.provider.list(), self._timeout)
+        return [usable(each, self.provider.name) for each in found]
 
     async def _call(self, what: str, call: Awaitable[T], timeout_seconds: float) -> T:
         name = self.provider.name
@@ -129,6 +134,32 @@ class ProviderCalls:
             failed = ProviderError("TRANSIENT", text, unknown=kind)
             await self._report_unknown(name, what, failed)
             raise failed from error
+
+
+def usable(instance: Instance, provider: str) -> Instance:
+    """The instance as it can be recorded: what no record may contain counts as not reported."""
+    if not _is(Identifier, instance.provider_id):
+        raise ProviderError(
+            "TRANSIENT",
+            f"{provider} reports an instance with the ID {instance.provider_id[:80]!r}, which is "
+            "not one: look at its API's answer",
+        )
+    kinds = {"region": Identifier, "zone": Identifier, "host": Identifier, "address": Address}
+    bad = {name: "" for name, kind in kinds.items() if not _is(kind, getattr(instance, name))}
+    if bad:
+        log.warning(
+            "what a provider reports of an instance cannot be used",
+            extra={"provider": provider, "id": instance.provider_id, "fields": ", ".join(bad)},
+        )
+    return msgspec.structs.replace(instance, **bad) if bad else instance
+
+
+def _is(kind: Any, value: str) -> bool:
+    try:
+        msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        return False
+    return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ from typing import Final
 from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
 
+from services.operator_text.safe_text import escape
 from services.simulator.report import svg_charts
 from services.simulator.report.report_format import Named, RepairStage, Spread, StressReport
 from services.simulator.report.svg_charts import NARROW, WIDE, Band, Series
@@ -103,10 +104,19 @@ def render(report: StressReport) -> str:
 @cache
 def _template() -> Template:
     environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        autoescape=True,
+        finalize=_escape_text,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     text = files(__package__).joinpath("report_page.html").read_text(encoding="utf-8")
     return environment.from_string(text)
+
+
+def _escape_text(value: object) -> object:
+    """What the page shows of a value: no character that hides or reorders its text."""
+    return escape(value) if type(value) is str else value
 
 
 def seconds(value: float) -> str:

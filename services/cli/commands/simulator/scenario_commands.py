@@ -17,6 +17,7 @@ from services.cli.bus_client import FleetClient
 from services.cli.commands.simulator import stress_output
 from services.cli.console import Format
 from services.cli.text import tables, why_text
+from services.cli.text.styles import BOLD, COLOURS, RESET
 from services.operator_text.event_text import describe
 from services.simulator.inputs.scenario import scenario_runner
 from services.simulator.inputs.scenario.scenario_file import ScenarioError, read_file
@@ -174,8 +175,8 @@ def story(
             found.append((step.at + step.seconds, 2, _bold(text, colour=colour)))
     for at, message in facts:
         event = describe(message)
-        paint = tables.COLOURS[event.tone] if colour else ""
-        end = tables.RESET if paint else ""
+        paint = COLOURS[event.tone] if colour else ""
+        end = RESET if paint else ""
         line = f"  {event.name:<24} {paint}{event.title:<14}{end} {event.summary}"
         found.append((at, 1, line.rstrip()))
     for at, _, text in sorted(found, key=lambda each: each[:2]):
@@ -192,4 +193,4 @@ def clock(seconds: float) -> str:
 
 
 def _bold(text: str, *, colour: bool) -> str:
-    return f"{tables.BOLD}{text}{tables.RESET}" if colour else text
+    return f"{BOLD}{text}{RESET}" if colour else text

@@ -14,6 +14,7 @@ import typer
 from services.cli import console
 from services.cli.console import Format
 from services.cli.text import tables
+from services.operator_text.safe_text import escape_line
 from services.simulator.engine.simulated_fleet import Violation
 from services.simulator.inputs.scenario.scenario_format import Scenario
 from services.simulator.inputs.stress import stress_entry, stress_validation
@@ -149,7 +150,7 @@ def _progress(
 
         def on_word(at: float, text: str) -> None:
             if shows_words:
-                progress.console.print(Text(f"{clock(at):>9} {text}"))
+                progress.console.print(Text(escape_line(f"{clock(at):>9} {text}")))
 
         yield on_sample, on_word
 

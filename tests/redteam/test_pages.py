@@ -1,0 +1,94 @@
+"""A page and a metric obey nothing that comes from a scenario, a message or a record."""
+
+from datetime import UTC, datetime
+from html.parser import HTMLParser
+from typing import Any
+
+import msgspec
+import pytest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.exposition import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector, CollectorRegistry
+
+from schemas.messages import encode
+from schemas.node_records import NodeRecord
+from services.metrics.fleet.fleet_metrics import gauges
+from services.simulator.report import html_report
+from services.simulator.report.report_format import StressReport
+from tests.redteam.hostile import HOSTILE, UNSAFE
+from tests.simulator.test_html_report import REPORT
+
+NOW = datetime(2026, 11, 21, 1, 35, tzinfo=UTC)
+ENUMS = {"outcome"}
+
+
+class Elements(HTMLParser):
+    """The elements of a page, with the names of their attributes."""
+
+    def __init__(self) -> None:
+        """Start with none."""
+        super().__init__()
+        self.found: list[tuple[str, tuple[str, ...]]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Keep one."""
+        self.found.append((tag, tuple(name for name, _ in attrs)))
+
+
+def spoilt(value: Any, text: str) -> Any:
+    """A report's JSON with the text in place of every text and of every key that is a name."""
+    match value:
+        case dict():
+            return {
+                key: each if key in ENUMS else spoilt(each, f"{text}")
+                for key, each in value.items()
+            }
+        case list():
+            return [spoilt(each, text) for each in value]
+        case str():
+            return text
+        case _:
+            return value
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_the_report_of_a_stress_run_has_no_element_of_its_texts(name: str) -> None:
+    """Names, reasons and configurations are text wherever they appear."""
+
+    def page(text: str) -> str:
+        plain = spoilt(msgspec.to_builtins(REPORT), text)
+        plain["configuration"] = {text: text}
+        plain["failures"]["by_type"] = {text: 3}
+        plain["stage_seconds"] = {text: plain["repair_seconds"]}
+        return html_report.render(msgspec.convert(plain, StressReport))
+
+    def elements(text: str) -> list[tuple[str, tuple[str, ...]]]:
+        parser = Elements()
+        parser.feed(page(text))
+        return parser.found
+
+    assert elements("x") == elements(HOSTILE[name])
+    assert not UNSAFE.search(page(HOSTILE[name]))
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_metric_has_no_label_that_a_record_forged(name: str) -> None:
+    """A record with such a name is not read; and a label's value cannot end its line."""
+    text = HOSTILE[name]
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.json.decode(encode(NodeRecord(pool=text, node="n1")), type=NodeRecord)
+
+    class Nodes(Collector):
+        def collect(self) -> Any:
+            for each in gauges({"k": NodeRecord(pool=text, node=text)}, {}, {}, NOW):
+                family = GaugeMetricFamily(each.name, each.help, labels=each.labels)
+                for labels, value in each.values.items():
+                    family.add_metric(labels, value)
+                yield family
+
+    registry = CollectorRegistry()
+    registry.register(Nodes())
+    lines = generate_latest(registry).decode()
+    found = {each.name for each in text_string_to_metric_families(lines)}
+    assert all(each.startswith("navarch_node") for each in found)
