@@ -54,8 +54,9 @@ REPORT_SECONDS: Final = 5.0
 LOOK_SECONDS: Final = 0.2
 BOOT_SPREAD: Final = 5.0
 """The fastest machine boots so many times faster than the slowest."""
-LEAVE_SECONDS_MAX: Final = 120.0
-"""For the pool to shrink to its former size."""
+LEAVE_SECONDS_MIN: Final = 120.0
+LEAVE_SECONDS_A_NODE: Final = 0.05
+"""For the pool to shrink to its former size: so long for each node, and no less than that."""
 FAULTS_KEPT_MAX: Final = 100_000
 
 _pools = decoder(PoolRecord)
@@ -323,7 +324,8 @@ class FleetRun:
         console.write(f"stopping: the pool goes back to {before} nodes")
         self._stopping.clear()
         await self._scale(pool, before)
-        until = time.monotonic() + LEAVE_SECONDS_MAX
+        seconds = max(LEAVE_SECONDS_MIN, LEAVE_SECONDS_A_NODE * len(self._machines.nodes))
+        until = time.monotonic() + seconds
         while (left := len(self._machines.nodes) - before) > 0 and time.monotonic() < until:
             if await self._wait_stop(LOOK_SECONDS):
                 break
