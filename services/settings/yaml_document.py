@@ -22,6 +22,8 @@ DEPTH_MAX: Final = 64
 without a limit of its own."""
 VALUES_MAX: Final = 200_000
 """Keys and values of a file, some 400 bytes each."""
+NUMBER_CHARS_MAX: Final = 64
+NUMBERS: Final = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 ALIASED_MAX: Final = 10_000
 """Values that aliases repeat."""
 _AT = re.compile(r" - at `(?:key in )?\$(.*)`\Z", re.DOTALL)
@@ -118,6 +120,9 @@ def _plain(document: Document, node: yaml.Node, path: Path_) -> Any:
         return result
     if isinstance(node, yaml.SequenceNode):
         return [_plain(document, each, (*path, i)) for i, each in enumerate(node.value)]
+    if node.tag in NUMBERS and len(node.value) > NUMBER_CHARS_MAX:
+        # Some forms of numbers (`1:30:00`) take time that grows with the square of their length.
+        raise document.error(path, "is too long for a number; put it in quotes")
     try:
         return yaml.SafeLoader("").construct_object(node, deep=True)
     except (yaml.YAMLError, ValueError) as error:

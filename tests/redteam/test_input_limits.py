@@ -43,11 +43,12 @@ def nested(depth: int, gap: str = "", ranges: str = TEN) -> str:
         nested(6),
         nested(3, ranges="event.metrics"),
         nested(6, gap=" "),
+        nested(6).replace("exists", "existsOne"),
         nested(2, ranges=f"[{','.join('1' * 400)}]"),
         "event.metrics.exists(k, (" + " + ".join(["event.message"] * 120) + ").contains('x'))",
         " || ".join(["event.code == 1"] * 200),
     ],
-    ids=["literal lists", "metrics", "spaces", "long lists", "copied texts", "long"],
+    ids=["literal lists", "metrics", "spaces", "other names", "long lists", "copied texts", "long"],
 )
 def test_policy_that_could_delay_faults_is_refused(condition: str) -> None:
     """When it is read, with file, line and key, and without being evaluated."""
@@ -98,8 +99,9 @@ def test_costliest_allowed_policy_judges_a_fault_in_time() -> None:
         ("- " * 100_000 + "a", "is more than 64 deep"),
         ("{a: " * 50_000, "is more than 64 deep"),
         ("[" + "1," * 300_000 + "1]", "has more than 200,000 values"),
+        ("a: " + "1:" * 100_000 + "1", "is too long for a number; put it in quotes"),
     ],
-    ids=["aliases", "alias of itself", "brackets", "dashes", "braces", "values"],
+    ids=["aliases", "alias of itself", "brackets", "dashes", "braces", "values", "number"],
 )
 def test_yaml_bomb_is_refused(text: str, says: str) -> None:
     """With file and line; the parser's recursion ended the process, and aliases filled memory."""

@@ -49,18 +49,20 @@ FIELDS: Final = (
     "subcode",
     "source",
 )
+MACROS: Final = ("all", "exists", "exists_one", "map", "filter")
 FUNCTIONS: Final = frozenset(
     {"contains", "startsWith", "endsWith", "matches", "size"}
     | {"int", "uint", "double", "string", "bytes", "timestamp", "duration"}
-    | {"has", "all", "exists", "exists_one", "map", "filter"}
+    | {"has", *MACROS}
 )
+PLAIN_FUNCTIONS: Final = FUNCTIONS - set(MACROS) | {"in", "event"}
+"""What may be before a bracket without being a macro."""
 KINDS: Final = get_args(FaultKind)
 
 CONDITION_CHARS_MAX: Final = 2_000
 COST_MAX: Final = 10_000_000
 """Characters evaluated for one fault, by all conditions together: some 0.1 s."""
-MACROS: Final = ("all", "exists", "exists_one", "map", "filter")
-_MACRO = re.compile(rf"\b(?:{'|'.join(MACROS)})\b\s*(?://.*\s*)*\(")
+_CALL = re.compile(r"\b([A-Za-z_]\w*)\s*(?://.*\s*)*\(")
 
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"|' + r"'(?:[^'\\]|\\.)*'")
 _FIELD = re.compile(r"\bevent\s*\.\s*([A-Za-z_]\w*)")
@@ -299,15 +301,15 @@ def _check_cost(place: _Place, condition: str, spent: int) -> int:
     """Refuse a condition whose evaluation could take long; return what the policy costs by then.
 
     A macro evaluates its body for each element of a list or of the metrics, so macros within macros
-    multiply; a sum of texts copies them. Macros are counted wherever their names are written, so
-    that nothing can hide one.
+    multiply; a sum of texts copies them. What is called by any name but a known function's counts
+    as a macro, in texts and comments too, so that nothing can hide one.
     """
     if len(condition) > CONDITION_CHARS_MAX:
         raise place.error(
             "condition", f"is longer than {CONDITION_CHARS_MAX} characters; write several rules"
         )
     elements = max(METRICS_MAX, condition.count(",") + 1)
-    macros = len(_MACRO.findall(condition))
+    macros = sum(name not in PLAIN_FUNCTIONS for name in _CALL.findall(condition))
     spent += len(condition) * (1 + condition.count("+")) * elements**macros
     if spent > COST_MAX:
         raise place.error(
