@@ -155,7 +155,7 @@ def inject(config: AgentConfig, code: int, gpu: int, *, text: str = "") -> str:
     if path.exists() and stat.S_ISCHR(path.stat().st_mode):
         record = f"<3>{line}\n".encode()
     else:
-        sequence = _last_sequence(path) + 1
+        sequence = last_sequence(path) + 1
         stamp_us = time.monotonic_ns() // 1000
         record = f"3,{sequence},{stamp_us},-;{line}\n".encode()
     # One write, so that a reader never sees half a record.
@@ -178,7 +178,8 @@ def _pci_of(config: AgentConfig, gpu: int) -> str:
     raise ConfigurationError(f"no GPU {gpu}: this host shows {len(inventory.gpus)}")
 
 
-def _last_sequence(path: Path) -> int:
+def last_sequence(path: Path) -> int:
+    """Return the sequence of the last record in a kernel log file; -1: it has none."""
     if not path.exists():
         return -1
     with path.open("rb") as file:

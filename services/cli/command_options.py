@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import msgspec
 import typer
@@ -11,6 +11,8 @@ from schemas.duration import decode_hook, parse_duration
 from schemas.operator_requests import DrainRequest
 from services.cli.console import Format
 from services.primitives.errors import NavarchError
+
+T = TypeVar("T")
 
 NatsUrl = Annotated[
     str,
@@ -67,9 +69,14 @@ def checked_time(since: str) -> str:
 
 
 def drain_request(node: str, reason: str, mode: str, timeout: str) -> DrainRequest:
-    """Make the request from the options, with the pool-manager's validation."""
-    options = {"node": node, "reason": reason, "mode": mode, "timeout": timeout or None}
+    """Make the request from the options."""
+    return drain_options(DrainRequest, mode, timeout, node=node, reason=reason)
+
+
+def drain_options(kind: type[T], mode: str, timeout: str, **others: str) -> T:
+    """Make a request from --mode and --timeout, with the pool-manager's validation."""
+    options = {"mode": mode, "timeout": timeout or None, **others}
     try:
-        return msgspec.convert(options, DrainRequest, dec_hook=decode_hook)
+        return msgspec.convert(options, kind, dec_hook=decode_hook)
     except msgspec.ValidationError as error:
         raise NavarchError(f"--mode or --timeout: {error}") from error

@@ -6,18 +6,17 @@ removed when the demo ends, also after a signal.
 """
 
 import asyncio
-import os
 import signal
 import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Final
 
 import msgspec
 
+from agent.operator_tools import last_sequence
 from schemas import subjects
 from schemas.messages import decoder
 from schemas.node_events import GpuIdentity
@@ -29,15 +28,13 @@ from schemas.topology import EVENTS, NODES, SAGAS
 from services.bus.port import Bus, Stored
 from services.cli import console
 from services.cli.bus_client import FleetClient, connect_fleet
-from services.cli.commands.serve_command import ServedFleet, lock_directory
+from services.cli.commands.serve_command import LOG_FILE, ServedFleet, temporary_fleet
 from services.cli.fleet_discovery import LOCAL_FOLDER
-from services.cli.temporary_fleet import DATA_FOLDER, temporary_directory
 from services.cli.text import tables
 from services.cli.text.node_timeline import milliseconds, timeline_rows
 from services.operator_text.event_text import describe
 from services.primitives.errors import NavarchError
 from services.settings.packaged_files import resource
-from services.settings.settings_file import load_settings
 
 CONFIG: Final = "demo.yaml"
 NODES_WANTED: Final = 3
@@ -49,7 +46,6 @@ REPLACED_SECONDS_MAX: Final = 20.0
 LOG_LINES_SHOWN: Final = 25
 KERNEL_ERROR: Final = 3
 """Facility kernel, level error: the first field of a kernel log record."""
-KMSG_TAIL_BYTES: Final = 8192
 
 _record = decoder(NodeRecord)
 
@@ -87,37 +83,18 @@ async def _run_until_signal() -> DemoOutcome:
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(number, stop)
-    async with _demo_fleet() as (serving, log):
+    shipped = resource(CONFIG).read_text("utf-8")
+    async with temporary_fleet(
+        "navarch-demo-", lambda data: f"{shipped}\ndata_dir: {data}\n"
+    ) as serving:
         try:
             return await _run_demo(serving)
         except (NavarchError, TimeoutError) as error:
             reason = str(error) or "not done in time"
             _print(f"\nThe demo failed: {reason}\nThe last lines of the services' log:")
+            log = serving.directory.parent / LOG_FILE
             _print("".join(log.read_text("utf-8").splitlines(keepends=True)[-LOG_LINES_SHOWN:]))
             return DemoOutcome(ok=False, reason=reason)
-
-
-@asynccontextmanager
-async def _demo_fleet() -> AsyncIterator[tuple[ServedFleet, Path]]:
-    """A fleet in a temporary directory, and the file with its services' log."""
-    with temporary_directory("navarch-demo-") as directory:
-        config = directory / CONFIG
-        data = directory / DATA_FOLDER
-        shipped = resource(CONFIG).read_text("utf-8")
-        config.write_text(f"{shipped}\ndata_dir: {data}\n", encoding="utf-8")
-        # The demo must not use the fleet that the caller's environment names.
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("NAVARCH_")}
-        file = directory / "services.log"
-        with file.open("a", encoding="utf-8", buffering=1) as log, lock_directory(data):
-
-            def write_log(name: str, line: str) -> None:
-                log.write(f"{name} {line}\n")
-
-            settings = load_settings(config, environment)
-            async with ServedFleet(
-                settings, config, environment, write_log, temporary=True
-            ) as serving:
-                yield serving, file
 
 
 async def _run_demo(serving: ServedFleet) -> DemoOutcome:
@@ -160,7 +137,7 @@ async def _break_gpu(
         raise NavarchError(f"{old.node} has {len(old.gpus)} GPUs, not eight")
     gpu = old.gpus[GPU_BROKEN]
     kmsg = serving.directory / LOCAL_FOLDER / old.node / "kmsg"
-    line = xid_79(gpu, _next_sequence(kmsg), time.monotonic_ns() // 1000)
+    line = xid_79(gpu, last_sequence(kmsg) + 1, time.monotonic_ns() // 1000)
     after = {name: await fleet.bus.last_sequence(name) for name in (EVENTS.name, SAGAS.name)}
     _print(f"\nGPU {gpu.index} of {old.node} falls off the bus. Its kernel log says:\n  {line}\n")
     start = datetime.now(UTC)
@@ -226,19 +203,6 @@ def xid_79(gpu: GpuIdentity, sequence: int, microseconds: int) -> str:
         f"{KERNEL_ERROR},{sequence},{microseconds},-;NVRM: Xid (PCI:{gpu.pci}): 79, "
         "pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
     )
-
-
-def _next_sequence(kmsg: Path) -> int:
-    """The sequence after the last record's, so that the reader detects no gap."""
-    with kmsg.open("rb") as log:
-        log.seek(0, os.SEEK_END)
-        log.seek(max(0, log.tell() - KMSG_TAIL_BYTES))
-        lines = log.read().decode("utf-8", "replace").splitlines()
-    for line in reversed(lines):
-        fields = line.split(",", 2)
-        if len(fields) > 2 and fields[1].isdecimal():  # noqa: PLR2004 - level, sequence, the rest
-            return int(fields[1]) + 1
-    return 1
 
 
 @asynccontextmanager

@@ -3,7 +3,6 @@
 The verdicts come from the health-monitor's own code. Only `test` needs a bus, and only reads.
 """
 
-import asyncio
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, get_args
@@ -14,8 +13,10 @@ import typer
 from schemas.enums import FaultKind
 from schemas.node_events import Metric
 from services.cli import console
-from services.cli.command_options import Config, NatsUrl, Output, start_time
+from services.cli.bus_client import FleetClient, stored_batches
+from services.cli.command_options import Config, Output, start_time
 from services.cli.console import Format
+from services.cli.fleet_connection import fleet_command
 
 if TYPE_CHECKING:
     from services.bus.port import Bus
@@ -166,14 +167,14 @@ def _explanation_text(name: str, found: "Explanation", known: CatalogueEntry | N
 
 
 @commands.command("test")
-def replay_faults(
+@fleet_command
+async def replay_faults(
+    fleet: FleetClient,
     file: File,
     since: Annotated[
         str, typer.Option("--since", help="From this time: 7d, 12h, 2026-11-21T01:35:00Z.")
     ] = "7d",
     pool: Annotated[str, typer.Option("--pool", help="One pool only.")] = "",
-    nats_url: NatsUrl = "",
-    config: Config = None,
     output: Output = Format.TABLE,
 ) -> None:
     """Replay the stored faults under a policy.
@@ -182,15 +183,7 @@ def replay_faults(
     """
     policy = _load(file)
     start = start_time(since) or datetime.fromtimestamp(0, UTC)
-
-    async def work() -> "tuple[list[Difference], int]":
-        from services.cli.bus_client import connect_fleet  # noqa: PLC0415
-        from services.cli.fleet_discovery import find_bus  # noqa: PLC0415
-
-        async with connect_fleet(find_bus(nats_url, config)) as fleet:
-            return await _replay(fleet.bus, policy, start, pool)
-
-    found, faults = asyncio.run(work())
+    found, faults = await _replay(fleet.bus, policy, start, pool)
     if output is Format.JSON:
         more, fewer = _nodes(found)
         console.write_json(
@@ -216,7 +209,6 @@ async def _replay(
     from schemas.node_events import NodeEvent, Verdict  # noqa: PLC0415
     from schemas.stored_messages import decode_stored  # noqa: PLC0415
     from schemas.topology import EVENTS, HEALTH_EVENTS  # noqa: PLC0415
-    from services.cli.bus_client import stored_batches  # noqa: PLC0415
     from services.health_monitor.rules.policy_replay import Fact, Replay, differences  # noqa: PLC0415
 
     after = await _unhealthy_after(bus)

@@ -10,8 +10,8 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Self
@@ -34,13 +34,17 @@ from services.cli.supervisor import (
     stop_instances,
     stop_process,
 )
+from services.cli.temporary_fleet import DATA_FOLDER, temporary_directory
 from services.operator_text.safe_text import escape, escape_line
 from services.primitives.atomic_files import write_whole
 from services.primitives.errors import NavarchError
 from services.primitives.race import race
+from services.settings.settings_file import load_settings
 
 LOCK_FILE: Final = "serve.lock"
 NATS_FOLDER: Final = "nats"
+LOG_FILE: Final = "services.log"
+"""Of a temporary fleet, beside its data directory."""
 READY_SECONDS_MAX: Final = 60.0
 
 
@@ -63,6 +67,7 @@ class ServedFleet:
         `temporary`: what is stored is removed at the end, and need not survive a power cut.
         `execute`: runs the services.
         """
+        self.settings = settings
         self.directory = Path(settings.data_dir)
         self.config = config
         self._log = log
@@ -117,6 +122,32 @@ class ServedFleet:
         )
         text = msgspec.json.format(msgspec.json.encode(running), indent=2) + b"\n"
         write_whole(self.directory / SERVE_FILE, text)
+
+
+@asynccontextmanager
+async def temporary_fleet(
+    prefix: str, configuration: Callable[[Path], str]
+) -> AsyncIterator[ServedFleet]:
+    """Serve a fleet from a temporary directory, and remove it; its services log to LOG_FILE there.
+
+    `configuration` gets the data directory and returns the text of the configuration file.
+    """
+    with temporary_directory(prefix) as directory:
+        config, data = directory / "navarch.yaml", directory / DATA_FOLDER
+        config.write_text(configuration(data), encoding="utf-8")
+        # It must not use the fleet that the caller's environment names.
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("NAVARCH_")}
+        settings = load_settings(config, environment)
+        file = directory / LOG_FILE
+        with file.open("a", encoding="utf-8", buffering=1) as log, lock_directory(data):
+
+            def write_log(name: str, line: str) -> None:
+                log.write(f"{name} {line}\n")
+
+            async with ServedFleet(
+                settings, config, environment, write_log, temporary=True
+            ) as serving:
+                yield serving
 
 
 @contextmanager

@@ -12,7 +12,6 @@ from typing import Annotated, Any, Final
 import msgspec
 import typer
 
-from schemas.duration import decode_hook
 from schemas.fleet_queries import Query
 from schemas.messages import decoder
 from schemas.names import TOKEN
@@ -22,7 +21,7 @@ from schemas.pool_records import PoolRecord, pool_key
 from schemas.topology import POOLS
 from services.cli import bus_client, console
 from services.cli.bus_client import FleetClient, decode_answer
-from services.cli.command_options import Config, Mode, Timeout
+from services.cli.command_options import Config, Mode, Timeout, drain_options
 from services.cli.fleet_connection import fleet_command
 from services.cli.fleet_discovery import served_settings
 from services.cli.progress_board import show_launches, show_removal
@@ -114,11 +113,7 @@ async def down(
     nodes = "1 node leaves" if len(there) == 1 else f"{len(there)} nodes leave"
     console.write(f"{name}: {nodes}, each after its work has left.")
     _confirm(f"Take {name} down?", yes=yes)
-    options = {"mode": mode, "timeout": drain_timeout or None}
-    try:
-        request = msgspec.convert(options, RemoveRequest, dec_hook=decode_hook)
-    except msgspec.ValidationError as error:
-        raise NavarchError(f"--mode or --timeout: {error}") from error
+    request = drain_options(RemoveRequest, mode, drain_timeout)
     answer = bus_client.require_accepted(await fleet.request(name, "remove", request))
     console.write_message(answer, console.Format.TABLE)
     if wait:

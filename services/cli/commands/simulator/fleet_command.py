@@ -6,7 +6,6 @@ before they stop.
 """
 
 import asyncio
-import os
 import signal
 import sys
 import time
@@ -31,11 +30,9 @@ from schemas.topology import EVENTS, NODES, POOLS
 from services.bus.bucket_mirror import BucketView
 from services.bus.nats.nats_bus import ConnectOptions, NatsBus
 from services.cli import console
-from services.cli.commands.serve_command import ServedFleet, lock_directory
+from services.cli.commands.serve_command import temporary_fleet
 from services.cli.fleet_discovery import find_bus, served_settings, settings_of
-from services.cli.temporary_fleet import DATA_FOLDER, temporary_directory
 from services.primitives.errors import NavarchError
-from services.settings.settings_file import load_settings
 from services.simulator.engine.real_time_fleet import (
     AgentConnections,
     RealTimeContext,
@@ -133,25 +130,14 @@ async def _run(options: FleetOptions) -> FleetSummary:
 @asynccontextmanager
 async def _serve_own_fleet(nodes: int) -> AsyncIterator[tuple[NatsSettings, AgentSettings, str]]:
     """Serve a fleet from a temporary directory."""
-    with temporary_directory("navarch-simulated-") as directory:
-        config, data = directory / "navarch.yaml", directory / DATA_FOLDER
-        config.write_text(_configuration(nodes, data), "utf-8")
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("NAVARCH_")}
-        settings = load_settings(config, environment)
-        file = directory / "services.log"
-        with file.open("a", encoding="utf-8", buffering=1) as log, lock_directory(data):
-
-            def print_line(name: str, line: str) -> None:
-                log.write(f"{name} {line}\n")
-
-            async with ServedFleet(
-                settings, config, environment, print_line, temporary=True
-            ) as serving:
-                url = serving.supervisor.url
-                console.write(f"a fleet of our own: the bus is {url}, its files are in {directory}")
-                async with asyncio.timeout(READY_SECONDS_MAX):
-                    await serving.supervisor.ready()
-                yield NatsSettings(url=url), settings.agent, "simulated"
+    async with temporary_fleet(
+        "navarch-simulated-", lambda data: _configuration(nodes, data)
+    ) as serving:
+        url, directory = serving.supervisor.url, serving.directory.parent
+        console.write(f"a fleet of our own: the bus is {url}, its files are in {directory}")
+        async with asyncio.timeout(READY_SECONDS_MAX):
+            await serving.supervisor.ready()
+        yield NatsSettings(url=url), serving.settings.agent, "simulated"
 
 
 def _configuration(nodes: int, data: Path) -> str:
