@@ -28,7 +28,7 @@ from agent.sources.job_lookup import JobLookup
 from agent.sources.nvml import Nvml, NvmlEvents
 from schemas.agent_commands import DiagnoseRequest
 from schemas.node_events import CheckResult
-from schemas.permissions import bootstrap_inbox, node_inbox
+from schemas.permissions import AGENT_BYTES_MAX, bootstrap_inbox, node_inbox
 from schemas.settings import NatsSettings
 from services.bus.nats.nats_bus import ConnectOptions, NatsBus
 from services.bus.port import Bus
@@ -206,7 +206,9 @@ async def _connect(config: AgentConfig, box: str = "", *, seconds_max: float | N
     )
     name = f"agent {config.pool}/{config.node}"
     inbox = box or config.nats_inbox_prefix or node_inbox(config.pool, config.node)
-    options = ConnectOptions(settings=settings, name=name, inbox_prefix=inbox)
+    options = ConnectOptions(
+        settings=settings, name=name, inbox_prefix=inbox, message_bytes_max=AGENT_BYTES_MAX
+    )
     return await NatsBus.connect(options, seconds_max=seconds_max)
 
 

@@ -50,7 +50,7 @@ async def enroll(config: AgentConfig, connect: Connect) -> str:
 def _why_not_needed(config: AgentConfig) -> str:
     """Why no request is needed; empty: it is; ConfigurationError if it is impossible."""
     # Imported here because it needs `navarch[credentials]`, which most agents do not install.
-    from services.bus.nats.nats_accounts import is_of_node  # noqa: PLC0415
+    from services.bus.nats.credentials_file import is_of_node  # noqa: PLC0415
 
     if not config.nats_bootstrap_file:
         return "nothing to fetch: NAVARCH_NATS_BOOTSTRAP_FILE is not set"
@@ -71,7 +71,7 @@ def _why_not_needed(config: AgentConfig) -> str:
 
 def _keep(config: AgentConfig, seed: str, token: str) -> str:
     """Write the node's credentials; remove the key and the bootstrap credentials."""
-    from services.bus.nats.nats_accounts import CREDENTIALS  # noqa: PLC0415
+    from services.bus.nats.credentials_file import CREDENTIALS  # noqa: PLC0415
 
     own = Path(config.nats_creds_file)
     own.parent.mkdir(parents=True, exist_ok=True)

@@ -12,7 +12,7 @@ class LeaseRecord(Record, frozen=True, kw_only=True):
 
 
 class RateLimitRecord(Record, frozen=True, kw_only=True):
-    """LEASES `pace-<name>`: the next slot of a rate limit that replicas share.
+    """LEASES `provisioner.pace-<name>`: the next slot of a rate limit that replicas share.
 
     The slot begins when this was stored, or at `not_before`, whichever is later.
     """

@@ -1,10 +1,12 @@
 """Permissions of each role on the bus, derived from the subjects, streams, durables and types.
 
-Each service may publish its own messages and pull from its own durables; each agent publishes under
-its own node only; readers read everything and write nothing. `services.bus.nats.nats_accounts`
+Agents, users and services have an account each, and only declared requests pass between them. Each
+service may publish its own messages and pull from its own durables; each agent publishes under its
+own node only; readers read everything and write nothing. `services.bus.nats.nats_accounts`
 turns this into the server's configuration; docs/operate.md describes it.
 """
 
+import enum
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -17,9 +19,11 @@ from schemas.topology import (
     DURABLES,
     HEARTBEATS,
     LEASES,
+    MESSAGE_BYTES_MAX,
     NODES,
     OBJECT_BUCKETS,
     SAGAS,
+    STREAMS,
     DurableSpec,
 )
 
@@ -31,17 +35,26 @@ OPERATOR: Final = "operator"
 READER: Final = "reader"
 ADMIN: Final = "admin"
 CLI: Final = "cli"
-"""Name of the inbox of `navarch`, for all its users."""
+"""Name of the inbox of `navarch` on a bus without accounts."""
 POOL_TAG: Final = "{{tag(pool)}}"
 NODE_TAG: Final = "{{tag(node)}}"
 """The server substitutes the tag of the node's own credentials."""
+OWN_INBOX: Final = "_INBOX.user.{{subject()}}.>"
+"""The server substitutes the user's public key."""
+SETS_UP: Final = "pool-manager"
+"""The service that creates streams and changes their limits."""
+RECREATES: Final = "notifier"
+"""The service that watches what is stored, and creates a stream again that was deleted."""
+BEGINS_HEARTBEATS: Final = "health-monitor"
+"""The service that creates HEARTBEATS again after all servers have restarted."""
 RESULTS: Final = ("succeeded", "failed", "undo-succeeded", "undo-failed")
 """Statuses that a participant appends for the steps it performs."""
+NODE_COMMANDS: Final = f"{subjects.ROOT}.node.*.*.command.>"
 ALSO_PUBLISHED: Final[Mapping[str, tuple[str, ...]]] = {
     # It publishes faults for telemetry levels, and that heartbeats arrive late.
     "health-monitor": (subjects.node_event_wildcard("fault"), subjects.fleet_event("lag")),
     "pool-manager": (f"$JS.API.STREAM.PURGE.{SAGAS.name}",),
-    "provisioner": (f"{subjects.ROOT}.node.*.*.command.>",),
+    "provisioner": (NODE_COMMANDS,),
 }
 """Service -> subjects that do not follow from the types and the topology."""
 ALSO_ANSWERED: Final[Mapping[str, tuple[str, ...]]] = {"provisioner": (subjects.ENROLL,)}
@@ -55,23 +68,68 @@ ORDERS: Final = (
 )
 """Queries that change something: denied to readers."""
 REPLY_SECONDS: Final = 7_200.0
-"""Time limit of a reply; diagnostics of a host take long."""
-REPLIES_MAX: Final = 16
+"""Time limit of a reply to another account; diagnostics of a host take long."""
+SUBSCRIPTIONS_MAX: Final = 1_000
+AGENT_BYTES_MAX: Final = 262_144
+"""Of one message of an agent."""
+AGENT_SUBSCRIPTIONS_MAX: Final = 64
+REQUEST_BYTES_MAX: Final = 262_144
+"""Of one message of an operator."""
+REPLIES: Final = "_R_.>"
+"""Where the server has the answers to requests from other accounts sent; its words are random."""
+
+
+class Account(enum.StrEnum):
+    """A subject space of its own on the server: nothing passes between two but by a `Share`."""
+
+    FLEET = "fleet"
+    """The streams, and the services alone."""
+    AGENTS = "agents"
+    """Agents, and nodes that ask for their agent's credentials."""
+    USERS = "users"
+    """Operators and viewers."""
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
-    """Permissions of one role; a denial wins."""
+    """Permissions of one role in its account; a denial wins."""
 
+    account: Account = Account.FLEET
     publish: tuple[str, ...] = ()
     publish_not: tuple[str, ...] = ()
     subscribe: tuple[str, ...] = ()
-    answers: bool = False
-    """May reply to any request it receives."""
+    subscribe_not: tuple[str, ...] = ()
+    payload_bytes_max: int = MESSAGE_BYTES_MAX
+    subscriptions_max: int = SUBSCRIPTIONS_MAX
+
+
+class Share(msgspec.Struct, frozen=True, kw_only=True):
+    """What one account offers to others.
+
+    A request crosses with a reply subject that the server makes, so that no client can have an
+    answer sent to a subject of another account.
+    """
+
+    subject: str
+    owner: Account
+    importers: tuple[Account, ...]
+    live: bool = False
+    """False: requests to the owner. True: the owner's messages, as they are published."""
+    many: bool = False
+    """A request has many answers."""
+    part_of: str = ""
+    """A share of the same owner that offers this already, to other importers."""
+    local_subject: str = ""
+    """Its name at the importers, if it is another."""
 
 
 def owner(durable: DurableSpec) -> str:
     """The service that a durable belongs to: the first word of its description."""
     return durable.description.partition(":")[0]
+
+
+def durables_of(service: str) -> list[DurableSpec]:
+    """The durables that a service pulls from, and creates."""
+    return [each for each in DURABLES if owner(each) == service]
 
 
 def steps_of(service: str) -> tuple[str, ...]:
@@ -87,13 +145,18 @@ def steps_of(service: str) -> tuple[str, ...]:
 
 
 def inbox(role: str) -> str:
-    """Inbox of a role's replies; only that role and readers may subscribe."""
+    """Inbox of a role's replies; only that role may subscribe."""
     return f"_INBOX.{role}"
 
 
 def node_inbox(pool: str, node: str) -> str:
     """Inbox of one node's agent."""
     return f"_INBOX.node.{pool}.{node}"
+
+
+def user_inbox(public_key: str) -> str:
+    """Inbox of one user of the command line: of its own key, so that no other user can listen."""
+    return f"_INBOX.user.{public_key}"
 
 
 def bootstrap_inbox(pool: str, node: str) -> str:
@@ -106,7 +169,7 @@ def rules() -> dict[str, Rules]:
     found = {service: _service(service) for service in SERVICES}
     reader = _reader()
     found[READER] = reader
-    asks = (f"{subjects.ROOT}.pool.*.request.>", f"{subjects.ROOT}.node.*.*.command.>")
+    asks = (subjects.POOL_REQUESTS, NODE_COMMANDS)
     found[OPERATOR] = msgspec.structs.replace(
         reader,
         publish=(*reader.publish, *asks),
@@ -118,26 +181,66 @@ def rules() -> dict[str, Rules]:
     return found
 
 
+def shares() -> list[Share]:
+    """What passes between accounts."""
+    return [
+        *(
+            Share(subject=each, owner=Account.FLEET, importers=(Account.AGENTS,))
+            for each in (
+                subjects.TELEMETRY,
+                *(subjects.node_event_wildcard(fact) for fact in _agent_facts()),
+                f"$KV.{HEARTBEATS.name}.*.*",
+                subjects.ENROLL,
+            )
+        ),
+        Share(
+            subject=f"$JS.API.DIRECT.GET.KV_{NODES.name}.$KV.{NODES.name}.*.*",
+            owner=Account.FLEET,
+            importers=(Account.AGENTS,),
+            part_of=_BATCH_READS[1],
+        ),
+        Share(
+            subject=NODE_COMMANDS,
+            owner=Account.AGENTS,
+            importers=(Account.FLEET, Account.USERS),
+        ),
+        *(
+            Share(subject=each, owner=Account.FLEET, importers=(Account.USERS,))
+            for each in (*_READS, *_LISTS, f"{subjects.ROOT}.query.>", subjects.POOL_REQUESTS)
+        ),
+        *(
+            Share(subject=each, owner=Account.FLEET, importers=(Account.USERS,), many=True)
+            for each in (*_BATCH_READS, "$SRV.>")
+        ),
+        *(
+            Share(
+                subject=f"{subjects.LIVE}.{each}",
+                local_subject=each,
+                owner=Account.FLEET,
+                importers=(Account.USERS,),
+                live=True,
+            )
+            for each in (f"{subjects.ROOT}.>", "$KV.>")
+        ),
+    ]
+
+
 # --- roles ---------------------------------------------------------------------------------------
 
+_BATCH_READS: Final = ("$JS.API.DIRECT.GET.*", "$JS.API.DIRECT.GET.*.>")
 _READS: Final = (
     "$JS.API.INFO",
     "$JS.API.STREAM.INFO.*",
     "$JS.API.STREAM.MSG.GET.*",
-    "$JS.API.DIRECT.GET.*",
-    "$JS.API.DIRECT.GET.*.>",
     "$JS.API.CONSUMER.INFO.*.*",
+)
+_FOLLOWS: Final = (
     "$JS.API.CONSUMER.CREATE.*.*",
     "$JS.API.CONSUMER.CREATE.*.*.>",
     "$JS.API.CONSUMER.MSG.NEXT.*.*",
 )
-"""Followers create ephemeral consumers of their own."""
-_SETS_UP: Final = (
-    "$JS.API.STREAM.CREATE.*",
-    "$JS.API.STREAM.UPDATE.*",
-    "$JS.API.CONSUMER.DURABLE.CREATE.*.*",
-)
-"""Every service creates missing streams and durables at start."""
+"""Services follow by ephemeral consumers of their own. Users must not: a consumer can have its
+messages delivered to any subject of its account."""
 _LISTS: Final = (
     "$JS.API.STREAM.NAMES",
     "$JS.API.STREAM.LIST",
@@ -147,16 +250,19 @@ _LISTS: Final = (
 
 
 def _service(name: str) -> Rules:
-    own = [each for each in DURABLES if owner(each) == name]
+    own = durables_of(name)
     return Rules(
         publish=(
             *_READS,
-            *_SETS_UP,
+            *_BATCH_READS,
+            *_FOLLOWS,
+            *_sets_up(name),
+            *(f"$JS.API.CONSUMER.DURABLE.CREATE.{each.stream}.{each.name}" for each in own),
             *_acknowledges(own),
             *(subjects.dead(each.stream, each.name) for each in own),
             *(f"$KV.{each.name}.>" for each in BUCKETS if each.writer == name),
             *_objects(name),
-            f"$KV.{LEASES.name}.>",
+            f"$KV.{LEASES.name}.{name}.>",
             *_facts(name),
             *_sagas(name),
             *(
@@ -166,7 +272,8 @@ def _service(name: str) -> Rules:
             ),
             f"{subjects.ROOT}.query.>",
             *ALSO_PUBLISHED.get(name, ()),
-            f"{inbox(name)}.>",
+            "_INBOX.>",
+            REPLIES,
         ),
         publish_not=_not_touching(each for each in DURABLES if owner(each) != name),
         subscribe=(
@@ -175,40 +282,55 @@ def _service(name: str) -> Rules:
             f"{subjects.ROOT}.query.>",
             *ALSO_ANSWERED.get(name, ()),
         ),
-        answers=True,
     )
 
 
 def _reader() -> Rules:
     return Rules(
-        publish=(*_READS, *_LISTS, "$SRV.>", f"{subjects.ROOT}.query.>", f"{inbox(CLI)}.>"),
-        publish_not=(*_not_touching(DURABLES), *ORDERS),
-        subscribe=(f"{subjects.ROOT}.>", "$KV.>", "$O.>", "$JS.EVENT.ADVISORY.>", "_INBOX.>"),
+        account=Account.USERS,
+        publish=(
+            *(*_READS, *_BATCH_READS, *_LISTS, "$SRV.>"),
+            f"{subjects.ROOT}.query.>",
+            OWN_INBOX,
+        ),
+        publish_not=ORDERS,
+        subscribe=(OWN_INBOX, f"{subjects.ROOT}.>", "$KV.>"),
+        # Requests of other users of the account, which the fleet's services answer.
+        subscribe_not=(f"{subjects.ROOT}.query.>", subjects.POOL_REQUESTS, NODE_COMMANDS),
+        payload_bytes_max=REQUEST_BYTES_MAX,
     )
 
 
 def _bootstrap() -> Rules:
     box = f"{bootstrap_inbox(POOL_TAG, NODE_TAG)}.>"
-    return Rules(publish=(f"{subjects.ROOT}.enroll.{POOL_TAG}.{NODE_TAG}", box), subscribe=(box,))
+    return Rules(
+        account=Account.AGENTS,
+        publish=(f"{subjects.ROOT}.enroll.{POOL_TAG}.{NODE_TAG}", box),
+        subscribe=(box,),
+        payload_bytes_max=AGENT_BYTES_MAX,
+        subscriptions_max=AGENT_SUBSCRIPTIONS_MAX,
+    )
 
 
 def _agent() -> Rules:
     place = f"{subjects.ROOT}.node.{POOL_TAG}.{NODE_TAG}"
     key = f"{POOL_TAG}.{NODE_TAG}"
-    facts = [fact for kind, fact in node_events.FACTS.items() if _source(kind) == AGENT]
     box = f"{node_inbox(POOL_TAG, NODE_TAG)}.>"
     return Rules(
+        account=Account.AGENTS,
         publish=(
             f"{place}.telemetry",
-            *(f"{place}.event.{fact}" for fact in facts),
+            *(f"{place}.event.{fact}" for fact in _agent_facts()),
             # Its own tools send it commands over the bus.
             f"{place}.command.>",
             f"$KV.{HEARTBEATS.name}.{key}",
             f"$JS.API.DIRECT.GET.KV_{NODES.name}.$KV.{NODES.name}.{key}",
             box,
+            REPLIES,
         ),
         subscribe=(f"{place}.command.>", box),
-        answers=True,
+        payload_bytes_max=AGENT_BYTES_MAX,
+        subscriptions_max=AGENT_SUBSCRIPTIONS_MAX,
     )
 
 
@@ -219,6 +341,10 @@ def _source(kind: type[Message]) -> str:
     """The publisher of a type: `io.navarch.<source>.event.v1.<name>`."""
     tag = str(kind.__struct_config__.tag)
     return tag.split(".")[2].replace("_", "-")
+
+
+def _agent_facts() -> list[str]:
+    return [fact for kind, fact in node_events.FACTS.items() if _source(kind) == AGENT]
 
 
 def _facts(service: str) -> Iterable[str]:
@@ -232,6 +358,17 @@ def _facts(service: str) -> Iterable[str]:
     for other, fact in fleet_events.FACTS.items():
         if _source(other) in (service, "runtime"):
             yield subjects.fleet_event(fact)
+
+
+def _sets_up(service: str) -> Iterable[str]:
+    """By name: another stream could copy its messages to any subject."""
+    streams = (*STREAMS, *(each.stream() for each in (*BUCKETS, *OBJECT_BUCKETS)))
+    if service in (SETS_UP, RECREATES):
+        yield from (f"$JS.API.STREAM.CREATE.{each.name}" for each in streams)
+    if service == BEGINS_HEARTBEATS:
+        yield f"$JS.API.STREAM.CREATE.{HEARTBEATS.stream().name}"
+    if service == SETS_UP:
+        yield from (f"$JS.API.STREAM.UPDATE.{each.name}" for each in streams)
 
 
 def _objects(service: str) -> Iterable[str]:

@@ -11,6 +11,9 @@ from schemas.names import saga_token, token
 ROOT: Final = "navarch.v1"
 """First tokens of every subject; the version is the subject tree's, not a message's."""
 
+LIVE: Final = "navarch.live"
+"""Before the subject of each stored message's copy, which users of other accounts may hear."""
+
 # --- nodes ---------------------------------------------------------------------------------------
 
 NODE_EVENTS: Final = f"{ROOT}.node.*.*.event.>"

@@ -44,6 +44,8 @@ class StreamSpec(msgspec.Struct, frozen=True, kw_only=True):
     """True: lost when every server restarts; who writes it and who reads it must bear that."""
     unsynced: bool = False
     """True: acknowledged before it is on disk; a power cut loses the last writes."""
+    live: bool = False
+    """Whether the server publishes a copy of each stored message under `subjects.LIVE`."""
 
     def config(self, replicas: int) -> dict[str, Any]:
         """The server's JSON form (`$JS.API.STREAM.CREATE`)."""
@@ -71,6 +73,8 @@ class StreamSpec(msgspec.Struct, frozen=True, kw_only=True):
         }
         if self.unsynced:
             config["persist_mode"] = "async"
+        if self.live:
+            config["republish"] = {"src": ">", "dest": f"{subjects.LIVE}.>"}
         if self.schedules:
             config["allow_msg_schedules"] = True
         if self.message_ttl:
@@ -90,6 +94,7 @@ class BucketSpec(msgspec.Struct, frozen=True, kw_only=True):
     """How long the marker of a removed key is kept for disconnected watchers."""
     bytes_max: int = -1
     in_memory: bool = False
+    live: bool = False
 
     def stream(self) -> StreamSpec:
         """The stream behind the bucket."""
@@ -106,6 +111,7 @@ class BucketSpec(msgspec.Struct, frozen=True, kw_only=True):
             rollup=True,
             deny_delete=True,
             in_memory=self.in_memory,
+            live=self.live,
         )
 
 
@@ -195,6 +201,7 @@ EVENTS: Final = StreamSpec(
     subjects=(subjects.NODE_EVENTS, subjects.POOL_EVENTS, subjects.FLEET_EVENTS),
     age_max_seconds=30 * DAY_SECONDS,
     bytes_max=2 * GIB,
+    live=True,
 )
 REQUESTS: Final = StreamSpec(
     name="REQUESTS",
@@ -210,6 +217,7 @@ SAGAS: Final = StreamSpec(
     subjects=(subjects.SAGAS,),
     discard="new",
     bytes_max=1 * GIB,
+    live=True,
 )
 TIMERS: Final = StreamSpec(
     name="TIMERS",
@@ -231,10 +239,15 @@ DEAD: Final = StreamSpec(
 STREAMS: Final = (TELEMETRY, EVENTS, REQUESTS, SAGAS, TIMERS, DEAD)
 
 POOLS: Final = BucketSpec(
-    name="POOLS", description="Desired sizes, open sagas and safety state", writer="pool-manager"
+    name="POOLS",
+    description="Desired sizes, open sagas and safety state",
+    writer="pool-manager",
+    live=True,
 )
-NODES: Final = BucketSpec(name="NODES", description="Nodes", writer="pool-manager")
-HEALTH: Final = BucketSpec(name="HEALTH", description="Health of nodes", writer="health-monitor")
+NODES: Final = BucketSpec(name="NODES", description="Nodes", writer="pool-manager", live=True)
+HEALTH: Final = BucketSpec(
+    name="HEALTH", description="Health of nodes", writer="health-monitor", live=True
+)
 INSTANCES: Final = BucketSpec(
     name="INSTANCES",
     description="Instances, from their launch to their confirmed absence",

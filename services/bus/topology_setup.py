@@ -1,10 +1,12 @@
 """Makes the server match `schemas.topology`, reads it back, and names what differs."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any, Final, NamedTuple
 
+from schemas.permissions import SETS_UP
 from schemas.topology import BUCKETS, DURABLES, OBJECT_BUCKETS, STREAMS, DurableSpec, StreamSpec
 from services.bus.port import Bus
 from services.primitives.clock import Clock
@@ -28,14 +30,26 @@ ATTEMPTS_MAX: Final = 120
 """A cluster without a meta leader yet answers 'unavailable': half a minute of patience."""
 
 
-async def set_up(bus: Bus, clock: Clock, *, replicas: int) -> None:
-    """Create or update every stream, bucket and durable; raise SetupError naming what differs."""
+async def set_up(
+    bus: Bus,
+    clock: Clock,
+    *,
+    replicas: int,
+    durables: Sequence[DurableSpec] | None = None,
+    waits: bool = False,
+) -> None:
+    """Create or update streams, buckets and durables; raise SetupError naming what differs.
+
+    `durables`: only these. `waits`: for the streams, because another service creates them.
+    """
+    durables = DURABLES if durables is None else durables
     streams = (*STREAMS, *(bucket.stream() for bucket in (*BUCKETS, *OBJECT_BUCKETS)))
     for spec in streams:
-        await _patiently(clock, lambda spec=spec: set_up_stream(bus, spec, replicas))
-    for durable in DURABLES:
+        made = partial(_exists, bus, spec) if waits else partial(set_up_stream, bus, spec, replicas)
+        await _patiently(clock, made)
+    for durable in durables:
         await _patiently(clock, lambda durable=durable: _set_up_durable(bus, durable, replicas))
-    log.info("topology set up", extra={"streams": len(streams), "durables": len(DURABLES)})
+    log.info("topology set up", extra={"streams": len(streams), "durables": len(durables)})
 
 
 async def _patiently(clock: Clock, call: Any) -> None:
@@ -56,6 +70,17 @@ async def _patiently(clock: Clock, call: Any) -> None:
         else:
             return
         await clock.sleep(ATTEMPT_SECONDS)
+
+
+async def _exists(bus: Bus, spec: StreamSpec) -> None:
+    try:
+        await bus.admin(f"STREAM.INFO.{spec.name}", {})
+    except Refused as error:
+        if error.code != STREAM_NOT_FOUND:
+            raise
+        raise Unavailable(
+            f"stream {spec.name} does not exist; the {SETS_UP} creates it: start that as well"
+        ) from error
 
 
 async def set_up_stream(bus: Bus, spec: StreamSpec, replicas: int) -> None:

@@ -6,6 +6,7 @@ import secrets
 import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
+from dataclasses import replace
 from datetime import datetime
 from functools import cache
 from typing import Any, Final, TypeVar, cast
@@ -32,7 +33,7 @@ from schemas.operator_requests import (
     SagaRequest,
     ScaleRequest,
 )
-from schemas.permissions import CLI, OPERATOR, SERVICES, inbox
+from schemas.permissions import CLI, OPERATOR, READER, SERVICES, inbox, user_inbox
 from schemas.pool_events import (
     PoolEvent,
     RequestAccepted,
@@ -46,6 +47,8 @@ from schemas.saga_log_entries import WHOLE
 from schemas.settings import NatsSettings
 from schemas.stored_messages import decode_stored
 from schemas.topology import EVENTS, POOLS, SAGAS
+from services.bus.nats.connection_options import SERVICE, ConnectOptions
+from services.bus.nats.credentials_file import role_and_key
 from services.bus.port import Bus, Stored
 from services.bus.protocol.endpoint_replies import reply_data
 from services.cli.text.node_timeline import mentions, sagas_about
@@ -71,17 +74,25 @@ Request = NodeRequests | ScaleRequest | SagaRequest | BreakerRequest | ApplyRequ
 RequestAnswer = RequestAccepted | RequestRefused | Scaled | ScaleRefused
 
 
+def user_options(settings: NatsSettings) -> ConnectOptions:
+    """How a user of the fleet connects, by the role in its credentials file."""
+    options = ConnectOptions(
+        settings=settings, name="navarch-cli", inbox_prefix=inbox(CLI), role=OPERATOR
+    )
+    role, key = role_and_key(settings.creds_file.replace(SERVICE, OPERATOR))
+    if role not in (OPERATOR, READER):
+        return options
+    return replace(options, inbox_prefix=user_inbox(key), may_create_consumers=False)
+
+
 @asynccontextmanager
 async def connect_fleet(settings: NatsSettings) -> AsyncIterator["FleetClient"]:
     """Connect to the fleet; raise NavarchError if no server answers."""
     # The trim loads the bus's client without what it does not need.
     import services.runtime.import_trim  # noqa: F401, PLC0415
-    from services.bus.nats.nats_bus import ConnectOptions, NatsBus  # noqa: PLC0415
+    from services.bus.nats.nats_bus import NatsBus  # noqa: PLC0415
 
-    options = ConnectOptions(
-        settings=settings, name="navarch-cli", inbox_prefix=inbox(CLI), role=OPERATOR
-    )
-    bus = await NatsBus.connect(options, seconds_max=CONNECT_SECONDS_MAX)
+    bus = await NatsBus.connect(user_options(settings), seconds_max=CONNECT_SECONDS_MAX)
     try:
         yield FleetClient(bus)
     finally:

@@ -13,11 +13,21 @@ from typing import Final
 import msgspec
 
 from schemas.names import pool_name, token
-from schemas.permissions import ADMIN, AGENT, BOOTSTRAP, OPERATOR, READER, SERVICES, rules
+from schemas.permissions import (
+    ADMIN,
+    AGENT,
+    BOOTSTRAP,
+    OPERATOR,
+    READER,
+    SERVICES,
+    rules,
+    shares,
+)
+from services.bus.nats.credentials_file import ROLE_TAG
 from services.bus.nats.nats_accounts import (
-    ACCOUNT_KEY,
     AgentKeys,
     Key,
+    account_key,
     agent_credentials,
     credentials,
     key_names,
@@ -37,17 +47,17 @@ ACCOUNTS: Final = "accounts.conf"
 
 def accounts(fleet: str, seeds: Mapping[str, str], at: datetime) -> str:
     """The permissions part of the server's configuration. Pure."""
-    made = server_tokens(fleet, rules(), seeds, at)
+    made = server_tokens(fleet, rules(), shares(), seeds, at)
+    preloaded = "\n".join(f"  {account}: {token}" for account, token in made.accounts.items())
     return f"""\
 # Permissions on the bus of fleet {fleet}. Written by `navarch nats-config`; run that again after an
 # upgrade, then `nats-server --signal reload`.
 
-operator: {made["operator"]}
-system_account: {made["system_account"]}
+operator: {made.operator}
+system_account: {made.system_account}
 resolver: MEMORY
 resolver_preload: {{
-  {made["system_account"]}: {made["system"]}
-  {made["account"]}: {made["fleet"]}
+{preloaded}
 }}
 """
 
@@ -93,18 +103,22 @@ def write(
         if not file.exists():
             secret(file, new_seed(kind_of_key(name)) + "\n")
         seeds[name] = file.read_text(encoding="ascii").strip()
-    account = Key(seeds[ACCOUNT_KEY]).public
+    roles = rules()
+
+    def account_of(role: str) -> str:
+        return Key(seeds[account_key(roles[role].account)]).public
+
     for user in USERS:
         file = users / f"{user}.creds"
         if not file.exists():
-            role = AgentKeys(account=account, seed=seeds[role_key(user)])
-            secret(file, credentials(user, role, at))
+            role = AgentKeys(account=account_of(user), seed=seeds[role_key(user)])
+            secret(file, credentials(user, role, at, tags=(f"{ROLE_TAG}{user}",)))
     signing = directory / SIGNING_FILE
     if signing.exists() and not read_agent_keys(signing).bootstrap_seed:
         signing.unlink()  # without bootstrap credentials
     if not signing.exists():
         agents = AgentKeys(
-            account=account,
+            account=account_of(AGENT),
             seed=seeds[role_key(AGENT)],
             bootstrap_seed=seeds[role_key(BOOTSTRAP)],
         )

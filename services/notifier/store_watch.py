@@ -32,7 +32,7 @@ LOOK_SECONDS: Final = 10.0
 REFUSALS_MIN: Final = 2
 """Consecutive refused writes before it is reported: a new leader is elected sooner."""
 FULL_SHARE: Final = 0.95
-PROBE_KEY: Final = "probe.notifier"
+PROBE_KEY: Final = "notifier.probe"
 PROBE_TTL_SECONDS: Final = 60
 UNWRITABLE_REMEDY: Final = (
     "free space on the disk of nats-server's store_dir (`df -h`), then restart nats-server: once "

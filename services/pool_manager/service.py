@@ -125,7 +125,7 @@ class PoolManager:
             context.settings,
             context.settings_file,
         )
-        self._lease = Lease(context.bus, context.clock, "pool-resync", context.replica)
+        self._lease = Lease(context.bus, context.clock, "pool-manager.resync", context.replica)
         self._finder = Finder(context.settings, context.settings_file)
         self._autoscaling = Autoscaling(
             context.bus,

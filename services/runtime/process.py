@@ -15,7 +15,7 @@ from typing import Any, Final
 import uvloop
 
 from schemas import subjects
-from schemas.permissions import inbox
+from schemas.permissions import SETS_UP, durables_of, inbox
 from schemas.settings import Settings
 from services.bus.nats.connection_options import ConnectOptions, credentials
 from services.bus.nats.nats_bus import NatsBus
@@ -137,9 +137,15 @@ async def _run(
     if connecting.cancelled():
         return
     bus: NatsBus = connecting.result()
-    await set_up(bus, clock, replicas=settings.nats.replicas)
+    await set_up(
+        bus,
+        clock,
+        replicas=settings.nats.replicas,
+        durables=durables_of(name),
+        waits=bool(settings.nats.creds_file) and name != SETS_UP,
+    )
     instruments, replica = Instruments(), f"{name}-{os.getpid()}-{secrets.token_hex(3)}"
-    server_clock = ServerClock(bus, clock, instruments, replica)
+    server_clock = ServerClock(bus, clock, instruments, f"{name}.clock-{replica}")
     reading, _ = await race(server_clock.known(), stopping.wait())
     if reading.cancelled():
         await bus.close()

@@ -32,12 +32,12 @@ class ServerClock:
     passed here too.
     """
 
-    def __init__(self, bus: Bus, own: Clock, instruments: Instruments, replica: str) -> None:
-        """Measure with a key of `replica`; `own` is the host's clock."""
+    def __init__(self, bus: Bus, own: Clock, instruments: Instruments, key: str) -> None:
+        """Measure with this key of LEASES; `own` is the host's clock."""
         self._bus = bus
         self._own = own
         self._instruments = instruments
-        self._key = f"clock-{replica}"
+        self._key = key
         self._epoch = own.now() - timedelta(seconds=own.monotonic())
         """The moment at which `monotonic` showed nought."""
         self._known = False

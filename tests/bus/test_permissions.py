@@ -134,7 +134,10 @@ MAY_NOT: dict[str, list[str]] = {
     ],
 }
 LISTENS: dict[str, tuple[list[str], list[str]]] = {
-    "reader": (["navarch.v1.saga.>", "$KV.NODES.>"], []),
+    "reader": (
+        ["navarch.v1.saga.>", "$KV.NODES.>", "navarch.v1.>"],
+        ["_INBOX.>", "_INBOX.user.>", "navarch.v1.query.>", "navarch.v1.pool.*.request.>", ">"],
+    ),
     "notifier": (["navarch.v1.query.x", "_INBOX.notifier.x"], ["_INBOX.pool-manager.>", "$KV.>"]),
     "agent:training/n1": (
         [f"{NODE}.command.>", "_INBOX.node.training.n1.x"],

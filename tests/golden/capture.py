@@ -74,7 +74,7 @@ KEYS: Final[tuple[tuple[str, str, type[Any]], ...]] = (
     ("OFFERINGS", offering_records.prices_key(""), offering_records.PricesRecord),
     ("OFFERINGS", offering_records.SPEND_KEY, offering_records.SpendRecord),
     ("ALERTS", "", alert_records.OpenAlertRecord),
-    ("LEASES", "pace-", lease_records.RateLimitRecord),
+    ("LEASES", "provisioner.pace-", lease_records.RateLimitRecord),
     ("LEASES", "", lease_records.LeaseRecord),
     ("REPAIRS", evidence_bundles.TOTALS_KEY, evidence_bundles.RepairTotals),
 )

@@ -87,7 +87,7 @@ BUCKET_RECORDS: Final[dict[str, tuple[tuple[str, type[Record]], ...]]] = {
     "HEALTH": ((node_key("<pool>", "<node>"), HealthRecord),),
     "INSTANCES": ((node_key("<pool>", "<node>"), InstanceRecord),),
     "HEARTBEATS": ((node_key("<pool>", "<node>"), HeartbeatRecord),),
-    "LEASES": (("<name>", LeaseRecord), ("pace-<name>", RateLimitRecord)),
+    "LEASES": (("<name>", LeaseRecord), ("provisioner.pace-<name>", RateLimitRecord)),
     "REPAIRS": ((evidence_bundles.TOTALS_KEY, evidence_bundles.RepairTotals),),
     "EVIDENCE": (
         (evidence_bundles.capture_name("<pool>", "<node>"), evidence_bundles.EvidenceCapture),

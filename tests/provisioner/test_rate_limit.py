@@ -202,12 +202,12 @@ async def test_a_caller_that_is_cancelled_costs_one_turn(bus: NatsBus) -> None:
     await rate_limiter.wait_for_slot()
     waiting = [asyncio.create_task(rate_limiter.wait_for_slot()) for _ in range(10)]
     async with asyncio.timeout(60):
-        while (await bus.get(LEASES, "pace-lab")).revision < 2:
+        while (await bus.get(LEASES, "provisioner.pace-lab")).revision < 2:
             await asyncio.sleep(0)
     for each in waiting:
         each.cancel()
     await asyncio.wait(waiting)
-    taken = await bus.get(LEASES, "pace-lab")
+    taken = await bus.get(LEASES, "provisioner.pace-lab")
     assert taken is not None
     assert 2 == taken.revision, "of ten that waited one had a turn taken for it"
 

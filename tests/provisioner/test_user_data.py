@@ -10,7 +10,7 @@ from schemas.instance_records import InstanceRecord
 from schemas.saga_params import LaunchSpec
 from schemas.settings import AgentSettings, NatsSettings
 from schemas.topology import OFFERINGS
-from services.bus.nats.nats_accounts import claims_of
+from services.bus.nats.credentials_file import claims_of
 from services.bus.nats.nats_bus import NatsBus
 from services.cli.nats_config_files import SIGNING_FILE
 from services.primitives.errors import SetupError

@@ -14,6 +14,7 @@ from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_accounts import agent_credentials, read_agent_keys
 from services.bus.nats.nats_bus import ConnectOptions, NatsBus
 from services.bus.topology_setup import set_up
+from services.cli.bus_client import user_options
 from services.cli.nats_config_files import ACCOUNTS, SIGNING_FILE, write
 from services.primitives.clock import SystemClock
 
@@ -53,10 +54,12 @@ class Secured:
             box = permissions.node_inbox(pool, node)
         elif kind == "bootstrap":
             box = permissions.bootstrap_inbox(pool, node)
+        elif who in (permissions.OPERATOR, permissions.READER):
+            return user_options(settings)
         else:
-            role = permissions.CLI if who in ("operator", "reader") else who
-            box = permissions.inbox(role)
-        return ConnectOptions(settings=settings, name=who, inbox_prefix=box)
+            box = permissions.inbox(who)
+        most = permissions.rules()[kind].payload_bytes_max
+        return ConnectOptions(settings=settings, name=who, inbox_prefix=box, message_bytes_max=most)
 
     async def refused(
         self, who: str, wanted: list[tuple[str, str]], file: Path | None = None
@@ -100,7 +103,7 @@ async def serving_secured(directory: Path, store: Path) -> AsyncIterator[Secured
     server = EmbeddedServer(store, config=directory / ACCOUNTS)
     await server.start()
     found = Secured(server.url, directory)
-    bus = await NatsBus.connect(found.options("metrics"))
+    bus = await NatsBus.connect(found.options("admin"), seconds_max=20)
     await set_up(bus, SystemClock(), replicas=1)
     await bus.close()
     try:

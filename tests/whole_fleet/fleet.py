@@ -19,14 +19,14 @@ from prometheus_client.parser import text_string_to_metric_families
 from schemas import subjects
 from schemas.messages import Message, decoder
 from schemas.node_records import NodeRecord
-from schemas.permissions import CLI, inbox
 from schemas.pool_events import NodeReplaced
 from schemas.pool_records import PoolRecord, pool_key
 from schemas.settings import NatsSettings
 from schemas.stored_messages import decode_stored
 from schemas.topology import EVENTS, NODES, POOLS, SAGAS
-from services.bus.nats.nats_bus import ConnectOptions, NatsBus
+from services.bus.nats.nats_bus import NatsBus
 from services.bus.port import Stored
+from services.cli.bus_client import user_options
 from services.cli.commands.demo_command import xid_79
 from services.cli.commands.serve_command import ServedFleet, lock_directory
 from services.cli.fleet_discovery import LOCAL_FOLDER
@@ -234,9 +234,7 @@ async def serving_fleet(
                 async with asyncio.timeout(WAIT_SECONDS):
                     await serving.supervisor.ready()
                 settings_of = bus or NatsSettings(url=serving.supervisor.url)
-                watching = await NatsBus.connect(
-                    ConnectOptions(settings=settings_of, name="scenario", inbox_prefix=inbox(CLI))
-                )
+                watching = await NatsBus.connect(user_options(settings_of))
                 try:
                     yield Fleet(serving, watching, workload, directory, log)
                 finally:

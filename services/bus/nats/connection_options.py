@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from schemas.settings import NatsSettings
+from schemas.topology import MESSAGE_BYTES_MAX
 from services.primitives.errors import ConfigurationError
 
 SERVICE: Final = "{service}"
@@ -23,6 +24,15 @@ class ConnectOptions:
     """What `{service}` in the settings' paths is replaced with; empty: the name."""
     ping_seconds: int = 10
     """Between two signs of life; a server that owes three is left for another."""
+    message_bytes_max: int = MESSAGE_BYTES_MAX
+    """Where the credentials permit less than the server does."""
+    may_create_consumers: bool = True
+    """False: follow streams by reading, as users of another account than the streams' must."""
+
+
+def requires_tls(settings: NatsSettings) -> bool:
+    """Whether every connection must be encrypted."""
+    return bool(settings.tls_ca_file or settings.tls_cert_file) or "tls://" in settings.url
 
 
 def credentials(options: ConnectOptions) -> dict[str, Any]:

@@ -1,18 +1,18 @@
 """Credentials and the server's accounts, as signed tokens (JWT): who may say what, kept by keys.
 
-One operator, one account for the fleet, one signing key for each role: what a role may do is in
-the account's token, which is part of the server's configuration, and a user's token names nothing
-but its role and its node. So credentials outlive an upgrade that changes what roles may do, and the
-provisioner, which holds the agents' signing key, makes credentials for each new node that can do
-what an agent may and no more, without asking the server.
+One operator; an account for the services, one for the agents, one for users; one signing key for
+each role. What a role may do is in its account's token, which is part of the server's
+configuration, and a user's token names nothing but its role and its node. So credentials outlive
+an upgrade that changes what roles may do, and the provisioner, which holds the agents' signing key,
+makes credentials for each new node that can do what an agent may and no more, without asking the
+server.
 """
 
 import base64
 import hashlib
 import hmac
-import itertools
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
@@ -20,30 +20,21 @@ from typing import Any, Final
 import msgspec
 import nkeys
 
-from schemas.permissions import AGENT, BOOTSTRAP, REPLIES_MAX, REPLY_SECONDS, Rules
+from schemas.permissions import AGENT, BOOTSTRAP, REPLY_SECONDS, Account, Rules, Share
+from services.bus.nats.credentials_file import CREDENTIALS
 from services.primitives.errors import SetupError
 
 OPERATOR_KEY: Final = "operator"
 SYSTEM_KEY: Final = "system-account"
-ACCOUNT_KEY: Final = "account"
 NO_LIMIT: Final = -1
 NS: Final = 1_000_000_000
-CREDENTIALS: Final = """\
------BEGIN NATS USER JWT-----
-{token}
-------END NATS USER JWT------
-
------BEGIN USER NKEY SEED-----
-{seed}
-------END USER NKEY SEED------
-"""
 
 
 class AgentKeys(msgspec.Struct, frozen=True, kw_only=True):
-    """What the provisioner needs to make agents' credentials."""
+    """What it takes to make the credentials of a role's users."""
 
     account: str
-    """Public key of the account that the agents belong to."""
+    """Public key of the account that the users belong to."""
     seed: str
     """Seed of the role's signing key."""
     bootstrap_seed: str = ""
@@ -102,7 +93,13 @@ def kind_of_key(name: str) -> str:
 
 def key_names(roles: Mapping[str, Rules]) -> list[str]:
     """Every key that a fleet's bus needs."""
-    return [OPERATOR_KEY, SYSTEM_KEY, ACCOUNT_KEY, *(role_key(role) for role in roles)]
+    accounts = (account_key(each) for each in Account)
+    return [OPERATOR_KEY, SYSTEM_KEY, *accounts, *(role_key(role) for role in roles)]
+
+
+def account_key(account: Account) -> str:
+    """Name of an account's key."""
+    return f"account-{account}"
 
 
 def role_key(role: str) -> str:
@@ -110,25 +107,51 @@ def role_key(role: str) -> str:
     return f"role-{role}"
 
 
+class ServerTokens(msgspec.Struct, frozen=True, kw_only=True):
+    """What the server's configuration states."""
+
+    operator: str
+    system_account: str
+    """Public key of the server's own account."""
+    accounts: dict[str, str]
+    """Public key -> token."""
+
+
 def server_tokens(
-    fleet: str, roles: Mapping[str, Rules], seeds: Mapping[str, str], at: datetime
-) -> dict[str, str]:
-    """Lines of the server's configuration, made of the keys and the roles' rules. Pure."""
+    fleet: str,
+    roles: Mapping[str, Rules],
+    shares: Sequence[Share],
+    seeds: Mapping[str, str],
+    at: datetime,
+) -> ServerTokens:
+    """Tokens made of the keys, the roles' rules and what accounts share. Pure."""
     moment = int(at.timestamp())
     keys = {name: Key(seeds[name]) for name in key_names(roles)}
-    operator, system, account = (keys[each] for each in (OPERATOR_KEY, SYSTEM_KEY, ACCOUNT_KEY))
-    claims = {"signing_keys": [_scope(role, each, keys) for role, each in roles.items()]}
-    return {
-        "operator": operator.sign(
+    operator, system = keys[OPERATOR_KEY], keys[SYSTEM_KEY]
+    publics = {each: keys[account_key(each)].public for each in Account}
+    tokens = {
+        system.public: operator.sign("account", system.public, "SYS", {"limits": _limits()}, moment)
+    }
+    for account in Account:
+        claims = {
+            "signing_keys": [
+                _scope(role, each, keys) for role, each in roles.items() if each.account == account
+            ],
+            "exports": [
+                _export(each) for each in shares if each.owner == account and not each.part_of
+            ],
+            "imports": [_import(each, publics) for each in shares if account in each.importers],
+            "limits": _limits(streams=account == Account.FLEET),
+        }
+        public = publics[account]
+        tokens[public] = operator.sign("account", public, f"{fleet}-{account}", claims, moment)
+    return ServerTokens(
+        operator=operator.sign(
             "operator", operator.public, fleet, {"system_account": system.public}, moment
         ),
-        "system_account": system.public,
-        "system": operator.sign("account", system.public, "SYS", {"limits": _limits()}, moment),
-        "account": account.public,
-        "fleet": operator.sign(
-            "account", account.public, fleet, claims | {"limits": _limits(streams=True)}, moment
-        ),
-    }
+        system_account=system.public,
+        accounts=tokens,
+    )
 
 
 def credentials(
@@ -168,25 +191,6 @@ def bootstrap_credentials(
     return CREDENTIALS.format(token=token, seed=user.seed)
 
 
-def claims_of(text: str) -> dict[str, Any]:
-    """What a credentials file says of its owner; nothing where it is none. Nothing is verified."""
-    lines = text.splitlines()
-    for before, line in itertools.pairwise(lines):
-        if before.startswith("-----BEGIN NATS USER JWT"):
-            try:
-                body = line.split(".")[1]
-                found = msgspec.json.decode(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
-            except (IndexError, ValueError, msgspec.DecodeError):
-                return {}
-            return found if isinstance(found, dict) else {}
-    return {}
-
-
-def is_of_node(text: str, role: str, pool: str, node: str) -> bool:
-    """Whether a credentials file is this very node's, of this role."""
-    return bool(claims_of(text).get("name") == f"{role} {pool}/{node}")
-
-
 def read_agent_keys(file: Path) -> AgentKeys:
     """Read the agents' signing key; raise SetupError where it cannot be used."""
     try:
@@ -223,20 +227,43 @@ def _user_token(
     return Key(keys.seed).sign("user", public, name, claims, *moments)
 
 
+def _export(share: Share) -> dict[str, Any]:
+    if share.live:
+        return {"name": share.subject, "subject": share.subject, "type": "stream"}
+    return {
+        "name": share.subject,
+        "subject": share.subject,
+        "type": "service",
+        "response_type": "Stream" if share.many else "Singleton",
+        "response_threshold": int(REPLY_SECONDS * NS),
+    }
+
+
+def _import(share: Share, publics: Mapping[Account, str]) -> dict[str, Any]:
+    found = {
+        "name": share.subject,
+        "subject": share.subject,
+        "account": publics[share.owner],
+        "type": "stream" if share.live else "service",
+    }
+    return found | ({"local_subject": share.local_subject} if share.local_subject else {})
+
+
 def _scope(role: str, rules: Rules, keys: Mapping[str, Key]) -> dict[str, Any]:
     """A role as the account's token states it."""
     publish: dict[str, Any] = {"allow": list(rules.publish)}
     if rules.publish_not:
         publish["deny"] = list(rules.publish_not)
+    subscribe: dict[str, Any] = {"allow": list(rules.subscribe)}
+    if rules.subscribe_not:
+        subscribe["deny"] = list(rules.subscribe_not)
     template: dict[str, Any] = {
         "pub": publish,
-        "sub": {"allow": list(rules.subscribe)},
-        "subs": NO_LIMIT,
+        "sub": subscribe,
+        "subs": rules.subscriptions_max,
         "data": NO_LIMIT,
-        "payload": NO_LIMIT,
+        "payload": rules.payload_bytes_max,
     }
-    if rules.answers:
-        template["resp"] = {"max": REPLIES_MAX, "ttl": int(REPLY_SECONDS * NS)}
     return {
         "kind": "user_scope",
         "key": keys[role_key(role)].public,

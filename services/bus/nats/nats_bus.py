@@ -7,7 +7,9 @@ server's documents.
 """
 
 import asyncio
+import hashlib
 import logging
+import re
 import secrets
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import suppress
@@ -22,10 +24,13 @@ from nats.aio.msg import Msg
 from nats.micro.service import Service as MicroService
 from nats.micro.service import ServiceConfig
 
+from schemas import headers as h
 from schemas.topology import DurableSpec
 from services.bus.nats.client_protocol import ClientMessage
 from services.bus.nats.connection_options import ConnectOptions as ConnectOptions
-from services.bus.nats.connection_options import credentials
+from services.bus.nats.connection_options import credentials, requires_tls
+from services.bus.nats.credentials_file import message_id_key
+from services.bus.nats.live_reader import LiveReader
 from services.bus.nats.pull_consumer import Durable, Puller
 from services.bus.nats.replica_reads import Replicas
 from services.bus.nats.request_mux import RequestMux
@@ -54,6 +59,9 @@ reach another."""
 RECONNECT_WAIT_SECONDS: Final = 0.25
 READ_BATCH_MAX: Final = 1000
 NOT_FOUND: Final = 404
+REFUSED_PUBLISH: Final = re.compile(
+    r'(?i)permissions violation for publish to "(?P<subject>[^"]+)"'
+)
 
 _json = msgspec.json.Encoder()
 
@@ -65,12 +73,30 @@ def _unreachable(url: str, last_error: str) -> str:
             f"the nats-server at {url} refuses the login ({last_error}): check the credentials in "
             "the configuration's `nats:` section, or NAVARCH_NATS_CREDS_FILE"
         )
+    if "tls" in last_error.lower() or "certificate" in last_error.lower():
+        return (
+            f"no encrypted connection to the nats-server at {url} ({last_error}): check the URL, "
+            "`nats.tls_ca_file`, and the `tls` section of the server's configuration"
+        )
     why = f" ({last_error})" if last_error else ""
     return f"no nats-server answers at {url}{why}: is it running, and is the URL right?"
 
 
 class QuickClient(Client):
-    """The client, with the one part of reading a message that is slow made quick."""
+    """The client, with the one part of reading a message that is slow made quick.
+
+    And it sends no credentials over a connection that was to be encrypted and is not: the client
+    itself encrypts only where the server, or an impostor, asks for it.
+    """
+
+    must_encrypt = False
+
+    def _connect_command(self) -> bytes:
+        """The first message to a server, at each connection."""
+        if self.must_encrypt and not self._server_info.get("tls_required"):
+            raise nats.errors.Error("the server offers no TLS, which the configuration requires")
+        command: bytes = super()._connect_command()
+        return command
 
     @staticmethod
     def _parse_header_lines(raw: bytes) -> dict[str, str]:
@@ -87,14 +113,16 @@ class QuickClient(Client):
 class NatsBus(Replicas, Buckets, Objects):
     """A connection to nats-server. Make one with `connect`."""
 
-    def __init__(self, client: Client, name: str, *, replicas: int = 1) -> None:
-        """Wrap a client that is connected; `replicas`: of streams and buckets."""
+    def __init__(self, client: Client, options: ConnectOptions) -> None:
+        """Wrap a client that connects with these options."""
         self._client = client
+        self._options = options
         self._requests = RequestMux(client)
-        self._name = name
-        self._replicated = replicas > 1
+        self._replicated = options.settings.replicas > 1
+        self._id_key = b""
         self._last_error = ""
         self._pullers: set[Puller] = set()
+        self._live: set[LiveReader] = set()
         self._services: list[Any] = []
         self._reading: set[asyncio.Future[None]] = set()
 
@@ -105,7 +133,11 @@ class NatsBus(Replicas, Buckets, Objects):
         """Connect; refuse a server that is too old. `seconds_max` None: try for ever."""
         client = QuickClient()
         settings = options.settings
-        bus = cls(client, options.name, replicas=settings.replicas)
+        client.must_encrypt = requires_tls(settings)
+        bus = cls(client, options)
+        arguments = credentials(options)
+        if file := arguments.get("user_credentials"):
+            bus._id_key = message_id_key(file)
         try:
             async with asyncio.timeout(seconds_max):
                 await client.connect(
@@ -118,7 +150,7 @@ class NatsBus(Replicas, Buckets, Objects):
                     reconnect_time_wait=RECONNECT_WAIT_SECONDS,  # type: ignore[arg-type]
                     ping_interval=options.ping_seconds,
                     inbox_prefix=options.inbox_prefix,
-                    **credentials(options),
+                    **arguments,
                 )
         except TimeoutError as error:
             raise Unavailable(_unreachable(settings.url, bus._last_error)) from error
@@ -146,6 +178,8 @@ class NatsBus(Replicas, Buckets, Objects):
             return  # the server refused the login again, and closed before that could be read
         if text != self._last_error:
             log.warning("bus error: %s", text)
+        if refused := REFUSED_PUBLISH.search(text):
+            self._requests.refuse(refused["subject"], text)
         self._last_error = text
 
     async def _on_disconnected(self) -> None:
@@ -163,6 +197,8 @@ class NatsBus(Replicas, Buckets, Objects):
         self._last_error = ""
         for puller in self._pullers:
             puller.restart()
+        for reader in self._live:
+            reader.wake()
 
     async def close(self) -> None:
         """Stop taking messages, send what is buffered, and leave."""
@@ -185,18 +221,23 @@ class NatsBus(Replicas, Buckets, Objects):
         # learned that it failed; so it is refused at once.
         if not self._client.is_connected:
             raise Unavailable(f"{subject}: not connected to the bus")
-        refuse_too_large(subject, data, headers, self._client.max_payload)
+        bytes_max = min(self._client.max_payload, self._options.message_bytes_max)
+        refuse_too_large(subject, data, headers, bytes_max)
         try:
             return await self._requests.ask(subject, data, headers, timeout_seconds)
         except TimeoutError as error:
-            why = f": {self._last_error}" if f'"{subject.lower()}"' in self._last_error else ""
-            raise Unavailable(f"{subject}: no answer in {timeout_seconds:g} s{why}") from error
+            raise Unavailable(f"{subject}: no answer in {timeout_seconds:g} s") from error
         except (nats.errors.Error, OSError) as error:
             raise Unavailable(f"{subject}: {error}") from error
 
     # --- storing ------------------------------------------------------------------------------
 
     async def _store(self, subject: str, data: bytes, headers: dict[str, str]) -> int:
+        if self._id_key and (plain := headers.get(h.MSG_ID)):
+            # The server compares the IDs of a whole stream. Another user must not be able to store
+            # a message first under an ID that it can guess, so that this one would be dropped.
+            keyed = hashlib.blake2b(plain.encode(), key=self._id_key, digest_size=16)
+            headers = headers | {h.MSG_ID: keyed.hexdigest()}
         answer = await self._ask(subject, data, headers or None, REQUEST_TIMEOUT_SECONDS)
         return read_ack(answer.data, subject)
 
@@ -278,11 +319,27 @@ class NatsBus(Replicas, Buckets, Objects):
 
         `after` (a sequence, or a time of storing) takes the place of `start`.
         """
+        if not self._options.may_create_consumers:
+            async for stored in self._reading_live(stream, filters, start, after):
+                yield stored
+            return
         new_name = lambda: f"follow-{secrets.token_hex(8)}"  # noqa: E731
         source = EphemeralConsumer(self, stream, tuple(filters), start, after, new_name)
         puller = Puller(self._client, source)
         async for delivery in self._pulling(puller):
             yield delivery.stored
+
+    async def _reading_live(
+        self, stream: str, filters: Sequence[str], start: Start, after: int | datetime | None
+    ) -> AsyncIterator[Stored]:
+        reader = LiveReader(self, self._client, stream, filters)
+        self._live.add(reader)
+        try:
+            async for stored in reader.run(start, after):
+                yield stored
+        finally:
+            self._live.discard(reader)
+            await reader.stop()
 
     async def _pulling(self, puller: Puller) -> AsyncIterator[Delivery]:
         self._pullers.add(puller)

@@ -40,6 +40,12 @@ class RequestMux:
             if not waiting.future.done():
                 waiting.future.set_exception(Unavailable("the connection to the bus was lost"))
 
+    def refuse(self, subject: str, reason: str) -> None:
+        """The server refused a publish to `subject` (which it gives in lower case)."""
+        for waiting in list(self._waiting.values()):
+            if waiting.subject.lower() == subject.lower() and not waiting.future.done():
+                waiting.future.set_exception(Unavailable(f"{waiting.subject}: {reason}"))
+
     async def ask(
         self, subject: str, data: bytes, headers: dict[str, str] | None, timeout_seconds: float
     ) -> ClientMessage:
@@ -95,7 +101,7 @@ class RequestMux:
         timeout_seconds: float,
     ) -> None:
         word = str(next(self._numbers))
-        waiting = _Waiting(arrived, future, timeout_seconds)
+        waiting = _Waiting(subject, arrived, future, timeout_seconds)
         self._waiting[word] = waiting
         try:
             await self._client.publish(
@@ -120,10 +126,12 @@ class _Waiting:
 
     def __init__(
         self,
+        subject: str,
         arrived: Callable[[ClientMessage], None],
         future: "asyncio.Future[Any]",
         silence_seconds: float,
     ) -> None:
+        self.subject = subject
         self.future = future
         self._arrived = arrived
         self._silence_seconds = silence_seconds

@@ -25,7 +25,7 @@ from services.runtime.event_publisher import publish_event
 
 log = logging.getLogger(__name__)
 
-LEASE: Final = "metrics-lag"
+LEASE: Final = "metrics.lag"
 MESSAGE_NOT_FOUND: Final = 10037
 LEASE_POLL_SECONDS: Final = 1.0
 

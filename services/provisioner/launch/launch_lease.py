@@ -25,7 +25,7 @@ from services.primitives.clock import Clock
 from services.primitives.race import race, unless
 from services.provisioner.provider_client.provider_errors import ProviderError
 
-PREFIX: Final = "launch-"
+PREFIX: Final = "provisioner.launch-"
 """Of the keys in LEASES."""
 
 T = TypeVar("T")

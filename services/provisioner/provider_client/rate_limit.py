@@ -142,7 +142,7 @@ class SharedRateLimiter:
     """Slots across all processes that use the same name on the same bus."""
 
     def __init__(self, bus: Bus, clock: Clock, name: str, rate: RequestRate) -> None:
-        """Keep the record under `pace-<name>` in LEASES; an interval of 0 does not limit."""
+        """Keep the record under `provisioner.pace-<name>` in LEASES; 0 seconds do not limit."""
         if not TOKEN.match(f"pace-{name}"):
             raise NavarchError(f"{name!r} cannot name a rate limit")
         slowest = max((rate.interval_seconds, *rate.slower_seconds.values()))
@@ -151,7 +151,7 @@ class SharedRateLimiter:
         self._bus = bus
         self._clock = clock
         self._records = RecordBucket(bus, LEASES, RateLimitRecord, lambda _: RECORD_TTL_SECONDS)
-        self._key = f"pace-{name}"
+        self._key = f"provisioner.pace-{name}"
         self._rate = rate
         self._queue = asyncio.Lock()
         self._queues: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)

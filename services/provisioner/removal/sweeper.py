@@ -51,7 +51,7 @@ from services.provisioner.time_limits import TimeLimits
 
 log = logging.getLogger(__name__)
 
-LEASE_NAME: Final = "provisioner-sweep"
+LEASE_NAME: Final = "provisioner.sweep"
 ACTIONS_AT_ONCE_MAX: Final = 16
 """Actions of one sweep that are performed concurrently."""
 

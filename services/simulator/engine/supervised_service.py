@@ -90,7 +90,8 @@ class SupervisedService:
             await asyncio.sleep(CONNECT_SECONDS)
         instruments = Instruments()
         replica = f"{self.name}-{self.starts}".replace("/", "-")
-        clock = ServerClock(process.bus, self._simulation.clock_of(self.name), instruments, replica)
+        own = self._simulation.clock_of(self.name)
+        clock = ServerClock(process.bus, own, instruments, f"clock.{replica}")
         await clock.known()
         context = Context(
             name=self.name,

@@ -1,0 +1,58 @@
+"""Credentials files: a user's token and its key's seed, as the server's clients read them."""
+
+import base64
+import hashlib
+import itertools
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+CREDENTIALS: Final = """\
+-----BEGIN NATS USER JWT-----
+{token}
+------END NATS USER JWT------
+
+-----BEGIN USER NKEY SEED-----
+{seed}
+------END USER NKEY SEED------
+"""
+ROLE_TAG: Final = "role:"
+"""Before the role, in a tag of a token."""
+
+
+def claims_of(text: str) -> dict[str, Any]:
+    """The claims in a credentials file; nothing where it is none. Nothing is verified."""
+    lines = text.splitlines()
+    for before, line in itertools.pairwise(lines):
+        if before.startswith("-----BEGIN NATS USER JWT"):
+            try:
+                body = line.split(".")[1]
+                found = msgspec.json.decode(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
+            except (IndexError, ValueError, msgspec.DecodeError):
+                return {}
+            return found if isinstance(found, dict) else {}
+    return {}
+
+
+def is_of_node(text: str, role: str, pool: str, node: str) -> bool:
+    """Whether a credentials file is this very node's, of this role."""
+    return bool(claims_of(text).get("name") == f"{role} {pool}/{node}")
+
+
+def message_id_key(file: str) -> bytes:
+    """A secret of the owner of a credentials file, the same for all replicas of a service."""
+    text = Path(file).read_text(encoding="utf-8")
+    lines = text.partition("BEGIN USER NKEY SEED")[2].splitlines()
+    return hashlib.sha256(b"message ids" + "".join(lines[1:2]).encode()).digest()
+
+
+def role_and_key(file: str) -> tuple[str, str]:
+    """The role and the public key in a credentials file; empty where it names none."""
+    try:
+        claims = claims_of(Path(file).read_text(encoding="utf-8"))
+        tags = claims["nats"].get("tags", ())
+        role = next(each for each in tags if each.startswith(ROLE_TAG))
+        return role.removeprefix(ROLE_TAG), str(claims["sub"])
+    except (OSError, ValueError, KeyError, AttributeError, StopIteration):
+        return "", ""

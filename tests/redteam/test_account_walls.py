@@ -1,0 +1,354 @@
+"""Attacks with one role's credentials on a real server, generated from its own permissions."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from pathlib import Path
+
+import nats
+import pytest
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+
+from schemas import permissions, subjects
+from schemas.messages import encode
+from schemas.node_records import NodeRecord
+from schemas.permissions import ORDERS, SERVICES, Account, durables_of
+from schemas.topology import (
+    BUCKETS,
+    DURABLES,
+    EVENTS,
+    HEARTBEATS,
+    LEASES,
+    NODES,
+    OBJECT_BUCKETS,
+    STREAMS,
+)
+from services.bus.nats.connection_options import credentials
+from services.bus.nats.nats_bus import NatsBus
+from services.primitives.errors import TooLarge, Unavailable
+from tests.support.secured import Secured, nats_config, serving_secured
+
+AGENT = "agent:training/n1"
+NODE = "navarch.v1.node.training.n1"
+OUTSIDERS = ("reader", "operator", AGENT)
+"""Who is not a service. Bootstrap credentials permit one request, tried below."""
+TARGETS = (
+    "$KV.POOLS.pool.training",
+    "$KV.NODES.training.n2",
+    "$KV.HEARTBEATS.training.n2",
+    "navarch.v1.saga.s1.saga.started",
+    "navarch.v1.pool.training.request.scale",
+    "navarch.v1.node.training.n2.event.fault",
+    "navarch.v1.node.training.n2.command.reboot",
+    "$JS.API.STREAM.DELETE.DEAD",
+    "$JS.API.STREAM.PURGE.SAGAS",
+)
+"""Where an attacker would have an answer of the server stored, or performed."""
+API_CALLS = (
+    *(f"{verb}.{{stream}}" for verb in ("CREATE", "UPDATE", "DELETE", "PURGE", "RESTORE")),
+    *(f"{verb}.{{stream}}" for verb in ("SNAPSHOT", "MSG.DELETE", "LEADER.STEPDOWN")),
+)
+CONSUMER_CALLS = (
+    *(f"CONSUMER.{verb}.{{stream}}.{{name}}" for verb in ("CREATE", "DELETE", "PAUSE", "UNPIN")),
+    "CONSUMER.CREATE.{stream}.{name}.>",
+    "CONSUMER.CREATE.{stream}",
+    "CONSUMER.DURABLE.CREATE.{stream}.{name}",
+    "CONSUMER.MSG.NEXT.{stream}.{name}",
+    "CONSUMER.LEADER.STEPDOWN.{stream}.{name}",
+)
+SERVER_CALLS = ("META.LEADER.STEPDOWN", "SERVER.REMOVE", "ACCOUNT.PURGE.x", "STREAM.TEMPLATE.NAMES")
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `navarch nats-config` writes."""
+    return nats_config(tmp_path_factory.mktemp("nats-config"))
+
+
+@pytest.fixture
+async def secured(directory: Path, tmp_path: Path) -> AsyncIterator[Secured]:
+    """A server with that configuration and the whole topology."""
+    async with serving_secured(directory, tmp_path / "nats") as found:
+        yield found
+
+
+async def plain(secured: Secured, who: str) -> Client:
+    """A client that keeps to no rule of ours, with one role's credentials."""
+
+    async def ignore(_: Exception) -> None:
+        return
+
+    options = secured.options(who)
+    return await nats.connect(
+        secured.url,
+        error_cb=ignore,
+        inbox_prefix=options.inbox_prefix,
+        allow_reconnect=False,
+        **credentials(options),
+    )
+
+
+async def barrier(client: Client) -> None:
+    """Return when the server has taken in everything before."""
+    await client.flush(timeout=30)
+
+
+async def last_sequences(bus: NatsBus) -> dict[str, int]:
+    """How far each stream is."""
+    specs = (*STREAMS, *(each.stream() for each in (*BUCKETS, *OBJECT_BUCKETS)))
+    return {each.name: await bus.last_sequence(each.name) for each in specs}
+
+
+def concrete(subject: str) -> str:
+    """A subject under a permission: of this node where the server fills in one."""
+    known = subject.replace(permissions.POOL_TAG, "training").replace(permissions.NODE_TAG, "n1")
+    return ".".join("x" if each in ("*", ">") else each for each in known.split("."))
+
+
+def attacks() -> list[str]:
+    """Everything stored, every durable and every call that changes one; generated."""
+    streams = (*STREAMS, *(each.stream() for each in (*BUCKETS, *OBJECT_BUCKETS)))
+    return [
+        *(concrete(each) for spec in streams for each in spec.subjects),
+        *(
+            f"$JS.API.STREAM.{call.format(stream=each.name)}"
+            for each in streams
+            for call in API_CALLS
+        ),
+        *(
+            f"$JS.API.{call.format(stream=each.stream, name=each.name)}"
+            for each in DURABLES
+            for call in CONSUMER_CALLS
+        ),
+        *(f"$JS.ACK.{each.stream}.{each.name}.1.2.3.4.5" for each in DURABLES),
+        *(f"$JS.API.{each}" for each in SERVER_CALLS),
+        "$SYS.REQ.SERVER.PING",
+        "$SYS.REQ.CLAIMS.UPDATE",
+        subjects.enroll("training", "n2"),
+        "_INBOX.user.UABC.x",
+        "_INBOX.pool-manager.x",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("who", "except_for"),
+    [
+        ("reader", set()),
+        ("operator", {"navarch.v1.pool.x.request.x"}),
+        (AGENT, set()),
+    ],
+)
+async def test_outsiders_change_nothing_that_is_stored(
+    secured: Secured, who: str, except_for: set[str]
+) -> None:
+    """Every stored subject and every call that changes a stream or a consumer is refused."""
+    wanted = [("publish", each) for each in dict.fromkeys(attacks())]
+
+    assert set(wanted) - {("publish", each) for each in except_for} == await secured.refused(
+        who, wanted
+    )
+
+
+async def test_an_answer_cannot_be_sent_to_a_subject_of_another_account(secured: Secured) -> None:
+    """Each request that each outsider may make, with each reply subject of an attacker."""
+    admin = await NatsBus.connect(secured.options("admin"))
+    before = await last_sequences(admin)
+    asked = 0
+    for who in OUTSIDERS:
+        client = await plain(secured, who)
+        role = who.partition(":")[0]
+        for subject in permissions.rules()[role].publish:
+            if subject.startswith("_"):
+                continue
+            for target in TARGETS:
+                await client.publish(concrete(subject), b"{}", reply=target)
+                asked += 1
+        await barrier(client)
+        await client.close()
+    await admin.last_sequence(NODES.stream().name)
+    after = await last_sequences(admin)
+    # What they may store themselves: an agent its events, samples and heartbeat, an operator
+    # requests. None of it under a subject of the attack.
+    own = {"EVENTS", "TELEMETRY", "REQUESTS", "KV_HEARTBEATS"}
+    found = {
+        target: await admin.last(stream, target)
+        for target, stream in (
+            ("$KV.POOLS.pool.training", "KV_POOLS"),
+            ("$KV.NODES.training.n2", "KV_NODES"),
+            ("$KV.HEARTBEATS.training.n2", "KV_HEARTBEATS"),
+            ("navarch.v1.saga.s1.saga.started", "SAGAS"),
+            ("navarch.v1.node.training.n2.event.fault", "EVENTS"),
+            ("navarch.v1.pool.training.request.scale", "REQUESTS"),
+        )
+    }
+    await admin.close()
+
+    assert asked > len(TARGETS) * 20
+    assert {} == {name: at for name, at in after.items() if name not in own and at != before[name]}
+    assert {} == {target: each for target, each in found.items() if each is not None}
+
+
+async def test_a_request_to_itself_permits_an_agent_no_reply_elsewhere(secured: Secured) -> None:
+    """It may publish its own commands and answer them, but not to a reply subject of its choice."""
+    client = await plain(secured, AGENT)
+    received: list[str] = []
+
+    async def command(message: Msg) -> None:
+        received.append(message.reply)
+
+    await client.subscribe(f"{NODE}.command.>", cb=command)
+    for target in TARGETS:
+        await client.publish(f"{NODE}.command.ping", b"", reply=target)
+    await barrier(client)
+    await client.close()
+    wanted = [("publish", each) for each in TARGETS]
+
+    assert set(received) == set(TARGETS)
+    assert set(wanted) == await secured.refused(AGENT, wanted)
+
+
+async def test_no_user_hears_or_answers_for_another(secured: Secured) -> None:
+    """A reader neither receives operators' questions nor their answers, in queue groups neither."""
+    operator = await NatsBus.connect(secured.options("operator"))
+    services = await NatsBus.connect(secured.options("pool-manager"))
+    asked = asyncio.Event()
+
+    async def answer(_data: bytes, _: object) -> bytes:
+        asked.set()
+        return b"true"
+
+    query = subjects.query("nodes")
+    await services.answer(query, answer)
+    await services.last_sequence(EVENTS.name)
+    reader = await plain(secured, "reader")
+    heard: list[str] = []
+
+    async def hear(message: Msg) -> None:
+        heard.append(message.subject)
+        with suppress(Exception):
+            await reader.publish(message.reply, b"forged")
+
+    for subject in ("navarch.v1.>", query, "_INBOX.>", "_R_.>", ">"):
+        await reader.subscribe(subject, cb=hear)
+        await reader.subscribe(subject, queue="q", cb=hear)
+    await barrier(reader)
+    reply = await operator.request(query, b"{}", timeout_seconds=30)
+    await barrier(reader)
+    for each in (operator, services, reader):
+        await each.close()
+
+    assert b"true" == reply.data
+    assert asked.is_set()
+    assert [] == heard
+
+
+async def test_a_services_credentials_reach_its_own_durables_and_keys_alone(
+    secured: Secured,
+) -> None:
+    """No stream is changed but by the service that sets them up; no lease but a service's own."""
+    streams = (*STREAMS, *(bucket.stream() for bucket in BUCKETS))
+    updates = [f"$JS.API.STREAM.UPDATE.{each.name}" for each in streams]
+    creates = {f"$JS.API.STREAM.CREATE.{each.name}" for each in streams}
+    heartbeats = f"$JS.API.STREAM.CREATE.{HEARTBEATS.stream().name}"
+    for who in SERVICES:
+        own = durables_of(who)
+        own_bucket = {heartbeats} if who == permissions.BEGINS_HEARTBEATS else set()
+        create = "$JS.API.CONSUMER.DURABLE.CREATE"
+        wanted = {
+            *(() if who == permissions.SETS_UP else updates),
+            *(() if who in (permissions.SETS_UP, permissions.RECREATES) else creates - own_bucket),
+            "$JS.API.STREAM.CREATE.ANOTHER",
+            *(f"{create}.{each.stream}.{each.name}" for each in DURABLES if each not in own),
+            *(f"$KV.{LEASES.name}.{each}.x" for each in SERVICES if each != who),
+            *(f"$KV.{each.name}.x" for each in BUCKETS if each.writer != who and each != LEASES),
+            "$JS.API.STREAM.DELETE.SAGAS",
+            "navarch.v1.pool.training.request.scale",
+        }
+        refused = await secured.refused(who, [("publish", each) for each in sorted(wanted)])
+        assert {("publish", each) for each in wanted} == refused, who
+
+
+async def test_a_reader_may_give_no_orders(secured: Secured) -> None:
+    """Queries that change something are refused; the refusal comes at once and says why."""
+    reader = await NatsBus.connect(secured.options("reader"))
+    for each in (*ORDERS, subjects.node_command("training", "n1", "reboot")):
+        with pytest.raises(Unavailable, match=r"(?i)permissions violation"):
+            await reader.request(concrete(each), b"{}", timeout_seconds=60)
+    await reader.close()
+
+
+async def test_a_user_follows_events_and_buckets_without_a_consumer(secured: Secured) -> None:
+    """In order and once, those of agents' other account too, from before and from now on."""
+    agent = await NatsBus.connect(secured.options(AGENT))
+    services = await NatsBus.connect(secured.options("pool-manager"))
+    reader = await NatsBus.connect(secured.options("reader"))
+    subject = f"{NODE}.event.fault"
+    for number in range(3):
+        await agent.publish(subject, b"%d" % number)
+    events = reader.follow(EVENTS.name, [subject], "all")
+    nodes = reader.watch(NODES)
+    await services.put(NODES, "training.n1", encode(NodeRecord(pool="training", node="n1")))
+    first = await anext(nodes)
+    found = [(await anext(events)).data for _ in range(3)]
+    for number in range(3, 6):
+        await agent.publish(subject, b"%d" % number)
+    found += [(await anext(events)).data for _ in range(3)]
+    await services.delete(NODES, "training.n1")
+    second = await anext(nodes)
+    for each in (events, nodes):
+        await each.aclose()
+    for bus in (agent, services, reader):
+        await bus.close()
+
+    assert [b"%d" % number for number in range(6)] == found
+    assert [("training.n1", ""), ("training.n1", "DEL")] == [
+        (each.key, each.removed) for each in (first, second)
+    ]
+
+
+async def test_a_guessed_message_id_suppresses_nothing(secured: Secured) -> None:
+    """An agent stores events under the ID that a service will use; the service's are stored too."""
+    agent = await plain(secured, AGENT)
+    bus = await NatsBus.connect(secured.options("health-monitor"))
+    stream = EVENTS.name
+    await agent.request(
+        f"{NODE}.event.fault", b"x", timeout=30, headers={"Nats-Msg-Id": "verdict-n2"}
+    )
+    before = await bus.last_sequence(stream)
+    stored = await bus.publish(
+        "navarch.v1.node.training.n2.event.verdict", b"{}", msg_id="verdict-n2"
+    )
+    again = await bus.publish(
+        "navarch.v1.node.training.n2.event.verdict", b"{}", msg_id="verdict-n2"
+    )
+    await agent.close()
+    await bus.close()
+
+    assert (before + 1, before + 1) == (stored, again)
+
+
+async def test_an_agent_sends_no_large_messages(secured: Secured) -> None:
+    """The client refuses them; the server ends the connection of one that does not."""
+    bus = await NatsBus.connect(secured.options(AGENT))
+    size = permissions.AGENT_BYTES_MAX + 1
+    with pytest.raises(TooLarge):
+        await bus.publish(f"{NODE}.event.fault", b"x" * size)
+    await bus.close()
+    client = await plain(secured, AGENT)
+    with suppress(nats.errors.Error):
+        await client.publish(f"{NODE}.event.fault", b"x" * size)
+        await client.flush(timeout=5)
+    admin = await NatsBus.connect(secured.options("admin"))
+    found = await admin.last_sequence(EVENTS.name)
+    await admin.close()
+    await client.close()
+
+    assert 0 == found
+
+
+def test_each_role_is_in_the_account_of_its_kind() -> None:
+    """Only services and the administrator are where the streams are."""
+    inside = {name for name, rules in permissions.rules().items() if rules.account == Account.FLEET}
+
+    assert {*SERVICES, permissions.ADMIN} == inside
