@@ -22,6 +22,7 @@ from rich.table import Table
 from benchmarks import (
     agent_cost,
     cordon_latency,
+    event_listing,
     fault_wave,
     level_evaluation,
     stress_runs,
@@ -39,6 +40,7 @@ ROWS = (
     ("Telemetry decoded, one core", "telemetry_decode_samples_per_second", "/s", ""),
     ("Telemetry evaluated, one core", "level_evaluation_samples_per_second", "/s", ">= 20000"),
     ("Telemetry not evaluated", "level_evaluation_lost", "samples", "0"),
+    ("`navarch events`, one core", "events_printed_per_cpu_second", "/s", ">= 10000"),
     ("1,000 nodes fail at once: last cordon", "wave_last_cordon_seconds", "s", "<= 3"),
     (
         "  last replacement started",
@@ -78,6 +80,12 @@ def _parts(arguments: argparse.Namespace) -> dict[str, Part]:
         "levels": Part(
             "telemetry into the health-monitor", level_evaluation, level_evaluation.measure, {}
         ),
+        "events": Part(
+            f"`navarch events` prints {event_listing.EVENTS} events",
+            event_listing,
+            event_listing.measure,
+            {"events": event_listing.EVENTS},
+        ),
         "cordon": Part(
             f"{faults} faults under the telemetry of {agents} agents",
             cordon_latency,
@@ -115,7 +123,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--only",
         action="append",
-        choices=["cordon", "ingest", "levels", "wave", "agent", "simulation"],
+        choices=["cordon", "events", "ingest", "levels", "wave", "agent", "simulation"],
         help="measure this part; the file keeps the figures of the others",
     )
     return parser.parse_args()

@@ -4,7 +4,7 @@ The server lets each publisher write to its own subjects only, so the subject de
 whose content names another node, pool, saga or event than its subject is invalid.
 """
 
-from typing import Protocol
+from typing import Final, Protocol
 
 from schemas import subjects
 from schemas.event_subjects import event_subject
@@ -14,6 +14,9 @@ from schemas.names import InvalidNameError
 from schemas.node_events import NodeEvent, node_codec
 from schemas.pool_events import PoolEvent, pool_codec
 from schemas.saga_log_entries import STATUSES, WHOLE, SagaEntry, StepEntry, saga_codec
+
+NODE_PREFIX: Final = subjects.NODE_EVENTS.partition("*")[0]
+"""Of nearly all messages."""
 
 
 class StoredMessage(Protocol):
@@ -42,6 +45,8 @@ def decode_stored(stored: StoredMessage) -> Message | UnknownType | Invalid:
 
 
 def _codec(subject: str) -> Codec:
+    if subject.startswith(NODE_PREFIX):
+        return node_codec
     if subjects.parse_saga(subject):
         return saga_codec
     if subjects.parse_pool_event(subject):

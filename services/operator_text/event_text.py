@@ -405,7 +405,7 @@ def _step_words(entry: s.StepEntry) -> Words:
         case s.StepStarted():
             return "started", "", "plain"
         case s.StepSucceeded():
-            return "succeeded", _pairs(entry.outputs), "good"
+            return "succeeded", _outputs(entry.outputs), "good"
         case s.StepFailed():
             return "failed", f"{entry.error} {entry.reason}".strip(), "bad"
         case s.StepExpired():
@@ -422,8 +422,17 @@ def _step_words(entry: s.StepEntry) -> Words:
             return type(entry).__name__, "", "plain"
 
 
-def _pairs(outputs: dict[str, Any]) -> str:
-    return ", ".join(f"{key} {value}" for key, value in outputs.items() if value not in ("", None))
+def _outputs(outputs: dict[str, Any]) -> str:
+    """What a step returned, in words; what operators cannot use is left out."""
+    match outputs:
+        case {"drain_confirmed": confirmed}:
+            unknown = "without confirmation: work may be left on the node"
+            return "no work left" if confirmed else unknown
+        case {"by": by}:
+            return " ".join(each for each in (f"by {by}", str(outputs.get("detail", ""))) if each)
+        case _:
+            shown = {key: value for key, value in outputs.items() if value not in ("", None)}
+            return ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in shown.items())
 
 
 def _advise(text: str, remedy: str) -> str:

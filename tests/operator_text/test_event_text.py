@@ -143,6 +143,14 @@ WORDS = [
         EventDescription("replace-n1-1", "provision succeeded", "provider local", "good"),
     ),
     (
+        StepSucceeded(outputs={"drain_confirmed": True}, **STEP),
+        EventDescription("replace-n1-1", "provision succeeded", "no work left", "good"),
+    ),
+    (
+        StepSucceeded(outputs={"by": "agent", "detail": "2 GPUs", "at": None}, **STEP),
+        EventDescription("replace-n1-1", "provision succeeded", "by agent 2 GPUs", "good"),
+    ),
+    (
         StepFailed(reason="no H100 left", error="CAPACITY", **STEP),
         EventDescription("replace-n1-1", "provision failed", "CAPACITY no H100 left", "bad"),
     ),

@@ -82,6 +82,11 @@ def _unreachable(url: str, last_error: str) -> str:
     return f"no nats-server answers at {url}{why}: is it running, and is the URL right?"
 
 
+_header_names: Final[set[str]] = set()
+"""Names that were found to be correct."""
+HEADER_NAMES_MAX: Final = 256
+
+
 class QuickClient(Client):
     """The client, with the one part of reading a message that is slow made quick.
 
@@ -104,9 +109,14 @@ class QuickClient(Client):
         found: dict[str, str] = {}
         for line in raw.decode("utf-8", "replace").split("\r\n"):
             name, colon, value = line.partition(":")
+            if name in _header_names:
+                found[name] = value.strip()
+                continue
             key = name.strip()
             if colon and key.isascii() and len(key.split()) <= 1:
                 found[key] = value.strip()
+                if len(_header_names) < HEADER_NAMES_MAX:
+                    _header_names.add(key)
         return found
 
 
