@@ -23,6 +23,7 @@ from schemas.topology import (
     SAGAS,
     TELEMETRY,
     TIMERS,
+    StreamSpec,
 )
 
 SHOWN: Final = timedelta(hours=1)
@@ -118,16 +119,21 @@ def read_state(info: dict[str, Any]) -> ObservedStream:
     )
 
 
-def loss_between(stream: str, before: ObservedStream | None, now: ObservedStream) -> str:
+def is_expendable(spec: StreamSpec) -> bool:
+    """Whether a stream may lose what it has whenever a server restarts."""
+    return spec.in_memory or spec.replicas_one
+
+
+def loss_between(spec: StreamSpec, before: ObservedStream | None, now: ObservedStream) -> str:
     """Say what happened to a stream between two observations; empty: nothing that loses data."""
-    if before is None or before.last == 0:
+    if is_expendable(spec) or before is None or before.last == 0:
         return ""
     if now.created != before.created:
         return "was deleted and created again"
     if now.last < before.last:
         return f"was rolled back from message {before.last} to {now.last}"
     emptied = now.first > before.last and now.messages < before.messages
-    if emptied and stream not in EMPTIED_UNNOTICED:
+    if emptied and spec.name not in EMPTIED_UNNOTICED:
         return f"lost all {before.messages} messages that it had"
     return ""
 

@@ -18,6 +18,7 @@ from services.bus.topology_setup import STREAM_NOT_FOUND, set_up_stream
 from services.notifier.store_losses import (
     SHOWN,
     ObservedStream,
+    is_expendable,
     loss_between,
     read_state,
     store_lost,
@@ -102,9 +103,7 @@ class StoreWatch:
             log.info("stream not looked at: %s", error)
             return None
         state = read_state(info)
-        if not spec.in_memory and (
-            what := loss_between(spec.name, self._known.get(spec.name), state)
-        ):
+        if what := loss_between(spec, self._known.get(spec.name), state):
             self._losses[spec.name] = what, self._clock.now()
         self._known[spec.name] = state
         if spec.discard != "new" or spec.bytes_max <= 0:
@@ -128,7 +127,7 @@ class StoreWatch:
         else:
             what = "was deleted and created again"
             self._known.pop(spec.name, None)
-            if spec.in_memory:
+            if is_expendable(spec):
                 return
         self._losses[spec.name] = what, self._clock.now()
 

@@ -154,6 +154,10 @@ def test_a_stream_that_is_gone_is_created_again_and_its_loss_named() -> None:
     virtual_time.run(run)
 
 
+SPECS = {
+    each.name: each
+    for each in (*STREAMS, *(bucket.stream() for bucket in (*BUCKETS, *OBJECT_BUCKETS)))
+}
 BEFORE = ObservedStream(created="t0", first=5, last=9, messages=4)
 
 
@@ -165,19 +169,20 @@ BEFORE = ObservedStream(created="t0", first=5, last=9, messages=4)
         ("KV_NODES", ObservedStream("t0", 5, 8, 3), "was rolled back from message 9 to 8"),
         ("KV_NODES", ObservedStream("t0", 10, 9, 0), "lost all 4 messages that it had"),
         ("KV_NODES", ObservedStream("t0", 10, 13, 4), ""),
+        ("TELEMETRY", ObservedStream("t0", 1, 2, 1), ""),
         ("TIMERS", ObservedStream("t0", 10, 9, 0), ""),
     ],
 )
 def test_what_a_stream_has_lost(stream: str, now: ObservedStream, expected: str) -> None:
     """Between two observations; a work queue that is empty has lost nothing."""
-    assert loss_between(stream, BEFORE, now) == expected
-    assert loss_between(stream, None, now) == ""
+    spec = SPECS[stream]
+    assert loss_between(spec, BEFORE, now) == expected
+    assert loss_between(spec, None, now) == ""
 
 
 def test_every_stream_has_a_row() -> None:
     """What its loss means, and what to do."""
-    buckets = (*BUCKETS, *OBJECT_BUCKETS)
-    assert set(LOSSES) == {each.name for each in (*STREAMS, *(b.stream() for b in buckets))}
+    assert set(LOSSES) == set(SPECS)
 
 
 def test_the_event_alone_raises_no_second_alert() -> None:

@@ -46,6 +46,7 @@ def sighting(
     *,
     seen: datetime = LONG_AGO,
     living: frozenset[str] = frozenset(),
+    departed: frozenset[str] = frozenset(),
 ) -> sweeps.SweepInput:
     """What a sweep has before it."""
     return sweeps.SweepInput(
@@ -54,6 +55,7 @@ def sighting(
         listed={"fake": listed},
         first_seen={("fake", each.provider_id): seen for each in listed},
         living=living,
+        departed=departed,
         now=NOW,
         grace=GRACE,
     )
@@ -197,6 +199,14 @@ def test_a_living_node_without_a_record_is_restored_and_not_removed() -> None:
     seen = sighting({}, (instance(),), living=frozenset({KEY}))
     [action] = due(seen)
     assert (action.kind, action.key, action.instance) == ("restore-record", KEY, instance())
+
+
+def test_the_running_record_of_a_node_that_is_gone_ends() -> None:
+    """INSTANCES was rolled back: neither the provider nor NODES has it any more."""
+    records, gone = {KEY: record("running")}, frozenset({KEY})
+    [action] = due(sighting(records, (), departed=gone))
+    assert (action.kind, action.key) == ("forget-instance", KEY)
+    assert not due(sighting(records, (instance(),), departed=gone))
 
 
 def test_nothing_is_concluded_from_a_provider_that_could_not_be_listed() -> None:

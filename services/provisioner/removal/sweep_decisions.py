@@ -41,7 +41,7 @@ def is_of_fleet(tag: str, fleet: str, name: str) -> bool:
 
 RemovalKind = Literal["remove-unexpected", "remove-surplus", "retry-removal", "confirm-removal"]
 RecordKind = Literal["adopt-instance", "restore-record", "mark-listed", "mark-unlisted"]
-OrphanKind = Literal["keep-orphan", "adopt-orphan", "terminate-orphan", "forget-orphan"]
+OrphanKind = Literal["keep-orphan", "adopt-orphan", "terminate-orphan", "forget-instance"]
 SweepKind = RemovalKind | RecordKind | OrphanKind
 """remove-unexpected: record an instance of this fleet as terminating, and remove it.
 remove-surplus: remove an instance beside the recorded one, or one whose tags name no node.
@@ -51,7 +51,7 @@ restore-record: write the record of a node in service.
 mark-listed, mark-unlisted: a running instance's record must say whether its provider lists it.
 keep-orphan: record an instance that a lost store knew, and leave it alone.
 adopt-orphan, terminate-orphan: an operator's command makes it a node of its pool, or removes it.
-forget-orphan: its provider no longer lists it."""
+forget-instance: a provider no longer lists an orphan, or the instance of a node that is gone."""
 REMOVALS: Final = frozenset({"remove-unexpected", "remove-surplus"})
 
 
@@ -94,6 +94,8 @@ class SweepInput:
     """(provider, provider ID) -> when this sweeper first saw it; its age counts from there."""
     living: frozenset[str]
     """Keys of nodes that NODES knows as not terminated."""
+    departed: frozenset[str] = frozenset()
+    """Keys of nodes that NODES knows as terminated."""
     now: datetime
     grace: timedelta
 
@@ -194,9 +196,13 @@ def _decide_record(
     if record.provider not in seen.listed:
         return None
     if record.state == "orphaned" and not listed:
-        return action("forget-orphan", why="this orphan is no longer listed")
+        return action("forget-instance", why="this orphan is no longer listed")
     if record.state != "running":
         return None
+    if not listed and key in seen.departed:  # its record was rolled back
+        waits = _grace_left(seen, record.running_at or record.intended_at)
+        why = "its node is gone, and its provider no longer lists it"
+        return action("forget-instance", why=why, waits_seconds=waits)
     if listed and record.error == NOT_LISTED:
         return action("mark-listed", why="its provider lists it again")
     if not listed and not record.error:

@@ -20,7 +20,7 @@ VERBS: Final[Mapping[SweepKind, SweepVerb]] = {
     "keep-orphan": "orphan",
     "adopt-orphan": "adopt",
     "terminate-orphan": "terminate",
-    "forget-orphan": "forget",
+    "forget-instance": "forget",
 }
 
 

@@ -149,6 +149,7 @@ class Sweeper:
         }
         self._remember(listed, now)
         fleet_id = self._fleet_records.decode(fleet).id if fleet is not None else ""
+        living, departed = await self._nodes(fleet_id, listed, records)
         seen = SweepInput(
             fleet=fleet_id,
             fleet_name=self._fleet_name,
@@ -159,7 +160,8 @@ class Sweeper:
             listed=listed if fleet_id else {},
             can={name: each.provider.capabilities for name, each in self._providers.calls.items()},
             first_seen=dict(self._first_seen),
-            living=await self._living(fleet_id, listed, records),
+            living=living,
+            departed=departed,
             now=now,
             grace=timedelta(seconds=self._limits.sweep_grace_seconds),
         )
@@ -204,21 +206,31 @@ class Sweeper:
             for key in shown:
                 self._first_seen.setdefault(key, now)
 
-    async def _living(
+    async def _nodes(
         self, fleet: str, listed: dict[str, list[Instance]], records: dict[str, InstanceRecord]
-    ) -> frozenset[str]:
-        """Of the listed instances without a record, return those that are nodes in service."""
-        keys = {
-            key
+    ) -> tuple[frozenset[str], frozenset[str]]:
+        """The nodes in service, and those that are gone, where records and lists disagree.
+
+        A listed instance has no record, or a running one is not listed.
+        """
+        shown = {
+            node_key(each.pool, each.name)
             for instances in listed.values()
             for each in instances
             if is_of_fleet(each.fleet, fleet, self._fleet_name)
-            and (key := node_key(each.pool, each.name)) not in records
         }
+        running = {
+            key
+            for key, each in records.items()
+            if each.state == "running" and each.provider in listed
+        }
+        keys = (shown - records.keys()) | (running - shown)
         if not keys:
-            return frozenset()
+            return frozenset(), frozenset()
         nodes = {each.key: each.value for each in await self._bus.entries(NODES)}
-        return frozenset(key for key in keys if key in nodes and _in_service(nodes[key]))
+        known = keys & nodes.keys()
+        living = frozenset(key for key in known if _in_service(nodes[key]))
+        return living, frozenset(known - living)
 
     async def _perform(self, action: SweepAction) -> bool:
         """Perform an action; False if an instance that should go is still listed."""
@@ -229,7 +241,7 @@ class Sweeper:
         if action.kind != "keep-orphan":
             log.info("sweep", extra={"action": action.kind, "on": str(action)})
         match action.kind:
-            case "keep-orphan" | "adopt-orphan" | "terminate-orphan" | "forget-orphan":
+            case "keep-orphan" | "adopt-orphan" | "terminate-orphan" | "forget-instance":
                 return await self._orphans.perform(action)
             case "remove-unexpected":
                 await self._store.change(key, self._record_unexpected(provider, instance))
