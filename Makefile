@@ -70,8 +70,8 @@ format: $(STAMP) ## Format the code and apply automatic fixes
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-crash: $(STAMP) ## Kill services and servers at random: make crash ROUNDS=20 SEED=7 [CLUSTER=3]
-	@$(BIN)/python -m tests.crash $(ROUNDS) $(SEED) --servers $(CLUSTER)
+crash: $(STAMP) ## Kill services and servers at random: make crash ROUNDS=20 SEED=7 [CLUSTER=3] [DESTROY=1]
+	@$(BIN)/python -m tests.crash $(ROUNDS) $(SEED) --servers $(CLUSTER) $(if $(DESTROY),--destroy)
 
 outage: $(STAMP) ## Stop the broker of 500 nodes for two minutes; about eight minutes in all
 	@$(BIN)/python -m benchmarks.broker_outage

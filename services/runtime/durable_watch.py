@@ -87,6 +87,7 @@ class DurableWatch:
                 failure="consumer-missing",
                 about=self._name,
                 reason=f"the durable was deleted; it was created again, from message {began} on",
-                remedy="find out who deletes consumers (`nats consumer rm`); nothing was lost",
+                remedy="find out who deletes consumers (`nats consumer rm`); what its stream has "
+                "is delivered",
             )
         ]

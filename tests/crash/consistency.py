@@ -142,6 +142,14 @@ def is_settled(seen: Evidence) -> bool:
     return not wanted - found and not seen.pool.open and not list(_at_odds(seen))
 
 
+def unsettled(seen: Evidence) -> list[str]:
+    """What is not at rest, whatever led to it; for a fleet whose streams lost their history."""
+    logs = [f"{each.saga} is {each.status}" for each in _states(seen) if not each.ended]
+    opened = [f"{each} is open" for each in seen.pool.open]
+    odd = [each.what for each in _at_odds(seen) if "was replaced" not in each.what]
+    return [*logs, *opened, *odd]
+
+
 def differences(seen: Evidence) -> list[Difference]:
     """All differences of a fleet at rest."""
     return [
