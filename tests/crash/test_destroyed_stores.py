@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from tests.crash.conftest import IMPORTED
 from tests.crash.destroy_rounds import DestroyTally, destroy_round
 from tests.crash.destroyer import ALL, Destroyer, Destruction, Way, draw_destruction
 from tests.crash.fleet_shape import Shape
@@ -28,7 +27,7 @@ async def fleet(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Rig]:
     """One fleet for all rounds; its history does not outlive them."""
     directory = tmp_path_factory.mktemp("crash")
     async with (
-        ForkServer(*IMPORTED) as fork_server,
+        ForkServer() as fork_server,
         Rig(directory, SHAPE, fork_server=fork_server) as started,
     ):
         yield started
