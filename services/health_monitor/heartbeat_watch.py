@@ -133,6 +133,7 @@ class HeartbeatWatch:
         """Return when the bucket is gone, another one, or empty: all servers have restarted."""
         while True:
             await self._clock.sleep(LOOK_SECONDS)
+            seen = self._newest  # before the server is asked: the watch goes on meanwhile
             try:
                 now, last = await self._state()
             except Refused as error:
@@ -142,7 +143,7 @@ class HeartbeatWatch:
             except BusError:
                 continue  # the watch itself waits for the bus
             else:
-                if now != created or last < self._newest:
+                if now != created or last < seen:
                     return
 
     async def _watch_bucket(self) -> None:
