@@ -36,11 +36,10 @@ REFUSING: Final = tuple(
 )
 """Streams that may refuse writes. Not heartbeats: nodes without them are silent."""
 
-LOST: Final = tuple(
-    each for each in REFUSING if each not in ("KV_POOLS", "KV_NODES", "KV_INSTANCES")
-)
-"""Streams that may be destroyed. Those left out are recorded again from one another; open: POOLS
-emptied while the services run, and instances whose records are lost while they are terminated."""
+LOST: Final = tuple(each for each in REFUSING if each not in ("KV_POOLS", "KV_INSTANCES"))
+"""Streams that may be destroyed. Open faults of those left out: a pool recorded again does not know
+the saga that replaces a node, and launches a node of the same name; a termination whose instance
+has no record counts as done until the sweep; a record that a backup brings back stays unlisted."""
 LOST_SHARE: Final = 0.1
 
 OperatorVerb = Literal["scale", "replace", "drain", "cordon", "hold", "cancel", "breaker"]
