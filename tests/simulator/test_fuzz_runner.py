@@ -53,7 +53,7 @@ def test_another_seed_has_another_history():
 FOUND_AT = {
     "save before publish": 7,
     "budget in memory": 11,
-    "no adopt before retry": 7,
+    "no adopt before retry": 14,
     "timer in process memory": 33,
     "launch without a claim": 115,
     "silence never ends": 49,
