@@ -41,6 +41,7 @@ from services.bus.protocol.kv_buckets import Buckets
 from services.bus.protocol.object_store import Objects
 from services.bus.protocol.server_protocol import (
     check_version,
+    parse_header_lines,
     read_ack,
     read_answer,
     read_direct,
@@ -82,11 +83,6 @@ def _unreachable(url: str, last_error: str) -> str:
     return f"no nats-server answers at {url}{why}: is it running, and is the URL right?"
 
 
-_header_names: Final[set[str]] = set()
-"""Names that were found to be correct."""
-HEADER_NAMES_MAX: Final = 256
-
-
 class QuickClient(Client):
     """The client, with the one part of reading a message that is slow made quick.
 
@@ -103,21 +99,7 @@ class QuickClient(Client):
         command: bytes = super()._connect_command()
         return command
 
-    @staticmethod
-    def _parse_header_lines(raw: bytes) -> dict[str, str]:
-        """Read `Name: value` lines as the client does, but not letter by letter."""
-        found: dict[str, str] = {}
-        for line in raw.decode("utf-8", "replace").split("\r\n"):
-            name, colon, value = line.partition(":")
-            if name in _header_names:
-                found[name] = value.strip()
-                continue
-            key = name.strip()
-            if colon and key.isascii() and len(key.split()) <= 1:
-                found[key] = value.strip()
-                if len(_header_names) < HEADER_NAMES_MAX:
-                    _header_names.add(key)
-        return found
+    _parse_header_lines = staticmethod(parse_header_lines)
 
 
 class NatsBus(Replicas, Buckets, Objects):
