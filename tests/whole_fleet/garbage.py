@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from schemas import node_events, pool_events, subjects
+from schemas import fleet_events, node_events, pool_events, subjects
 from schemas.dead_letters import DeadLetter
 from schemas.messages import message_type
 from schemas.operator_requests import REQUESTS
@@ -29,6 +29,11 @@ SHAPES: dict[str, bytes] = {
 _EVENT_TYPES = {
     fact: kind for table in (node_events.FACTS, pool_events.FACTS) for kind, fact in table.items()
 }
+_OF_FAMILY = {
+    "node": node_events.Fault,
+    "pool": pool_events.Scaled,
+    "fleet": fleet_events.ConsumerLag,
+}
 _STEPS = ("saga", "cordon", "drain", "terminate", "provision", "bootstrap", "register", "uncordon")
 
 
@@ -53,8 +58,8 @@ def _type_of(subject: str) -> str:
     match tokens[2:]:
         case ["node", _, _, "telemetry"]:
             return message_type(node_events.Telemetry)
-        case [_, *_, fact] if matches(subject, EVENTS.subjects):
-            return message_type(_EVENT_TYPES.get(fact, node_events.Fault))
+        case [family, *_, fact] if matches(subject, EVENTS.subjects):
+            return message_type(_EVENT_TYPES.get(fact, _OF_FAMILY[family]))
         case ["saga", _, step, status]:
             found = [kind for kind, word in STATUSES.items() if word == status] or [StepStarted]
             return message_type(found[0] if step == "saga" else found[-1])
