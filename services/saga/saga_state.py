@@ -12,9 +12,11 @@ so may a step that failed beyond the pivot.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Literal
+
+import msgspec
+from msgspec.structs import replace
 
 from schemas.enums import SAGA_STEPS, SagaKind
 from schemas.headers import TRACEPARENT
@@ -72,12 +74,11 @@ class CorruptLogError(Exception):
     """An entry that the log before it does not allow."""
 
 
-@dataclass(frozen=True, slots=True)
-class StepState:
+class StepState(msgspec.Struct, frozen=True):
     """One step, as its entries left it."""
 
     status: StepStatus = "pending"
-    outputs: Mapping[str, Any] = field(default_factory=dict)
+    outputs: Mapping[str, Any] = {}
     reason: str = ""
     error: str = ""
     """What kind of failure it was."""
@@ -97,8 +98,7 @@ class StepState:
 _PENDING = StepState()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SagaState:
+class SagaState(msgspec.Struct, frozen=True, kw_only=True):
     """A saga, folded from its log."""
 
     saga: str
@@ -125,7 +125,7 @@ class SagaState:
     """Id of the uncordon saga that follows; empty: none."""
     unwinding_at: datetime | None = None
     """Since when it is unwound; None: it is not."""
-    steps: Mapping[str, StepState] = field(default_factory=dict)
+    steps: Mapping[str, StepState] = {}
     skipped: frozenset[int] = frozenset()
     """Sequences of entries that do not belong in the log."""
 
