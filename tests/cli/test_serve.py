@@ -92,6 +92,7 @@ async def test_a_served_fleet_answers_restarts_services_and_stops(
     async with served(tmp_path / "fleet") as fleet:
         await fleet.says(READY)
         state = fleet.file()
+        assert (tmp_path / "fleet" / "data").stat().st_mode & 0o777 == 0o700
         assert sorted(state["pids"]) == [
             "health-monitor",
             "metrics",

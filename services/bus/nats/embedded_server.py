@@ -16,6 +16,8 @@ from services.primitives.process_lifetime import ending_with_us
 READY_SECONDS_MAX: Final = 15.0
 STOP_SECONDS_MAX: Final = 10.0
 LOOK_SECONDS: Final = 0.01
+ENVIRONMENT: Final = ("HOME", "LANG", "LD_LIBRARY_PATH", "PATH", "TMPDIR", "TZ")
+"""What the server gets of our environment, which may hold secrets of providers; and GO*."""
 CONFIG: Final = """\
 # Written at every start.
 jetstream {{
@@ -75,6 +77,7 @@ class EmbeddedServer:
             stdout=log,
             stderr=log,
             start_new_session=True,
+            env={k: v for k, v in os.environ.items() if k in ENVIRONMENT or k.startswith("GO")},
         )
         log.close()
         async with asyncio.timeout(READY_SECONDS_MAX):

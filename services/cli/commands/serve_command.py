@@ -42,6 +42,7 @@ from services.primitives.race import race
 from services.settings.settings_file import load_settings
 
 LOCK_FILE: Final = "serve.lock"
+OWNER_ONLY: Final = 0o700
 NATS_FOLDER: Final = "nats"
 LOG_FILE: Final = "services.log"
 """Of a temporary fleet, beside its data directory."""
@@ -154,7 +155,8 @@ async def temporary_fleet(
 def lock_directory(directory: Path) -> Iterator[None]:
     """Lock the data directory; the error names the process that holds the lock."""
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        # Records, logs and keys of the fleet are in it.
+        directory.mkdir(mode=OWNER_ONLY, parents=True, exist_ok=True)
         lock = (directory / LOCK_FILE).open("a+", encoding="utf-8")
     except OSError as error:
         raise NavarchError(
