@@ -25,6 +25,7 @@ from services.pool_manager.planner.node_reconstruction import (
     StoredEvent,
     reconstructed_node,
 )
+from services.pool_manager.planner.saga_audit import reopened
 from services.pool_manager.planner.sizing.open_sagas import highest_serial
 from services.pool_manager.pool_store import Store
 from services.primitives.clock import Clock
@@ -61,13 +62,15 @@ class NodeRebuilder:
         nodes = self._store.nodes.records
         wanted = {key for key, each in instances.items() if each.state == "running"}
         wanted |= {node_key(pool.name, name) for pool in pools for name in busy(pool)}
+        sagas: dict[str, list[SagaState]] = {}
         if self._store.losses or not nodes or wanted - nodes.keys():
             sagas = await self._sagas()
+            for pool in pools:
+                await self._reopen(pool, (each for about in sagas.values() for each in about))
             await self._rebuild_all({*wanted, *nodes, *sagas}, instances, sagas)
         for pool in pools:
-            names = (
-                key.partition(".")[2] for key in (*instances, *nodes) if _is_of(key, pool.name)
-            )
+            known = {*instances, *nodes, *sagas}
+            names = (key.partition(".")[2] for key in known if _is_of(key, pool.name))
             await self._raise_serial(pool, highest_serial(pool.name, names))
 
     async def _sagas(self) -> dict[str, list[SagaState]]:
@@ -83,6 +86,24 @@ class NodeRebuilder:
             for name in {params.node, params.new_node, params.promotes} - {""}:
                 found.setdefault(node_key(params.pool, name), []).append(state)
         return found
+
+    async def _reopen(self, pool: PoolRecord, sagas: Iterable[SagaState]) -> None:
+        """A pool's record that was lost or rolled back knows its unfinished sagas again.
+
+        One that ends meanwhile is closed once more by the audit.
+        """
+        unfinished = {
+            each.saga: reopened(each)
+            for each in sagas
+            if each.params.pool == pool.name and not each.ended and each.saga not in pool.open
+        }
+
+        def with_open(record: PoolRecord) -> PoolRecord:
+            return msgspec.structs.replace(record, open={**unfinished, **record.open})
+
+        if unfinished:
+            log.warning("open sagas recorded again", extra={"sagas": sorted(unfinished)})
+            await self._store.change_pool(pool.name, with_open)
 
     async def _rebuild_all(
         self,

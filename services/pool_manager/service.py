@@ -347,7 +347,8 @@ class PoolManager:
             await self._clock.sleep(RESYNC_SECONDS)
 
     async def _resync(self) -> None:
-        if not await self.store.fleet_is_recorded():
+        lost = self.store.losses and not self.store.trusted
+        if lost or not await self.store.fleet_is_recorded():
             await self._record_configured()
         if not self.store.trusted:
             await self._regain_trust()

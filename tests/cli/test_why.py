@@ -1,6 +1,5 @@
 """`navarch why` and saga progress: sentences from stored messages, then on a real bus."""
 
-import dataclasses
 import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -303,7 +302,7 @@ def test_a_terminated_node_names_its_replacement_and_its_evidence() -> None:
     """The answer has the name of the new node and the command for the evidence."""
     gone = msgspec.structs.replace(UNHEALTHY, state="terminated", saga="")
     done = folded(*DRAINING)
-    state = dataclasses.replace(done, status="done")
+    state = msgspec.structs.replace(done, status="done")
     answer = why_node(gone, None, [], [state], has_evidence=True)
 
     assert ("It is terminated; nothing is in progress. n2 replaced it.",) == answer.now

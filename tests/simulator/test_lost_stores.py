@@ -5,7 +5,7 @@ No healthy node is terminated for it, and the nodes that break meanwhile are rep
 
 import pytest
 
-from schemas.topology import DURABLES, HEARTBEATS
+from schemas.topology import DURABLES, HEARTBEATS, POOLS
 from services.runtime.logs import silenced
 from services.simulator.engine.fault_kinds import BROKER, STORE_LOSSES, InjectedFault, StoreLoss
 from services.simulator.inputs.fuzz.fuzz_campaign import LOST, Campaign, CampaignStep
@@ -26,6 +26,8 @@ DURABLES_LOST = [
 def test_the_fleet_converges(kind: StoreLoss) -> None:
     """A node breaks before each loss, by turns long before and just before."""
     places = DURABLES_LOST if kind.startswith("durable") else STREAMS_LOST
+    if kind in ("stream_deleted", "stream_purged", "stream_shortened"):
+        places = [*places, (f"KV_{POOLS.name}", "")]
     steps = []
     for number, (stream, durable) in enumerate(places):
         at = 40.0 + number * BETWEEN_SECONDS

@@ -53,10 +53,11 @@ from services.primitives.race import unless
 log = logging.getLogger(__name__)
 
 REQUEST_TIMEOUT_SECONDS: Final = 5.0
-READ_SILENCE_SECONDS: Final = (0.25, 0.5, 0.5, 1.0, 1.0, 2.0, 5.0)
-"""How long each attempt of a batch read waits for its next message. The server may hand a read to
-a replica that it lost sight of; for some twenty seconds it does not notice. The next attempt may
-reach another."""
+READ_SILENCE_SECONDS: Final = (10.0,)
+"""How long each attempt of a batch read waits for its next message."""
+REPLICA_SILENCE_SECONDS: Final = (0.25, 0.5, 0.5, 1.0, 1.0, 2.0, 5.0)
+"""The same where the server may hand a read to a replica that it lost sight of: for some twenty
+seconds it does not notice, but the next attempt may reach another."""
 RECONNECT_WAIT_SECONDS: Final = 0.25
 READ_BATCH_MAX: Final = 1000
 NOT_FOUND: Final = 404
@@ -247,13 +248,14 @@ class NatsBus(Replicas, Buckets, Objects):
             return status is not None
 
         subject, body = f"$JS.API.DIRECT.GET.{stream}", _json.encode(query)
+        silences = REPLICA_SILENCE_SECONDS if self._replicated else READ_SILENCE_SECONDS
         try:
-            for silence_seconds in READ_SILENCE_SECONDS:
+            for silence_seconds in silences:
                 with suppress(TimeoutError):
                     return await self._requests.gather(subject, body, ends, silence_seconds)
         except (nats.errors.Error, OSError) as error:
             raise Unavailable(f"{stream}: cannot be read: {error}") from error
-        raise Unavailable(f"{stream}: cannot be read: no answer in {sum(READ_SILENCE_SECONDS)} s")
+        raise Unavailable(f"{stream}: cannot be read: no answer in {sum(silences):g} s")
 
     async def _read(self, stream: str, filter_: str, after: int) -> list[Stored]:
         """Everything under a filter that the answering server has."""

@@ -117,7 +117,7 @@ def parse_header_lines(raw: bytes) -> dict[str, str]:
     found: dict[str, str] = {}
     for line in raw.decode("utf-8", "replace").split("\r\n"):
         name, colon, value = line.partition(":")
-        if name in _header_names:
+        if colon and name in _header_names:
             found[name] = value.strip()
             continue
         key = name.strip()

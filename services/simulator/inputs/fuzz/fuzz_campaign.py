@@ -37,9 +37,9 @@ REFUSING: Final = tuple(
 """Streams that may refuse writes. Not heartbeats: nodes without them are silent."""
 
 LOST: Final = tuple(each for each in REFUSING if each not in ("KV_POOLS", "KV_INSTANCES"))
-"""Streams that may be destroyed. Open faults of those left out: a pool recorded again does not know
-the saga that replaces a node, and launches a node of the same name; a termination whose instance
-has no record counts as done until the sweep; a record that a backup brings back stays unlisted."""
+"""Streams that may be destroyed. Open faults of those left out: a replica that has not read the
+record of a pool since it was rolled back decides on it as it is; a termination whose instance has
+no record counts as done, and the machine runs on until the sweep."""
 LOST_SHARE: Final = 0.1
 
 OperatorVerb = Literal["scale", "replace", "drain", "cordon", "hold", "cancel", "breaker"]
