@@ -17,13 +17,13 @@ from schemas.messages import Message
 from schemas.topology import (
     BUCKETS,
     DURABLES,
+    EVERY_STREAM,
     HEARTBEATS,
     LEASES,
     MESSAGE_BYTES_MAX,
     NODES,
     OBJECT_BUCKETS,
     SAGAS,
-    STREAMS,
     DurableSpec,
 )
 
@@ -39,7 +39,7 @@ CLI: Final = "cli"
 POOL_TAG: Final = "{{tag(pool)}}"
 NODE_TAG: Final = "{{tag(node)}}"
 """The server substitutes the tag of the node's own credentials."""
-OWN_INBOX: Final = "_INBOX.user.{{subject()}}.>"
+USER_KEY: Final = "{{subject()}}"
 """The server substitutes the user's public key."""
 SETS_UP: Final = "pool-manager"
 """The service that creates streams and changes their limits."""
@@ -116,8 +116,8 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
     """False: requests to the owner. True: the owner's messages, as they are published."""
     many: bool = False
     """A request has many answers."""
-    part_of: str = ""
-    """A share of the same owner that offers this already, to other importers."""
+    exported: bool = True
+    """False: part of another share of the same owner, which the server refuses to export twice."""
     local_subject: str = ""
     """Its name at the importers, if it is another."""
 
@@ -197,7 +197,7 @@ def shares() -> list[Share]:
             subject=f"$JS.API.DIRECT.GET.KV_{NODES.name}.$KV.{NODES.name}.*.*",
             owner=Account.FLEET,
             importers=(Account.AGENTS,),
-            part_of=_BATCH_READS[1],
+            exported=False,
         ),
         Share(
             subject=NODE_COMMANDS,
@@ -206,7 +206,7 @@ def shares() -> list[Share]:
         ),
         *(
             Share(subject=each, owner=Account.FLEET, importers=(Account.USERS,))
-            for each in (*_READS, *_LISTS, f"{subjects.ROOT}.query.>", subjects.POOL_REQUESTS)
+            for each in (*_READS, *_LISTS, subjects.QUERIES, subjects.POOL_REQUESTS)
         ),
         *(
             Share(subject=each, owner=Account.FLEET, importers=(Account.USERS,), many=True)
@@ -270,7 +270,7 @@ def _service(name: str) -> Rules:
                 for each in own
                 if subjects.timer_due_wildcard(name) in each.filters
             ),
-            f"{subjects.ROOT}.query.>",
+            subjects.QUERIES,
             *ALSO_PUBLISHED.get(name, ()),
             "_INBOX.>",
             REPLIES,
@@ -279,24 +279,25 @@ def _service(name: str) -> Rules:
         subscribe=(
             f"{inbox(name)}.>",
             "$SRV.>",
-            f"{subjects.ROOT}.query.>",
+            subjects.QUERIES,
             *ALSO_ANSWERED.get(name, ()),
         ),
     )
 
 
 def _reader() -> Rules:
+    box = f"{user_inbox(USER_KEY)}.>"
     return Rules(
         account=Account.USERS,
         publish=(
             *(*_READS, *_BATCH_READS, *_LISTS, "$SRV.>"),
-            f"{subjects.ROOT}.query.>",
-            OWN_INBOX,
+            subjects.QUERIES,
+            box,
         ),
         publish_not=ORDERS,
-        subscribe=(OWN_INBOX, f"{subjects.ROOT}.>", "$KV.>"),
+        subscribe=(box, f"{subjects.ROOT}.>", "$KV.>"),
         # Requests of other users of the account, which the fleet's services answer.
-        subscribe_not=(f"{subjects.ROOT}.query.>", subjects.POOL_REQUESTS, NODE_COMMANDS),
+        subscribe_not=(subjects.QUERIES, subjects.POOL_REQUESTS, NODE_COMMANDS),
         payload_bytes_max=REQUEST_BYTES_MAX,
     )
 
@@ -362,13 +363,12 @@ def _facts(service: str) -> Iterable[str]:
 
 def _sets_up(service: str) -> Iterable[str]:
     """By name: another stream could copy its messages to any subject."""
-    streams = (*STREAMS, *(each.stream() for each in (*BUCKETS, *OBJECT_BUCKETS)))
     if service in (SETS_UP, RECREATES):
-        yield from (f"$JS.API.STREAM.CREATE.{each.name}" for each in streams)
+        yield from (f"$JS.API.STREAM.CREATE.{each.name}" for each in EVERY_STREAM)
     if service == BEGINS_HEARTBEATS:
         yield f"$JS.API.STREAM.CREATE.{HEARTBEATS.stream().name}"
     if service == SETS_UP:
-        yield from (f"$JS.API.STREAM.UPDATE.{each.name}" for each in streams)
+        yield from (f"$JS.API.STREAM.UPDATE.{each.name}" for each in EVERY_STREAM)
 
 
 def _objects(service: str) -> Iterable[str]:

@@ -249,6 +249,10 @@ def dead(stream: str, durable: str) -> str:
     return f"{ROOT}.dead.{token(stream.lower(), 'stream')}.{token(durable, 'durable')}"
 
 
+QUERIES: Final = f"{ROOT}.query.>"
+"""Every query about the fleet."""
+
+
 def query(name: str) -> str:
     """Subject of a query about the fleet (request/reply, NATS services API)."""
     return f"{ROOT}.query.{token(name, 'query')}"

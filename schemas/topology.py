@@ -296,6 +296,8 @@ EVIDENCE: Final = ObjectBucketSpec(
     bytes_max=4 * GIB,
 )
 OBJECT_BUCKETS: Final = (EVIDENCE,)
+EVERY_STREAM: Final = (*STREAMS, *(each.stream() for each in (*BUCKETS, *OBJECT_BUCKETS)))
+"""The streams, and those behind the buckets."""
 
 HEALTH_EVENTS: Final = DurableSpec(
     stream=EVENTS.name,

@@ -18,6 +18,8 @@ hypothesis.settings.register_profile("steady", derandomize=True, deadline=None, 
 hypothesis.settings.register_profile("explore", deadline=None, max_examples=5_000)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
 
+pytest_plugins = ("tests.support.secured",)
+
 LONGEST = ("test_fuzz_seeds.py",)
 """A worker is busy with each of these for a quarter of the whole: they come before all others."""
 

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from schemas.permissions import SETS_UP
-from schemas.topology import BUCKETS, DURABLES, OBJECT_BUCKETS, STREAMS, DurableSpec, StreamSpec
+from schemas.topology import DURABLES, EVERY_STREAM, STREAMS, DurableSpec, StreamSpec
 from services.bus.port import Bus
 from services.primitives.clock import Clock
 from services.primitives.errors import Refused, SetupError, Unavailable
@@ -43,13 +43,12 @@ async def set_up(
     `durables`: only these. `waits`: for the streams, because another service creates them.
     """
     durables = DURABLES if durables is None else durables
-    streams = (*STREAMS, *(bucket.stream() for bucket in (*BUCKETS, *OBJECT_BUCKETS)))
-    for spec in streams:
+    for spec in EVERY_STREAM:
         made = partial(_exists, bus, spec) if waits else partial(set_up_stream, bus, spec, replicas)
         await _patiently(clock, made)
     for durable in durables:
         await _patiently(clock, lambda durable=durable: _set_up_durable(bus, durable, replicas))
-    log.info("topology set up", extra={"streams": len(streams), "durables": len(durables)})
+    log.info("topology set up", extra={"streams": len(EVERY_STREAM), "durables": len(durables)})
 
 
 async def _patiently(clock: Clock, call: Any) -> None:

@@ -51,6 +51,7 @@ from services.bus.nats.connection_options import SERVICE, ConnectOptions
 from services.bus.nats.credentials_file import role_and_key
 from services.bus.port import Bus, Stored
 from services.bus.protocol.endpoint_replies import reply_data
+from services.bus.protocol.ordered_pages import read_page
 from services.cli.text.node_timeline import mentions, sagas_about
 from services.operator_text.safe_text import escape_line
 from services.primitives.errors import AnswerError, BusError, NavarchError, Unavailable
@@ -65,8 +66,6 @@ PAGES_MAX: Final = 1000
 PAGE_NODES: Final = 1000
 """Nodes a page, some 400 bytes each: they must fit one message of the bus."""
 ANSWERS: Final = ("request-accepted", "request-refused", "scaled", "scale-refused")
-BATCH: Final = 1000
-"""Stored messages that are read at once."""
 ENDS: Final = frozenset({"done", "unwound", "stuck"})
 
 NodeRequests = NodeRequest | HoldRequest
@@ -257,18 +256,12 @@ async def stored_batches(
 ) -> AsyncGenerator[list[Stored], None]:
     """The messages stored under any of the filters, in order, from a time on."""
     after: int | datetime = since
-    while True:
-        pages = await asyncio.gather(
-            *(bus.read_batch(stream, each, after=after, count=BATCH) for each in filters)
-        )
-        # A full page may be followed by more: beyond the first that ends, the order is unknown.
-        ends = [page[-1].sequence for page in pages if len(page) == BATCH]
-        known = [each for page in pages for each in page if not ends or each.sequence <= min(ends)]
-        if known:
-            yield sorted(known, key=lambda each: each.sequence)
-        if not ends:
-            return
-        after = min(ends)
+    more = True
+    while more:
+        found, more = await read_page(bus, stream, filters, after)
+        if found:
+            after = found[-1].sequence
+            yield found
 
 
 def as_generator(source: AsyncIterator[T]) -> AsyncGenerator[T, None]:

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Final
 
 from schemas.fleet_queries import CurrentFailure
-from schemas.topology import BUCKETS, LEASES, OBJECT_BUCKETS, STREAMS, StreamSpec
+from schemas.topology import EVERY_STREAM, LEASES, StreamSpec
 from services.bus.port import Bus
 from services.bus.topology_setup import STREAM_NOT_FOUND, set_up_stream
 from services.notifier.store_losses import (
@@ -73,8 +73,7 @@ class StoreWatch:
         if self._refusals >= REFUSALS_MIN:
             reason = f"nats-server stores nothing: {refusal}"
             found.append(_failure("nats-server", reason, UNWRITABLE_REMEDY))
-        specs = (*STREAMS, *(each.stream() for each in (*BUCKETS, *OBJECT_BUCKETS)))
-        looks = await asyncio.gather(*(self._look_at(each) for each in specs))
+        looks = await asyncio.gather(*(self._look_at(each) for each in EVERY_STREAM))
         return [*found, *(each for each in looks if each is not None), *self._shown_losses()]
 
     def _shown_losses(self) -> list[CurrentFailure]:

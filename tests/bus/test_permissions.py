@@ -2,7 +2,6 @@
 
 import asyncio
 import base64
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -21,22 +20,9 @@ from services.bus.nats.connection_options import credentials
 from services.bus.nats.nats_bus import ConnectOptions, NatsBus
 from services.cli.nats_config_files import ACCOUNTS, write, write_agent
 from services.primitives.errors import ConfigurationError, Unavailable
-from tests.support.secured import NOW, WHERE, Secured, nats_config, serving_secured
+from tests.support.secured import NOW, WHERE, Secured
 
 SERVICES = permissions.SERVICES
-
-
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What `navarch nats-config` writes."""
-    return nats_config(tmp_path_factory.mktemp("nats-config"))
-
-
-@pytest.fixture
-async def secured(directory: Path, tmp_path: Path) -> AsyncIterator[Secured]:
-    """A server with that configuration and the whole topology."""
-    async with serving_secured(directory, tmp_path / "nats") as found:
-        yield found
 
 
 NODE = "navarch.v1.node.training.n1"
@@ -248,17 +234,17 @@ def test_writing_again_keeps_every_key_and_credential(tmp_path: Path) -> None:
 
 
 def test_a_nodes_credentials_are_written_by_hand_where_no_provider_makes_them(
-    directory: Path,
+    nats_config_directory: Path,
 ) -> None:
     """They name the node, and are for their owner's eyes; a name that is none is refused."""
-    file = write_agent(directory, "training", "n7", NOW)
+    file = write_agent(nats_config_directory, "training", "n7", NOW)
     token = file.read_text().splitlines()[1].split(".")[1]
     claims = msgspec.json.decode(base64.urlsafe_b64decode(token + "=="))
 
     assert ["pool:training", "node:n7"] == claims["nats"]["tags"]
     assert 0o600 == file.stat().st_mode & 0o777
     with pytest.raises(InvalidNameError):
-        write_agent(directory, "training", "n7.>", NOW)
+        write_agent(nats_config_directory, "training", "n7.>", NOW)
 
 
 def test_every_durable_belongs_to_a_service() -> None:

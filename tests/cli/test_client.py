@@ -17,7 +17,8 @@ from schemas.saga_log_entries import SagaDone, SagaStarted, StepStarted, StepSuc
 from schemas.saga_params import SagaParams
 from services.bus.nats.nats_bus import NatsBus
 from services.bus.port import Stored
-from services.cli.bus_client import BATCH, FleetClient, decode_nodes, require_accepted
+from services.bus.protocol.ordered_pages import PAGE_MESSAGES_MAX
+from services.cli.bus_client import FleetClient, decode_nodes, require_accepted
 from services.cli.text.node_timeline import timeline_rows
 from services.primitives.errors import AnswerError, NavarchError
 from services.saga.participant import append
@@ -110,7 +111,7 @@ async def test_stored_events_are_read_in_batches_and_in_order(bus: NatsBus) -> N
                 break
     assert list(range(1, 2526)) == sequences
     assert len(reads) == 2 * 3
-    assert max(reads) == BATCH
+    assert max(reads) == PAGE_MESSAGES_MAX
 
 
 async def _replacement(bus: NatsBus) -> str:

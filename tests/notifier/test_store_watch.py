@@ -11,12 +11,11 @@ from prometheus_client import CollectorRegistry
 
 from schemas.fleet_events import ServiceFailure
 from schemas.topology import (
-    BUCKETS,
+    EVERY_STREAM,
     EVIDENCE,
     HARDWARE,
     HEARTBEATS,
     LEASES,
-    OBJECT_BUCKETS,
     SAGAS,
     STREAMS,
 )
@@ -117,8 +116,9 @@ def test_what_is_kept_in_memory_is_created_again_and_not_reported() -> None:
 def test_a_full_stream_is_reported_before_it_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
     """SAGAS takes no entry beyond its size: every saga would stop."""
     small = msgspec.structs.replace(SAGAS, bytes_max=1_000)
-    monkeypatch.setattr("services.bus.topology_setup.STREAMS", (small,))
-    monkeypatch.setattr("services.notifier.store_watch.STREAMS", (small,))
+    kept = (small, *(each for each in EVERY_STREAM if each not in STREAMS))
+    monkeypatch.setattr("services.bus.topology_setup.EVERY_STREAM", kept)
+    monkeypatch.setattr("services.notifier.store_watch.EVERY_STREAM", kept)
     monkeypatch.setattr("services.bus.topology_setup.DURABLES", ())
 
     async def run() -> None:
@@ -154,10 +154,7 @@ def test_a_stream_that_is_gone_is_created_again_and_its_loss_named() -> None:
     virtual_time.run(run)
 
 
-SPECS = {
-    each.name: each
-    for each in (*STREAMS, *(bucket.stream() for bucket in (*BUCKETS, *OBJECT_BUCKETS)))
-}
+SPECS = {each.name: each for each in EVERY_STREAM}
 BEFORE = ObservedStream(created="t0", first=5, last=9, messages=4)
 
 

@@ -1,9 +1,7 @@
 """Attacks with one role's credentials on a real server, generated from its own permissions."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from contextlib import suppress
-from pathlib import Path
 
 import nats
 import pytest
@@ -18,16 +16,15 @@ from schemas.topology import (
     BUCKETS,
     DURABLES,
     EVENTS,
+    EVERY_STREAM,
     HEARTBEATS,
     LEASES,
     NODES,
-    OBJECT_BUCKETS,
-    STREAMS,
 )
 from services.bus.nats.connection_options import credentials
 from services.bus.nats.nats_bus import NatsBus
 from services.primitives.errors import TooLarge, Unavailable
-from tests.support.secured import Secured, nats_config, serving_secured
+from tests.support.secured import Secured
 
 AGENT = "agent:training/n1"
 NODE = "navarch.v1.node.training.n1"
@@ -60,19 +57,6 @@ CONSUMER_CALLS = (
 SERVER_CALLS = ("META.LEADER.STEPDOWN", "SERVER.REMOVE", "ACCOUNT.PURGE.x", "STREAM.TEMPLATE.NAMES")
 
 
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What `navarch nats-config` writes."""
-    return nats_config(tmp_path_factory.mktemp("nats-config"))
-
-
-@pytest.fixture
-async def secured(directory: Path, tmp_path: Path) -> AsyncIterator[Secured]:
-    """A server with that configuration and the whole topology."""
-    async with serving_secured(directory, tmp_path / "nats") as found:
-        yield found
-
-
 async def plain(secured: Secured, who: str) -> Client:
     """A client that keeps to no rule of ours, with one role's credentials."""
 
@@ -96,8 +80,7 @@ async def barrier(client: Client) -> None:
 
 async def last_sequences(bus: NatsBus) -> dict[str, int]:
     """How far each stream is."""
-    specs = (*STREAMS, *(each.stream() for each in (*BUCKETS, *OBJECT_BUCKETS)))
-    return {each.name: await bus.last_sequence(each.name) for each in specs}
+    return {each.name: await bus.last_sequence(each.name) for each in EVERY_STREAM}
 
 
 def concrete(subject: str) -> str:
@@ -108,12 +91,11 @@ def concrete(subject: str) -> str:
 
 def attacks() -> list[str]:
     """Everything stored, every durable and every call that changes one; generated."""
-    streams = (*STREAMS, *(each.stream() for each in (*BUCKETS, *OBJECT_BUCKETS)))
     return [
-        *(concrete(each) for spec in streams for each in spec.subjects),
+        *(concrete(each) for spec in EVERY_STREAM for each in spec.subjects),
         *(
             f"$JS.API.STREAM.{call.format(stream=each.name)}"
-            for each in streams
+            for each in EVERY_STREAM
             for call in API_CALLS
         ),
         *(
@@ -247,9 +229,8 @@ async def test_a_services_credentials_reach_its_own_durables_and_keys_alone(
     secured: Secured,
 ) -> None:
     """No stream is changed but by the service that sets them up; no lease but a service's own."""
-    streams = (*STREAMS, *(bucket.stream() for bucket in BUCKETS))
-    updates = [f"$JS.API.STREAM.UPDATE.{each.name}" for each in streams]
-    creates = {f"$JS.API.STREAM.CREATE.{each.name}" for each in streams}
+    updates = [f"$JS.API.STREAM.UPDATE.{each.name}" for each in EVERY_STREAM]
+    creates = {f"$JS.API.STREAM.CREATE.{each.name}" for each in EVERY_STREAM}
     heartbeats = f"$JS.API.STREAM.CREATE.{HEARTBEATS.stream().name}"
     for who in SERVICES:
         own = durables_of(who)

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import nats
+import pytest
 
 from schemas import permissions
 from schemas.settings import NatsSettings
@@ -110,3 +111,16 @@ async def serving_secured(directory: Path, store: Path) -> AsyncIterator[Secured
         yield found
     finally:
         await server.kill()
+
+
+@pytest.fixture(scope="module")
+def nats_config_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `navarch nats-config` writes."""
+    return nats_config(tmp_path_factory.mktemp("nats-config"))
+
+
+@pytest.fixture
+async def secured(nats_config_directory: Path, tmp_path: Path) -> AsyncIterator[Secured]:
+    """A server with that configuration and the whole topology."""
+    async with serving_secured(nats_config_directory, tmp_path / "nats") as found:
+        yield found

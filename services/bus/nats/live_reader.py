@@ -12,12 +12,13 @@ from typing import Final
 
 from services.bus.nats.client_protocol import ClientMessage, NatsClient
 from services.bus.port import Bus, Start, Stored
-from services.primitives.errors import BusError, Unavailable
+from services.bus.protocol.ephemeral_consumer import FollowerPosition
+from services.bus.protocol.ordered_pages import read_page
+from services.primitives.errors import BusError
 
 REREAD_SECONDS: Final = 2.0
 """A copy may be lost with a connection or with a stream's leader."""
 RETRY_SECONDS: Final = 0.25
-BATCH: Final = 1000
 BEHIND_SECONDS: Final = 0.02
 BEHIND_TRIES_MAX: Final = 10
 """The replica that answers may not have yet what was announced."""
@@ -52,19 +53,20 @@ class LiveReader:
                 each, cb=self._heard, pending_msgs_limit=-1, pending_bytes_limit=-1
             )
             self._subscriptions.append(subscription)
-        position, behind = after, 0
+        position = FollowerPosition(self._bus, self._stream, start, after)
+        corrected, behind = False, 0
         while True:
             self._news.clear()
             try:
-                if position is None:
-                    new = start == "new"
-                    position = await self._bus.last_sequence(self._stream) if new else 0
-                found = await self._page(position)
-            except Unavailable:
+                if not corrected:
+                    await position.correct()
+                    corrected = True
+                found, _ = await read_page(self._bus, self._stream, self._filters, position.after)
+            except BusError:
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
             for stored in found:
-                position = stored.sequence
+                position.seen = stored.sequence
                 yield stored
             if found:
                 behind = BEHIND_TRIES_MAX
@@ -74,28 +76,8 @@ class LiveReader:
                     await self._news.wait()
                 behind = BEHIND_TRIES_MAX
             except TimeoutError:
-                position = position if behind else await self._corrected(start, position)
+                corrected = bool(behind)
                 behind = max(0, behind - 1)
-
-    async def _corrected(self, start: Start, position: int | datetime) -> int | datetime:
-        """Go back where the stream has lost what was seen: its sequences are used once more."""
-        try:
-            last = await self._bus.last_sequence(self._stream)
-        except BusError:
-            return position
-        if isinstance(position, datetime) or last >= position:
-            return position
-        return 0 if start == "last_per_subject" else last
-
-    async def _page(self, after: int | datetime) -> list[Stored]:
-        """The next messages of all filters; as far only as each of them was read."""
-        pages = [
-            await self._bus.read_batch(self._stream, each, after=after, count=BATCH)
-            for each in self._filters
-        ]
-        until = min((page[-1].sequence for page in pages if len(page) == BATCH), default=None)
-        found = {each.sequence: each for page in pages for each in page}
-        return [found[each] for each in sorted(found) if until is None or each <= until]
 
     async def _heard(self, _: ClientMessage) -> None:
         self._news.set()

@@ -138,7 +138,7 @@ def server_tokens(
                 _scope(role, each, keys) for role, each in roles.items() if each.account == account
             ],
             "exports": [
-                _export(each) for each in shares if each.owner == account and not each.part_of
+                _export(each) for each in shares if each.owner == account and each.exported
             ],
             "imports": [_import(each, publics) for each in shares if account in each.importers],
             "limits": _limits(streams=account == Account.FLEET),

@@ -1,4 +1,4 @@
-"""A consumer of a follower's own: it keeps its position over lost connections and lost streams."""
+"""A follower of a stream: it keeps its position over lost connections and lost streams."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -9,6 +9,44 @@ from services.bus.port import Bus, Start, Stored
 
 BATCH: Final = 1024
 INACTIVE_SECONDS: Final = 60
+
+
+class FollowerPosition:
+    """How far a follower has come in a stream."""
+
+    def __init__(self, bus: Bus, stream: str, start: Start, after: int | datetime | None) -> None:
+        """Begin after `after` where it is given, else at `start`."""
+        self._bus = bus
+        self._stream = stream
+        self._start = start
+        self.since = after if isinstance(after, datetime) else None
+        self.seen = after if isinstance(after, int) else None
+        """Everything up to this sequence was seen; None: not known yet."""
+        self._created = ""
+        """When the stream was created that this sequence belongs to."""
+
+    @property
+    def after(self) -> int | datetime:
+        """The sequence or the time after which to read on."""
+        return self.seen if self.seen is not None else self.since or 0
+
+    async def correct(self) -> None:
+        """Fix the first position, and go back where the stream has lost what was seen.
+
+        A stream that was created again, restored or shortened uses the same sequences once more:
+        what is stored under them now has not been seen.
+        """
+        info = await self._bus.admin(f"STREAM.INFO.{self._stream}", {})
+        last, created = int(info["state"]["last_seq"]), str(info["created"])
+        replaced = self._created not in ("", created)
+        self._created = created
+        if self.seen is not None and (replaced or last < self.seen):
+            whole = replaced or self._start == "last_per_subject"
+            self.since = None
+            self.seen = (None if self._start == "last_per_subject" else 0) if whole else last
+        elif self.seen is None and self.since is None and self._start == "new":
+            # Fixed now: nothing is missed if the follower is interrupted before its first message.
+            self.seen = last
 
 
 class EphemeralConsumer:
@@ -32,11 +70,7 @@ class EphemeralConsumer:
         self._filters = filters
         self._start = start
         self._new_name = new_name
-        self._since = after if isinstance(after, datetime) else None
-        self._seen = after if isinstance(after, int) else None
-        """Everything up to this sequence was seen; None: not known yet."""
-        self._created = ""
-        """When the stream was created that this sequence belongs to."""
+        self._position = FollowerPosition(bus, stream, start, after)
 
     async def prepare(self) -> str:
         """Create the consumer, and return its place; an old one dies of inactivity."""
@@ -52,40 +86,22 @@ class EphemeralConsumer:
             "inactive_threshold": INACTIVE_SECONDS * SECOND_NS,
             "deliver_policy": self._start,
         }
-        await self._correct_position()
-        if self._seen is not None:
+        await self._position.correct()
+        if self._position.seen is not None:
             config["deliver_policy"] = "by_start_sequence"
-            config["opt_start_seq"] = self._seen + 1
-        elif self._since is not None:
+            config["opt_start_seq"] = self._position.seen + 1
+        elif self._position.since is not None:
             config["deliver_policy"] = "by_start_time"
-            config["opt_start_time"] = self._since.astimezone(UTC).isoformat()
+            config["opt_start_time"] = self._position.since.astimezone(UTC).isoformat()
         await self._bus.admin(
             f"CONSUMER.CREATE.{self._stream}.{name}",
             {"stream_name": self._stream, "config": config, "action": "create"},
         )
         return f"{self._stream}.{name}"
 
-    async def _correct_position(self) -> None:
-        """Fix the first position, and go back where the stream has lost what was seen.
-
-        A stream that was created again, restored or shortened uses the same sequences once more:
-        what is stored under them now has not been seen.
-        """
-        info = await self._bus.admin(f"STREAM.INFO.{self._stream}", {})
-        last, created = int(info["state"]["last_seq"]), str(info["created"])
-        replaced = self._created not in ("", created)
-        self._created = created
-        if self._seen is not None and (replaced or last < self._seen):
-            whole = replaced or self._start == "last_per_subject"
-            self._since = None
-            self._seen = (None if self._start == "last_per_subject" else 0) if whole else last
-        elif self._seen is None and self._since is None and self._start == "new":
-            # Fixed now: nothing is missed if this consumer is lost before its first message.
-            self._seen = last
-
     def saw(self, stored: Stored) -> bool:
         """Skip what came before already, over a re-creation."""
-        if stored.sequence <= (self._seen or 0):
+        if stored.sequence <= (self._position.seen or 0):
             return False
-        self._seen = stored.sequence
+        self._position.seen = stored.sequence
         return True
