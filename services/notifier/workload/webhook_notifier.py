@@ -7,42 +7,26 @@ back-off until the step's deadline; any other answer fails the step. Errors name
 and status; the URL's other parts and the answer's body may hold secrets and are never shown.
 """
 
-import asyncio
 import logging
-from collections.abc import Awaitable, Callable
 from datetime import UTC
-from typing import Final, Literal, TypeVar
+from typing import Final, Literal
 
 import httpx
 import msgspec
-from tenacity import (
-    AsyncRetrying,
-    RetryCallState,
-    retry_if_exception_type,
-    wait_exponential,
-)
 
 from schemas.duration import Duration
 from schemas.secret_text import SecretText
 from schemas.settings import Setting
 from services.notifier.workload.workload_notifier import StepFailure
 from services.primitives.clock import Clock
-from services.primitives.redaction import public_url
-from services.runtime.bounded_http import bounded_client, failure_text, status_text
+from services.runtime.http_caller import HttpCaller, RefusedHttpError, check_url, place, size
 from services.runtime.tracing import current_headers
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
-TRANSIENT_CODES: Final = frozenset({408, 425, 429})
-"""Request time-out, too early, too many requests: the only 4xx worth a retry."""
-BACKOFF_FIRST_SECONDS: Final = 0.1
 BACKOFF_MAX_SECONDS: Final = 10.0
 STATUS_BACKOFF_MAX_SECONDS: Final = 1.0
 """Lower, so that a saga continues within a second of the drain after a scheduler outage too."""
-CONNECTIONS_MAX: Final = 128
-STATUS_BYTES_MAX: Final = 1_048_576
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -62,10 +46,6 @@ class DrainStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _status = msgspec.json.Decoder(DrainStatus)
-
-
-class _TransientError(Exception):
-    """No answer, or an answer that a retry may change."""
 
 
 class WebhookDrain(Setting, frozen=True, kw_only=True):
@@ -94,7 +74,7 @@ class WebhookNotifier:
         def __post_init__(self) -> None:
             """Refuse URLs and time-outs that can never work."""
             for name in ("cordon_url", "uncordon_url", "drain_url", "drain_status_url"):
-                _check_url(name, getattr(self, name))
+                check_url(name, getattr(self, name))
             if self.timeout <= 0:
                 raise ValueError("timeout must be more than 0 (30s is the default)")
             at_once = self.drain.completes == "at-once"
@@ -114,16 +94,7 @@ class WebhookNotifier:
         """Make the client; it connects at the first request."""
         self._options = options
         self._clock = clock
-        limits = httpx.Limits(
-            max_connections=CONNECTIONS_MAX, max_keepalive_connections=CONNECTIONS_MAX
-        )
-        # httpx limits only the phases of a request; `_send` limits the whole request.
-        self._client = bounded_client(
-            bytes_max=STATUS_BYTES_MAX,
-            headers=options.headers,
-            timeout=None,
-            limits=limits,
-        )
+        self._http = HttpCaller(clock, timeout_seconds=options.timeout, headers=options.headers)
 
     @property
     def name(self) -> str:
@@ -137,7 +108,7 @@ class WebhookNotifier:
 
     async def close(self) -> None:
         """Close the connections."""
-        await self._client.aclose()
+        await self._http.close()
 
     async def cordon(self, node: str, reason: str, *, idempotency_key: str) -> None:
         """POST `cordon`."""
@@ -154,21 +125,16 @@ class WebhookNotifier:
     async def is_drained(self, node: str) -> bool:
         """GET the status."""
         target = httpx.URL(self._options.drain_status_url).copy_merge_params({"node_id": node})
-
-        async def read_status() -> DrainStatus:
-            request = self._client.build_request("GET", target)
-            response = await self._send(request, "drain_status_url")
-            try:
-                return _status.decode(response.content)
-            except msgspec.DecodeError as error:
-                where = _place("drain_status_url", request)
-                raise StepFailure(
-                    f"{where}: not a drain status: {error} ({_size(response)})", "INVALID"
-                ) from error
-
-        status = await self._retry(
-            read_status, f"drain status of {node}", STATUS_BACKOFF_MAX_SECONDS
-        )
+        request = self._http.request("GET", target)
+        about = f"drain status of {node}"
+        response = await self._call(request, "drain_status_url", about, STATUS_BACKOFF_MAX_SECONDS)
+        try:
+            status = _status.decode(response.content)
+        except msgspec.DecodeError as error:
+            where = place("drain_status_url", request)
+            raise StepFailure(
+                f"{where}: not a drain status: {error} ({size(response)})", "INVALID"
+            ) from error
         if not status.drained and status.message:
             log.debug("not drained yet", extra={"node": node, "answer": status.message})
         return status.drained
@@ -183,7 +149,7 @@ class WebhookNotifier:
             return
         now = self._clock.now().astimezone(UTC).isoformat(timespec="seconds")
         body = Order(event=event, node_id=node, reason=reason, timestamp=now.replace("+00:00", "Z"))
-        request = self._client.build_request(
+        request = self._http.request(
             "POST",
             url,
             content=msgspec.json.encode(body),
@@ -193,67 +159,16 @@ class WebhookNotifier:
                 "Idempotency-Key": key,
             },
         )
-
-        async def send() -> httpx.Response:
-            return await self._send(request, f"{event}_url")
-
-        await self._retry(send, f"{event} {node}", BACKOFF_MAX_SECONDS)
+        await self._call(request, f"{event}_url", f"{event} {node}", BACKOFF_MAX_SECONDS)
         log.info("notified the workload system", extra={"event": event, "node": node, "key": key})
 
-    async def _send(self, request: httpx.Request, setting: str) -> httpx.Response:
-        """Send once; return a 2xx, raise _TransientError or StepFailure for anything else."""
-        where = _place(setting, request)
+    async def _call(
+        self, request: httpx.Request, setting: str, about: str, backoff_max_seconds: float
+    ) -> httpx.Response:
+        """Call until there is an answer; the step's deadline cancels this call."""
         try:
-            async with asyncio.timeout(self._options.timeout):
-                response = await self._client.send(request)
-        except (httpx.HTTPError, TimeoutError) as error:
-            raise _TransientError(f"{where}: {failure_text(error)}") from error
-        if response.is_success:
-            return response
-        problem = f"{where}: {status_text(response.status_code)} ({_size(response)})"
-        if response.is_server_error or response.status_code in TRANSIENT_CODES:
-            raise _TransientError(problem)
-        if response.is_redirect:
-            problem += " (redirects are not followed: configure the final URL)"
-        raise StepFailure(problem, "INVALID")
-
-    async def _retry(
-        self, call: Callable[[], Awaitable[T]], what: str, backoff_max_seconds: float
-    ) -> T:
-        """Retry transient failures; the step's deadline cancels this call."""
-
-        def log_retry(state: RetryCallState) -> None:
-            error = state.outcome.exception() if state.outcome else None
-            log.warning(
-                "the workload system did not answer or is busy; retrying",
-                extra={"what": what, "tries": state.attempt_number, "reason": str(error)},
+            return await self._http.send_until_answered(
+                request, setting, about, backoff_max_seconds=backoff_max_seconds
             )
-
-        attempts = AsyncRetrying(
-            retry=retry_if_exception_type(_TransientError),
-            wait=wait_exponential(multiplier=BACKOFF_FIRST_SECONDS, max=backoff_max_seconds),
-            sleep=self._clock.sleep,
-            before_sleep=log_retry,
-            reraise=True,
-        )
-        return await attempts(call)
-
-
-def _check_url(name: str, value: str) -> None:
-    if not value:
-        return
-    try:
-        url = httpx.URL(value)
-    except httpx.InvalidURL:
-        url = httpx.URL("")
-    if url.scheme not in ("http", "https") or not url.host:
-        raise ValueError(f"{name} is not a URL: write http://host/path or https://…")
-
-
-def _place(setting: str, request: httpx.Request) -> str:
-    return f"{request.method} {setting} ({public_url(str(request.url))})"
-
-
-def _size(response: httpx.Response) -> str:
-    """How long the answer is; its text is in the workload system's own log."""
-    return f"{len(response.content)} bytes, not shown: see the workload system's log"
+        except RefusedHttpError as error:
+            raise StepFailure(str(error), "INVALID") from error
