@@ -47,6 +47,7 @@ FailureKind = Literal[
     "store-unwritable",
     "store-lost",
     "message-flood",
+    "expires-soon",
 ]
 
 

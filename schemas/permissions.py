@@ -2,7 +2,7 @@
 
 Agents, users and services have an account each, and only declared requests pass between them. Each
 service may publish its own messages and pull from its own durables; each agent publishes under its
-own node only; readers read everything and write nothing. `services.bus.nats.nats_accounts`
+own node only; viewers read everything and write nothing. `services.bus.nats.nats_accounts`
 turns this into the server's configuration; docs/operate.md describes it.
 """
 
@@ -32,7 +32,7 @@ AGENT: Final = "agent"
 BOOTSTRAP: Final = "bootstrap"
 """Role of a new node: it may request its agent's credentials and nothing else."""
 OPERATOR: Final = "operator"
-READER: Final = "reader"
+VIEWER: Final = "viewer"
 ADMIN: Final = "admin"
 CLI: Final = "cli"
 """Name of the inbox of `navarch` on a bus without accounts."""
@@ -66,7 +66,7 @@ ORDERS: Final = (
     subjects.query("sweep-now"),
     f"{subjects.query('sweep-now')}.*",
 )
-"""Queries that change something: denied to readers."""
+"""Queries that change something: denied to viewers."""
 REPLY_SECONDS: Final = 7_200.0
 """Time limit of a reply to another account; diagnostics of a host take long."""
 SUBSCRIPTIONS_MAX: Final = 1_000
@@ -167,13 +167,13 @@ def bootstrap_inbox(pool: str, node: str) -> str:
 def rules() -> dict[str, Rules]:
     """Role -> permissions."""
     found = {service: _service(service) for service in SERVICES}
-    reader = _reader()
-    found[READER] = reader
+    viewer = _viewer()
+    found[VIEWER] = viewer
     asks = (subjects.POOL_REQUESTS, NODE_COMMANDS)
     found[OPERATOR] = msgspec.structs.replace(
-        reader,
-        publish=(*reader.publish, *asks),
-        publish_not=tuple(each for each in reader.publish_not if each not in ORDERS),
+        viewer,
+        publish=(*viewer.publish, *asks),
+        publish_not=tuple(each for each in viewer.publish_not if each not in ORDERS),
     )
     found[ADMIN] = Rules(publish=(">",), subscribe=(">",))
     found[AGENT] = _agent()
@@ -285,7 +285,7 @@ def _service(name: str) -> Rules:
     )
 
 
-def _reader() -> Rules:
+def _viewer() -> Rules:
     box = f"{user_inbox(USER_KEY)}.>"
     return Rules(
         account=Account.USERS,

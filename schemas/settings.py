@@ -251,6 +251,8 @@ class NatsSettings(Setting, frozen=True, kw_only=True):
     tls_key_file: str = ""
     agent_signing_file: str = ""
     """Key with which the provisioner signs node credentials; `navarch nats-config` writes it."""
+    expiry_warning: Duration = Duration(30 * 86_400)
+    """How long before a certificate or credentials expire operators are notified."""
 
 
 class HttpSettings(Setting, frozen=True, kw_only=True):

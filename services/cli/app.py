@@ -33,7 +33,7 @@ from services.cli.commands import (
     hardware_commands,
     hold_commands,
     instance_commands,
-    nats_config_command,
+    nats_config_commands,
     offerings_command,
     policy_commands,
     report_command,
@@ -67,6 +67,7 @@ for group, module in (
     ("saga", saga_commands),
     ("breaker", breaker_commands),
     ("hardware", hardware_commands),
+    ("nats-config", nats_config_commands),
     ("simulator", simulator_commands),
 ):
     app.add_typer(module.commands, name=group)
@@ -107,7 +108,8 @@ async def status(fleet: FleetClient, output: Output = Format.TABLE) -> None:
     )
     views = sorted(bus_client.decode_pools(pools), key=lambda each: each.name)
     if output is Format.JSON:
-        console.write_json({"pools": pools, "sagas": sagas, "failures": failures})
+        found = {"pools": pools, "sagas": sagas, "failures": failures}
+        console.write_json(found | {"expiries": fleet.expiries})
         raise typer.Exit(FAILING if failures else 0)
     rows = tables.pool_rows(views)
     console.write_table(tables.POOL_HEADERS, rows)
@@ -121,6 +123,9 @@ async def status(fleet: FleetClient, output: Output = Format.TABLE) -> None:
         opened = [bus_client.decode_answer(dict[str, Any], each, "sagas") for each in sagas]
         console.write("\n" + tables.open_sagas_text(opened, colour=console.colour()))
     await instance_commands.write_orphans(fleet)
+    if fleet.expiries:
+        shown = [(each.what, each.at) for each in fleet.expiries]
+        console.write(f"\n{tables.expiry_line(shown)}")
     for each in failures:
         console.write(f"\n{tables.failure_line(each)}")
     if failures:
@@ -325,6 +330,3 @@ def demo() -> None:
     from services.cli.commands.demo_command import demo as run  # noqa: PLC0415
 
     raise typer.Exit(run())
-
-
-app.command("nats-config")(nats_config_command.nats_config)

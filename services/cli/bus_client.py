@@ -7,7 +7,7 @@ import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import cache
 from typing import Any, Final, TypeVar, cast
 
@@ -33,7 +33,7 @@ from schemas.operator_requests import (
     SagaRequest,
     ScaleRequest,
 )
-from schemas.permissions import CLI, OPERATOR, READER, SERVICES, inbox, user_inbox
+from schemas.permissions import CLI, OPERATOR, SERVICES, VIEWER, inbox, user_inbox
 from schemas.pool_events import (
     PoolEvent,
     RequestAccepted,
@@ -47,6 +47,7 @@ from schemas.saga_log_entries import WHOLE
 from schemas.settings import NatsSettings
 from schemas.stored_messages import decode_stored
 from schemas.topology import EVENTS, POOLS, SAGAS
+from services.bus.nats.connection_expiry import Expiry, expiries, expiring
 from services.bus.nats.connection_options import SERVICE, ConnectOptions
 from services.bus.nats.credentials_file import role_and_key
 from services.bus.port import Bus, Stored
@@ -79,7 +80,7 @@ def user_options(settings: NatsSettings) -> ConnectOptions:
         settings=settings, name="navarch-cli", inbox_prefix=inbox(CLI), role=OPERATOR
     )
     role, key = role_and_key(settings.creds_file.replace(SERVICE, OPERATOR))
-    if role not in (OPERATOR, READER):
+    if role not in (OPERATOR, VIEWER):
         return options
     return replace(options, inbox_prefix=user_inbox(key), may_create_consumers=False)
 
@@ -91,9 +92,17 @@ async def connect_fleet(settings: NatsSettings) -> AsyncIterator["FleetClient"]:
     import services.runtime.import_trim  # noqa: F401, PLC0415
     from services.bus.nats.nats_bus import NatsBus  # noqa: PLC0415
 
-    bus = await NatsBus.connect(user_options(settings), seconds_max=CONNECT_SECONDS_MAX)
+    options = user_options(settings)
     try:
-        yield FleetClient(bus)
+        bus = await NatsBus.connect(options, seconds_max=CONNECT_SECONDS_MAX)
+    except Unavailable as error:
+        # Not before the server refuses them: this clock may be wrong.
+        if ended := expiring(expiries(options, None), datetime.now(UTC), 0.0):
+            first = ended[0]
+            raise NavarchError(f"{error}; {first.about} {first.reason}: {first.remedy}") from error
+        raise
+    try:
+        yield FleetClient(bus, tuple(bus.expiries()), settings.expiry_warning)
     finally:
         await bus.close()
 
@@ -101,9 +110,13 @@ async def connect_fleet(settings: NatsSettings) -> AsyncIterator["FleetClient"]:
 class FleetClient:
     """Queries, requests and histories over one bus connection."""
 
-    def __init__(self, bus: Bus) -> None:
-        """Query over `bus`."""
+    def __init__(
+        self, bus: Bus, expiries: Sequence[Expiry] = (), expiry_warning: float = 0.0
+    ) -> None:
+        """Query over `bus`; `expiries`: what this connection depends on."""
         self.bus = bus
+        self.expiries = expiries
+        self._expiry_warning = expiry_warning
 
     async def query(
         self,
@@ -141,14 +154,15 @@ class FleetClient:
         raise NavarchError(f"more than {PAGES_MAX} pages of {name}: query one pool at a time")
 
     async def failures(self) -> list[CurrentFailure]:
-        """What fails now in the services that answer."""
-        found: list[CurrentFailure] = []
+        """What fails now in the services that answer, and what expires here."""
+        found = expiring(self.expiries, datetime.now(UTC), self._expiry_warning)
         for service in SERVICES:
             subject = subjects.query(f"failures-{service}")
             with suppress(BusError):
                 reply = await self.bus.request(subject, b"", timeout_seconds=FAILURES_SECONDS_MAX)
                 found += decode_answer(list[CurrentFailure], reply.data, "failures", service)
-        return found
+        # Services and users depend on the same certificate.
+        return list({(each.failure, each.about): each for each in found}.values())
 
     async def node(self, node: str) -> tuple[NodeView, bytes]:
         """One node with its recent faults, and the same as JSON."""

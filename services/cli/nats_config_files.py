@@ -1,29 +1,21 @@
-"""`navarch nats-config`: a directory with the server's configuration and every role's credentials.
+"""`navarch nats-config`: a directory with the server's configuration, keys and credentials.
 
 A second run keeps every key, every credential and nats.conf, and rewrites accounts.conf, because
-an upgrade may change the permissions of roles.
+an upgrade may change the permissions of roles. The server's certificate is renewed in time.
 """
 
 import os
-from collections.abc import Mapping
-from datetime import datetime
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from schemas.names import pool_name, token
-from schemas.permissions import (
-    ADMIN,
-    AGENT,
-    BOOTSTRAP,
-    OPERATOR,
-    READER,
-    SERVICES,
-    rules,
-    shares,
-)
-from services.bus.nats.credentials_file import ROLE_TAG
+from schemas.permissions import AGENT, BOOTSTRAP, SERVICES, Account, rules, shares
+from services.bus.nats.credentials_file import ROLE_TAG, claims_of_token
 from services.bus.nats.nats_accounts import (
     AgentKeys,
     Key,
@@ -37,18 +29,43 @@ from services.bus.nats.nats_accounts import (
     role_key,
     server_tokens,
 )
+from services.cli import bus_users, certificates
+from services.cli.bus_users import BusUser
+from services.primitives.atomic_files import write_secret
+from services.primitives.errors import NavarchError
 
 SECRET: Final = 0o600
-USERS: Final = (*SERVICES, OPERATOR, READER, ADMIN)
 SIGNING_FILE: Final = "agent-signing.json"
 CONF: Final = "nats.conf"
 ACCOUNTS: Final = "accounts.conf"
+USERS_FILE: Final = "users.json"
+CLIENTS_FILE: Final = "clients.yaml"
+AUTHORITY: Final = "tls/ca.pem"
+AUTHORITY_KEY: Final = "keys/ca.key"
+CERTIFICATE: Final = "tls/server.pem"
+CERTIFICATE_KEY: Final = "tls/server.key"
+PRELOADED: Final = re.compile(r"^\s+(A[A-Z2-7]{55}): (\S+)$", re.MULTILINE)
+LOCAL_HOSTS: Final = ("localhost", "127.0.0.1")
 
 
-def accounts(fleet: str, seeds: Mapping[str, str], at: datetime) -> str:
-    """The permissions part of the server's configuration. Pure."""
-    made = server_tokens(fleet, rules(), shares(), seeds, at)
-    preloaded = "\n".join(f"  {account}: {token}" for account, token in made.accounts.items())
+def accounts(
+    fleet: str,
+    seeds: Mapping[str, str],
+    at: datetime,
+    revoked: Mapping[Account, Mapping[str, int]] = {},
+    before: str = "",
+) -> str:
+    """The permissions part of the server's configuration. Pure.
+
+    A token of `before` stays as it is where nothing but its time would change: the server takes
+    the newer of two, and a newer one may have been given to it meanwhile.
+    """
+    made = server_tokens(fleet, rules(), shares(), seeds, at, revoked)
+    old = dict(PRELOADED.findall(before))
+    preloaded = "\n".join(
+        f"  {account}: {old[account] if _is_same(old.get(account, ''), token) else token}"
+        for account, token in made.accounts.items()
+    )
     return f"""\
 # Permissions on the bus of fleet {fleet}. Written by `navarch nats-config`; run that again after an
 # upgrade, then `nats-server --signal reload`.
@@ -62,16 +79,25 @@ resolver_preload: {{
 """
 
 
-def server(store: str, listen: str, http: str) -> str:
+def server(store: str, listen: str, http: str, tls_directory: str = "") -> str:
     """The server's configuration, which includes the accounts. Pure."""
+    tls = f"""
+tls {{
+  cert_file: {_quoted(f"{tls_directory}/server.pem")}
+  key_file: {_quoted(f"{tls_directory}/server.key")}
+  # To accept only clients with a certificate of your own authority:
+  # ca_file: {_quoted(f"{tls_directory}/ca.pem")}
+  # verify: true
+}}
+"""
     return f"""\
 # One nats-server. Written once by `navarch nats-config`; edit it as needed.
 
 listen: {listen}
 http: {http}
-
+{tls if tls_directory else ""}
 jetstream {{
-  store_dir: {msgspec.json.encode(store).decode()}
+  store_dir: {_quoted(store)}
   # Each write is on disk before it is acknowledged; the default loses two minutes in a power cut.
   sync_interval: always
 }}
@@ -80,57 +106,185 @@ include ./{ACCOUNTS}
 """
 
 
-def write(
-    directory: Path, fleet: str, at: datetime, *, store: str, listen: str, http: str
-) -> list[Path]:
-    """Write the missing files, and rewrite the accounts; return the written files."""
-    token(fleet, "fleet")
-    written: list[Path] = []
-    keys, users = directory / "keys", directory / "creds"
-    for each in (directory, keys, users):
-        each.mkdir(parents=True, exist_ok=True)
-        each.chmod(0o700)
+def clients(directory: Path, url: str, *, tls: bool) -> str:
+    """The part of the services' configuration that names the bus and these files. Pure."""
+    authority = f"  tls_ca_file: {_quoted(str(directory / AUTHORITY))}\n" if tls else ""
+    return f"""\
+# For the services' configuration. Written by `navarch nats-config`.
+nats:
+  url: {_quoted(url)}
+  creds_file: {_quoted(str(directory / "creds" / "{service}.creds"))}
+{authority}\
+  agent_signing_file: {_quoted(str(directory / SIGNING_FILE))}   # for the provisioner only
+"""
 
-    def secret(file: Path, text: str) -> None:
+
+class BusDirectory:
+    """The files of one fleet's bus."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.written: list[Path] = []
+
+    def secret(self, name: str, text: str) -> None:
+        """Write a new file for its owner alone; an existing one is an error."""
+        file = self.path / name
         handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, SECRET)
         with os.fdopen(handle, "w", encoding="ascii") as opened:
             opened.write(text)
-        written.append(file)
+        self.written.append(file)
 
-    seeds: dict[str, str] = {}
-    for name in key_names(rules()):
-        file = keys / f"{name}.nk"
+    def replace(self, name: str, text: str) -> None:
+        """Write a file for its owner alone, unless it says this already."""
+        file = self.path / name
+        if not file.exists() or file.read_text(encoding="utf-8") != text:
+            write_secret(file, text)
+            self.written.append(file)
+
+    def seeds(self) -> dict[str, str]:
+        """The seeds of all keys; missing ones are made."""
+        found: dict[str, str] = {}
+        for name in key_names(rules()):
+            file = self.path / "keys" / f"{name}.nk"
+            if not file.exists():
+                self.secret(f"keys/{name}.nk", new_seed(kind_of_key(name)) + "\n")
+            found[name] = file.read_text(encoding="ascii").strip()
+        return found
+
+    def users(self) -> list[BusUser]:
+        """The people who have, or had, credentials."""
+        file = self.path / USERS_FILE
         if not file.exists():
-            secret(file, new_seed(kind_of_key(name)) + "\n")
-        seeds[name] = file.read_text(encoding="ascii").strip()
-    roles = rules()
+            return []
+        try:
+            return msgspec.json.decode(file.read_bytes(), type=list[BusUser])
+        except msgspec.DecodeError as error:
+            raise NavarchError(f"{file} cannot be read: {error}") from error
 
-    def account_of(role: str) -> str:
-        return Key(seeds[account_key(roles[role].account)]).public
+    def write_users(self, users: Sequence[BusUser], at: datetime) -> None:
+        """Store the users, and what the server must know of them."""
+        kept = bus_users.current(users, at)
+        text = msgspec.json.format(msgspec.json.encode(kept), indent=2).decode()
+        self.replace(USERS_FILE, text + "\n")
+        file = self.path / ACCOUNTS
+        before = file.read_text(encoding="ascii") if file.exists() else ""
+        fleet = self._fleet(before)
+        revoked = bus_users.revocations(kept, rules(), at)
+        self.replace(ACCOUNTS, accounts(fleet, self.seeds(), at, revoked, before))
 
-    for user in USERS:
-        file = users / f"{user}.creds"
-        if not file.exists():
-            role = AgentKeys(account=account_of(user), seed=seeds[role_key(user)])
-            secret(file, credentials(user, role, at, tags=(f"{ROLE_TAG}{user}",)))
-    signing = directory / SIGNING_FILE
-    if signing.exists() and not read_agent_keys(signing).bootstrap_seed:
-        signing.unlink()  # without bootstrap credentials
-    if not signing.exists():
-        agents = AgentKeys(
-            account=account_of(AGENT),
-            seed=seeds[role_key(AGENT)],
-            bootstrap_seed=seeds[role_key(BOOTSTRAP)],
-        )
-        secret(signing, msgspec.json.encode(agents).decode() + "\n")
-    tokens = directory / ACCOUNTS
-    tokens.write_text(accounts(fleet, seeds, at), encoding="ascii")
-    written.append(tokens)
-    conf = directory / CONF
-    if not conf.exists():
-        conf.write_text(server(store, listen, http), encoding="ascii")
-        written.append(conf)
-    return written
+    def _fleet(self, before: str) -> str:
+        found = re.search(r"of fleet (\S+)\. Written", before)
+        if found is None:
+            raise NavarchError(
+                f"{self.path} has no {ACCOUNTS}: run `navarch nats-config write` first"
+            )
+        return found[1]
+
+
+def write(
+    directory: Path,
+    fleet: str,
+    at: datetime,
+    *,
+    store: str,
+    listen: str,
+    http: str,
+    hosts: Sequence[str] = (),
+    server_directory: str = "",
+) -> list[Path]:
+    """Write the missing files, and rewrite the accounts; return the written files.
+
+    `hosts`: names and addresses by which clients reach the server; empty: without TLS.
+    `server_directory`: where the server finds this directory.
+    """
+    token(fleet, "fleet")
+    bus = BusDirectory(directory)
+    for each in ("", "keys", "creds", "tls"):
+        (directory / each).mkdir(parents=True, exist_ok=True)
+        (directory / each).chmod(0o700)
+    seeds = bus.seeds()
+    _write_credentials(bus, seeds, at)
+    if hosts:
+        _write_certificates(bus, fleet, hosts, at)
+    file = directory / ACCOUNTS
+    before = file.read_text(encoding="ascii") if file.exists() else ""
+    revoked = bus_users.revocations(bus.users(), rules(), at)
+    bus.replace(ACCOUNTS, accounts(fleet, seeds, at, revoked, before))
+    if not (directory / CONF).exists():
+        tls = f"{server_directory or directory.absolute()}/tls" if hosts else ""
+        bus.replace(CONF, server(store, listen, http, tls))
+    scheme, port = ("tls" if hosts else "nats"), listen.rpartition(":")[2]
+    url = f"{scheme}://{_url_host(hosts[0] if hosts else LOCAL_HOSTS[1])}:{port}"
+    bus.replace(CLIENTS_FILE, clients(directory.absolute(), url, tls=bool(hosts)))
+    return bus.written
+
+
+def _write_credentials(bus: BusDirectory, seeds: Mapping[str, str], at: datetime) -> None:
+    for service in SERVICES:
+        if not (bus.path / "creds" / f"{service}.creds").exists():
+            made = credentials(service, role_keys(service, seeds), at, tags=(ROLE_TAG + service,))
+            bus.secret(f"creds/{service}.creds", made)
+    agents = msgspec.structs.replace(
+        role_keys(AGENT, seeds), bootstrap_seed=seeds[role_key(BOOTSTRAP)]
+    )
+    bus.replace(SIGNING_FILE, msgspec.json.encode(agents).decode() + "\n")
+
+
+def _write_certificates(bus: BusDirectory, fleet: str, hosts: Sequence[str], at: datetime) -> None:
+    files = {name: bus.path / name for name in (AUTHORITY, AUTHORITY_KEY, CERTIFICATE)}
+    if not files[AUTHORITY].exists():
+        authority, key = certificates.new_authority(fleet, at)
+        bus.secret(AUTHORITY_KEY, key)
+        bus.replace(AUTHORITY, authority)
+    authority, key = (files[name].read_text() for name in (AUTHORITY, AUTHORITY_KEY))
+    if files[CERTIFICATE].exists() and certificates.is_current(
+        files[CERTIFICATE].read_text(), authority, hosts, at
+    ):
+        return
+    made, private = certificates.new_server_certificate(authority, key, hosts, at)
+    bus.replace(CERTIFICATE_KEY, private)
+    bus.replace(CERTIFICATE, made)
+
+
+def role_keys(role: str, seeds: Mapping[str, str]) -> AgentKeys:
+    """What makes the credentials of a role's users. Pure."""
+    account = Key(seeds[account_key(rules()[role].account)]).public
+    return AgentKeys(account=account, seed=seeds[role_key(role)])
+
+
+def server_hosts(named: Iterable[str], urls: Iterable[str]) -> list[str]:
+    """The names and addresses of a server: those given, those of its URLs, and this host. Pure."""
+    found = [*named]
+    for each in urls:
+        for url in each.split(","):
+            host = url.strip().partition("://")[2].rpartition("@")[2]
+            host = host.partition("/")[0]
+            bare = host.rpartition(":")[0] if re.search(r":\d*$", host) else host
+            found.append(bare.strip("[]"))
+    return list(dict.fromkeys([*(each for each in found if each), *LOCAL_HOSTS]))
+
+
+def add_user(directory: Path, name: str, role: str, at: datetime, valid: timedelta) -> Path:
+    """Write the credentials of a new user; return the file."""
+    bus = BusDirectory(directory)
+    seed = new_seed("user")
+    user = BusUser(name=name, role=role, key=Key(seed).public, issued_at=at, expires_at=at + valid)
+    users = bus_users.add(bus.users(), user)
+    keys = role_keys(role, bus.seeds())
+    made = credentials(
+        name, keys, at, tags=(ROLE_TAG + role,), user_seed=seed, until=user.expires_at
+    )
+    bus.write_users(users, at)
+    file = directory / "creds" / f"{name}.creds"
+    write_secret(file, made)
+    return file
+
+
+def revoke_user(directory: Path, name: str, at: datetime) -> None:
+    """Have the server refuse a user's credentials, once it has read accounts.conf again."""
+    bus = BusDirectory(directory)
+    bus.write_users(bus_users.revoke(bus.users(), name, at), at)
+    (directory / "creds" / f"{name}.creds").unlink(missing_ok=True)
 
 
 def write_agent(directory: Path, pool: str, node: str, at: datetime) -> Path:
@@ -139,7 +293,23 @@ def write_agent(directory: Path, pool: str, node: str, at: datetime) -> Path:
     token(node, "node")
     keys = read_agent_keys(directory / SIGNING_FILE)
     file = directory / "creds" / f"{AGENT}-{pool}-{node}.creds"
-    handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, SECRET)
-    with os.fdopen(handle, "w", encoding="ascii") as opened:
-        opened.write(agent_credentials(keys, pool, node, at))
+    write_secret(file, agent_credentials(keys, pool, node, at))
     return file
+
+
+def _is_same(before: str, token_: str) -> bool:
+    """Whether two tokens differ in nothing but their times."""
+
+    def content(text: str) -> dict[str, object]:
+        claims = claims_of_token(text)
+        return {name: each for name, each in claims.items() if name not in ("iat", "jti")}
+
+    return bool(before) and content(before) == content(token_)
+
+
+def _quoted(text: str) -> str:
+    return msgspec.json.encode(text).decode()
+
+
+def _url_host(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ import uvloop
 from schemas import subjects
 from schemas.permissions import SETS_UP, durables_of, inbox
 from schemas.settings import Settings
+from services.bus.nats.connection_expiry import expiring
 from services.bus.nats.connection_options import ConnectOptions, credentials
 from services.bus.nats.nats_bus import NatsBus
 from services.bus.port import Bus, Endpoint
@@ -39,6 +41,8 @@ log = logging.getLogger(__name__)
 STOP_SECONDS_MAX: Final = 8.0
 PING_SECONDS: Final = 2
 """A server that hangs is left after six seconds; agents, of which there are many, take longer."""
+EXPIRY_SECONDS: Final = 600.0
+"""Between two checks of what expires soon."""
 TASKS_SECONDS_MAX: Final = 2.0
 """For the loops beside the consumers: they hold no messages."""
 
@@ -163,11 +167,24 @@ async def _run(
     )
     try:
         service = await build(context)
-        await _serve(context, with_failures(context, service, server_clock.run), stopping)
+        watch_expiry = partial(_watch_expiry, context, bus)
+        await _serve(
+            context, with_failures(context, service, server_clock.run, watch_expiry), stopping
+        )
     finally:
         context.tracing.close()
         await bus.close()
         log.info("stopped")
+
+
+async def _watch_expiry(context: Context, bus: NatsBus) -> None:
+    """Report certificates and credentials that expire soon."""
+    within = context.settings.nats.expiry_warning
+    while True:
+        if bus.connected:
+            found = expiring(bus.expiries(), context.clock.now(), within)
+            context.instruments.failures.update("expiry", found)
+        await context.clock.sleep(EXPIRY_SECONDS)
 
 
 def with_failures(context: Context, service: Service, *tasks: Task) -> Service:

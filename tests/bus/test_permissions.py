@@ -18,7 +18,7 @@ from schemas.settings import NatsSettings
 from schemas.topology import DURABLES, HEARTBEATS, NODES, SAGAS
 from services.bus.nats.connection_options import credentials
 from services.bus.nats.nats_bus import ConnectOptions, NatsBus
-from services.cli.nats_config_files import ACCOUNTS, write, write_agent
+from services.cli.nats_config_files import write, write_agent
 from services.primitives.errors import ConfigurationError, Unavailable
 from tests.support.secured import NOW, WHERE, Secured
 
@@ -54,7 +54,7 @@ MAY: dict[str, list[str]] = {
     "health-monitor": [f"{NODE}.event.verdict", f"{NODE}.event.fault", "$KV.HEALTH.training.n1"],
     "metrics": ["navarch.v1.fleet.event.lag"],
     "operator": ["navarch.v1.pool.training.request.scale", f"{NODE}.command.diagnose"],
-    "reader": ["$SRV.PING", "navarch.v1.query.nodes", "$JS.API.STREAM.LIST"],
+    "viewer": ["$SRV.PING", "navarch.v1.query.nodes", "$JS.API.STREAM.LIST"],
     "agent:training/n1": [
         f"{NODE}.telemetry",
         f"{NODE}.event.fault",
@@ -101,7 +101,7 @@ MAY_NOT: dict[str, list[str]] = {
         "$JS.API.CONSUMER.CREATE.SAGAS.pool-sagas",
         "$JS.API.CONSUMER.DELETE.SAGAS.pool-sagas",
     ],
-    "reader": [
+    "viewer": [
         "navarch.v1.pool.training.request.scale",
         f"{NODE}.command.diagnose",
         "navarch.v1.saga.s1.saga.started",
@@ -120,7 +120,7 @@ MAY_NOT: dict[str, list[str]] = {
     ],
 }
 LISTENS: dict[str, tuple[list[str], list[str]]] = {
-    "reader": (
+    "viewer": (
         ["navarch.v1.saga.>", "$KV.NODES.>", "navarch.v1.>"],
         ["_INBOX.>", "_INBOX.user.>", "navarch.v1.query.>", "navarch.v1.pool.*.request.>", ">"],
     ),
@@ -196,10 +196,10 @@ async def test_a_node_reads_its_own_record_and_beats(secured: Secured) -> None:
 
 async def test_a_refusal_is_reported(secured: Secured) -> None:
     """The server says it beside the request; the error that the caller sees says it too."""
-    reader = await NatsBus.connect(secured.options("reader"))
+    viewer = await NatsBus.connect(secured.options("viewer"))
     with pytest.raises(Unavailable, match="permissions violation"):
-        await reader.request("navarch.v1.pool.p.request.scale", b"{}", timeout_seconds=0.3)
-    await reader.close()
+        await viewer.request("navarch.v1.pool.p.request.scale", b"{}", timeout_seconds=0.3)
+    await viewer.close()
 
 
 async def test_without_credentials_no_client_is_let_in(secured: Secured) -> None:
@@ -228,7 +228,7 @@ def test_writing_again_keeps_every_key_and_credential(tmp_path: Path) -> None:
     again = write(tmp_path, "tests", NOW, **WHERE)
     modes = {oct(file.stat().st_mode & 0o777) for file in first if file.suffix in (".nk", ".creds")}
 
-    assert [tmp_path / ACCOUNTS] == again
+    assert [] == again
     assert kept == {file: file.read_bytes() for file in first}
     assert {"0o600"} == modes
 

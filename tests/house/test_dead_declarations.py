@@ -15,7 +15,8 @@ NAMING_FILES: Final = ("pyproject.toml", "docs/*.md", "config/**/*.yaml", "deplo
 GENERATED: Final = "docs/events.md"
 OVERRIDES: Final = frozenset(
     {
-        *("_parse_header_lines", "_connect_command", "max_chunk_size"),  # nats-py calls them
+        *("_parse_header_lines", "_connect_command", "_process_err"),  # nats-py calls them
+        "max_chunk_size",  # the same
         "capture_signals",  # uvicorn
         *("_run_once", "_timer_handle_cancelled"),  # asyncio
         "emit",  # logging

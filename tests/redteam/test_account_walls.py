@@ -28,7 +28,7 @@ from tests.support.secured import Secured
 
 AGENT = "agent:training/n1"
 NODE = "navarch.v1.node.training.n1"
-OUTSIDERS = ("reader", "operator", AGENT)
+OUTSIDERS = ("viewer", "operator", AGENT)
 """Who is not a service. Bootstrap credentials permit one request, tried below."""
 TARGETS = (
     "$KV.POOLS.pool.training",
@@ -116,7 +116,7 @@ def attacks() -> list[str]:
 @pytest.mark.parametrize(
     ("who", "except_for"),
     [
-        ("reader", set()),
+        ("viewer", set()),
         ("operator", {"navarch.v1.pool.x.request.x"}),
         (AGENT, set()),
     ],
@@ -191,7 +191,7 @@ async def test_a_request_to_itself_permits_an_agent_no_reply_elsewhere(secured: 
 
 
 async def test_no_user_hears_or_answers_for_another(secured: Secured) -> None:
-    """A reader neither receives operators' questions nor their answers, in queue groups neither."""
+    """A viewer neither receives operators' questions nor their answers, in queue groups neither."""
     operator = await NatsBus.connect(secured.options("operator"))
     services = await NatsBus.connect(secured.options("pool-manager"))
     asked = asyncio.Event()
@@ -203,21 +203,21 @@ async def test_no_user_hears_or_answers_for_another(secured: Secured) -> None:
     query = subjects.query("nodes")
     await services.answer(query, answer)
     await services.last_sequence(EVENTS.name)
-    reader = await plain(secured, "reader")
+    viewer = await plain(secured, "viewer")
     heard: list[str] = []
 
     async def hear(message: Msg) -> None:
         heard.append(message.subject)
         with suppress(Exception):
-            await reader.publish(message.reply, b"forged")
+            await viewer.publish(message.reply, b"forged")
 
     for subject in ("navarch.v1.>", query, "_INBOX.>", "_R_.>", ">"):
-        await reader.subscribe(subject, cb=hear)
-        await reader.subscribe(subject, queue="q", cb=hear)
-    await barrier(reader)
+        await viewer.subscribe(subject, cb=hear)
+        await viewer.subscribe(subject, queue="q", cb=hear)
+    await barrier(viewer)
     reply = await operator.request(query, b"{}", timeout_seconds=30)
-    await barrier(reader)
-    for each in (operator, services, reader):
+    await barrier(viewer)
+    for each in (operator, services, viewer):
         await each.close()
 
     assert b"true" == reply.data
@@ -250,25 +250,25 @@ async def test_a_services_credentials_reach_its_own_durables_and_keys_alone(
         assert {("publish", each) for each in wanted} == refused, who
 
 
-async def test_a_reader_may_give_no_orders(secured: Secured) -> None:
+async def test_a_viewer_may_give_no_orders(secured: Secured) -> None:
     """Queries that change something are refused; the refusal comes at once and says why."""
-    reader = await NatsBus.connect(secured.options("reader"))
+    viewer = await NatsBus.connect(secured.options("viewer"))
     for each in (*ORDERS, subjects.node_command("training", "n1", "reboot")):
         with pytest.raises(Unavailable, match=r"(?i)permissions violation"):
-            await reader.request(concrete(each), b"{}", timeout_seconds=60)
-    await reader.close()
+            await viewer.request(concrete(each), b"{}", timeout_seconds=60)
+    await viewer.close()
 
 
 async def test_a_user_follows_events_and_buckets_without_a_consumer(secured: Secured) -> None:
     """In order and once, those of agents' other account too, from before and from now on."""
     agent = await NatsBus.connect(secured.options(AGENT))
     services = await NatsBus.connect(secured.options("pool-manager"))
-    reader = await NatsBus.connect(secured.options("reader"))
+    viewer = await NatsBus.connect(secured.options("viewer"))
     subject = f"{NODE}.event.fault"
     for number in range(3):
         await agent.publish(subject, b"%d" % number)
-    events = reader.follow(EVENTS.name, [subject], "all")
-    nodes = reader.watch(NODES)
+    events = viewer.follow(EVENTS.name, [subject], "all")
+    nodes = viewer.watch(NODES)
     await services.put(NODES, "training.n1", encode(NodeRecord(pool="training", node="n1")))
     first = await anext(nodes)
     found = [(await anext(events)).data for _ in range(3)]
@@ -279,7 +279,7 @@ async def test_a_user_follows_events_and_buckets_without_a_consumer(secured: Sec
     second = await anext(nodes)
     for each in (events, nodes):
         await each.aclose()
-    for bus in (agent, services, reader):
+    for bus in (agent, services, viewer):
         await bus.close()
 
     assert [b"%d" % number for number in range(6)] == found

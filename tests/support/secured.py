@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import nats
@@ -16,7 +16,8 @@ from services.bus.nats.nats_accounts import agent_credentials, read_agent_keys
 from services.bus.nats.nats_bus import ConnectOptions, NatsBus
 from services.bus.topology_setup import set_up
 from services.cli.bus_client import user_options
-from services.cli.nats_config_files import ACCOUNTS, SIGNING_FILE, write
+from services.cli.bus_users import ROLES
+from services.cli.nats_config_files import ACCOUNTS, SIGNING_FILE, add_user, write
 from services.primitives.clock import SystemClock
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -24,8 +25,10 @@ WHERE = {"store": "/data", "listen": "127.0.0.1:4222", "http": "127.0.0.1:8222"}
 
 
 def nats_config(directory: Path) -> Path:
-    """What `navarch nats-config` writes, in this directory."""
+    """What `navarch nats-config` writes, with one person of each role, named after it."""
     write(directory, "tests", NOW, **WHERE)
+    for role in ROLES:
+        add_user(directory, role, role, NOW, timedelta(days=3650))
     return directory
 
 
@@ -55,7 +58,7 @@ class Secured:
             box = permissions.node_inbox(pool, node)
         elif kind == "bootstrap":
             box = permissions.bootstrap_inbox(pool, node)
-        elif who in (permissions.OPERATOR, permissions.READER):
+        elif who in (permissions.OPERATOR, permissions.VIEWER):
             return user_options(settings)
         else:
             box = permissions.inbox(who)

@@ -69,12 +69,16 @@ async def fleet(
 ) -> AsyncIterator[Fleet]:
     """Five services and two nodes with their own credentials, on a server that requires them.
 
-    The test connects with the reader's.
+    The test connects with a viewer's.
     """
     place = tmp_path_factory.mktemp("secured")
     keys = place / "bus"
-    status, _, said = await navarch("nats-config", str(keys), "--fleet", "tests")
-    assert status == 0, said
+    for command in (
+        ("write", "--fleet", "tests", "--no-tls"),
+        ("user", "add", "alice", "--role", "viewer"),
+    ):
+        status, _, said = await navarch("nats-config", *command, "--dir", str(keys))
+        assert status == 0, said
     server = EmbeddedServer(place / "nats", config=keys / ACCOUNTS)
     await server.start()
     section = (
@@ -85,7 +89,7 @@ async def fleet(
         "    variables:\n      NAVARCH_CLOUD: aws\n      NAVARCH_CLOUD_INTERVAL: 200ms\n"
         f"      NAVARCH_CLOUD_METADATA_URL: {metadata.url}\n"
     )
-    bus = NatsSettings(url=server.url, creds_file=str(keys / "creds" / "reader.creds"))
+    bus = NatsSettings(url=server.url, creds_file=str(keys / "creds" / "alice.creds"))
     try:
         async with serving_fleet(place, POOLS, more=section, local=local, bus=bus) as running:
             yield running

@@ -79,3 +79,19 @@ def _readable(setting: str, path: str, role: str) -> str:
         raise ConfigurationError(
             f"{file} cannot be read: {error.strerror}", key=f"nats.{setting}"
         ) from error
+
+
+def unreachable_text(url: str, last_error: str) -> str:
+    """Why no connection came about, from the client's last error."""
+    if "auth" in last_error.lower():
+        return (
+            f"the nats-server at {url} refuses the login ({last_error}): check the credentials in "
+            "the configuration's `nats:` section, or NAVARCH_NATS_CREDS_FILE"
+        )
+    if "tls" in last_error.lower() or "certificate" in last_error.lower():
+        return (
+            f"no encrypted connection to the nats-server at {url} ({last_error}): check the URL, "
+            "`nats.tls_ca_file`, and the `tls` section of the server's configuration"
+        )
+    why = f" ({last_error})" if last_error else ""
+    return f"no nats-server answers at {url}{why}: is it running, and is the URL right?"

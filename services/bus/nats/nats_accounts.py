@@ -123,8 +123,12 @@ def server_tokens(
     shares: Sequence[Share],
     seeds: Mapping[str, str],
     at: datetime,
+    revoked: Mapping[Account, Mapping[str, int]] = {},
 ) -> ServerTokens:
-    """Tokens made of the keys, the roles' rules and what accounts share. Pure."""
+    """Tokens made of the keys, the roles' rules and what accounts share. Pure.
+
+    `revoked`: account -> public keys of users, each with the time until which its tokens are void.
+    """
     moment = int(at.timestamp())
     keys = {name: Key(seeds[name]) for name in key_names(roles)}
     operator, system = keys[OPERATOR_KEY], keys[SYSTEM_KEY]
@@ -133,7 +137,7 @@ def server_tokens(
         system.public: operator.sign("account", system.public, "SYS", {"limits": _limits()}, moment)
     }
     for account in Account:
-        claims = {
+        claims: dict[str, Any] = {
             "signing_keys": [
                 _scope(role, each, keys) for role, each in roles.items() if each.account == account
             ],
@@ -143,6 +147,8 @@ def server_tokens(
             "imports": [_import(each, publics) for each in shares if account in each.importers],
             "limits": _limits(streams=account == Account.FLEET),
         }
+        if refused := revoked.get(account):
+            claims["revocations"] = dict(refused)
         public = publics[account]
         tokens[public] = operator.sign("account", public, f"{fleet}-{account}", claims, moment)
     return ServerTokens(
@@ -155,11 +161,17 @@ def server_tokens(
 
 
 def credentials(
-    name: str, keys: AgentKeys, at: datetime, *, tags: tuple[str, ...] = (), user_seed: str = ""
+    name: str,
+    keys: AgentKeys,
+    at: datetime,
+    *,
+    tags: tuple[str, ...] = (),
+    user_seed: str = "",
+    until: datetime | None = None,
 ) -> str:
-    """Make the credentials file of one user of the role that `keys` sign for."""
+    """Make the credentials file of one user of the role that `keys` sign for; None: for ever."""
     user = Key(user_seed or new_seed("user"))
-    token = _user_token(name, keys, user.public, at, tags=tags)
+    token = _user_token(name, keys, user.public, at, tags=tags, until=until)
     return CREDENTIALS.format(token=token, seed=user.seed)
 
 

@@ -27,8 +27,9 @@ from nats.micro.service import ServiceConfig
 from schemas import headers as h
 from schemas.topology import DurableSpec
 from services.bus.nats.client_protocol import ClientMessage
+from services.bus.nats.connection_expiry import Expiry, expiries
 from services.bus.nats.connection_options import ConnectOptions as ConnectOptions
-from services.bus.nats.connection_options import credentials, requires_tls
+from services.bus.nats.connection_options import credentials, requires_tls, unreachable_text
 from services.bus.nats.credentials_file import message_id_key
 from services.bus.nats.live_reader import LiveReader
 from services.bus.nats.pull_consumer import Durable, Puller
@@ -61,27 +62,13 @@ seconds it does not notice, but the next attempt may reach another."""
 RECONNECT_WAIT_SECONDS: Final = 0.25
 READ_BATCH_MAX: Final = 1000
 NOT_FOUND: Final = 404
+ENDED: Final = (ConnectionResetError, BrokenPipeError)
+PERMISSIONS: Final = "permissions violation"
 REFUSED_PUBLISH: Final = re.compile(
     r'(?i)permissions violation for publish to "(?P<subject>[^"]+)"'
 )
 
 _json = msgspec.json.Encoder()
-
-
-def _unreachable(url: str, last_error: str) -> str:
-    """Why no connection came about, from the client's last error."""
-    if "auth" in last_error.lower():
-        return (
-            f"the nats-server at {url} refuses the login ({last_error}): check the credentials in "
-            "the configuration's `nats:` section, or NAVARCH_NATS_CREDS_FILE"
-        )
-    if "tls" in last_error.lower() or "certificate" in last_error.lower():
-        return (
-            f"no encrypted connection to the nats-server at {url} ({last_error}): check the URL, "
-            "`nats.tls_ca_file`, and the `tls` section of the server's configuration"
-        )
-    why = f" ({last_error})" if last_error else ""
-    return f"no nats-server answers at {url}{why}: is it running, and is the URL right?"
 
 
 class QuickClient(Client):
@@ -101,6 +88,16 @@ class QuickClient(Client):
         return command
 
     _parse_header_lines = staticmethod(parse_header_lines)
+
+    async def _process_err(self, err_msg: str) -> None:
+        """Reconnect where the server ends the connection: the client itself closes for good.
+
+        It does so where credentials expire or are revoked; a file may hold new ones by then.
+        """
+        if self.is_connected and PERMISSIONS not in err_msg.lower():
+            await self._process_op_err(nats.errors.Error(f"nats: {err_msg}"))
+        else:
+            await super()._process_err(err_msg)
 
 
 class NatsBus(Replicas, Buckets, Objects):
@@ -146,7 +143,7 @@ class NatsBus(Replicas, Buckets, Objects):
                     **arguments,
                 )
         except TimeoutError as error:
-            raise Unavailable(_unreachable(settings.url, bus._last_error)) from error
+            raise Unavailable(unreachable_text(settings.url, bus._last_error)) from error
         version = client.connected_server_version
         try:
             check_version((version.major, version.minor, version.patch), settings.url)
@@ -163,11 +160,17 @@ class NatsBus(Replicas, Buckets, Objects):
         """Whether the bus can be spoken to now."""
         return bool(self._client.is_connected)
 
+    def expiries(self) -> list[Expiry]:
+        """When the certificates and credentials of this connection expire."""
+        writer = getattr(self._client._transport, "_io_writer", None)  # noqa: SLF001
+        secured = writer.get_extra_info("ssl_object") if writer is not None else None
+        return expiries(self._options, secured.getpeercert() if secured is not None else None)
+
     async def _on_error(self, error: Exception) -> None:
         # A refused publish (permissions) arrives only here, never at the call. While the server is
         # away the same words come four times a second; once is enough until they change.
         text = str(error) or type(error).__name__
-        if "auth" in self._last_error.lower() and isinstance(error, ConnectionResetError):
+        if "auth" in self._last_error.lower() and isinstance(error, ENDED):
             return  # the server refused the login again, and closed before that could be read
         if text != self._last_error:
             log.warning("bus error: %s", text)

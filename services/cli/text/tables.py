@@ -146,6 +146,13 @@ def failure_line(failure: CurrentFailure) -> str:
     return escape_line(f"warning: {failure.about}: {failure.reason}; {failure.remedy}")
 
 
+def expiry_line(expiries: Iterable[tuple[str, datetime]]) -> str:
+    """When the certificates and credentials of this connection expire."""
+    return escape_line(
+        "Valid until: " + ", ".join(f"{what} {at:%Y-%m-%d}" for what, at in expiries)
+    )
+
+
 def _name_and_mode(pool: PoolView) -> str:
     """The pool's name, with its mode if that is exceptional."""
     if pool.removing:

@@ -1,0 +1,83 @@
+"""When the certificates and credentials of a connection expire."""
+
+import ssl
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from schemas.fleet_queries import CurrentFailure
+from services.bus.nats.connection_options import SERVICE, ConnectOptions
+from services.bus.nats.credentials_file import claims_of
+
+RENEW_CERTIFICATE: Final = (
+    "run `navarch nats-config write` with the options of the first time, copy tls/ to the server, "
+    "then `nats-server --signal reload`"
+)
+RENEW_AUTHORITY: Final = "replace the authority (docs/credentials.md), before all clients refuse"
+RENEW_CREDENTIALS: Final = (
+    "ask the owner of the bus's keys for new ones: `navarch nats-config user revoke NAME`, then "
+    "`navarch nats-config user add NAME`"
+)
+
+
+class Expiry(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that stops working at a known time."""
+
+    what: str
+    at: datetime
+    remedy: str
+
+
+def expiries(options: ConnectOptions, certificate: dict[str, Any] | None) -> list[Expiry]:
+    """What a connection depends on that expires: its server's certificate, and its own files."""
+    found: list[Expiry] = []
+    if certificate and (until := _until(certificate)):
+        what = "the certificate of nats-server"
+        found.append(Expiry(what=what, at=until, remedy=RENEW_CERTIFICATE))
+    settings, role = options.settings, options.role or options.name
+    if settings.tls_ca_file:
+        file = settings.tls_ca_file.replace(SERVICE, role)
+        authorities = ssl.create_default_context(cafile=file).get_ca_certs()
+        # Of several, the newest replaces the others.
+        if ends := [each for each in map(_until, authorities) if each]:
+            what = f"the certificate authority in {file}"
+            found.append(Expiry(what=what, at=max(ends), remedy=RENEW_AUTHORITY))
+    if settings.creds_file:
+        file = settings.creds_file.replace(SERVICE, role)
+        claims = claims_of(Path(file).read_text(encoding="utf-8"))
+        if seconds := claims.get("exp"):
+            at = datetime.fromtimestamp(seconds, UTC)
+            found.append(Expiry(what=f"the credentials {file}", at=at, remedy=RENEW_CREDENTIALS))
+    return found
+
+
+def expiring(found: Iterable[Expiry], now: datetime, within_seconds: float) -> list[CurrentFailure]:
+    """What must be renewed soon, or should have been. Pure."""
+    soon = now + timedelta(seconds=within_seconds)
+    return [
+        CurrentFailure(
+            failure="expires-soon",
+            about=each.what,
+            reason=expiry_text(each, now),
+            remedy=each.remedy,
+        )
+        for each in found
+        if each.at <= soon
+    ]
+
+
+def expiry_text(expiry: Expiry, now: datetime) -> str:
+    """When something expires, in words. Pure."""
+    days = (expiry.at - now) // timedelta(days=1)
+    when = f"{expiry.at:%Y-%m-%d %H:%M} UTC"
+    if expiry.at <= now:
+        return f"expired at {when}"
+    return f"expires at {when}, in {days} days" if days else f"expires at {when}, within a day"
+
+
+def _until(certificate: dict[str, Any]) -> datetime | None:
+    text = certificate.get("notAfter")
+    return datetime.fromtimestamp(ssl.cert_time_to_seconds(text), UTC) if text else None

@@ -1,0 +1,152 @@
+"""`navarch nats-config`: writes the server's configuration, certificates and credentials."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from schemas.duration import parse_duration
+from services.cli import console
+from services.cli.command_options import Config
+from services.cli.fleet_discovery import settings_of
+from services.primitives.errors import NavarchError
+
+RELOAD = "To have the server read it: nats-server --signal reload"
+
+commands = typer.Typer(
+    name="nats-config",
+    help="Write a server's configuration, certificates and credentials.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+users = typer.Typer(help="The people who may use the fleet.", no_args_is_help=True)
+commands.add_typer(users, name="user")
+
+Directory = Annotated[
+    Path, typer.Option("--dir", help="The directory of the bus's files.", show_default=True)
+]
+BUS = Path("bus")
+
+
+@commands.command("write")
+def write(
+    directory: Directory = BUS,
+    fleet: Annotated[str, typer.Option("--fleet", help="The fleet's name.")] = "default",
+    store: Annotated[str, typer.Option("--store", help="JetStream directory.")] = "/data",
+    listen: Annotated[str, typer.Option("--listen", help="Client address.")] = "0.0.0.0:4222",
+    http: Annotated[str, typer.Option("--http", help="Monitoring address.")] = "127.0.0.1:8222",
+    host: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--host",
+            metavar="NAME",
+            help="Name or address by which clients reach the server; beside those of nats.url.",
+        ),
+    ] = None,
+    server_dir: Annotated[
+        str, typer.Option("--server-dir", help="Where the server finds this directory.")
+    ] = "",
+    no_tls: Annotated[
+        bool, typer.Option("--no-tls", help="Without encryption, on a private network.")
+    ] = False,
+    config: Config = None,
+) -> None:
+    """Write what the server and the services need."""
+    from services.cli import nats_config_files as files  # noqa: PLC0415
+
+    hosts: list[str] = []
+    if not no_tls:
+        settings = settings_of(config)
+        hosts = files.server_hosts(host or (), (settings.nats.url, settings.agent.bus_url))
+    for file in files.write(
+        directory,
+        fleet,
+        datetime.now(UTC),
+        store=store,
+        listen=listen,
+        http=http,
+        hosts=hosts,
+        server_directory=server_dir,
+    ):
+        console.write(f"wrote {file}")
+    if no_tls:
+        console.write(
+            "Without TLS: credentials are not sent in plain text, but everything else is, and "
+            "anyone on the network can change it. Use it on a private network only."
+        )
+    else:
+        console.write(f"The server's certificate is for {', '.join(hosts)}; more with --host.")
+        if "tls {" not in (directory / files.CONF).read_text(encoding="utf-8"):
+            console.write(
+                f"{directory / files.CONF} has no tls section and was left as it is: remove it and "
+                "run this again, or add the section"
+            )
+    console.write(f"For the services' configuration: {directory / files.CLIENTS_FILE}")
+
+
+@commands.command("agent")
+def agent(
+    node: Annotated[str, typer.Argument(metavar="POOL/NODE", help="The node.")],
+    directory: Directory = BUS,
+) -> None:
+    """Write the credentials of a node that no provider launches."""
+    from services.cli.nats_config_files import write_agent  # noqa: PLC0415
+
+    pool, _, name = node.partition("/")
+    console.write(f"wrote {write_agent(directory, pool, name, datetime.now(UTC))}")
+
+
+@users.command("add")
+def add(
+    name: Annotated[str, typer.Argument(help="The person's name.", show_default=False)],
+    role: Annotated[
+        str, typer.Option("--role", metavar="viewer|operator|admin", help="What it may do.")
+    ],
+    valid: Annotated[
+        str, typer.Option("--valid", metavar="90d", help="How long the credentials are valid.")
+    ] = "90d",
+    directory: Directory = BUS,
+) -> None:
+    """Write the credentials of one person."""
+    from services.cli.nats_config_files import add_user  # noqa: PLC0415
+
+    try:
+        span = timedelta(seconds=parse_duration(valid))
+        now = datetime.now(UTC)
+        until = now + span
+    except (ValueError, OverflowError) as error:
+        raise NavarchError(f"--valid: {error}") from error
+    if span <= timedelta():
+        raise NavarchError("--valid: must be more than 0")
+    console.write(f"wrote {add_user(directory, name, role, now, span)}")
+    console.write(
+        f"Valid until {until:%Y-%m-%d %H:%M} UTC. Give the file to {name}, who names it in "
+        "NAVARCH_NATS_CREDS_FILE; the server knows it already."
+    )
+
+
+@users.command("list")
+def list_users(directory: Directory = BUS) -> None:
+    """List the people who have, or had, credentials."""
+    from services.cli.nats_config_files import BusDirectory  # noqa: PLC0415
+
+    now = datetime.now(UTC)
+    rows = [
+        (each.name, each.role, each.state(now), f"{each.expires_at:%Y-%m-%d %H:%M}", each.key)
+        for each in BusDirectory(directory).users()
+    ]
+    console.write_table(("name", "role", "state", "until (utc)", "key"), rows, "There are none.")
+
+
+@users.command("revoke")
+def revoke(
+    name: Annotated[str, typer.Argument(help="The person's name.", show_default=False)],
+    directory: Directory = BUS,
+) -> None:
+    """Have the server refuse a person's credentials."""
+    from services.cli.nats_config_files import ACCOUNTS, revoke_user  # noqa: PLC0415
+
+    revoke_user(directory, name, datetime.now(UTC))
+    console.write(f"wrote {directory / ACCOUNTS}: {name} is refused once the server has read it.")
+    console.write(RELOAD)
