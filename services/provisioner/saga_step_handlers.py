@@ -4,20 +4,21 @@ The undo of a provision is a termination that must also be right where the launc
 in progress at another replica: it leaves a record that stops a late launch.
 """
 
-from collections.abc import Awaitable, Callable
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from schemas.instance_records import InstanceRecord
 from schemas.node_records import node_key
+from schemas.saga_params import LaunchSpec
 from schemas.step_data import BootstrapInputs, ProvisionInputs, ProvisionOutputs, TerminateInputs
 from services.bus.port import Bus
 from services.primitives.clock import Clock
+from services.primitives.errors import Retry
 from services.provisioner.bootstrap.user_data import BootstrapTemplates
 from services.provisioner.instances import instance_decisions
 from services.provisioner.instances.instance_store import InstanceStore
 from services.provisioner.launch.launch_lease import LaunchLeases
-from services.provisioner.launch.launcher import SUPERSEDED, Launcher
+from services.provisioner.launch.launcher import SUPERSEDED, IsSuperseded, Launcher
 from services.provisioner.node_recovery.diagnostic_step import DiagnosticStep
 from services.provisioner.node_recovery.reset_and_reboot_steps import NodeRecovery
 from services.provisioner.offerings.offering_allocator import OfferingAllocator
@@ -90,7 +91,8 @@ class SagaStepHandlers:
 
     async def provision_undo(self, command: Command) -> None:
         """Remove the instance, whether or not it was launched."""
-        await self._remove(command, undo=True)
+        launch = command.inputs_as(ProvisionInputs).launch
+        await self._remove(command, launch, self._supersession(command, undo=True))
 
     async def bootstrap(self, command: Command) -> None:
         """Start the agent on the instance, if it does not start by itself."""
@@ -108,28 +110,31 @@ class SagaStepHandlers:
             raise StepFailure(error.message, error=error.kind) from error
 
     async def terminate(self, command: Command) -> None:
-        """Remove the instance; one without a record is gone already."""
-        await self._remove(command, undo=False)
+        """Remove the instance; without a record, wherever a provider lists it."""
+        launch = LaunchSpec(fleet=await self._store.fleet(), provider="", instance_type="")
+        await self._remove(command, launch, self._supersession(command))
 
-    async def _remove(self, command: Command, *, undo: bool) -> None:
+    async def _remove(
+        self, command: Command, launch: LaunchSpec, is_superseded: IsSuperseded
+    ) -> None:
+        """Remove an instance; `launch` says what is known of one without a record."""
         inputs = command.inputs_as(TerminateInputs)
         key = node_key(inputs.pool, inputs.node)
 
         def decide(record: InstanceRecord | None) -> InstanceRecord:
             now = self._clock.now()
+            if record is None and not launch.fleet:
+                raise Retry("POOLS has no fleet ID; the pool-manager records it again")
             if record is None:
-                return instance_decisions.cancelled_record(
-                    inputs.pool, inputs.node, command.saga, now
+                return instance_decisions.unrecorded_instance(
+                    inputs.pool, inputs.node, launch, command.saga, now
                 )
             return instance_decisions.mark_terminating(record, now)
 
-        await self._store.change(key, decide)
-        if not await self.remover.remove_until_gone(key, self._supersession(command, undo=undo)):
+        if not await self.remover.remove_until_gone(key, decide, is_superseded):
             raise StepFailure(f"{SUPERSEDED}; the sweep keeps removing the instance")
 
-    def _supersession(
-        self, command: Command, *, undo: bool = False
-    ) -> Callable[[], Awaitable[bool]]:
+    def _supersession(self, command: Command, *, undo: bool = False) -> IsSuperseded:
         """Return a check whether the saga has gone on and no longer needs this command."""
         wanted = "undo-started" if undo else "started"
 

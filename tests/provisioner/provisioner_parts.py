@@ -11,13 +11,15 @@ import msgspec
 
 from schemas.instance_records import InstanceRecord
 from schemas.instance_type_catalogue import InstanceTypes
+from schemas.messages import encode
 from schemas.node_records import node_key
+from schemas.pool_records import FLEET_KEY, FleetRecord
 from schemas.saga_log_entries import SagaEntry, SagaStarted, StepStarted, UndoStarted, saga_codec
 from schemas.saga_params import LaunchSpec, SagaParams
 from schemas.settings import AgentSettings, NatsSettings, Settings
 from schemas.step_data import ProvisionInputs, TerminateInputs
 from schemas.subjects import saga_tree
-from schemas.topology import LEASES, SAGAS
+from schemas.topology import LEASES, POOLS, SAGAS
 from services.bus.port import Bus
 from services.primitives.clock import SystemClock
 from services.provisioner.bootstrap.user_data import BootstrapTemplates
@@ -57,6 +59,11 @@ QUICK = TimeLimits(
     sweep_look_seconds=0.01,
 )
 SECONDS_MAX = 60.0
+
+
+async def record_fleet(bus: Bus) -> None:
+    """Record the fleet's ID."""
+    await bus.put(POOLS, FLEET_KEY, encode(FleetRecord(id=FLEET)))
 
 
 async def recorded(bus: Bus, node: str = "web-1") -> InstanceRecord:

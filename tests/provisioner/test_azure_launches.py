@@ -54,7 +54,7 @@ async def test_a_launch_killed_anywhere_and_undone_leaves_nothing(
             ).provision(launch(node))
         except Killed:
             killed = True
-        await steps(bus, make_azure()).provision_undo(terminate(node))
+        await steps(bus, make_azure()).provision_undo(provision(node))
         assert set() == azure.existing
         if not killed:
             return

@@ -105,7 +105,7 @@ async def test_a_launch_killed_anywhere_and_then_undone_leaves_nothing(bus: Nats
             await steps(Mortal(bus, life), Mortal(provider, life)).provision(provision(node))
         except Killed:
             killed = True
-        await steps(bus, provider).provision_undo(terminate(node))
+        await steps(bus, provider).provision_undo(provision(node))
         assert (await recorded(bus, node)).state == "terminated"
         with pytest.raises(StepFailure):
             await steps(bus, provider).provision(provision(node))
@@ -121,7 +121,7 @@ async def test_an_undo_before_its_launch_wins(bus: NatsBus) -> None:
     held = Held(provider)
     launching = asyncio.create_task(steps(bus, held).provision(provision("web-1")))
     await held.entered.wait()
-    await steps(bus, provider).provision_undo(terminate("web-1"))
+    await steps(bus, provider).provision_undo(provision("web-1"))
     assert (await recorded(bus, "web-1")).state == "terminated"
     held.go_on.set()
     with pytest.raises(StepFailure):
@@ -134,7 +134,7 @@ async def test_an_undo_before_its_launch_wins(bus: NatsBus) -> None:
 async def test_an_undo_before_the_launch_keeps_it_from_happening(bus: NatsBus) -> None:
     """A launch that arrives after its undo asks the provider for nothing."""
     provider = fake()
-    await steps(bus, provider).provision_undo(terminate("web-1"))
+    await steps(bus, provider).provision_undo(provision("web-1"))
     with pytest.raises(StepFailure):
         await steps(bus, provider).provision(provision("web-1"))
     assert provider.calls("provision") == []

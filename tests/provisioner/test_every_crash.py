@@ -247,7 +247,7 @@ async def test_killed_in_a_launch_that_is_then_undone_it_leaves_none(
         node = f"web-{moment}"
         launch = cloud.launch(node)
         killed = await cloud.killed_at(moment, lambda each, it=launch: each.provision(it))
-        await cloud.process().provision_undo(terminate(node))
+        await cloud.process().provision_undo(provision(node))
         assert ("terminated", []) == (await state(bus, node), await cloud.existing(node))
         if not killed:
             return

@@ -178,7 +178,7 @@ async def test_an_undo_removes_it_wherever_it_is(bus: NatsBus) -> None:
     market = Market(bus)
     market.order("fake", "CAPACITY")
     await market.steps().provision(provision("web-1", choice=BOTH))
-    await market.steps().provision_undo(terminate("web-1"))
+    await market.steps().provision_undo(provision("web-1"))
     assert await market.existing() == {"fake": [], "dear": []}
 
 

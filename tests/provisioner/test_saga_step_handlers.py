@@ -10,9 +10,10 @@ from schemas.pool_events import InstanceLeaked, pool_codec
 from schemas.saga_log_entries import StepFailed, StepSucceeded, UndoSucceeded
 from schemas.step_data import BootstrapInputs, ProvisionOutputs
 from schemas.subjects import pool_event_wildcard
-from schemas.topology import EVENTS
+from schemas.topology import EVENTS, INSTANCES
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import NatsBus
+from services.primitives.errors import Retry
 from services.provisioner.instances.instance_store import InstanceStore
 from services.provisioner.providers.fake import FakeFault
 from services.provisioner.service import answer_instances
@@ -23,6 +24,7 @@ from tests.provisioner.provisioner_parts import (
     command,
     fake,
     provision,
+    record_fleet,
     recorded,
     running,
     start_step,
@@ -95,10 +97,43 @@ async def test_unusable_inputs_fail_the_step(bus: NatsBus) -> None:
 
 async def test_an_unknown_instance_is_gone_already(bus: NatsBus) -> None:
     """Terminating it is a success, once and again."""
+    await record_fleet(bus)
     provider = fake()
     for _ in range(2):
         await steps(bus, provider).terminate(terminate("web-7"))
     assert provider.calls("terminate") == []
+    assert (await recorded(bus, "web-7")).state == "terminated"
+
+
+async def test_an_instance_whose_record_is_lost_is_terminated(bus: NatsBus) -> None:
+    """It is looked for at every provider: that it has no record does not prove that it is gone."""
+    await record_fleet(bus)
+    provider = fake()
+    made = await steps(bus, provider).provision(provision("web-1"))
+    await bus.purge(f"KV_{INSTANCES.name}", ">")
+    await steps(bus, provider).terminate(terminate("web-1"))
+    assert await provider.list() == []
+    record = await recorded(bus, "web-1")
+    assert (record.state, record.provider_id) == ("terminated", made.provider_id)
+
+
+async def test_a_record_that_is_lost_during_the_removal_ends_nothing(bus: NatsBus) -> None:
+    """The removal goes on until the provider no longer lists the instance."""
+    await record_fleet(bus)
+    provider = fake(faults=(FakeFault(call="terminate", kind="THROTTLE", times=3),))
+    await steps(bus, provider).provision(provision("web-1"))
+    removing = asyncio.create_task(steps(bus, provider).terminate(terminate("web-1")))
+    while not provider.calls("terminate"):
+        await asyncio.sleep(0)
+    await bus.purge(f"KV_{INSTANCES.name}", ">")
+    await removing
+    assert await provider.list() == []
+
+
+async def test_without_record_and_fleet_id_nothing_is_concluded(bus: NatsBus) -> None:
+    """POOLS is lost as well: the step waits until the pool-manager has recorded the fleet again."""
+    with pytest.raises(Retry):
+        await steps(bus, fake()).terminate(terminate("web-1"))
 
 
 async def test_a_list_that_lags_does_not_end_a_removal_too_soon(bus: NatsBus) -> None:
@@ -109,10 +144,10 @@ async def test_a_list_that_lags_does_not_end_a_removal_too_soon(bus: NatsBus) ->
         list_lag_seconds=0.2,
         faults=(FakeFault(call="provision", kind="TRANSIENT", after_success=True),),
     )
-    await steps(bus, provider).provision_undo(terminate("web-0"))
+    await steps(bus, provider).provision_undo(provision("web-0"))
     with pytest.raises(StepFailure):
         await steps(bus, provider).provision(provision("web-1", timeout_seconds=0.01))
-    await steps(bus, provider).provision_undo(terminate("web-1"))
+    await steps(bus, provider).provision_undo(provision("web-1"))
     assert await provider.list() == []
 
 
@@ -181,8 +216,7 @@ async def test_the_service_undoes_a_provision(bus: NatsBus) -> None:
         failed, sequence = await answer_to(bus, "s", sequence)
         assert isinstance(failed, StepFailed)
         assert failed.error == "CAPACITY"
-        undo = command("s", "provision", {"pool": "web", "node": "web-1"})
-        sequence = await start_step(bus, undo, sequence, undo=True)
+        sequence = await start_step(bus, provision("web-1", "s"), sequence, undo=True)
         undone, _ = await answer_to(bus, "s", sequence)
         assert isinstance(undone, UndoSucceeded)
 

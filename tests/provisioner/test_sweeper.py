@@ -28,7 +28,6 @@ from tests.provisioner.provisioner_parts import (
     running,
     start_step,
     steps,
-    terminate,
     until,
 )
 
@@ -141,7 +140,7 @@ async def test_an_instance_that_appears_after_its_removal_was_confirmed_goes(
 ) -> None:
     """A launch that was undone and took effect late is not forgotten."""
     provider = fake()
-    await steps(fleet, provider).provision_undo(terminate("web-1"))
+    await steps(fleet, provider).provision_undo(provision("web-1"))
     await provider.provision(request("web-1"))
     await sweeper(fleet, provider).sweep()
     assert await names(provider) == []

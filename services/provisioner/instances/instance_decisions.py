@@ -58,11 +58,25 @@ def intended_record(
     )
 
 
-def cancelled_record(pool: str, instance: str, saga: str, now: datetime) -> InstanceRecord:
-    """Return the record that prevents a launch after its undo."""
-    launch = LaunchSpec(fleet="", provider="", instance_type="")
-    record = intended_record(pool, instance, launch, saga, now)
-    return replace(record, state="terminated", error="undone before it began", terminated_at=now)
+def unrecorded_instance(
+    pool: str, instance: str, launch: LaunchSpec, saga: str, now: datetime
+) -> InstanceRecord:
+    """Return the record of an instance that must go and has none.
+
+    It was never launched, or its record is lost. It names no provider: any of them may have it. It
+    also prevents a launch after its undo.
+    """
+    record = replace(intended_record(pool, instance, launch, saga, now), provider="")
+    return mark_terminating(record, now, "it had no record when it was to be removed")
+
+
+def possible_providers(record: InstanceRecord, configured: Iterable[str]) -> tuple[str, ...]:
+    """Return the providers that may have the instance of a record."""
+    if record.provider:
+        return (record.provider,)
+    launch = record.launch
+    offers = launch.choice.offers if launch.choice is not None else ()
+    return tuple({each.provider for each in offers} or {launch.provider} - {""} or configured)
 
 
 def record_from_tags(provider: str, instance: Instance, now: datetime) -> InstanceRecord:

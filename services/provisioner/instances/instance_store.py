@@ -6,7 +6,8 @@ from typing import Final
 
 from schemas.instance_records import InstanceRecord
 from schemas.node_records import node_key
-from schemas.topology import DAY_SECONDS, INSTANCES
+from schemas.pool_records import FLEET_KEY, FleetRecord
+from schemas.topology import DAY_SECONDS, INSTANCES, POOLS
 from services.bus.port import Bus
 from services.bus.record_bucket import RecordBucket
 from services.primitives.errors import Conflict, UnreadableRecord
@@ -26,6 +27,12 @@ class InstanceStore:
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
         self._records = RecordBucket(bus, INSTANCES, InstanceRecord, _ttl_seconds)
+        self._fleet_records = RecordBucket(bus, POOLS, FleetRecord)
+
+    async def fleet(self) -> str:
+        """The fleet's ID, by which its instances are recognised; empty where it is lost."""
+        record = (await self._fleet_records.read(FLEET_KEY)).record
+        return record.id if record is not None else ""
 
     async def get(self, key: str) -> InstanceRecord | None:
         """The record, if there is one."""

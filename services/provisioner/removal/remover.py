@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
+import msgspec
+
 from schemas.enums import ProviderErrorKind
 from schemas.instance_records import InstanceRecord
 from schemas.names import TOKEN
@@ -18,7 +20,8 @@ from schemas.pool_events import InstanceLeaked
 from services.bus.port import Bus
 from services.primitives.clock import Clock
 from services.provisioner.instances import instance_decisions
-from services.provisioner.instances.instance_store import InstanceStore
+from services.provisioner.instances.instance_decisions import TERMINATING_STATES
+from services.provisioner.instances.instance_store import Change, InstanceStore
 from services.provisioner.instances.visibility import why_out_of_region
 from services.provisioner.provider_client.provider import Instance
 from services.provisioner.provider_client.provider_calls import Providers
@@ -55,11 +58,15 @@ class Remover:
         self._published: set[str] = set()
 
     async def remove_until_gone(
-        self, key: str, is_superseded: Callable[[], Awaitable[bool]]
+        self, key: str, decide: Change, is_superseded: Callable[[], Awaitable[bool]]
     ) -> bool:
-        """Retry until the provider confirms the absence; False if the saga went on without it."""
+        """Retry until the provider confirms the absence; False if the saga went on without it.
+
+        `decide` makes the record say that the instance must go, before each attempt: it may be lost
+        between two.
+        """
         tries = 0
-        while not await self.try_removal(key):
+        while not await self._try_removal(key, await self._store.change(key, decide)):
             tries += 1
             if await is_superseded():
                 return False
@@ -68,10 +75,12 @@ class Remover:
 
     async def try_removal(self, key: str) -> bool:
         """Try once; True if no instance of the record is left."""
-        record = await self._store.get(key)
+        return await self._try_removal(key, await self._store.get(key))
+
+    async def _try_removal(self, key: str, record: InstanceRecord | None) -> bool:
         if record is None or record.state == "terminated":
             return True
-        result = await self._terminate(record)
+        result = await self._terminate(key, record)
         if result is None:
             await self._store.change(
                 key, lambda now: now and instance_decisions.mark_terminated(now, self._clock.now())
@@ -80,13 +89,25 @@ class Remover:
         await self._record_attempt(key, record, result)
         return False
 
-    async def _terminate(self, record: InstanceRecord) -> NotRemoved | None:
+    async def _terminate(self, key: str, record: InstanceRecord) -> NotRemoved | None:
+        """Terminate it wherever it may be; None: no provider has it."""
+        for provider in instance_decisions.possible_providers(record, self._providers.calls):
+            result = await self._terminate_at(provider, key, record)
+            if result is not None:
+                return result
+        return None
+
+    async def _terminate_at(
+        self, provider: str, key: str, record: InstanceRecord
+    ) -> NotRemoved | None:
         try:
-            calls = self._providers.get(record.provider)
+            calls = self._providers.get(provider)
             can = calls.provider.capabilities
             if unseen := why_out_of_region(record, can):
                 return NotRemoved(unseen, "INVALID")
             listed = [] if record.provider_id else await calls.list_instances()
+            if not record.provider and (found := instance_decisions.find_adoptable(record, listed)):
+                record = await self._record_found(key, record, provider, found)
             for provider_id in instance_decisions.provider_ids_to_remove(record, listed):
                 await calls.terminate(provider_id)
             # A list of many pages shows the state at the time it was started.
@@ -100,7 +121,20 @@ class Remover:
         lag = timedelta(seconds=can.list_lag_seconds)
         if instance_decisions.is_absent(record, listed, asked_at, lag):
             return None
-        return NotRemoved(f"{record.provider} still lists it")
+        return NotRemoved(f"{provider} still lists it")
+
+    async def _record_found(
+        self, key: str, record: InstanceRecord, provider: str, instance: Instance
+    ) -> InstanceRecord:
+        """Record where an instance is that had no record, before it is terminated there."""
+
+        def decide(found: InstanceRecord | None) -> InstanceRecord | None:
+            if found is None or found.provider or found.state not in TERMINATING_STATES:
+                return None
+            at = msgspec.structs.replace(found, provider=provider)
+            return instance_decisions.mark_listed(at, instance, self._clock.now())
+
+        return await self._store.change(key, decide) or record
 
     async def _record_attempt(self, key: str, record: InstanceRecord, result: NotRemoved) -> None:
         """Record the reason for operators; publish a leak when it is one."""

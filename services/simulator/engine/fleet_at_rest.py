@@ -66,7 +66,10 @@ class FleetAtRest:
         yield from self._unread()
 
     def _misrecorded(self, names: list[str]) -> Iterator[str]:
-        for record in self._records.instances():
+        records = self._records.instances()
+        for name in sorted({*names} - {each.instance for each in records}):
+            yield f"{name} exists, and INSTANCES has no record of it"
+        for record in records:
             if record.state not in ("running", "terminated"):
                 yield f"the instance {record.instance} is {record.state}: {record.error}"
             if record.state == "running" and record.instance not in names:

@@ -36,10 +36,9 @@ REFUSING: Final = tuple(
 )
 """Streams that may refuse writes. Not heartbeats: nodes without them are silent."""
 
-LOST: Final = tuple(each for each in REFUSING if each not in ("KV_POOLS", "KV_INSTANCES"))
-"""Streams that may be destroyed. Open faults of those left out: a replica that has not read the
-record of a pool since it was rolled back decides on it as it is; a termination whose instance has
-no record counts as done, and the machine runs on until the sweep."""
+LOST: Final = tuple(each for each in REFUSING if each != "KV_POOLS")
+"""Streams that may be destroyed. Open fault of the one left out: a replica that has not read the
+record of a pool since it was rolled back decides on it as it is."""
 LOST_SHARE: Final = 0.1
 
 OperatorVerb = Literal["scale", "replace", "drain", "cordon", "hold", "cancel", "breaker"]
