@@ -1,7 +1,7 @@
 """Leases and rate limits that replicas share: bucket LEASES."""
 
 from schemas.messages import Record
-from schemas.value_limits import UtcTime
+from schemas.value_limits import Int, UtcTime
 
 
 class LeaseRecord(Record, frozen=True, kw_only=True):
@@ -9,6 +9,15 @@ class LeaseRecord(Record, frozen=True, kw_only=True):
 
     holder: str
     since: UtcTime
+
+
+class OpeningsRecord(Record, frozen=True, kw_only=True):
+    """LEASES `pool-manager.openings.<pool>`: the highest `openings` of a pool whose sagas began.
+
+    A pool's record with fewer was rolled back.
+    """
+
+    openings: Int = 0
 
 
 class RateLimitRecord(Record, frozen=True, kw_only=True):

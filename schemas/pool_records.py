@@ -53,6 +53,8 @@ class PoolRecord(Record, frozen=True, kw_only=True):
     serial: Int = 0
     """Number of nodes ever named in this pool."""
     open: dict[str, OpenSaga] = {}
+    openings: Int = 0
+    """Number of writes of this record that opened sagas; LEASES keeps the highest."""
     breaker: Breaker = Breaker()
     disruptions: dict[str, Int] = {}
     """Disruptions started, by slots (epoch seconds) of a sixtieth of the window."""

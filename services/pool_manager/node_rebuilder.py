@@ -18,6 +18,7 @@ from schemas.stored_messages import decode_stored
 from schemas.topology import EVENTS, INSTANCES, SAGAS
 from services.bus.bucket_mirror import readable
 from services.bus.port import Bus
+from services.pool_manager.planner.disruption_budget import lifted, recounted
 from services.pool_manager.planner.node_counts import busy
 from services.pool_manager.planner.node_reconstruction import (
     REPLAYED_FACTS,
@@ -28,6 +29,7 @@ from services.pool_manager.planner.node_reconstruction import (
 from services.pool_manager.planner.saga_audit import reopened
 from services.pool_manager.planner.sizing.open_sagas import highest_serial
 from services.pool_manager.pool_store import Store
+from services.pool_manager.sagas import DEFINITIONS
 from services.primitives.clock import Clock
 from services.saga.saga_log import fold_stored, saga_of
 from services.saga.saga_state import SagaState
@@ -63,7 +65,8 @@ class NodeRebuilder:
         wanted = {key for key, each in instances.items() if each.state == "running"}
         wanted |= {node_key(pool.name, name) for pool in pools for name in busy(pool)}
         sagas: dict[str, list[SagaState]] = {}
-        if self._store.losses or not nodes or wanted - nodes.keys():
+        behind = [each.name for each in pools if await self._store.openings_lost(each)]
+        if self._store.losses or behind or not nodes or wanted - nodes.keys():
             sagas = await self._sagas()
             for pool in pools:
                 await self._reopen(pool, (each for about in sagas.values() for each in about))
@@ -72,6 +75,8 @@ class NodeRebuilder:
             known = {*instances, *nodes, *sagas}
             names = (key.partition(".")[2] for key in known if _is_of(key, pool.name))
             await self._raise_serial(pool, highest_serial(pool.name, names))
+        for name in behind:
+            await self._store.restore_openings(name)
 
     async def _sagas(self) -> dict[str, list[SagaState]]:
         """Every saga, by each node that it names."""
@@ -88,22 +93,27 @@ class NodeRebuilder:
         return found
 
     async def _reopen(self, pool: PoolRecord, sagas: Iterable[SagaState]) -> None:
-        """A pool's record that was lost or rolled back knows its unfinished sagas again.
+        """A pool's record that was lost or rolled back knows its sagas again, and their number.
 
         One that ends meanwhile is closed once more by the audit.
         """
+        own = [each for each in sagas if each.params.pool == pool.name]
         unfinished = {
             each.saga: reopened(each)
-            for each in sagas
-            if each.params.pool == pool.name and not each.ended and each.saga not in pool.open
+            for each in own
+            if not each.ended and each.saga not in pool.open
         }
+        began = {(each.started_at, each.kind) for each in own if DEFINITIONS[each.kind].remediates}
+        budget = self._store.fleet_budget
+        window, now = 0.0 if lifted(budget) else float(budget.window), self._clock.now()
 
-        def with_open(record: PoolRecord) -> PoolRecord:
-            return msgspec.structs.replace(record, open={**unfinished, **record.open})
+        def with_sagas(record: PoolRecord) -> PoolRecord:
+            record = msgspec.structs.replace(record, open={**unfinished, **record.open})
+            return recounted(record, window, now, began)
 
         if unfinished:
             log.warning("open sagas recorded again", extra={"sagas": sorted(unfinished)})
-            await self._store.change_pool(pool.name, with_open)
+        await self._store.change_pool(pool.name, with_sagas)
 
     async def _rebuild_all(
         self,

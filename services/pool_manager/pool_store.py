@@ -10,6 +10,7 @@ import msgspec
 from schemas.fleet_budget import FLEET_BUDGET_KEY, FleetBudgetRecord
 from schemas.health_records import HealthRecord
 from schemas.instance_records import InstanceRecord
+from schemas.lease_records import OpeningsRecord
 from schemas.messages import decoder, encode
 from schemas.node_records import NodeRecord, node_key
 from schemas.operator_requests import CompletedRequest
@@ -22,13 +23,14 @@ from schemas.pool_records import (
     removed_key,
 )
 from schemas.settings import FleetBudgetSpec
-from schemas.topology import HEALTH, INSTANCES, NODES, POOLS
+from schemas.topology import HEALTH, INSTANCES, LEASES, NODES, POOLS
 from services.bus.bucket_mirror import BucketView, readable
 from services.bus.port import Bus, Entry
 from services.bus.record_bucket import RecordBucket, Versioned, retry_conflicts
 from services.pool_manager.planner.disruption_budget import lifted, others
 from services.pool_manager.planner.node_counts import Nodes
 from services.pool_manager.planner.pool_snapshot import PoolSnapshot
+from services.pool_manager.planner.sizing.open_sagas import numbered
 from services.pool_manager.requests import request_ordering
 from services.primitives.errors import Conflict, UnreadableRecord
 
@@ -57,6 +59,7 @@ class Store:
         self._pool_records = RecordBucket(bus, POOLS, PoolRecord)
         self._removed_records = RecordBucket(bus, POOLS, RemovedPool)
         self._fleet_records = RecordBucket(bus, POOLS, FleetRecord)
+        self._openings = RecordBucket(bus, LEASES, OpeningsRecord)
         self.unreadable: dict[str, UnreadableRecord] = {}
         """Pools' keys whose records could not be read when all were read last."""
         self.nodes: BucketView[NodeRecord] = BucketView(bus, NODES, NodeRecord)
@@ -87,6 +90,32 @@ class Store:
     def trust(self, losses: int) -> None:
         """Decide on the records as they are after so many losses."""
         self._trusted = losses
+
+    async def openings_lost(self, record: PoolRecord) -> int:
+        """How many openings of sagas a pool's record lacks: it was rolled back, or made again."""
+        began = (await self._openings.read(_openings_key(record.name))).record
+        return max(0, began.openings - record.openings) if began is not None else 0
+
+    async def record_openings(self, record: PoolRecord) -> None:
+        """Keep the number of a pool's openings outside of POOLS, before its sagas begin."""
+        now = OpeningsRecord(openings=record.openings)
+
+        def raised(before: OpeningsRecord | None) -> OpeningsRecord:
+            return before if before and before.openings >= now.openings else now
+
+        await self._openings.change(_openings_key(record.name), raised)
+
+    async def restore_openings(self, pool: str) -> None:
+        """Let a pool's record be decided on again, once it has what it lacked."""
+        found = await self.pool(pool)
+        if found is None or not (lost := await self.openings_lost(found[0])):
+            return
+        openings = found[0].openings + lost
+
+        def restored(record: PoolRecord) -> PoolRecord:
+            return msgspec.structs.replace(record, openings=max(record.openings, openings))
+
+        await self.change_pool(pool, restored)
 
     async def fleet_is_recorded(self) -> bool:
         """Whether POOLS has the fleet: without it, it was lost."""
@@ -224,6 +253,7 @@ class Store:
         await self._bus.put(POOLS, removed_key(record.name), encode(outlives))
         await self._bus.delete(POOLS, pool_key(record.name), revision=revision)
         self._read.pop(record.name, None)
+        await self._bus.delete(LEASES, _openings_key(record.name))
         claims, at = await self.claims()
         if record.name in claims.claims:
             left = {name: each for name, each in claims.claims.items() if name != record.name}
@@ -258,6 +288,9 @@ class Store:
             wanted = record
             for change in changes:
                 wanted = change(wanted)
+            opening = numbered(record, wanted)
+            if opening is not wanted and not await self.openings_lost(record):
+                wanted = opening
             if wanted != record:
                 await self.save_pool(wanted, revision)
 
@@ -274,7 +307,10 @@ class Store:
         found = await self.pool(pool)
         if found is None:
             return None
-        await self.nodes.caught_up()
+        lost, _ = await asyncio.gather(self.openings_lost(found[0]), self.nodes.caught_up())
+        if lost:
+            log.warning("pool rolled back", extra={"pool": pool, "openings": lost})
+            self._pool_losses += 1
         nodes = Nodes(self.nodes_of(pool))
         return PoolSnapshot(
             fleet=self.fleet,
@@ -305,6 +341,10 @@ class Store:
     async def save_claims(self, claims: FleetBudgetRecord, revision: int) -> None:
         """Write the claims unless another replica has; else Conflict."""
         await self._claim_records.write(FLEET_BUDGET_KEY, claims, revision)
+
+
+def _openings_key(pool: str) -> str:
+    return f"pool-manager.openings.{pool}"
 
 
 def _node_ttl_seconds(record: NodeRecord) -> int:

@@ -34,6 +34,7 @@ from services.pool_manager.planner.remediator import Remediator
 from services.pool_manager.planner.safety import holds
 from services.pool_manager.planner.safety.budget_claims import claiming
 from services.pool_manager.planner.setup_spec import setup_of
+from services.pool_manager.planner.sizing.open_sagas import numbered
 from services.pool_manager.pool_store import Store
 from services.pool_manager.requests import pool_apply
 from services.pool_manager.saga_interventions import SagaInterventions
@@ -138,6 +139,7 @@ class Reconciler:
             remediator=self._remediator(snapshot.record),
         )
         decided = await self._plan(snapshot)
+        decided = replace(decided, record=numbered(before, decided.record))
         claim = claiming(snapshot, decided.record)
         if claim.fence:
             # A slower decision on the earlier record can no longer be written.
@@ -222,6 +224,8 @@ class Reconciler:
         if len(self._begun) > BEGUN_MAX:
             self._begun.clear()
         fresh = {saga: each for saga, each in record.open.items() if saga not in self._begun}
+        if fresh:
+            await self._store.record_openings(record)
         await asyncio.gather(*(self._start(record, saga, each) for saga, each in fresh.items()))
 
     async def begin_again(self, record: PoolRecord, saga: str) -> None:

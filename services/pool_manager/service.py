@@ -36,6 +36,7 @@ from services.pool_manager.planner import node_projection
 from services.pool_manager.planner.node_counts import busy
 from services.pool_manager.planner.pool_snapshot import PoolSnapshot
 from services.pool_manager.planner.safety.holds import hold_event, with_hold
+from services.pool_manager.planner.sizing.open_sagas import numbered
 from services.pool_manager.pool_requests import PoolRequests
 from services.pool_manager.pool_store import Store
 from services.pool_manager.queries import Queries
@@ -294,7 +295,8 @@ class PoolManager:
                 # it was before is refused, and decides again.
                 await self.store.change_node(hold.pool, hold.node, partial(with_hold, hold=hold))
             if answer.record is not None and snapshot is not None:
-                await self.store.save_pool(answer.record, snapshot.revision)
+                record = numbered(snapshot.record, answer.record)
+                await self.store.save_pool(record, snapshot.revision)
             return answer
 
         return await retry_conflicts(attempt, f"pool {asked.pool}")

@@ -87,7 +87,9 @@ class SagaStepHandlers:
     async def provision(self, command: Command) -> ProvisionOutputs:
         """Launch the instance."""
         inputs = command.inputs_as(ProvisionInputs)
-        return await self._launcher.launch(inputs, command.saga, self._supersession(command))
+        return await self._launcher.launch(
+            inputs, command.saga, self._supersession(command), again=command.deliveries > 1
+        )
 
     async def provision_undo(self, command: Command) -> None:
         """Remove the instance, whether or not it was launched."""

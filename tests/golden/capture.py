@@ -75,6 +75,7 @@ KEYS: Final[tuple[tuple[str, str, type[Any]], ...]] = (
     ("OFFERINGS", offering_records.SPEND_KEY, offering_records.SpendRecord),
     ("ALERTS", "", alert_records.OpenAlertRecord),
     ("LEASES", "provisioner.pace-", lease_records.RateLimitRecord),
+    ("LEASES", "pool-manager.openings.", lease_records.OpeningsRecord),
     ("LEASES", "", lease_records.LeaseRecord),
     ("REPAIRS", evidence_bundles.TOTALS_KEY, evidence_bundles.RepairTotals),
 )

@@ -32,7 +32,7 @@ from schemas import (
 from schemas.dead_letters import DeadLetter
 from schemas.health_records import HealthRecord
 from schemas.instance_records import InstanceRecord
-from schemas.lease_records import LeaseRecord, RateLimitRecord
+from schemas.lease_records import LeaseRecord, OpeningsRecord, RateLimitRecord
 from schemas.messages import Record, message_type
 from schemas.node_records import HeartbeatRecord, NodeRecord, node_key
 from schemas.topology import BUCKETS, DURABLES, OBJECT_BUCKETS, STREAMS, StreamSpec
@@ -87,7 +87,11 @@ BUCKET_RECORDS: Final[dict[str, tuple[tuple[str, type[Record]], ...]]] = {
     "HEALTH": ((node_key("<pool>", "<node>"), HealthRecord),),
     "INSTANCES": ((node_key("<pool>", "<node>"), InstanceRecord),),
     "HEARTBEATS": ((node_key("<pool>", "<node>"), HeartbeatRecord),),
-    "LEASES": (("<name>", LeaseRecord), ("provisioner.pace-<name>", RateLimitRecord)),
+    "LEASES": (
+        ("<name>", LeaseRecord),
+        ("pool-manager.openings.<pool>", OpeningsRecord),
+        ("provisioner.pace-<name>", RateLimitRecord),
+    ),
     "REPAIRS": ((evidence_bundles.TOTALS_KEY, evidence_bundles.RepairTotals),),
     "EVIDENCE": (
         (evidence_bundles.capture_name("<pool>", "<node>"), evidence_bundles.EvidenceCapture),

@@ -8,7 +8,7 @@ moment of it has left the window.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
@@ -125,6 +125,30 @@ def with_begun(
         begun = noted(record.resets, window, now, resets)
         record = msgspec.structs.replace(record, resets=begun, fleet_resets=fleet)
     return record
+
+
+def recounted(
+    record: PoolRecord,
+    fleet_window: float,
+    now: datetime,
+    began: Iterable[tuple[datetime, SagaKind]],
+) -> PoolRecord:
+    """The record of a pool that was rolled back, with no fewer sagas begun than their logs show."""
+    found = msgspec.structs.replace(
+        record, disruptions={}, fleet_disruptions={}, resets={}, fleet_resets={}
+    )
+    for at, kind in sorted(began):
+        found = with_begun(found, fleet_window, at, (kind,))
+    window = float(record.spec.budget.window)
+    more = {
+        name: getattr(found, name)
+        for name, lasts in (
+            *(("disruptions", window), ("resets", window)),
+            *(("fleet_disruptions", fleet_window), ("fleet_resets", fleet_window)),
+        )
+        if counted(getattr(found, name), lasts, now) > counted(getattr(record, name), lasts, now)
+    }
+    return msgspec.structs.replace(record, **more)
 
 
 # --- the fleet -----------------------------------------------------------------------------------

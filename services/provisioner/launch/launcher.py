@@ -107,9 +107,17 @@ class Launcher:
         self._allocator = allocator
 
     async def launch(
-        self, inputs: ProvisionInputs, saga: str, is_superseded: IsSuperseded
+        self,
+        inputs: ProvisionInputs,
+        saga: str,
+        is_superseded: IsSuperseded,
+        *,
+        again: bool = False,
     ) -> ProvisionOutputs:
-        """Launch the one instance of this intention, or raise StepFailure."""
+        """Launch the one instance of this intention, or raise StepFailure.
+
+        `again`: an earlier attempt may have launched it, even if its record is lost.
+        """
         record = intended_record(inputs.pool, inputs.node, inputs.launch, saga, self._clock.now())
         key = node_key(record.pool, record.instance)
         fresh = await self._store.create(record)
@@ -122,7 +130,7 @@ class Launcher:
             record=record,
             until=until,
             allocate_until=until - min(ANSWER_SECONDS, inputs.timeout_seconds / 10),
-            in_doubt=not fresh,
+            in_doubt=again or not fresh,
         )
         if record.offering is not None:
             progress.allocation = self._allocator.restore(record)

@@ -105,6 +105,13 @@ def open_for(
     return saga, opened, with_open(record, saga, opened)
 
 
+def numbered(before: PoolRecord, after: PoolRecord) -> PoolRecord:
+    """The record after a change, with one more opening where the change opened sagas."""
+    if after.open.keys() <= before.open.keys():
+        return after
+    return msgspec.structs.replace(after, openings=before.openings + 1)
+
+
 def room_for_sagas(record: PoolRecord) -> int:
     """How many more sagas may be begun without a request."""
     return max(0, OPEN_SAGAS_MAX - len(record.open))

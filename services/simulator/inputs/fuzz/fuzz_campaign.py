@@ -34,11 +34,8 @@ REFUSING: Final = tuple(
     for each in (*(s.name for s in STREAMS), *(f"KV_{b.name}" for b in BUCKETS))
     if each != f"KV_{HEARTBEATS.name}"
 )
-"""Streams that may refuse writes. Not heartbeats: nodes without them are silent."""
+"""Streams that may refuse writes or be destroyed. Not heartbeats: nodes without them are silent."""
 
-LOST: Final = tuple(each for each in REFUSING if each != "KV_POOLS")
-"""Streams that may be destroyed. Open fault of the one left out: a replica that has not read the
-record of a pool since it was rolled back decides on it as it is."""
 LOST_SHARE: Final = 0.1
 
 OperatorVerb = Literal["scale", "replace", "drain", "cordon", "hold", "cancel", "breaker"]
@@ -161,7 +158,7 @@ def _losses(chance: Random, seconds: float) -> list[CampaignStep]:
     fault = _fault(
         kind,
         BROKER,
-        stream=durable.stream if durable else chance.choice(LOST),
+        stream=durable.stream if durable else chance.choice(REFUSING),
         durable=durable.name if durable else "",
         seconds=chance.uniform(1, 90),
     )

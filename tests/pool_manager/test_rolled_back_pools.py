@@ -1,0 +1,103 @@
+"""A pool's record that was rolled back is not decided on, by whichever replica reads it."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+import pytest
+
+from schemas.enums import SagaKind
+from schemas.messages import encode
+from schemas.pool_records import OpenSaga, PoolRecord, pool_key
+from schemas.settings import BudgetSpec, FleetBudgetSpec, PoolSpec
+from schemas.topology import POOLS
+from services.bus.nats.nats_bus import NatsBus
+from services.pool_manager.planner.disruption_budget import counted, recounted
+from services.pool_manager.planner.sizing.open_sagas import numbered
+from services.pool_manager.pool_store import Store
+
+NOW = datetime(2026, 11, 22, 3, 0, tzinfo=UTC)
+WINDOW = 3600.0
+SPEC = PoolSpec(
+    provider="p", instance_type="t", min_nodes=1, max_nodes=9, budget=BudgetSpec(window=WINDOW)
+)
+BEFORE = PoolRecord(name="training", spec=SPEC, desired=3, openings=4)
+SAGA = OpenSaga(kind="replace", node="n1", since=NOW)
+OPENED = msgspec.structs.replace(BEFORE, open={"replace-n1-1": SAGA}, openings=5)
+
+
+async def test_a_replica_that_never_read_the_newer_record_knows_that_it_was_rolled_back(
+    bus: NatsBus,
+) -> None:
+    """The saga of the newer record has begun; another replica sees only the older record."""
+    one, other = Store(bus, FleetBudgetSpec()), Store(bus, FleetBudgetSpec())
+    await one.create_pool(OPENED)
+    await one.record_openings(OPENED)
+    watching = asyncio.create_task(other.nodes.run())
+    other.trust(other.losses)
+    await other.snapshot("training")
+    assert other.trusted
+    await bus.put(POOLS, pool_key("training"), encode(BEFORE))
+    await other.snapshot("training")
+    assert not other.trusted
+    watching.cancel()
+    await asyncio.wait([watching])
+
+
+async def test_what_happens_meanwhile_hides_no_rollback(bus: NatsBus) -> None:
+    """A change that opens a saga in the older record leaves it known as rolled back."""
+    store = Store(bus, FleetBudgetSpec())
+    await store.create_pool(BEFORE)
+    await store.record_openings(OPENED)
+    more = {"uncordon-n2-1": msgspec.structs.replace(SAGA, kind="uncordon", node="n2")}
+    await store.change_pool("training", lambda each: msgspec.structs.replace(each, open=more))
+    found = await store.pool("training")
+    assert found is not None
+    assert await store.openings_lost(found[0]) == 1
+    await store.restore_openings("training")
+    found = await store.pool("training")
+    assert found is not None
+    assert (found[0].openings, await store.openings_lost(found[0])) == (5, 0)
+
+
+async def test_a_pool_that_was_removed_may_be_made_again(bus: NatsBus) -> None:
+    """Its new record is not taken for one that was rolled back."""
+    store = Store(bus, FleetBudgetSpec())
+    await store.create_pool(BEFORE)
+    await store.record_openings(OPENED)
+    found = await store.pool("training")
+    assert found is not None
+    await store.forget_pool(*found)
+    assert await store.openings_lost(PoolRecord(name="training", spec=SPEC, desired=1)) == 0
+
+
+@pytest.mark.parametrize(
+    ("after", "openings"),
+    [
+        pytest.param(BEFORE, 4, id="nothing opened"),
+        pytest.param(msgspec.structs.replace(OPENED, openings=4), 5, id="a saga opened"),
+    ],
+)
+def test_openings_are_counted(after: PoolRecord, openings: int) -> None:
+    """Each write that opens sagas counts once."""
+    assert numbered(BEFORE, after).openings == openings
+
+
+@pytest.mark.parametrize(
+    ("known", "began", "expected"),
+    [
+        pytest.param(0, 2, 2, id="rolled back"),
+        pytest.param(3, 2, 3, id="the record knows more"),
+        pytest.param(2, 2, 2, id="the record knows the same"),
+    ],
+)
+def test_the_rate_survives_a_rollback(known: int, began: int, expected: int) -> None:
+    """As many replacements count as the logs show, or the record has."""
+    slot = str(int(NOW.timestamp()) - 60)
+    record = msgspec.structs.replace(BEFORE, disruptions={slot: known} if known else {})
+    kinds: list[tuple[datetime, SagaKind]] = [
+        (NOW - timedelta(minutes=each + 1), "replace") for each in range(began)
+    ]
+    old: tuple[datetime, SagaKind] = (NOW - timedelta(hours=3), "replace")
+    found = recounted(record, 0.0, NOW, [*kinds, old])
+    assert counted(found.disruptions, WINDOW, NOW) == expected
