@@ -225,6 +225,9 @@ class PoolSpec(Setting, frozen=True, kw_only=True):
     """The stricter of the pool's and the fleet's mode applies."""
     windows: tuple[WindowSpec, ...] = ()
     replace_order: Literal["terminate_first", "provision_first"] = "terminate_first"
+    notifiers: tuple[str, ...] = ()
+    """The workload systems that run work on its nodes, by their names in the fleet's `notifiers`;
+    empty: the fleet's `notifier`."""
     drain: DrainMode = "deadline"
     """deadline: terminate after `drain_timeout` at the latest; wait: only when its work has
     finished, with an alert after `drain_timeout`; immediate: notify the work and do not wait."""
@@ -340,6 +343,9 @@ class Settings(Setting, frozen=True, kw_only=True):
     instance_types: InstanceTypes = InstanceTypes()
     """Additions and corrections to the catalogue in config/."""
     notifier: PluginSettings = PluginSettings(type="noop")
+    """The workload system of every pool that names none of `notifiers`."""
+    notifiers: dict[str, PluginSettings] = {}
+    """More workload systems, by the name that pools use."""
     alerts: tuple[PluginSettings, ...] = (PluginSettings(type="log"),)
     health_policy: str = ""
     """Path of the policy; empty: the one in config/."""

@@ -22,7 +22,6 @@ from schemas.node_events import Lost
 from schemas.node_records import NodeRecord, node_key
 from schemas.pool_records import pool_key
 from schemas.settings import ALERT_CHANNEL_PLUGINS, NOTIFIER_PLUGINS, Settings
-from schemas.step_data import DrainOutputs, NodeInputs, VacateOutputs
 from schemas.stored_messages import decode_stored
 from schemas.topology import NODES, NOTIFIER_ALERTS, NOTIFIER_STEPS, POOLS
 from services.bus.bucket_mirror import readable
@@ -42,27 +41,21 @@ from services.notifier.alerts.alert_rules import Alert, alert_of, ending_subject
 from services.notifier.alerts.incident_matching import matching_incident
 from services.notifier.alerts.open_alerts import OpenAlerts
 from services.notifier.store_watch import StoreWatch
+from services.notifier.workload.pool_notifiers import PoolNotifiers
 from services.notifier.workload.workload_notifier import Notifier
+from services.notifier.workload_steps import WorkloadSteps
 from services.primitives.clock import Clock, SystemClock
 from services.primitives.coalesce import Joined
 from services.primitives.errors import BusError, Retry
 from services.runtime.consumer_loop import Consumer, Received
 from services.runtime.failure_register import FailureRegister
 from services.runtime.process import Context, Service
-from services.saga.participant import Command, Participant
 from services.settings.drain_warnings import drain_warnings
 from services.settings.plugin_loader import make_plugin
 
 log = logging.getLogger(__name__)
 
 ALERT_SECONDS_MAX: Final = 30.0
-POLL_FIRST_SECONDS: Final = 0.25
-POLL_MAX_SECONDS: Final = 0.5
-"""At most two polls and their replies, so that a saga continues within a second of the drain."""
-POLL_GROWTH: Final = 1.25
-POLLS_PER_SECOND_MAX: Final = 500.0
-"""Per process. Beyond 250 concurrent drains each is polled less often, which leaves capacity for
-cordons and protects the workload system."""
 FINISH_SECONDS: Final = 1.0
 """Enough for an order in flight; the next replica continues a drain."""
 DIRECT_SECONDS: Final = 5.0
@@ -85,79 +78,6 @@ class _Incidents(msgspec.Struct, frozen=True):
 
 _incidents = LimitedDecoder(_Incidents)
 _nodes = decoder(NodeRecord)
-
-
-class WorkloadSteps:
-    """Performs the steps in a workload system."""
-
-    def __init__(self, notifier: Notifier, clock: Clock) -> None:
-        """Perform them through `notifier`."""
-        self._notifier = notifier
-        self._clock = clock
-        self._drains = 0
-
-    async def cordon(self, command: Command) -> None:
-        """Stop placing new work on the node."""
-        about = command.inputs_as(NodeInputs)
-        await self._notifier.cordon(about.node, about.reason, idempotency_key=command.key)
-
-    async def uncordon(self, command: Command) -> None:
-        """Allow new work on the node again; also the undo of a cordon."""
-        about = command.inputs_as(NodeInputs)
-        await self._notifier.uncordon(about.node, idempotency_key=command.key)
-
-    async def start_drain(self, command: Command) -> VacateOutputs:
-        """Order the drain without waiting for it."""
-        about = command.inputs_as(NodeInputs)
-        await self._notifier.drain(about.node, about.reason, idempotency_key=command.key)
-        return VacateOutputs()
-
-    async def drain(self, command: Command) -> DrainOutputs:
-        """Order the drain and wait until the node is drained; the deadline cancels the wait."""
-        about = command.inputs_as(NodeInputs)
-        if not about.wait or not self._notifier.confirms_drains:
-            if not about.workload_notified:
-                await self._notifier.drain(about.node, about.reason, idempotency_key=command.key)
-            return DrainOutputs(drain_confirmed=False)
-        self._drains += 1
-        try:
-            if command.deliveries > 1 and await self._notifier.is_drained(about.node):
-                # An earlier delivery ordered the drain and was interrupted while it waited.
-                return DrainOutputs()
-            if not about.workload_notified:
-                await self._notifier.drain(about.node, about.reason, idempotency_key=command.key)
-            polls = 0
-            while not await self._notifier.is_drained(about.node):
-                await self._clock.sleep(poll_seconds(polls, self._drains))
-                polls += 1
-        finally:
-            self._drains -= 1
-        return DrainOutputs()
-
-    def participant(self, context: Context) -> Participant:
-        """Make the saga participant that performs these steps."""
-        return Participant(
-            context.bus,
-            context.clock,
-            actions={
-                "cordon": self.cordon,
-                "drain": self.drain,
-                "vacate": self.start_drain,
-                "uncordon": self.uncordon,
-                # For a new node: cordoned until it has passed its checks.
-                "reserve": self.cordon,
-                "open": self.uncordon,
-                "promote": self.uncordon,
-            },
-            undos={"cordon": self.uncordon},
-        )
-
-
-def poll_seconds(polls: int, drains: int) -> float:
-    """Delay before the next poll of one drain, after `polls` polls, with `drains` drains open."""
-    # The exponent is bounded: a drain may last for days.
-    alone = min(POLL_FIRST_SECONDS * POLL_GROWTH ** min(polls, 16), POLL_MAX_SECONDS)
-    return max(alone, drains / POLLS_PER_SECOND_MAX)
 
 
 class Alerting:
@@ -325,44 +245,59 @@ def _subject_of(stored: Stored) -> str:
     return stored.subject.partition(".event.")[0]
 
 
-def load_plugins(
+def load_notifiers(
     settings: Settings, file: Path | None, clock: Clock
-) -> tuple[Notifier, list[AlertChannel]]:
-    """Construct the notifier and the alert channels; ConfigurationError if one cannot be."""
-    notifier: Notifier = make_plugin(NOTIFIER_PLUGINS, settings.notifier, file, clock=clock)
-    channels: list[AlertChannel] = [
-        make_plugin(ALERT_CHANNEL_PLUGINS, each, file, clock=clock) for each in settings.alerts
-    ]
-    return notifier, channels
+) -> tuple[Notifier, dict[str, Notifier]]:
+    """Construct the fleet's notifier and the named ones; ConfigurationError if one cannot be."""
+    default: Notifier = make_plugin(NOTIFIER_PLUGINS, settings.notifier, file, clock=clock)
+    named = {
+        name: make_plugin(NOTIFIER_PLUGINS, each, file, clock=clock)
+        for name, each in settings.notifiers.items()
+    }
+    return default, named
+
+
+def load_channels(settings: Settings, file: Path | None, clock: Clock) -> list[AlertChannel]:
+    """Construct the alert channels; ConfigurationError if one cannot be."""
+    return [make_plugin(ALERT_CHANNEL_PLUGINS, each, file, clock=clock) for each in settings.alerts]
 
 
 def check(settings: Settings, file: Path | None) -> None:
-    """Raise ConfigurationError if the notifier or an alert channel cannot be constructed."""
-    notifier, channels = load_plugins(settings, file, SystemClock())
+    """Raise ConfigurationError if a notifier or an alert channel cannot be constructed."""
+    default, named = load_notifiers(settings, file, SystemClock())
+    channels = load_channels(settings, file, SystemClock())
 
     async def close() -> None:
-        await asyncio.gather(notifier.close(), *(each.close() for each in channels))
+        notifiers = (default, *named.values())
+        await asyncio.gather(*(each.close() for each in notifiers))
+        await asyncio.gather(*(each.close() for each in channels))
 
     asyncio.run(close())
 
 
 async def build(context: Context) -> Service:
-    """Make the notifier and the alert channels that the configuration names."""
+    """Make the notifiers and the alert channels that the configuration names."""
     settings, file = context.settings, context.settings_file
-    notifier, channels = load_plugins(settings, file, context.clock)
+    default, named = load_notifiers(settings, file, context.clock)
+    notifiers = PoolNotifiers(default, named, settings.pools, context.bus)
+    channels = load_channels(settings, file, context.clock)
     for warning in drain_warnings(settings):
         log.warning("%s", warning)
     log.info(
         "notifier configured",
-        extra={"notifier": notifier.name, "alerts": [each.name for each in channels]},
+        extra={
+            "notifiers": [each.name for each in notifiers.all],
+            "alerts": [each.name for each in channels],
+        },
     )
+    workload = WorkloadSteps(notifiers, context.bus, context.clock)
 
     async def close() -> None:
         for channel in channels:
             await channel.close()
-        await notifier.close()
+        await notifiers.close()
 
-    participant = WorkloadSteps(notifier, context.clock).participant(context)
+    participant = workload.participant(context)
     steps = participant.consumer(NOTIFIER_STEPS)
     failures = context.instruments.failures
     alerting = Alerting(channels, context.bus)

@@ -10,8 +10,13 @@ SIMULATED_PROVIDERS: Final = frozenset({"fake", "local"})
 
 def drain_warning(settings: Settings, spec: PoolSpec) -> str:
     """Why no drain of the pool is confirmed, and what to do; empty if that was accepted."""
-    notifier = settings.notifier
-    if notifier.type != "noop" or notifier.options.get("accept_no_drain"):
+    notifiers = [settings.notifiers[each] for each in spec.notifiers if each in settings.notifiers]
+    asked_nothing = [
+        each
+        for each in notifiers or [settings.notifier]
+        if each.type == "noop" and not each.options.get("accept_no_drain")
+    ]
+    if not asked_nothing:
         return ""
     names = [each.name for each in spec.providers] or [spec.provider]
     types = {settings.providers[name].type for name in names if name in settings.providers}

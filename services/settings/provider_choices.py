@@ -71,6 +71,15 @@ def unknown_provider(spec: PoolSpec, known: Collection[str]) -> Problem | None:
     return None
 
 
+def unknown_notifier(spec: PoolSpec, known: Collection[str]) -> Problem | None:
+    """A notifier of the pool that the configuration does not have."""
+    for name in spec.notifiers:
+        if name not in known:
+            there = ", ".join(known) or "none"
+            return ("notifiers",), f"no {name!r} under `notifiers:` (known: {there}); add it there"
+    return None
+
+
 def choice_of(spec: PoolSpec, avoid: Collection[str] = ()) -> Choice:
     """The pool's providers and how to choose among them.
 

@@ -24,7 +24,13 @@ from schemas.settings import (
 from services.primitives.errors import ConfigurationError
 from services.primitives.redaction import register_secrets
 from services.settings.budget_validation import level_problem, rate_problem, rate_window_problem
-from services.settings.provider_choices import folded, pool_problem, unknown_provider, with_defaults
+from services.settings.provider_choices import (
+    folded,
+    pool_problem,
+    unknown_notifier,
+    unknown_provider,
+    with_defaults,
+)
 from services.settings.references import resolve_references
 from services.settings.setup_validation import birth_problem
 from services.settings.stored_pools import request_problem
@@ -84,6 +90,10 @@ def settings_of(document: Document, environment: Mapping[str, str]) -> Settings:
                 sections["notifier"] = _notifier(document, server.pop(old), ("server", old))
     if "notifier" in raw:
         sections["notifier"] = _notifier(document, raw.pop("notifier"), ("notifier",))
+    sections["notifiers"] = {
+        name: _notifier(document, value, ("notifiers", name), default_type=name)
+        for name, value in _mapping(document, raw.pop("notifiers", {}), ("notifiers",)).items()
+    }
     if "alerts" in raw:
         alerts = raw.pop("alerts")
         if not isinstance(alerts, list):
@@ -244,9 +254,11 @@ def _named_plugin(document: Document, value: Any, path: Path_) -> dict[str, Any]
     return plugin
 
 
-def _notifier(document: Document, value: Any, path: Path_) -> PluginSettings:
+def _notifier(
+    document: Document, value: Any, path: Path_, *, default_type: str = ""
+) -> PluginSettings:
     """`{type: webhook, webhook: {…}}` as in the seeds, or the options beside the type."""
-    plugin = _plugin(document, value, path, default_type="")
+    plugin = _plugin(document, value, path, default_type=default_type)
     if plugin.type in plugin.options:
         nested = _mapping(document, plugin.options[plugin.type], (*path, plugin.type))
         rest = {k: v for k, v in plugin.options.items() if k != plugin.type}
@@ -263,6 +275,8 @@ def _check(document: Document, settings: Settings, paths: Mapping[str, Path_]) -
 
 def _check_pool(document: Document, pool: PoolSpec, settings: Settings, path: Path_) -> None:
     if wrong := unknown_provider(pool, settings.providers):
+        raise document.error((*path, *wrong[0]), wrong[1])
+    if wrong := unknown_notifier(pool, settings.notifiers):
         raise document.error((*path, *wrong[0]), wrong[1])
     if wrong := birth_problem(pool, Path(document.file).parent):
         raise document.error((*path, *wrong[0]), wrong[1])

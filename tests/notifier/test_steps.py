@@ -2,12 +2,11 @@
 
 from datetime import UTC, datetime, timedelta
 
-import pytest
 from starlette.responses import PlainTextResponse
 
 from schemas.saga_log_entries import StepFailed, StepSucceeded, UndoSucceeded
 from schemas.topology import NOTIFIER_STEPS
-from services.notifier.service import POLL_MAX_SECONDS, poll_seconds
+from services.notifier.workload.webhook_notifier import POLL_SECONDS
 from tests.support.settling import settled
 
 
@@ -23,7 +22,7 @@ async def test_one_cordon_and_one_drain_and_the_saga_waits(sagas, receiver, noti
         assert isinstance(await sagas.result("replace-1", "drain"), StepSucceeded)
     # The next request, or one already in flight; they are never a second apart.
     assert len(receiver.status_requests) - before in (0, 1)
-    assert POLL_MAX_SECONDS <= 1.0
+    assert POLL_SECONDS <= 0.5
     assert [path for path, _ in receiver.orders] == ["/cordon", "/drain"]
     assert receiver.keys == ["replace-1/cordon", "replace-1/drain"]
     assert receiver.orders[0][1]["node_id"] == "training-1"
@@ -108,21 +107,6 @@ async def test_many_nodes_are_cordoned_side_by_side(sagas, receiver, notifier):
             await sagas.command(f"replace-{number}", "cordon")
         await receiver.wait_for(lambda: len(receiver.orders) >= 100)
     assert len(set(receiver.keys)) == 100
-
-
-@pytest.mark.parametrize(
-    ("polls", "drains", "expected"),
-    [(0, 1, 0.25), (1, 1, 0.3125), (3, 1, 0.48828125), (4, 1, 0.5), (10**6, 1, 0.5)],
-)
-def test_a_drain_is_polled_twice_a_second(polls, drains, expected):
-    """Delays grow from a quarter of a second to half a second, and no further."""
-    assert poll_seconds(polls, drains) == expected
-
-
-def test_many_drains_share_a_bounded_poll_rate():
-    """1,000 drains at once are 500 polls a second, not 2,000."""
-    assert poll_seconds(10, 250) == POLL_MAX_SECONDS
-    assert 1000 / poll_seconds(10, 1000) == 500
 
 
 async def test_a_drain_that_does_not_wait_gives_the_order_and_does_not_poll(

@@ -10,7 +10,13 @@ from starlette.responses import PlainTextResponse, RedirectResponse
 from schemas.duration import Duration, decode_hook
 from schemas.settings import PluginSettings
 from services.notifier.workload.webhook_notifier import WebhookDrain, WebhookNotifier
-from services.notifier.workload.workload_notifier import Notifier, StepFailure
+from services.notifier.workload.workload_notifier import (
+    NodeReference,
+    NodeWorkload,
+    Notifier,
+    StepFailure,
+    WorkloadOrder,
+)
 from services.primitives.errors import ConfigurationError
 from services.settings.plugin_loader import load_plugin
 
@@ -32,6 +38,20 @@ class FixedClock:
     async def sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
         await asyncio.sleep(0)
+
+
+def order(key: str, reason: str = "") -> WorkloadOrder:
+    """An order about node-1."""
+    reference = NodeReference(pool="training", node="node-1")
+    return WorkloadOrder(node=reference, reason=reason, key=key)
+
+
+async def is_drained(notifier: Notifier, node: str) -> bool:
+    """What the status says of one node."""
+    answers = await notifier.workloads([NodeReference(pool="training", node=node)])
+    answer = answers[node]
+    assert isinstance(answer, NodeWorkload)
+    return answer.drained
 
 
 @pytest.fixture
@@ -58,9 +78,9 @@ async def webhook(receiver, clock):
 
 async def test_orders_have_the_documented_bodies(receiver, webhook):
     """Each order is a POST of event, node, reason (omitted when empty) and time, with its key."""
-    await webhook.cordon("node-1", "XID 79", idempotency_key="replace-1/cordon")
-    await webhook.drain("node-1", "", idempotency_key="replace-1/drain")
-    await webhook.uncordon("node-1", idempotency_key="replace-1/cordon")
+    await webhook.cordon(order("replace-1/cordon", "XID 79"))
+    await webhook.drain(order("replace-1/drain"))
+    await webhook.uncordon(order("replace-1/cordon"))
     moment = "2024-01-15T10:30:00Z"
     expected = [
         (
@@ -78,9 +98,9 @@ async def test_orders_have_the_documented_bodies(receiver, webhook):
 
 async def test_the_status_is_requested_per_node(receiver, webhook):
     """The node is added to the URL's own query; the answer is returned."""
-    assert await webhook.is_drained("node-1") is False
+    assert await is_drained(webhook, "node-1") is False
     receiver.drained = True
-    assert await webhook.is_drained("node-2") is True
+    assert await is_drained(webhook, "node-2") is True
     assert receiver.status_requests == ["node-1", "node-2"]
 
 
@@ -88,7 +108,7 @@ async def test_the_status_is_requested_per_node(receiver, webhook):
 async def test_any_2xx_is_success(receiver, webhook, code):
     """Every 2xx code is accepted."""
     receiver.answers = [PlainTextResponse("", status_code=code)]
-    await webhook.cordon("node-1", "", idempotency_key="k")
+    await webhook.cordon(order("k"))
     assert len(receiver.orders) == 1
 
 
@@ -98,7 +118,7 @@ async def test_a_refusal_fails_the_step_without_the_answer(receiver, webhook, co
     receiver.answers = [PlainTextResponse("no such node", status_code=code)]
     says = rf"POST cordon_url \({receiver.url}\): {code} .*12 bytes, not shown"
     with pytest.raises(StepFailure, match=says):
-        await webhook.cordon("node-1", "", idempotency_key="k")
+        await webhook.cordon(order("k"))
     assert len(receiver.orders) == 1
 
 
@@ -106,7 +126,7 @@ async def test_a_refusal_fails_the_step_without_the_answer(receiver, webhook, co
 async def test_a_transient_failure_is_retried_with_growing_delays(receiver, webhook, clock, code):
     """Every try carries the same key and the same body."""
     receiver.answers = [PlainTextResponse("busy", status_code=code) for _ in range(9)]
-    await webhook.cordon("node-1", "XID 79", idempotency_key="k")
+    await webhook.cordon(order("k", "XID 79"))
     assert (len(receiver.orders), set(receiver.keys)) == (10, {"k"})
     assert all(each == receiver.orders[0] for each in receiver.orders)
     assert clock.slept == sorted(clock.slept)
@@ -116,7 +136,7 @@ async def test_a_transient_failure_is_retried_with_growing_delays(receiver, webh
 async def test_the_status_is_polled_every_second_through_failures(receiver, webhook, clock):
     """A node drained during a scheduler outage still continues within a second."""
     receiver.answers = [PlainTextResponse("busy", status_code=503) for _ in range(9)]
-    await webhook.is_drained("node-1")
+    await is_drained(webhook, "node-1")
     assert max(clock.slept) == 1.0
 
 
@@ -124,7 +144,7 @@ async def test_a_redirect_is_refused_with_the_remedy(receiver, webhook):
     """A followed redirect would turn the POST into a GET, so it is not followed."""
     receiver.answers = [RedirectResponse(f"{receiver.url}/elsewhere", status_code=302)]
     with pytest.raises(StepFailure, match="configure the final URL"):
-        await webhook.cordon("node-1", "", idempotency_key="k")
+        await webhook.cordon(order("k"))
 
 
 @pytest.mark.parametrize("body", ["", "drained", "[]", '{"drained": "yes"}', '{"message": ""}'])
@@ -132,7 +152,7 @@ async def test_an_invalid_status_fails_the_step(receiver, webhook, body):
     """Such an answer neither lets a node be terminated nor keeps the drain waiting."""
     receiver.answers = [PlainTextResponse(body)]
     with pytest.raises(StepFailure, match="not a drain status"):
-        await webhook.is_drained("node-1")
+        await is_drained(webhook, "node-1")
 
 
 async def test_a_request_without_an_answer_times_out_and_is_retried(receiver, clock):
@@ -142,7 +162,7 @@ async def test_a_request_without_an_answer_times_out_and_is_retried(receiver, cl
         cordon_url=f"{receiver.url}/cordon", drain=AT_ONCE, timeout=Duration(0.05)
     )
     notifier = WebhookNotifier(options=options, clock=clock)
-    ordering = asyncio.create_task(notifier.cordon("node-1", "", idempotency_key="k"))
+    ordering = asyncio.create_task(notifier.cordon(order("k")))
     await receiver.wait_for(lambda: len(receiver.orders) >= 2)
     receiver.hold.set()
     receiver.hold = None
@@ -154,9 +174,9 @@ async def test_a_request_without_an_answer_times_out_and_is_retried(receiver, cl
 async def test_an_order_without_a_url_is_skipped_and_confirms_nothing(clock):
     """No notifier reports a drained node unless the workload system said so."""
     notifier = WebhookNotifier(options=WebhookNotifier.Options(drain=AT_ONCE), clock=clock)
-    await notifier.cordon("node-1", "r", idempotency_key="k")
-    await notifier.uncordon("node-1", idempotency_key="k")
-    await notifier.drain("node-1", "r", idempotency_key="k")
+    await notifier.cordon(order("k", "r"))
+    await notifier.uncordon(order("k"))
+    await notifier.drain(order("k", "r"))
     assert notifier.confirms_drains is False
     await notifier.close()
 
@@ -165,7 +185,7 @@ async def test_a_receiver_that_is_down_is_retried(clock):
     """No connection is not a refusal; cancelling, as the deadline does, ends the retries."""
     options = WebhookNotifier.Options(cordon_url="http://127.0.0.1:9/cordon", drain=AT_ONCE)
     notifier = WebhookNotifier(options=options, clock=clock)
-    ordering = asyncio.create_task(notifier.cordon("node-1", "", idempotency_key="k"))
+    ordering = asyncio.create_task(notifier.cordon(order("k")))
     async with asyncio.timeout(60):
         while len(clock.slept) < 3:
             await asyncio.sleep(0)

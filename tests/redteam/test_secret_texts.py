@@ -15,6 +15,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from schemas.settings import Setting, Settings
 from services.notifier.workload.webhook_notifier import WebhookDrain, WebhookNotifier
+from services.notifier.workload.workload_notifier import NodeReference
 from services.pool_manager.autoscaling.metrics_sources import HttpSource, SourceError
 from services.primitives.clock import SystemClock
 from services.primitives.errors import ConfigurationError
@@ -72,7 +73,7 @@ async def test_webhook_failure_shows_neither_its_url_nor_the_answer(
         texts = []
         try:
             async with asyncio.timeout(0.3):
-                await notifier.is_drained("n")
+                await notifier.workloads([NodeReference(pool="p", node="n")])
         except (StepFailure, TimeoutError) as error:
             texts.append(str(error))
         await notifier.close()

@@ -175,6 +175,19 @@ def test_the_notifier_may_stand_in_several_places(text):
     assert (options.cordon_url, options.drain_status_url) == ("http://s/c", "http://s/d")
 
 
+def test_pools_name_their_notifiers():
+    """Several workload systems, by name; the type is the name where none is given."""
+    settings = parse_settings(
+        "navarch.yaml",
+        POOL + "    notifiers: [webhook, gpu-slurm]\n"
+        "notifiers: {webhook: {cordon_url: 'http://a'}, gpu-slurm: {type: noop}}\n",
+        {},
+    )
+    assert settings.pools["a"].notifiers == ("webhook", "gpu-slurm")
+    assert settings.notifiers["webhook"].type == "webhook"
+    assert settings.notifiers["gpu-slurm"].type == "noop"
+
+
 def test_variables_come_from_the_environment():
     """Secrets stay out of the file, wherever a value is."""
     settings = parse(
@@ -256,6 +269,10 @@ ERRORS = {
     "unknown provider": (
         POOL.replace("provider: local", "provider: lokal"),
         "navarch.yaml:5: pools.a.provider: no provider 'lokal' under `providers:` (known: local)",
+    ),
+    "unknown notifier": (
+        POOL + "    notifiers: [slurm]\nnotifiers: {slrm: {type: noop}}\n",
+        "navarch.yaml:9: pools.a.notifiers: no 'slurm' under `notifiers:` (known: slrm)",
     ),
     "unknown provider in a list": (
         (

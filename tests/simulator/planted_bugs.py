@@ -1,7 +1,7 @@
 """Plausible bugs of the services, planted one at a time: the fuzzer must find each."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any
@@ -16,6 +16,11 @@ from services.bus.memory.memory_bus import MemoryBus
 from services.health_monitor.health_store import HealthStore
 from services.notifier.alerts.alert_rules import Alert
 from services.notifier.service import Alerting
+from services.notifier.workload.workload_notifier import (
+    NodeReference,
+    NodeWorkload,
+    WorkloadAnswer,
+)
 from services.pool_manager.planner import disruption_budget
 from services.pool_manager.planner.remediation import remedy_selection
 from services.pool_manager.service import PoolManager
@@ -94,15 +99,17 @@ def timer_in_process_memory(patch: pytest.MonkeyPatch) -> None:
 
 def unanswered_counts_as_drained(patch: pytest.MonkeyPatch) -> None:
     """The notifier takes a question that fails for an empty node."""
-    ask = SimulatedNotifier.is_drained
+    ask = SimulatedNotifier.workloads
 
-    async def is_drained(self: SimulatedNotifier, node: str) -> bool:
+    async def workloads(
+        self: SimulatedNotifier, nodes: Sequence[NodeReference]
+    ) -> Mapping[str, WorkloadAnswer]:
         try:
-            return await ask(self, node)
+            return await ask(self, nodes)
         except ConnectionError:
-            return True
+            return {each.node: NodeWorkload(drained=True) for each in nodes}
 
-    patch.setattr(SimulatedNotifier, "is_drained", is_drained)
+    patch.setattr(SimulatedNotifier, "workloads", workloads)
 
 
 def silence_never_ends(patch: pytest.MonkeyPatch) -> None:

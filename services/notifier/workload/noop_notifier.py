@@ -1,8 +1,15 @@
 """The notifier for a fleet without a workload system: it logs its orders and confirms nothing."""
 
+import asyncio
 import logging
+from collections.abc import Mapping, Sequence
 
 from schemas.settings import Setting
+from services.notifier.workload.workload_notifier import (
+    NodeReference,
+    WorkloadAnswer,
+    WorkloadOrder,
+)
 from services.primitives.clock import Clock
 
 log = logging.getLogger(__name__)
@@ -31,21 +38,43 @@ class NoopNotifier:
         """There is no workload system to ask."""
         return False
 
-    async def cordon(self, node: str, reason: str, *, idempotency_key: str) -> None:
+    @property
+    def batches(self) -> bool:
+        """Nothing is asked."""
+        return True
+
+    @property
+    def poll_seconds(self) -> float:
+        """Never used: nothing is asked."""
+        return 1.0
+
+    async def cordon(self, order: WorkloadOrder) -> None:
         """Log the cordon."""
-        log.info("cordon", extra={"node": node, "reason": reason, "key": idempotency_key})
+        self._log("cordon", order)
 
-    async def uncordon(self, node: str, *, idempotency_key: str) -> None:
+    async def uncordon(self, order: WorkloadOrder) -> None:
         """Log the uncordon."""
-        log.info("uncordon", extra={"node": node, "key": idempotency_key})
+        self._log("uncordon", order)
 
-    async def drain(self, node: str, reason: str, *, idempotency_key: str) -> None:
+    async def drain(self, order: WorkloadOrder) -> None:
         """Log the drain."""
-        log.info("drain", extra={"node": node, "reason": reason, "key": idempotency_key})
+        self._log("drain", order)
 
-    async def is_drained(self, node: str) -> bool:  # noqa: ARG002
+    async def evict(self, order: WorkloadOrder) -> None:
+        """Log the eviction."""
+        self._log("evict", order)
+
+    async def workloads(self, nodes: Sequence[NodeReference]) -> Mapping[str, WorkloadAnswer]:  # noqa: ARG002
         """Unknown, so never reported."""
-        return False
+        return {}
+
+    async def wait_for_change(self) -> None:
+        """Nothing reports one."""
+        await asyncio.Event().wait()
+
+    def _log(self, event: str, order: WorkloadOrder) -> None:
+        about = {"node": order.node.node, "reason": order.reason, "key": order.key}
+        log.info("%s", event, extra=about)
 
     async def close(self) -> None:
         """There are no connections."""

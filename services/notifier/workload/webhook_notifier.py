@@ -7,7 +7,9 @@ back-off until the step's deadline; any other answer fails the step. Errors name
 and status; the URL's other parts and the answer's body may hold secrets and are never shown.
 """
 
+import asyncio
 import logging
+from collections.abc import Mapping, Sequence
 from datetime import UTC
 from typing import Final, Literal
 
@@ -17,13 +19,21 @@ import msgspec
 from schemas.duration import Duration
 from schemas.secret_text import SecretText
 from schemas.settings import Setting
-from services.notifier.workload.workload_notifier import StepFailure
+from services.notifier.workload.workload_notifier import (
+    NodeReference,
+    NodeWorkload,
+    StepFailure,
+    WorkloadAnswer,
+    WorkloadOrder,
+)
 from services.primitives.clock import Clock
 from services.runtime.http_caller import HttpCaller, RefusedHttpError, check_url, place, size
 from services.runtime.tracing import current_headers
 
 log = logging.getLogger(__name__)
 
+POLL_SECONDS: Final = 0.5
+"""At most two polls and their replies, so that a saga continues within a second of the drain."""
 BACKOFF_MAX_SECONDS: Final = 10.0
 STATUS_BACKOFF_MAX_SECONDS: Final = 1.0
 """Lower, so that a saga continues within a second of the drain after a scheduler outage too."""
@@ -110,20 +120,41 @@ class WebhookNotifier:
         """Close the connections."""
         await self._http.close()
 
-    async def cordon(self, node: str, reason: str, *, idempotency_key: str) -> None:
+    @property
+    def batches(self) -> bool:
+        """The status URL is asked about one node."""
+        return False
+
+    @property
+    def poll_seconds(self) -> float:
+        """Short: most receivers answer from memory."""
+        return POLL_SECONDS
+
+    async def cordon(self, order: WorkloadOrder) -> None:
         """POST `cordon`."""
-        await self._order("cordon", self._options.cordon_url, node, reason, idempotency_key)
+        await self._order("cordon", self._options.cordon_url, order)
 
-    async def uncordon(self, node: str, *, idempotency_key: str) -> None:
+    async def uncordon(self, order: WorkloadOrder) -> None:
         """POST `uncordon`."""
-        await self._order("uncordon", self._options.uncordon_url, node, "", idempotency_key)
+        await self._order("uncordon", self._options.uncordon_url, order)
 
-    async def drain(self, node: str, reason: str, *, idempotency_key: str) -> None:
+    async def drain(self, order: WorkloadOrder) -> None:
         """POST `drain`."""
-        await self._order("drain", self._options.drain_url, node, reason, idempotency_key)
+        await self._order("drain", self._options.drain_url, order)
 
-    async def is_drained(self, node: str) -> bool:
-        """GET the status."""
+    async def evict(self, order: WorkloadOrder) -> None:
+        """Nothing: the contract has no such event."""
+
+    async def workloads(self, nodes: Sequence[NodeReference]) -> Mapping[str, WorkloadAnswer]:
+        """GET the status of each."""
+        answers = await asyncio.gather(*(self._status(each.node) for each in nodes))
+        return dict(zip((each.node for each in nodes), answers, strict=True))
+
+    async def wait_for_change(self) -> None:
+        """Nothing reports one."""
+        await asyncio.Event().wait()
+
+    async def _status(self, node: str) -> NodeWorkload:
         target = httpx.URL(self._options.drain_status_url).copy_merge_params({"node_id": node})
         request = self._http.request("GET", target)
         about = f"drain status of {node}"
@@ -135,11 +166,10 @@ class WebhookNotifier:
             raise StepFailure(
                 f"{where}: not a drain status: {error} ({size(response)})", "INVALID"
             ) from error
-        if not status.drained and status.message:
-            log.debug("not drained yet", extra={"node": node, "answer": status.message})
-        return status.drained
+        return NodeWorkload(drained=status.drained, detail=status.message)
 
-    async def _order(self, event: str, url: str, node: str, reason: str, key: str) -> None:
+    async def _order(self, event: str, url: str, order: WorkloadOrder) -> None:
+        node, reason, key = order.node.node, order.reason, order.key
         if not url:
             log.info(
                 "no %s_url is configured: the workload system is not notified",

@@ -4,19 +4,80 @@ A notifier carries out the steps of sagas; it never decides which node, when or 
 class with an inner msgspec struct `Options`, constructed with `options=` and `clock=`.
 """
 
-from typing import Protocol, runtime_checkable
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Final, Protocol, runtime_checkable
+
+import msgspec
 
 from services.saga.participant import StepFailure
+
+
+class NodeReference(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A node as Navarch knows it; `node_name.py` maps it to the workload system's name."""
+
+    pool: str
+    node: str
+    """Also the name of its instance."""
+    hostname: str = ""
+    """As its agent registered it; empty before that."""
+    address: str = ""
+    provider: str = ""
+    provider_id: str = ""
+    labels: dict[str, str] = {}
+    """The pool's labels when the node was launched."""
+    faulty_gpus: tuple[int, ...] = ()
+    """Indices of the GPUs that are not healthy; empty: the whole node, or unknown."""
+
+
+class WorkloadOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """One cordon, uncordon, drain or eviction."""
+
+    node: NodeReference
+    reason: str = ""
+    key: str
+    """`<saga>/<step>`: the same whenever the order is repeated."""
+    deadline: datetime | None = None
+    """drain: when work that is left is evicted; None: never, it may take as long as it needs."""
+
+
+class RunningWork(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A job, pod or actor that runs on a node."""
+
+    id: str
+    name: str = ""
+    owner: str = ""
+    ends_at: datetime | None = None
+    """When the workload system will end it, by its time limit."""
+
+
+class NodeWorkload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a workload system says about one node."""
+
+    drained: bool
+    """No work is left and none will be placed: the node may be terminated."""
+    running: tuple[RunningWork, ...] = ()
+    """At most RUNNING_MAX."""
+    total: int = 0
+    """Number of jobs that run, those beyond `running` included."""
+    detail: str = ""
+    """What the system adds, in its own words."""
+
+
+WorkloadAnswer = NodeWorkload | StepFailure
+"""StepFailure: the system refuses to say, so the node's drain fails."""
+RUNNING_MAX: Final = 20
+"""Jobs reported of one node."""
 
 
 @runtime_checkable
 class Notifier(Protocol):
     """A workload system.
 
-    Every call must be idempotent: a replica that is killed before it stores the result repeats the
-    call with the same `idempotency_key` (`<saga>/<step>`). Cordoning a cordoned node, uncordoning
-    one that is not cordoned, and draining a draining or empty node succeed and change nothing. The
-    node may be dead or terminated by then, so a call must not need the node itself.
+    Every order must be idempotent: a replica that is killed before it stores the result repeats it
+    with the same `key`. Cordoning a cordoned node, uncordoning one that is not cordoned, and
+    draining a draining or empty node succeed and change nothing. The node may be dead, terminated
+    or unknown to the workload system by then, so an order must not need the node itself.
 
     A call returns when the workload system has accepted the order, not when the work has left. It
     raises StepFailure if a retry cannot succeed; any other exception is retried until the step's
@@ -30,27 +91,52 @@ class Notifier(Protocol):
 
     @property
     def confirms_drains(self) -> bool:
-        """Whether `is_drained` reports what the workload system said.
+        """Whether `workloads` reports what the workload system said.
 
         If not, it is never called: a drain ends when it is ordered, and its event says that
         nothing confirmed it.
         """
         ...
 
-    async def cordon(self, node: str, reason: str, *, idempotency_key: str) -> None:
+    @property
+    def batches(self) -> bool:
+        """Whether one call of `workloads` asks about all nodes at the cost of one.
+
+        If not, it is called for each node by itself, so that none waits for another's answer.
+        """
+        ...
+
+    @property
+    def poll_seconds(self) -> float:
+        """Interval between two calls of `workloads` while drains are open."""
+        ...
+
+    async def cordon(self, order: WorkloadOrder) -> None:
         """Stop placing new work on the node; running work continues."""
         ...
 
-    async def uncordon(self, node: str, *, idempotency_key: str) -> None:
-        """Allow new work on the node again."""
+    async def uncordon(self, order: WorkloadOrder) -> None:
+        """Allow new work on the node again, if it was Navarch that cordoned it."""
         ...
 
-    async def drain(self, node: str, reason: str, *, idempotency_key: str) -> None:
-        """Start to move the work off the node."""
+    async def drain(self, order: WorkloadOrder) -> None:
+        """Place no new work and ask the running work to leave by `order.deadline`."""
         ...
 
-    async def is_drained(self, node: str) -> bool:
-        """Whether the workload system says that no work is left, so that it may be terminated."""
+    async def evict(self, order: WorkloadOrder) -> None:
+        """End the work that is left, requeued where the system can: the deadline has come."""
+        ...
+
+    async def workloads(self, nodes: Sequence[NodeReference]) -> Mapping[str, WorkloadAnswer]:
+        """What runs on each of these nodes, by `node`, in as few requests as possible.
+
+        A node that the workload system does not know is drained. One that is missing from the
+        answer is asked about again.
+        """
+        ...
+
+    async def wait_for_change(self) -> None:
+        """Return when work may have ended; a system that does not report it never returns."""
         ...
 
     async def close(self) -> None:
@@ -58,4 +144,13 @@ class Notifier(Protocol):
         ...
 
 
-__all__ = ["Notifier", "StepFailure"]
+__all__ = [
+    "RUNNING_MAX",
+    "NodeReference",
+    "NodeWorkload",
+    "Notifier",
+    "RunningWork",
+    "StepFailure",
+    "WorkloadAnswer",
+    "WorkloadOrder",
+]

@@ -1,11 +1,18 @@
 """A simulated workload system, and the notifier plugin that calls it."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from schemas.settings import Setting
+from services.notifier.workload.webhook_notifier import POLL_SECONDS
+from services.notifier.workload.workload_notifier import (
+    NodeReference,
+    NodeWorkload,
+    WorkloadAnswer,
+    WorkloadOrder,
+)
 from services.pool_manager.autoscaling.metrics_sources import Load, SourceError
 from services.primitives.clock import Clock
 from services.simulator.engine.simulated_process import current_process
@@ -130,33 +137,48 @@ class SimulatedNotifier:
         """The workload system is asked."""
         return True
 
-    async def cordon(self, node: str, reason: str, *, idempotency_key: str) -> None:
+    @property
+    def batches(self) -> bool:
+        """Each node is asked about by itself, as most receivers of webhooks are."""
+        return False
+
+    @property
+    def poll_seconds(self) -> float:
+        """As often as a webhook's status."""
+        return POLL_SECONDS
+
+    async def cordon(self, order: WorkloadOrder) -> None:
         """Place nothing new on the node."""
-        del idempotency_key
         await self._reach()
-        self._workload.cordon(node, reason)
+        self._workload.cordon(order.node.node, order.reason)
         await self._process.effect("a cordon")
 
-    async def uncordon(self, node: str, *, idempotency_key: str) -> None:
+    async def uncordon(self, order: WorkloadOrder) -> None:
         """The node may be used again."""
-        del idempotency_key
         await self._reach()
-        self._workload.uncordon(node)
+        self._workload.uncordon(order.node.node)
         await self._process.effect("an uncordon")
 
-    async def drain(self, node: str, reason: str, *, idempotency_key: str) -> None:
+    async def drain(self, order: WorkloadOrder) -> None:
         """Begin to move the work off the node."""
-        del reason, idempotency_key
         await self._reach()
-        self._workload.drain(node)
+        self._workload.drain(order.node.node)
         await self._process.effect("a drain")
 
-    async def is_drained(self, node: str) -> bool:
-        """Whether no work is left on the node."""
+    async def evict(self, order: WorkloadOrder) -> None:
+        """Nothing: the work ends with its machine."""
+
+    async def workloads(self, nodes: Sequence[NodeReference]) -> Mapping[str, WorkloadAnswer]:
+        """Whether no work is left on each."""
         await self._reach()
         if self._workload.simulation.now() < self._workload.no_status_until:
             raise ConnectionError("the workload system does not answer about drains")
-        return self._workload.is_drained(node)
+        is_drained = self._workload.is_drained
+        return {each.node: NodeWorkload(drained=is_drained(each.node)) for each in nodes}
+
+    async def wait_for_change(self) -> None:
+        """Nothing reports one."""
+        await asyncio.Event().wait()
 
     async def close(self) -> None:
         """Nothing to close."""

@@ -1,0 +1,86 @@
+"""Several workload systems of one pool, as one: every order goes to each of them."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+from services.notifier.workload.workload_notifier import (
+    RUNNING_MAX,
+    NodeReference,
+    NodeWorkload,
+    Notifier,
+    StepFailure,
+    WorkloadAnswer,
+    WorkloadOrder,
+)
+from services.primitives.race import race
+
+
+class CombinedNotifier:
+    """A node is drained when every system says so."""
+
+    def __init__(self, notifiers: Sequence[Notifier]) -> None:
+        """Combine at least two; who made them closes them."""
+        self._notifiers = notifiers
+
+    @property
+    def name(self) -> str:
+        """The names of all."""
+        return "+".join(each.name for each in self._notifiers)
+
+    @property
+    def confirms_drains(self) -> bool:
+        """Only if every one does: a node may be busy with the work of the one that does not."""
+        return all(each.confirms_drains for each in self._notifiers)
+
+    @property
+    def batches(self) -> bool:
+        """Only if every one does."""
+        return all(each.batches for each in self._notifiers)
+
+    @property
+    def poll_seconds(self) -> float:
+        """The longest interval of all."""
+        return max(each.poll_seconds for each in self._notifiers)
+
+    async def cordon(self, order: WorkloadOrder) -> None:
+        """Cordon in each."""
+        await asyncio.gather(*(each.cordon(order) for each in self._notifiers))
+
+    async def uncordon(self, order: WorkloadOrder) -> None:
+        """Uncordon in each."""
+        await asyncio.gather(*(each.uncordon(order) for each in self._notifiers))
+
+    async def drain(self, order: WorkloadOrder) -> None:
+        """Drain in each."""
+        await asyncio.gather(*(each.drain(order) for each in self._notifiers))
+
+    async def evict(self, order: WorkloadOrder) -> None:
+        """Evict in each."""
+        await asyncio.gather(*(each.evict(order) for each in self._notifiers))
+
+    async def workloads(self, nodes: Sequence[NodeReference]) -> Mapping[str, WorkloadAnswer]:
+        """Everything that runs, of all; a node that one did not answer for is missing."""
+        answers = await asyncio.gather(*(each.workloads(nodes) for each in self._notifiers))
+        common = set.intersection(*(set(each) for each in answers))
+        return {node: _merge([each[node] for each in answers]) for node in common}
+
+    async def wait_for_change(self) -> None:
+        """Return with the first."""
+        await race(*(each.wait_for_change() for each in self._notifiers))
+
+    async def close(self) -> None:
+        """Nothing of its own."""
+
+
+def _merge(answers: Sequence[WorkloadAnswer]) -> WorkloadAnswer:
+    found: list[NodeWorkload] = []
+    for each in answers:
+        if isinstance(each, StepFailure):
+            return each
+        found.append(each)
+    return NodeWorkload(
+        drained=all(each.drained for each in found),
+        running=tuple(work for each in found for work in each.running)[:RUNNING_MAX],
+        total=sum(each.total for each in found),
+        detail="; ".join(each.detail for each in found if each.detail),
+    )

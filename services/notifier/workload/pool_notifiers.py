@@ -1,0 +1,85 @@
+"""Which notifier a pool's nodes have: the fleet's, or those that its `notifiers` names."""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from schemas.messages import LimitedDecoder
+from schemas.pool_records import pool_key
+from schemas.settings import PoolSpec
+from schemas.topology import POOLS
+from services.bus.bucket_mirror import readable
+from services.bus.port import Bus
+from services.notifier.workload.combined_notifier import CombinedNotifier
+from services.notifier.workload.workload_notifier import Notifier, StepFailure
+from services.primitives.coalesce import Joined
+
+
+class _Spec(msgspec.Struct, frozen=True):
+    notifiers: tuple[str, ...] = ()
+
+
+class _Pool(msgspec.Struct, frozen=True):
+    """The part of a pool's record that is read here."""
+
+    spec: _Spec = _Spec()
+
+
+_pools = LimitedDecoder(_Pool)
+
+
+class PoolNotifiers:
+    """The fleet's notifier and the named ones."""
+
+    def __init__(
+        self,
+        default: Notifier,
+        named: Mapping[str, Notifier],
+        configured: Mapping[str, PoolSpec],
+        bus: Bus,
+    ) -> None:
+        """`configured`: pools of the configuration; the others' settings are in POOLS."""
+        self._default = default
+        self._named = named
+        self._bus = bus
+        self._names: dict[str, tuple[str, ...]] = {
+            pool: spec.notifiers for pool, spec in configured.items()
+        }
+        self._combined: dict[tuple[str, ...], CombinedNotifier] = {}
+        self._read = Joined(self._read_names)
+
+    async def of(self, pool: str) -> Notifier:
+        """The notifier of a pool; StepFailure if the configuration has none of that name."""
+        names = self._names.get(pool)
+        if names is None and self._named:
+            names = await self._read(pool)
+        if not names:
+            return self._default
+        unknown = [each for each in names if each not in self._named]
+        if unknown:
+            known = ", ".join(self._named) or "none"
+            raise StepFailure(
+                f"pool {pool} has the notifier {unknown[0]!r}, which is not in `notifiers:` of the "
+                f"notifier's configuration (known: {known}); add it and restart the service",
+                "INVALID",
+            )
+        if len(names) == 1:
+            return self._named[names[0]]
+        return self._combined.setdefault(
+            names, CombinedNotifier([self._named[each] for each in names])
+        )
+
+    async def close(self) -> None:
+        """Close every notifier."""
+        for each in self.all:
+            await each.close()
+
+    @property
+    def all(self) -> Sequence[Notifier]:
+        """Every notifier, the fleet's first."""
+        return [self._default, *self._named.values()]
+
+    async def _read_names(self, pool: str) -> tuple[str, ...]:
+        found = await self._bus.get(POOLS, pool_key(pool))
+        specs = [each.spec for _, each in readable([found] if found else [], _pools)]
+        return specs[0].notifiers if specs else ()

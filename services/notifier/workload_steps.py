@@ -1,0 +1,173 @@
+"""Performs the cordon, drain and uncordon steps of sagas in the pool's workload system."""
+
+import asyncio
+import logging
+from datetime import datetime, timedelta
+from typing import Final, TypeVar
+
+import msgspec
+
+from schemas.health_records import HealthRecord
+from schemas.instance_records import InstanceRecord
+from schemas.messages import LimitedDecoder, Record, decoder
+from schemas.node_records import NodeRecord, node_key
+from schemas.step_data import DrainOutputs, NodeInputs, VacateOutputs
+from schemas.topology import HEALTH, INSTANCES, NODES
+from services.bus.bucket_mirror import readable
+from services.bus.port import Bus, Entry
+from services.notifier.workload.drain_watch import DrainWatch
+from services.notifier.workload.pool_notifiers import PoolNotifiers
+from services.notifier.workload.workload_notifier import (
+    NodeReference,
+    Notifier,
+    StepFailure,
+    WorkloadOrder,
+)
+from services.primitives.clock import Clock
+from services.primitives.race import race
+from services.runtime.process import Context
+from services.saga.participant import Command, Participant
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T", bound=Record)
+
+EVICTION_SECONDS_MAX: Final = 10.0
+"""How long before a drain's deadline, at which the node may be terminated, the work that is left
+is evicted: so it is requeued, and not lost."""
+EVICTION_SHARE_MAX: Final = 0.1
+"""The same as a share of the time between the order and the deadline."""
+
+_nodes = decoder(NodeRecord)
+_instances = decoder(InstanceRecord)
+_health = decoder(HealthRecord)
+
+
+class WorkloadSteps:
+    """Performs the steps."""
+
+    def __init__(self, notifiers: PoolNotifiers, bus: Bus, clock: Clock) -> None:
+        """Perform them through the notifiers of each pool; `bus` has the records of nodes."""
+        self._notifiers = notifiers
+        self._bus = bus
+        self._clock = clock
+        self._watches: dict[Notifier, DrainWatch] = {}
+
+    async def cordon(self, command: Command) -> None:
+        """Stop placing new work on the node."""
+        notifier, order = await self._order(command)
+        await notifier.cordon(order)
+
+    async def uncordon(self, command: Command) -> None:
+        """Allow new work on the node again; also the undo of a cordon."""
+        notifier, order = await self._order(command)
+        await notifier.uncordon(order)
+
+    async def start_drain(self, command: Command) -> VacateOutputs:
+        """Order the drain without waiting for it."""
+        notifier, order = await self._order(command)
+        await notifier.drain(order)
+        return VacateOutputs()
+
+    async def drain(self, command: Command) -> DrainOutputs:
+        """Order the drain and wait until the node is drained; the deadline cancels the wait."""
+        about = command.inputs_as(NodeInputs)
+        notifier, order = await self._order(command)
+        order = msgspec.structs.replace(order, deadline=self._evict_at(command))
+        waits = about.wait and notifier.confirms_drains
+        # An earlier delivery may have ordered the drain and was interrupted while it waited.
+        if waits and command.deliveries > 1 and await _is_drained(notifier, order.node):
+            return DrainOutputs()
+        if not about.workload_notified:
+            await notifier.drain(order)
+        if not about.wait:
+            await _evict(notifier, order)
+        if not waits:
+            return DrainOutputs(drain_confirmed=False)
+        watch = self._watches.setdefault(notifier, DrainWatch(notifier, self._clock))
+        drained, _ = await race(watch.drained(order.node), self._evict_in_time(notifier, order))
+        drained.result()
+        return DrainOutputs()
+
+    async def _evict_in_time(self, notifier: Notifier, order: WorkloadOrder) -> None:
+        """Evict what is left shortly before the deadline; never returns."""
+        if order.deadline is not None:
+            await self._clock.sleep((order.deadline - self._clock.now()).total_seconds())
+            await _evict(notifier, order)
+        await asyncio.Event().wait()
+
+    def _evict_at(self, command: Command) -> datetime | None:
+        if command.deadline is None:
+            return None
+        left = (command.deadline - self._clock.now()).total_seconds()
+        early = min(EVICTION_SECONDS_MAX, max(left, 0.0) * EVICTION_SHARE_MAX)
+        return command.deadline - timedelta(seconds=early)
+
+    async def _order(self, command: Command) -> tuple[Notifier, WorkloadOrder]:
+        about = command.inputs_as(NodeInputs)
+        notifier, reference = await asyncio.gather(
+            self._notifiers.of(about.pool), read_reference(self._bus, about.pool, about.node)
+        )
+        return notifier, WorkloadOrder(node=reference, reason=about.reason, key=command.key)
+
+    def participant(self, context: Context) -> Participant:
+        """Make the saga participant that performs these steps."""
+        return Participant(
+            context.bus,
+            context.clock,
+            actions={
+                "cordon": self.cordon,
+                "drain": self.drain,
+                "vacate": self.start_drain,
+                "uncordon": self.uncordon,
+                # For a new node: cordoned until it has passed its checks.
+                "reserve": self.cordon,
+                "open": self.uncordon,
+                "promote": self.uncordon,
+            },
+            undos={"cordon": self.uncordon},
+        )
+
+
+async def read_reference(bus: Bus, pool: str, node: str) -> NodeReference:
+    """Everything a workload system may know the node by; records may be gone or unreadable."""
+    key = node_key(pool, node)
+    entries = await asyncio.gather(
+        bus.get(NODES, key), bus.get(INSTANCES, key), bus.get(HEALTH, key)
+    )
+    record: NodeRecord | None = _first(entries[0], _nodes)
+    instance: InstanceRecord | None = _first(entries[1], _instances)
+    health: HealthRecord | None = _first(entries[2], _health)
+    launch = (record and record.launch) or (instance and instance.launch)
+    return NodeReference(
+        pool=pool,
+        node=node,
+        hostname=record.hostname if record else "",
+        address=(record and record.address) or (instance and instance.address) or "",
+        provider=instance.provider if instance else "",
+        provider_id=instance.provider_id if instance else "",
+        labels=launch.labels if launch else {},
+        faulty_gpus=tuple(each.index for each in health.gpus) if health else (),
+    )
+
+
+def _first(entry: Entry | None, reader: LimitedDecoder[T]) -> T | None:
+    return next((found for _, found in readable([entry] if entry else [], reader)), None)
+
+
+async def _evict(notifier: Notifier, order: WorkloadOrder) -> None:
+    """Evict what is left; a failure is logged, because the node is terminated anyway."""
+    try:
+        await notifier.evict(order)
+    except Exception as error:  # noqa: BLE001 - a notifier may be a third party's code
+        log.warning(
+            "work that is left on a node could not be evicted",
+            extra={"node": order.node.node, "reason": str(error) or type(error).__name__},
+        )
+
+
+async def _is_drained(notifier: Notifier, reference: NodeReference) -> bool:
+    answer = (await notifier.workloads([reference])).get(reference.node)
+    if isinstance(answer, StepFailure):
+        raise answer
+    return answer is not None and answer.drained

@@ -1,0 +1,155 @@
+"""Steps in the workload systems of their pools, in virtual time on the in-memory bus."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from schemas.health_records import GpuHealth, HealthRecord
+from schemas.instance_records import InstanceRecord
+from schemas.node_records import NodeRecord, node_key
+from schemas.saga_params import LaunchSpec
+from schemas.settings import PoolSpec
+from schemas.step_data import DrainOutputs
+from schemas.topology import HEALTH, INSTANCES, NODES, POOLS
+from services.bus.memory.memory_bus import MemoryBus
+from services.bus.memory.memory_server import MemoryServer
+from services.bus.memory.transport import PerfectLink
+from services.bus.topology_setup import set_up
+from services.notifier.workload.pool_notifiers import PoolNotifiers
+from services.notifier.workload.workload_notifier import Notifier, StepFailure
+from services.notifier.workload_steps import WorkloadSteps, read_reference
+from services.primitives.race import race
+from services.saga.participant import Command
+from services.simulator.engine.virtual_time import VirtualClock, run
+from tests.notifier.test_drain_watch import Scheduler
+
+POOL = PoolSpec(provider="fake", instance_type="h100", min_nodes=1, max_nodes=2)
+
+
+class Evicting(Scheduler):
+    """Ends its work on an eviction."""
+
+    async def evict(self, order: Any) -> None:
+        """Note when, and end the work."""
+        assert order.deadline is not None
+        self.evicted.append(VirtualClock().monotonic())
+        self.busy.discard(order.node.node)
+
+
+def with_bus(work: Callable[[MemoryBus], Awaitable[None]]) -> None:
+    """Run on a bus with the records' buckets."""
+
+    async def whole() -> None:
+        server = MemoryServer(VirtualClock())
+        bus = MemoryBus(server, PerfectLink())
+        await set_up(bus, VirtualClock(), replicas=1)
+        await work(bus)
+        server.close()
+
+    run(whole)
+
+
+def steps(bus: MemoryBus, default: Notifier, named: Mapping[str, Notifier] = {}) -> WorkloadSteps:
+    """The steps of a fleet whose pool `configured` is in the configuration."""
+    configured = {"configured": msgspec.structs.replace(POOL, notifiers=("slurm", "hook"))}
+    notifiers = PoolNotifiers(default, named, configured if named else {}, bus)
+    return WorkloadSteps(notifiers, bus, VirtualClock())
+
+
+def command(pool: str, seconds: float | None = None, **more: Any) -> Command:
+    """A step about node `n`."""
+    deadline = None if seconds is None else VirtualClock().now() + timedelta(seconds=seconds)
+    inputs = {"pool": pool, "node": "n", "reason": "XID 79", **more}
+    return Command(saga="s", step="drain", inputs=inputs, id="e", deadline=deadline)
+
+
+@pytest.mark.parametrize(("seconds", "evicted"), [(300.0, 290.0), (20.0, 18.0)])
+def test_what_is_left_is_evicted_before_the_deadline_and_not_earlier(
+    seconds: float, evicted: float
+) -> None:
+    """Evicted work is requeued; work on a terminated node is lost."""
+
+    async def work(bus: MemoryBus) -> None:
+        scheduler = Evicting(busy={"n"}, poll_seconds=0.5)
+        begun = VirtualClock().monotonic()
+        outputs = await steps(bus, scheduler).drain(command("p", seconds))
+        assert outputs == DrainOutputs()
+        assert [at - begun for at in scheduler.evicted] == [pytest.approx(evicted, abs=0.1)]
+
+    with_bus(work)
+
+
+def test_a_drain_without_a_deadline_evicts_nothing() -> None:
+    """`drain: wait` waits for as long as the work needs."""
+
+    async def work(bus: MemoryBus) -> None:
+        scheduler = Evicting(busy={"n"})
+        clock = VirtualClock()
+        await race(steps(bus, scheduler).drain(command("p")), clock.sleep(1_000))
+        assert scheduler.evicted == []
+
+    with_bus(work)
+
+
+def test_an_immediate_drain_evicts_at_once() -> None:
+    """The node goes next: its work is requeued, and not waited for."""
+
+    async def work(bus: MemoryBus) -> None:
+        scheduler = Evicting(busy={"n", "m"})
+        outputs = await steps(bus, scheduler).drain(command("p", 30.0, wait=False))
+        assert (outputs, scheduler.busy) == (DrainOutputs(drain_confirmed=False), {"m"})
+
+    with_bus(work)
+
+
+def test_each_pool_has_its_own_workload_systems() -> None:
+    """From the configuration, or for a pool made by request from its record."""
+
+    async def work(bus: MemoryBus) -> None:
+        fleet, slurm, hook = Scheduler(name="fleet"), Scheduler(name="slurm"), Scheduler()
+        of = steps(bus, fleet, {"slurm": slurm, "hook": hook})._notifiers.of
+        await bus.put(POOLS, "pool.made", b'{"spec": {"notifiers": ["slurm"]}}')
+        assert (await of("configured")).name == "slurm+scheduler"
+        assert await of("configured") is await of("configured")
+        assert await of("made") is slurm
+        assert await of("unknown") is fleet
+        await bus.put(POOLS, "pool.made", b'{"spec": {"notifiers": ["slrm"]}}')
+        with pytest.raises(StepFailure, match=r"'slrm'.*known: slurm, hook.*restart"):
+            await of("made")
+
+    with_bus(work)
+
+
+def test_a_reference_has_what_the_records_say_and_a_name_without_any() -> None:
+    """The node may be gone with its records, and its uncordon still be repeated."""
+
+    async def work(bus: MemoryBus) -> None:
+        bare = await read_reference(bus, "p", "n")
+        assert (bare.pool, bare.node, bare.hostname, bare.faulty_gpus) == ("p", "n", "", ())
+        now = VirtualClock().now()
+        launch = LaunchSpec(fleet="f", provider="aws", instance_type="h100", labels={"rack": "r1"})
+        records = {
+            NODES: NodeRecord(pool="p", node="n", hostname="gpu-7", address="10.0.0.7"),
+            INSTANCES: InstanceRecord(
+                pool="p",
+                instance="n",
+                provider="aws",
+                token="t",
+                launch=launch,
+                provider_id="i-1",
+                intended_at=now,
+            ),
+            HEALTH: HealthRecord(
+                pool="p", node="n", gpus=(GpuHealth(index=3, status="unhealthy", since=now),)
+            ),
+        }
+        for bucket, record in records.items():
+            await bus.put(bucket, node_key("p", "n"), msgspec.json.encode(record))
+        found = await read_reference(bus, "p", "n")
+        assert (found.hostname, found.address, found.provider_id) == ("gpu-7", "10.0.0.7", "i-1")
+        assert (found.labels, found.faulty_gpus) == ({"rack": "r1"}, (3,))
+
+    with_bus(work)
