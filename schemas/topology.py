@@ -91,8 +91,10 @@ class BucketSpec(msgspec.Struct, frozen=True, kw_only=True):
     description: str
     writer: str
     marker_ttl_seconds: float = 3600
-    """How long the marker of a removed key is kept for disconnected watchers."""
+    """How long the marker of a removed key is kept for disconnected watchers. 0: there are none,
+    and no message can remove others, as the header `Nats-Rollup` does."""
     bytes_max: int = -1
+    message_bytes_max: int = MESSAGE_BYTES_MAX
     in_memory: bool = False
     live: bool = False
 
@@ -105,10 +107,12 @@ class BucketSpec(msgspec.Struct, frozen=True, kw_only=True):
             discard="new",
             bytes_max=self.bytes_max,
             messages_per_subject_max=1,
+            message_bytes_max=self.message_bytes_max,
             duplicate_window_seconds=120,
             message_ttl=True,
             delete_marker_ttl_seconds=self.marker_ttl_seconds,
-            rollup=True,
+            # The server requires it for markers.
+            rollup=self.marker_ttl_seconds > 0,
             deny_delete=True,
             in_memory=self.in_memory,
             live=self.live,
@@ -265,7 +269,12 @@ HARDWARE: Final = BucketSpec(
     bytes_max=64 * MIB,
 )
 HEARTBEATS: Final = BucketSpec(
-    name="HEARTBEATS", description="Heartbeats of agents", writer="agents", in_memory=True
+    name="HEARTBEATS",
+    description="Heartbeats of agents",
+    writer="agents",
+    marker_ttl_seconds=0,
+    message_bytes_max=4096,
+    in_memory=True,
 )
 LEASES: Final = BucketSpec(
     name="LEASES",

@@ -1,14 +1,13 @@
-"""Publishes `lost` and `returned` events from the server's heartbeat markers.
+"""Publishes `lost` and `returned` events: each node must beat again within `heartbeat_ttl`.
 
-Nothing polls: when a heartbeat's TTL runs out the server leaves a marker, and the watch sees it.
-One replica watches, the one that holds the lease; the replica that takes over the lease begins the
-watch again, sees every marker that is still there, and publishes what its predecessor has decided
-and not published. Before a loss is published the heartbeat is read from the server once more, and
-where many expire together they wait while the bus or this service lags (`ExpiredHeartbeats`).
+One replica watches, the one that holds the lease; the replica that takes over the lease gives every
+registered node that time again, and publishes what its predecessor has decided and not published.
+While the bus does not answer no node is silent. Before a loss is published the heartbeat is read
+from the server, which removes it after its time to live, and where many expire together they wait
+while the bus or this service lags (`ExpiredHeartbeats`).
 
 The bucket is kept in memory: when every server has restarted it is empty, or does not exist. The
-watch then creates it and begins again. A registered node that has neither heartbeat nor marker is
-expected to beat within the TTL of a heartbeat; one that does not is silent.
+watch then creates it and begins again.
 
 A node without a health record is not known (or is gone), and its silence says nothing. What silence
 *means* is the pool-manager's decision.
@@ -53,7 +52,6 @@ WATCH: Final = "heartbeats"
 SWEEP_SECONDS: Final = 0.5
 LOOK_SECONDS: Final = 1.0
 """How often the watch checks that its bucket is still there."""
-EXPIRED: Final = "MaxAge"
 
 log = logging.getLogger(__name__)
 
@@ -97,10 +95,10 @@ class HeartbeatWatch:
         """Nodes whose next beat is news."""
         self._alive: set[str] = set()
         self._expected: dict[str, float] = {}
-        """Registered nodes without heartbeat and marker -> until when they may begin to beat."""
+        """Nodes that are not silent -> when the next beat is due at the latest."""
         self._expired = ExpiredHeartbeats(self._interval_seconds)
         self._changes: dict[str, _HeartbeatChange] = {}
-        """Key -> the marker, of those that wait."""
+        """Key -> the loss, of those that wait."""
         self._stored_before = 0
         """The last heartbeat stored before the watch began: older ones show no lag."""
         self._newest = 0
@@ -147,7 +145,7 @@ class HeartbeatWatch:
                     return
 
     async def _watch_bucket(self) -> None:
-        """Publish every marker and every return, from the present state on."""
+        """Publish every loss and every return, from the present state on."""
         self._workers = NodeWorkers(self._clock, self._lease)
         self._expired = ExpiredHeartbeats(self._interval_seconds)
         self._changes.clear()
@@ -163,57 +161,60 @@ class HeartbeatWatch:
     async def _take_stock(self) -> None:
         """Learn who is lost, and who is expected to beat."""
         alive = {entry.key for entry in await self._bus.entries(HEARTBEATS)}
-        until = self._clock.monotonic() + self._ttl_seconds
         self._silent.clear()
         self._expected.clear()
         self._alive = alive
+        for key in alive:
+            self._expect(key)
         for entry, record in readable(await self._bus.entries(HEALTH), _health):
             if unpublished(record):
                 await self._workers.put(entry.key, partial(self._change, entry.key, keep))
             if record.lost:
                 self._silent.add(entry.key)
             elif entry.key not in alive and working_of(record).registered:
-                self._expected[entry.key] = until
+                self._expect(entry.key)
 
     async def _take(self, entry: Entry) -> None:
         """Sort one entry of the watch: nearly all are beats of nodes that were not lost."""
         self._newest = max(self._newest, entry.revision)
-        if entry.removed == EXPIRED:
-            self._alive.discard(entry.key)
-            self._expire(entry.key, entry.time)
-        elif not entry.removed:
+        if not entry.removed:
             if entry.revision > self._stored_before:
                 self._behind_seconds = (self._clock.now() - entry.time).total_seconds()
             self._alive.add(entry.key)
-            self._expected.pop(entry.key, None)
+            self._expect(entry.key)
             if entry.key in self._silent:
                 self._silent.discard(entry.key)
                 self._expired.beats(entry.key)
                 self._changes.pop(entry.key, None)
                 await self._put(_HeartbeatChange(entry.key, silent=False, time=entry.time))
 
-    def _expire(self, key: str, at: datetime) -> None:
+    def _expect(self, key: str) -> None:
+        self._expected[key] = self._clock.monotonic() + self._ttl_seconds
+
+    def _expire(self, key: str) -> None:
         """Take in that a node is silent."""
         self._expected.pop(key, None)
+        self._alive.discard(key)
         if key not in self._silent:
             self._silent.add(key)
-            self._changes[key] = _HeartbeatChange(key, silent=True, time=at)
+            self._changes[key] = _HeartbeatChange(key, silent=True, time=self._clock.now())
             self._expired.expired(key, self._clock.monotonic())
 
     async def _sweep(self) -> None:
         """Publish the losses that are due, and report where they are held back for our lag."""
         while True:
             await self._clock.sleep(SWEEP_SECONDS)
-            if self._expected:
-                passed = self._clock.monotonic()
-                for key in [key for key, until in self._expected.items() if until <= passed]:
-                    self._expire(key, self._clock.now())
-            if not self._expired.recent and not self._lagging:
+            passed = self._clock.monotonic()
+            overdue = [key for key, until in self._expected.items() if until <= passed]
+            if not overdue and not self._expired.recent and not self._lagging:
                 continue
             try:
                 lag_seconds = max(await self._round_trip_seconds(), self._behind_seconds)
             except BusError:
                 continue  # nothing is known of the nodes while the bus is away
+            for key in overdue:
+                if self._expected.get(key, passed + 1) <= passed:  # no beat came meanwhile
+                    self._expire(key)
             now, alive = self._clock.monotonic(), len(self._alive)
             reason = self._expired.lag_reason(now, alive, lag_seconds)
             if bool(reason) != self._lagging:
@@ -262,6 +263,8 @@ class HeartbeatWatch:
         if change.silent and (beat := await self._bus.get(HEARTBEATS, change.key)) is not None:
             # It beats again, and the watch may never see that heartbeat: only the last one is kept.
             self._silent.discard(change.key)
+            self._alive.add(change.key)
+            self._expect(change.key)
             change = _HeartbeatChange(beat.key, silent=False, time=beat.time)
         decide = node_health.decide_silent if change.silent else node_health.decide_heartbeat
         await self._change(change.key, lambda record: decide(record, change.time))

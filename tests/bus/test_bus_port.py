@@ -9,7 +9,6 @@ import pytest
 from schemas import subjects
 from schemas.topology import (
     EVENTS,
-    HEARTBEATS,
     LEASES,
     MESSAGE_BYTES_MAX,
     NODES,
@@ -177,29 +176,29 @@ async def test_entries_are_those_that_have_a_value(any_bus):
 
 async def test_a_key_that_expires_leaves_a_marker(any_bus):
     """Silence is an event: watchers see it, the value is gone, the key can be created again."""
-    watching = any_bus.watch(HEARTBEATS)
+    watching = any_bus.watch(LEASES)
     seen = asyncio.create_task(collect(watching, 2))
-    await any_bus.put(HEARTBEATS, "training.n", b"beat", ttl_seconds=1)
+    await any_bus.put(LEASES, "training.n", b"beat", ttl_seconds=1)
     beat, marker = await seen
     assert (beat.value, beat.removed) == (b"beat", "")
     assert (marker.key, marker.value, marker.removed) == ("training.n", b"", "MaxAge")
     assert (marker.time - beat.time).total_seconds() >= 0.9
-    assert await any_bus.get(HEARTBEATS, "training.n") is None
-    await any_bus.create(HEARTBEATS, "training.n", b"again", ttl_seconds=1)
+    assert await any_bus.get(LEASES, "training.n") is None
+    await any_bus.create(LEASES, "training.n", b"again", ttl_seconds=1)
 
 
 async def test_a_fresh_beat_silences_the_old_one(any_bus):
     """Only the last value's time to live counts."""
-    await any_bus.put(HEARTBEATS, "training.n", b"1", ttl_seconds=1)
-    await any_bus.put(HEARTBEATS, "training.n", b"2", ttl_seconds=60)
-    await any_bus.put(HEARTBEATS, "training.m", b"3", ttl_seconds=1)
-    entries = await collect(any_bus.watch(HEARTBEATS, "training.*"), 3)
+    await any_bus.put(LEASES, "training.n", b"1", ttl_seconds=1)
+    await any_bus.put(LEASES, "training.n", b"2", ttl_seconds=60)
+    await any_bus.put(LEASES, "training.m", b"3", ttl_seconds=1)
+    entries = await collect(any_bus.watch(LEASES, "training.*"), 3)
     assert [(each.key, each.removed) for each in entries] == [
         ("training.n", ""),
         ("training.m", ""),
         ("training.m", "MaxAge"),
     ]
-    entry = await any_bus.get(HEARTBEATS, "training.n")
+    entry = await any_bus.get(LEASES, "training.n")
     assert entry is not None
     assert entry.value == b"2"
 

@@ -12,7 +12,7 @@ from schemas import subjects
 from schemas.topology import (
     DEAD,
     EVENTS,
-    HEARTBEATS,
+    LEASES,
     NODES,
     POOL_REQUESTS,
     POOL_TIMERS,
@@ -268,15 +268,15 @@ async def test_following_the_last_of_each_subject(any_bus):
 
 async def test_an_expired_key_is_created_again_and_its_marker_outlasts_nothing(any_bus):
     """A watcher that begins after the expiry sees the marker, and then the new value."""
-    await any_bus.put(HEARTBEATS, "training.n", b"1", ttl_seconds=1)
+    await any_bus.put(LEASES, "training.n", b"1", ttl_seconds=1)
     async with asyncio.timeout(60):
-        while await any_bus.get(HEARTBEATS, "training.n") is not None:
+        while await any_bus.get(LEASES, "training.n") is not None:
             await asyncio.sleep(0.02)
-    (marker,) = await collect(any_bus.watch(HEARTBEATS), 1)
+    (marker,) = await collect(any_bus.watch(LEASES), 1)
     assert (marker.removed, marker.value) == ("MaxAge", b"")
-    revision = await any_bus.create(HEARTBEATS, "training.n", b"2")
+    revision = await any_bus.create(LEASES, "training.n", b"2")
     assert revision > marker.revision
-    assert [each.value for each in await any_bus.entries(HEARTBEATS)] == [b"2"]
+    assert [each.value for each in await any_bus.entries(LEASES)] == [b"2"]
 
 
 async def test_a_removed_key_is_shown_to_later_watchers(any_bus):

@@ -5,6 +5,7 @@ from typing import Final
 
 from schemas.node_events import Lost, NodeEvent, Returned, Terminated
 from schemas.topology import HEARTBEATS
+from services.bus.memory.jetstream.publish_rules import ttl_seconds
 from services.bus.port import Stored
 
 _STREAM: Final = f"KV_{HEARTBEATS.name}"
@@ -17,24 +18,24 @@ class NodeLiveness:
     def __init__(self, now: Callable[[], float]) -> None:
         """Nothing is stored yet."""
         self._now = now
-        self._since: dict[str, float] = {}
-        """Node -> since when its heartbeat has not expired."""
+        self._beating: dict[str, tuple[float, float]] = {}
+        """Node -> since when its heartbeat has not expired, and when it will."""
         self.lost: dict[str, None] = {}
         """Nodes whose last event of this kind is `lost`."""
 
     def stored(self, stream: str, stored: Stored) -> None:
-        """Take in a heartbeat, or the marker of one that expired."""
+        """Take in a heartbeat."""
         if stream != _STREAM:
             return
         node = stored.subject.removeprefix(_PREFIX).partition(".")[2]
-        if stored.data:
-            self._since.setdefault(node, self._now())
-        else:
-            self._since.pop(node, None)
+        now = self._now()
+        since, until = self._beating.get(node, (now, now))
+        life_seconds = ttl_seconds(stored.headers) or 0
+        self._beating[node] = (since if now < until else now, now + life_seconds)
 
     def forget(self) -> None:
         """Every stored heartbeat is lost."""
-        self._since.clear()
+        self._beating.clear()
 
     def published(self, event: NodeEvent) -> None:
         """Take in an event."""
@@ -45,5 +46,6 @@ class NodeLiveness:
 
     def beating_seconds(self, node: str) -> float:
         """For how long a node has been beating; 0: it does not."""
-        since = self._since.get(node)
-        return 0.0 if since is None else self._now() - since
+        now = self._now()
+        since, until = self._beating.get(node, (now, now))
+        return now - since if now < until else 0.0
