@@ -17,6 +17,7 @@ from schemas.messages import Message
 from schemas.topology import (
     BUCKETS,
     DURABLES,
+    EVENTS,
     EVERY_STREAM,
     HEARTBEATS,
     LEASES,
@@ -53,6 +54,8 @@ NODE_COMMANDS: Final = f"{subjects.ROOT}.node.*.*.command.>"
 ALSO_PUBLISHED: Final[Mapping[str, tuple[str, ...]]] = {
     # It publishes faults for telemetry levels, and that heartbeats arrive late.
     "health-monitor": (subjects.node_event_wildcard("fault"), subjects.fleet_event("lag")),
+    # It removes what floods the history (`services.notifier.flood_watch`).
+    "notifier": (f"$JS.API.STREAM.PURGE.{EVENTS.name}",),
     "pool-manager": (f"$JS.API.STREAM.PURGE.{SAGAS.name}",),
     "provisioner": (NODE_COMMANDS,),
 }
@@ -70,11 +73,13 @@ ORDERS: Final = (
 REPLY_SECONDS: Final = 7_200.0
 """Time limit of a reply to another account; diagnostics of a host take long."""
 SUBSCRIPTIONS_MAX: Final = 1_000
-AGENT_BYTES_MAX: Final = 262_144
-"""Of one message of an agent."""
+AGENT_BYTES_MAX: Final = 65_536
+"""Of one message of an agent; samples of 16 GPUs have 17,000."""
 AGENT_SUBSCRIPTIONS_MAX: Final = 64
 REQUEST_BYTES_MAX: Final = 262_144
 """Of one message of an operator."""
+CONNECTIONS_MAX: Final[Mapping[str, int]] = {"agents": 40_000, "users": 1_000}
+"""Of an account: below the 65,536 of a server, so that services always find room."""
 REPLIES: Final = "_R_.>"
 """Where the server has the answers to requests from other accounts sent; its words are random."""
 
@@ -144,6 +149,11 @@ def steps_of(service: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
+def agent_facts() -> list[str]:
+    """The events that agents publish, from their types."""
+    return [fact for kind, fact in node_events.FACTS.items() if _source(kind) == AGENT]
+
+
 def inbox(role: str) -> str:
     """Inbox of a role's replies; only that role may subscribe."""
     return f"_INBOX.{role}"
@@ -188,7 +198,7 @@ def shares() -> list[Share]:
             Share(subject=each, owner=Account.FLEET, importers=(Account.AGENTS,))
             for each in (
                 subjects.TELEMETRY,
-                *(subjects.node_event_wildcard(fact) for fact in _agent_facts()),
+                *(subjects.node_event_wildcard(fact) for fact in agent_facts()),
                 f"$KV.{HEARTBEATS.name}.*.*",
                 subjects.ENROLL,
             )
@@ -321,7 +331,7 @@ def _agent() -> Rules:
         account=Account.AGENTS,
         publish=(
             f"{place}.telemetry",
-            *(f"{place}.event.{fact}" for fact in _agent_facts()),
+            *(f"{place}.event.{fact}" for fact in agent_facts()),
             # Its own tools send it commands over the bus.
             f"{place}.command.>",
             f"$KV.{HEARTBEATS.name}.{key}",
@@ -342,10 +352,6 @@ def _source(kind: type[Message]) -> str:
     """The publisher of a type: `io.navarch.<source>.event.v1.<name>`."""
     tag = str(kind.__struct_config__.tag)
     return tag.split(".")[2].replace("_", "-")
-
-
-def _agent_facts() -> list[str]:
-    return [fact for kind, fact in node_events.FACTS.items() if _source(kind) == AGENT]
 
 
 def _facts(service: str) -> Iterable[str]:

@@ -111,8 +111,7 @@ class BucketSpec(msgspec.Struct, frozen=True, kw_only=True):
             duplicate_window_seconds=120,
             message_ttl=True,
             delete_marker_ttl_seconds=self.marker_ttl_seconds,
-            # The server requires it for markers.
-            rollup=self.marker_ttl_seconds > 0,
+            rollup=self.marker_ttl_seconds > 0,  # the server requires it for markers
             deny_delete=True,
             in_memory=self.in_memory,
             live=self.live,

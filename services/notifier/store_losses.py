@@ -106,6 +106,7 @@ class ObservedStream:
     first: int
     last: int
     messages: int
+    used_bytes: int = 0
 
 
 def read_state(info: dict[str, Any]) -> ObservedStream:
@@ -116,6 +117,7 @@ def read_state(info: dict[str, Any]) -> ObservedStream:
         first=int(state["first_seq"]),
         last=int(state["last_seq"]),
         messages=int(state["messages"]),
+        used_bytes=int(state["bytes"]),
     )
 
 

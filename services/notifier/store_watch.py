@@ -12,9 +12,10 @@ from datetime import datetime
 from typing import Final
 
 from schemas.fleet_queries import CurrentFailure
-from schemas.topology import EVERY_STREAM, LEASES, StreamSpec
+from schemas.topology import EVENTS, EVERY_STREAM, LEASES, StreamSpec
 from services.bus.port import Bus
 from services.bus.topology_setup import STREAM_NOT_FOUND, set_up_stream
+from services.notifier.flood_watch import FloodWatch
 from services.notifier.store_losses import (
     SHOWN,
     ObservedStream,
@@ -54,6 +55,7 @@ class StoreWatch:
         self._failures = failures
         self._replicas = replicas
         self._refusals = 0
+        self._floods = FloodWatch(bus, clock)
         self._known: dict[str, ObservedStream] = {}
         self._losses: dict[str, tuple[str, datetime]] = {}
         """Stream -> what happened to it last, and when."""
@@ -74,7 +76,18 @@ class StoreWatch:
             reason = f"nats-server stores nothing: {refusal}"
             found.append(_failure("nats-server", reason, UNWRITABLE_REMEDY))
         looks = await asyncio.gather(*(self._look_at(each) for each in EVERY_STREAM))
-        return [*found, *(each for each in looks if each is not None), *self._shown_losses()]
+        found += [each for each in looks if each is not None]
+        return [*found, *await self._flooding(), *self._shown_losses()]
+
+    async def _flooding(self) -> list[CurrentFailure]:
+        """Bound what each node holds of EVENTS, as it was seen just now."""
+        if (seen := self._known.get(EVENTS.name)) is None:
+            return []
+        try:
+            return await self._floods.look(seen.used_bytes, seen.last)
+        except BusError as error:
+            log.info("floods not looked at: %s", error)
+            return []
 
     def _shown_losses(self) -> list[CurrentFailure]:
         now = self._clock.now()

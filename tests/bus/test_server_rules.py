@@ -385,3 +385,21 @@ async def test_a_tree_is_what_is_under_a_subject_and_not_the_subject(any_bus):
     assert [each.sequence for each in await any_bus.read("S", "s.a.>")] == [1]
     assert await any_bus.last_sequence("S", "s.a.>") == 1
     assert await any_bus.append("s.a.b", b"", tree="s.a.>", expected=1) == 3
+
+
+async def test_messages_are_counted_by_subject_and_all_but_the_newest_are_removed(any_bus):
+    """By a filter; a subject without messages is not named."""
+    await make(any_bus)
+    for number in range(5):
+        await any_bus.publish("s.a", b"%d" % number)
+    await any_bus.publish("s.b", b"")
+
+    async def counts(filter_):
+        info = await any_bus.admin("STREAM.INFO.S", {"subjects_filter": filter_})
+        return info["state"].get("subjects") or {}
+
+    assert await counts("s.>") == {"s.a": 5, "s.b": 1}
+    await any_bus.admin("STREAM.PURGE.S", {"filter": "s.a", "keep": 2})
+    assert await counts("s.a") == {"s.a": 2}
+    assert await counts("s.c") == {}
+    assert [each.data for each in await any_bus.read("S", "s.a")] == [b"3", b"4"]

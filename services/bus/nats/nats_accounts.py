@@ -20,7 +20,15 @@ from typing import Any, Final
 import msgspec
 import nkeys
 
-from schemas.permissions import AGENT, BOOTSTRAP, REPLY_SECONDS, Account, Rules, Share
+from schemas.permissions import (
+    AGENT,
+    BOOTSTRAP,
+    CONNECTIONS_MAX,
+    REPLY_SECONDS,
+    Account,
+    Rules,
+    Share,
+)
 from services.bus.nats.credentials_file import CREDENTIALS
 from services.primitives.errors import SetupError
 
@@ -145,7 +153,8 @@ def server_tokens(
                 _export(each) for each in shares if each.owner == account and each.exported
             ],
             "imports": [_import(each, publics) for each in shares if account in each.importers],
-            "limits": _limits(streams=account == Account.FLEET),
+            "limits": _limits(streams=account == Account.FLEET)
+            | {"conn": CONNECTIONS_MAX.get(account, NO_LIMIT)},
         }
         if refused := revoked.get(account):
             claims["revocations"] = dict(refused)

@@ -349,19 +349,19 @@ class StreamState:
         """The newest message under a filter."""
         return self.messages.get(self.index.last(filter_))
 
-    def info(self) -> dict[str, Any]:
-        """The server's account of it."""
+    def info(self, counted: str = "") -> dict[str, Any]:
+        """The server's account of it, with how many messages each of the `counted` subjects has."""
         first = next(iter(self.messages), self.last_sequence + 1) if self.last_sequence else 0
-        return {
-            "config": self.asked,
-            "created": self.created.isoformat(),
-            "state": {
-                "messages": len(self.messages),
-                "bytes": self.stored_bytes,
-                "first_seq": first,
-                "last_seq": self.last_sequence,
-            },
+        state: dict[str, Any] = {
+            "messages": len(self.messages),
+            "bytes": self.stored_bytes,
+            "first_seq": first,
+            "last_seq": self.last_sequence,
         }
+        if counted:
+            same = [each for each in self.index.of(counted) if each]
+            state["subjects"] = {self.messages[next(iter(of))].subject: len(of) for of in same}
+        return {"config": self.asked, "created": self.created.isoformat(), "state": state}
 
 
 @lru_cache(maxsize=SPANS_MAX)

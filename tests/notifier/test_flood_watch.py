@@ -1,0 +1,71 @@
+"""What one node holds of EVENTS is bounded, and the bound is in the documentation."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from schemas import permissions, subjects
+from schemas.topology import EVENTS
+from services.bus.nats.nats_bus import NatsBus
+from services.notifier import flood_watch
+from services.notifier.flood_watch import FACTS_KEPT, FACTS_MAX, FloodWatch, find_surplus
+from services.primitives.clock import SystemClock
+
+FAULT = subjects.node_event("a", "n1", "fault")
+REGISTERED = subjects.node_event("a", "n1", "registered")
+OTHER = subjects.node_event("a", "n2", "fault")
+
+
+@pytest.mark.parametrize(
+    ("counts", "expected"),
+    [
+        ({FAULT: FACTS_MAX}, []),
+        ({FAULT: FACTS_MAX + 1, OTHER: 3}, [("n1", (FAULT,))]),
+        ({FAULT: FACTS_MAX, REGISTERED: 1}, [("n1", (FAULT,))]),
+        ({FAULT: 600, REGISTERED: 600}, [("n1", (FAULT, REGISTERED))]),
+        ({FAULT: 5000, OTHER: 5000}, [("n1", (FAULT,)), ("n2", (OTHER,))]),
+        ({subjects.node_event("b", "n1", "fault"): 600, FAULT: 600}, []),
+        ({"navarch.v1.pool.a.event.scaled": 9999, "elsewhere": 9999}, []),
+        ({}, []),
+    ],
+)
+def test_a_node_with_more_than_its_share_loses_its_oldest_facts(
+    counts: dict[str, int], expected: list[tuple[str, tuple[str, ...]]]
+) -> None:
+    """Facts of all kinds count together, and no other node loses any."""
+    assert expected == [(each.node, each.subjects) for each in find_surplus(counts)]
+
+
+async def test_only_a_filling_stream_loses_facts(
+    bus: NatsBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The newest stay, those of others all."""
+    monkeypatch.setattr(flood_watch, "FACTS_MAX", 30)
+    monkeypatch.setattr(flood_watch, "FACTS_KEPT", 10)
+    monkeypatch.setattr(flood_watch, "GROWTH_MIN", 20)
+    await bus.publish(OTHER, b"{}")
+    await asyncio.gather(*(bus.publish(FAULT, b"%d" % each) for each in range(40)))
+    last = await bus.last_sequence(EVENTS.name)
+    watch = FloodWatch(bus, SystemClock())
+
+    assert await watch.look(EVENTS.bytes_max // 3, last) == []
+    assert len(await bus.read(EVENTS.name, FAULT)) == 40
+    (failure,) = await watch.look(EVENTS.bytes_max // 2, last)
+    kept = await bus.read(EVENTS.name, FAULT)
+    assert [each.sequence for each in kept] == list(range(last - 9, last + 1))
+    assert len(await bus.read(EVENTS.name, OTHER)) == 1
+    assert (failure.failure, failure.about) == ("message-flood", "node n1")
+    # Shown for a while, and not looked at again until the stream has grown.
+    assert await watch.look(EVENTS.bytes_max // 2, last + 19) == [failure]
+
+
+def test_the_documented_bound_is_the_one_of_the_code() -> None:
+    """How many stolen credentials it takes to evict the history of others."""
+    mib = (FACTS_MAX * permissions.AGENT_BYTES_MAX) >> 20
+    page = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
+
+    assert f"{FACTS_MAX:,} facts of at most {permissions.AGENT_BYTES_MAX >> 10} KiB" in page
+    assert f"{mib} MiB" in page
+    assert f"{EVENTS.bytes_max // 2 // (mib << 20)} nodes" in page
+    assert FACTS_KEPT * len(permissions.agent_facts()) <= FACTS_MAX
