@@ -13,7 +13,7 @@ import msgspec
 from schemas import subjects
 from schemas.enums import HealthStatus
 from schemas.health_records import HealthRecord
-from schemas.messages import Invalid, Message, UnknownType, decoder
+from schemas.messages import Invalid, Message, UnknownType
 from schemas.node_events import (
     BootChecked,
     Fault,
@@ -22,12 +22,11 @@ from schemas.node_events import (
     Terminated,
     Uncordoned,
 )
-from schemas.node_records import NodeRecord, node_key
+from schemas.node_records import node_key
 from schemas.saga_log_entries import TimerDue, timer_codec
 from schemas.settings import HealthSpec, Settings
-from schemas.topology import NODES
-from services.bus.port import Bus, Stored
-from services.health_monitor.health_store import Decide, HealthStore, MayBegin, never
+from services.bus.port import Stored
+from services.health_monitor.health_store import Decide, HealthStore
 from services.health_monitor.rules import job_faults, node_health
 from services.health_monitor.rules.gpu_health import ACTION_RANK
 from services.health_monitor.rules.health_policy import Judgement, Policy
@@ -40,8 +39,6 @@ from services.runtime.consumer_loop import Received
 from services.runtime.tracing import traceparent
 
 log = logging.getLogger(__name__)
-
-_nodes: Final = decoder(NodeRecord)
 
 STATUS_RANK: Final[Mapping[HealthStatus, int]] = {
     "unknown": 0,
@@ -56,7 +53,6 @@ class FaultHandler:
 
     def __init__(
         self,
-        bus: Bus,
         store: HealthStore,
         performer: Performer,
         policy: Callable[[], Policy],
@@ -65,7 +61,6 @@ class FaultHandler:
         jobs: JobFaultHistory,
     ) -> None:
         """`policy`: the one in force now; `jobs`: what their other nodes have."""
-        self._bus = bus
         self._performer = performer
         self._store = store
         self._policy = policy
@@ -95,7 +90,7 @@ class FaultHandler:
                     event.pool,
                     event.node,
                     lambda record: node_health.decide_registered(record, event, seen),
-                    may_begin=self._is_present,
+                    begins=True,
                 )
             case Uncordoned():
                 await self._change(
@@ -132,7 +127,7 @@ class FaultHandler:
                 record, fault, judged, seen, unhealthy_after=health.unhealthy_after
             )
 
-        await self._change(fault.pool, fault.node, decide, may_begin=self._is_present)
+        await self._change(fault.pool, fault.node, decide, begins=True)
         if judged is not None:
             self._count(fault, judged)
 
@@ -153,28 +148,14 @@ class FaultHandler:
         why = "" if judged.fatal else self._jobs.shared(fault, seen.now.timestamp())
         return job_faults.forgiven(judged, why, windows) if why else judged
 
-    async def _change(
-        self, pool: str, node: str, decide: Decide, *, may_begin: MayBegin = never
-    ) -> None:
+    async def _change(self, pool: str, node: str, decide: Decide, *, begins: bool = False) -> None:
         def traced(record: HealthRecord) -> node_health.Decision:
             after, effects = decide(record)
             if any(isinstance(effect, node_health.PublishVerdict) for effect in effects):
                 after = msgspec.structs.replace(after, trace=traceparent())
             return after, effects
 
-        await self._store.change(pool, node, traced, self._performer.perform, may_begin=may_begin)
-
-    async def _is_present(self, pool: str, node: str) -> bool:
-        """Whether a node may have a health record: a late message creates none."""
-        entry = await self._bus.get(NODES, node_key(pool, node))
-        if entry is None:
-            return True
-        try:
-            record: NodeRecord = _nodes.decode(entry.value)
-        except msgspec.DecodeError:
-            log.warning("unreadable record", extra={"bucket": "NODES", "key": entry.key})
-            return True
-        return record.state != "terminated"
+        await self._store.change(pool, node, traced, self._performer.perform, begins=begins)
 
     def _count(self, fault: Fault, judged: Judgement) -> None:
         self._instruments.judged.labels(fault.kind, judged.result).inc()

@@ -7,6 +7,7 @@ in memory saves the read, and is trusted for changes without effects only: a ver
 what the bucket holds.
 """
 
+import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -14,8 +15,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from schemas.health_records import HealthRecord
-from schemas.node_records import node_key
-from schemas.topology import HEALTH
+from schemas.node_records import NodeRecord, node_key
+from schemas.topology import HEALTH, NODES
 from services.bus.port import Bus
 from services.bus.record_bucket import RecordBucket, retry_conflicts
 from services.health_monitor.rules.health_outbox import (
@@ -25,8 +26,12 @@ from services.health_monitor.rules.health_outbox import (
     with_event,
     without_events,
 )
+from services.health_monitor.rules.lost_health import recovered_health
 from services.health_monitor.rules.node_health import Decision, Effect
-from services.primitives.errors import Conflict
+from services.primitives.clock import Clock
+from services.primitives.errors import Conflict, UnreadableRecord
+
+log = logging.getLogger(__name__)
 
 CACHED_NODES_MAX: Final = 20_000
 
@@ -42,21 +47,17 @@ class CachedRecord:
 
 Decide = Callable[[HealthRecord], Decision]
 Perform = Callable[[HealthRecord, Effect], Awaitable[None]]
-MayBegin = Callable[[str, str], Awaitable[bool]]
-
-
-async def never(_pool: str, _node: str) -> bool:
-    """For what changes a record and never begins one."""
-    return False
 
 
 class HealthStore:
     """The HEALTH bucket, as its one writer uses it."""
 
-    def __init__(self, bus: Bus) -> None:
+    def __init__(self, bus: Bus, clock: Clock) -> None:
         """Keep records in `bus`."""
         self._bus = bus
+        self._clock = clock
         self._records = RecordBucket(bus, HEALTH, HealthRecord)
+        self._nodes = RecordBucket(bus, NODES, NodeRecord)
         self._cache: OrderedDict[str, CachedRecord] = OrderedDict()
 
     async def read(self, pool: str, node: str) -> CachedRecord:
@@ -70,6 +71,23 @@ class HealthStore:
         self._keep(key, held)
         return held
 
+    async def _read_or_recover(
+        self, pool: str, node: str, *, begins: bool = False
+    ) -> CachedRecord | None:
+        """Read a node's record, or make the one that was lost or is the node's first."""
+        held = await self.read(pool, node)
+        if held.revision:
+            return held
+        try:
+            known = (await self._nodes.read(node_key(pool, node))).record
+        except UnreadableRecord as error:
+            log.warning("%s", error)
+            return held if begins else None
+        recovered = recovered_health(known, self._clock.now()) if known is not None else None
+        if recovered is not None:
+            return CachedRecord(recovered, 0)
+        return held if begins and (known is None or known.state != "terminated") else None
+
     async def change(
         self,
         pool: str,
@@ -77,11 +95,11 @@ class HealthStore:
         decide: Decide,
         perform: Perform,
         *,
-        may_begin: MayBegin = never,
+        begins: bool = False,
     ) -> None:
         """Decide on a node's record, perform the effects, save; again where another was first.
 
-        `may_begin` is asked where there is no record; where it says no, nothing is done.
+        Without a record nothing is done, unless NODES has the node; `begins`: or does not know it.
         """
         key = node_key(pool, node)
         held = self._cache.get(key)
@@ -93,8 +111,8 @@ class HealthStore:
                     return
 
         async def attempt() -> None:
-            held = await self.read(pool, node)
-            if not held.revision and not await may_begin(pool, node):
+            held = await self._read_or_recover(pool, node, begins=begins)
+            if held is None:
                 return
             record, effects = decide(held.record)
             for effect in effects:
@@ -117,8 +135,8 @@ class HealthStore:
         key = node_key(pool, node)
 
         async def attempt() -> None:
-            held = await self.read(pool, node)
-            if not held.revision:
+            held = await self._read_or_recover(pool, node)
+            if held is None:
                 return
             record, event = decide(held.record)
             if event is not None:

@@ -9,8 +9,8 @@ while the bus or this service lags (`ExpiredHeartbeats`).
 The bucket is kept in memory: when every server has restarted it is empty, or does not exist. The
 watch then creates it and begins again.
 
-A node without a health record is not known (or is gone), and its silence says nothing. What silence
-*means* is the pool-manager's decision.
+A node without a health record is not known (or is gone), and its silence says nothing, unless NODES
+has it: then its record was lost. What silence *means* is the pool-manager's decision.
 """
 
 import asyncio
@@ -25,8 +25,9 @@ from schemas import subjects
 from schemas.fleet_events import FACTS, ConsumerLag, fleet_codec
 from schemas.health_records import HealthRecord
 from schemas.messages import decoder
+from schemas.node_records import NodeRecord
 from schemas.settings import AgentSettings
-from schemas.topology import EVENTS, HEALTH, HEARTBEATS
+from schemas.topology import EVENTS, HEALTH, HEARTBEATS, NODES
 from services.bus.bucket_mirror import readable
 from services.bus.leases import Lease, while_held
 from services.bus.port import Bus, Entry
@@ -37,6 +38,7 @@ from services.health_monitor.rules import node_health
 from services.health_monitor.rules.expired_heartbeats import ExpiredHeartbeats
 from services.health_monitor.rules.health_outbox import WatchDecision, keep, unpublished
 from services.health_monitor.rules.health_state import working_of
+from services.health_monitor.rules.lost_health import recovered_health
 from services.health_monitor.rules.node_health import epoch_milliseconds
 from services.health_monitor.verdict_publisher import Performer
 from services.primitives.clock import Clock
@@ -56,6 +58,7 @@ LOOK_SECONDS: Final = 1.0
 log = logging.getLogger(__name__)
 
 _health: Final = decoder(HealthRecord)
+_nodes: Final = decoder(NodeRecord)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,13 +169,23 @@ class HeartbeatWatch:
         self._alive = alive
         for key in alive:
             self._expect(key)
-        for entry, record in readable(await self._bus.entries(HEALTH), _health):
+        for key, record in (await self._health_records()).items():
             if unpublished(record):
-                await self._workers.put(entry.key, partial(self._change, entry.key, keep))
+                await self._workers.put(key, partial(self._change, key, keep))
             if record.lost:
-                self._silent.add(entry.key)
-            elif entry.key not in alive and working_of(record).registered:
-                self._expect(entry.key)
+                self._silent.add(key)
+            elif key not in alive and working_of(record).registered:
+                self._expect(key)
+
+    async def _health_records(self) -> dict[str, HealthRecord]:
+        """Every node's record, of nodes that lost theirs what NODES makes of it."""
+        entries = await self._bus.entries(HEALTH)
+        found = {entry.key: record for entry, record in readable(entries, _health)}
+        for entry, node in readable(await self._bus.entries(NODES), _nodes):
+            recovered = recovered_health(node, self._clock.now())
+            if recovered is not None:
+                found.setdefault(entry.key, recovered)
+        return found
 
     async def _take(self, entry: Entry) -> None:
         """Sort one entry of the watch: nearly all are beats of nodes that were not lost."""

@@ -22,6 +22,8 @@ from services.health_monitor.heartbeat_watch import LEASE, HeartbeatWatch
 from services.health_monitor.job_watch import JobWatch
 from services.health_monitor.level_watch import LEASE as LEVEL_LEASE
 from services.health_monitor.level_watch import LevelWatch
+from services.health_monitor.overdue_reviews import LEASE as REVIEW_LEASE
+from services.health_monitor.overdue_reviews import OverdueReviews
 from services.health_monitor.rules.health_policy import Policy
 from services.health_monitor.rules.job_faults import JobFaultHistory
 from services.health_monitor.rules.policy_file import load_policy, policy_path
@@ -103,10 +105,10 @@ async def build(context: Context) -> Service:
     instruments = HealthInstruments(context.instruments.registry)
     path = policy_path(context.settings.health_policy, context.settings_file)
     policy = PolicyInForce(path, context.clock, instruments)
-    store = HealthStore(context.bus)
+    store = HealthStore(context.bus, context.clock)
     performer = Performer(context.bus, instruments)
     jobs = JobFaultHistory()
-    judge = FaultHandler(context.bus, store, performer, policy, context.settings, instruments, jobs)
+    judge = FaultHandler(store, performer, policy, context.settings, instruments, jobs)
     liveness = HeartbeatWatch(
         context.bus,
         context.clock,
@@ -134,6 +136,13 @@ async def build(context: Context) -> Service:
         policy,
         context.settings,
     )
+    reviews = OverdueReviews(
+        context.bus,
+        context.clock,
+        store,
+        performer,
+        Lease(context.bus, context.clock, REVIEW_LEASE, context.replica),
+    )
     return Service(
         description="Judges faults by the health policy, and publishes lost nodes",
         consumers=(
@@ -156,6 +165,7 @@ async def build(context: Context) -> Service:
             liveness.run,
             levels.run,
             correlation.run,
+            reviews.run,
             JobWatch(context.bus, context.clock, jobs).run,
         ),
     )

@@ -46,8 +46,11 @@ LOSSES: Final[dict[str, tuple[str, str]]] = {
         "see that they end: `navarch saga list`",
     ),
     TIMERS.name: (
-        "deadlines of sagas are read from their logs; degraded nodes wait for their next fault",
-        "look at degraded nodes: `navarch list` and `navarch why NODE`",
+        (
+            "deadlines of sagas are read from their logs; degraded nodes are reviewed within five "
+            "minutes of the end of what degraded them"
+        ),
+        NOTHING_TO_DO,
     ),
     f"KV_{POOLS.name}": (
         "pools of the configuration are recorded again with the nodes they have",
@@ -64,10 +67,13 @@ LOSSES: Final[dict[str, tuple[str, str]]] = {
         ),
     ),
     f"KV_{HEALTH.name}": (
-        "the health of nodes is judged by new faults only",
         (
-            "look at nodes that were unhealthy: `navarch list` and `navarch why NODE`; "
-            "`navarch replace NODE` what should go"
+            "the health of nodes is recorded again from NODES; verdicts of the last moments and "
+            "faults that were not enough for one are lost"
+        ),
+        (
+            "look at nodes whose faults are recent: `navarch why NODE`; `navarch replace NODE` "
+            "what should go"
         ),
     ),
     f"KV_{INSTANCES.name}": (

@@ -5,17 +5,17 @@ No healthy node is terminated for it, and the nodes that break meanwhile are rep
 
 import pytest
 
-from schemas.topology import DURABLES, HEARTBEATS
+from schemas.topology import DURABLES
 from services.runtime.logs import silenced
 from services.simulator.engine.fault_kinds import BROKER, STORE_LOSSES, InjectedFault, StoreLoss
-from services.simulator.inputs.fuzz.fuzz_campaign import REFUSING, Campaign, CampaignStep
+from services.simulator.inputs.fuzz.fuzz_campaign import LOST, Campaign, CampaignStep
 from services.simulator.inputs.fuzz.fuzz_simulation import simulate
 from tests.simulator.test_refused_writes import SHAPE
 
 BETWEEN_SECONDS = 40.0
 BACK_SECONDS = 15.0
 BROKEN = InjectedFault(kind="xid_error", xid_code=79, fixed_by="replace")
-STREAMS_LOST = [(each, "") for each in (*REFUSING, f"KV_{HEARTBEATS.name}")]
+STREAMS_LOST = [(each, "") for each in LOST]
 DURABLES_LOST = [
     (each.stream, each.name) for each in DURABLES if not each.name.startswith("metrics")
 ]

@@ -5,9 +5,11 @@ a stress run may end with an open saga, an open breaker or a cordoned node: its 
 """
 
 from collections.abc import Iterator
+from typing import Final
 
 from schemas.node_records import node_key
 from schemas.topology import DURABLES
+from services.health_monitor.rules.health_state import working_of
 from services.provisioner.provider_client.provider import Instance
 from services.simulator.engine.agent_machines import AgentMachines
 from services.simulator.engine.invariants import Invariants
@@ -16,6 +18,9 @@ from services.simulator.engine.simulated_cloud import SimulatedCloud
 from services.simulator.engine.simulated_workload import SimulatedWorkload
 from services.simulator.engine.simulation_context import SimulationContext
 from services.simulator.engine.stored_records import StoredRecords
+
+REVIEWED_SECONDS: Final = 600.0
+"""So long after a condition has worn off its node is reviewed, even if the timer was lost."""
 
 
 class FleetAtRest:
@@ -63,6 +68,7 @@ class FleetAtRest:
         for instance in instances:
             yield from self._unfit(instance)
         yield from self._misrecorded(names)
+        yield from self._overdue()
         yield from self._unread()
 
     def _misrecorded(self, names: list[str]) -> Iterator[str]:
@@ -77,6 +83,14 @@ class FleetAtRest:
         for node in self._records.live_nodes():
             if node.node not in names:
                 yield f"{node.node} is {node.state} by its record, and does not exist"
+
+    def _overdue(self) -> Iterator[str]:
+        """Nodes that are degraded by what has worn off, and that nothing reviews."""
+        before = self._simulation.clock.now().timestamp() - REVIEWED_SECONDS
+        for record in self._records.health():
+            ends = [each.until for each in working_of(record).conditions.values()]
+            if ends and min(ends) < before:
+                yield f"{record.node} is {record.status} by what has worn off"
 
     def _unfit(self, instance: Instance) -> Iterator[str]:
         name = instance.name

@@ -25,7 +25,7 @@ from schemas.saga_log_entries import (
     StepSucceeded,
     saga_codec,
 )
-from schemas.topology import DEAD, EVENTS, HEALTH, INSTANCES, REQUESTS, SAGAS
+from schemas.topology import DEAD, EVENTS, HEALTH, HEARTBEATS, INSTANCES, REQUESTS, SAGAS
 from services.bus.port import Stored
 from services.pool_manager.planner.remediation.recovered_nodes import is_for_silence
 from services.pool_manager.sagas import DEFINITIONS
@@ -131,6 +131,8 @@ class Invariants:
         self.destroyed[stream] = None
         if stream in (EVENTS.name, f"KV_{HEALTH.name}"):
             self._verdicts.clear()
+        if stream == f"KV_{HEARTBEATS.name}":
+            self.heartbeats_lost()
         if stream == REQUESTS.name:
             self._carried_out.clear()  # a later request gets the sequence of an earlier one
         if stream != SAGAS.name:

@@ -34,7 +34,10 @@ REFUSING: Final = tuple(
     for each in (*(s.name for s in STREAMS), *(f"KV_{b.name}" for b in BUCKETS))
     if each != f"KV_{HEARTBEATS.name}"
 )
-"""Streams that may refuse writes or be destroyed. Not heartbeats: nodes without them are silent."""
+"""Streams that may refuse writes. Not heartbeats: nodes without them are silent."""
+
+LOST: Final = (*REFUSING, f"KV_{HEARTBEATS.name}")
+"""Streams that may be destroyed."""
 
 LOST_SHARE: Final = 0.1
 
@@ -158,7 +161,7 @@ def _losses(chance: Random, seconds: float) -> list[CampaignStep]:
     fault = _fault(
         kind,
         BROKER,
-        stream=durable.stream if durable else chance.choice(REFUSING),
+        stream=durable.stream if durable else chance.choice(LOST),
         durable=durable.name if durable else "",
         seconds=chance.uniform(1, 90),
     )

@@ -1,0 +1,121 @@
+"""HEALTH, HEARTBEATS or TIMERS is lost: silence is noticed, unhealthy stays, degraded ends."""
+
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+import pytest
+from prometheus_client import CollectorRegistry
+
+from schemas.duration import Duration
+from schemas.health_records import HealthRecord
+from schemas.messages import encode
+from schemas.node_events import Lost
+from schemas.node_records import NodeRecord, node_key
+from schemas.settings import AgentSettings, Settings
+from schemas.topology import HEALTH, HEARTBEATS, NODES
+from services.bus.leases import Lease
+from services.health_monitor.health_store import HealthStore
+from services.health_monitor.overdue_reviews import LEASE, OverdueReviews
+from services.health_monitor.rules.health_state import Condition, Working, working_of
+from services.health_monitor.rules.lost_health import recovered_health
+from services.health_monitor.verdict_publisher import HealthInstruments, Performer
+from services.primitives.clock import SystemClock
+
+NOW = datetime(2026, 11, 22, 1, 30, tzinfo=UTC)
+NODE = NodeRecord(
+    pool="training", node="training-7", state="active", registered_at=NOW, boot_id="boot-1"
+)
+UNHEALTHY = msgspec.structs.replace(
+    NODE, health="unhealthy", health_action="replace", health_fault="fault-1", health_at=NOW
+)
+DEGRADED = msgspec.structs.replace(UNHEALTHY, health="degraded", health_action="inspect")
+QUICK = Settings(agent=AgentSettings(heartbeat_interval=Duration(0.5), heartbeat_ttl=Duration(2)))
+
+
+async def is_lost(world) -> bool:
+    """Whether exactly the node was published as lost."""
+    return [each.node for each in await world.events(Lost)] == ["training-7"]
+
+
+async def test_a_node_without_a_health_record_that_falls_silent_is_lost(world, start, bus):
+    """HEALTH is purged while the node beats."""
+    await bus.put(NODES, node_key("training", "training-7"), encode(NODE))
+    await start(QUICK)
+    await world.register("training-7")
+    await world.settled()
+    await bus.purge(f"KV_{HEALTH.name}", ">")
+    await world.beat("training-7", ttl_seconds=1)
+    await world.until(lambda: is_lost(world))
+
+
+async def test_a_node_that_fell_silent_before_a_restart_without_health_is_lost(world, start, bus):
+    """No marker and no health record has it, and NODES does."""
+    await bus.put(NODES, node_key("training", "training-7"), encode(NODE))
+    await start(QUICK)
+    await world.until(lambda: is_lost(world))
+
+
+async def test_purged_heartbeats_hide_no_silent_node(world, start, bus):
+    """The purge leaves no marker of the node that never beats again."""
+    await start(QUICK)
+    for node in ("training-7", "training-8"):
+        await world.register(node)
+        await world.beat(node, ttl_seconds=60)
+    await world.settled()
+    await bus.purge(f"KV_{HEARTBEATS.name}", ">")
+    await world.beat("training-8", ttl_seconds=60)
+    await world.until(lambda: is_lost(world))
+
+
+async def test_an_unhealthy_node_stays_so_without_its_health_record(world, start, bus):
+    """Registering again must not make it healthy."""
+    await bus.put(NODES, node_key("training", "training-7"), encode(UNHEALTHY))
+    await start()
+    await world.register("training-7")
+    await world.settled()
+    record = await world.health("training-7")
+    assert (record.status, record.action, record.fault) == ("unhealthy", "replace", "fault-1")
+    assert await world.events() == []
+
+
+async def test_a_degraded_node_whose_timer_is_lost_is_reviewed(world, bus):
+    """What degraded it has worn off, and no timer says so."""
+    ended = (datetime.now(UTC) - timedelta(minutes=10)).timestamp()
+    condition = Condition(
+        action="inspect", rule="warm", reason="warm", fault="fault-1", gpu_index=0, until=ended
+    )
+    work = Working(conditions={"thermal:0:0": condition}, review=ended)
+    record = HealthRecord(
+        pool="training", node="training-7", status="degraded", detail=msgspec.to_builtins(work)
+    )
+    await bus.put(HEALTH, node_key("training", "training-7"), encode(record))
+    clock = SystemClock()
+    performer = Performer(bus, HealthInstruments(CollectorRegistry()))
+    lease = Lease(bus, clock, LEASE, "replica-0")
+    await OverdueReviews(bus, clock, HealthStore(bus, clock), performer, lease).look()
+    assert [each.status for each in await world.events()] == ["healthy"]
+    assert (await world.health("training-7")).status == "healthy"
+
+
+@pytest.mark.parametrize(
+    ("node", "expected"),
+    [
+        pytest.param(UNHEALTHY, ("unhealthy", False), id="its last verdict"),
+        pytest.param(msgspec.structs.replace(NODE, lost=True), ("unknown", True), id="silent"),
+        pytest.param(msgspec.structs.replace(NODE, state="terminated"), None, id="gone"),
+        pytest.param(msgspec.structs.replace(NODE, registered_at=None), None, id="not registered"),
+    ],
+)
+def test_what_is_recovered(node: NodeRecord, expected: tuple[str, bool] | None):
+    """The status, the silence, and that it is expected to beat."""
+    found = recovered_health(node, NOW)
+    assert (found and (found.status, found.lost)) == expected
+    assert found is None or working_of(found).registered
+
+
+def test_what_degraded_a_node_wears_off_a_day_later():
+    """The time that its rule had is lost."""
+    found = recovered_health(DEGRADED, NOW + timedelta(hours=1))
+    assert found is not None
+    [condition] = working_of(found).conditions.values()
+    assert condition.until == (NOW + timedelta(days=1)).timestamp()
