@@ -17,6 +17,7 @@ from typing import Final
 import msgspec
 
 import services.runtime.import_trim  # noqa: F401 - before whatever loads the bus's client
+from agent import healthy_command
 from agent.delivery.outbox import AgentOutbox
 from agent.delivery.spool import Spool
 from agent.maintenance.diagnostics.health_check_plugins import load_checks
@@ -47,6 +48,8 @@ def main(arguments: list[str] | None = None) -> None:
 
 def run(arguments: list[str]) -> int:
     """Run the command line's command; return the exit status."""
+    if arguments[:1] == ["healthy"]:
+        return healthy_command.run(arguments[1:])
     options = _parser().parse_args(arguments)
     set_up_logs("navarch-agent")
     try:
@@ -85,6 +88,7 @@ def _parser() -> argparse.ArgumentParser:
         "--check", action="store_true", help="check whether this host can run the agent"
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    commands.add_parser("healthy", help="whether this node is healthy, for a prolog: in ms")
     commands.add_parser("enroll", help="fetch this node's own credentials, once")
     parse = commands.add_parser("parse", help="print the faults in a kernel log as JSON lines")
     parse.add_argument("file", help="kmsg, dmesg, journalctl, syslog, JSON; - for stdin")

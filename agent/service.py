@@ -22,6 +22,7 @@ from agent.maintenance.diagnostics.health_check_plugins import PluginRunner
 from agent.maintenance.diagnostics_runner import DiagnosticsDependencies, DiagnosticsRunner
 from agent.maintenance.reset_and_reboot import ActionDependencies, ResetAndReboot
 from agent.node_monitor import MonitorDependencies, NodeMonitor
+from agent.own_record import OwnRecord
 from agent.settings import AgentConfig
 from agent.sources.blocking_calls import ProbeThread
 from agent.sources.cloud.notice_watcher import NoticeSource, NoticeWatcher
@@ -31,9 +32,9 @@ from agent.sources.kernel_log_reader import KernelLogReader, PositionFile
 from agent.sources.xid_listener import EventSession, XidListener
 from schemas import subjects
 from schemas.agent_commands import DiagnoseRequest
-from schemas.messages import decoder, encode
-from schemas.node_records import HeartbeatRecord, NodeRecord, node_key
-from schemas.topology import HEARTBEATS, NODES
+from schemas.messages import encode
+from schemas.node_records import HeartbeatRecord, node_key
+from schemas.topology import HEARTBEATS
 from services.bus.port import Bus, Headers
 from services.primitives.clock import Clock
 from services.primitives.errors import BusError
@@ -44,8 +45,6 @@ RETRY_SECONDS: Final = 0.5
 FLUSH_SECONDS_MAX: Final = 0.7
 CLOSE_SECONDS_MAX: Final = 0.7
 POSITION_SECONDS: Final = 1.0
-
-_node_decoder = decoder(NodeRecord)
 
 Connect = Callable[[], Awaitable[Bus]]
 
@@ -124,6 +123,7 @@ class Agent:
             on_over=self._reporter.notice_over,
         )
         self._bus: Bus | None = None
+        self._record = OwnRecord(config, outside.clock, lambda: self._bus)
         self._diagnostics = self._make_diagnostics()
         self._reset_and_reboot = self._make_reset_and_reboot()
         self._monitor = self._make_monitor()
@@ -148,7 +148,7 @@ class Agent:
             environment=self._outside.environment,
             gpus=lambda: self._gpus.gpus,
             busy=lambda: self._gpus.busy,
-            cordoned=self._is_cordoned,
+            cordoned=self._record.cordoned,
             look=lambda: self._monitor.look(),  # noqa: PLW0108 - made after this
             plugins=self._outside.plugins,
             on_failure=self._reporter.finding,
@@ -162,7 +162,7 @@ class Agent:
             boot_id=self._who.boot_id,
             root=self._outside.root,
             gpus=lambda: self._gpus.gpus,
-            cordoned=self._is_cordoned,
+            cordoned=self._record.cordoned,
             processes=self._gpus.processes,
             release=self._gpus.release,
         )
@@ -197,6 +197,7 @@ class Agent:
                 self._listen(),
                 self._cloud.run(),
                 self._diagnostics.run(),
+                self._record.run(),
                 self._keep(),
                 self._end_with_owner(stopping),
             )
@@ -284,17 +285,6 @@ class Agent:
             return encode(self._monitor.boot_checked(await self._monitor.look()))
         request = msgspec.json.decode(data, type=DiagnoseRequest)
         return encode(await self._diagnostics.answer(request))
-
-    async def _is_cordoned(self) -> bool | None:
-        """Whether this node is cordoned, by its record; None: unknown."""
-        if self._bus is None:
-            return None
-        try:
-            entry = await self._bus.get(NODES, node_key(self._config.pool, self._config.node))
-        except BusError as error:
-            log.warning("whether this node is cordoned is not known: %s", error)
-            return None
-        return None if entry is None else bool(_node_decoder.decode(entry.value).cordoned)
 
     # --- background tasks -----------------------------------------------------------------------
 

@@ -1,0 +1,99 @@
+"""`navarch-agent healthy`: what a prolog learns, with the bus there or away."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.healthy_command import FILE, OLD_SECONDS, UNHEALTHY, UNKNOWN, judge, run
+from agent.own_record import OwnRecord
+from agent.settings import AgentConfig
+from schemas.messages import encode
+from schemas.node_records import NodeRecord, node_key
+from schemas.topology import NODES
+from services.bus.memory.memory_bus import MemoryBus
+from services.bus.memory.memory_server import MemoryServer
+from services.bus.memory.transport import PerfectLink
+from services.bus.topology_setup import set_up
+from services.primitives.clock import SystemClock
+
+NOW = 10_000.0
+
+
+@pytest.mark.parametrize(
+    ("found", "text", "code"),
+    [
+        ({"health": "healthy", "read_at": NOW}, "healthy", 0),
+        ({"health": "degraded", "read_at": NOW}, "healthy", 0),
+        ({"health": "unhealthy", "reason": "xid-79", "read_at": NOW}, "xid-79", UNHEALTHY),
+        ({"health": "unhealthy", "reason": "xid-79", "read_at": 0}, "xid-79", UNHEALTHY),
+        ({"health": "healthy", "read_at": NOW - OLD_SECONDS - 1}, "301 s ago", UNKNOWN),
+        ({"health": "unknown", "read_at": NOW}, "no verdict", UNKNOWN),
+        ({"health": ["x"], "read_at": "y"}, "unknown", UNKNOWN),
+        ({"problem": "there is no file"}, "there is no file", UNKNOWN),
+        ({}, "unknown", UNKNOWN),
+    ],
+)
+def test_verdict_decides_however_old_a_bad_one_is(
+    found: dict[str, Any], text: str, code: int
+) -> None:
+    """Unhealthy stays unhealthy while the bus is away; old good news is no news."""
+    said, exit_code = judge(found, NOW)
+    assert text in said
+    assert exit_code == code
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{", b'"x"', b"\xff", b"{}", b"[" * 60_000])
+def test_damaged_file_does_not_stop_the_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes
+) -> None:
+    """A node of which nothing is known runs jobs, unless --strict is given."""
+    monkeypatch.setenv("NAVARCH_STATE_DIR", str(tmp_path))
+    (tmp_path / FILE).write_bytes(content)
+    assert run([]) == 0
+    assert run(["--strict"]) == UNKNOWN
+
+
+async def test_agent_keeps_a_copy_of_its_record(tmp_path: Path) -> None:
+    """The file has the fleet's verdict and its reason as soon as the bus is there."""
+    server = MemoryServer(SystemClock())
+    bus = MemoryBus(server, PerfectLink())
+    await set_up(bus, SystemClock(), replicas=1)
+    config = AgentConfig(pool="training", node="training-7", state_dir=str(tmp_path))
+    record = NodeRecord(
+        pool="training", node="training-7", health="unhealthy", health_reason="xid-79 on GPU 3"
+    )
+    await bus.put(NODES, node_key("training", "training-7"), encode(record))
+    copying = asyncio.create_task(OwnRecord(config, SystemClock(), lambda: bus).run())
+    async with asyncio.timeout(5):
+        while not (tmp_path / FILE).exists():
+            await asyncio.sleep(0)
+    copying.cancel()
+    await bus.close()
+    server.close()
+    said, code = judge(json.loads((tmp_path / FILE).read_text()), 0.0)
+    assert (said, code) == ("unhealthy: xid-79 on GPU 3", UNHEALTHY)
+
+
+def test_command_loads_nothing_of_the_agent() -> None:
+    """A prolog runs before each job: the command must cost no more than Python itself."""
+    program = (
+        "import sys; from agent import command_line; sys.argv = ['x', 'healthy', '--help']\n"
+        "try: command_line.main()\n"
+        "except SystemExit: pass\n"
+        "sys.stderr.write(','.join(sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", program],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=30,
+    )
+    loaded = set(done.stderr.rpartition("\n")[2].split(","))
+    assert not loaded & {"msgspec", "asyncio", "agent.service", "services", "logging"}
