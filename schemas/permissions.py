@@ -68,6 +68,7 @@ ORDERS: Final = (
     subjects.query("adopt-node"),
     subjects.query("sweep-now"),
     f"{subjects.query('sweep-now')}.*",
+    subjects.query("workload-check"),
 )
 """Queries that change something: denied to viewers."""
 REPLY_SECONDS: Final = 7_200.0

@@ -40,6 +40,7 @@ from services.cli.commands import (
     saga_commands,
     ssh_command,
     up_command,
+    workload_commands,
 )
 from services.cli.commands.simulator import simulator_commands
 from services.cli.console import Format
@@ -68,6 +69,7 @@ for group, module in (
     ("breaker", breaker_commands),
     ("hardware", hardware_commands),
     ("nats-config", nats_config_commands),
+    ("workload", workload_commands),
     ("simulator", simulator_commands),
 ):
     app.add_typer(module.commands, name=group)

@@ -43,6 +43,7 @@ from services.notifier.alerts.open_alerts import OpenAlerts
 from services.notifier.store_watch import StoreWatch
 from services.notifier.workload.pool_notifiers import PoolNotifiers
 from services.notifier.workload.workload_notifier import Notifier
+from services.notifier.workload_check_endpoint import WorkloadCheckEndpoint
 from services.notifier.workload_steps import WorkloadSteps
 from services.primitives.clock import Clock, SystemClock
 from services.primitives.coalesce import Joined
@@ -313,5 +314,6 @@ async def build(context: Context) -> Service:
             partial(alerting.alert_unwritable_for_ever, failures, context.clock),
             partial(alerting.end_summaries_for_ever, context.clock),
         ],
+        endpoints=WorkloadCheckEndpoint(notifiers, context.bus).endpoints,
         close=close,
     )

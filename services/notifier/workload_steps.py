@@ -147,6 +147,8 @@ async def read_reference(bus: Bus, pool: str, node: str) -> NodeReference:
         provider=instance.provider if instance else "",
         provider_id=instance.provider_id if instance else "",
         labels=launch.labels if launch else {},
+        lost=record.lost if record else False,
+        gone=record.provider_state == "gone" if record else False,
         faulty_gpus=tuple(each.index for each in health.gpus) if health else (),
     )
 

@@ -8,8 +8,10 @@ from services.notifier.workload.workload_notifier import (
     NodeReference,
     NodeWorkload,
     Notifier,
+    SelfCheckingNotifier,
     StepFailure,
     WorkloadAnswer,
+    WorkloadCheck,
     WorkloadOrder,
 )
 from services.primitives.race import race
@@ -63,6 +65,14 @@ class CombinedNotifier:
         answers = await asyncio.gather(*(each.workloads(nodes) for each in self._notifiers))
         common = set.intersection(*(set(each) for each in answers))
         return {node: _merge([each[node] for each in answers]) for node in common}
+
+    async def self_check(self) -> Sequence[WorkloadCheck]:
+        """What each that can says about itself."""
+        found: list[WorkloadCheck] = []
+        for each in self._notifiers:
+            if isinstance(each, SelfCheckingNotifier):
+                found += await each.self_check()
+        return found
 
     async def wait_for_change(self) -> None:
         """Return with the first."""

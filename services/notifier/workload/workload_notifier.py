@@ -10,6 +10,7 @@ from typing import Final, Protocol, runtime_checkable
 
 import msgspec
 
+from schemas.workload_checks import WorkloadCheck
 from services.saga.participant import StepFailure
 
 
@@ -26,6 +27,10 @@ class NodeReference(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     provider_id: str = ""
     labels: dict[str, str] = {}
     """The pool's labels when the node was launched."""
+    lost: bool = False
+    """Its heartbeats stopped: it may be dead, and its work with it."""
+    gone: bool = False
+    """Its provider reports that the instance no longer exists."""
     faulty_gpus: tuple[int, ...] = ()
     """Indices of the GPUs that are not healthy; empty: the whole node, or unknown."""
 
@@ -144,13 +149,27 @@ class Notifier(Protocol):
         ...
 
 
+@runtime_checkable
+class SelfCheckingNotifier(Protocol):
+    """What a notifier has besides for `navarch workload check`, if it can say more about itself."""
+
+    async def self_check(self) -> Sequence[WorkloadCheck]:
+        """Connect, and say what it sees and which rights it lacks, without changing anything.
+
+        Raises what an order would raise where it cannot connect.
+        """
+        ...
+
+
 __all__ = [
     "RUNNING_MAX",
     "NodeReference",
     "NodeWorkload",
     "Notifier",
     "RunningWork",
+    "SelfCheckingNotifier",
     "StepFailure",
     "WorkloadAnswer",
+    "WorkloadCheck",
     "WorkloadOrder",
 ]

@@ -1,0 +1,55 @@
+"""`navarch workload check`: whether a pool's workload system can be used."""
+
+from typing import Annotated, Final
+
+import typer
+
+from schemas.workload_checks import WorkloadCheckAnswer, WorkloadCheckRequest
+from services.cli import console
+from services.cli.bus_client import FleetClient, decode_answer, requester
+from services.cli.command_options import Output
+from services.cli.console import Format
+from services.cli.fleet_connection import fleet_command
+
+commands = typer.Typer(
+    name="workload",
+    help="The workload system: Slurm, Kubernetes, Ray or a program of the owner.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+FAILED: Final = 1
+CHECK_SECONDS_MAX: Final = 60.0
+
+
+@commands.command("check")
+@fleet_command
+async def check(
+    fleet: FleetClient,
+    pool: Annotated[str, typer.Argument(metavar="POOL", show_default=False)],
+    node: Annotated[
+        str, typer.Option("--node", help="Also cordon this node and uncordon it at once.")
+    ] = "",
+    output: Output = Format.TABLE,
+) -> None:
+    """Connect to a pool's workload system and show what the notifier sees and may do there.
+
+    Ends with exit code 1 if anything fails.
+    """
+    await fleet.check_pool(pool)
+    request = WorkloadCheckRequest(pool=pool, node=node or None, by=requester())
+    data = await fleet.query(
+        "workload-check", request, timeout_seconds=CHECK_SECONDS_MAX, who="notifier"
+    )
+    answer = decode_answer(WorkloadCheckAnswer, data, "workload-check", "notifier")
+    if output is Format.JSON:
+        console.write_json(data)
+    else:
+        console.write(f"notifier: {answer.notifier}")
+        for each in answer.checks:
+            console.write(
+                f"{'ok  ' if each.passed else 'FAIL'}  {each.what}: {each.detail or 'ok'}"
+            )
+            if each.remedy:
+                console.write(f"      {each.remedy}")
+    if not all(each.passed for each in answer.checks):
+        raise typer.Exit(FAILED)
