@@ -1,0 +1,151 @@
+"""Runs Slurm's commands: no shell, a clean environment, limits on time, number and output."""
+
+import asyncio
+import os
+import secrets
+import signal
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from services.notifier.workload.slurm_output import (
+    JOB_STATES,
+    SlurmJob,
+    SlurmNode,
+    job_format,
+    node_format,
+    read_jobs,
+    read_nodes,
+)
+from services.notifier.workload.workload_notifier import StepFailure
+
+COMMANDS_MAX: Final = 8
+"""At once: a wave of cordons must not start a process for each of its nodes."""
+OUTPUT_BYTES_MAX: Final = 64 * 1024 * 1024
+MESSAGE_CHARS_MAX: Final = 500
+_DENIED: Final = ("Access/permission denied", "Invalid user id")
+
+
+class SlurmUnavailableError(Exception):
+    """slurmctld does not answer; it is asked again."""
+
+
+class SlurmRefusedError(Exception):
+    """Slurm refused the command; its message says why."""
+
+
+class SlurmCommands:
+    """`sinfo`, `squeue`, `scontrol` and `scancel` of one cluster."""
+
+    def __init__(
+        self,
+        *,
+        folder: str,
+        conf: str,
+        seconds_max: float,
+        new_mark: Callable[[], str] = lambda: secrets.token_hex(8),
+    ) -> None:
+        """`folder`: of the commands, empty: as PATH says; `conf`: slurm.conf, empty: Slurm's."""
+        self._folder = folder
+        self._seconds_max = seconds_max
+        self._new_mark = new_mark
+        self._environment = _environment(conf)
+        self._running = asyncio.Semaphore(COMMANDS_MAX)
+
+    async def nodes(self) -> Mapping[str, SlurmNode]:
+        """Every node, by name."""
+        mark = self._new_mark()
+        return read_nodes(await self.run("sinfo", "-ahN", "-O", node_format(mark)), mark)
+
+    async def jobs(self) -> tuple[SlurmJob, ...]:
+        """Every job that has nodes."""
+        mark = self._new_mark()
+        output = await self.run("squeue", "-ah", "-t", JOB_STATES, "-o", job_format(mark))
+        return read_jobs(output, mark)
+
+    async def run(self, program: str, *arguments: str) -> str:
+        """The output of a command that succeeded."""
+        async with self._running:
+            process = await self._start(program, arguments)
+            try:
+                async with asyncio.timeout(self._seconds_max):
+                    output, errors = await _read(process)
+                    await process.wait()
+            except TimeoutError as error:
+                raise SlurmUnavailableError(
+                    f"{program} did not end within {self._seconds_max:g} s; slurmctld may be busy "
+                    "or unreachable: try `scontrol ping`"
+                ) from error
+            finally:
+                await _end(process)
+        if process.returncode == 0:
+            return output.decode(errors="replace")
+        raise _failure(program, (errors or output).decode(errors="replace"))
+
+    async def _start(self, program: str, arguments: tuple[str, ...]) -> Process:
+        try:
+            return await asyncio.create_subprocess_exec(
+                str(Path(self._folder) / program) if self._folder else program,
+                *arguments,
+                env=self._environment,
+                stdin=DEVNULL,
+                stdout=PIPE,
+                stderr=PIPE,
+                start_new_session=True,
+            )
+        except (FileNotFoundError, PermissionError) as error:
+            raise StepFailure(
+                f"{program} cannot be run here: {error.strerror}",
+                "INVALID",
+                "install Slurm's commands on the notifier's host (apt-get install slurm-client), "
+                "or set `commands` to the folder that has them",
+            ) from error
+
+
+def _environment(conf: str) -> Mapping[str, str]:
+    """Only what the commands need: variables such as SQUEUE_FORMAT change what they print."""
+    kept = ("PATH", "HOME", "LD_LIBRARY_PATH", "SLURM_CONF", "SLURM_JWT")
+    found = {each: os.environ[each] for each in kept if each in os.environ}
+    return found | {"TZ": "UTC", "LC_ALL": "C"} | ({"SLURM_CONF": conf} if conf else {})
+
+
+async def _read(process: Process) -> tuple[bytes, bytes]:
+    assert process.stdout is not None
+    assert process.stderr is not None
+    output, errors = await asyncio.gather(_bounded(process.stdout), _bounded(process.stderr))
+    return output, errors
+
+
+async def _bounded(stream: asyncio.StreamReader) -> bytes:
+    chunks: list[bytes] = []
+    size = 0
+    while chunk := await stream.read(65_536):
+        size += len(chunk)
+        if size > OUTPUT_BYTES_MAX:
+            raise StepFailure(f"Slurm printed more than {OUTPUT_BYTES_MAX} bytes", "INVALID")
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+async def _end(process: Process) -> None:
+    """Kill a command that still runs, with whatever it started."""
+    if process.returncode is None:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await asyncio.shield(process.wait())
+
+
+def _failure(program: str, text: str) -> Exception:
+    message = " ".join(text.split())[:MESSAGE_CHARS_MAX] or "it failed without a message"
+    if any(each in text for each in _DENIED):
+        return StepFailure(
+            f"{program}: {message}",
+            "INVALID",
+            "run the notifier as SlurmUser, or make its user an operator of Slurm: "
+            "sacctmgr modify user name=USER set adminlevel=operator",
+        )
+    if "Unable to contact" in text or "onfiguration source" in text or "ocket timed out" in text:
+        return SlurmUnavailableError(f"{program}: {message}")
+    return SlurmRefusedError(f"{program}: {message}")

@@ -1,0 +1,305 @@
+"""Slurm: drains nodes with a reason, resumes only what Navarch drained, requeues at the deadline.
+
+Orders are `scontrol update`, because slurmrestd before 23.02 cannot change nodes. The commands of
+Slurm must be on the notifier's host, run by SlurmUser or by an operator of Slurm. Slurm has no
+compare-and-set: an administrator who drains a node in the few milliseconds between `sinfo` and
+`scontrol update` loses the reason.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Final, Literal
+
+from schemas.duration import Duration
+from schemas.settings import Setting
+from services.notifier.workload.node_name import HOSTNAME, check_template, node_name
+from services.notifier.workload.slurm_commands import (
+    SlurmCommands,
+    SlurmRefusedError,
+    SlurmUnavailableError,
+)
+from services.notifier.workload.slurm_output import (
+    SlurmJob,
+    SlurmNode,
+    checked_name,
+    find_node,
+    jobs_by_node,
+    node_workload,
+    reason_text,
+)
+from services.notifier.workload.workload_notifier import (
+    NodeReference,
+    NodeWorkload,
+    StepFailure,
+    WorkloadAnswer,
+    WorkloadCheck,
+    WorkloadOrder,
+)
+from services.primitives.clock import Clock
+from services.primitives.coalesce import Joined
+
+log = logging.getLogger(__name__)
+
+LEAVE_SECONDS: Final = 5.0
+"""How long requeued jobs have to end before their node is set DOWN, which ends them."""
+LEAVE_POLL_SECONDS: Final = 0.5
+NAMES_SHOWN_MAX: Final = 5
+DRAINS_MAX: Final = 10_000
+"""Drains remembered, so that a node that comes back during its drain is drained again."""
+
+
+class SlurmNotifier:
+    """A Slurm cluster."""
+
+    class Options(Setting, frozen=True, kw_only=True):
+        """`notifier: {type: slurm, slurm: {…}}`; every key has a default."""
+
+        node_name: str = HOSTNAME
+        """The node's name in Slurm; its short form and its address are tried as well."""
+        conf: str = ""
+        """Path of slurm.conf; empty: as Slurm's commands find it."""
+        commands: str = ""
+        """Folder of Slurm's commands; empty: as PATH says."""
+        timeout: Duration = Duration(30)
+        """For one command."""
+        poll: Duration = Duration(2)
+        """Interval of `sinfo` and `squeue`, one of each for all nodes, while drains are open."""
+        not_requeueable: Literal["cancel", "leave"] = "cancel"
+        """At the deadline, jobs that cannot be requeued (`--no-requeue`, salloc, srun)."""
+        unknown_nodes: Literal["refuse", "ignore"] = "refuse"
+        """refuse: a node that Slurm does not know is not drained, because its jobs may run under
+        another name; ignore: it has no work."""
+
+        def __post_init__(self) -> None:
+            """Refuse templates and times that can never work."""
+            check_template(self.node_name)
+            for name in ("timeout", "poll"):
+                if getattr(self, name) <= 0:
+                    raise ValueError(f"{name} must be more than 0")
+
+    def __init__(self, *, options: Options, clock: Clock) -> None:
+        """Run no command yet."""
+        self._options = options
+        self._clock = clock
+        self._slurm = SlurmCommands(
+            folder=options.commands, conf=options.conf, seconds_max=options.timeout
+        )
+        self._nodes = Joined(lambda _: self._slurm.nodes())
+        self._drains: dict[str, WorkloadOrder] = {}
+
+    @property
+    def name(self) -> str:
+        """The name in logs."""
+        return "slurm"
+
+    @property
+    def confirms_drains(self) -> bool:
+        """Slurm says what runs."""
+        return True
+
+    @property
+    def batches(self) -> bool:
+        """One `sinfo` and one `squeue` for all nodes."""
+        return True
+
+    @property
+    def poll_seconds(self) -> float:
+        """The configured interval."""
+        return self._options.poll
+
+    async def cordon(self, order: WorkloadOrder) -> None:
+        """Drain the node; one that an administrator drained keeps its reason."""
+        node = await self._known(order)
+        if node is not None:
+            await self._cordon(node, order)
+
+    async def uncordon(self, order: WorkloadOrder) -> None:
+        """Resume the node, if it was Navarch that drained it."""
+        self._drains.pop(order.node.node, None)
+        node = await self._find(order.node)
+        if node is None or not (node.cordoned or node.down):
+            return
+        if not node.ours:
+            log.warning(
+                "the node stays drained in Slurm, because Navarch did not drain it",
+                extra={"node": node.name, "by": node.user, "reason": node.reason},
+            )
+            return
+        try:
+            await self._update(node.name, "RESUME")
+        except SlurmRefusedError:
+            now = await self._find(order.node)
+            if now is not None and (now.cordoned or now.down):
+                raise
+
+    async def drain(self, order: WorkloadOrder) -> None:
+        """Drain the node; a dead one is set DOWN, so that its jobs restart at once."""
+        node = await self._known(order)
+        if node is None:
+            return
+        await self._cordon(node, order)
+        if len(self._drains) < DRAINS_MAX:
+            self._drains[order.node.node] = order
+        if _is_dead(order.node, node):
+            await self._set_down(node, order)
+
+    async def evict(self, order: WorkloadOrder) -> None:
+        """Requeue the jobs that are left; set the node DOWN if they do not end."""
+        node = await self._find(order.node)
+        if node is None:
+            return
+        for job in (jobs_by_node(await self._slurm.jobs())).get(node.name, ()):
+            await self._requeue(job)
+        waited = 0.0
+        while await self._is_busy(node.name) and waited < LEAVE_SECONDS:
+            await self._clock.sleep(LEAVE_POLL_SECONDS)
+            waited += LEAVE_POLL_SECONDS
+        if waited >= LEAVE_SECONDS and self._options.not_requeueable == "cancel":
+            await self._set_down(node, order)
+
+    async def workloads(self, nodes: Sequence[NodeReference]) -> Mapping[str, WorkloadAnswer]:
+        """What runs on each, by one `sinfo` and one `squeue`."""
+        # Jobs first: one that starts in between is seen as a busy node.
+        jobs = jobs_by_node(await self._slurm.jobs())
+        known = await self._nodes("")
+        found: dict[str, WorkloadAnswer] = {}
+        for each in nodes:
+            try:
+                name = self._name(each)
+            except StepFailure as failure:
+                found[each.node] = failure
+                continue
+            node = find_node(name, each.address, known)
+            if node is None:
+                found[each.node] = NodeWorkload(drained=True, detail=f"Slurm knows no node {name}")
+                continue
+            here = jobs.get(node.name, ())
+            answer = found[each.node] = node_workload(node, here)
+            if answer.drained:
+                self._drains.pop(each.node, None)
+            elif (order := self._drains.get(each.node)) is not None:
+                await self._insist(node, order, here)
+        return found
+
+    async def self_check(self) -> Sequence[WorkloadCheck]:
+        """The cluster, its nodes, and whether jobs and reasons of other users can be seen."""
+        controller = await self._slurm.run("scontrol", "ping")
+        nodes, jobs = await self._nodes(""), await self._slurm.jobs()
+        ours = sum(each.ours for each in nodes.values())
+        drained = sum(each.cordoned for each in nodes.values())
+        users = len({each.user for each in jobs})
+        return [
+            WorkloadCheck(what="connect to slurmctld", detail=" ".join(controller.split())),
+            WorkloadCheck(
+                what="list nodes",
+                passed=bool(nodes),
+                detail=f"{len(nodes)} nodes, {drained} drained, {ours} of them by Navarch",
+                remedy="" if nodes else "give a partition of slurm.conf its nodes (Nodes=ALL)",
+            ),
+            WorkloadCheck(
+                what="list jobs",
+                detail=f"{len(jobs)} jobs of {users} users have nodes (with PrivateData=jobs in "
+                "slurm.conf an ordinary user sees only its own)",
+            ),
+        ]
+
+    async def wait_for_change(self) -> None:
+        """Slurm reports none."""
+        await asyncio.Event().wait()
+
+    async def close(self) -> None:
+        """Cancel what runs."""
+        await self._nodes.close()
+
+    async def _insist(
+        self, node: SlurmNode, order: WorkloadOrder, here: Sequence[SlurmJob]
+    ) -> None:
+        """Drain again a node that came back, and set a dead one DOWN once Slurm misses it."""
+        if not node.cordoned and not node.down:
+            log.warning("a node came back during its drain: drained again", extra=_about(order))
+            await self._cordon(node, order)
+        if here and _is_dead(order.node, node):
+            await self._set_down(node, order)
+
+    async def _cordon(self, node: SlurmNode, order: WorkloadOrder) -> None:
+        reason = reason_text(order.reason, order.key)
+        if node.cordoned and (not node.ours or node.reason == reason):
+            return
+        if not node.cordoned and not node.ours and not node.automatic:
+            reason = node.reason  # An administrator set it DOWN, and alone may resume it.
+        await self._update(node.name, "DRAIN", reason)
+
+    async def _set_down(self, node: SlurmNode, order: WorkloadOrder) -> None:
+        ours = node.ours or node.automatic
+        reason = reason_text(order.reason, order.key) if ours else node.reason
+        log.warning("set DOWN in Slurm: its jobs restart elsewhere", extra=_about(order))
+        await self._update(node.name, "DOWN", reason)
+
+    async def _requeue(self, job: SlurmJob) -> None:
+        try:
+            await self._slurm.run("scontrol", "requeue", job.number)
+        except SlurmRefusedError as error:
+            about = {"job": job.id, "user": job.user, "reason": str(error)}
+            if self._options.not_requeueable == "leave":
+                log.warning("a job cannot be requeued and is left", extra=about)
+                return
+            log.warning("a job cannot be requeued and is cancelled", extra=about)
+            await self._cancel(job)
+
+    async def _cancel(self, job: SlurmJob) -> None:
+        try:
+            await self._slurm.run("scancel", job.number)
+        except SlurmRefusedError as error:
+            log.warning("a job was not cancelled", extra={"job": job.id, "reason": str(error)})
+
+    async def _is_busy(self, name: str) -> bool:
+        return name in jobs_by_node(await self._slurm.jobs())
+
+    async def _update(self, name: str, state: str, reason: str = "") -> None:
+        arguments = [f"NodeName={checked_name(name)}", f"State={state}"]
+        if reason:
+            arguments.append(f"Reason={reason}")
+        await self._slurm.run("scontrol", "update", *arguments)
+        log.info("updated Slurm", extra={"node": name, "state": state, "reason": reason})
+
+    async def _known(self, order: WorkloadOrder) -> SlurmNode | None:
+        """The node; None where its absence means that it has no work; else a failure."""
+        node = await self._find(order.node)
+        if node is not None or order.node.lost or self._options.unknown_nodes == "ignore":
+            return node
+        problem = f"Slurm knows no node {self._name(order.node)!r}"
+        if order.node.address:
+            problem += f" and none with the address {order.node.address}"
+        if order.key.endswith("/reserve"):
+            raise SlurmUnavailableError(f"{problem} yet; its slurmd has not registered")
+        names = ", ".join(list(await self._nodes(""))[:NAMES_SHOWN_MAX]) or "none"
+        raise StepFailure(
+            f"{problem}; its jobs may run under another name (Slurm has {names}, …)",
+            "INVALID",
+            "set `node_name` in the slurm notifier's options to a template of Slurm's names; if "
+            "the node has left Slurm, set `unknown_nodes: ignore`, or `navarch terminate` it",
+        )
+
+    async def _find(self, reference: NodeReference) -> SlurmNode | None:
+        return find_node(self._name(reference), reference.address, await self._nodes(""))
+
+    def _name(self, reference: NodeReference) -> str:
+        try:
+            return checked_name(node_name(self._options.node_name, reference))
+        except ValueError as error:
+            raise StepFailure(
+                str(error),
+                "INVALID",
+                f"check the hostname that the agent of {reference.node} reports, or use "
+                "`node_name: '{node}'`",
+            ) from error
+
+
+def _is_dead(reference: NodeReference, node: SlurmNode) -> bool:
+    """Whether its work is lost: two of Navarch, the provider and Slurm say so, or the provider."""
+    return not node.down and (reference.gone or (reference.lost and node.silent))
+
+
+def _about(order: WorkloadOrder) -> dict[str, str]:
+    return {"node": order.node.node, "key": order.key}

@@ -1,0 +1,232 @@
+"""What Slurm's commands print, as values. Pure.
+
+Job names and reasons are written by users and may contain separators and line breaks. Therefore
+every record ends with a mark that is drawn for each call and that no user can know, and the field
+that a user writes comes last.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+import msgspec
+
+from services.notifier.workload.workload_notifier import RUNNING_MAX, NodeWorkload, RunningWork
+
+NODE_FIELDS: Final = ("NodeList", "NodeAddr", "NodeHost", "StateComplete", "User", "Reason")
+JOB_FIELDS: Final = ("%i", "%A", "%u", "%e", "%D", "%N", "%T", "%j")
+JOB_STATES: Final = "RUNNING,SUSPENDED,COMPLETING,CONFIGURING,STAGE_OUT,SIGNALING,STOPPED,RESIZING"
+"""Those in which a job has nodes."""
+OURS: Final = "navarch:"
+"""Reasons of Navarch begin with this."""
+AUTOMATIC: Final = ("Not responding", "Node unexpectedly rebooted")
+"""Reasons that slurmctld writes by itself about a node that it sets DOWN."""
+REASON_CHARS_MAX: Final = 200
+NAME_CHARS_MAX: Final = 100
+HOSTS_MAX: Final = 100_000
+"""Names in one host list."""
+NODE_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,253}")
+_RANGES: Final = re.compile(r"\[([0-9,-]+)\]")
+_BUSY: Final = frozenset({"allocated", "mixed", "completing"})
+
+
+class SlurmNode(msgspec.Struct, frozen=True, kw_only=True):
+    """One node as `sinfo` shows it."""
+
+    name: str
+    address: str
+    hostname: str
+    state: frozenset[str]
+    """`idle`, `allocated`, `down`, … and flags: `drain`, `not_responding`, `completing`, …"""
+    user: str
+    """Who wrote the reason."""
+    reason: str
+
+    @property
+    def cordoned(self) -> bool:
+        """Whether Slurm places no new work on it until an operator resumes it."""
+        return "drain" in self.state
+
+    @property
+    def down(self) -> bool:
+        """Whether Slurm has given its jobs up."""
+        return "down" in self.state
+
+    @property
+    def ours(self) -> bool:
+        """Whether it was Navarch that drained it or set it DOWN."""
+        return self.reason.startswith(OURS)
+
+    @property
+    def automatic(self) -> bool:
+        """Whether its reason is slurmctld's own, or there is none."""
+        return not self.reason or self.reason.startswith(AUTOMATIC)
+
+    @property
+    def silent(self) -> bool:
+        """Whether its slurmd does not respond, and its jobs are not given up yet."""
+        return "not_responding" in self.state and not self.down
+
+    @property
+    def busy(self) -> bool:
+        """Whether Slurm has not got all of it back."""
+        return bool(self.state & _BUSY)
+
+
+class SlurmJob(msgspec.Struct, frozen=True, kw_only=True):
+    """One job that has nodes, as `squeue` shows it."""
+
+    id: str
+    """As users write it: `4711`, `4711_3`, `4711+1`."""
+    number: str
+    """The number that Slurm knows it by."""
+    user: str
+    ends_at: datetime | None
+    nodes: tuple[str, ...]
+    """Those that it still has."""
+    node_count: int
+    state: str
+    name: str
+
+
+def node_format(mark: str) -> str:
+    """`sinfo -O`: the fields that `read_nodes` reads."""
+    return ",".join(f"{each}:|" for each in NODE_FIELDS) + mark
+
+
+def job_format(mark: str) -> str:
+    """`squeue -o`: the fields that `read_jobs` reads."""
+    return "|".join(JOB_FIELDS) + "|" + mark
+
+
+def read_nodes(output: str, mark: str) -> Mapping[str, SlurmNode]:
+    """Every node, by name; a node of several partitions is listed several times."""
+    found: dict[str, SlurmNode] = {}
+    for name, address, hostname, state, user, reason in _records(output, mark, len(NODE_FIELDS)):
+        found[name] = SlurmNode(
+            name=name,
+            address=address,
+            hostname=hostname,
+            state=frozenset(re.split(r"[+*~#!%$@^-]+", state.lower())) - {""},
+            user=user,
+            reason="" if reason in ("none", "(null)") else reason,
+        )
+    return found
+
+
+def read_jobs(output: str, mark: str) -> tuple[SlurmJob, ...]:
+    """Every job that has nodes."""
+    return tuple(
+        SlurmJob(
+            id=label,
+            number=number,
+            user=user,
+            ends_at=_time(end),
+            nodes=tuple(expand_hosts(hosts)),
+            node_count=int(count) if count.isdecimal() else 1,
+            state=state,
+            name=name[:NAME_CHARS_MAX],
+        )
+        for label, number, user, end, count, hosts, state, name in _records(
+            output, mark, len(JOB_FIELDS)
+        )
+        if number.isdecimal()
+    )
+
+
+def _records(output: str, mark: str, fields: int) -> Iterator[Sequence[str]]:
+    for record in output.split("|" + mark):
+        found = record.lstrip("\n").split("|", fields - 1)
+        if len(found) == fields:
+            yield [each.strip() for each in found]
+
+
+def _time(text: str) -> datetime | None:
+    """A time as Slurm prints it with TZ=UTC; None: there is no limit."""
+    try:
+        return datetime.fromisoformat(text).replace(tzinfo=UTC)
+    except ValueError:
+        return None
+
+
+def expand_hosts(hosts: str) -> Iterator[str]:
+    """`gpu[001-003,7],login` as names, at most HOSTS_MAX; ValueError for anything else."""
+    count = 0
+    for part in re.findall(r"(?:[^,\[\]]|\[[^\[\]]*\])+", hosts):
+        for name in _expand(part):
+            count += 1
+            if count > HOSTS_MAX:
+                raise ValueError(f"a host list of more than {HOSTS_MAX} names")
+            yield name
+
+
+def _expand(part: str) -> Iterator[str]:
+    match = _RANGES.search(part)
+    if match is None:
+        yield part
+        return
+    for each in match.group(1).split(","):
+        first, _, last = each.partition("-")
+        for number in range(int(first), int(last or first) + 1):
+            middle = str(number).zfill(len(first))
+            for rest in _expand(part[match.end() :]):
+                yield part[: match.start()] + middle + rest
+
+
+def reason_text(reason: str, key: str) -> str:
+    """The reason that Slurm shows: `navarch: xid-79 on GPU 3 (replace-training-7)`."""
+    saga = key.partition("/")[0]
+    text = " ".join(f"{reason or 'cordoned'} ({saga})".split())
+    plain = "".join(each if each.isprintable() and each != '"' else "?" for each in text)
+    return f"{OURS} {plain}"[:REASON_CHARS_MAX]
+
+
+def jobs_by_node(jobs: Sequence[SlurmJob]) -> Mapping[str, Sequence[SlurmJob]]:
+    """The jobs that have each node."""
+    found: dict[str, list[SlurmJob]] = {}
+    for job in jobs:
+        for node in job.nodes:
+            found.setdefault(node, []).append(job)
+    return found
+
+
+def node_workload(node: SlurmNode, here: Sequence[SlurmJob]) -> NodeWorkload:
+    """What runs on a node that has these jobs."""
+    detail = "" if node.cordoned or node.down else "the node is not drained in Slurm"
+    if not here and node.busy:
+        detail = "its jobs have ended; Slurm waits for their epilog"
+    return NodeWorkload(
+        drained=not here and not node.busy and (node.cordoned or node.down),
+        running=tuple(running_work(each) for each in here[:RUNNING_MAX]),
+        total=len(here),
+        detail=detail,
+    )
+
+
+def running_work(job: SlurmJob) -> RunningWork:
+    """A job as Navarch shows it."""
+    return RunningWork(
+        id=job.id,
+        name=job.name,
+        owner=job.user,
+        ends_at=job.ends_at,
+        gang=f"slurm/{job.id}" if job.node_count > 1 else "",
+    )
+
+
+def checked_name(name: str) -> str:
+    """The name, which is part of a command; ValueError if Slurm would read it as several nodes."""
+    if NODE_NAME.fullmatch(name) and name.upper() != "ALL":
+        return name
+    raise ValueError(f"{name[:NAME_CHARS_MAX]!r} is no name of one Slurm node")
+
+
+def find_node(name: str, address: str, nodes: Mapping[str, SlurmNode]) -> SlurmNode | None:
+    """The node of this name, or of its short form, or the only one with this address."""
+    short = name.partition(".")[0]
+    found = nodes.get(name) or nodes.get(short)
+    if found is not None or not address:
+        return found
+    same = [each for each in nodes.values() if each.address == address]
+    return same[0] if len(same) == 1 else None

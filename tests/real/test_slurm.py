@@ -1,0 +1,223 @@
+"""The Slurm notifier on a real Slurm: what it drains, what it leaves alone, and what restarts."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.notifier.workload.drain_watch import DrainWatch
+from services.notifier.workload.slurm_commands import SlurmUnavailableError
+from services.notifier.workload.slurm_notifier import SlurmNotifier
+from services.notifier.workload.workload_notifier import (
+    NodeReference,
+    NodeWorkload,
+    StepFailure,
+    WorkloadOrder,
+)
+from services.primitives.clock import SystemClock
+from tests.real.slurm_site import SlurmSite, missing, slurm_site
+
+pytestmark = pytest.mark.real
+
+DRAINED_SECONDS_MAX = 60.0
+REASON = "navarch: xid-79 on GPU 3 (replace-1)"
+
+
+@pytest.fixture(autouse=True)
+def slurm_here() -> None:
+    """Skip without Slurm; checked only when these tests run."""
+    if reason := missing():
+        pytest.skip(reason)
+
+
+@pytest.fixture
+async def site() -> AsyncIterator[SlurmSite]:
+    """Three idle nodes with eight GPUs each."""
+    async with slurm_site() as running:
+        yield running
+
+
+def notifier(site: SlurmSite, **options: Any) -> SlurmNotifier:
+    """The notifier of this site."""
+    chosen = SlurmNotifier.Options(conf=str(site.conf), poll=0.2, **options)
+    return SlurmNotifier(options=chosen, clock=SystemClock())
+
+
+def node(name: str, *, lost: bool = False) -> NodeReference:
+    """A node as the pool-manager knows it."""
+    return NodeReference(pool="training", node=f"training-{name}", hostname=name, lost=lost)
+
+
+def order(name: str, step: str = "drain", *, lost: bool = False) -> WorkloadOrder:
+    """One step of a replacement."""
+    about = node(name, lost=lost)
+    return WorkloadOrder(node=about, reason="xid-79 on GPU 3", key=f"replace-1/{step}")
+
+
+async def workload(slurm: SlurmNotifier, name: str) -> NodeWorkload:
+    """What runs on a node."""
+    answer = (await slurm.workloads([node(name)]))[f"training-{name}"]
+    assert isinstance(answer, NodeWorkload)
+    return answer
+
+
+async def drained(slurm: SlurmNotifier, about: NodeReference) -> None:
+    """Wait until a node is drained, as the notifier's service does."""
+    async with asyncio.timeout(DRAINED_SECONDS_MAX):
+        await DrainWatch(slurm, SystemClock()).drained(about)
+
+
+async def test_jobs_are_reported_then_requeued_at_the_deadline(site: SlurmSite) -> None:
+    """Its two-node job runs until the deadline, and then again on the nodes that are left."""
+    slurm = notifier(site)
+    job = await site.submit("-N2", "--gres=gpu:8", "--time=10", "--job-name=a\nb|4|root|x")
+    await slurm.cordon(order("gpu1", "cordon"))
+    await slurm.drain(order("gpu1"))
+    await slurm.drain(order("gpu1"))
+    assert site.reason("gpu1") == REASON
+    before = await workload(slurm, "gpu1")
+    running = before.running[0]
+    assert (before.drained, before.total) == (False, 1)
+    assert (running.id, running.owner, running.gang) == (job, "root", f"slurm/{job}")
+    assert running.ends_at is not None
+    assert site.job_state(job) == "RUNNING"
+
+    await slurm.evict(order("gpu1"))
+    await drained(slurm, node("gpu1"))
+    await site.until_job(job, "RUNNING")
+    assert site.job_nodes(job) == "gpu[2-3]"
+
+
+async def test_what_an_administrator_drained_is_never_resumed(site: SlurmSite) -> None:
+    """Navarch resumes its own nodes only, and keeps an administrator's reason and state."""
+    slurm = notifier(site)
+    site.run("scontrol", "update", "nodename=gpu1", "state=drain", "reason=ticket 12")
+    site.run("scontrol", "update", "nodename=gpu2", "state=down", "reason=PSU")
+    for each in ("gpu1", "gpu2", "gpu3"):
+        await slurm.cordon(order(each, "cordon"))
+        await slurm.uncordon(order(each, "uncordon"))
+        await slurm.uncordon(order(each, "uncordon"))
+    assert [site.reason(each) for each in site.nodes] == ["ticket 12", "PSU", "none"]
+    assert [site.state(each) for each in ("gpu1", "gpu2")] == ["idle+drain", "down+drain"]
+    assert "drain" not in site.flags("gpu3")
+
+
+async def test_job_of_a_dead_node_restarts_at_once(site: SlurmSite) -> None:
+    """Slurm gives a node up after SlurmdTimeout; Navarch does once both miss it."""
+    slurm = notifier(site)
+    job = await site.submit("-N2", "--gres=gpu:8")
+    await site.kill("gpu1")
+    await slurm.drain(order("gpu1", lost=True))
+    await drained(slurm, node("gpu1", lost=True))
+    assert "down" in site.flags("gpu1")
+    await site.until_job(job, "RUNNING")
+    assert site.job_nodes(job) == "gpu[2-3]"
+
+
+async def test_job_of_a_node_that_only_navarch_lost_runs_on(site: SlurmSite) -> None:
+    """Where Slurm still hears the node, its job has until the deadline."""
+    slurm = notifier(site)
+    job = await site.submit("-N1", "-w", "gpu1")
+    await slurm.drain(order("gpu1", lost=True))
+    for _ in range(5):
+        await slurm.workloads([node("gpu1", lost=True)])
+    assert (site.flags("gpu1") & {"drain", "down"}, site.job_state(job)) == ({"drain"}, "RUNNING")
+
+
+@pytest.mark.parametrize("setting", ["cancel", "leave"])
+async def test_jobs_that_cannot_be_requeued(site: SlurmSite, setting: str) -> None:
+    """They are cancelled at the deadline, or left if the site says so."""
+    slurm = notifier(site, not_requeueable=setting)
+    job = await site.submit("-N1", "-w", "gpu1", "--no-requeue")
+    await slurm.drain(order("gpu1"))
+    await slurm.evict(order("gpu1"))
+    left = setting == "leave"
+    assert ((await workload(slurm, "gpu1")).total == 1) is left
+    assert (site.job_state(job) == "RUNNING") is left
+
+
+async def test_node_that_comes_back_is_drained_again(site: SlurmSite) -> None:
+    """A node that is about to be terminated gets no new jobs, whoever resumed it."""
+    slurm = notifier(site)
+    await site.submit("-N1", "-w", "gpu1", script="sleep 4")
+    await slurm.drain(order("gpu1"))
+    watch = asyncio.create_task(drained(slurm, node("gpu1")))
+    site.run("scontrol", "update", "nodename=gpu1", "state=resume")
+    await watch
+    assert "drain" in site.flags("gpu1")
+    assert site.reason("gpu1") == REASON
+
+
+async def test_drain_outlasts_slurmctld(site: SlurmSite) -> None:
+    """While slurmctld is away nothing counts as drained; when it is back the drain ends."""
+    slurm = notifier(site, timeout=2)
+    job = await site.submit("-N1", "-w", "gpu1", script="sleep 12")
+    await slurm.drain(order("gpu1"))
+    watch = asyncio.create_task(drained(slurm, node("gpu1")))
+    await site.stop("slurmctld")
+    with pytest.raises(SlurmUnavailableError, match="slurmctld"):
+        await slurm.cordon(order("gpu2", "cordon"))
+    assert not watch.done()
+    await site.start_controller()
+    await watch
+    assert site.job_state(job) in ("COMPLETED", "")
+    assert site.reason("gpu1") == REASON
+
+
+async def test_drain_that_a_killed_slurmctld_forgot_is_repeated(site: SlurmSite) -> None:
+    """Slurmctld stores what it accepted seconds later: killed before, it knows no drain."""
+    slurm = notifier(site, timeout=2)
+    await site.submit("-N1", "-w", "gpu1")
+    watch = asyncio.create_task(drained(slurm, node("gpu1")))
+    await slurm.drain(order("gpu1"))
+    await site.kill("slurmctld")
+    await site.start_controller()
+    await watch
+    assert site.reason("gpu1") == REASON
+
+
+async def test_replacement_registers_itself_and_is_removed(site: SlurmSite) -> None:
+    """A dynamic node can be reserved, which waits for it, drained and resumed like any other."""
+    slurm = notifier(site)
+    with pytest.raises(SlurmUnavailableError, match="has not registered"):
+        await slurm.cordon(order("dyn1", "reserve"))
+    await site.start_dynamic_node("dyn1")
+    await site.until_state("dyn1", "idle+dynamic_norm")
+    await slurm.cordon(order("dyn1", "reserve"))
+    assert "drain" in site.flags("dyn1")
+    await slurm.uncordon(order("dyn1", "open"))
+    job = await site.submit("-N1", "-w", "dyn1", "--gres=gpu:8")
+    assert site.job_nodes(job) == "dyn1"
+
+
+async def test_unknown_nodes_and_dangerous_names_fail_with_a_remedy(site: SlurmSite) -> None:
+    """A node under another name may have work; one hostname must not drain the cluster."""
+    slurm = notifier(site)
+    for name, problem in (("gpu9", "knows no node"), ("gpu[1-3]", "no name"), ("ALL", "no name")):
+        with pytest.raises(StepFailure, match=problem) as failure:
+            await slurm.drain(order(name))
+        assert "node_name" in failure.value.remedy
+    await slurm.drain(order("gpu9", lost=True))
+    await notifier(site, unknown_nodes="ignore").drain(order("gpu9"))
+    assert [site.state(each) for each in site.nodes] == ["idle", "idle", "idle"]
+
+
+async def test_missing_right_is_named(site: SlurmSite, tmp_path: Path) -> None:
+    """A notifier that may not change nodes fails its steps, and says which right it lacks."""
+    for each in ("sinfo", "squeue", "scontrol"):
+        script = tmp_path / each
+        script.write_text(f'#!/bin/sh\nexec setpriv --reuid=65534 --clear-groups {each} "$@"\n')
+        script.chmod(0o755)
+    with pytest.raises(StepFailure, match="Invalid user id") as failure:
+        await notifier(site, commands=str(tmp_path)).cordon(order("gpu1"))
+    assert "operator of Slurm" in failure.value.remedy
+
+
+async def test_many_drains_cost_one_question(site: SlurmSite) -> None:
+    """Slurm answers about all nodes in one sinfo and one squeue."""
+    slurm = notifier(site)
+    await asyncio.gather(*(slurm.drain(order(each)) for each in site.nodes))
+    answers = await slurm.workloads([node(each) for each in site.nodes])
+    assert all(isinstance(each, NodeWorkload) and each.drained for each in answers.values())
