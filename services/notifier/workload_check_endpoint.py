@@ -24,6 +24,7 @@ from services.notifier.workload.workload_notifier import (
     NodeReference,
     NodeWorkload,
     Notifier,
+    RunningWork,
     SelfCheckingNotifier,
     StepFailure,
     WorkloadOrder,
@@ -131,11 +132,16 @@ def _seen(reference: NodeReference, answer: NodeWorkload | StepFailure | None) -
         return WorkloadCheck(what=reference.node, passed=False, detail="no answer about this node")
     if isinstance(answer, StepFailure):
         return _failed(reference.node, answer)
-    jobs = ", ".join(f"{each.id} of {each.owner}" for each in answer.running[:JOBS_SHOWN_MAX])
+    jobs = ", ".join(_job(each) for each in answer.running[:JOBS_SHOWN_MAX])
     more = ", …" if answer.total > JOBS_SHOWN_MAX else ""
     running = f"{answer.total} jobs: {jobs}{more}" if answer.total else "no jobs"
     detail = f"{running}; {answer.detail}" if answer.detail else running
     return WorkloadCheck(what=reference.node, detail=detail)
+
+
+def _job(job: RunningWork) -> str:
+    several = ", on several nodes" if job.gang else ""
+    return f"{job.id} of {job.owner}{several}"
 
 
 async def _tried(what: str, work: Awaitable[Sequence[WorkloadCheck]]) -> list[WorkloadCheck]:

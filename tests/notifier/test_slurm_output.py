@@ -67,7 +67,7 @@ def test_node_is_drained_when_cordoned_and_empty() -> None:
     nodes, jobs = read_nodes(NODES, MARK), jobs_by_node(read_jobs(JOBS, MARK))
     answers = {name: node_workload(node, jobs.get(name, ())) for name, node in nodes.items()}
     assert [name for name, each in answers.items() if each.drained] == ["gpu4"]
-    assert answers["gpu1"].running[0].gang == "slurm/4711"
+    assert answers["gpu1"].running[0].gang == "4711"
     assert answers["gpu3"].total == 2
     assert not answers["dyn1"].drained
     assert "epilog" in node_workload(nodes["gpu1"], ()).detail

@@ -80,7 +80,7 @@ async def test_jobs_are_reported_then_requeued_at_the_deadline(site: SlurmSite) 
     before = await workload(slurm, "gpu1")
     running = before.running[0]
     assert (before.drained, before.total) == (False, 1)
-    assert (running.id, running.owner, running.gang) == (job, "root", f"slurm/{job}")
+    assert (running.id, running.owner, running.gang) == (job, "root", job)
     assert running.ends_at is not None
     assert site.job_state(job) == "RUNNING"
 
@@ -139,7 +139,7 @@ async def test_jobs_that_cannot_be_requeued(site: SlurmSite, setting: str) -> No
 
 
 async def test_node_that_comes_back_is_drained_again(site: SlurmSite) -> None:
-    """A node that is about to be terminated gets no new jobs, whoever resumed it."""
+    """A node that is about to be terminated gets no new jobs, even when resumed."""
     slurm = notifier(site)
     await site.submit("-N1", "-w", "gpu1", script="sleep 4")
     await slurm.drain(order("gpu1"))

@@ -13,7 +13,7 @@ from typing import Final, Literal
 
 from schemas.duration import Duration
 from schemas.settings import Setting
-from services.notifier.workload.node_name import HOSTNAME, check_template, node_name
+from services.notifier.workload.node_name import check_template, node_name
 from services.notifier.workload.slurm_commands import (
     SlurmCommands,
     SlurmRefusedError,
@@ -55,7 +55,7 @@ class SlurmNotifier:
     class Options(Setting, frozen=True, kw_only=True):
         """`notifier: {type: slurm, slurm: {…}}`; every key has a default."""
 
-        node_name: str = HOSTNAME
+        node_name: str = "{hostname}"
         """The node's name in Slurm; its short form and its address are tried as well."""
         conf: str = ""
         """Path of slurm.conf; empty: as Slurm's commands find it."""

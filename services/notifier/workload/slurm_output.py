@@ -211,7 +211,7 @@ def running_work(job: SlurmJob) -> RunningWork:
         name=job.name,
         owner=job.user,
         ends_at=job.ends_at,
-        gang=f"slurm/{job.id}" if job.node_count > 1 else "",
+        gang=job.id if job.node_count > 1 else "",
     )
 
 

@@ -54,6 +54,8 @@ class RunningWork(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     owner: str = ""
     ends_at: datetime | None = None
     """When the workload system will end it, by its time limit."""
+    gang: str = ""
+    """The job that has several nodes, whose parts stop together; empty: this node alone."""
 
 
 class NodeWorkload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
