@@ -48,6 +48,7 @@ FailureKind = Literal[
     "store-lost",
     "message-flood",
     "expires-soon",
+    "message-set-aside",
 ]
 
 

@@ -1,4 +1,4 @@
-"""Leases and rate limits that replicas share: bucket LEASES."""
+"""Leases, rate limits and suspected messages, which replicas share: bucket LEASES."""
 
 from schemas.messages import Record
 from schemas.value_limits import Int, UtcTime
@@ -31,3 +31,27 @@ class RateLimitRecord(Record, frozen=True, kw_only=True):
     """Kind of call with a lower rate of its own: `launch`."""
     slower: dict[str, UtcTime] = {}
     """Kind -> earliest time of its next slot; recomputed for this slot's own kind."""
+
+
+class SuspectRecord(Record, frozen=True, kw_only=True):
+    """LEASES `<service>.suspect.<durable>.<sequence>`: a redelivered message that is handled.
+
+    Removed when it is answered; what stays names processes that died while they handled it.
+    """
+
+    stored: UtcTime
+    """When the message was stored: its sequence may be used again after a loss."""
+    processes: tuple[str, ...]
+
+
+class SetAsideRecord(Record, frozen=True, kw_only=True):
+    """LEASES `<service>.set-aside.<durable>.<sequence>`: a message that ended every process.
+
+    Removed when the message is replayed and handled, or by an operator.
+    """
+
+    about: str
+    digest: str
+    """SHA-256 of subject and data, by which a replay is recognised."""
+    reason: str
+    remedy: str

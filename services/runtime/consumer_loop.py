@@ -1,7 +1,8 @@
 """The one consumer loop: decode, handle, ack; retry with back-off; dead letter.
 
-A message is given up only for its content: it cannot be decoded, the handler rejects it, or the
-handler raises again and again. A bus that refuses, and a service that lags, delay it and no more.
+A message is given up only for its content: it cannot be decoded, the handler rejects it, the
+handler raises again and again, or it ends process after process (`crash_guard`). A bus that
+refuses, and a service that lags, delay it and no more.
 
 Messages of one key (a node, a saga) are handled one after the other, others side by side. While a
 handler works its message is kept alive by progress signs, so the durable's acknowledgement wait can
@@ -24,6 +25,7 @@ from services.bus.port import Bus, Delivery, Stored
 from services.primitives.clock import Clock
 from services.primitives.errors import BusError, Reject, Retry, TooLarge, UnreadableRecord
 from services.primitives.redaction import redacted
+from services.runtime.crash_guard import CrashGuard, Suspect
 from services.runtime.dead_letter_quota import SUMMARY_SECONDS, DeadLetterQuota
 from services.runtime.failure_register import flooded, unreadable
 from services.runtime.process_metrics import Instruments, Meters
@@ -37,6 +39,8 @@ BACKOFF_MAX_SECONDS: Final = 30.0
 BACKOFF_DOUBLINGS_MAX: Final = 16
 FAILING_MAX: Final = 10_000
 """Messages whose failures are counted at once."""
+ANSWERED_MAX: Final = 10_000
+"""Messages of which it is known that this process asked for their next delivery."""
 FINISH_SECONDS: Final = 5.0
 DEAD_DATA_BYTES_MAX: Final = 65_536
 
@@ -69,6 +73,9 @@ class Consumer:
     """Messages with the same key are handled in order; a node's key is its sender too."""
     limit: SenderLimit | None = None
     """How its senders are limited; None: they are not."""
+    replayed: bool = True
+    """Whether a message that was set aside is published again; False: its effects come about
+    without it."""
     finish_seconds: float = FINISH_SECONDS
     """How long what is held may take to finish when the process stops; then it is handed back."""
 
@@ -82,6 +89,8 @@ class ConsumerLoop:
     clock: Clock
     instruments: Instruments
     tracing: Tracing
+    guard: CrashGuard | None = None
+    """None: a message that ends process after process is delivered for ever."""
     _meters: Meters = field(init=False)
     _tails: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     _held: set[Delivery] = field(default_factory=set)
@@ -89,6 +98,8 @@ class ConsumerLoop:
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
     _failed: dict[int, int] = field(default_factory=dict)
     """Sequence -> how often the handler raised for it, in this process."""
+    _answered: dict[int, int] = field(default_factory=dict)
+    """Sequence -> the last delivery that this process answered, and asked for another."""
     _unreadable: dict[str, str] = field(default_factory=dict)
     """Key -> the record because of which its messages wait."""
     _quota: DeadLetterQuota = field(default_factory=DeadLetterQuota)
@@ -107,6 +118,9 @@ class ConsumerLoop:
         ]
         try:
             async for delivery in self.bus.consume(self.consumer.durable):
+                if self._is_suspect(delivery):  # it may be the decoding that ends a process
+                    self._take(delivery, None)
+                    continue
                 decoded = self.consumer.decode(delivery.stored)
                 if self._admits(delivery, decoded):
                     self._take(delivery, decoded)
@@ -130,7 +144,12 @@ class ConsumerLoop:
             return True
         return self._senders.admit(self.consumer.key(delivery.stored), decoded)
 
-    def _take(self, delivery: Delivery, decoded: Decoded) -> None:
+    def _is_suspect(self, delivery: Delivery) -> bool:
+        """Whether an earlier delivery ended without an answer, as far as this process knows."""
+        last = self._answered.pop(delivery.stored.sequence, 0)
+        return self.guard is not None and delivery.deliveries > 1 and last + 1 < delivery.deliveries
+
+    def _take(self, delivery: Delivery, decoded: Decoded | None) -> None:
         self._meters.lag_messages.set(delivery.pending)
         age = (self.clock.now() - delivery.stored.time).total_seconds()
         self._meters.lag_seconds.set(max(age, 0.0))
@@ -151,13 +170,47 @@ class ConsumerLoop:
             del self._tails[key]
 
     async def _after(
-        self, earlier: asyncio.Task[None] | None, delivery: Delivery, decoded: Decoded
+        self, earlier: asyncio.Task[None] | None, delivery: Delivery, decoded: Decoded | None
     ) -> None:
         if earlier is not None:
             await asyncio.wait([earlier])
         started = self.clock.monotonic()
-        outcome = await self._settle(delivery, decoded)
+        if decoded is None:
+            outcome = await self._settle_suspect(delivery)
+        else:
+            outcome = await self._settle(delivery, decoded)
+        if outcome == "retried":
+            self._answered[delivery.stored.sequence] = delivery.deliveries
+            if len(self._answered) > ANSWERED_MAX:
+                del self._answered[next(iter(self._answered))]
+        elif outcome != "set-aside" and self.guard is not None:
+            self.guard.settled(delivery.stored)
         self._meters.settled(outcome, self.clock.monotonic() - started)
+
+    async def _settle_suspect(self, delivery: Delivery) -> str:
+        """Settle what may have ended the processes that handled it before."""
+        guard = self.guard
+        assert guard is not None, "no message is a suspect without a guard"
+        suspect = await guard.begin(self.consumer.durable, delivery.stored)
+        if suspect.fatal:
+            return await self._set_aside(delivery, guard, suspect)
+        try:
+            return await self._settle(delivery, self.consumer.decode(delivery.stored))
+        finally:
+            guard.end(suspect)
+
+    async def _set_aside(self, delivery: Delivery, guard: CrashGuard, suspect: Suspect) -> str:
+        try:
+            await guard.set_aside(
+                self.consumer.durable,
+                delivery.stored,
+                suspect.deaths,
+                replayed=self.consumer.replayed,
+            )
+        except (BusError, Retry) as error:
+            return await self._again(delivery, error)
+        reason = f"set aside: {suspect.deaths + 1} processes died while they handled it"
+        return await self._bury(delivery, "set-aside", reason)
 
     async def _settle(self, delivery: Delivery, decoded: Decoded) -> str:
         """Handle one delivery and settle it; return the outcome's name."""

@@ -27,6 +27,7 @@ from services.primitives.clock import Clock, SystemClock
 from services.primitives.errors import ConfigurationError, NavarchError
 from services.primitives.race import race
 from services.runtime.consumer_loop import Consumer, ConsumerLoop
+from services.runtime.crash_guard import CrashGuard
 from services.runtime.durable_watch import DurableWatch
 from services.runtime.logs import set_up_logs
 from services.runtime.process_http import HttpEndpoint, check_port
@@ -168,9 +169,9 @@ async def _run(
     try:
         service = await build(context)
         watch_expiry = partial(_watch_expiry, context, bus)
-        await _serve(
-            context, with_failures(context, service, server_clock.run, watch_expiry), stopping
-        )
+        guard = guard_of(context)
+        service = with_failures(context, service, server_clock.run, watch_expiry, guard.run)
+        await _serve(context, service, guard, stopping)
     finally:
         context.tracing.close()
         await bus.close()
@@ -185,6 +186,12 @@ async def _watch_expiry(context: Context, bus: NatsBus) -> None:
             found = expiring(bus.expiries(), context.clock.now(), within)
             context.instruments.failures.update("expiry", found)
         await context.clock.sleep(EXPIRY_SECONDS)
+
+
+def guard_of(context: Context) -> CrashGuard:
+    """What sets aside messages that end this service's processes."""
+    failures = context.instruments.failures
+    return CrashGuard(context.bus, context.clock, context.name, context.replica, failures)
 
 
 def with_failures(context: Context, service: Service, *tasks: Task) -> Service:
@@ -208,7 +215,9 @@ def with_failures(context: Context, service: Service, *tasks: Task) -> Service:
     )
 
 
-async def _serve(context: Context, service: Service, stopping: asyncio.Event) -> None:
+async def _serve(
+    context: Context, service: Service, guard: CrashGuard, stopping: asyncio.Event
+) -> None:
     http = HttpEndpoint(
         context.settings.http,
         context.instruments.registry,
@@ -217,8 +226,10 @@ async def _serve(context: Context, service: Service, stopping: asyncio.Event) ->
     )
     await context.bus.serve(context.name, service.description, service.endpoints, http=http.url)
     loops = [
-        ConsumerLoop(context.bus, consumer, context.clock, context.instruments, context.tracing).run
-        for consumer in service.consumers
+        ConsumerLoop(
+            context.bus, each, context.clock, context.instruments, context.tracing, guard
+        ).run
+        for each in service.consumers
     ]
     consuming = [asyncio.ensure_future(each()) for each in loops]
     tasks = [asyncio.ensure_future(each()) for each in service.tasks]

@@ -35,7 +35,8 @@ class Instruments:
         self.failures = FailureRegister(self.registry)
         self.handled = Counter(
             "navarch_messages_total",
-            "Messages settled, by outcome: done, unknown, invalid, retried, dead, withheld",
+            "Messages settled, by outcome: done, unknown, invalid, retried, dead, set-aside, "
+            "withheld",
             ["durable", "outcome"],
             registry=self.registry,
         )

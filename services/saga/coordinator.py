@@ -89,8 +89,14 @@ class Coordinator:
         self._cache: OrderedDict[str, SagaState] = OrderedDict()
 
     def consumer(self, durable: DurableSpec) -> Consumer:
-        """The consumer that drives it."""
-        return Consumer(durable=durable, decode=decode_entry, handle=self.handle, key=saga_of)
+        """The consumer that drives it; what it misses of a log is found by the next look at it."""
+        return Consumer(
+            durable=durable,
+            decode=decode_entry,
+            handle=self.handle,
+            key=saga_of,
+            replayed=False,
+        )
 
     async def start(
         self,

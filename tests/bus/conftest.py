@@ -21,6 +21,7 @@ from services.bus.port import Bus
 from services.bus.topology_setup import set_up
 from services.primitives.clock import SystemClock
 from services.runtime.consumer_loop import Consumer, ConsumerLoop, Received
+from services.runtime.crash_guard import CrashGuard
 from services.runtime.process_metrics import Instruments
 from services.runtime.sender_quota import SenderLimit
 from services.runtime.tracing import Tracing
@@ -168,6 +169,7 @@ def looping():
         *,
         finish_seconds: float = 0.05,
         limit: SenderLimit | None = None,
+        guard: CrashGuard | None = None,
     ) -> AsyncIterator[None]:
         consumer = Consumer(
             durable=spec,
@@ -177,14 +179,18 @@ def looping():
             finish_seconds=finish_seconds,
             limit=limit,
         )
-        loop = ConsumerLoop(bus, consumer, SystemClock(), handler.instruments, Tracing("test"))
+        loop = ConsumerLoop(
+            bus, consumer, SystemClock(), handler.instruments, Tracing("test"), guard
+        )
+        guarding = asyncio.create_task(guard.run()) if guard else None
         task = asyncio.create_task(loop.run())
         try:
             yield
         finally:
-            task.cancel()
-            (end,) = await asyncio.gather(task, return_exceptions=True)
-            assert isinstance(end, asyncio.CancelledError), end
+            for each in filter(None, (task, guarding)):  # as a process stops
+                each.cancel()
+                (end,) = await asyncio.gather(each, return_exceptions=True)
+                assert isinstance(end, asyncio.CancelledError), end
 
     return run
 

@@ -36,6 +36,7 @@ from schemas.messages import Message, encode
 from schemas.node_events import node_codec
 from schemas.node_records import HeartbeatRecord, NodeRecord
 from schemas.operator_requests import REQUESTS
+from schemas.permissions import SERVICES
 from schemas.pool_events import pool_codec
 from schemas.saga_log_entries import StepEntry, StepStarted, StepSucceeded, saga_codec, timer_codec
 from schemas.saga_params import SagaParams
@@ -76,6 +77,14 @@ KEYS: Final[tuple[tuple[str, str, type[Any]], ...]] = (
     ("ALERTS", "", alert_records.OpenAlertRecord),
     ("LEASES", "provisioner.pace-", lease_records.RateLimitRecord),
     ("LEASES", "pool-manager.openings.", lease_records.OpeningsRecord),
+    *(
+        ("LEASES", f"{service}.{kind}.", record)
+        for service in SERVICES
+        for kind, record in (
+            ("suspect", lease_records.SuspectRecord),
+            ("set-aside", lease_records.SetAsideRecord),
+        )
+    ),
     ("LEASES", "", lease_records.LeaseRecord),
     ("REPAIRS", evidence_bundles.TOTALS_KEY, evidence_bundles.RepairTotals),
 )

@@ -32,7 +32,13 @@ from schemas import (
 from schemas.dead_letters import DeadLetter
 from schemas.health_records import HealthRecord
 from schemas.instance_records import InstanceRecord
-from schemas.lease_records import LeaseRecord, OpeningsRecord, RateLimitRecord
+from schemas.lease_records import (
+    LeaseRecord,
+    OpeningsRecord,
+    RateLimitRecord,
+    SetAsideRecord,
+    SuspectRecord,
+)
 from schemas.messages import Record, message_type
 from schemas.node_records import HeartbeatRecord, NodeRecord, node_key
 from schemas.topology import BUCKETS, DURABLES, OBJECT_BUCKETS, STREAMS, StreamSpec
@@ -91,6 +97,8 @@ BUCKET_RECORDS: Final[dict[str, tuple[tuple[str, type[Record]], ...]]] = {
         ("<name>", LeaseRecord),
         ("pool-manager.openings.<pool>", OpeningsRecord),
         ("provisioner.pace-<name>", RateLimitRecord),
+        ("<service>.suspect.<durable>.<sequence>", SuspectRecord),
+        ("<service>.set-aside.<durable>.<sequence>", SetAsideRecord),
     ),
     "REPAIRS": ((evidence_bundles.TOTALS_KEY, evidence_bundles.RepairTotals),),
     "EVIDENCE": (

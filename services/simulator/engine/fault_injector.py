@@ -111,6 +111,9 @@ class FaultInjector:
                 self._crash(fault)
             case _ if fault.kind == "stall":
                 self._stall(fault)
+            case _ if fault.kind == "fatal_message":
+                armed = self._simulation.fatal_messages.armed
+                armed[fault.target] = armed.get(fault.target, 0) + fault.count
             case _:
                 self._degrade(fault)
         return ""
@@ -131,6 +134,7 @@ class FaultInjector:
         """End every fault except those of machines."""
         self._simulation.note("no further fault is injected")
         self._destroyer.end()
+        self._simulation.fatal_messages.end()
         self._simulation.network.clear()
         self._simulation.server.refusing.clear()
         self._update_connections()

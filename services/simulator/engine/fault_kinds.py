@@ -52,9 +52,17 @@ last; preemption: the cloud announces that it takes some of its machines."""
 WorkloadFault = Literal["network", "endless_drain", "no_drain_status"]
 """no_drain_status: orders are accepted, and whether a node is drained is not answered."""
 ServiceFault = Literal[
-    "crash", "stall", "network", "lost_requests", "lost_answers", "lost_acks", "slow"
+    "crash",
+    "stall",
+    "network",
+    "lost_requests",
+    "lost_answers",
+    "lost_acks",
+    "slow",
+    "fatal_message",
 ]
-"""stall: the process makes no call and gets no answer for a while, and loses its leases; slow:
+"""fatal_message: the next message that the service handles ends every process that handles it;
+stall: the process makes no call and gets no answer for a while, and loses its leases; slow:
 `share` is the longest delay of each call, in seconds."""
 StoreLoss = Literal[
     "stream_deleted",

@@ -70,6 +70,7 @@ class FleetAtRest:
         yield from self._misrecorded(names)
         yield from self._overdue()
         yield from self._unread()
+        yield from (f"operators have {key} open" for key in self._operators.set_aside())
 
     def _misrecorded(self, names: list[str]) -> Iterator[str]:
         records = self._records.instances()

@@ -9,6 +9,7 @@ import math
 from datetime import datetime, timedelta
 from typing import Final
 
+from schemas.dead_letters import DeadLetter, dead_codec
 from schemas.health_records import HealthRecord
 from schemas.instance_records import InstanceRecord
 from schemas.messages import decoder
@@ -161,6 +162,13 @@ class Invariants:
         elif stream == EVENTS.name:
             self._event(stored)
         elif stream == DEAD.name:
+            self._letter(stored)
+
+    def _letter(self, stored: Stored) -> None:
+        found, fatal = dead_codec.decode(stored.data), self._simulation.fatal_messages
+        if not isinstance(found, DeadLetter) or not fatal.wrote(
+            found.durable, found.stream, found.sequence, found.data
+        ):
             self._fail(f"a dead letter: {stored.data.decode('utf-8', 'replace')[:300]}")
 
     def _saga(self, stored: Stored) -> None:

@@ -1,5 +1,6 @@
 """What the operators of a simulated fleet were alerted about, and the channel that alerts them."""
 
+import shlex
 from dataclasses import dataclass, field
 
 from schemas.settings import Setting
@@ -13,11 +14,28 @@ class SimulatedOperators:
     """The alerts that operators have open."""
 
     open: dict[str, Alert] = field(default_factory=dict)
+    _replayed: set[str] = field(default_factory=set)
+    """Events of alerts of which the command was run."""
 
     def about(self, pool: str, node: str) -> list[str]:
         """The keys of the open alerts about the health or the silence of a node."""
         keys = (f"health/{pool}/{node}", f"lost/{pool}/{node}")
         return [key for key in keys if key in self.open]
+
+    def set_aside(self) -> list[str]:
+        """The keys of the open alerts about messages that were set aside."""
+        return [key for key in self.open if key.startswith("message-set-aside/")]
+
+    def commands(self) -> list[list[str]]:
+        """The commands of the alerts about messages that were set aside, each once."""
+        found = []
+        for alert in map(self.open.__getitem__, self.set_aside()):
+            if alert.event not in self._replayed:
+                self._replayed.add(alert.event)
+                replay = alert.text.partition("run `")[2].partition("`, and")[0]
+                dismissal = alert.text.partition("report with `")[2].partition("`")[0]
+                found.append(shlex.split(replay or dismissal))
+        return found
 
 
 class SimulatedAlertChannel:

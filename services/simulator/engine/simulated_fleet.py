@@ -14,7 +14,7 @@ from schemas import subjects
 from schemas.messages import encode
 from schemas.pool_records import FLEET_KEY, FleetRecord, PoolRecord, pool_key
 from schemas.settings import Settings
-from schemas.topology import POOLS
+from schemas.topology import LEASES, POOLS
 from services.bus.topology_setup import set_up
 from services.health_monitor.service import build as build_health_monitor
 from services.notifier.service import build as build_notifier
@@ -99,16 +99,16 @@ class SimulatedFleet:
         self.cloud = SimulatedCloud(simulation, setup.idempotent, setup.list_lag_seconds)
         self.workload = workload or SimulatedWorkload(simulation)
         self.machines = machines or AgentMachines(simulation, setup.spec_of)
-        operators = SimulatedOperators()
+        self.operators = SimulatedOperators()
         simulation.parts |= {
             "cloud": self.cloud,
             "workload": self.workload,
-            "operators": operators,
+            "operators": self.operators,
         }
         self.records = StoredRecords(simulation.server)
         self.invariants = Invariants(simulation, self.cloud, self.workload, self.machines)
         self.at_rest = FleetAtRest(
-            *(simulation, self.cloud, self.workload, self.machines, operators), self.invariants
+            *(simulation, self.cloud, self.workload, self.machines, self.operators), self.invariants
         )
         self.services = [
             SupervisedService(
@@ -214,12 +214,24 @@ class SimulatedFleet:
         """Publish an operator's request."""
         self.simulation.note(f"the operator requests {verb} of {pool}: {body}")
         data = msgspec.json.encode({"by": "operator", **body})
+        self._publish(subjects.pool_request(pool, verb), data)
 
+    def replay(self) -> None:
+        """Run the commands of the alerts about messages that were set aside."""
+        for command in self.operators.commands():
+            self.simulation.note(f"the operator runs {' '.join(command)}")
+            match command:
+                case ["nats", "pub", subject, data]:
+                    self._publish(subject, data.encode())
+                case ["nats", "kv", "del", _, key]:
+                    self.operator.spawn(self.operator.bus.delete(LEASES, key))
+
+    def _publish(self, subject: str, data: bytes) -> None:
         async def publish() -> None:
             try:
-                await self.operator.bus.publish(subjects.pool_request(pool, verb), data)
+                await self.operator.bus.publish(subject, data)
             except BusError as error:
-                self.simulation.note(f"the request {verb} is lost: {error}")
+                self.simulation.note(f"what the operator publishes on {subject} is lost: {error}")
 
         self.operator.spawn(publish())
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from services.bus.memory.memory_server import MemoryServer
 from services.bus.port import Stored
+from services.simulator.engine.fatal_messages import FatalMessages
 from services.simulator.engine.network_faults import NetworkFaults
 from services.simulator.engine.run_history import RunHistory
 from services.simulator.engine.virtual_time import VirtualClock
@@ -34,6 +35,7 @@ class SimulationContext:
         self.server.on_stored = self._on_stored
         self.history = history or RunHistory()
         self.network = NetworkFaults()
+        self.fatal_messages = FatalMessages()
         self.watchers: list[Callable[[str, Stored], None]] = []
         """Called with stream and message after every write."""
         self.skew_seconds = 0.0

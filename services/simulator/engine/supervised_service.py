@@ -5,13 +5,15 @@ It is the `build` of the real process, on the in-memory bus and in virtual time.
 
 import asyncio
 import logging
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final
 
 from opentelemetry.sdk.trace.id_generator import IdGenerator
 
 from schemas.settings import Settings
-from services.runtime.consumer_loop import ConsumerLoop
-from services.runtime.process import Build, Context, with_failures
+from services.runtime.consumer_loop import Consumer, ConsumerLoop, Received
+from services.runtime.process import Build, Context, guard_of, with_failures
 from services.runtime.process_metrics import Instruments
 from services.runtime.server_clock import ServerClock
 from services.runtime.tracing import Tracing
@@ -71,6 +73,21 @@ class SupervisedService:
             self._simulation.note(f"{self.name} is killed")
             self.process.crash()
 
+    def _with_fatal(self, process: SimulatedProcess, consumer: Consumer) -> Consumer:
+        """The consumer, ended with its process by fatal messages."""
+
+        async def handle(received: Received[Any]) -> None:
+            service, durable = self.name.partition("/")[0], consumer.durable
+            fatal = self._simulation.fatal_messages
+            if fatal.end_process(service, durable.name, durable.stream, received.stored):
+                self._simulation.note(f"{self.name} dies over {received.stored.subject}")
+                process.died = lambda: _later(AGAIN_SECONDS, self.start)
+                process.crash()
+                await process.alive()
+            await consumer.handle(received)
+
+        return replace(consumer, handle=handle)
+
     async def _live(self, process: SimulatedProcess) -> None:
         try:
             await self._serve(process)
@@ -81,7 +98,7 @@ class SupervisedService:
             log.info("%s ended by itself", self.name, exc_info=error)
             self._simulation.note(f"{self.name} ends by itself: {text}")
             self.defects.append(text)
-            asyncio.get_running_loop().call_later(AGAIN_SECONDS, self.start)
+            _later(AGAIN_SECONDS, self.start)
             process.crash()
 
     async def _serve(self, process: SimulatedProcess) -> None:
@@ -103,10 +120,14 @@ class SupervisedService:
             instruments=instruments,
             tracing=Tracing(self.name, ids=SeededIds(self._simulation, self.name)),
         )
-        service = with_failures(context, await self._build(context), clock.run)
+        guard = guard_of(context)
+        service = with_failures(context, await self._build(context), clock.run, guard.run)
         await process.bus.serve(self.name, service.description, service.endpoints)
         loops: list[Any] = [
-            ConsumerLoop(process.bus, each, context.clock, context.instruments, context.tracing).run
+            ConsumerLoop(
+                *(process.bus, self._with_fatal(process, each), context.clock),
+                *(context.instruments, context.tracing, guard),
+            ).run
             for each in service.consumers
         ]
         tasks = [asyncio.ensure_future(each()) for each in (*loops, *service.tasks)]
@@ -114,3 +135,7 @@ class SupervisedService:
         for task in done:
             task.result()
         raise RuntimeError("a loop of the service ended by itself")
+
+
+def _later(seconds: float, action: Callable[[], None]) -> None:
+    asyncio.get_running_loop().call_later(seconds, action)

@@ -29,6 +29,7 @@ REPEATS_MAX: Final = 16
 NEAR_SHARE: Final = 0.5
 NEAR_SECONDS: Final = 30.0
 OUTAGE_SHARE: Final = 0.25
+FATAL_MESSAGE_SHARE: Final = 0.1
 REFUSING: Final = tuple(
     each
     for each in (*(s.name for s in STREAMS), *(f"KV_{b.name}" for b in BUCKETS))
@@ -137,6 +138,7 @@ def draw(seed: str, minutes: float) -> Campaign:
         action, withdrawal = made if isinstance(made, tuple) else (made, "")
         steps.append(CampaignStep(at, action, withdrawal))
     steps += _outages(Random(f"{seed}/refused-writes"), seconds)  # noqa: S311
+    steps += _fatal_messages(Random(f"{seed}/fatal-messages"), seconds)  # noqa: S311
     steps += _losses(Random(f"{seed}/lost-stores"), seconds)  # noqa: S311
     return Campaign(shape, tuple(sorted(steps, key=lambda each: each.at)), seconds)
 
@@ -148,6 +150,14 @@ def _outages(chance: Random, seconds: float) -> list[CampaignStep]:
     fault = _fault(
         "refused_writes", BROKER, stream=chance.choice(REFUSING), seconds=chance.uniform(60, 900)
     )
+    return [CampaignStep(chance.uniform(0, seconds), fault)]
+
+
+def _fatal_messages(chance: Random, seconds: float) -> list[CampaignStep]:
+    """In some campaigns, a message that ends its service's processes; drawn apart from others."""
+    if chance.random() >= FATAL_MESSAGE_SHARE:
+        return []
+    fault = _fault("fatal_message", chance.choice(SERVICES))
     return [CampaignStep(chance.uniform(0, seconds), fault)]
 
 

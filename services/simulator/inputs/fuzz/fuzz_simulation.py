@@ -122,6 +122,7 @@ class FuzzSimulation:
         until, since = self._simulation.now() + seconds_max, None
         while True:
             self._clear_up()
+            self.fleet.replay()
             unfinished = self.fleet.at_rest.unfinished(POOL)
             now = self._simulation.now()
             if unfinished:

@@ -1,0 +1,36 @@
+"""Messages that end every process of their service that handles them. Pure."""
+
+from dataclasses import dataclass, field
+
+from services.bus.port import Stored
+
+Place = tuple[str, str, int]
+"""Durable, stream and sequence."""
+
+
+@dataclass(slots=True)
+class FatalMessages:
+    """The fatal messages of one simulation."""
+
+    armed: dict[str, int] = field(default_factory=dict)
+    """Service -> how many of the messages that it handles next are to be fatal."""
+    known: dict[Place, Stored] = field(default_factory=dict)
+    _repaired: bool = False
+
+    def end_process(self, service: str, durable: str, stream: str, stored: Stored) -> bool:
+        """Whether handling this message ends the process."""
+        place = (durable, stream, stored.sequence)
+        if place not in self.known and self.armed.get(service, 0) > 0:
+            self.armed[service] -= 1
+            self.known[place] = stored
+        return place in self.known and not self._repaired
+
+    def end(self) -> None:
+        """The services are repaired: no message is fatal any more."""
+        self.armed.clear()
+        self._repaired = True
+
+    def wrote(self, durable: str, stream: str, sequence: int, data: str) -> bool:
+        """Whether a dead letter is about a fatal message, or about its replay."""
+        replayed = any(each.data.decode() == data for each in self.known.values())
+        return (durable, stream, sequence) in self.known or replayed

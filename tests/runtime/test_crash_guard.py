@@ -1,0 +1,184 @@
+"""A message that ends every process that handles it is set aside; nothing else ever is."""
+
+import asyncio
+import os
+import shlex
+from datetime import UTC, datetime
+
+import msgspec
+import pytest
+
+from schemas import subjects
+from schemas.dead_letters import dead_codec
+from schemas.lease_records import SuspectRecord
+from schemas.messages import encode
+from schemas.node_events import Lost
+from schemas.topology import DEAD, LEASES, DurableSpec
+from services.primitives.clock import SystemClock
+from services.primitives.errors import Retry, Unavailable
+from services.runtime.crash_guard import AT_ONCE, DEATHS_MAX, TURNS, CrashGuard, Turns
+from services.runtime.process_metrics import Instruments
+from tests.support.fork_server import ForkServer
+from tests.support.inprocess import eventually
+
+NODES = "navarch.v1.node.training.*.event.lost"
+AT = datetime(2026, 1, 1, tzinfo=UTC)
+DOUBT_SECONDS = 0.1
+MESSAGES = 30
+SPEC = DurableSpec(
+    stream="EVENTS", name="crashing", description="a test's", filters=(NODES,), ack_wait_seconds=0.3
+)
+
+
+async def publish(bus, number: int) -> int:
+    """Publish one event, of a node of its own."""
+    event = Lost(id=f"lost-{number}", time=AT, pool="training", node=f"n{number}")
+    return await bus.publish(subjects.node_event("training", event.node, "lost"), encode(event))
+
+
+async def letters(bus, durable: str) -> list:
+    """The dead letters of a durable."""
+    found = await bus.read(DEAD.name, subjects.dead("EVENTS", durable))
+    return [dead_codec.decode(each.data) for each in found]
+
+
+async def test_a_message_that_ends_its_process_is_set_aside_and_all_others_are_handled(bus):
+    """Five processes die over it, with 29 others in flight; the sixth sets it aside and stays."""
+    creation = {"stream_name": SPEC.stream, "config": SPEC.config(1)}
+    await bus.admin(f"CONSUMER.DURABLE.CREATE.{SPEC.stream}.{SPEC.name}", creation)
+    for number in range(MESSAGES):
+        await publish(bus, number)
+
+    async def settled() -> bool:
+        info = await bus.admin(f"CONSUMER.INFO.{SPEC.stream}.{SPEC.name}", {})
+        return not info["num_pending"] and not info["num_ack_pending"]
+
+    url, spec = bus._client.connected_url.geturl(), msgspec.json.encode(SPEC).decode()
+    program, deaths = ("tests.runtime.crashing_consumer", url, spec), 0
+    async with ForkServer() as fork_server, asyncio.timeout(60):
+        while not await settled():
+            process = await fork_server.start(program, os.environ)
+            ended, settles = (
+                asyncio.create_task(process.wait()),
+                asyncio.create_task(eventually(settled)),
+            )
+            await asyncio.wait({ended, settles}, return_when=asyncio.FIRST_COMPLETED)
+            settles.cancel()
+            deaths += ended.done()
+            process.kill()
+            await process.wait()
+    (letter,) = await letters(bus, SPEC.name)
+    assert (letter.sequence, deaths) == (8, DEATHS_MAX + 1)
+    assert letter.reason == f"set aside: {DEATHS_MAX + 1} processes died while they handled it"
+
+
+def guard_of(bus, replica: str, instruments: Instruments) -> CrashGuard:
+    """A process's guard."""
+    clock = SystemClock()
+    failures = instruments.failures
+    return CrashGuard(bus, clock, "test", replica, failures, doubt_seconds=DOUBT_SECONDS)
+
+
+async def suspects(bus) -> list[tuple[str, ...]]:
+    """The processes named beside each suspect."""
+    found = await bus.entries(LEASES, "*.suspect.>")
+    return [msgspec.json.decode(each.value, type=SuspectRecord).processes for each in found]
+
+
+async def accuse(bus, durable: str, sequence: int, count: int) -> str:
+    """Record that so many processes died over a message."""
+    (stored,) = await bus.read("EVENTS", NODES, after=sequence - 1)
+    record = SuspectRecord(
+        stored=stored.time, processes=tuple(f"gone-{number}" for number in range(count))
+    )
+    key = f"test.suspect.{durable}.{sequence}"
+    await bus.put(LEASES, key, encode(record))
+    return key
+
+
+async def test_what_is_set_aside_is_reported_until_it_is_replayed(
+    any_bus, durable, handler, looping
+):
+    """The command of the report hands it in again; another process of the service reports it."""
+    spec = await durable(NODES, ack_wait_seconds=30)
+    sequence = await publish(any_bus, 1)
+    await accuse(any_bus, spec.name, sequence, DEATHS_MAX)
+    handler.failures = [Retry("as by a process that died", 0.0)]
+    async with looping(any_bus, spec, handler):  # the first delivery
+        await handler.wait_for(lambda: len(handler.received) == 1)
+    guard = guard_of(any_bus, "two", handler.instruments)
+    async with looping(any_bus, spec, handler, guard=guard):
+
+        async def reported() -> tuple:
+            return handler.instruments.failures.current
+
+        (failure,) = await eventually(reported)
+        assert len(handler.received) == 1
+        assert (failure.failure, failure.about.startswith("message")) == ("message-set-aside", True)
+        other = Instruments()
+        await guard_of(any_bus, "three", other).look()
+        assert other.failures.current == (failure,)
+        replay = shlex.split(failure.remedy.partition("run `")[2].partition("`, and")[0])
+        assert replay[:2] == ["nats", "pub"]
+        await any_bus.publish(replay[2], replay[3].encode())
+        await handler.wait_for(lambda: len(handler.done) == 1)
+
+        async def over() -> bool:
+            await guard.look()
+            return not handler.instruments.failures.current
+
+        await eventually(over)
+    (letter,) = await letters(any_bus, spec.name)
+    assert (letter.sequence, letter.deliveries) == (sequence, 2)
+
+
+@pytest.mark.parametrize("error", [Retry("not yet", 0.0), Unavailable("no leader")])
+async def test_an_answered_delivery_is_no_death(any_bus, durable, handler, looping, error):
+    """Two replicas that answer in turns, and stop in turns, never set a message aside."""
+    spec = await durable(NODES, ack_wait_seconds=30)
+    await publish(any_bus, 1)
+    handler.failures = [error] * (DEATHS_MAX + 2)
+    for number in range(DEATHS_MAX + 1):
+        guard = guard_of(any_bus, f"replica-{number}", handler.instruments)
+        async with looping(any_bus, spec, handler, guard=guard):
+            await handler.wait_for(lambda seen=number: len(handler.received) > seen)
+    handler.failures = []
+    async with looping(any_bus, spec, handler):
+        await handler.wait_for(lambda: len(handler.done) == 1)
+    assert (await letters(any_bus, spec.name), await suspects(any_bus)) == ([], [])
+
+
+async def test_a_process_that_answers_late_is_not_dead(any_bus, durable, handler, looping):
+    """What was named beside the message is removed while another replica doubts: it is handled."""
+    spec = await durable(NODES, ack_wait_seconds=30)
+    sequence = await publish(any_bus, 1)
+    key = await accuse(any_bus, spec.name, sequence, DEATHS_MAX)
+    handler.failures = [Retry("as by a process that died", 0.0)]
+    async with looping(any_bus, spec, handler):
+        await handler.wait_for(lambda: len(handler.received) == 1)
+    guard = guard_of(any_bus, "two", handler.instruments)
+    async with looping(any_bus, spec, handler, guard=guard):
+        await any_bus.delete(LEASES, key)
+        await handler.wait_for(lambda: len(handler.done) == 1)
+    assert await letters(any_bus, spec.name) == []
+
+
+async def test_turns_are_taken_in_order_and_never_beyond_their_number():
+    """A suspect that needs all turns waits for the others, and those after it wait too."""
+    turns, order = Turns(), []
+
+    async def take(name: str, count: int) -> None:
+        await turns.take(count)
+        order.append(name)
+
+    tasks = [asyncio.create_task(take(str(n), c)) for n, c in enumerate((1, TURNS, 1))]
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert order == ["0"]
+    turns.give(1)
+    async with asyncio.timeout(5):
+        await tasks[1]
+        assert order == ["0", "1"]
+        turns.give(TURNS)
+        await asyncio.gather(*tasks)
+    assert [TURNS // each for each in AT_ONCE[1:]] == [1, 8, TURNS]

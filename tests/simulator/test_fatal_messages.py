@@ -1,0 +1,26 @@
+"""A message that ends every process that handles it is set aside, and replayed after the repair."""
+
+from services.runtime.logs import silenced
+from services.simulator.engine.fault_kinds import SERVICES, InjectedFault
+from services.simulator.inputs.fuzz.fuzz_campaign import Campaign, CampaignStep
+from services.simulator.inputs.fuzz.fuzz_simulation import simulate
+from tests.simulator.test_refused_writes import SHAPE
+
+BROKEN = InjectedFault(kind="xid_error", xid_code=79, fixed_by="replace")
+BETWEEN_SECONDS = 60.0
+PROCESSES = 5
+"""Die over each message."""
+
+
+def test_the_fleet_goes_on_and_each_replay_is_handled() -> None:
+    """In each service a message is fatal as a node breaks: in the end each node is replaced."""
+    steps: list[CampaignStep] = []
+    for number, service in enumerate(SERVICES):
+        at = 20.0 + number * BETWEEN_SECONDS
+        fatal = InjectedFault(kind="fatal_message", target=service)
+        steps += [CampaignStep(at, fatal), CampaignStep(at + 0.1, BROKEN)]
+    with silenced():
+        found = simulate("fatal", Campaign(SHAPE, tuple(steps), steps[-1].at + BETWEEN_SECONDS))
+    assert (found.violation, found.tail) == ("", ())
+    assert found.restarts == PROCESSES * len(SERVICES)
+    assert found.made >= SHAPE.nodes + len(SERVICES)
