@@ -5,6 +5,7 @@ responds; `<pool>.<node>.<saga>` is the complete bundle, written once when the o
 Every part is bounded, and omitted items are counted.
 """
 
+from collections.abc import Mapping
 from typing import Any, Final, Literal
 
 import msgspec
@@ -15,7 +16,16 @@ from schemas.instance_records import InstanceRecord
 from schemas.messages import Record
 from schemas.node_events import BootChecked, Fault, GpuIdentity, Telemetry, Verdict
 from schemas.node_records import NodeRecord
-from schemas.value_limits import Float, Int, OptionalSagaToken, Token, UtcTime
+from schemas.value_limits import (
+    Float,
+    Identifier,
+    Int,
+    Name,
+    OptionalSagaToken,
+    OptionalToken,
+    Token,
+    UtcTime,
+)
 
 AROUND_SECONDS: Final = 900.0
 """Samples further from the fault than this are omitted."""
@@ -125,6 +135,32 @@ class EvidenceBundle(Record, frozen=True, kw_only=True):
     timeline: tuple[TimelineEntry, ...] = ()
     omitted: dict[str, Int] = {}
     """Part -> items omitted because of its limit."""
+
+
+class EvidenceDescription(msgspec.Struct, frozen=True, kw_only=True):
+    """What the object store says of a capture or a bundle, for lists: text under each name."""
+
+    pool: Token
+    node: Token
+    outcome: Outcome
+    saga: OptionalSagaToken = ""
+    new_node: OptionalToken = ""
+    fault_signature: Name = ""
+    unhealthy_at: UtcTime | None = None
+    restored_at: UtcTime | None = None
+    lost_gpu_hours: Float = 0.0
+    gpus: Int = 0
+    provider_id: Identifier = ""
+    rule: Name = ""
+
+
+def read_description(about: Mapping[str, str]) -> EvidenceDescription | None:
+    """Read an object's description; None where it is not one of an outage."""
+    given = {name: value for name, value in about.items() if value}
+    try:
+        return msgspec.convert(given, EvidenceDescription, strict=False)
+    except msgspec.ValidationError:
+        return None
 
 
 class RepairCount(msgspec.Struct, frozen=True, kw_only=True):

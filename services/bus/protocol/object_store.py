@@ -10,7 +10,7 @@ import hashlib
 import secrets
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
@@ -34,7 +34,8 @@ class _Meta(msgspec.Struct, omit_defaults=True):
 
     name: str
     bucket: str
-    nuid: str
+    nuid: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9]{1,64}\Z")]
+    """Part of the subject of its chunks."""
     size: int
     chunks: int
     digest: str
@@ -102,31 +103,31 @@ class Objects:
         except Conflict:
             await self.purge(bucket.stream_name, _chunks(bucket, nuid))
             raise
-        if stored is not None:
-            await self.purge(bucket.stream_name, _chunks(bucket, _decoder.decode(stored.data).nuid))
+        if stored is not None and (old := _meta(stored)) is not None:
+            await self.purge(bucket.stream_name, _chunks(bucket, old.nuid))
         return written
 
     async def get_object(self, bucket: ObjectBucketSpec, name: str) -> Object | None:
         """An object, whole; None where there is none of this name."""
         for _ in range(READS_MAX):
             stored = await self.last(bucket.stream_name, _subject(bucket, name))
-            info = _info(stored) if stored else None
-            if stored is None or info is None:
+            meta = _meta(stored) if stored else None
+            if stored is None or meta is None or meta.deleted:
                 return None
-            meta = _decoder.decode(stored.data)
             chunks = await self.read(bucket.stream_name, _chunks(bucket, meta.nuid))
-            data = b"".join(each.data for each in chunks)
+            data, size = b"".join(each.data for each in chunks), meta.size
             if _digest(data) == meta.digest:
-                return Object(info, data)
+                return Object(_info(meta, stored), data)
         raise Refused(
-            f"{bucket.name} {name}: {len(data)} of {meta.size} bytes are there; the bucket is full "
+            f"{bucket.name} {name}: {len(data)} of {size} bytes are there; the bucket is full "
             f"and has dropped its oldest ({bucket.bytes_max} bytes may be kept)"
         )
 
     async def objects(self, bucket: ObjectBucketSpec) -> list[ObjectInfo]:
         """What objects there are, oldest first, without their content."""
         stored = await self.read(bucket.stream_name, f"$O.{bucket.name}.M.>")
-        return [info for each in stored if (info := _info(each)) is not None]
+        found = ((_meta(each), each) for each in stored)
+        return [_info(meta, each) for meta, each in found if meta and not meta.deleted]
 
 
 def _subject(bucket: ObjectBucketSpec, name: str) -> str:
@@ -142,14 +143,15 @@ def _digest(data: bytes) -> str:
     return f"SHA-256={base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode()}"
 
 
-def _info(stored: Stored) -> ObjectInfo | None:
-    """What is stored about an object; None where it was removed, or is not an object's."""
+def _meta(stored: Stored) -> _Meta | None:
+    """What is stored about an object; None where it is unreadable."""
     try:
-        meta = _decoder.decode(stored.data)
+        return _decoder.decode(stored.data)
     except msgspec.DecodeError:
         return None
-    if meta.deleted:
-        return None
+
+
+def _info(meta: _Meta, stored: Stored) -> ObjectInfo:
     return ObjectInfo(
         name=meta.name,
         size_bytes=meta.size,

@@ -1,15 +1,15 @@
 """`navarch evidence`: evidence about unhealthy nodes, for repair and vendor support."""
 
 import io
+import sys
 import tarfile
-from collections.abc import Sequence
-from datetime import datetime
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
-from schemas.evidence_bundles import EvidenceBundle
+from schemas.evidence_bundles import EvidenceBundle, EvidenceDescription, read_description
 from schemas.messages import encode
 from schemas.names import saga_token, token
 from schemas.topology import EVIDENCE
@@ -65,7 +65,7 @@ async def evidence(
     elif save or saga:
         raise typer.BadParameter("give the node: navarch evidence NODE --save DIR")
     else:
-        _list(await fleet.bus.objects(EVIDENCE), output)
+        show_list(await fleet.bus.objects(EVIDENCE), output)
 
 
 async def find_evidence(bus: Bus, node: str, saga: str = "") -> EvidenceBundle:
@@ -80,19 +80,19 @@ async def find_evidence(bus: Bus, node: str, saga: str = "") -> EvidenceBundle:
         recovered_ending,
     )
 
-    about = [each for each in await bus.objects(EVIDENCE) if each.metadata.get("node") == node]
-    captured = next((each for each in about if is_capture(each)), None)
-    ended = [each for each in about if each is not captured]
+    about = [(at, each) for at, each in described(await bus.objects(EVIDENCE)) if each.node == node]
+    captured = next(((at, each) for at, each in about if is_capture(at)), None)
+    ended = [(at, each) for at, each in about if not is_capture(at)]
     if saga:
-        named = [each for each in ended if each.metadata.get("saga") == saga]
+        named = [(at, each) for at, each in ended if each.saga == saga]
         if not named:
-            there = ", ".join(each.metadata.get("saga", "") for each in ended) or "none"
+            there = ", ".join(each.saga for _, each in ended) or "none"
             raise NavarchError(
                 f"no evidence of an outage of {node} that saga {saga!r} ended; sagas: {there}"
             )
         ended = named
-    if captured and not saga and (not ended or captured.time > ended[-1].time):
-        pool = captured.metadata["pool"]
+    if captured and not saga and (not ended or captured[0].time > ended[-1][0].time):
+        pool = captured[1].pool
         kept, _ = await stored_evidence.stored_capture(bus, pool, node)
         pools = stored_evidence.PoolLog(bus)
         history = await stored_evidence.read_history(bus, pools, pool, node, ())
@@ -106,31 +106,45 @@ async def find_evidence(bus: Bus, node: str, saga: str = "") -> EvidenceBundle:
             f"no evidence about a node {node!r}: it was never unhealthy, lost or replaced, or its "
             "evidence has expired; `navarch evidence` lists all evidence"
         )
-    found = await stored_evidence.stored_bundle(bus, ended[-1].name)
+    found = await stored_evidence.stored_bundle(bus, ended[-1][0].name)
     assert found is not None
     return found
 
 
-def _list(kept: Sequence[ObjectInfo], output: Format) -> None:
-    complete = {
-        (e.metadata.get("node"), e.metadata.get("unhealthy_at")) for e in kept if not is_capture(e)
-    }
+def described(kept: Iterable[ObjectInfo]) -> list[tuple[ObjectInfo, EvidenceDescription]]:
+    """The objects that say what outage they are about."""
+    found = ((each, read_description(each.metadata)) for each in kept)
+    return [(each, about) for each, about in found if about is not None]
+
+
+def show_list(kept: Sequence[ObjectInfo], output: Format) -> None:
+    """Write all evidence, one line an outage."""
+    readable = described(kept)
+    complete = {(about.node, about.unhealthy_at) for e, about in readable if not is_capture(e)}
     shown = [
-        each
-        for each in kept
+        (each, about)
+        for each, about in readable
         if not is_capture(each)
         or (
-            each.metadata.get("outcome") in ("open", "recovered")
-            and (each.metadata.get("node"), each.metadata.get("unhealthy_at")) not in complete
+            about.outcome in ("open", "recovered")
+            and (about.node, about.unhealthy_at) not in complete
         )
     ]
+    if unreadable := len(kept) - len(readable):
+        sys.stderr.write(
+            f"{unreadable} objects in EVIDENCE do not say what outage they are about and are left "
+            "out: `nats object ls EVIDENCE` lists them, `nats object rm EVIDENCE NAME` removes "
+            "one.\n"
+        )
     if output is Format.JSON:
-        console.write_json([{"name": e.name, "bytes": e.size_bytes, **e.metadata} for e in shown])
+        console.write_json(
+            [{"name": e.name, "bytes": e.size_bytes, **e.metadata} for e, _ in shown]
+        )
         return
     if not shown:
         console.write("No evidence: no node has been unhealthy.")
         return
-    rows = [_row(each) for each in shown[-ROWS_MAX:]]
+    rows = [_row(each, about) for each, about in shown[-ROWS_MAX:]]
     console.write(tables.columns(HEADERS, rows, colour=console.colour()))
     if len(shown) > ROWS_MAX:
         console.write(f"… {len(shown) - ROWS_MAX} older: navarch evidence -o json")
@@ -142,25 +156,17 @@ def is_capture(info: ObjectInfo) -> bool:
     return info.name.endswith(CAPTURE)
 
 
-def _row(info: ObjectInfo) -> tuple[str, ...]:
-    about = info.metadata
-    unhealthy_at, back = (_moment(about.get(name, "")) for name in ("unhealthy_at", "restored_at"))
-    ended = about.get("outcome", "-")
-    if about.get("new_node"):
-        ended += f" by {about['new_node']}"
+def _row(info: ObjectInfo, about: EvidenceDescription) -> tuple[str, ...]:
+    since, back = about.unhealthy_at, about.restored_at
     return (
-        local_time(unhealthy_at or info.time),
-        about.get("node", "-"),
-        about.get("fault_signature", "") or "-",
-        elapsed((back - unhealthy_at).total_seconds()) if unhealthy_at and back else "-",
-        gpu_hours(float(about.get("lost_gpu_hours") or 0)) if back else "-",
-        ended,
-        about.get("saga", "") or "-",
+        local_time(since or info.time),
+        about.node,
+        about.fault_signature or "-",
+        elapsed((back - since).total_seconds()) if since and back else "-",
+        gpu_hours(about.lost_gpu_hours) if back else "-",
+        about.outcome + (f" by {about.new_node}" if about.new_node else ""),
+        about.saga or "-",
     )
-
-
-def _moment(text: str) -> datetime | None:
-    return datetime.fromisoformat(text) if text else None
 
 
 def _show(bundle: EvidenceBundle, output: Format, save: Path | None) -> None:
