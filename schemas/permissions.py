@@ -245,13 +245,14 @@ _READS: Final = (
     "$JS.API.STREAM.MSG.GET.*",
     "$JS.API.CONSUMER.INFO.*.*",
 )
-_FOLLOWS: Final = (
-    "$JS.API.CONSUMER.CREATE.*.*",
-    "$JS.API.CONSUMER.CREATE.*.*.>",
-    "$JS.API.CONSUMER.MSG.NEXT.*.*",
+_FOLLOWS: Final = tuple(
+    f"$JS.API.CONSUMER.{call}"
+    for each in EVERY_STREAM
+    if each.retention == "limits"
+    for call in (f"CREATE.{each.name}.*", f"CREATE.{each.name}.*.>", f"MSG.NEXT.{each.name}.*")
 )
-"""Services follow by ephemeral consumers of their own. Users must not: a consumer can have its
-messages delivered to any subject of its account."""
+"""Services follow by ephemeral consumers of their own; of a work queue that would remove messages.
+Users must not: a consumer can have its messages delivered to any subject of its account."""
 _LISTS: Final = (
     "$JS.API.STREAM.NAMES",
     "$JS.API.STREAM.LIST",
@@ -267,6 +268,7 @@ def _service(name: str) -> Rules:
             *_READS,
             *_BATCH_READS,
             *_FOLLOWS,
+            *(f"$JS.API.CONSUMER.MSG.NEXT.{each.stream}.{each.name}" for each in own),
             *_sets_up(name),
             *(f"$JS.API.CONSUMER.DURABLE.CREATE.{each.stream}.{each.name}" for each in own),
             *_acknowledges(own),
