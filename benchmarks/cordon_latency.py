@@ -159,7 +159,9 @@ async def fleet(
     environment = {k: v for k, v in os.environ.items() if not k.startswith("NAVARCH_")}
     settings = load_settings(config, environment)
     with lock_directory(Path(settings.data_dir)):
-        async with ServedFleet(settings, config, environment, lambda *_: None) as serving:
+        async with ServedFleet(
+            settings, config, environment, lambda *_: None, is_open=True
+        ) as serving:
             async with asyncio.timeout(WAIT_SECONDS):
                 await serving.supervisor.ready()
             bus = await NatsBus.connect(

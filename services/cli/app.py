@@ -51,6 +51,9 @@ from services.cli.text.node_timeline import timeline_rows
 from services.cli.text.why_text import why_page
 from services.primitives.errors import NavarchError
 
+OPEN_BUS: Final = (
+    "The bus is open: every client that reaches it controls the fleet (docs/security.md)."
+)
 FAILING: Final = 3
 """Exit code of `status` where something of the services fails."""
 
@@ -128,6 +131,8 @@ async def status(fleet: FleetClient, output: Output = Format.TABLE) -> None:
     if fleet.expiries:
         shown = [(each.what, each.at) for each in fleet.expiries]
         console.write(f"\n{tables.expiry_line(shown)}")
+    if fleet.is_open:
+        console.write(f"\n{OPEN_BUS}")
     for each in failures:
         console.write(f"\n{tables.failure_line(each)}")
     if failures:
@@ -316,14 +321,17 @@ def serve(
     config: Config = None,
     *,
     replicas: Annotated[int, typer.Option(min=1, max=5, help="Replicas of each service.")] = 1,
+    is_open: Annotated[
+        bool, typer.Option("--open", help="Without credentials: every local user may do anything.")
+    ] = False,
 ) -> None:
     """Run all services on this machine.
 
-    It starts a nats-server unless NAVARCH_NATS_URL names one.
+    It starts a nats-server, for this user alone, unless NAVARCH_NATS_URL names one.
     """
     from services.cli.commands.serve_command import serve as run  # noqa: PLC0415
 
-    raise typer.Exit(run(config, replicas))
+    raise typer.Exit(run(config, replicas, is_open=is_open))
 
 
 @app.command("demo")

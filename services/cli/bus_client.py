@@ -102,7 +102,7 @@ async def connect_fleet(settings: NatsSettings) -> AsyncIterator["FleetClient"]:
             raise NavarchError(f"{error}; {first.about} {first.reason}: {first.remedy}") from error
         raise
     try:
-        yield FleetClient(bus, tuple(bus.expiries()), settings.expiry_warning)
+        yield FleetClient(bus, tuple(bus.expiries()), settings.expiry_warning, is_open=bus.is_open)
     finally:
         await bus.close()
 
@@ -111,11 +111,20 @@ class FleetClient:
     """Queries, requests and histories over one bus connection."""
 
     def __init__(
-        self, bus: Bus, expiries: Sequence[Expiry] = (), expiry_warning: float = 0.0
+        self,
+        bus: Bus,
+        expiries: Sequence[Expiry] = (),
+        expiry_warning: float = 0.0,
+        *,
+        is_open: bool = False,
     ) -> None:
-        """Query over `bus`; `expiries`: what this connection depends on."""
+        """Query over `bus`; `expiries`: what this connection depends on.
+
+        `is_open`: the server lets every client in.
+        """
         self.bus = bus
         self.expiries = expiries
+        self.is_open = is_open
         self._expiry_warning = expiry_warning
 
     async def query(
@@ -286,11 +295,15 @@ def as_generator(source: AsyncIterator[T]) -> AsyncGenerator[T, None]:
 
 def requester() -> str:
     """The user and host that send a request."""
+    return f"{user_name()}@{socket.gethostname()}"
+
+
+def user_name() -> str:
+    """The user of this machine who runs the command."""
     try:
-        user = getpass.getuser()
+        return getpass.getuser()
     except (KeyError, OSError):
-        user = "unknown"
-    return f"{user}@{socket.gethostname()}"
+        return "unknown"
 
 
 @cache

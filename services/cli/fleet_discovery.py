@@ -18,6 +18,7 @@ SERVE_FILE: Final = "serve.json"
 LOCAL_FOLDER: Final = "local"
 """Below the data directory: the nodes that run as processes on this machine."""
 NATS_URL_VARIABLE: Final = "NAVARCH_NATS_URL"
+CREDS_VARIABLE: Final = "NAVARCH_NATS_CREDS_FILE"
 
 
 class ProcessId(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,6 +34,8 @@ class ServeState(msgspec.Struct, frozen=True, kw_only=True):
 
     nats_url: str
     pid: int
+    creds_file: str = ""
+    """Credentials of the operator; empty: the bus is open, or the configuration names them."""
     config: str = ""
     pids: dict[str, int] = {}
     """Process of each service, and of `nats-server` where it is ours."""
@@ -54,12 +57,20 @@ def settings_of(config: Path | None) -> Settings:
 def find_bus(nats_url: str, config: Path | None) -> NatsSettings:
     """Find the bus; the error says how to name one."""
     settings = settings_of(config)
-    if url := nats_url or os.environ.get(NATS_URL_VARIABLE, ""):
-        return msgspec.structs.replace(settings.nats, url=url)
+    url = nats_url or os.environ.get(NATS_URL_VARIABLE, "")
     file = Path(settings.data_dir) / SERVE_FILE
-    running = read_serve_state(file)
-    if running is not None:
-        return msgspec.structs.replace(settings.nats, url=running.nats_url)
+    try:
+        running = read_serve_state(file)
+    except NavarchError:
+        if not url:
+            raise
+        running = None
+    if running is not None and url in ("", running.nats_url):
+        # Credentials that the caller names take precedence.
+        creds = os.environ.get(CREDS_VARIABLE) or running.creds_file or settings.nats.creds_file
+        return msgspec.structs.replace(settings.nats, url=running.nats_url, creds_file=creds)
+    if url:
+        return msgspec.structs.replace(settings.nats, url=url)
     raise NavarchError(
         f"no fleet is served from {file.parent.resolve()}: run `navarch serve` there, or name a "
         f"bus with --nats-url or {NATS_URL_VARIABLE}"
@@ -84,6 +95,11 @@ def read_serve_state(file: Path) -> ServeState | None:
         running = msgspec.json.decode(file.read_bytes(), type=ServeState)
     except FileNotFoundError:
         return None
+    except PermissionError as error:
+        raise NavarchError(
+            f"{file.parent.resolve()} is another user's: run this command as its owner, or name "
+            f"the bus with --nats-url and credentials of yours with {CREDS_VARIABLE}"
+        ) from error
     except (OSError, msgspec.DecodeError) as error:
         raise NavarchError(f"{file} cannot be read ({error}): remove it") from error
     return running if started_ticks(running.pid) is not None else None

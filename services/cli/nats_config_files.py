@@ -197,19 +197,9 @@ def write(
     `hosts`: names and addresses by which clients reach the server; empty: without TLS.
     `server_directory`: where the server finds this directory.
     """
-    token(fleet, "fleet")
-    bus = BusDirectory(directory)
-    for each in ("", "keys", "creds", "tls"):
-        (directory / each).mkdir(parents=True, exist_ok=True)
-        (directory / each).chmod(0o700)
-    seeds = bus.seeds()
-    _write_credentials(bus, seeds, at)
+    bus = write_accounts(directory, fleet, at)
     if hosts:
         _write_certificates(bus, fleet, hosts, at)
-    file = directory / ACCOUNTS
-    before = file.read_text(encoding="ascii") if file.exists() else ""
-    revoked = bus_users.revocations(bus.users(), rules(), at)
-    bus.replace(ACCOUNTS, accounts(fleet, seeds, at, revoked, before))
     if not (directory / CONF).exists():
         tls = f"{server_directory or directory.absolute()}/tls" if hosts else ""
         bus.replace(CONF, server(store, listen, http, tls))
@@ -217,6 +207,22 @@ def write(
     url = f"{scheme}://{_url_host(hosts[0] if hosts else LOCAL_HOSTS[1])}:{port}"
     bus.replace(CLIENTS_FILE, clients(directory.absolute(), url, tls=bool(hosts)))
     return bus.written
+
+
+def write_accounts(directory: Path, fleet: str, at: datetime) -> BusDirectory:
+    """Write the missing keys and credentials, and rewrite the accounts."""
+    token(fleet, "fleet")
+    bus = BusDirectory(directory)
+    for each in ("", "keys", "creds", "tls"):
+        (directory / each).mkdir(parents=True, exist_ok=True)
+        (directory / each).chmod(0o700)
+    seeds = bus.seeds()
+    _write_credentials(bus, seeds, at)
+    file = directory / ACCOUNTS
+    before = file.read_text(encoding="ascii") if file.exists() else ""
+    revoked = bus_users.revocations(bus.users(), rules(), at)
+    bus.replace(ACCOUNTS, accounts(fleet, seeds, at, revoked, before))
+    return bus
 
 
 def _write_credentials(bus: BusDirectory, seeds: Mapping[str, str], at: datetime) -> None:

@@ -128,33 +128,38 @@ class Supervisor:
         self,
         *,
         server: EmbeddedServer | None,
-        environment: Mapping[str, str],
+        url: str,
+        environment: Callable[[str], Mapping[str, str]],
         http_port: int,
         log: LogSink,
         on_change: Callable[[], None],
         replicas: int = 1,
         execute: Execute = execute,
     ) -> None:
-        """`server` None: `environment` names a bus. `on_change`: a process started or is ready."""
+        """`server` None: the bus is at `url`. `environment`: of a service.
+
+        `on_change`: a process started or is ready.
+        """
         self._execute = execute
         self._server = server
         self._log = log
         self._on_change = on_change
         self._tasks: list[asyncio.Task[None]] = []
-        self._environment = dict(environment)
+        self.url = url
+        """Of the bus."""
         # All services share one configuration, but only one can listen on its port.
         self.children = {
             name: Child(
-                name, service, {HTTP_PORT_VARIABLE: str(http_port if name == "metrics" else 0)}
+                name,
+                service,
+                {
+                    **environment(service),
+                    HTTP_PORT_VARIABLE: str(http_port if name == "metrics" else 0),
+                },
             )
             for service in SERVICES
             for name in (service, *(f"{service}-{number}" for number in range(2, replicas + 1)))
         }
-
-    @property
-    def url(self) -> str:
-        """The URL of the bus."""
-        return self._environment[NATS_URL_VARIABLE]
 
     @property
     def pids(self) -> dict[str, int]:
@@ -176,7 +181,7 @@ class Supervisor:
     async def start(self) -> None:
         """Start the server, then every service."""
         if self._server is not None:
-            self._environment[NATS_URL_VARIABLE] = await self._server.start()
+            self.url = await self._server.start()
             self._tasks.append(asyncio.create_task(self._keep_server()))
         for child in self.children.values():
             self._tasks.append(asyncio.create_task(self._keep(child)))
@@ -234,7 +239,8 @@ class Supervisor:
     async def _run(self, child: Child) -> int:
         """Run a service once and log its output; return its exit status."""
         module = f"services.{child.service.replace('-', '_')}"
-        child.process = await self._execute((module,), {**self._environment, **child.environment})
+        variables = {**child.environment, NATS_URL_VARIABLE: self.url}
+        child.process = await self._execute((module,), variables)
         self._on_change()
         reading = asyncio.create_task(self._read(child))
         try:
@@ -343,14 +349,6 @@ async def start_instance_stopper(
         env=environment,
         start_new_session=True,
     )
-
-
-def environment_for(config: Path | None, base: Mapping[str, str]) -> dict[str, str]:
-    """The environment of the services."""
-    environment = dict(base)
-    if config is not None:
-        environment["NAVARCH_CONFIG"] = str(config.resolve())
-    return environment
 
 
 if __name__ == "__main__":

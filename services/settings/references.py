@@ -48,6 +48,11 @@ def resolve_references(
     return _VARIABLE.sub(lambda found: environment[found.group(1)], value)
 
 
+def named_variables(text: str) -> list[str]:
+    """The names of all references in a configuration's text, comments included."""
+    return _VARIABLE.findall(text)
+
+
 def resolve_options(
     document: Document, options: Mapping[str, Any], path: Path_, environment: Mapping[str, str]
 ) -> dict[str, Any]:

@@ -7,7 +7,8 @@ def kept(replicas: int) -> Supervisor:
     """A supervisor that has started nothing."""
     return Supervisor(
         server=None,
-        environment={"NAVARCH_NATS_URL": "nats://127.0.0.1:1"},
+        url="nats://127.0.0.1:1",
+        environment=lambda _: {},
         http_port=9090,
         log=lambda _name, _line: None,
         on_change=lambda: None,

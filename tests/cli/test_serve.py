@@ -60,12 +60,12 @@ class Served:
 
 
 @asynccontextmanager
-async def served(place: Path, sections: str = "") -> AsyncIterator[Served]:
+async def served(place: Path, sections: str = "", *more: str) -> AsyncIterator[Served]:
     """Serve a fleet, without pools by default; kill it if the test fails."""
     place.mkdir(exist_ok=True)
     (place / "navarch.yaml").write_text(f"data_dir: data\n{sections}")
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "services.cli", "serve", "--config", place / "navarch.yaml"),
+        *(sys.executable, "-m", "services.cli", "serve", "--config", place / "navarch.yaml", *more),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
         env=environment(),
@@ -102,11 +102,14 @@ async def test_a_served_fleet_answers_restarts_services_and_stops(
             "provisioner",
         ]
         assert sorted(state["http"]) == sorted(set(state["pids"]) - {"nats-server"})
+        assert (tmp_path / "fleet" / "data" / "serve.json").stat().st_mode & 0o777 == 0o600
+        assert state["creds_file"] == str(tmp_path / "fleet/data/bus/owner.creds")
         status, second = await asyncio.gather(
             navarch("status", place=fleet.place), navarch("serve", place=fleet.place)
         )
         assert status == (0, status[1])
         assert "No pool is configured." in status[1]
+        assert "The bus is open" not in status[1]
         assert second[0] == 1
         assert f"another navarch serve (pid {fleet.process.pid}) runs in" in second[1]
         os.kill(state["pids"]["notifier"], signal.SIGKILL)
@@ -152,9 +155,14 @@ async def test_two_fleets_are_served_beside_each_other(
 async def test_processes_of_a_killed_serve_end_with_it_or_by_the_next(
     tmp_path: Path, processes_naming: Leftovers
 ) -> None:
-    """No second nats-server starts on a store that the first still writes."""
+    """No second nats-server starts on a store that the first still writes.
+
+    With --open the next one has what is stored as well, and says that any client has.
+    """
     async with served(tmp_path / "fleet") as killed:
         await killed.says(READY)
+        add = ("hardware", "add", "gpu", "GPU-1", "--reason", "x")
+        assert (await navarch(*add, place=killed.place))[0] == 0
         state = killed.file()
         handles = [os.pidfd_open(pid) for pid in state["pids"].values()]
         killed.process.kill()
@@ -167,10 +175,17 @@ async def test_processes_of_a_killed_serve_end_with_it_or_by_the_next(
     ticks = started_ticks(left.pid)
     state["processes"].append({"pid": left.pid, "started_ticks": ticks})
     (killed.place / "data" / "serve.json").write_text(json.dumps(state))
-    async with served(tmp_path / "fleet") as fleet:
+    async with served(tmp_path / "fleet", "", "--open") as fleet:
         await fleet.says("ended 1 process of a killed `navarch serve`")
+        await fleet.says("streams were moved to the open account: credentials protect them no")
+        assert '"level": "WARNING"' in await fleet.says("--open: no credentials are needed")
         assert await left.wait() == -signal.SIGTERM
         await fleet.says(READY)
+        status, listed = await asyncio.gather(
+            navarch("status", place=fleet.place), navarch("hardware", "list", place=fleet.place)
+        )
+        assert "The bus is open: every client that reaches it controls the fleet" in status[1]
+        assert "GPU-1" in listed[1]
         fleet.process.send_signal(signal.SIGTERM)
         await fleet.rest()
         assert await fleet.process.wait() == 0

@@ -58,7 +58,9 @@ async def _fleet(directory: Path) -> AsyncIterator[tuple[ServedFleet, NatsBus]]:
     environment = {k: v for k, v in os.environ.items() if not k.startswith("NAVARCH_")}
     settings = load_settings(config, environment)
     with lock_directory(data):
-        async with ServedFleet(settings, config, environment, lambda *_: None) as serving:
+        async with ServedFleet(
+            settings, config, environment, lambda *_: None, is_open=True
+        ) as serving:
             async with asyncio.timeout(WAIT_SECONDS):
                 await serving.supervisor.ready()
             bus = await NatsBus.connect(

@@ -10,9 +10,11 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import httpx
+import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -21,7 +23,6 @@ from schemas.messages import Message, decoder
 from schemas.node_records import NodeRecord
 from schemas.pool_events import NodeReplaced
 from schemas.pool_records import PoolRecord, pool_key
-from schemas.settings import NatsSettings
 from schemas.stored_messages import decode_stored
 from schemas.topology import EVENTS, NODES, POOLS, SAGAS
 from services.bus.nats.nats_bus import NatsBus
@@ -30,6 +31,7 @@ from services.cli.bus_client import user_options
 from services.cli.commands.demo_command import xid_79
 from services.cli.commands.serve_command import ServedFleet, lock_directory
 from services.cli.fleet_discovery import LOCAL_FOLDER
+from services.cli.nats_config_files import add_user
 from services.provisioner.providers.local_gpus import compiler
 from services.settings.settings_file import load_settings
 from tests.support.fork_server import ForkServer
@@ -201,13 +203,13 @@ async def serving_fleet(
     config: str = "",
     more: str = "",
     local: str = "",
-    bus: NatsSettings | None = None,
+    role: str = "",
 ) -> AsyncIterator[Fleet]:
     """Serve a fleet with these pools (YAML, each line indented), and stop it afterwards.
 
     `config`: the whole configuration instead; `more`: further sections of the configuration;
-    `local`: further options of the provider; `bus`: how to connect
-    to a server that is not the fleet's own.
+    `local`: further options of the provider; `role`: the bus is secured, and the test connects as a
+    user of this role.
     """
     if compiler() is None:
         pytest.skip("no C compiler, so no simulated GPUs")
@@ -217,8 +219,6 @@ async def serving_fleet(
         file.write_text(config or more + base + pools)
         environment = {k: v for k, v in os.environ.items() if not k.startswith("NAVARCH_")}
         environment["OTEL_BSP_SCHEDULE_DELAY"] = "100"
-        if bus is not None:
-            environment["NAVARCH_NATS_URL"] = bus.url
         log: list[str] = []
         settings = load_settings(file, environment)
         with lock_directory(Path(settings.data_dir)):
@@ -227,14 +227,20 @@ async def serving_fleet(
                 file,
                 environment,
                 lambda name, line: log.append(f"{name} {line}"),
+                is_open=not role,
                 temporary=True,
                 execute=fork_server.start,
             )
             async with serving:
                 async with asyncio.timeout(WAIT_SECONDS):
                     await serving.supervisor.ready()
-                settings_of = bus or NatsSettings(url=serving.supervisor.url)
-                watching = await NatsBus.connect(user_options(settings_of))
+                nats = serving.nats
+                if role and serving.bus is not None:
+                    file = add_user(
+                        serving.bus.directory, "tester", role, datetime.now(UTC), timedelta(hours=1)
+                    )
+                    nats = msgspec.structs.replace(nats, creds_file=str(file))
+                watching = await NatsBus.connect(user_options(nats))
                 try:
                     yield Fleet(serving, watching, workload, directory, log)
                 finally:

@@ -10,13 +10,9 @@ import pytest_asyncio
 from schemas import subjects
 from schemas.node_events import Admitted, Drained
 from schemas.saga_log_entries import SagaStarted
-from schemas.settings import NatsSettings
 from schemas.stored_messages import decode_stored
 from schemas.topology import EVENTS, SAGAS
-from services.bus.nats.embedded_server import EmbeddedServer
-from services.cli.nats_config_files import ACCOUNTS, SIGNING_FILE
 from tests.agent.metadata_servers import Aws, Response
-from tests.support.inprocess import navarch
 from tests.whole_fleet.fleet import Fleet, serving_fleet
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
@@ -67,34 +63,17 @@ async def metadata() -> AsyncIterator[SharedMetadataServer]:
 async def fleet(
     tmp_path_factory: pytest.TempPathFactory, metadata: SharedMetadataServer
 ) -> AsyncIterator[Fleet]:
-    """Five services and two nodes with their own credentials, on a server that requires them.
+    """Five services and two nodes with their own credentials, as `navarch serve` starts them.
 
     The test connects with a viewer's.
     """
     place = tmp_path_factory.mktemp("secured")
-    keys = place / "bus"
-    for command in (
-        ("write", "--fleet", "tests", "--no-tls"),
-        ("user", "add", "alice", "--role", "viewer"),
-    ):
-        status, _, said = await navarch("nats-config", *command, "--dir", str(keys))
-        assert status == 0, said
-    server = EmbeddedServer(place / "nats", config=keys / ACCOUNTS)
-    await server.start()
-    section = (
-        f"nats:\n  creds_file: {keys}/creds/{{service}}.creds\n"
-        f"  agent_signing_file: {keys / SIGNING_FILE}\n"
-    )
     local = (
         "    variables:\n      NAVARCH_CLOUD: aws\n      NAVARCH_CLOUD_INTERVAL: 200ms\n"
         f"      NAVARCH_CLOUD_METADATA_URL: {metadata.url}\n"
     )
-    bus = NatsSettings(url=server.url, creds_file=str(keys / "creds" / "alice.creds"))
-    try:
-        async with serving_fleet(place, POOLS, more=section, local=local, bus=bus) as running:
-            yield running
-    finally:
-        await server.kill()
+    async with serving_fleet(place, POOLS, local=local, role="viewer") as running:
+        yield running
 
 
 async def test_node_is_replaced_with_minimal_permissions(fleet: Fleet) -> None:

@@ -7,6 +7,7 @@ import shutil
 import signal
 import sysconfig
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +26,12 @@ jetstream {{
   sync_interval: {sync}
 }}
 """
+
+
+STORE_FOLDER: Final = "js"
+STREAMS: Final = "streams"
+OPEN_ACCOUNT: Final = "$G"
+"""The account of clients without credentials."""
 
 
 class EmbeddedServer:
@@ -71,7 +78,7 @@ class EmbeddedServer:
         log = (self._directory / "nats-server.log").open("ab")
         self._process = await asyncio.create_subprocess_exec(
             *ending_with_us((*self._through, str(server_binary()))),
-            *("-a", "127.0.0.1", "-p", str(self._port), "-m", "-1"),
+            *("-a", "127.0.0.1", "-p", str(self._port)),
             *("-c", str(self._written_config()), "--ports_file_dir", str(ports)),
             *("--name", self.name, *self._arguments),
             stdout=log,
@@ -95,7 +102,7 @@ class EmbeddedServer:
 
     def _written_config(self) -> Path:
         """Write the configuration of what no argument can say, around the one given."""
-        store = json.dumps(str(self._directory / "js"))
+        store = json.dumps(str(self._directory / STORE_FOLDER))
         text = CONFIG.format(store=store, sync="always" if self._sync else "2m")
         if self._config is not None:
             text += f"include {json.dumps(os.path.relpath(self._config, self._directory))}\n"
@@ -129,6 +136,31 @@ class EmbeddedServer:
         """Stop and start on the same port and store."""
         await self.stop()
         await self.start()
+
+
+def move_store(directory: Path, account: str) -> bool:
+    """Move the streams of a server that does not run to `account`; False: they were there.
+
+    `directory`: the server's. Each account has a folder of its own in the store; their streams and
+    consumers are the same files in any of them.
+    """
+    store = directory / STORE_FOLDER / "jetstream"
+    found = [each.parent for each in store.glob(f"*/{STREAMS}") if any(each.iterdir())]
+    others = [each for each in found if each.name != account]
+    if not others:
+        return False
+    if len(found) > 1:
+        names = ", ".join(sorted(each.name for each in found))
+        raise SetupError(
+            f"{store} has streams of several accounts ({names}): leave the one that is this "
+            "fleet's there, move the others elsewhere, and start again"
+        )
+    target = store / account
+    for each in (target / STREAMS, target):
+        with suppress(FileNotFoundError):
+            each.rmdir()  # it has no streams
+    others[0].rename(target)
+    return True
 
 
 def server_binary() -> Path:

@@ -109,6 +109,8 @@ class NatsBus(Replicas, Buckets, Objects):
         self._options = options
         self._requests = RequestMux(client)
         self._replicated = options.settings.replicas > 1
+        self.is_open = False
+        """Whether the server lets every client in."""
         self._id_key = b""
         self._last_error = ""
         self._pullers: set[Puller] = set()
@@ -150,6 +152,7 @@ class NatsBus(Replicas, Buckets, Objects):
         except SetupError:
             await client.close()
             raise
+        bus.is_open = not client._server_info.get("auth_required")  # noqa: SLF001
         await bus._requests.listen()
         return bus
 

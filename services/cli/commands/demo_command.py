@@ -22,7 +22,6 @@ from schemas.messages import decoder
 from schemas.node_events import GpuIdentity
 from schemas.node_records import NodeRecord
 from schemas.pool_events import NodeReplaced, SagaFailed, SagaIsStuck
-from schemas.settings import NatsSettings
 from schemas.stored_messages import decode_stored
 from schemas.topology import EVENTS, NODES, SAGAS
 from services.bus.port import Bus, Stored
@@ -104,10 +103,10 @@ async def _run_demo(serving: ServedFleet) -> DemoOutcome:
         await supervisor.ready()
     for name, pid in sorted(supervisor.pids.items()):
         _print(f"  {name:<16} pid {pid}")
-    _print(
-        f"Watch it from another terminal: nats --server {supervisor.url} sub '{subjects.ROOT}.>'"
-    )
-    async with connect_fleet(NatsSettings(url=supervisor.url)) as fleet:
+    if serving.bus is not None:
+        watch = f"{serving.bus.command(supervisor.url)} sub '{subjects.ROOT}.>'"
+        _print(f"Watch it from another terminal: {watch}")
+    async with connect_fleet(serving.nats) as fleet:
         _print(f"Waiting for {NODES_WANTED} nodes with 8 simulated GPUs each …")
         async with _within(FLEET_SECONDS_MAX, f"fewer than {NODES_WANTED} nodes became active"):
             nodes = await _active_nodes(fleet.bus)

@@ -19,15 +19,16 @@ from typing import Any, Final, Self
 import msgspec
 
 from schemas import subjects
-from schemas.settings import Settings
+from schemas.settings import NatsSettings, Settings
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.cli.fleet_discovery import NATS_URL_VARIABLE, SERVE_FILE, ServeState, settings_of
+from services.cli.served_bus import ServedBus
+from services.cli.service_environment import configured_variables, service_environment
 from services.cli.supervisor import (
     Execute,
     LogSink,
     Supervisor,
     end_predecessor,
-    environment_for,
     execute,
     process_ids,
     start_instance_stopper,
@@ -36,7 +37,7 @@ from services.cli.supervisor import (
 )
 from services.cli.temporary_fleet import DATA_FOLDER, temporary_directory
 from services.operator_text.safe_text import escape, escape_line
-from services.primitives.atomic_files import write_whole
+from services.primitives.atomic_files import write_secret
 from services.primitives.errors import NavarchError
 from services.primitives.race import race
 from services.settings.settings_file import load_settings
@@ -44,9 +45,11 @@ from services.settings.settings_file import load_settings
 LOCK_FILE: Final = "serve.lock"
 OWNER_ONLY: Final = 0o700
 NATS_FOLDER: Final = "nats"
+CONFIG_VARIABLE: Final = "NAVARCH_CONFIG"
 LOG_FILE: Final = "services.log"
 """Of a temporary fleet, beside its data directory."""
 READY_SECONDS_MAX: Final = 60.0
+OPEN_WARNING: Final = "--open: no credentials are needed, so every local user controls the fleet"
 
 
 class ServedFleet:
@@ -60,25 +63,37 @@ class ServedFleet:
         log: LogSink,
         replicas: int = 1,
         *,
+        is_open: bool = False,
         temporary: bool = False,
         execute: Execute = execute,
     ) -> None:
         """Serve `settings`, which were read from `config`, with `replicas` of each service.
 
-        `temporary`: what is stored is removed at the end, and need not survive a power cut.
-        `execute`: runs the services.
+        `is_open`: without credentials. `temporary`: what is stored is removed at the end, and need
+        not survive a power cut. `execute`: runs the services.
         """
         self.settings = settings
         self.directory = Path(settings.data_dir)
         self.config = config
         self._log = log
         self._stopper: asyncio.subprocess.Process | None = None
-        self._environment = environment_for(config, environment)
-        named = environment.get(NATS_URL_VARIABLE, "")
+        self._base = dict(environment)
+        if config is not None:
+            self._base[CONFIG_VARIABLE] = str(config.resolve())
+        self._configured = configured_variables(settings, config)
+        url = environment.get(NATS_URL_VARIABLE, "")
+        if url and is_open:
+            raise NavarchError(
+                f"--open is for the nats-server that serve starts, and {NATS_URL_VARIABLE} names "
+                "another: omit one of them"
+            )
+        self.bus = None if url else ServedBus(self.directory, is_open)
+        store = self.directory / NATS_FOLDER
         self.supervisor = Supervisor(
-            server=None
-            if named
-            else EmbeddedServer(self.directory / NATS_FOLDER, sync=not temporary),
+            server=EmbeddedServer(store, config=self.bus.config, sync=not temporary)
+            if self.bus is not None
+            else None,
+            url=url,
             environment=self._environment,
             http_port=settings.http.port,
             log=log,
@@ -92,7 +107,9 @@ class ServedFleet:
         if ended := await end_predecessor(self.directory):
             what = "process" if ended == 1 else "processes"
             self._log("serve", f"ended {ended} {what} of a killed `navarch serve`")
-        self._stopper = await start_instance_stopper(self.directory, self._environment)
+        if self.bus is not None and (moved := self._prepare(self.bus)):
+            self._log("serve", moved)
+        self._stopper = await start_instance_stopper(self.directory, self._environment(""))
         try:
             await self.supervisor.start()
         except BaseException:
@@ -108,12 +125,28 @@ class ServedFleet:
             await stop_process(self._stopper)
         (self.directory / SERVE_FILE).unlink(missing_ok=True)
 
+    @property
+    def nats(self) -> NatsSettings:
+        """How an operator connects to the bus."""
+        nats = msgspec.structs.replace(self.settings.nats, url=self.supervisor.url)
+        if self.bus is None:
+            return nats
+        return msgspec.structs.replace(nats, creds_file=self.bus.operator_file)
+
+    def _environment(self, service: str) -> dict[str, str]:
+        found = service_environment(service, self._base, self._configured)
+        return found | (self.bus.variables(service) if self.bus is not None else {})
+
+    def _prepare(self, bus: ServedBus) -> str:
+        return bus.prepare(self.directory / NATS_FOLDER, self.settings.fleet, datetime.now(UTC))
+
     def _write_state(self) -> None:
         """Write SERVE_FILE atomically, for the other commands."""
         supervisor = self.supervisor
         stopper = process_ids(self._stopper.pid) if self._stopper is not None else ()
         running = ServeState(
             nats_url=supervisor.url,
+            creds_file=self.bus.operator_file if self.bus is not None else "",
             pid=os.getpid(),
             config=str(self.config.resolve()) if self.config else "",
             pids=supervisor.pids,
@@ -121,13 +154,13 @@ class ServedFleet:
             processes=supervisor.processes,
             stopper=stopper,
         )
-        text = msgspec.json.format(msgspec.json.encode(running), indent=2) + b"\n"
-        write_whole(self.directory / SERVE_FILE, text)
+        text = msgspec.json.format(msgspec.json.encode(running), indent=2).decode() + "\n"
+        write_secret(self.directory / SERVE_FILE, text, synced=False)
 
 
 @asynccontextmanager
 async def temporary_fleet(
-    prefix: str, configuration: Callable[[Path], str]
+    prefix: str, configuration: Callable[[Path], str], *, is_open: bool = False
 ) -> AsyncIterator[ServedFleet]:
     """Serve a fleet from a temporary directory, and remove it; its services log to LOG_FILE there.
 
@@ -146,7 +179,7 @@ async def temporary_fleet(
                 log.write(f"{name} {line}\n")
 
             async with ServedFleet(
-                settings, config, environment, write_log, temporary=True
+                settings, config, environment, write_log, is_open=is_open, temporary=True
             ) as serving:
                 yield serving
 
@@ -157,6 +190,7 @@ def lock_directory(directory: Path) -> Iterator[None]:
     try:
         # Records, logs and keys of the fleet are in it.
         directory.mkdir(mode=OWNER_ONLY, parents=True, exist_ok=True)
+        directory.chmod(OWNER_ONLY)
         lock = (directory / LOCK_FILE).open("a+", encoding="utf-8")
     except OSError as error:
         raise NavarchError(
@@ -178,7 +212,7 @@ def lock_directory(directory: Path) -> Iterator[None]:
         yield
 
 
-def serve(config: Path | None, replicas: int = 1) -> int:
+def serve(config: Path | None, replicas: int = 1, *, is_open: bool = False) -> int:
     """Serve until a signal stops it; return the exit code."""
     from services.cli.configuration_check import check_configuration  # noqa: PLC0415
     from services.runtime.process_http import check_port  # noqa: PLC0415
@@ -188,7 +222,8 @@ def serve(config: Path | None, replicas: int = 1) -> int:
     check_port(settings.http, config)
     log = stdout_log()
     with lock_directory(Path(settings.data_dir)):
-        asyncio.run(_serve(ServedFleet(settings, config, os.environ, log, replicas), log))
+        fleet = ServedFleet(settings, config, os.environ, log, replicas, is_open=is_open)
+        asyncio.run(_serve(fleet, log))
     return 0
 
 
@@ -211,7 +246,10 @@ async def _log_start(serving: ServedFleet, log: LogSink) -> None:
     """Log the addresses of the bus and the metrics, and when every service is ready."""
     supervisor = serving.supervisor
     log("serve", f"the bus is {supervisor.url}")
-    log("serve", f"watch it: nats --server {supervisor.url} sub '{subjects.ROOT}.>'")
+    if serving.bus is not None:
+        if serving.bus.is_open:
+            log("serve", _entry("serve", OPEN_WARNING, "WARNING"))
+        log("serve", f"watch it: {serving.bus.command(supervisor.url)} sub '{subjects.ROOT}.>'")
     try:
         async with asyncio.timeout(READY_SECONDS_MAX):
             await supervisor.ready()
@@ -236,10 +274,14 @@ def stdout_log() -> LogSink:
 
 def _print_json(name: str, line: str) -> None:
     if not line.startswith("{"):
-        now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        line = json.dumps({"time": now, "level": "INFO", "service": name, "msg": line})
+        line = _entry(name, line)
     sys.stdout.write(f"{escape_line(line)}\n")
     sys.stdout.flush()
+
+
+def _entry(name: str, text: str, level: str = "INFO") -> str:
+    now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return json.dumps({"time": now, "level": level, "service": name, "msg": text})
 
 
 LEVELS: Final = {"WARNING": "yellow", "ERROR": "red", "CRITICAL": "red"}

@@ -76,18 +76,32 @@ def secret_option(kind: type[Any], named: str) -> str:
 
 def add_stored_credentials(name: str, settings: PluginSettings, data_dir: Path) -> PluginSettings:
     """Return a provider's settings with its stored credentials, which override the file's."""
+    kept = _read_stored(name, data_dir)
+    if kept is None:
+        return settings
+    return apply_credentials(settings, kept, secret_file(data_dir, name), os.environ)
+
+
+def stored_variable(name: str, data_dir: Path) -> str:
+    """Return the environment variable that a provider's stored credentials name; empty: none."""
+    kept = _read_stored(name, data_dir)
+    if kept is None or kept.secret is None or kept.secret.kind != "env":
+        return ""
+    return kept.secret.where
+
+
+def _read_stored(name: str, data_dir: Path) -> StoredCredentials | None:
     file = credentials_file(data_dir, name)
     try:
-        kept = msgspec.json.decode(file.read_bytes(), type=StoredCredentials)
+        return msgspec.json.decode(file.read_bytes(), type=StoredCredentials)
     except FileNotFoundError:
-        return settings
+        return None
     except (OSError, msgspec.DecodeError) as error:
         raise ConfigurationError(
             f"cannot be read ({error}): write it again with "
             f"`navarch config set-credentials {name}`",
             file=str(file),
         ) from error
-    return apply_credentials(settings, kept, secret_file(data_dir, name), os.environ)
 
 
 def apply_credentials(

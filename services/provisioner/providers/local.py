@@ -232,12 +232,11 @@ class LocalProvider:
         }
 
     def _credentials(self, place: Path, request: ProvisionRequest) -> Path:
-        """Return the file of the agent's credentials, created once."""
+        """Write the agent's credentials, at each start: the keys may be new; return their file."""
         file = place / CREDENTIALS
-        if not file.exists():
-            keys = read_agent_keys(Path(self._environment.agent_signing_file))
-            credentials = agent_credentials(keys, request.pool, request.node, datetime.now(UTC))
-            write_secret(file, credentials, synced=False)
+        keys = read_agent_keys(Path(self._environment.agent_signing_file))
+        credentials = agent_credentials(keys, request.pool, request.node, datetime.now(UTC))
+        write_secret(file, credentials, synced=False)
         return file
 
     def _terminate(self, name: str) -> None:

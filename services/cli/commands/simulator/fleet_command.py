@@ -131,7 +131,9 @@ async def _run(options: FleetOptions) -> FleetSummary:
 async def _serve_own_fleet(nodes: int) -> AsyncIterator[tuple[NatsSettings, AgentSettings, str]]:
     """Serve a fleet from a temporary directory."""
     async with temporary_fleet(
-        "navarch-simulated-", lambda data: _configuration(nodes, data)
+        "navarch-simulated-",
+        lambda data: _configuration(nodes, data),
+        is_open=True,  # one connection plays many nodes, which credentials forbid
     ) as serving:
         url, directory = serving.supervisor.url, serving.directory.parent
         console.write(f"a fleet of our own: the bus is {url}, its files are in {directory}")
