@@ -1,6 +1,9 @@
 """Secrets of the configuration are found nowhere after a fault, a replacement and failed calls."""
 
-from collections.abc import AsyncIterator, Iterator
+import asyncio
+import base64
+import gzip
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,19 +15,29 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
+from schemas import subjects
 from schemas.messages import decoder
 from schemas.pool_records import PoolRecord, pool_key
 from schemas.settings import Settings
-from schemas.topology import EVENTS, POOLS
+from schemas.topology import EVENTS, EVIDENCE, HEARTBEATS, POOLS
+from services.bus.protocol.object_store import CHUNK_BYTES
 from services.primitives.redaction import is_secret
 from tests.redteam.secret_settings import OPTIONS, structs_in
 from tests.support.inprocess import eventually
+from tests.support.leaks import file_texts, find_leaks, process_texts, stored_texts
 from tests.support.serving import serving
 from tests.whole_fleet.fleet import Fleet, serving_fleet
 
 pytestmark = pytest.mark.slow
 
 CANARY: Final = "canary-3b1f77c0a9e54d02"
+CONTROL: Final = "control-91d0e7c62b8f4a35"
+"""A secret that is leaked on purpose, so that a search which finds nothing is known to search."""
+LEAKS: Final = (
+    *("EVENTS", "KV_HEARTBEATS", "EVIDENCE leaks.n1", "leak.gz, unpacked"),
+    *("logs", "traces", "/environ", "/cmdline"),
+)
+"""Where it is found then."""
 PLANTED: Final = {
     "NatsSettings.password",
     "TracingSettings.otlp_endpoint",
@@ -114,11 +127,13 @@ def test_every_secret_setting_is_planted() -> None:
 async def test_planted_secrets_are_found_nowhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In no stream, bucket, object, file, log, metric, trace, command line or agent's variable."""
+    """In no stream, bucket, object, file, log, metric, trace, report, command line or variable.
+
+    And where a secret is put into each of these it is found.
+    """
     monkeypatch.setenv("CANARY_KEY", f"{CANARY}-metrics-header")
     (tmp_path / "key").write_text(f"{CANARY}-lambda\n")
     outside = Outside()
-    shown: dict[str, str] = {}
     async with (
         serving(
             Starlette(routes=[Route("/{path:path}", outside.any, methods=["GET", "POST"])])
@@ -131,18 +146,18 @@ async def test_planted_secrets_are_found_nowhere(
         await fleet.replaced(broken.node, after)
         await fleet.active("a", 2)
         await eventually(lambda: _source_failed(fleet))
-        shown |= {f"/metrics of {k}": v.text for k, v in (await fleet.get("/metrics")).items()}
-        shown |= dict(_processes(fleet))
-    shown["logs"] = "\n".join(fleet.log)
-    shown["traces"] = repr(outside.traces)
-    for file in (tmp_path / "data").rglob("*"):
-        if file.is_file():
-            shown[str(file)] = file.read_bytes().decode("latin-1")
+        shown = await _shown(fleet, outside)
+        for name in ("pools", "nodes", "sagas", "budget", "instances", "offerings", "hardware"):
+            answer = await fleet.bus.request(subjects.query(name), b"{}", timeout_seconds=30)
+            shown[f"query {name}"] = answer.data
+        async with _leaking(fleet, outside):
+            found = find_leaks(await _shown(fleet, outside), CONTROL)
+    shown |= dict(file_texts(tmp_path / "data"))
 
     assert {"v1", "lambda", "drained", f"{CANARY}-cordon", f"{CANARY}-drain"} <= outside.seen
-    assert any("/proc/" in each for each in shown)
-    assert any("SAGAS" in each for each in shown)
-    assert [] == [_around(where, text) for where, text in shown.items() if CANARY in text]
+    assert [] == find_leaks(shown, CANARY)
+    where = "\n".join(found)
+    assert [] == [each for each in LEAKS if each not in where]
 
 
 @asynccontextmanager
@@ -161,18 +176,37 @@ async def _source_failed(fleet: Fleet) -> bool:
     return record is not None and record.advice is not None
 
 
-def _processes(fleet: Fleet) -> Iterator[tuple[str, str]]:
-    """Command lines of every process, and the variables of the nodes' agents."""
-    for place in Path("/proc").glob("[0-9]*"):
-        try:
-            yield f"{place}/cmdline", (place / "cmdline").read_text(errors="replace")
-            variables = (place / "environ").read_text(errors="replace")
-        except OSError:
-            continue
-        if f"NAVARCH_STATE_DIR={fleet.directory}" in variables:
-            yield f"{place}/environ", variables
+async def _shown(fleet: Fleet, outside: Outside) -> dict[str, bytes]:
+    """All that the running fleet stores, shows, and hands to other processes."""
+    shown = {place: text async for place, text in stored_texts(fleet.bus)}
+    shown |= {f"/metrics of {k}": v.content for k, v in (await fleet.get("/metrics")).items()}
+    shown |= dict(process_texts(f"NAVARCH_STATE_DIR={fleet.directory}"))
+    shown |= dict(file_texts(fleet.serving.directory))
+    shown["logs"] = "\n".join(fleet.log).encode()
+    shown["traces"] = b"".join(outside.traces)
+    return shown
 
 
-def _around(where: str, text: str) -> str:
-    at = text.index(CANARY)
-    return f"{where}: {text[max(0, at - 120) : at + 60]!r}"
+@asynccontextmanager
+async def _leaking(fleet: Fleet, outside: Outside) -> AsyncIterator[None]:
+    """A secret in each of the places that are searched."""
+    secret = CONTROL.encode()
+    fault = subjects.node_event("leaks", "n1", "fault")
+    await fleet.bus.publish(fault, b"", headers={"X-Leak": CONTROL})
+    await fleet.bus.put(HEARTBEATS, "leaks.n1", base64.b64encode(b"u:" + secret))
+    split = b" " * (CHUNK_BYTES - 5) + secret
+    await fleet.bus.put_object(EVIDENCE, "leaks.n1", split, metadata={}, revision=0)
+    (fleet.serving.directory / "leak.gz").write_bytes(gzip.compress(secret))
+    fleet.log.append(CONTROL)
+    outside.traces.append(secret)
+    process = await asyncio.create_subprocess_exec(
+        *("sleep", "60"),
+        env={"NAVARCH_STATE_DIR": str(fleet.directory), "LEAK": secret.hex()},
+    )
+    argument = await asyncio.create_subprocess_exec("sh", "-c", "sleep 60; :", CONTROL)
+    try:
+        yield
+    finally:
+        for each in (process, argument):
+            each.kill()
+            await each.wait()
