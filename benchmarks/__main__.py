@@ -25,6 +25,7 @@ from benchmarks import (
     event_listing,
     fault_wave,
     level_evaluation,
+    security_cost,
     stress_runs,
     telemetry_ingest,
 )
@@ -57,6 +58,21 @@ ROWS = (
     ("Agent, sampling each 15 s", "agent_cores_15s", "cores", "<= 0.003"),
     ("Agent, sampling each 1 s", "agent_cores_1s", "cores", "<= 0.02"),
     ("Agent, 1,600 kernel lines/s", "agent_cores_storm", "cores", "<= 0.02"),
+    *(
+        (f"{what}, {which}: {label}", f"{which}_{name}_{figure}", unit, "")
+        for name, what in (
+            ("fact", "Fact stored"),
+            ("heartbeat", "Heartbeat"),
+            ("query", "Query answered"),
+        )
+        for which in ("open", "secured")
+        for label, figure, unit in (
+            ("p50", "ms_p50", "ms"),
+            ("p99", "ms_p99", "ms"),
+            ("100 at once", "per_second", "/s"),
+            ("server's processor time", "server_us", "us"),
+        )
+    ),
 )
 """Label, the figure's name in latest.json, unit and target."""
 
@@ -106,6 +122,12 @@ def _parts(arguments: argparse.Namespace) -> dict[str, Part]:
             lambda: agent_cost.measure(seconds),
             {"agent_seconds": seconds},
         ),
+        "security": Part(
+            "the bus with accounts, TLS and limits, and open",
+            security_cost,
+            security_cost.measure,
+            {"at_once": security_cost.AT_ONCE},
+        ),
         "simulation": Part(
             "stress runs of 1,000 and of 5,000 nodes", stress_runs, stress_runs.measure, {}
         ),
@@ -123,7 +145,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--only",
         action="append",
-        choices=["cordon", "events", "ingest", "levels", "wave", "agent", "simulation"],
+        choices=["cordon", "events", "ingest", "levels", "wave", "agent", "security", "simulation"],
         help="measure this part; the file keeps the figures of the others",
     )
     return parser.parse_args()
