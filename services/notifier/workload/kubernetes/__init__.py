@@ -1,0 +1,1 @@
+"""Kubernetes: its objects, what follows from them, and the calls of its API."""

@@ -1,0 +1,116 @@
+"""The nodes and pods of a cluster as its API reports them, with the pods of each node and job."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from services.notifier.workload.kubernetes.kubernetes_client import KubernetesClient
+from services.notifier.workload.kubernetes.kubernetes_nodes import (
+    draining_nodes,
+    find_node,
+    id_part,
+    is_draining,
+)
+from services.notifier.workload.kubernetes.kubernetes_objects import (
+    NODES,
+    PODS,
+    KubernetesNode,
+    KubernetesPod,
+)
+from services.notifier.workload.kubernetes.kubernetes_pods import gang
+from services.notifier.workload.kubernetes.object_watch import ObjectWatch
+from services.notifier.workload.workload_notifier import NodeReference
+from services.primitives.clock import Clock
+
+SELECTOR = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
+"""Pods that are placed and have not finished: the others hold no node."""
+
+
+class ClusterState:
+    """Watches the cluster from the first question on."""
+
+    def __init__(self, client: KubernetesClient, clock: Clock) -> None:
+        """Start nothing yet."""
+        self._nodes = ObjectWatch(client, NODES, KubernetesNode, clock, self._node_changed)
+        self._pods = ObjectWatch(client, PODS, KubernetesPod, clock, self._pod_changed, SELECTOR)
+        self._names_by_id: dict[str, set[str]] = defaultdict(set)
+        self._ids: dict[str, str] = {}
+        self._by_node: dict[str, dict[str, KubernetesPod]] = defaultdict(dict)
+        self._places: dict[str, tuple[str, str]] = {}
+        self._gangs: dict[str, dict[str, str]] = defaultdict(dict)
+        self._tasks: list[asyncio.Task[None]] = []
+        self.changed = asyncio.Event()
+        """Set when a draining node, or a pod on one, has changed; its user clears it."""
+        self.evictions_due = asyncio.Event()
+        """The same for the evictor."""
+
+    async def listed(self) -> None:
+        """Return when everything was listed; raise what prevents it."""
+        if not self._tasks:
+            self._tasks = [asyncio.create_task(each.run()) for each in (self._nodes, self._pods)]
+        await self._nodes.listed()
+        await self._pods.listed()
+
+    async def close(self) -> None:
+        """Stop the watches."""
+        for each in self._tasks:
+            each.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    @property
+    def nodes(self) -> Mapping[str, KubernetesNode]:
+        """Every node by name."""
+        return self._nodes.objects
+
+    @property
+    def draining(self) -> Sequence[str]:
+        """Names of the nodes whose pods are to leave."""
+        return draining_nodes(self.nodes.values())
+
+    def find(self, name: str, reference: NodeReference) -> KubernetesNode | None:
+        """The node of this name, else the one with the instance's ID."""
+        names = self._names_by_id.get(id_part(reference.provider_id), ())
+        return find_node(self.nodes.get(name), (self.nodes[each] for each in names), reference)
+
+    def pods_of(self, node: str) -> Sequence[KubernetesPod]:
+        """The unfinished pods of a node."""
+        return list(self._by_node.get(node, {}).values())
+
+    def spans_nodes(self, job: str) -> bool:
+        """Whether the job has pods on several nodes."""
+        return len(set(self._gangs.get(job, {}).values())) > 1
+
+    def _node_changed(self, name: str, node: KubernetesNode | None) -> None:
+        if known := self._ids.pop(name, ""):
+            self._names_by_id[known].discard(name)
+            if not self._names_by_id[known]:
+                del self._names_by_id[known]
+        if node is not None and (part := id_part(node.spec.provider_id)):
+            self._ids[name] = part
+            self._names_by_id[part].add(name)
+        if node is None or is_draining(node):
+            self._announce()
+
+    def _pod_changed(self, key: str, pod: KubernetesPod | None) -> None:
+        place, job = self._places.pop(key, ("", ""))
+        if place:
+            del self._by_node[place][key]
+            if not self._by_node[place]:
+                del self._by_node[place]
+        if job:
+            del self._gangs[job][key]
+            if not self._gangs[job]:
+                del self._gangs[job]
+        if pod is not None:
+            place, job = pod.spec.node_name, gang(pod)
+            self._places[key] = (place, job)
+            self._by_node[place][key] = pod
+            if job:
+                self._gangs[job][key] = place
+        node = self.nodes.get(place)
+        if node is not None and is_draining(node):
+            self._announce()
+
+    def _announce(self) -> None:
+        self.changed.set()
+        self.evictions_due.set()

@@ -1,0 +1,223 @@
+"""Calls of the Kubernetes API, through the connection that kubernetes-asyncio makes.
+
+It reads the kubeconfig or the pod's service account, logs in, and renews tokens. Answers are read
+here, up to a limit and only the parts that are used: its own classes hold every field of every
+object, which is slow and large for a thousand nodes.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from services.primitives.errors import ConfigurationError
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+ANSWER_BYTES_MAX: Final = 256 * 1_048_576
+"""A page of LIST_PAGE pods of half a megabyte."""
+LINE_BYTES_MAX: Final = 8 * 1_048_576
+"""One event of a watch; Kubernetes limits an object to 1.5 MiB."""
+SILENCE_SECONDS_MAX: Final = 150.0
+"""A watch without a line is dead: the server sends a bookmark every minute."""
+MERGE: Final = "application/merge-patch+json"
+STRATEGIC_MERGE: Final = "application/strategic-merge-patch+json"
+
+
+class KubernetesError(Exception):
+    """The API answered with an error."""
+
+    def __init__(self, call: str, status: int, message: str, reason: str = "") -> None:
+        """`call`: method and path; `reason`: Kubernetes' own code, as `Expired`."""
+        super().__init__(f"{call}: {status} {message}")
+        self.status = status
+        self.message = message
+        self.reason = reason
+
+
+class MissingRightError(KubernetesError):
+    """Navarch's account may not make this call."""
+
+
+class _Cause(msgspec.Struct, frozen=True):
+    message: str = ""
+
+
+class _Details(msgspec.Struct, frozen=True):
+    causes: tuple[_Cause, ...] = ()
+
+
+class _Status(msgspec.Struct, frozen=True):
+    message: str = ""
+    reason: str = ""
+    details: _Details | None = None
+
+
+_statuses = msgspec.json.Decoder(_Status)
+
+
+class KubernetesClient:
+    """One cluster's API."""
+
+    def __init__(self, *, kubeconfig: str, context: str, timeout_seconds: float) -> None:
+        """Read nothing yet; without a kubeconfig the pod's service account is used."""
+        self._kubeconfig = kubeconfig
+        self._context = context
+        self._timeout_seconds = timeout_seconds
+        self._api: Any = None
+        self._connecting = asyncio.Lock()
+        _check_place(kubeconfig)
+
+    async def get(self, path: str, kind: type[T], **query: str) -> T:
+        """Read an object or a list."""
+        return msgspec.json.decode(await self.call("GET", path, query=query), type=kind)
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Mapping[str, Any] | None = None,
+        query: Mapping[str, str] | None = None,
+        content_type: str = "application/json",
+    ) -> bytes:
+        """Make one call; KubernetesError for an answer that is an error."""
+        async with asyncio.timeout(self._timeout_seconds):
+            answer = await self._send(method, path, body, query, content_type)
+            try:
+                return await _read(answer)
+            finally:
+                answer.release()
+
+    @asynccontextmanager
+    async def lines(self, path: str, **query: str) -> AsyncIterator[AsyncIterator[bytes]]:
+        """The lines of an answer that does not end; TimeoutError where it falls silent."""
+        async with asyncio.timeout(self._timeout_seconds):
+            answer = await self._send("GET", path, None, query, "application/json")
+        try:
+            yield _lines(answer)
+        finally:
+            answer.close()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        if self._api is not None:
+            await self._api.close()
+            self._api = None
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None,
+        query: Mapping[str, str] | None,
+        content_type: str,
+    ) -> Any:
+        api = await self._connected(None)
+        for last_try in (False, True):
+            answer = await api.call_api(
+                path,
+                method,
+                query_params=list((query or {}).items()),
+                header_params={"Accept": "application/json", "Content-Type": content_type},
+                body=dict(body) if body is not None else None,
+                auth_settings=["BearerToken"],
+                _preload_content=False,
+            )
+            if answer.status == 401 and not last_try:  # noqa: PLR2004 - a credential has expired
+                answer.close()
+                api = await self._connected(api)
+                continue
+            if answer.status >= 400:  # noqa: PLR2004 - HTTP's errors
+                try:
+                    raise _error(f"{method} {path}", answer.status, await _read(answer))
+                finally:
+                    answer.release()
+            return answer
+        raise AssertionError
+
+    async def _connected(self, expired: Any) -> Any:
+        """The connection; a new one in place of `expired`."""
+        async with self._connecting:
+            if self._api is None or self._api is expired:
+                old, self._api = self._api, await self._connect()
+                if old is not None:
+                    await old.close()
+            return self._api
+
+    async def _connect(self) -> Any:
+        # Here and not above: it takes a second and 100 MB, also where there is no Kubernetes. In a
+        # thread, because the other orders of this process go on.
+        client = await asyncio.to_thread(import_module, "kubernetes_asyncio.client")
+        config = await asyncio.to_thread(import_module, "kubernetes_asyncio.config")
+        configuration = client.Configuration()
+        if self._kubeconfig:
+            await config.load_kube_config(
+                config_file=self._kubeconfig,
+                context=self._context or None,
+                client_configuration=configuration,
+                persist_config=False,
+            )
+        else:
+            config.load_incluster_config(client_configuration=configuration)
+        return client.ApiClient(configuration=configuration)
+
+
+SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
+
+
+def _check_place(kubeconfig: str) -> None:
+    if find_spec("kubernetes_asyncio") is None:
+        raise ConfigurationError("a package is missing: pip install 'navarch[kubernetes]'")
+    if kubeconfig and not Path(kubeconfig).is_file():
+        raise ConfigurationError(f"there is no file {kubeconfig}", key="kubeconfig")
+    if not kubeconfig and not SERVICE_ACCOUNT.is_file():
+        raise ConfigurationError(
+            "the notifier runs in no pod, so it has no service account; set `kubeconfig: FILE`",
+            key="kubeconfig",
+        )
+
+
+async def _read(answer: Any) -> bytes:
+    body = bytearray()
+    async for chunk in answer.content.iter_any():
+        body += chunk
+        if len(body) > ANSWER_BYTES_MAX:
+            raise ValueError(f"the answer is longer than {ANSWER_BYTES_MAX} bytes")
+    return bytes(body)
+
+
+async def _lines(answer: Any) -> AsyncIterator[bytes]:
+    rest = b""
+    chunks = answer.content.iter_any()
+    while True:
+        try:
+            async with asyncio.timeout(SILENCE_SECONDS_MAX):
+                chunk = await anext(chunks)
+        except StopAsyncIteration:
+            return
+        *whole, rest = (rest + chunk).split(b"\n")
+        if len(rest) > LINE_BYTES_MAX:
+            raise ValueError(f"an event is longer than {LINE_BYTES_MAX} bytes")
+        for each in whole:
+            if each:
+                yield each
+
+
+def _error(call: str, status: int, body: bytes) -> KubernetesError:
+    try:
+        found = _statuses.decode(body)
+    except msgspec.DecodeError:
+        found = _Status(message=f"{len(body)} bytes that are no Kubernetes status")
+    causes = [each.message for each in found.details.causes] if found.details else []
+    message = "; ".join([found.message, *filter(None, causes)])
+    kind = MissingRightError if status == 403 and "cannot" in message else KubernetesError  # noqa: PLR2004
+    return kind(call, status, message, found.reason)

@@ -1,0 +1,171 @@
+"""Which Kubernetes node a reference means, and what a cordon or uncordon changes in it. Pure.
+
+Navarch undoes only what it set: annotations say what that is. It also forbids cluster-autoscaler
+and Karpenter to remove the node while it is cordoned, because an idle node that is about to be
+reset or returned looks superfluous to them.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+from services.notifier.workload.kubernetes.kubernetes_objects import (
+    CONDITION,
+    CORDONED,
+    DRAINING,
+    PROTECTIONS_SET,
+    UNSCHEDULABLE_SET,
+    KubernetesNode,
+)
+from services.notifier.workload.workload_notifier import NodeReference
+
+PROTECTIONS: Final = (
+    "cluster-autoscaler.kubernetes.io/scale-down-disabled",
+    "karpenter.sh/do-not-disrupt",
+)
+SCHEMES: Final[Mapping[str, str]] = MappingProxyType({"aws": "aws", "gcp": "gce", "azure": "azure"})
+"""Scheme of `spec.providerID` for each provider of Navarch that has one."""
+NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+REASON_CHARS_MAX: Final = 900
+"""Kubernetes limits the message of an event to 1024."""
+
+
+def valid_name(name: str) -> str:
+    """The name as the kubelet writes it; empty if no node can have it."""
+    lower = name.lower()
+    return lower if NAME.fullmatch(lower) else ""
+
+
+def is_of(node: KubernetesNode, reference: NodeReference) -> bool:
+    """Whether the node's `spec.providerID` ends with the instance's ID, as a whole part of it."""
+    given, known = node.spec.provider_id.lower(), reference.provider_id.lower().strip("/")
+    return bool(known) and (given == known or given.endswith(f"/{known}"))
+
+
+def is_another(node: KubernetesNode, reference: NodeReference) -> bool:
+    """Whether a node of the right name is another machine: a later one that took the name."""
+    scheme = SCHEMES.get(reference.provider)
+    comparable = scheme and node.spec.provider_id.startswith(f"{scheme}://")
+    return bool(comparable and reference.provider_id) and not is_of(node, reference)
+
+
+def id_part(provider_id: str) -> str:
+    """The last part of an ID, by which nodes are indexed."""
+    return provider_id.lower().rpartition("/")[2]
+
+
+def find_node(
+    named: KubernetesNode | None, others: Iterable[KubernetesNode], reference: NodeReference
+) -> KubernetesNode | None:
+    """The node of the right name, else the one of `others` with the instance's ID."""
+    if named is not None and not is_another(named, reference):
+        return named
+    return next((each for each in others if is_of(each, reference)), None)
+
+
+def is_closed(node: KubernetesNode) -> bool:
+    """Whether the scheduler places nothing on it."""
+    return node.spec.unschedulable or _is_tainted(node)
+
+
+def is_draining(node: KubernetesNode) -> bool:
+    """Whether Navarch has ordered its pods to leave."""
+    return DRAINING in node.metadata.annotations
+
+
+def says_cordoned(node: KubernetesNode) -> bool:
+    """Whether its condition says that Navarch has cordoned it."""
+    found = (each.status for each in node.status.conditions if each.type == CONDITION)
+    return next(found, "") == "True"
+
+
+def cordon_patch(node: KubernetesNode, key: str, *, drain: bool) -> dict[str, Any] | None:
+    """The merge patch that cordons the node, or cordons and drains it; None: it is done already."""
+    has = node.metadata.annotations
+    closed = node.spec.unschedulable and _is_tainted(node)
+    if closed and CORDONED in has and (not drain or DRAINING in has):
+        return None
+    set_here = [each for each in PROTECTIONS if each not in has]
+    kept = has.get(PROTECTIONS_SET, "").split()
+    annotations = dict.fromkeys(set_here, "true")
+    annotations |= {PROTECTIONS_SET: " ".join([*kept, *set_here])} if set_here else {}
+    annotations |= {} if CORDONED in has else {CORDONED: key}
+    annotations |= {} if node.spec.unschedulable else {UNSCHEDULABLE_SET: "true"}
+    annotations |= {DRAINING: key} if drain and DRAINING not in has else {}
+    taints = [dict(each) for each in node.spec.taints]
+    if not _is_tainted(node):
+        taints.append({"key": CORDONED, "effect": "NoSchedule"})
+    return _patch(node, annotations, {"unschedulable": True, "taints": taints})
+
+
+def uncordon_patch(node: KubernetesNode) -> dict[str, Any] | None:
+    """The merge patch that removes what Navarch set; None: it has set nothing."""
+    has = node.metadata.annotations
+    if CORDONED not in has and DRAINING not in has and not _is_tainted(node):
+        return None
+    ours = (CORDONED, DRAINING, UNSCHEDULABLE_SET, PROTECTIONS_SET)
+    removed = {*ours, *has.get(PROTECTIONS_SET, "").split()} & set(has)
+    spec: dict[str, Any] = {
+        "taints": [dict(each) for each in node.spec.taints if each.get("key") != CORDONED] or None
+    }
+    if UNSCHEDULABLE_SET in has:
+        spec["unschedulable"] = None
+    return _patch(node, dict.fromkeys(sorted(removed)), spec)
+
+
+def condition_patch(*, cordoned: bool, reason: str, message: str, now: str) -> dict[str, Any]:
+    """The strategic merge patch of `status` with the condition that Navarch adds."""
+    condition = {
+        "type": CONDITION,
+        "status": "True" if cordoned else "False",
+        "reason": reason,
+        "message": message[:REASON_CHARS_MAX],
+        "lastHeartbeatTime": now,
+        "lastTransitionTime": now,
+    }
+    return {"status": {"conditions": [condition]}}
+
+
+def node_event(
+    node: KubernetesNode, name: str, *, reason: str, message: str, now: str
+) -> dict[str, Any]:
+    """The event that `kubectl describe node` shows."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": name, "namespace": "default"},
+        "involvedObject": {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "name": node.metadata.name,
+            "uid": node.metadata.uid,
+        },
+        "type": "Normal",
+        "reason": reason,
+        "message": message[:REASON_CHARS_MAX],
+        "source": {"component": "navarch"},
+        "firstTimestamp": now,
+        "lastTimestamp": now,
+        "count": 1,
+    }
+
+
+def draining_nodes(nodes: Iterable[KubernetesNode]) -> list[str]:
+    """Names of the nodes whose pods are to leave."""
+    return [each.metadata.name for each in nodes if is_draining(each)]
+
+
+def _is_tainted(node: KubernetesNode) -> bool:
+    return any(each.get("key") == CORDONED for each in node.spec.taints)
+
+
+def _patch(
+    node: KubernetesNode, annotations: Mapping[str, str | None], spec: Mapping[str, Any]
+) -> dict[str, Any]:
+    # With the version that was read, so that a change by another in between is not overwritten.
+    version = node.metadata.resource_version
+    return {
+        "metadata": {"resourceVersion": version, "annotations": dict(annotations)},
+        "spec": dict(spec),
+    }

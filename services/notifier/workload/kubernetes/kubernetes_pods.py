@@ -1,0 +1,147 @@
+"""What the pods of a node are: which hold it, which may be evicted, what they say. Pure."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Final, Literal
+
+from services.notifier.workload.kubernetes.kubernetes_objects import KubernetesPod, OwnerReference
+from services.notifier.workload.workload_notifier import RUNNING_MAX, NodeWorkload, RunningWork
+
+MIRROR: Final = "kubernetes.io/config.mirror"
+"""Annotation of a static pod: the node's own, which the API cannot remove."""
+FINISHED: Final = frozenset({"Succeeded", "Failed"})
+PROTECTED: Final = (
+    ("karpenter.sh/do-not-disrupt", "true"),
+    ("cluster-autoscaler.kubernetes.io/safe-to-evict", "false"),
+)
+"""Annotations by which the owner of a pod forbids its eviction."""
+GANG_LABELS: Final = (
+    ("JobSet", "jobset.sigs.k8s.io/jobset-name"),
+    ("PodGroup", "kueue.x-k8s.io/pod-group-name"),
+    ("LeaderWorkerSet", "leaderworkerset.sigs.k8s.io/name"),
+    ("RayCluster", "ray.io/cluster"),
+    ("TrainingJob", "training.kubeflow.org/job-name"),
+)
+"""Labels that name what a pod's own controller belongs to."""
+SERVICE_KINDS: Final = frozenset(
+    {"ReplicaSet", "StatefulSet", "ReplicationController", "DaemonSet", "Node"}
+)
+"""Controllers whose pods are independent of each other; those of any other are one job."""
+NAMED_MAX: Final = 3
+"""Pods that `detail` names for each remark."""
+
+BatchPods = Literal["finish", "evict"]
+
+
+def controller(pod: KubernetesPod) -> OwnerReference | None:
+    """What recreates the pod."""
+    return next((each for each in pod.metadata.owner_references if each.controller), None)
+
+
+def holds_node(pod: KubernetesPod) -> bool:
+    """Whether the pod is work: not finished, not static, not one of every node."""
+    owner = controller(pod)
+    return (
+        pod.status.phase not in FINISHED
+        and MIRROR not in pod.metadata.annotations
+        and not (owner and owner.kind == "DaemonSet")
+    )
+
+
+def gang(pod: KubernetesPod) -> str:
+    """The job that the pod is a part of; empty: none."""
+    labels, namespace = pod.metadata.labels, pod.metadata.namespace
+    for kind, label in GANG_LABELS:
+        if name := labels.get(label):
+            return f"{namespace}/{kind}/{name}"
+    owner = controller(pod)
+    if owner is None or owner.kind in SERVICE_KINDS:
+        return ""
+    return f"{namespace}/{owner.kind}/{owner.name}"
+
+
+def waits_because(pod: KubernetesPod, batch_pods: BatchPods) -> str:
+    """Why the pod is left alone until the deadline; empty: it may be evicted at once."""
+    for name, value in PROTECTED:
+        if pod.metadata.annotations.get(name) == value:
+            return f"{name}={value}"
+    if controller(pod) is None:
+        return "no controller would recreate it"
+    if batch_pods == "finish" and (pod.spec.restart_policy != "Always" or gang(pod)):
+        return "it runs to completion"
+    return ""
+
+
+def evictable(pods: Iterable[KubernetesPod], batch_pods: BatchPods) -> list[KubernetesPod]:
+    """The pods that are to be evicted now."""
+    return [
+        each
+        for each in pods
+        if holds_node(each)
+        and not each.metadata.deletion_timestamp
+        and not waits_because(each, batch_pods)
+    ]
+
+
+def node_workload(
+    pods: Sequence[KubernetesPod],
+    *,
+    closed: bool,
+    batch_pods: BatchPods,
+    refusals: Mapping[str, str],
+    spans_nodes: Callable[[str], bool],
+) -> NodeWorkload:
+    """What holds a node; `refusals`: why evictions were refused, by the pods' UIDs."""
+    held = sorted((each for each in pods if holds_node(each)), key=lambda each: each.key)
+    remarks = _remarks(held, batch_pods, refusals)
+    if not closed:
+        remarks.insert(0, "the node was uncordoned by another, so new pods may come")
+    return NodeWorkload(
+        drained=closed and not held,
+        running=tuple(_work(each, spans_nodes) for each in held[:RUNNING_MAX]),
+        total=len(held),
+        detail="; ".join(remarks),
+    )
+
+
+def _work(pod: KubernetesPod, spans_nodes: Callable[[str], bool]) -> RunningWork:
+    job, owner = gang(pod), controller(pod)
+    return RunningWork(
+        id=pod.key,
+        name=job.rpartition("/")[2] or (owner.name if owner else pod.metadata.name),
+        owner=pod.metadata.namespace,
+        ends_at=_ends_at(pod),
+        gang=job if job and spans_nodes(job) else "",
+    )
+
+
+def _ends_at(pod: KubernetesPod) -> datetime | None:
+    seconds, started = pod.spec.active_deadline_seconds, pod.status.start_time
+    if seconds is None or not started:
+        return None
+    try:
+        return datetime.fromisoformat(started) + timedelta(seconds=seconds)
+    except (ValueError, OverflowError):
+        return None
+
+
+def _remarks(
+    held: Sequence[KubernetesPod], batch_pods: BatchPods, refusals: Mapping[str, str]
+) -> list[str]:
+    found: dict[str, list[str]] = {}
+    for pod in held:
+        if pod.metadata.deletion_timestamp:
+            said = "terminating"
+        elif why := waits_because(pod, batch_pods):
+            said = f"left until the deadline, {why}"
+        else:
+            said = refusals.get(pod.metadata.uid, "to be evicted")
+        found.setdefault(said, []).append(pod.key)
+        if any(each.empty_dir is not None for each in pod.spec.volumes):
+            found.setdefault("emptyDir, lost with the pod", []).append(pod.key)
+    return [f"{said}: {_names(pods)}" for said, pods in found.items()]
+
+
+def _names(pods: Sequence[str]) -> str:
+    more = len(pods) - NAMED_MAX
+    return ", ".join(pods[:NAMED_MAX]) + (f" and {more} more" if more > 0 else "")

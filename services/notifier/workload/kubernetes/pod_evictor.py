@@ -1,0 +1,132 @@
+"""Evicts the pods of draining nodes, again and again until their disruption budgets allow it.
+
+Which nodes drain is marked on the nodes themselves, so a replica that starts, or takes over,
+continues what another ordered. Several replicas evict the same pods, which changes nothing.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Final
+
+from services.notifier.workload.kubernetes.cluster_state import ClusterState
+from services.notifier.workload.kubernetes.kubernetes_client import (
+    KubernetesClient,
+    KubernetesError,
+    MissingRightError,
+)
+from services.notifier.workload.kubernetes.kubernetes_objects import KubernetesPod
+from services.notifier.workload.kubernetes.kubernetes_pods import BatchPods, evictable
+from services.primitives.clock import Clock
+from services.primitives.race import race
+
+log = logging.getLogger(__name__)
+
+RETRY_SECONDS: Final = 5.0
+"""Between two evictions of a pod, as kubectl does it."""
+PER_SECOND_MAX: Final = 50.0
+"""Evictions; where more pods are refused than this allows, each is retried less often."""
+AT_ONCE_MAX: Final = 16
+GONE: Final = frozenset({404, 409})
+"""No such pod, or another one of the same name."""
+BUDGET: Final = 429
+
+
+class PodEvictor:
+    """The evictions of one cluster."""
+
+    def __init__(
+        self, client: KubernetesClient, state: ClusterState, clock: Clock, batch_pods: BatchPods
+    ) -> None:
+        """`batch_pods`: whether pods that run to completion are evicted or left to finish."""
+        self._client = client
+        self._state = state
+        self._clock = clock
+        self._batch_pods: BatchPods = batch_pods
+        self._slots = asyncio.Semaphore(AT_ONCE_MAX)
+        self._due: dict[str, float] = {}
+        """By the pods' UIDs: when each is to be evicted, again or for the first time."""
+        self._known: frozenset[str] = frozenset()
+        """Nodes that drained a moment ago already."""
+        self._refusals: dict[str, str] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def refusals(self) -> Mapping[str, str]:
+        """Why evictions were refused, by the pods' UIDs."""
+        return self._refusals
+
+    def start(self) -> None:
+        """Start, once; the cluster must be listed."""
+        if self._task is None:
+            self._task = asyncio.create_task(self._run())
+
+    async def close(self) -> None:
+        """Stop."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while True:
+            self._state.evictions_due.clear()
+            pods, now = self._wanted(), self._clock.monotonic()
+            uids = {each.metadata.uid for each in pods}
+            self._due = {uid: at for uid, at in self._due.items() if uid in uids}
+            self._refusals = {uid: why for uid, why in self._refusals.items() if uid in uids}
+            for each in pods:
+                # One that comes back to a draining node is not evicted as fast as it is recreated.
+                back = each.spec.node_name in self._known
+                self._due.setdefault(each.metadata.uid, now + RETRY_SECONDS if back else now)
+            self._known = frozenset(self._state.draining)
+            due = [each for each in pods if self._due[each.metadata.uid] <= now]
+            retry_at = now + max(RETRY_SECONDS, len(self._refusals) / PER_SECOND_MAX)
+            self._due |= {each.metadata.uid: retry_at for each in due}
+            await asyncio.gather(*(self._evict(each) for each in due))
+            wait = min(self._due.values(), default=float("inf")) - self._clock.monotonic()
+            if wait == float("inf"):
+                await self._state.evictions_due.wait()
+            else:
+                await race(self._state.evictions_due.wait(), self._clock.sleep(max(wait, 0.05)))
+
+    def _wanted(self) -> list[KubernetesPod]:
+        state = self._state
+        return [
+            pod
+            for node in state.draining
+            for pod in evictable(state.pods_of(node), self._batch_pods)
+        ]
+
+    async def _evict(self, pod: KubernetesPod) -> None:
+        about = pod.metadata
+        path = f"/api/v1/namespaces/{about.namespace}/pods/{about.name}/eviction"
+        body = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": about.name, "namespace": about.namespace},
+            # Not a later pod of the same name, which may run on another node.
+            "deleteOptions": {"preconditions": {"uid": about.uid}},
+        }
+        try:
+            async with self._slots:
+                await self._client.call("POST", path, body=body)
+        except Exception as error:  # noqa: BLE001 - it is retried, whatever it is
+            if isinstance(error, KubernetesError) and error.status in GONE:
+                return
+            self._refuse(pod, error)
+        else:
+            self._refusals.pop(about.uid, None)
+            log.info("evicted a pod", extra={"pod": pod.key, "node": pod.spec.node_name})
+
+    def _refuse(self, pod: KubernetesPod, error: Exception) -> None:
+        said = str(error) or type(error).__name__
+        if isinstance(error, KubernetesError) and error.status == BUDGET:
+            said = f"waits for its disruption budget ({error.message})"
+        elif isinstance(error, KubernetesError):
+            said = f"cannot be evicted ({error.message})"
+        if pod.metadata.uid not in self._refusals or isinstance(error, MissingRightError):
+            log.warning(
+                "a pod was not evicted; retrying until the drain's deadline",
+                extra={"pod": pod.key, "node": pod.spec.node_name, "reason": said},
+            )
+        self._refusals[pod.metadata.uid] = said

@@ -1,0 +1,375 @@
+"""Kubernetes: cordons nodes, evicts their pods under disruption budgets, watches them leave.
+
+A cordon sets `spec.unschedulable`, a taint, a condition and an event; an uncordon removes only what
+Navarch set. A drain marks the node; the evictor acts on the mark, so that a restart continues it.
+A node is drained when a list of its pods, read after the watch saw the last one leave, is empty.
+"""
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC
+from typing import Any, Final, Literal
+
+import msgspec
+
+from schemas.duration import Duration
+from schemas.settings import Setting
+from services.notifier.workload.kubernetes.cluster_state import ClusterState
+from services.notifier.workload.kubernetes.kubernetes_client import (
+    MERGE,
+    STRATEGIC_MERGE,
+    KubernetesClient,
+    KubernetesError,
+    MissingRightError,
+)
+from services.notifier.workload.kubernetes.kubernetes_nodes import (
+    condition_patch,
+    cordon_patch,
+    is_another,
+    is_closed,
+    node_event,
+    says_cordoned,
+    uncordon_patch,
+    valid_name,
+)
+from services.notifier.workload.kubernetes.kubernetes_objects import (
+    CORDONED,
+    NODES,
+    PODS,
+    KubernetesNode,
+    KubernetesPod,
+)
+from services.notifier.workload.kubernetes.kubernetes_pods import (
+    BatchPods,
+    holds_node,
+    node_workload,
+)
+from services.notifier.workload.kubernetes.kubernetes_rights import (
+    DELETE,
+    GRANT,
+    REVIEWS,
+    RIGHTS,
+    Right,
+    access_review,
+)
+from services.notifier.workload.kubernetes.pod_evictor import PodEvictor
+from services.notifier.workload.node_name import check_template, node_name
+from services.notifier.workload.workload_notifier import (
+    NodeReference,
+    NodeWorkload,
+    StepFailure,
+    WorkloadAnswer,
+    WorkloadCheck,
+    WorkloadOrder,
+)
+from services.primitives.clock import Clock
+
+log = logging.getLogger(__name__)
+
+POLL_SECONDS: Final = 5.0
+"""Only in case a change was missed: the watch reports them."""
+PATCH_TRIES_MAX: Final = 10
+"""A node that changes between reading and patching is read again."""
+AT_ONCE_MAX: Final = 16
+NOT_FOUND: Final = 404
+CONFLICT: Final = 409
+Event = Literal["NavarchCordoned", "NavarchDraining", "NavarchUncordoned", "NavarchDeadline"]
+
+
+class _Pods(msgspec.Struct, frozen=True):
+    items: tuple[KubernetesPod, ...] | None = None
+
+
+class _Version(msgspec.Struct, frozen=True, rename="camel"):
+    git_version: str = ""
+
+
+class _Verdict(msgspec.Struct, frozen=True):
+    allowed: bool = False
+
+
+class _Review(msgspec.Struct, frozen=True):
+    status: _Verdict = _Verdict()
+
+
+class KubernetesNotifier:
+    """One Kubernetes cluster."""
+
+    class Options(Setting, frozen=True, kw_only=True):
+        """`notifiers: {NAME: {type: kubernetes, kubeconfig: …}}`."""
+
+        kubeconfig: str = ""
+        """File; empty: the service account of the pod in which the notifier runs."""
+        context: str = ""
+        """Of the kubeconfig; empty: its current one."""
+        node_name: str = "{hostname}"
+        """Name of the Kubernetes node. Where none has it, `spec.providerID` is compared."""
+        batch_pods: BatchPods = "finish"
+        """Pods that run to completion (Jobs, training jobs): left until the drain's deadline, or
+        evicted at once like every other pod."""
+        at_deadline: Literal["delete", "leave"] = "delete"
+        """Pods that are left at the drain's deadline: deleted, so that their controllers recreate
+        them elsewhere while the node still exists, or left to end with the node."""
+        timeout: Duration = Duration(30)
+        """For one call."""
+
+        def __post_init__(self) -> None:
+            """Refuse what can never work."""
+            check_template(self.node_name)
+            if self.timeout <= 0:
+                raise ValueError("timeout must be more than 0 (30s is the default)")
+            if self.context and not self.kubeconfig:
+                raise ValueError("`context` is of a kubeconfig; add `kubeconfig`")
+
+    def __init__(self, *, options: Options, clock: Clock) -> None:
+        """Connect at the first order."""
+        self._options = options
+        self._clock = clock
+        self._client = KubernetesClient(
+            kubeconfig=options.kubeconfig,
+            context=options.context,
+            timeout_seconds=options.timeout,
+        )
+        self._state = ClusterState(self._client, clock)
+        self._evictor = PodEvictor(self._client, self._state, clock, options.batch_pods)
+        self._slots = asyncio.Semaphore(AT_ONCE_MAX)
+
+    @property
+    def name(self) -> str:
+        """The name in logs."""
+        return "kubernetes"
+
+    @property
+    def confirms_drains(self) -> bool:
+        """The API lists the pods."""
+        return True
+
+    @property
+    def batches(self) -> bool:
+        """All nodes are watched at once."""
+        return True
+
+    @property
+    def poll_seconds(self) -> float:
+        """Long: changes are pushed."""
+        return POLL_SECONDS
+
+    async def cordon(self, order: WorkloadOrder) -> None:
+        """Make the node unschedulable and say why."""
+        await self._mark(order, drain=False)
+
+    async def drain(self, order: WorkloadOrder) -> None:
+        """Cordon the node and have its pods evicted."""
+        await self._mark(order, drain=True)
+        await self._watched()
+
+    async def uncordon(self, order: WorkloadOrder) -> None:
+        """Remove what Navarch set; a cordon by another stays."""
+        node, changed = await self._patch(order, uncordon_patch)
+        if node is not None and (changed or says_cordoned(node)):
+            await self._describe(node, order, "NavarchUncordoned")
+
+    async def evict(self, order: WorkloadOrder) -> None:
+        """Delete the pods that are left, or leave them."""
+        node = await self._find(order.node)
+        if node is None or self._options.at_deadline == "leave":
+            return
+        pods = [each for each in await self._list_pods(node.key) if holds_node(each)]
+        left = [each for each in pods if not each.metadata.deletion_timestamp]
+        await asyncio.gather(*(self._delete(each, order) for each in left))
+        if left:
+            await self._describe(node, order, "NavarchDeadline", f"deleted {len(left)} pods")
+
+    async def workloads(self, nodes: Sequence[NodeReference]) -> Mapping[str, WorkloadAnswer]:
+        """What the watch has seen; a node that looks empty is listed again to be sure."""
+        self._state.changed.clear()
+        await self._watched()
+        answers = await asyncio.gather(
+            *(self._workload(each) for each in nodes), return_exceptions=True
+        )
+        failed = [each for each in answers if isinstance(each, BaseException)]
+        if failed and len(failed) == len(answers):
+            raise failed[0]
+        return {
+            node.node: answer
+            for node, answer in zip(nodes, answers, strict=True)
+            if not isinstance(answer, BaseException)
+        }
+
+    async def self_check(self) -> Sequence[WorkloadCheck]:
+        """The API's version, each missing right, and the nodes that are seen."""
+        version = await self._client.get("/version", _Version)
+        checks = [WorkloadCheck(what="connect", detail=f"Kubernetes {version.git_version}")]
+        leaves = self._options.at_deadline == "leave"
+        needed = [each for each in RIGHTS if each != DELETE or not leaves]
+        granted = await asyncio.gather(*(self._has(each) for each in needed))
+        checks += [
+            WorkloadCheck(what=f"right to {each.verb} {each.resource}", passed=has, remedy=GRANT)
+            for each, has in zip(needed, granted, strict=True)
+            if not has
+        ]
+        if not all(granted):
+            return checks
+        checks.append(WorkloadCheck(what="rights", detail=f"all {len(needed)} that are needed"))
+        await self._state.listed()
+        nodes = self._state.nodes.values()
+        closed = sum(is_closed(each) for each in nodes)
+        ours = sum(CORDONED in each.metadata.annotations for each in nodes)
+        detail = f"{len(nodes)} nodes, {closed} cordoned, {ours} of them by Navarch"
+        return [*checks, WorkloadCheck(what="list nodes", detail=detail)]
+
+    async def _has(self, right: Right) -> bool:
+        answer = await self._client.call("POST", REVIEWS, body=access_review(right))
+        return msgspec.json.decode(answer, type=_Review).status.allowed
+
+    async def wait_for_change(self) -> None:
+        """Return when a pod of a draining node, or such a node, has changed."""
+        await self._state.changed.wait()
+
+    async def close(self) -> None:
+        """Stop the watches and close the connections."""
+        await self._evictor.close()
+        await self._state.close()
+        await self._client.close()
+
+    async def _watched(self) -> None:
+        await self._state.listed()
+        self._evictor.start()
+
+    async def _workload(self, reference: NodeReference) -> NodeWorkload:
+        name = self._name(reference)
+        node = self._state.find(name, reference)
+        if node is None:
+            return NodeWorkload(drained=True, detail=f"Kubernetes has no node {name!r}")
+        answer = self._answer(node, self._state.pods_of(node.key))
+        if not answer.drained:
+            return answer
+        # The watches of nodes and pods are two: a pod placed just before the cordon may be missing.
+        async with self._slots:
+            return self._answer(node, await self._list_pods(node.key))
+
+    def _answer(self, node: KubernetesNode, pods: Sequence[KubernetesPod]) -> NodeWorkload:
+        return node_workload(
+            pods,
+            closed=is_closed(node),
+            batch_pods=self._options.batch_pods,
+            refusals=self._evictor.refusals,
+            spans_nodes=self._state.spans_nodes,
+        )
+
+    async def _mark(self, order: WorkloadOrder, *, drain: bool) -> None:
+        def patch(node: KubernetesNode) -> dict[str, Any] | None:
+            return cordon_patch(node, order.key, drain=drain)
+
+        node, changed = await self._patch(order, patch)
+        if node is not None and (changed or not says_cordoned(node)):
+            await self._describe(node, order, "NavarchDraining" if drain else "NavarchCordoned")
+
+    async def _patch(
+        self,
+        order: WorkloadOrder,
+        change: Callable[[KubernetesNode], Mapping[str, Any] | None],
+    ) -> tuple[KubernetesNode | None, bool]:
+        """The node, None where Kubernetes has none, and whether there was something to change."""
+        for _ in range(PATCH_TRIES_MAX):
+            node = await self._find(order.node)
+            patch = change(node) if node else None
+            if node is None or patch is None:
+                return node, False
+            try:
+                path = f"{NODES}/{node.key}"
+                await self._order("PATCH", path, body=patch, content_type=MERGE)
+            except KubernetesError as error:
+                if error.status not in (CONFLICT, NOT_FOUND):
+                    raise
+            else:
+                return node, True
+        raise RuntimeError(f"the node {order.node.node} changes all the time; it is tried again")
+
+    def _name(self, reference: NodeReference) -> str:
+        return valid_name(node_name(self._options.node_name, reference))
+
+    async def _find(self, reference: NodeReference) -> KubernetesNode | None:
+        name = self._name(reference)
+        try:
+            found = await self._client.get(f"{NODES}/{name}", KubernetesNode) if name else None
+            if found is not None and not is_another(found, reference):
+                return found
+        except MissingRightError as error:
+            raise _refused(error) from error
+        except KubernetesError as error:
+            if error.status != NOT_FOUND:
+                raise
+        await self._state.listed()
+        other = self._state.find(name, reference)
+        if other is not None:
+            return await self._client.get(f"{NODES}/{other.key}", KubernetesNode)
+        # A node whose agent has not registered has no host name yet, and may not have joined.
+        log.log(
+            logging.WARNING if reference.hostname else logging.INFO,
+            "Kubernetes does not know the node: nothing is cordoned or drained there",
+            extra={
+                "node": reference.node,
+                "kubernetes_node": name,
+                "provider_id": reference.provider_id,
+                "remedy": "if it is a node of this cluster, correct the notifier's `node_name`",
+            },
+        )
+        return None
+
+    async def _describe(
+        self, node: KubernetesNode, order: WorkloadOrder, event: Event, more: str = ""
+    ) -> None:
+        """Say in the node's condition and events what was done; failing, it was done anyway."""
+        now = self._clock.now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        parts = (order.reason, more, f"Navarch {order.key}, pool {order.node.pool}")
+        message = "; ".join(each for each in parts if each)
+        name = hashlib.sha256(f"{node.metadata.uid} {event} {order.key}".encode()).hexdigest()[:20]
+        condition = condition_patch(
+            cordoned=event != "NavarchUncordoned", reason=event, message=message, now=now
+        )
+        body = node_event(node, f"navarch-{name}", reason=event, message=message, now=now)
+        try:
+            path = f"{NODES}/{node.key}/status"
+            await self._client.call("PATCH", path, body=condition, content_type=STRATEGIC_MERGE)
+            await self._client.call("POST", "/api/v1/namespaces/default/events", body=body)
+        except Exception as error:  # noqa: BLE001 - a text that is missing prevents no repair
+            if isinstance(error, KubernetesError) and error.status == CONFLICT:
+                return  # the same order, repeated
+            log.warning(
+                "the node's condition or event in Kubernetes was not written",
+                extra={"node": node.key, "reason": str(error) or type(error).__name__},
+            )
+
+    async def _delete(self, pod: KubernetesPod, order: WorkloadOrder) -> None:
+        path = f"/api/v1/namespaces/{pod.metadata.namespace}/pods/{pod.metadata.name}"
+        body = {"preconditions": {"uid": pod.metadata.uid}}
+        try:
+            async with self._slots:
+                await self._order("DELETE", path, body=body)
+        except KubernetesError as error:
+            if error.status not in (NOT_FOUND, CONFLICT):
+                raise
+            return
+        log.warning(
+            "deleted a pod at the drain's deadline",
+            extra={"pod": pod.key, "node": order.node.node, "key": order.key},
+        )
+
+    async def _order(self, method: str, path: str, **call: Any) -> None:
+        try:
+            await self._client.call(method, path, **call)
+        except MissingRightError as error:
+            raise _refused(error) from error
+
+    async def _list_pods(self, node: str) -> Sequence[KubernetesPod]:
+        # Without a resourceVersion the list is as new as the store.
+        return (
+            await self._client.get(PODS, _Pods, fieldSelector=f"spec.nodeName={node}")
+        ).items or ()
+
+
+def _refused(error: MissingRightError) -> StepFailure:
+    return StepFailure(f"Kubernetes refuses: {error}", "INVALID", GRANT)

@@ -1,0 +1,253 @@
+"""A real Kubernetes control plane on loopback: etcd, the API server, its controllers and scheduler.
+
+kwok takes the place of the kubelets: pods run and terminate, nodes are ready.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import secrets
+import shutil
+import socket
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import yaml
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+)
+
+from tests.support.inprocess import eventually
+
+HERE: Final = Path(__file__).parent / "kubernetes"
+PARTS: Final = ("etcd", "kube-apiserver", "kube-scheduler", "kube-controller-manager", "kwok")
+CONTROLLERS: Final = (
+    "disruption-controller,job-controller,replicaset-controller,deployment-controller,"
+    "statefulset-controller,pod-garbage-collector-controller,garbage-collector-controller,"
+    "node-lifecycle-controller,taint-eviction-controller"
+)
+NOTIFIER: Final = "system:serviceaccount:navarch:navarch-notifier"
+START_SECONDS_MAX: Final = 90.0
+
+
+def parts_folder() -> Path | None:
+    """Where tests/real/kubernetes/install.sh has put the programs; None: nowhere."""
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    named = os.environ.get("NAVARCH_KUBERNETES_PARTS")
+    folder = Path(named or Path(cache) / "navarch" / "kubernetes-1.37.2")
+    return folder if all(shutil.which(each, path=str(folder)) for each in PARTS) else None
+
+
+def free_port() -> int:
+    """A port that nothing listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return int(free.getsockname()[1])
+
+
+class Cluster:
+    """The running programs and a client with every right."""
+
+    def __init__(self, parts: Path, folder: Path) -> None:
+        """Keep everything in `folder`."""
+        self._parts = parts
+        self.folder = folder
+        self.port = free_port()
+        self._etcd = free_port()
+        self._peer = free_port()
+        self._processes: dict[str, asyncio.subprocess.Process] = {}
+        self._tokens = {"admin": secrets.token_hex(16), "notifier": secrets.token_hex(16)}
+        self._api: httpx.AsyncClient | None = None
+
+    @property
+    def api(self) -> httpx.AsyncClient:
+        """A client with every right."""
+        assert self._api is not None
+        return self._api
+
+    async def start(self) -> None:
+        """Start every program."""
+        self._write_keys()
+        await self._start(
+            "etcd",
+            f"--data-dir={self.folder}/etcd",
+            "--unsafe-no-fsync",
+            f"--listen-client-urls=http://127.0.0.1:{self._etcd}",
+            f"--advertise-client-urls=http://127.0.0.1:{self._etcd}",
+            f"--listen-peer-urls=http://127.0.0.1:{self._peer}",
+            f"--initial-advertise-peer-urls=http://127.0.0.1:{self._peer}",
+            f"--initial-cluster=default=http://127.0.0.1:{self._peer}",
+        )
+        await self.start_api()
+        admin = self.kubeconfig("admin")
+        await self._start(
+            "kube-controller-manager",
+            f"--kubeconfig={admin}",
+            "--leader-elect=false",
+            "--secure-port=0",
+            f"--controllers={CONTROLLERS}",
+            "--kube-api-qps=500",
+            "--kube-api-burst=1000",
+        )
+        scheduler = self.folder / "scheduler.yaml"
+        scheduler.write_text(
+            "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
+            f"clientConnection: {{kubeconfig: {admin}, qps: 500, burst: 1000}}\n"
+            "leaderElection: {leaderElect: false}\n"
+        )
+        await self._start("kube-scheduler", f"--config={scheduler}", "--secure-port=0")
+        await self._start(
+            "kwok",
+            f"--kubeconfig={admin}",
+            "--manage-all-nodes=true",
+            "--node-lease-duration-seconds=40",
+            f"--config={HERE / 'stages.yaml'}",
+        )
+
+    async def start_api(self) -> None:
+        """Start the API server and wait until it is ready."""
+        certificates = self.folder / "certificates"
+        await self._start(
+            "kube-apiserver",
+            f"--etcd-servers=http://127.0.0.1:{self._etcd}",
+            "--bind-address=127.0.0.1",
+            "--advertise-address=127.0.0.1",
+            "--endpoint-reconciler-type=none",
+            f"--secure-port={self.port}",
+            f"--cert-dir={certificates}",
+            "--authorization-mode=RBAC",
+            f"--token-auth-file={self.folder}/tokens.csv",
+            "--service-account-issuer=https://kubernetes.default.svc",
+            f"--service-account-key-file={self.folder}/accounts.pub",
+            f"--service-account-signing-key-file={self.folder}/accounts.key",
+            "--service-cluster-ip-range=10.96.0.0/24",
+            "--disable-admission-plugins=ServiceAccount",
+            "--max-requests-inflight=2000",
+            "--max-mutating-requests-inflight=1000",
+        )
+
+        async def ready() -> bool:
+            if not (certificates / "apiserver.crt").exists():
+                return False
+            if self._api is None:
+                self._api = httpx.AsyncClient(
+                    base_url=f"https://127.0.0.1:{self.port}",
+                    headers={"Authorization": f"Bearer {self._tokens['admin']}"},
+                    verify=ssl.create_default_context(cafile=certificates / "apiserver.crt"),
+                    timeout=30,
+                )
+            with contextlib.suppress(httpx.HTTPError):
+                return (await self._api.get("/readyz")).status_code == 200
+            return False
+
+        await eventually(ready, within_seconds=START_SECONDS_MAX, every=0.1)
+
+    async def kill(self, program: str) -> None:
+        """SIGKILL a program."""
+        process = self._processes.pop(program)
+        process.kill()
+        await process.wait()
+
+    async def stop(self) -> None:
+        """End everything."""
+        if self._api is not None:
+            await self._api.aclose()
+        for name in list(self._processes):
+            await self.kill(name)
+
+    def kubeconfig(self, user: str, port: int = 0) -> Path:
+        """A kubeconfig file of `admin` or `notifier`, to the API server or a proxy before it."""
+        file = self.folder / f"{user}-{port}.kubeconfig"
+        authority = str(self.folder / "certificates" / "apiserver.crt")
+        server = f"https://127.0.0.1:{port or self.port}"
+        cluster = {"server": server, "certificate-authority": authority}
+        config = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "test", "cluster": cluster}],
+            "users": [{"name": user, "user": {"token": self._tokens[user]}}],
+            "contexts": [{"name": "test", "context": {"cluster": "test", "user": user}}],
+            "current-context": "test",
+        }
+        file.write_text(json.dumps(config))
+        file.chmod(0o600)
+        return file
+
+    async def create(self, manifest: dict[str, Any]) -> dict[str, Any]:
+        """Create an object; return it as stored."""
+        reply = await self.api.post(collection(manifest), json=manifest)
+        assert reply.is_success, reply.text
+        return dict(reply.json())
+
+    async def apply(self, file: Path) -> None:
+        """Create or replace what a file of manifests has."""
+        for manifest in yaml.safe_load_all(file.read_text()):
+            reply = await self.api.post(collection(manifest), json=manifest)
+            if reply.status_code == 409:
+                where = f"{collection(manifest)}/{manifest['metadata']['name']}"
+                reply = await self.api.put(where, json=manifest)
+            assert reply.is_success, reply.text
+
+    async def get(self, path: str) -> dict[str, Any]:
+        """Read an object or list."""
+        reply = await self.api.get(path)
+        assert reply.is_success, reply.text
+        return dict(reply.json())
+
+    async def patch(self, path: str, body: dict[str, Any]) -> None:
+        """Merge into an object."""
+        kind = {"Content-Type": "application/merge-patch+json"}
+        reply = await self.api.patch(path, content=json.dumps(body), headers=kind)
+        assert reply.is_success, reply.text
+
+    async def _start(self, program: str, *arguments: str) -> None:
+        with (self.folder / f"{program}.log").open("ab") as log:
+            self._processes[program] = await asyncio.create_subprocess_exec(
+                str(self._parts / program), *arguments, stdout=log, stderr=log
+            )
+
+    def _write_keys(self) -> None:
+        users = {"admin": 'admin,admin,"system:masters"', "notifier": f"{NOTIFIER},notifier"}
+        lines = [f"{self._tokens[each]},{user}" for each, user in users.items()]
+        (self.folder / "tokens.csv").write_text("\n".join(lines) + "\n")
+        key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+        (self.folder / "accounts.key").write_bytes(
+            key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        )
+        (self.folder / "accounts.pub").write_bytes(
+            key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+        )
+
+
+PLURALS: Final = {"PodDisruptionBudget": "poddisruptionbudgets"}
+CLUSTER_WIDE: Final = frozenset({"Node", "Namespace", "ClusterRole", "ClusterRoleBinding"})
+
+
+def collection(manifest: dict[str, Any]) -> str:
+    """The path to which an object is posted."""
+    version, kind = manifest["apiVersion"], manifest["kind"]
+    base = "/api/v1" if version == "v1" else f"/apis/{version}"
+    if kind not in CLUSTER_WIDE:
+        base += f"/namespaces/{manifest['metadata'].get('namespace', 'default')}"
+    return f"{base}/{PLURALS.get(kind, kind.lower() + 's')}"
+
+
+@asynccontextmanager
+async def real_cluster(folder: Path) -> AsyncIterator[Cluster]:
+    """A cluster for the duration of a test."""
+    parts = parts_folder()
+    assert parts is not None
+    cluster = Cluster(parts, folder)
+    try:
+        await cluster.start()
+        yield cluster
+    finally:
+        await cluster.stop()

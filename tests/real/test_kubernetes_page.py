@@ -1,0 +1,100 @@
+"""Every command of docs/kubernetes.md, run against a real control plane."""
+
+import asyncio
+import os
+import re
+import shutil
+import textwrap
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from schemas.settings import NOTIFIER_PLUGINS, PluginSettings
+from services.notifier.workload.kubernetes_notifier import KubernetesNotifier
+from services.primitives.clock import SystemClock
+from services.settings.plugin_loader import make_plugin
+from tests.real.kubernetes_cluster import Cluster, parts_folder, real_cluster
+from tests.real.kubernetes_work import add_nodes, node_of, order, until_drained
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs/kubernetes.md"
+KUBECTL = shutil.which("kubectl")
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.skipif(
+        parts_folder() is None or not KUBECTL,
+        reason="no Kubernetes here: with Go 1.26, run tests/real/kubernetes/install.sh; kubectl",
+    ),
+]
+
+
+def blocks(language: str) -> list[str]:
+    """The page's blocks of a language, in order."""
+    found = re.findall(
+        rf"^ *```{language}\n(.*?)^ *```", PAGE.read_text(), re.DOTALL | re.MULTILINE
+    )
+    return [textwrap.dedent(each) for each in found]
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    """A control plane without anything of Navarch."""
+    async with real_cluster(tmp_path) as made:
+        yield made
+
+
+async def run(cluster: Cluster, script: str) -> str:
+    """Run a block as an administrator, from a folder beside `deploy`."""
+    link = cluster.folder / "deploy"
+    if not link.exists():
+        link.symlink_to(ROOT / "deploy")
+    process = await asyncio.create_subprocess_exec(
+        *("bash", "-euo", "pipefail", "-c", script),
+        cwd=cluster.folder,
+        env=os.environ | {"KUBECONFIG": str(cluster.kubeconfig("admin"))},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    out, _ = await process.communicate()
+    assert process.returncode == 0, (script, out.decode())
+    return out.decode()
+
+
+async def test_the_page_connects_a_cluster(cluster: Cluster) -> None:
+    """Rights, kubeconfig, configuration, a cordon that kubectl shows, and the way back by hand."""
+    (name,) = await add_nodes(cluster, "gpu", 1)
+    rights, login, names, look, undo = blocks("bash")
+    await run(cluster, rights)
+    await run(cluster, login)
+    written = (cluster.folder / "navarch.kubeconfig").read_text()
+    assert [each["name"] for each in yaml.safe_load(written)["users"]] == ["navarch"]
+    assert f"aws:///us-east-1a/i-{name}" in await run(cluster, names)
+
+    settings = yaml.safe_load(blocks("yaml")[0])["notifiers"]["research"]
+    options = {key: value for key, value in settings.items() if key != "type"}
+    options["kubeconfig"] = str(cluster.folder / "navarch.kubeconfig")
+    made = make_plugin(
+        NOTIFIER_PLUGINS,
+        PluginSettings(type=settings["type"], options=options),
+        None,
+        {"kubernetes": KubernetesNotifier},
+        clock=SystemClock(),
+    )
+    try:
+        await made.cordon(order(name))
+        shown = await run(cluster, look)
+        assert "SchedulingDisabled" in shown
+        assert re.search(r"NavarchCordoned +True .* XID 79 on GPU 3", shown), shown
+        assert re.search(r"Normal +NavarchCordoned .* navarch +XID 79 on GPU 3", shown), shown
+        assert "node.navarch.io/cordoned:NoSchedule" in shown
+        await made.drain(order(name, "drain"))
+        await until_drained(made, name)
+    finally:
+        await made.close()
+    await run(cluster, undo)
+    node = await node_of(cluster, name)
+    assert "unschedulable" not in node["spec"]
+    assert "navarch" not in str(node["spec"].get("taints", []))
+    assert "navarch" not in str(node["metadata"].get("annotations", {}))
