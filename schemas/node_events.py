@@ -212,6 +212,28 @@ class Released(
     reason: str = ""
 
 
+class RemainingWork(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One job, pod or actor that a drain waits for."""
+
+    id: Name
+    owner: Name = ""
+    ends_at: UtcTime | None = None
+    """When the workload system ends it, by its time limit."""
+
+
+class WorkRemains(
+    NodeEvent, frozen=True, kw_only=True, tag="io.navarch.notifier.event.v1.work_remains"
+):
+    """What a drain waits for; published when that changes, at most once a minute for each node."""
+
+    saga: str
+    work: tuple[RemainingWork, ...] = ()
+    """The first five."""
+    total: Int
+    until: UtcTime | None = None
+    """When what is left is evicted; absent: it may take as long as it needs."""
+
+
 class Drained(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.drained"):
     """The node's work is gone, or its drain deadline passed."""
 
@@ -367,6 +389,7 @@ NODE_EVENT_TYPES: tuple[type[NodeEvent], ...] = (
     Uncordoned,
     NodeHeld,
     Released,
+    WorkRemains,
     Drained,
     Terminated,
     Remediated,
@@ -391,6 +414,7 @@ FACTS: dict[type[NodeEvent], str] = {
     Uncordoned: "uncordoned",
     NodeHeld: "held",
     Released: "released",
+    WorkRemains: "work-remains",
     Drained: "drained",
     Terminated: "terminated",
     Remediated: "remediated",

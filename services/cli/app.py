@@ -127,6 +127,8 @@ async def status(fleet: FleetClient, output: Output = Format.TABLE) -> None:
     if sagas:
         opened = [bus_client.decode_answer(dict[str, Any], each, "sagas") for each in sagas]
         console.write("\n" + tables.open_sagas_text(opened, colour=console.colour()))
+        for line in await fleet.remaining_work(opened[: tables.SAGAS_SHOWN_MAX]):
+            console.write(line)
     await instance_commands.write_orphans(fleet)
     if fleet.expiries:
         shown = [(each.what, each.at) for each in fleet.expiries]

@@ -24,6 +24,7 @@ from schemas.fleet_queries import (
 )
 from schemas.messages import LimitedDecoder, encode
 from schemas.names import TOKEN
+from schemas.node_events import FACTS, Drained, WorkRemains
 from schemas.operator_requests import (
     ApplyRequest,
     BreakerRequest,
@@ -54,6 +55,7 @@ from services.bus.port import Bus, Stored
 from services.bus.protocol.endpoint_replies import reply_data
 from services.bus.protocol.ordered_pages import read_page
 from services.cli.text.node_timeline import mentions, sagas_about
+from services.operator_text.remaining_work import work_words
 from services.operator_text.safe_text import escape_line
 from services.primitives.errors import AnswerError, BusError, NavarchError, Unavailable
 
@@ -161,6 +163,23 @@ class FleetClient:
                 return items
             query = msgspec.structs.replace(query, after=page.next)
         raise NavarchError(f"more than {PAGES_MAX} pages of {name}: query one pool at a time")
+
+    async def remaining_work(self, sagas: Sequence[dict[str, Any]]) -> list[str]:
+        """What the drains of these sagas wait for, as the notifier last reported it."""
+        found = []
+        for saga in (each for each in sagas if each.get("node")):
+            place = saga["pool"], saga["node"]
+            stored, ended = await asyncio.gather(
+                *(
+                    self.bus.last(EVENTS.name, subjects.node_event(*place, FACTS[kind]))
+                    for kind in (WorkRemains, Drained)
+                )
+            )
+            message = decode_stored(stored) if stored is not None else None
+            over = stored and ended and ended.sequence > stored.sequence
+            if isinstance(message, WorkRemains) and message.saga == saga.get("saga") and not over:
+                found.append(f"{message.node} {work_words(message)}")
+        return found
 
     async def failures(self) -> list[CurrentFailure]:
         """What fails now in the services that answer, and what expires here."""

@@ -20,6 +20,7 @@ from schemas.fleet_queries import CurrentFailure
 from schemas.messages import LimitedDecoder, Message, decoder
 from schemas.node_events import Lost
 from schemas.node_records import NodeRecord, node_key
+from schemas.pool_events import SagaOverdue
 from schemas.pool_records import pool_key
 from schemas.settings import ALERT_CHANNEL_PLUGINS, NOTIFIER_PLUGINS, Settings
 from schemas.stored_messages import decode_stored
@@ -41,6 +42,7 @@ from services.notifier.alerts.alert_rules import Alert, alert_of, ending_subject
 from services.notifier.alerts.incident_matching import matching_incident
 from services.notifier.alerts.open_alerts import OpenAlerts
 from services.notifier.store_watch import StoreWatch
+from services.notifier.work_report import read_remaining_work
 from services.notifier.workload.pool_notifiers import PoolNotifiers
 from services.notifier.workload.workload_notifier import Notifier
 from services.notifier.workload_check_endpoint import WorkloadCheckEndpoint
@@ -106,6 +108,8 @@ class Alerting:
         alert = alert_of(received.message)
         if alert is None:
             return
+        if isinstance(received.message, SagaOverdue) and received.message.step == "drain":
+            alert = replace(alert, text=await self._with_remaining_work(alert, received.message))
         if alert.ends:
             await self._resolve(alert, received)
             return
@@ -132,6 +136,11 @@ class Alerting:
         await self._deliver(limited)
         if ends:
             await self._open.open(limited, received.stored, sent=True)
+
+    async def _with_remaining_work(self, alert: Alert, overdue: SagaOverdue) -> str:
+        """The alert's text, with the work that the drain waits for."""
+        waits = await read_remaining_work(self._bus, overdue.pool, overdue.node, overdue.saga)
+        return f"{alert.text} It {waits}." if waits else alert.text
 
     async def _extend(self, alert: Alert) -> None:
         """Note that a summary has got one more alert, at most once in EXTEND_SECONDS."""

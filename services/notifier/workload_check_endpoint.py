@@ -134,7 +134,7 @@ def _seen(reference: NodeReference, answer: NodeWorkload | StepFailure | None) -
         return _failed(reference.node, answer)
     jobs = ", ".join(_job(each) for each in answer.running[:JOBS_SHOWN_MAX])
     more = ", …" if answer.total > JOBS_SHOWN_MAX else ""
-    running = f"{answer.total} jobs: {jobs}{more}" if answer.total else "no jobs"
+    running = f"{answer.total} running: {jobs}{more}" if answer.total else "no work"
     detail = f"{running}; {answer.detail}" if answer.detail else running
     return WorkloadCheck(what=reference.node, detail=detail)
 

@@ -15,6 +15,7 @@ from schemas.step_data import DrainOutputs, NodeInputs, VacateOutputs
 from schemas.topology import HEALTH, INSTANCES, NODES
 from services.bus.bucket_mirror import readable
 from services.bus.port import Bus, Entry
+from services.notifier.work_report import WorkReport
 from services.notifier.workload.drain_watch import DrainWatch
 from services.notifier.workload.pool_notifiers import PoolNotifiers
 from services.notifier.workload.workload_notifier import (
@@ -85,7 +86,13 @@ class WorkloadSteps:
         if not waits:
             return DrainOutputs(drain_confirmed=False)
         watch = self._watches.setdefault(notifier, DrainWatch(notifier, self._clock))
-        drained, _ = await race(watch.drained(order.node), self._evict_in_time(notifier, order))
+        saga = order.key.partition("/")[0]
+        report = WorkReport(self._bus, self._clock, order.node, saga, order.deadline)
+        drained, *_ = await race(
+            watch.drained(order.node, report.update),
+            self._evict_in_time(notifier, order),
+            report.run(),
+        )
         drained.result()
         return DrainOutputs()
 

@@ -14,6 +14,7 @@ from schemas import subjects
 from schemas.messages import Invalid, Message, UnknownType
 from schemas.stored_messages import StoredMessage, decode_stored
 from services.operator_text.quantities import gpu_hours
+from services.operator_text.remaining_work import work_words
 from services.operator_text.safe_text import escape_line
 
 Tone = Literal["good", "bad", "plain"]
@@ -191,6 +192,8 @@ def _node_words(event: n.NodeEvent) -> Words:  # noqa: C901, PLR0912 - one case 
             return "held", f"{until}: {event.reason}", "plain"
         case n.Released():
             return "released", f"{event.reason}{_by(event.by)}".strip(), "plain"
+        case n.WorkRemains():
+            return "drain", work_words(event), "plain"
         case n.Drained(expired=True):
             return "drained", "the wait ended with work left on the node", "bad"
         case n.Drained():

@@ -42,11 +42,11 @@ def settings_of(
                 # What breaks for good calls for a replacement, whatever the ladder.
                 "health": {"remediation": "ladder"},
                 "budget": budget,
-                "drain_timeout": "180s",
+                "drain_timeout": shape.drain_timeout,
                 "launch_timeout": "180s",
             }
         },
         "budget": {**budget, "max_unavailable": "100%"},
-        "notifier": workload.settings(),
+        "notifier": shape.notifier or workload.settings(),
         "agent": {"heartbeat_interval": "2s", "heartbeat_ttl": "6s"},
     }

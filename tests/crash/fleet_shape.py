@@ -1,7 +1,8 @@
 """The fleet that is struck, and the moments at which that may happen."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 TOOK_EFFECT: Final = "took-effect"
 """The status of a step that took effect, recorded or not."""
@@ -40,3 +41,6 @@ class Shape:
     """How much faster the clock of each second replica's machine is."""
     spares: int = 0
     """Spare nodes."""
+    notifier: Mapping[str, Any] | None = None
+    """Configuration of a real workload system's notifier; None: the scripted one."""
+    drain_timeout: str = "180s"

@@ -29,7 +29,7 @@ from services.notifier.workload.workload_notifier import (
 from services.notifier.workload_check_endpoint import WorkloadCheckEndpoint
 from services.primitives.clock import SystemClock
 
-JOB = RunningWork(id="4711", owner="alice")
+JOB = RunningWork(id="job 4711", owner="alice")
 
 
 @dataclass(slots=True)
@@ -88,7 +88,7 @@ async def test_it_shows_what_runs_and_changes_nothing(bus: Bus) -> None:
     workload = ScriptedWorkload()
     found = await checks(bus, workload)
     assert [each.what for each in found] == ["connect", "cordoned", "free", "leaving"]
-    assert found[1].detail == "1 jobs: 4711 of alice"
+    assert found[1].detail == "1 running: job 4711 of alice"
     assert all(each.passed for each in found)
     assert workload.orders == []
 

@@ -28,6 +28,7 @@ from schemas.pool_events import (
 )
 from schemas.saga_log_entries import STATUSES, StepFailed, StepSucceeded
 from schemas.saga_params import SagaParams
+from schemas.value_limits import Int
 from services.operator_text.event_text import EventDescription, describe
 
 NOW = datetime(2026, 11, 21, 1, 35, tzinfo=UTC)
@@ -184,6 +185,7 @@ def _any(kind: type[Message]) -> Message:
             values[field.name] = {
                 datetime: NOW,
                 int: 1,
+                Int: 1,
                 bool: True,
                 str: "x",
                 SagaParams: SagaParams(pool="p"),

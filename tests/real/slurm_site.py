@@ -15,7 +15,7 @@ import stat
 import subprocess
 from asyncio.subprocess import DEVNULL, Process
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
@@ -150,13 +150,19 @@ class SlurmSite:
         await self.until_job(job, "RUNNING")
         return job
 
-    async def until_job(self, job: str, *states: str) -> None:
+    def job_hosts(self, job: str) -> set[str]:
+        """The same, one by one."""
+        return set(self.run("scontrol", "show", "hostnames", self.job_nodes(job)).split())
+
+    async def until_job(
+        self, job: str, *states: str, within_seconds: float = READY_SECONDS_MAX
+    ) -> None:
         """Wait until a job has one of these states."""
 
         async def reached() -> bool:
             return self.job_state(job) in states
 
-        await eventually(reached, within_seconds=READY_SECONDS_MAX, every=0.1)
+        await eventually(reached, within_seconds=within_seconds, every=0.1)
 
     async def until_state(self, node: str, *states: str) -> None:
         """Wait until a node has one of these states."""
@@ -225,12 +231,18 @@ class SlurmSite:
 async def slurm_site(
     nodes: tuple[str, ...] = ("gpu1", "gpu2", "gpu3"),
     *,
+    folder: Path | None = None,
     extra: str = "",
     slurmd_timeout: int = 30,
 ) -> AsyncIterator[SlurmSite]:
-    """A cluster of idle nodes, in a folder that every user may enter, as munge must."""
-    with TemporaryDirectory(prefix="navarch-slurm-") as name, _munge(Path(name) / "munge"):
-        folder = Path(name)
+    """A cluster of idle nodes, in a folder that every user may enter, as munge must.
+
+    `folder`: where its files are; None: a temporary folder.
+    """
+    with ExitStack() as stack:
+        if folder is None:
+            folder = Path(stack.enter_context(TemporaryDirectory(prefix="navarch-slurm-")))
+        stack.enter_context(_munge(folder / "munge"))
         site = SlurmSite(folder, nodes, extra, slurmd_timeout)
         try:
             await site.start_controller()

@@ -80,7 +80,7 @@ async def test_jobs_are_reported_then_requeued_at_the_deadline(site: SlurmSite) 
     before = await workload(slurm, "gpu1")
     running = before.running[0]
     assert (before.drained, before.total) == (False, 1)
-    assert (running.id, running.owner, running.gang) == (job, "root", job)
+    assert (running.id, running.owner, running.gang) == (f"job {job}", "root", job)
     assert running.ends_at is not None
     assert site.job_state(job) == "RUNNING"
 

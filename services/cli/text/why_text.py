@@ -11,14 +11,17 @@ from typing import Final, Literal
 import msgspec
 
 from schemas.breaker_state import Breaker
+from schemas.node_events import WorkRemains
 from schemas.node_records import NodeRecord
 from schemas.pool_records import PoolRecord
+from schemas.stored_messages import decode_stored
 from services.bus.port import Stored
 from services.cli.text import blocked_text
 from services.cli.text.advice_text import advice_sentence
 from services.cli.text.history_text import HistoryLine, history_lines
 from services.cli.text.saga_progress import Progress, progress
 from services.operator_text.quantities import local_time
+from services.operator_text.remaining_work import work_words
 from services.operator_text.safe_text import escape_line
 from services.pool_manager.planner.cloud_notices import taken_reason
 from services.saga.saga_state import SagaState
@@ -62,11 +65,12 @@ def why_node(
 
     `has_evidence`: whether evidence of it is stored; `at`: now, for the maintenance windows.
     """
+    stored = tuple(stored)
     lines = history_lines(stored)
     words: list[str] = [node.state, node.health]
     words += [word for word in ("spare", "cordoned", "drained", "lost") if getattr(node, word)]
     blocks = blocked_text.node_blocks(node, pool, at)
-    now, then = _node_now(node, pool, sagas, lines, blocks)
+    now, then = _node_now(node, pool, sagas, lines, blocks, _remaining_work(node, sagas, stored))
     now = (*blocks, *now)
     if not now and (waits := blocked_text.degraded_wait(node, pool, at)):
         now = (waits,)
@@ -89,11 +93,12 @@ def _node_now(
     sagas: Sequence[SagaState],
     lines: Sequence[HistoryLine],
     blocks: Sequence[str],
+    remains: Sequence[str],
 ) -> tuple[tuple[str, ...], str]:
     saga = next((each for each in sagas if each.saga == node.saga), None)
     if saga is not None:
         where = progress(saga)
-        return (_waiting_sentence(where),), _next_steps(where)
+        return (_waiting_sentence(where), *remains), _next_steps(where)
     if node.state == "terminated":
         replaced = (each for each in sagas if (each.kind, each.status) == ("replace", "done"))
         params = (each.params for each in replaced if each.params.node == node.node)
@@ -117,6 +122,20 @@ def _node_now(
             "Nothing is in progress; it gets no new work, because it is cordoned.",
         ), f"nothing automatic; to return it to service: navarch uncordon {node.node}"
     return (), ""
+
+
+def _remaining_work(
+    node: NodeRecord, sagas: Sequence[SagaState], stored: Sequence[Stored]
+) -> tuple[str, ...]:
+    """What the drain of the node's saga waits for, as the notifier last reported it."""
+    if not any(each.saga == node.saga and progress(each).step == "drain" for each in sagas):
+        return ()
+    last: tuple[str, ...] = ()
+    for each in stored:
+        message = decode_stored(each)
+        if isinstance(message, WorkRemains) and message.saga == node.saga:
+            last = (f"Its drain {work_words(message)} (reported at {local_time(each.time)}).",)
+    return last
 
 
 def _manual_remedies(node: NodeRecord) -> str:

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -27,9 +27,14 @@ POLLS_PER_SECOND_MAX: Final = 500.0
 each is polled less often, which leaves capacity for cordons and protects the workload system."""
 
 
+def _ignore(_: NodeWorkload) -> None:
+    """For a caller that needs no progress."""
+
+
 @dataclass(slots=True, eq=False)
 class _Drain:
     reference: NodeReference
+    update: Callable[[NodeWorkload], None]
     over: asyncio.Future[NodeWorkload] = field(default_factory=asyncio.Future)
 
 
@@ -44,12 +49,17 @@ class DrainWatch:
         self.open = 0
         """Number of open drains."""
 
-    async def drained(self, reference: NodeReference) -> NodeWorkload:
-        """Return when the workload system says that no work is left; StepFailure if it cannot."""
+    async def drained(
+        self, reference: NodeReference, update: Callable[[NodeWorkload], None] = _ignore
+    ) -> NodeWorkload:
+        """Return when the workload system says that no work is left; StepFailure if it cannot.
+
+        `update` is called with each answer before that.
+        """
         questions = self._all if self._notifier.batches else _Questions(self)
         self.open += 1
         try:
-            return await questions.drained(reference)
+            return await questions.drained(reference, update)
         finally:
             self.open -= 1
 
@@ -84,6 +94,8 @@ class DrainWatch:
                 each.over.set_exception(answer)
             elif answer is not None and answer.drained:
                 each.over.set_result(answer)
+            elif answer is not None:
+                each.update(answer)
 
 
 class _Questions:
@@ -95,8 +107,10 @@ class _Questions:
         self._new = asyncio.Event()
         self._asking: asyncio.Task[None] | None = None
 
-    async def drained(self, reference: NodeReference) -> NodeWorkload:
-        drain = _Drain(reference)
+    async def drained(
+        self, reference: NodeReference, update: Callable[[NodeWorkload], None]
+    ) -> NodeWorkload:
+        drain = _Drain(reference, update)
         self._open[drain] = None
         self._new.set()
         if self._asking is None or self._asking.done():

@@ -207,7 +207,7 @@ def node_workload(node: SlurmNode, here: Sequence[SlurmJob]) -> NodeWorkload:
 def running_work(job: SlurmJob) -> RunningWork:
     """A job as Navarch shows it."""
     return RunningWork(
-        id=job.id,
+        id=f"job {job.id}",
         name=job.name,
         owner=job.user,
         ends_at=job.ends_at,

@@ -1,0 +1,110 @@
+"""Publishes what a drain waits for: on a change, and at most once a minute for each node."""
+
+import asyncio
+import hashlib
+import logging
+from datetime import datetime
+from typing import Final
+
+import msgspec
+
+from schemas import subjects
+from schemas.node_events import FACTS, RemainingWork, WorkRemains
+from schemas.stored_messages import decode_stored
+from schemas.topology import EVENTS
+from schemas.value_limits import NAME_CHARS_MAX
+from services.bus.port import Bus
+from services.notifier.workload.workload_notifier import NodeReference, NodeWorkload
+from services.operator_text.remaining_work import work_words
+from services.primitives.clock import Clock
+from services.primitives.errors import BusError
+from services.runtime.event_publisher import publish_event
+
+log = logging.getLogger(__name__)
+
+REPORT_SECONDS: Final = 60.0
+"""Least time between two events about one node."""
+REMAINING_MAX: Final = 5
+"""Jobs listed in one event, which also has their number."""
+
+
+class WorkReport:
+    """What one drain waits for."""
+
+    def __init__(
+        self, bus: Bus, clock: Clock, node: NodeReference, saga: str, until: datetime | None
+    ) -> None:
+        """`until`: when what is left is evicted."""
+        self._bus = bus
+        self._clock = clock
+        self._node = node
+        self._saga = saga
+        self._until = until
+        self._latest = NodeWorkload(drained=False)
+        self._changed = asyncio.Event()
+
+    def update(self, answer: NodeWorkload) -> None:
+        """Take what the workload system says now."""
+        if _seen(answer) != _seen(self._latest):
+            self._latest = answer
+            self._changed.set()
+
+    async def run(self) -> None:
+        """Publish changes; never returns."""
+        published = NodeWorkload(drained=False)
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            latest, now = self._latest, self._clock.now()
+            event = work_remains(self._node, self._saga, self._until, latest, now)
+            if event is None or _seen(latest) == _seen(published):
+                continue
+            try:
+                await publish_event(self._bus, event)
+                published = latest
+            except BusError as error:
+                log.warning("what a drain waits for is not published: %s", error)
+                self._changed.set()
+            await self._clock.sleep(REPORT_SECONDS)
+
+
+async def read_remaining_work(bus: Bus, pool: str, node: str, saga: str) -> str:
+    """What a saga's drain waits for, as last published; empty: nothing was."""
+    subject = subjects.node_event(pool, node, FACTS[WorkRemains])
+    stored = await bus.last(EVENTS.name, subject)
+    message = decode_stored(stored) if stored is not None else None
+    if not isinstance(message, WorkRemains) or message.saga != saga:
+        return ""
+    return work_words(message)
+
+
+def _seen(answer: NodeWorkload) -> tuple[object, ...]:
+    """What an event would say."""
+    return answer.running[:REMAINING_MAX], answer.total
+
+
+def work_remains(
+    node: NodeReference, saga: str, until: datetime | None, answer: NodeWorkload, now: datetime
+) -> WorkRemains | None:
+    """The event; None where the workload system names no work. Pure."""
+    if not answer.running:
+        return None
+    work = tuple(
+        RemainingWork(
+            id=each.id[:NAME_CHARS_MAX], owner=each.owner[:NAME_CHARS_MAX], ends_at=each.ends_at
+        )
+        for each in answer.running[:REMAINING_MAX]
+    )
+    total = max(answer.total, len(answer.running))
+    about = msgspec.json.encode((work, total, until))
+    digest = hashlib.blake2b(about, digest_size=6).hexdigest()
+    return WorkRemains(
+        id=f"work-remains-{saga}-{digest}",
+        pool=node.pool,
+        node=node.node,
+        time=now,
+        saga=saga,
+        work=work,
+        total=total,
+        until=until,
+    )

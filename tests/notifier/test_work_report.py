@@ -1,0 +1,105 @@
+"""What a drain waits for is published on a change, at most once a minute, within bounds."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+
+import pytest
+
+from schemas.node_events import WorkRemains
+from schemas.topology import EVENTS
+from services.bus.memory.memory_bus import MemoryBus
+from services.bus.memory.memory_server import MemoryServer
+from services.bus.memory.transport import PerfectLink
+from services.bus.port import Bus
+from services.bus.topology_setup import set_up
+from services.notifier.work_report import WorkReport, read_remaining_work, work_remains
+from services.notifier.workload.workload_notifier import NodeReference, NodeWorkload, RunningWork
+from services.operator_text.event_text import describe
+from services.operator_text.remaining_work import work_words
+from services.primitives.clock import SystemClock
+
+NODE = NodeReference(pool="training", node="training-7")
+SAGA = "replace-training-7-1"
+AT = datetime(2026, 11, 22, 4, 26, tzinfo=UTC)
+LATER = datetime(2026, 11, 22, 9, 0, tzinfo=UTC)
+
+
+def workload(*jobs: int, ends: datetime | None = AT) -> NodeWorkload:
+    """A node with these jobs of alice."""
+    running = tuple(RunningWork(id=f"job {each}", owner="alice", ends_at=ends) for each in jobs)
+    return NodeWorkload(drained=False, running=running[:20], total=len(jobs))
+
+
+def event(answer: NodeWorkload, until: datetime | None) -> WorkRemains:
+    """The event about it."""
+    found = work_remains(NODE, SAGA, until, answer, AT)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("answer", "until", "words"),
+    [
+        (workload(4711), None, "waits for job 4711 of alice, until {at} at the latest"),
+        (workload(4711), LATER, "waits for job 4711 of alice, until {at} at the latest"),
+        (workload(4711, ends=LATER), AT, "waits for job 4711 of alice, until {at} at the latest"),
+        (workload(1, ends=None), None, "waits for job 1 of alice, without a time limit"),
+        (workload(1, 2, 3, 4, 5, 6, 7), AT, "and 2 more"),
+    ],
+)
+def test_operators_read_for_whose_work_and_until_when(
+    answer: NodeWorkload, until: datetime | None, words: str
+) -> None:
+    """The earlier of the jobs' own ends and of the deadline is what it waits for at most."""
+    said = work_words(event(answer, until)).replace("job 5 of alice, 2 more", "and 2 more")
+    assert words.format(at=AT.astimezone().strftime("%m-%d %H:%M:%S")) in said
+    assert describe(event(answer, until)).detail == work_words(event(answer, until))
+
+
+def test_event_is_bounded_whatever_the_workload_system_says() -> None:
+    """Thousands of jobs with endless names make one small event."""
+    hostile = RunningWork(id="x" * 10_000, owner="y" * 10_000)
+    answer = NodeWorkload(drained=False, running=(hostile,) * 20, total=10_000)
+    found = event(answer, None)
+    assert len(found.work) == 5
+    assert found.total == 10_000
+    assert len(found.work[0].id) == 512
+    assert work_remains(NODE, SAGA, None, NodeWorkload(drained=False), AT) is None
+
+
+@pytest.fixture
+async def bus() -> AsyncIterator[Bus]:
+    """A bus with the topology."""
+    server = MemoryServer(SystemClock())
+    connected = MemoryBus(server, PerfectLink())
+    await set_up(connected, SystemClock(), replicas=1)
+    yield connected
+    await connected.close()
+    server.close()
+
+
+async def test_a_change_within_a_minute_waits(bus: Bus) -> None:
+    """Jobs that come and go every second make one event a minute."""
+    report = WorkReport(bus, SystemClock(), NODE, SAGA, AT)
+    running = asyncio.create_task(report.run())
+    for job in range(50):
+        report.update(workload(job))
+        await asyncio.sleep(0.001)
+    stored = await bus.read(EVENTS.name, "navarch.v1.node.training.training-7.event.work-remains")
+    assert len(stored) == 1
+    assert "job 0 of alice" in await read_remaining_work(bus, "training", "training-7", SAGA)
+    assert await read_remaining_work(bus, "training", "training-7", "another-saga") == ""
+    running.cancel()
+
+
+async def test_a_repeated_report_stores_nothing(bus: Bus) -> None:
+    """A notifier that was killed and drains again publishes the same message."""
+    for _ in range(2):
+        report = WorkReport(bus, SystemClock(), NODE, SAGA, AT)
+        report.update(workload(4711))
+        running = asyncio.create_task(report.run())
+        await asyncio.sleep(0.01)
+        running.cancel()
+    stored = await bus.read(EVENTS.name, "navarch.v1.node.training.training-7.event.work-remains")
+    assert len(stored) == 1
