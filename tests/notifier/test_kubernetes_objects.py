@@ -12,6 +12,7 @@ from services.notifier.workload.kubernetes import kubernetes_nodes as nodes
 from services.notifier.workload.kubernetes import kubernetes_pods as pods
 from services.notifier.workload.kubernetes.kubernetes_objects import (
     CORDONED,
+    OUT_OF_SERVICE,
     KubernetesNode,
     KubernetesPod,
 )
@@ -132,6 +133,20 @@ def test_an_uncordon_by_another_leaves_the_taint():
     again = merged(opened, nodes.cordon_patch(opened, "s/drain", drain=True))
     assert again.spec.unschedulable
     assert merged(again, nodes.uncordon_patch(again)) == before
+
+
+def test_a_machine_that_is_gone_is_out_of_service():
+    """A drain says so to Kubernetes, once; the taint of an administrator stays."""
+    before = node()
+    cordoned = merged(before, nodes.cordon_patch(before, "s/cordon", drain=False))
+    gone = merged(cordoned, nodes.cordon_patch(cordoned, "s/drain", drain=True, gone=True))
+    assert {each["key"] for each in gone.spec.taints} == {CORDONED, OUT_OF_SERVICE}
+    assert nodes.cordon_patch(gone, "s/drain", drain=True, gone=True) is None
+    assert merged(gone, nodes.uncordon_patch(gone)) == before
+    theirs = {"key": OUT_OF_SERVICE, "value": "shutdown", "effect": "NoExecute"}
+    before = node(spec={"taints": [theirs]})
+    gone = merged(before, nodes.cordon_patch(before, "s/drain", drain=True, gone=True))
+    assert merged(gone, nodes.uncordon_patch(gone)) == before
 
 
 @given(

@@ -11,6 +11,12 @@ import pytest_asyncio
 from services.notifier.workload.drain_watch import DrainWatch
 from services.notifier.workload.kubernetes.kubernetes_rights import RIGHTS
 from services.notifier.workload.kubernetes_notifier import KubernetesNotifier
+from services.notifier.workload.workload_notifier import (
+    NodeReference,
+    NodeWorkload,
+    StepFailure,
+    WorkloadOrder,
+)
 from services.primitives.clock import SystemClock
 from tests.real.kubernetes_cluster import Cluster, parts_folder, real_cluster
 from tests.real.kubernetes_work import (
@@ -214,6 +220,57 @@ async def test_the_api_server_is_killed_during_a_drain(cluster: Cluster) -> None
         await until_drained(made, first)
         await made.cordon(order(second))
     assert await events_of(cluster, first) == ["NavarchDraining"]
+
+
+async def test_the_pods_of_a_machine_that_is_gone_are_recreated(cluster: Cluster) -> None:
+    """Its kubelet confirms nothing; the drain ends, and the pod runs on another node."""
+    first, second = await add_nodes(cluster, "gone", 2)
+    await add_replicas(cluster, "gone", 1, annotations={"test/refuse": "1"})
+    (pod,) = await pods(cluster, "gone")
+    name = pod["spec"]["nodeName"]
+    other = second if name == first else first
+    path = f"/api/v1/nodes/{name}"
+    await cluster.patch(path, {"metadata": {"annotations": {"test/dead": "1"}}})
+    ready = {"type": "Ready", "status": "False", "reason": "Dead", "message": "dead"}
+    await cluster.patch(f"{path}/status", {"status": {"conditions": [ready]}})
+    about = order(name, "drain")
+    gone = NodeReference(pool="gpu", node=f"gpu-{name}", hostname=name, gone=True)
+    async with notifier(cluster) as made:
+        await made.drain(WorkloadOrder(node=gone, key=about.key))
+
+        async def recreated() -> bool:
+            found = await pods(cluster, "gone")
+            return [each["spec"]["nodeName"] for each in found] == [other]
+
+        await eventually(recreated, within_seconds=90, every=0.5)
+        await until_drained(made, name)
+
+
+async def test_a_node_that_kubernetes_does_not_know_is_refused(cluster: Cluster) -> None:
+    """It may be there under another name, unless it is lost; a new one is waited for."""
+    unknown = order("nowhere")
+    async with notifier(cluster) as made:
+        for call in (made.cordon, made.drain):
+            with pytest.raises(StepFailure, match="Kubernetes has no node 'nowhere'"):
+                await call(unknown)
+        answer = (await made.workloads([unknown.node]))["gpu-nowhere"]
+        assert isinstance(answer, StepFailure)
+        with pytest.raises(RuntimeError, match="its kubelet has not joined"):
+            await made.cordon(order("nowhere", "reserve"))
+        await made.uncordon(unknown)
+        lost = NodeReference(pool="gpu", node="n", hostname="nowhere", lost=True)
+        await made.drain(WorkloadOrder(node=lost, key="s/drain"))
+        answer = (await made.workloads([lost]))["n"]
+        assert isinstance(answer, NodeWorkload)
+        assert answer.drained
+    (name,) = await add_nodes(cluster, "removed", 1)
+    async with notifier(cluster) as made:
+        assert not (await workload(made, name)).drained  # it is not cordoned
+        assert (await cluster.api.delete(f"/api/v1/nodes/{name}")).is_success
+        await until_drained(made, name)
+    async with notifier(cluster, unknown_nodes="ignore") as made:
+        await made.cordon(unknown)
+        assert (await workload(made, "nowhere")).drained
 
 
 class Killed(BaseException):

@@ -112,6 +112,9 @@ class KubernetesNotifier:
         at_deadline: Literal["delete", "leave"] = "delete"
         """Pods that are left at the drain's deadline: deleted, so that their controllers recreate
         them elsewhere while the node still exists, or left to end with the node."""
+        unknown_nodes: Literal["refuse", "ignore"] = "refuse"
+        """refuse: a node that Kubernetes does not know is not drained, because it may be there
+        under another name; ignore: it has no pods."""
         timeout: Duration = Duration(30)
         """For one call."""
 
@@ -134,6 +137,8 @@ class KubernetesNotifier:
         )
         self._state = ClusterState(self._client, clock)
         self._evictor = PodEvictor(self._client, self._state, clock, options.batch_pods)
+        self._seen: set[str] = set()
+        """Navarch's names of the nodes that this process has seen in Kubernetes."""
         self._slots = asyncio.Semaphore(AT_ONCE_MAX)
 
     @property
@@ -189,14 +194,15 @@ class KubernetesNotifier:
         answers = await asyncio.gather(
             *(self._workload(each) for each in nodes), return_exceptions=True
         )
-        failed = [each for each in answers if isinstance(each, BaseException)]
-        if failed and len(failed) == len(answers):
-            raise failed[0]
-        return {
+        known = {
             node.node: answer
             for node, answer in zip(nodes, answers, strict=True)
-            if not isinstance(answer, BaseException)
+            if isinstance(answer, NodeWorkload | StepFailure)
         }
+        failed = [each for each in answers if isinstance(each, BaseException)]
+        if failed and not known:
+            raise failed[0]
+        return known
 
     async def self_check(self) -> Sequence[WorkloadCheck]:
         """The API's version, each missing right, and the nodes that are seen."""
@@ -238,11 +244,15 @@ class KubernetesNotifier:
         await self._state.listed()
         self._evictor.start()
 
-    async def _workload(self, reference: NodeReference) -> NodeWorkload:
+    async def _workload(self, reference: NodeReference) -> WorkloadAnswer:
         name = self._name(reference)
         node = self._state.find(name, reference)
         if node is None:
-            return NodeWorkload(drained=True, detail=f"Kubernetes has no node {name!r}")
+            # One that was there and is not any more was removed: nothing is placed on it.
+            if self._may_be_elsewhere(reference) and reference.node not in self._seen:
+                return self._refuse_unknown(reference)
+            return NodeWorkload(drained=True, detail=self._unknown(reference))
+        self._seen.add(reference.node)
         answer = self._answer(node, self._state.pods_of(node.key))
         if not answer.drained:
             return answer
@@ -261,10 +271,12 @@ class KubernetesNotifier:
 
     async def _mark(self, order: WorkloadOrder, *, drain: bool) -> None:
         def patch(node: KubernetesNode) -> dict[str, Any] | None:
-            return cordon_patch(node, order.key, drain=drain)
+            return cordon_patch(node, order.key, drain=drain, gone=drain and order.node.gone)
 
         node, changed = await self._patch(order, patch)
-        if node is not None and (changed or not says_cordoned(node)):
+        if node is None:
+            self._check_unknown(order)
+        elif changed or not says_cordoned(node):
             await self._describe(node, order, "NavarchDraining" if drain else "NavarchCordoned")
 
     async def _patch(
@@ -306,18 +318,32 @@ class KubernetesNotifier:
         other = self._state.find(name, reference)
         if other is not None:
             return await self._client.get(f"{NODES}/{other.key}", KubernetesNode)
-        # A node whose agent has not registered has no host name yet, and may not have joined.
-        log.log(
-            logging.WARNING if reference.hostname else logging.INFO,
-            "Kubernetes does not know the node: nothing is cordoned or drained there",
-            extra={
-                "node": reference.node,
-                "kubernetes_node": name,
-                "provider_id": reference.provider_id,
-                "remedy": "if it is a node of this cluster, correct the notifier's `node_name`",
-            },
-        )
         return None
+
+    def _check_unknown(self, order: WorkloadOrder) -> None:
+        """A node that Kubernetes does not know: raise, unless that means that it has no pods."""
+        if order.key.endswith("/reserve"):
+            raise RuntimeError(f"{self._unknown(order.node)} yet: its kubelet has not joined")
+        if self._may_be_elsewhere(order.node):
+            raise self._refuse_unknown(order.node)
+
+    def _may_be_elsewhere(self, reference: NodeReference) -> bool:
+        left = reference.lost or reference.gone
+        return self._options.unknown_nodes == "refuse" and not left
+
+    def _refuse_unknown(self, reference: NodeReference) -> StepFailure:
+        return StepFailure(
+            f"{self._unknown(reference)}; its pods may run on a node of another name",
+            "INVALID",
+            "set `node_name` in the kubernetes notifier's options to a template of the names that "
+            "`kubectl get nodes` shows; if the node has left the cluster, set `unknown_nodes: "
+            "ignore`, or `navarch terminate` it",
+        )
+
+    def _unknown(self, reference: NodeReference) -> str:
+        by_id = f" and none whose providerID ends with {reference.provider_id}"
+        known = by_id if reference.provider_id else ""
+        return f"Kubernetes has no node {self._name(reference)!r}{known}"
 
     async def _describe(
         self, node: KubernetesNode, order: WorkloadOrder, event: Event, more: str = ""

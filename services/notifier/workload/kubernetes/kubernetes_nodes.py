@@ -11,9 +11,11 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from services.notifier.workload.kubernetes.kubernetes_objects import (
+    BY_NAVARCH,
     CONDITION,
     CORDONED,
     DRAINING,
+    OUT_OF_SERVICE,
     PROTECTIONS_SET,
     UNSCHEDULABLE_SET,
     KubernetesNode,
@@ -80,11 +82,17 @@ def says_cordoned(node: KubernetesNode) -> bool:
     return next(found, "") == "True"
 
 
-def cordon_patch(node: KubernetesNode, key: str, *, drain: bool) -> dict[str, Any] | None:
-    """The merge patch that cordons the node, or cordons and drains it; None: it is done already."""
+def cordon_patch(
+    node: KubernetesNode, key: str, *, drain: bool, gone: bool = False
+) -> dict[str, Any] | None:
+    """The merge patch that cordons the node, or cordons and drains it; None: it is done already.
+
+    `gone`: its machine no longer exists, so its pods cannot confirm that they have ended.
+    """
     has = node.metadata.annotations
     closed = node.spec.unschedulable and _is_tainted(node)
-    if closed and CORDONED in has and (not drain or DRAINING in has):
+    gone = gone and not any(each.get("key") == OUT_OF_SERVICE for each in node.spec.taints)
+    if closed and CORDONED in has and (not drain or DRAINING in has) and not gone:
         return None
     set_here = [each for each in PROTECTIONS if each not in has]
     kept = has.get(PROTECTIONS_SET, "").split()
@@ -96,6 +104,8 @@ def cordon_patch(node: KubernetesNode, key: str, *, drain: bool) -> dict[str, An
     taints = [dict(each) for each in node.spec.taints]
     if not _is_tainted(node):
         taints.append({"key": CORDONED, "effect": "NoSchedule"})
+    if gone:
+        taints.append({"key": OUT_OF_SERVICE, "value": BY_NAVARCH, "effect": "NoExecute"})
     return _patch(node, annotations, {"unschedulable": True, "taints": taints})
 
 
@@ -107,7 +117,7 @@ def uncordon_patch(node: KubernetesNode) -> dict[str, Any] | None:
     ours = (CORDONED, DRAINING, UNSCHEDULABLE_SET, PROTECTIONS_SET)
     removed = {*ours, *has.get(PROTECTIONS_SET, "").split()} & set(has)
     spec: dict[str, Any] = {
-        "taints": [dict(each) for each in node.spec.taints if each.get("key") != CORDONED] or None
+        "taints": [dict(each) for each in node.spec.taints if not _is_ours(each)] or None
     }
     if UNSCHEDULABLE_SET in has:
         spec["unschedulable"] = None
@@ -154,6 +164,11 @@ def node_event(
 def draining_nodes(nodes: Iterable[KubernetesNode]) -> list[str]:
     """Names of the nodes whose pods are to leave."""
     return [each.metadata.name for each in nodes if is_draining(each)]
+
+
+def _is_ours(taint: Mapping[str, str]) -> bool:
+    out_of_service = taint.get("key") == OUT_OF_SERVICE and taint.get("value") == BY_NAVARCH
+    return taint.get("key") == CORDONED or out_of_service
 
 
 def _is_tainted(node: KubernetesNode) -> bool:
