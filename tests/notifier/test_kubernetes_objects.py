@@ -241,6 +241,7 @@ def test_what_still_runs_is_reported():
             *(pod(f"w{each}") for each in range(5)),
         ],
         closed=True,
+        draining=True,
         batch_pods="finish",
         refusals={"b": "waits for its disruption budget (x)"},
         spans_nodes=lambda job: job == "ml/Job/train",
@@ -261,12 +262,26 @@ def test_what_still_runs_is_reported():
     )
 
 
+def test_a_node_in_service_gets_no_remarks():
+    """Its pods are listed; that they could be evicted is of no interest."""
+    found = pods.node_workload(
+        [pod()],
+        closed=False,
+        draining=False,
+        batch_pods="finish",
+        refusals={},
+        spans_nodes=lambda _: False,
+    )
+    assert (found.drained, found.total, found.detail) == (False, 1, "")
+
+
 @pytest.mark.parametrize("closed", [True, False])
 def test_an_empty_node_is_drained_only_if_nothing_will_come(closed):
     """Without a cordon, pods may still be placed on it."""
     found = pods.node_workload(
         [pod("c", owner="DaemonSet/logs")],
         closed=closed,
+        draining=True,
         batch_pods="finish",
         refusals={},
         spans_nodes=lambda _: False,

@@ -11,8 +11,19 @@ from pathlib import Path
 import pytest
 import yaml
 
+from schemas.messages import encode
+from schemas.node_records import NodeRecord, node_key
 from schemas.settings import NOTIFIER_PLUGINS, PluginSettings
+from schemas.topology import NODES
+from schemas.workload_checks import WorkloadCheckRequest
+from services.bus.memory.memory_bus import MemoryBus
+from services.bus.memory.memory_server import MemoryServer
+from services.bus.memory.transport import PerfectLink
+from services.bus.topology_setup import set_up
 from services.notifier.workload.kubernetes_notifier import KubernetesNotifier
+from services.notifier.workload.pool_notifiers import PoolNotifiers
+from services.notifier.workload.workload_notifier import Notifier
+from services.notifier.workload_check_endpoint import WorkloadCheckEndpoint
 from services.primitives.clock import SystemClock
 from services.settings.plugin_loader import make_plugin
 from tests.real.kubernetes_cluster import Cluster, parts_folder, real_cluster
@@ -62,6 +73,26 @@ async def run(cluster: Cluster, script: str) -> str:
     return out.decode()
 
 
+async def check(notifier: Notifier, name: str) -> None:
+    """`navarch workload check training --node NODE`, as the notifier answers it."""
+    server = MemoryServer(SystemClock())
+    bus = MemoryBus(server, PerfectLink())
+    await set_up(bus, SystemClock(), replicas=1)
+    record = NodeRecord(pool="training", node="t-1", hostname=name.upper(), state="active")
+    await bus.put(NODES, node_key("training", "t-1"), encode(record))
+    endpoint = WorkloadCheckEndpoint(PoolNotifiers(notifier, {}, {}, bus), bus)
+    answer = await endpoint.check(WorkloadCheckRequest(pool="training", node="t-1"))
+    await bus.close()
+    server.close()
+    said = [(each.what, each.passed, each.detail) for each in answer.checks]
+    assert said[1:] == [
+        ("rights", True, "all 10 that are needed"),
+        ("list nodes", True, "1 nodes, 0 cordoned, 0 of them by Navarch"),
+        ("t-1", True, "no jobs"),
+        ("cordon and uncordon t-1", True, ""),
+    ], said
+
+
 async def test_the_page_connects_a_cluster(cluster: Cluster) -> None:
     """Rights, kubeconfig, configuration, a cordon that kubectl shows, and the way back by hand."""
     (name,) = await add_nodes(cluster, "gpu", 1)
@@ -83,6 +114,7 @@ async def test_the_page_connects_a_cluster(cluster: Cluster) -> None:
         clock=SystemClock(),
     )
     try:
+        await check(made, name)
         await made.cordon(order(name))
         shown = await run(cluster, look)
         assert "SchedulingDisabled" in shown

@@ -29,6 +29,7 @@ from services.notifier.workload.kubernetes.kubernetes_nodes import (
     cordon_patch,
     is_another,
     is_closed,
+    is_draining,
     node_event,
     says_cordoned,
     uncordon_patch,
@@ -264,6 +265,7 @@ class KubernetesNotifier:
         return node_workload(
             pods,
             closed=is_closed(node),
+            draining=is_draining(node),
             batch_pods=self._options.batch_pods,
             refusals=self._evictor.refusals,
             spans_nodes=self._state.spans_nodes,

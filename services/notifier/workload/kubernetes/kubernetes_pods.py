@@ -87,15 +87,16 @@ def node_workload(
     pods: Sequence[KubernetesPod],
     *,
     closed: bool,
+    draining: bool,
     batch_pods: BatchPods,
     refusals: Mapping[str, str],
     spans_nodes: Callable[[str], bool],
 ) -> NodeWorkload:
     """What holds a node; `refusals`: why evictions were refused, by the pods' UIDs."""
     held = sorted((each for each in pods if holds_node(each)), key=lambda each: each.key)
-    remarks = _remarks(held, batch_pods, refusals)
-    if not closed:
-        remarks.insert(0, "the node was uncordoned by another, so new pods may come")
+    remarks = _remarks(held, batch_pods, refusals) if draining else []
+    if draining and not closed:
+        remarks.insert(0, "another client uncordoned the node, so new pods may come")
     return NodeWorkload(
         drained=closed and not held,
         running=tuple(_work(each, spans_nodes) for each in held[:RUNNING_MAX]),
