@@ -25,18 +25,16 @@ class HardwareRecord(Record, frozen=True, kw_only=True):
 
 
 class HardwareAdd(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Add a GPU or a host to the denylist (`query.hardware-add`)."""
+    """Add a GPU or a host to the denylist (`order.hardware-add.<user>`)."""
 
     kind: HardwareKind
     value: Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
     reason: Annotated[str, msgspec.Meta(min_length=1, max_length=500)]
     node: str = ""
-    by: str = ""
 
 
 class HardwareForget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Remove a GPU or a host from the denylist (`query.hardware-forget`)."""
+    """Remove a GPU or a host from the denylist (`order.hardware-forget.<user>`)."""
 
     kind: HardwareKind
     value: Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
-    by: str = ""

@@ -40,6 +40,8 @@ CLI: Final = "cli"
 POOL_TAG: Final = "{{tag(pool)}}"
 NODE_TAG: Final = "{{tag(node)}}"
 """The server substitutes the tag of the node's own credentials."""
+USER_NAME: Final = "{{name()}}"
+"""The server substitutes the user's name."""
 USER_KEY: Final = "{{subject()}}"
 """The server substitutes the user's public key."""
 SETS_UP: Final = "pool-manager"
@@ -60,17 +62,20 @@ ALSO_PUBLISHED: Final[Mapping[str, tuple[str, ...]]] = {
     "provisioner": (NODE_COMMANDS,),
 }
 """Service -> subjects that do not follow from the types and the topology."""
-ALSO_ANSWERED: Final[Mapping[str, tuple[str, ...]]] = {"provisioner": (subjects.ENROLL,)}
+ALSO_ANSWERED: Final[Mapping[str, tuple[str, ...]]] = {
+    "provisioner": (subjects.ENROLL, subjects.order_wildcard("sweep-now")),
+    "pool-manager": (
+        subjects.order_wildcard("hardware-add"),
+        subjects.order_wildcard("hardware-forget"),
+    ),
+}
 """Service -> requests it answers beside queries."""
-ORDERS: Final = (
-    subjects.query("hardware-add"),
-    subjects.query("hardware-forget"),
+SERVICE_QUERIES: Final = (
     subjects.query("adopt-node"),
-    subjects.query("sweep-now"),
     f"{subjects.query('sweep-now')}.*",
     subjects.query("workload-check"),
 )
-"""Queries that change something: denied to viewers."""
+"""Queries that change something: services' own, denied to users."""
 REPLY_SECONDS: Final = 7_200.0
 """Time limit of a reply to another account; diagnostics of a host take long."""
 SUBSCRIPTIONS_MAX: Final = 1_000
@@ -180,11 +185,15 @@ def rules() -> dict[str, Rules]:
     found = {service: _service(service) for service in SERVICES}
     viewer = _viewer()
     found[VIEWER] = viewer
-    asks = (subjects.POOL_REQUESTS, NODE_COMMANDS)
+    asks = (
+        # The name at the end is the server's word on who asks; headers are not stored.
+        f"{subjects.ROOT}.pool.*.request.*.{USER_NAME}",
+        f"{subjects.ROOT}.order.*.{USER_NAME}",
+        NODE_COMMANDS,
+    )
     found[OPERATOR] = msgspec.structs.replace(
         viewer,
         publish=(*viewer.publish, *asks),
-        publish_not=tuple(each for each in viewer.publish_not if each not in ORDERS),
     )
     found[ADMIN] = Rules(publish=(">",), subscribe=(">",))
     found[AGENT] = _agent()
@@ -217,7 +226,13 @@ def shares() -> list[Share]:
         ),
         *(
             Share(subject=each, owner=Account.FLEET, importers=(Account.USERS,))
-            for each in (*_READS, *_LISTS, subjects.QUERIES, subjects.POOL_REQUESTS)
+            for each in (
+                *_READS,
+                *_LISTS,
+                subjects.QUERIES,
+                subjects.POOL_REQUESTS,
+                subjects.ORDERS,
+            )
         ),
         *(
             Share(subject=each, owner=Account.FLEET, importers=(Account.USERS,), many=True)
@@ -307,10 +322,13 @@ def _viewer() -> Rules:
             subjects.QUERIES,
             box,
         ),
-        publish_not=ORDERS,
+        publish_not=SERVICE_QUERIES,
         subscribe=(box, f"{subjects.ROOT}.>", "$KV.>"),
         # Requests of other users of the account, which the fleet's services answer.
-        subscribe_not=(subjects.QUERIES, subjects.POOL_REQUESTS, NODE_COMMANDS),
+        subscribe_not=(
+            *(subjects.QUERIES, subjects.POOL_REQUESTS, subjects.ORDERS),
+            NODE_COMMANDS,
+        ),
         payload_bytes_max=REQUEST_BYTES_MAX,
     )
 

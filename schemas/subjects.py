@@ -112,10 +112,19 @@ POOL_REQUESTS: Final = f"{ROOT}.pool.*.request.>"
 
 
 class PoolSubject(NamedTuple):
-    """A parsed pool subject; `name` is the event's name or the request's verb."""
+    """A parsed pool subject; `name` is the event's name."""
 
     pool: str
     name: str
+
+
+class PoolRequestSubject(NamedTuple):
+    """A parsed subject of a request to a pool."""
+
+    pool: str
+    verb: str
+    by: str
+    """The user, as the server has checked where it asks for credentials; empty: unnamed."""
 
 
 def pool_event(pool: str, fact: str) -> str:
@@ -133,16 +142,19 @@ def pool_event_wildcard(fact: str) -> str:
     return f"{ROOT}.pool.*.event.{token(fact, 'fact')}"
 
 
-def pool_request(pool: str, verb: str) -> str:
-    """Subject of a request to a pool."""
-    return f"{ROOT}.pool.{token(pool, 'pool')}.request.{token(verb, 'verb')}"
+def pool_request(pool: str, verb: str, by: str = "") -> str:
+    """Subject of a request to a pool, of the user `by`."""
+    user = f".{token(by, 'user')}" if by else ""
+    return f"{ROOT}.pool.{token(pool, 'pool')}.request.{token(verb, 'verb')}{user}"
 
 
-def parse_pool_request(subject: str) -> PoolSubject | None:
+def parse_pool_request(subject: str) -> PoolRequestSubject | None:
     """Parse a pool's request subject."""
     match subject.split("."):
         case ["navarch", "v1", "pool", pool, "request", verb]:
-            return PoolSubject(pool, verb)
+            return PoolRequestSubject(pool, verb, "")
+        case ["navarch", "v1", "pool", pool, "request", verb, by]:
+            return PoolRequestSubject(pool, verb, by)
         case _:
             return None
 
@@ -247,6 +259,29 @@ MAX_DELIVERIES: Final = "$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.>"
 def dead(stream: str, durable: str) -> str:
     """Subject of a durable's dead letters."""
     return f"{ROOT}.dead.{token(stream.lower(), 'stream')}.{token(durable, 'durable')}"
+
+
+ORDERS: Final = f"{ROOT}.order.*.*"
+"""Requests that a service performs at once and answers; they end with the user's name."""
+
+
+def order(name: str, by: str) -> str:
+    """Subject of an order of the user `by`."""
+    return f"{ROOT}.order.{token(name, 'order')}.{token(by, 'user')}"
+
+
+def order_wildcard(name: str) -> str:
+    """One order, of any user."""
+    return f"{ROOT}.order.{token(name, 'order')}.*"
+
+
+def parse_order(subject: str) -> tuple[str, str] | None:
+    """Parse an order's subject into its name and its user."""
+    match subject.split("."):
+        case ["navarch", "v1", "order", name, by]:
+            return name, by
+        case _:
+            return None
 
 
 QUERIES: Final = f"{ROOT}.query.>"

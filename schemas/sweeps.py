@@ -16,7 +16,6 @@ longer lists. `note`: record that the provider does not list a running instance,
 class SweepRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Requests a sweep or its dry run."""
 
-    by: str = ""
     adopt: tuple[str, ...] = ()
     """Orphans, by instance name or provider ID, that become nodes of their pools."""
     terminate: tuple[str, ...] = ()

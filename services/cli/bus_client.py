@@ -2,6 +2,7 @@
 
 import asyncio
 import getpass
+import re
 import secrets
 import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
@@ -34,7 +35,7 @@ from schemas.operator_requests import (
     SagaRequest,
     ScaleRequest,
 )
-from schemas.permissions import CLI, OPERATOR, SERVICES, VIEWER, inbox, user_inbox
+from schemas.permissions import ADMIN, CLI, OPERATOR, SERVICES, VIEWER, inbox, user_inbox
 from schemas.pool_events import (
     PoolEvent,
     RequestAccepted,
@@ -50,7 +51,7 @@ from schemas.stored_messages import decode_stored
 from schemas.topology import EVENTS, POOLS, SAGAS
 from services.bus.nats.connection_expiry import Expiry, expiries, expiring
 from services.bus.nats.connection_options import SERVICE, ConnectOptions
-from services.bus.nats.credentials_file import role_and_key
+from services.bus.nats.credentials_file import name_of, role_and_key
 from services.bus.port import Bus, Stored
 from services.bus.protocol.endpoint_replies import reply_data
 from services.bus.protocol.ordered_pages import read_page
@@ -62,6 +63,7 @@ from services.primitives.errors import AnswerError, BusError, NavarchError, Unav
 T = TypeVar("T")
 
 CONNECT_SECONDS_MAX: Final = 5.0
+TOKEN_CHARS: Final = 32
 QUERY_SECONDS_MAX: Final = 5.0
 FAILURES_SECONDS_MAX: Final = 2.0
 ANSWER_SECONDS_MAX: Final = 10.0
@@ -87,6 +89,12 @@ def user_options(settings: NatsSettings) -> ConnectOptions:
     return replace(options, inbox_prefix=user_inbox(key), may_create_consumers=False)
 
 
+def person(options: ConnectOptions) -> str:
+    """The name of the user whose credentials these are; empty: they are no person's."""
+    file = options.settings.creds_file.replace(SERVICE, OPERATOR)
+    return name_of(file) if role_and_key(file)[0] in (OPERATOR, VIEWER, ADMIN) else ""
+
+
 @asynccontextmanager
 async def connect_fleet(settings: NatsSettings) -> AsyncIterator["FleetClient"]:
     """Connect to the fleet; raise NavarchError if no server answers."""
@@ -104,7 +112,13 @@ async def connect_fleet(settings: NatsSettings) -> AsyncIterator["FleetClient"]:
             raise NavarchError(f"{error}; {first.about} {first.reason}: {first.remedy}") from error
         raise
     try:
-        yield FleetClient(bus, tuple(bus.expiries()), settings.expiry_warning, is_open=bus.is_open)
+        yield FleetClient(
+            bus,
+            tuple(bus.expiries()),
+            settings.expiry_warning,
+            is_open=bus.is_open,
+            user=person(options),
+        )
     finally:
         await bus.close()
 
@@ -119,14 +133,16 @@ class FleetClient:
         expiry_warning: float = 0.0,
         *,
         is_open: bool = False,
+        user: str = "",
     ) -> None:
         """Query over `bus`; `expiries`: what this connection depends on.
 
-        `is_open`: the server lets every client in.
+        `is_open`: the server lets every client in. `user`: the name in our credentials.
         """
         self.bus = bus
         self.expiries = expiries
         self.is_open = is_open
+        self.user = user
         self._expiry_warning = expiry_warning
 
     async def query(
@@ -138,10 +154,13 @@ class FleetClient:
         who: str = "pool-manager",
     ) -> bytes:
         """Send one query; raise NavarchError if it is refused or no service replies."""
+        return await self._ask(subjects.query(name), name, encode(query), timeout_seconds, who)
+
+    async def _ask(
+        self, subject: str, name: str, data: bytes, timeout_seconds: float, who: str
+    ) -> bytes:
         try:
-            reply = await self.bus.request(
-                subjects.query(name), encode(query), timeout_seconds=timeout_seconds
-            )
+            reply = await self.bus.request(subject, data, timeout_seconds=timeout_seconds)
         except Unavailable as error:
             raise NavarchError(
                 f"no reply to the query {name}: is the {who} running? ({error})"
@@ -150,6 +169,18 @@ class FleetClient:
             return reply_data(reply)
         except AnswerError as error:
             raise AnswerError(escape_line(str(error))) from error
+
+    async def order(
+        self,
+        name: str,
+        order: msgspec.Struct,
+        *,
+        timeout_seconds: float = QUERY_SECONDS_MAX,
+        who: str = "pool-manager",
+    ) -> bytes:
+        """Have a service do something at once; raise NavarchError if it refuses or is away."""
+        subject = subjects.order(name, self.user or token_of(user_name()))
+        return await self._ask(subject, name, encode(order), timeout_seconds, who)
 
     async def pages(
         self, name: str, query: Query, *, who: str = "pool-manager"
@@ -210,12 +241,12 @@ class FleetClient:
 
     async def request(self, pool: str, verb: str, request: Request) -> RequestAnswer:
         """Send a request to a pool and wait for the event that answers it."""
-        mine = msgspec.structs.replace(
-            request, by=request.by or requester(), request=f"cli-{secrets.token_hex(8)}"
-        )
+        # Where the server checks who asks, the subject says it, and nothing else counts.
+        by = "" if self.user else request.by or requester()
+        mine = msgspec.structs.replace(request, by=by, request=f"cli-{secrets.token_hex(8)}")
         # The start of the answers is read before the request is sent, so that none is missed.
         after = await self.bus.last_sequence(EVENTS.name)
-        await self.bus.publish(subjects.pool_request(pool, verb), encode(mine))
+        await self.bus.publish(subjects.pool_request(pool, verb, self.user), encode(mine))
         try:
             async with asyncio.timeout(ANSWER_SECONDS_MAX):
                 return await self._answer(pool, mine.request, after)
@@ -315,6 +346,11 @@ def as_generator(source: AsyncIterator[T]) -> AsyncGenerator[T, None]:
 def requester() -> str:
     """The user and host that send a request."""
     return f"{user_name()}@{socket.gethostname()}"
+
+
+def token_of(name: str) -> str:
+    """A name as a token of a subject."""
+    return re.sub(r"[^a-z0-9-]", "-", name.lower()).strip("-")[:TOKEN_CHARS] or "unknown"
 
 
 def user_name() -> str:

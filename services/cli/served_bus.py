@@ -5,7 +5,6 @@ accounts, and is moved where this start has another than the one before: with or
 or with new keys.
 """
 
-import re
 import shlex
 from datetime import datetime
 from pathlib import Path
@@ -32,7 +31,7 @@ from services.bus.nats.nats_accounts import (
     key_names,
     role_key,
 )
-from services.cli.bus_client import user_name
+from services.cli.bus_client import token_of, user_name
 from services.cli.fleet_discovery import CREDS_VARIABLE
 from services.cli.nats_config_files import (
     ACCOUNTS,
@@ -112,7 +111,7 @@ class ServedBus(msgspec.Struct, frozen=True):
         """Write the owner's credentials, which do not expire: the keys are beside them."""
         file = Path(self.operator_file)
         if not _is_signed_by(keys, file):
-            made = credentials(owner_name(), keys, at, tags=(ROLE_TAG + OPERATOR,))
+            made = credentials(token_of(user_name()), keys, at, tags=(ROLE_TAG + OPERATOR,))
             write_secret(file, made)
 
     def _check(self) -> None:
@@ -147,11 +146,6 @@ class ServedBus(msgspec.Struct, frozen=True):
             "start then makes new keys, keeps everything that is stored, and refuses the "
             "credentials that you gave to others"
         )
-
-
-def owner_name() -> str:
-    """The user who runs this process, as the fleet names it."""
-    return re.sub(r"[^a-z0-9-]", "-", user_name().lower())
 
 
 def _is_signed_by(keys: AgentKeys, file: Path) -> bool:

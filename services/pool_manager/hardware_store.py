@@ -13,6 +13,7 @@ from schemas.node_records import NodeRecord
 from schemas.topology import HARDWARE
 from services.bus.bucket_mirror import BucketView
 from services.bus.port import Bus, Endpoint, Headers
+from services.bus.protocol.endpoint_replies import requester
 from services.pool_manager.planner.admission import denied_hardware
 from services.primitives.clock import Clock
 from services.primitives.errors import Conflict
@@ -57,15 +58,15 @@ class HardwareList:
         """Subject -> what answers it."""
         return {
             subjects.query("hardware"): self._list,
-            subjects.query("hardware-add"): self._add,
-            subjects.query("hardware-forget"): self._forget,
+            subjects.order_wildcard("hardware-add"): self._add,
+            subjects.order_wildcard("hardware-forget"): self._forget,
         }
 
     async def _list(self, _: bytes, __: Headers) -> bytes:
         await self.view.caught_up()
         return _encode_records(self.view.records.values())
 
-    async def _add(self, data: bytes, _: Headers) -> bytes:
+    async def _add(self, data: bytes, headers: Headers) -> bytes:
         asked = msgspec.json.decode(data, type=HardwareAdd)
         record = HardwareRecord(
             kind=asked.kind,
@@ -73,12 +74,12 @@ class HardwareList:
             reason=asked.reason,
             since=self._clock.now(),
             node=asked.node,
-            by=asked.by,
+            by=requester(headers),
         )
         await self.condemn({denied_hardware.key(asked.kind, asked.value): record})
         return _encode_records([record])
 
-    async def _forget(self, data: bytes, _: Headers) -> bytes:
+    async def _forget(self, data: bytes, headers: Headers) -> bytes:
         asked = msgspec.json.decode(data, type=HardwareForget)
         key = denied_hardware.key(asked.kind, asked.value)
         await self.view.caught_up()
@@ -88,7 +89,7 @@ class HardwareList:
                 f"no {asked.kind} {asked.value!r} is listed; see navarch hardware list"
             )
         await self._bus.delete(HARDWARE, key)
-        log.info("hardware forgotten", extra={"hardware": key, "by": asked.by})
+        log.info("hardware forgotten", extra={"hardware": key, "by": requester(headers)})
         return _encode_records([known])
 
 

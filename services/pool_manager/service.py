@@ -10,12 +10,11 @@ import secrets
 from collections.abc import Awaitable, Callable, Hashable
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from schemas import subjects
-from schemas.messages import Invalid
 from schemas.node_events import BootChecked, NodeEvent, ProviderNotice, Registered
 from schemas.node_records import NodeRecord
 from schemas.pool_records import PoolRecord
@@ -44,7 +43,11 @@ from services.pool_manager.reconciler import TIMER_OWNER, Reconciler
 from services.pool_manager.remediator_plugins import Remediators
 from services.pool_manager.requests import pool_apply
 from services.pool_manager.requests.request_decisions import decide, saga_asked_about
-from services.pool_manager.requests.request_replies import QueuedRequest, RequestDecision
+from services.pool_manager.requests.request_replies import (
+    QueuedRequest,
+    RequestDecision,
+    read_stored_request,
+)
 from services.pool_manager.saga_auditor import SagaAuditor
 from services.pool_manager.saga_effects import SagaEffects
 from services.pool_manager.sagas import DEFINITIONS
@@ -157,7 +160,9 @@ class PoolManager:
                 ),
                 Consumer(
                     durable=POOL_REQUESTS,
-                    decode=_read_request,
+                    decode=partial(
+                        read_stored_request, is_open=not self._context.settings.nats.creds_file
+                    ),
                     handle=self.on_request,
                     key=_pool_of_request,
                 ),
@@ -428,22 +433,3 @@ def _signature_of(event: NodeEvent) -> Hashable:
 def _pool_of_request(stored: Stored) -> str:
     parsed = subjects.parse_pool_request(stored.subject)
     return parsed.pool if parsed else stored.subject
-
-
-def _read_request(stored: Stored) -> Any:
-    """Wrap what people typed; a subject that names no pool cannot be answered anywhere."""
-    parsed = subjects.parse_pool_request(stored.subject)
-    if parsed is None:
-        return Invalid("", f"{stored.subject} is not <pool>.request.<verb>")
-    try:
-        subjects.pool_event(parsed.pool, "scale-refused")
-    except ValueError as error:
-        return Invalid("", str(error))
-    return QueuedRequest(
-        id=f"request-{stored.sequence}",
-        sequence=stored.sequence,
-        time=stored.time,
-        pool=parsed.pool,
-        verb=parsed.name,
-        payload=stored.data,
-    )

@@ -53,7 +53,11 @@ MAY: dict[str, list[str]] = {
     ],
     "health-monitor": [f"{NODE}.event.verdict", f"{NODE}.event.fault", "$KV.HEALTH.training.n1"],
     "metrics": ["navarch.v1.fleet.event.lag"],
-    "operator": ["navarch.v1.pool.training.request.scale", f"{NODE}.command.diagnose"],
+    "operator": [
+        "navarch.v1.pool.training.request.scale.operator",
+        "navarch.v1.order.sweep-now.operator",
+        f"{NODE}.command.diagnose",
+    ],
     "viewer": ["$SRV.PING", "navarch.v1.query.nodes", "$JS.API.STREAM.LIST"],
     "agent:training/n1": [
         f"{NODE}.telemetry",
@@ -94,6 +98,9 @@ MAY_NOT: dict[str, list[str]] = {
     ],
     "metrics": ["navarch.v1.saga.s1.saga.started", f"{NODE}.event.verdict"],
     "operator": [
+        "navarch.v1.pool.training.request.scale",
+        "navarch.v1.pool.training.request.scale.ada",
+        "navarch.v1.order.sweep-now.ada",
         "navarch.v1.saga.s1.drain.expired",
         f"{NODE}.event.fault",
         "$KV.POOLS.pool.training",

@@ -119,7 +119,7 @@ async def _answering(bus: NatsBus) -> None:
     async for delivery in bus.consume(POOL_REQUESTS):
         parsed = subjects.parse_pool_request(delivery.stored.subject)
         assert parsed is not None
-        event = _answer(parsed.pool, parsed.name, delivery.stored.data, ids)
+        event = _answer(parsed.pool, parsed.verb, delivery.stored.data, ids)
         await bus.publish(subjects.pool_event(parsed.pool, FACTS[type(event)]), encode(event))
         await delivery.ack()
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from services.cli.bus_client import token_of, user_name
 from services.cli.fleet_discovery import started_ticks
 from tests.support import inprocess
 
@@ -182,10 +183,12 @@ async def test_processes_of_a_killed_serve_end_with_it_or_by_the_next(
         assert await left.wait() == -signal.SIGTERM
         await fleet.says(READY)
         status, listed = await asyncio.gather(
-            navarch("status", place=fleet.place), navarch("hardware", "list", place=fleet.place)
+            navarch("status", place=fleet.place),
+            navarch("hardware", "list", "-o", "json", place=fleet.place),
         )
         assert "The bus is open: every client that reaches it controls the fleet" in status[1]
-        assert "GPU-1" in listed[1]
+        [denied] = json.loads(listed[1])
+        assert (denied["value"], denied["by"]) == ("GPU-1", token_of(user_name()))
         fleet.process.send_signal(signal.SIGTERM)
         await fleet.rest()
         assert await fleet.process.wait() == 0

@@ -159,23 +159,25 @@ async def test_operators_deny_and_forget_hardware(
     """Denied hardware is refused, forgotten hardware admitted, unknown hardware reported."""
     async with Running(server.url, "pool-manager", build, settings(min_nodes=1)):
         [name] = await eventually(settled(bus, 1))
-        gpu = {"kind": "gpu", "value": f"GPU-{name}-0", "by": "ada"}
-        await query(bus, "hardware-add", {**gpu, "reason": "burns"})
+        gpu = {"kind": "gpu", "value": f"GPU-{name}-0"}
+        added = await order(bus, "hardware-add", {**gpu, "reason": "burns"})
         peers.same_hardware = name
         await ask(bus, "scale", nodes=2)
         [refused, *_] = await eventually(lambda: events(bus, "node-refused"))
-        await query(bus, "hardware-forget", gpu)
+        await order(bus, "hardware-forget", gpu)
         await ask(bus, "scale", nodes=2)
         await eventually(settled(bus, 2))
-        again = await query(bus, "hardware-forget", gpu)
+        again = await order(bus, "hardware-forget", gpu)
 
+    assert '"by":"ada"' in added
     assert "burns" in refused["reason"]
     assert "see navarch hardware list" in again
 
 
-async def query(bus: NatsBus, name: str, asked: dict[str, str]) -> str:
-    """Send the pool-manager a query and return the reply as text."""
-    reply = await bus.request(subjects.query(name), msgspec.json.encode(asked), timeout_seconds=30)
+async def order(bus: NatsBus, name: str, asked: dict[str, str]) -> str:
+    """Give the pool-manager an order and return the reply as text."""
+    subject = subjects.order(name, "ada")
+    reply = await bus.request(subject, msgspec.json.encode(asked), timeout_seconds=30)
     return reply.data.decode()
 
 

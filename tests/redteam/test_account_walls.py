@@ -9,9 +9,10 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from schemas import permissions, subjects
+from schemas.headers import SUBJECT
 from schemas.messages import encode
 from schemas.node_records import NodeRecord
-from schemas.permissions import ORDERS, SERVICES, Account, durables_of
+from schemas.permissions import SERVICE_QUERIES, SERVICES, Account, durables_of
 from schemas.topology import (
     BUCKETS,
     DURABLES,
@@ -23,6 +24,9 @@ from schemas.topology import (
 )
 from services.bus.nats.connection_options import credentials
 from services.bus.nats.nats_bus import NatsBus
+from services.bus.port import Headers
+from services.bus.protocol.endpoint_replies import requester
+from services.pool_manager.requests.request_replies import read_request, read_stored_request
 from services.primitives.errors import TooLarge, Unavailable
 from tests.support.secured import Secured
 
@@ -86,6 +90,7 @@ async def last_sequences(bus: NatsBus) -> dict[str, int]:
 def concrete(subject: str) -> str:
     """A subject under a permission: of this node where the server fills in one."""
     known = subject.replace(permissions.POOL_TAG, "training").replace(permissions.NODE_TAG, "n1")
+    known = known.replace(permissions.USER_NAME, permissions.OPERATOR)
     return ".".join("x" if each in ("*", ">") else each for each in known.split("."))
 
 
@@ -117,7 +122,7 @@ def attacks() -> list[str]:
     ("who", "except_for"),
     [
         ("viewer", set()),
-        ("operator", {"navarch.v1.pool.x.request.x"}),
+        ("operator", set()),
         (AGENT, set()),
     ],
 )
@@ -253,7 +258,8 @@ async def test_a_services_credentials_reach_its_own_durables_and_keys_alone(
 async def test_a_viewer_may_give_no_orders(secured: Secured) -> None:
     """Queries that change something are refused; the refusal comes at once and says why."""
     viewer = await NatsBus.connect(secured.options("viewer"))
-    for each in (*ORDERS, subjects.node_command("training", "n1", "reboot")):
+    orders = (subjects.order("hardware-add", "viewer"), *SERVICE_QUERIES)
+    for each in (*orders, subjects.node_command("training", "n1", "reboot")):
         with pytest.raises(Unavailable, match=r"(?i)permissions violation"):
             await viewer.request(concrete(each), b"{}", timeout_seconds=60)
     await viewer.close()
@@ -333,3 +339,43 @@ def test_each_role_is_in_the_account_of_its_kind() -> None:
     inside = {name for name, rules in permissions.rules().items() if rules.account == Account.FLEET}
 
     assert {*SERVICES, permissions.ADMIN} == inside
+
+
+async def test_the_name_of_a_requester_is_the_servers(secured: Secured) -> None:
+    """Not in the body, a header or another's subject: requests and orders carry the user's own."""
+    services = await NatsBus.connect(secured.options("pool-manager"))
+    given: list[str] = []
+
+    async def perform(_: bytes, headers: Headers) -> bytes:
+        given.append(requester(headers))
+        return b"true"
+
+    await services.serve("s", "", {subjects.order_wildcard("hardware-add"): perform})
+    mallory = await plain(secured, "operator")
+    forged = {SUBJECT: subjects.order("hardware-add", "alice"), "Nats-Request-Info": "alice"}
+    own = subjects.order("hardware-add", "operator")
+    await mallory.request(own, b'{"by": "alice"}', timeout=30, headers=forged)
+    scale = subjects.pool_request("training", "scale", "operator")
+    await mallory.request(scale, b'{"nodes": 5, "by": "alice"}', timeout=30, headers=forged)
+    names = ("alice", "operator2", "*", ">", "operator.alice", "viewer")
+    others = [
+        f"{subject}.{name}"
+        for subject in (
+            "navarch.v1.order.hardware-add",
+            "navarch.v1.pool.training.request.scale",
+        )
+        for name in names
+    ]
+    unnamed = [subjects.pool_request("training", "scale"), "navarch.v1.order.hardware-add"]
+    wanted = [("publish", each) for each in (*others, *unnamed)]
+    refused = await secured.refused("operator", wanted)
+    admin = await NatsBus.connect(secured.options("admin"))
+    stored = await admin.read("REQUESTS", subjects.POOL_REQUESTS)
+    for bus in (services, admin):
+        await bus.close()
+    await mallory.close()
+    asked = [read_stored_request(each, is_open=False) for each in stored]
+
+    assert set(wanted) == refused
+    assert ["operator"] == given
+    assert ["operator"] == [read_request(each).by for each in asked]

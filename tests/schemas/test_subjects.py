@@ -64,7 +64,10 @@ def test_pool_subjects(pool, name):
     """Events and requests differ in their subjects."""
     event, request = subjects.pool_event(pool, name), subjects.pool_request(pool, name)
     assert subjects.parse_pool_event(event) == (pool, name)
-    assert subjects.parse_pool_request(request) == (pool, name)
+    by = subjects.pool_request(pool, name, "alice")
+    assert subjects.parse_pool_request(request) == (pool, name, "")
+    assert subjects.parse_pool_request(by) == (pool, name, "alice")
+    assert matches(subjects.POOL_REQUESTS, by)
     assert (subjects.parse_pool_event(request), subjects.parse_pool_request(event)) == (None, None)
     assert matches(subjects.POOL_EVENTS, event)
     assert matches(subjects.pool_event_wildcard(name), event)

@@ -52,6 +52,14 @@ def message_id_key(file: str) -> bytes:
     return hashlib.sha256(b"message ids" + "".join(lines[1:2]).encode()).digest()
 
 
+def name_of(file: str) -> str:
+    """The user's name in a credentials file; empty where it names none."""
+    try:
+        return str(claims_of(Path(file).read_text(encoding="utf-8")).get("name", ""))
+    except (OSError, ValueError):
+        return ""
+
+
 def role_and_key(file: str) -> tuple[str, str]:
     """The role and the public key in a credentials file; empty where it names none."""
     try:

@@ -5,6 +5,7 @@ from typing import Final, Protocol
 
 import msgspec
 
+from schemas import subjects
 from schemas.fleet_queries import QueryError
 from schemas.headers import SERVICE_ERROR, SUBJECT
 from schemas.messages import encode
@@ -71,6 +72,12 @@ def service_handler(endpoint: Endpoint) -> Callable[[ServiceRequest], Awaitable[
             await request.respond(data)
 
     return handle
+
+
+def requester(headers: Headers) -> str:
+    """Who gave an order: the user in its subject, which the server checks."""
+    parsed = subjects.parse_order(headers.get(SUBJECT, ""))
+    return parsed[1] if parsed is not None else ""
 
 
 def reply_data(reply: Reply) -> bytes:

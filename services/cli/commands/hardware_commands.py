@@ -2,13 +2,12 @@
 
 from typing import Annotated, Literal
 
-import msgspec
 import typer
 
 from schemas.fleet_queries import Query
 from schemas.hardware_denylist import HardwareAdd, HardwareForget, HardwareRecord
 from services.cli import console
-from services.cli.bus_client import FleetClient, decode_answer, requester
+from services.cli.bus_client import FleetClient, decode_answer
 from services.cli.command_options import Output
 from services.cli.console import Format
 from services.cli.fleet_connection import fleet_command
@@ -32,7 +31,7 @@ Value = Annotated[str, typer.Argument(metavar="IDENTITY", show_default=False)]
 @fleet_command
 async def list_hardware(fleet: FleetClient, output: Output = Format.TABLE) -> None:
     """List the denylist: since when, from which node, and why."""
-    await _query(fleet, "hardware", Query(), output)
+    _write(await fleet.query("hardware", Query()), output)
 
 
 @commands.command("add")
@@ -49,8 +48,8 @@ async def add(
 
     Nodes in service are not affected.
     """
-    request = HardwareAdd(kind=kind, value=value, reason=reason, node=node, by=requester())
-    await _query(fleet, "hardware-add", request, output)
+    request = HardwareAdd(kind=kind, value=value, reason=reason, node=node)
+    _write(await fleet.order("hardware-add", request), output)
 
 
 @commands.command("forget")
@@ -62,13 +61,12 @@ async def forget(
 
     It was repaired, or was not the cause.
     """
-    request = HardwareForget(kind=kind, value=value, by=requester())
-    await _query(fleet, "hardware-forget", request, output)
+    request = HardwareForget(kind=kind, value=value)
+    _write(await fleet.order("hardware-forget", request), output)
 
 
-async def _query(fleet: FleetClient, name: str, query: msgspec.Struct, output: Format) -> None:
-    data = await fleet.query(name, query)
-    found = decode_answer(list[HardwareRecord], data, name)
+def _write(data: bytes, output: Format) -> None:
+    found = decode_answer(list[HardwareRecord], data, "hardware")
     if output is Format.JSON:
         console.write_json(data)
         return

@@ -15,7 +15,7 @@ from schemas.fleet_queries import Query
 from schemas.instance_records import InstanceRecord
 from schemas.sweeps import SweepAnswer, SweepRequest
 from services.cli import console
-from services.cli.bus_client import FleetClient, decode_answer, requester
+from services.cli.bus_client import FleetClient, decode_answer
 from services.cli.command_options import Output, Pool
 from services.cli.console import Format
 from services.cli.fleet_connection import fleet_command
@@ -86,10 +86,9 @@ async def sweep(
     The provisioner also sweeps every half minute by itself.
     """
     name = "sweep-plan" if dry_run else "sweep-now"
-    request = SweepRequest(
-        by=requester(), adopt=tuple(adopt or ()), terminate=tuple(terminate or ())
-    )
-    data = await fleet.query(name, request, timeout_seconds=SWEEP_SECONDS_MAX, who=PROVISIONER)
+    request = SweepRequest(adopt=tuple(adopt or ()), terminate=tuple(terminate or ()))
+    ask = fleet.query if dry_run else fleet.order
+    data = await ask(name, request, timeout_seconds=SWEEP_SECONDS_MAX, who=PROVISIONER)
     answer = decode_answer(SweepAnswer, data, name, PROVISIONER)
     if output is Format.JSON:
         console.write_json(data)

@@ -6,9 +6,10 @@ from typing import Final
 
 import msgspec
 
+from schemas import subjects
 from schemas.duration import decode_hook
 from schemas.enums import Refusal
-from schemas.messages import Message
+from schemas.messages import Invalid, Message
 from schemas.operator_requests import (
     REQUESTS,
     ApplyRequest,
@@ -24,6 +25,7 @@ from schemas.operator_requests import (
 from schemas.pool_events import PoolEvent, RequestAccepted, RequestRefused, ScaleRefused
 from schemas.pool_records import PoolRecord
 from schemas.saga_log_entries import SagaEntry
+from services.bus.port import Stored
 from services.pool_manager.planner.safety.holds import NodeHold
 
 DETAIL_CHARS_MAX: Final = 300
@@ -50,6 +52,8 @@ class QueuedRequest(
     pool: str
     verb: str
     payload: bytes
+    by: str | None = None
+    """Who asks, as the server has checked it; None: as the request says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,13 +79,37 @@ class RefusedError(Exception):
     reason: str
 
 
+def read_stored_request(stored: Stored, *, is_open: bool) -> QueuedRequest | Invalid:
+    """Wrap what people typed; a subject that names no pool cannot be answered anywhere.
+
+    Where the bus asks for credentials, only the subject says who asks: the server has checked it.
+    """
+    parsed = subjects.parse_pool_request(stored.subject)
+    if parsed is None:
+        return Invalid("", f"{stored.subject} is not <pool>.request.<verb>")
+    try:
+        subjects.pool_event(parsed.pool, "scale-refused")
+    except ValueError as error:
+        return Invalid("", str(error))
+    return QueuedRequest(
+        id=f"request-{stored.sequence}",
+        sequence=stored.sequence,
+        time=stored.time,
+        pool=parsed.pool,
+        verb=parsed.verb,
+        payload=stored.data,
+        by=None if is_open and not parsed.by else parsed.by,
+    )
+
+
 def read_request(asked: QueuedRequest) -> Request:
     """What was typed; RefusedError says what to write instead."""
     kind = REQUESTS.get(asked.verb)
     if kind is None:
         raise RefusedError("unknown-verb", f"{asked.verb!r} is none of {', '.join(REQUESTS)}")
     try:
-        return msgspec.json.decode(asked.payload, type=kind, dec_hook=decode_hook)
+        found: Request = msgspec.json.decode(asked.payload, type=kind, dec_hook=decode_hook)
+        return found if asked.by is None else msgspec.structs.replace(found, by=asked.by)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         example = EXAMPLES[kind]
         detail = str(error)[:DETAIL_CHARS_MAX]

@@ -16,7 +16,7 @@ from schemas.sweeps import SweepAnswer, SweepRequest
 from schemas.topology import LEASES
 from services.bus.leases import Lease
 from services.bus.port import Bus, Endpoint, Headers
-from services.bus.protocol.endpoint_replies import reply_data
+from services.bus.protocol.endpoint_replies import reply_data, requester
 from services.primitives.clock import Clock
 from services.primitives.errors import Unavailable
 from services.provisioner.removal.sweep_report import report
@@ -50,8 +50,11 @@ class SweepEndpoints:
     def endpoints(self) -> dict[str, Endpoint]:
         """Subject -> endpoint: one for all replicas, and one for this replica."""
         found: dict[str, Endpoint] = {}
-        for name, handle in ((PLAN, self._plan), (NOW, self._sweep_now)):
-            found[subjects.query(name)] = self._forwarding(name, handle)
+        for subject, name, handle in (
+            (subjects.query(PLAN), PLAN, self._plan),
+            (subjects.order_wildcard(NOW), NOW, self._sweep_now),
+        ):
+            found[subject] = self._forwarding(name, handle)
             found[subjects.replica_query(name, self._replica)] = _endpoint(handle)
         return found
 
@@ -59,7 +62,6 @@ class SweepEndpoints:
         return self._answer(await self._sweeper.plan(request))
 
     async def _sweep_now(self, request: SweepRequest) -> SweepAnswer:
-        log.info("sweep requested", extra={"by": request.by})
         return self._answer(*await self._sweeper.sweep(request))
 
     def _answer(self, plan: SweepPlan, outcomes: list[str] | None = None) -> SweepAnswer:
@@ -76,6 +78,8 @@ class SweepEndpoints:
         here = _endpoint(handle)
 
         async def endpoint(data: bytes, headers: Headers) -> bytes:
+            if by := requester(headers):
+                log.info("sweep requested", extra={"by": by})
             holder = self._replica if self._lease.held else await self._holder()
             if holder == self._replica:
                 return await here(data, headers)
