@@ -1,27 +1,77 @@
-"""Alerts that were sent and have not ended: bucket ALERTS."""
+"""Alerts that have begun, and what each channel has of them: bucket ALERTS."""
 
 import hashlib
-from typing import Final
+from typing import Final, Literal
 
+import msgspec
+
+from schemas.enums import AlertKind
 from schemas.messages import Record
 from schemas.value_limits import UtcTime
 
-TTL_SECONDS: Final = 7 * 86_400
-"""An alert that nothing ended in this time is forgotten."""
+TTL_SECONDS: Final = 8 * 86_400
+"""A day longer than any alert lasts without news: a last resort."""
+
+Severity = Literal["info", "warning", "critical"]
+
+
+class Alert(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One notification to operators."""
+
+    severity: Severity
+    title: str
+    text: str
+    """What happened, why, and what to do; whole sentences."""
+    pool: str = ""
+    """Empty for an alert about the fleet's own services."""
+    node: str = ""
+    kind: AlertKind
+    """The event behind it."""
+    fault: str = ""
+    """Fault signature, where the event has one."""
+    key: str
+    """The same for the same condition; channels deduplicate by it."""
+    event: str
+    """ID of the event behind it."""
+    time: UtcTime
+    """Of that event."""
+    since: UtcTime | None = None
+    """When the condition began; None: with this event."""
+    resolved: bool = False
+    """The condition with this key is over."""
+
+    @property
+    def began(self) -> UtcTime:
+        """When the condition began."""
+        return self.since or self.time
+
+
+class ChannelState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What one channel has of an alert."""
+
+    event: str
+    """The last event that it was sent."""
+    receipt: str = ""
+    """What it needs to update the message, and returned when it sent it."""
+    ended: bool = False
 
 
 class OpenAlertRecord(Record, frozen=True, kw_only=True):
-    """ALERTS `<hash of the alert's key>`: an alert whose end will be sent too."""
+    """ALERTS `<hash of the alert's key>`: an alert, until every channel has its end."""
 
     alert: str
     """Its key, as channels get it."""
-    event: str
-    """ID of the event behind it."""
     sequence: int
-    """Where that event is in EVENTS: only a later one can end the alert."""
+    """Where its last event is in EVENTS: only a later one can end the alert."""
     at: UtcTime
-    sent: bool = False
-    """False: a replica is sending it."""
+    """Time of that event."""
+    opened: Alert | None = None
+    ended: Alert | None = None
+    """Its end; None: it lasts."""
+    only: str = ""
+    """The one channel that it is sent to; empty: those whose route it matches."""
+    channels: dict[str, ChannelState] = {}
+    """Name of a channel -> what it has."""
 
 
 def alert_key(alert: str) -> str:

@@ -40,6 +40,25 @@ PROGRAM_CODES: Final = frozenset({8, 13, 31, 32, 43, 45, 68, 69})
 IncidentScope = Literal["pool", "job", "rack", "zone", "provider", "driver"]
 """What the nodes of one incident have in common."""
 
+AlertKind = Literal[
+    "verdict",
+    "lost",
+    "operator-needed",
+    "node-refused",
+    "breaker-opened",
+    "incident",
+    "saga-failed",
+    "saga-stuck",
+    "saga-overdue",
+    "instance-leaked",
+    "launch-refused",
+    "lag",
+    "unknown-error",
+    "service-failure",
+    "test",
+]
+"""The events that alert operators, and the alert that `navarch alerts test` sends."""
+
 # --- nodes and instances -------------------------------------------------------------------------
 
 NodeState = Literal["launching", "registered", "active", "leaving", "terminated"]

@@ -49,6 +49,7 @@ FailureKind = Literal[
     "message-flood",
     "expires-soon",
     "message-set-aside",
+    "alert-undelivered",
 ]
 
 

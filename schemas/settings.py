@@ -8,8 +8,9 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
+from schemas.alert_records import Severity
 from schemas.duration import Duration
-from schemas.enums import DrainMode
+from schemas.enums import AlertKind, DrainMode
 from schemas.instance_type_catalogue import InstanceTypes, Price
 from schemas.launch_offers import Market, Together
 from schemas.secret_text import SecretText
@@ -35,6 +36,50 @@ class PluginSettings(Setting, frozen=True, kw_only=True):
     options: dict[str, Any] = {}
     path: str = ""
     """Its path in the configuration, for error messages."""
+
+
+Weekday = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
+
+
+class HoursSpec(Setting, frozen=True, kw_only=True):
+    """When alerts that are not critical are sent; outside these hours they wait."""
+
+    start: str = "08:00"
+    end: str = "20:00"
+    """Before `start`: on the next day; the day is that of `start`."""
+    days: tuple[Weekday, ...] = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+    timezone: str = "UTC"
+    """`Europe/Berlin`."""
+
+
+class RateSpec(Setting, frozen=True, kw_only=True):
+    """How many alerts a channel sends; what is beyond waits, and one alert says how many wait."""
+
+    alerts: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 30
+    window: Duration = Duration(600)
+
+
+class AlertRoute(Setting, frozen=True, kw_only=True):
+    """Which alerts a channel gets; the end of what it got follows in any case."""
+
+    name: Annotated[str, msgspec.Meta(max_length=63)] = ""
+    """In logs and commands; empty: the type."""
+    min_severity: Severity = "info"
+    pools: tuple[str, ...] = ()
+    """Names, or patterns (`train-*`); empty: every pool, and the fleet's own services."""
+    events: tuple[AlertKind, ...] = ()
+    """Empty: every kind."""
+    faults: tuple[str, ...] = ()
+    """Fault signatures or patterns (`xid-79`, `xid-*`, `silence`); empty: any, and none."""
+    hours: HoursSpec | None = None
+    """None: at any time."""
+    rate: RateSpec = RateSpec()
+
+
+class AlertSettings(PluginSettings, frozen=True, kw_only=True):
+    """One alert channel."""
+
+    route: AlertRoute = AlertRoute()
 
 
 class IncidentSpec(Setting, frozen=True, kw_only=True):
@@ -346,7 +391,7 @@ class Settings(Setting, frozen=True, kw_only=True):
     """The workload system of every pool that names none of `notifiers`."""
     notifiers: dict[str, PluginSettings] = {}
     """More workload systems, by the name that pools use."""
-    alerts: tuple[PluginSettings, ...] = (PluginSettings(type="log"),)
+    alerts: tuple[AlertSettings, ...] = (AlertSettings(type="log"),)
     health_policy: str = ""
     """Path of the policy; empty: the one in config/."""
     data_dir: str = ".navarch"

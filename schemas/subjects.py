@@ -41,6 +41,11 @@ def node_event(pool: str, node: str, fact: str) -> str:
     return f"{ROOT}.node.{token(pool, 'pool')}.{token(node, 'node')}.event.{token(fact, 'fact')}"
 
 
+def node_event_in(pool: str, fact: str) -> str:
+    """Events of one kind about any node of a pool."""
+    return f"{ROOT}.node.{token(pool, 'pool')}.*.event.{token(fact, 'fact')}"
+
+
 def telemetry_of(pool: str) -> str:
     """Telemetry of one pool's nodes."""
     return f"{ROOT}.node.{token(pool, 'pool')}.*.telemetry"

@@ -158,8 +158,6 @@ class DurableSpec(msgspec.Struct, frozen=True, kw_only=True):
     """The server's own limit; -1: none, since a bus that fails for days must lose nothing."""
     failures_max: int = 20
     """A message whose handler raised this often, without any bus error, is dead-lettered."""
-    retry_seconds_max: float | None = None
-    """How long after it was stored a handler may ask for a message again; None: for ever."""
     in_flight_max: int = 256
     """Messages that one process holds at once."""
     ack_pending_max: int = 20_000
@@ -386,31 +384,26 @@ NOTIFIER_STEPS: Final = DurableSpec(
 NOTIFIER_ALERTS: Final = DurableSpec(
     stream=EVENTS.name,
     name="notifier-alerts",
-    description="notifier: events that may alert operators",
+    description="notifier: events that begin or end alerts",
     filters=(
         *(
             subjects.pool_event_wildcard(fact)
             for fact in (
-                "breaker-opened",
-                "breaker-closed",
-                "incident",
-                "saga-failed",
-                "saga-stuck",
-                "saga-overdue",
-                "node-refused",
-                "node-replaced",
-                "operator-needed",
-                "instance-leaked",
-                "launch-refused",
+                *("breaker-opened", "breaker-closed", "incident", "operator-needed"),
+                *("saga-failed", "saga-stuck", "saga-overdue", "saga-cancelled"),
+                *("node-refused", "node-replaced", "pool-removed"),
+                *("instance-leaked", "launch-refused"),
             )
         ),
-        subjects.node_event_wildcard("verdict"),
-        subjects.node_event_wildcard("lost"),
-        subjects.node_event_wildcard("returned"),
+        *(
+            subjects.node_event_wildcard(fact)
+            for fact in (
+                *("verdict", "lost", "returned", "terminated", "admitted", "promoted"),
+                *("cordoned", "uncordoned", "drained", "remediated"),
+            )
+        ),
         subjects.FLEET_EVENTS,
     ),
-    # An alert that no channel has taken for a day is a dead letter.
-    retry_seconds_max=DAY_SECONDS,
 )
 METRICS_EVENTS: Final = DurableSpec(
     stream=EVENTS.name,

@@ -259,10 +259,6 @@ class ConsumerLoop:
             self._unreadable[self.consumer.key(delivery.stored)] = failure.about
             self.instruments.failures.report(failure)
             return await self._again(delivery, error)
-        longest = self.consumer.durable.retry_seconds_max
-        age = (self.clock.now() - delivery.stored.time).total_seconds()
-        if longest is not None and age > longest:
-            return await self._bury(delivery, "dead", f"given up after {age:.0f} s: {error}")
         return await self._again(delivery, error)
 
     async def _failed_again(self, delivery: Delivery, error: Exception) -> str:

@@ -23,6 +23,7 @@ from schemas.settings import (
 )
 from services.primitives.errors import ConfigurationError
 from services.primitives.redaction import register_secrets
+from services.settings.alert_routes import alert_settings
 from services.settings.budget_validation import level_problem, rate_problem, rate_window_problem
 from services.settings.provider_choices import (
     folded,
@@ -95,12 +96,7 @@ def settings_of(document: Document, environment: Mapping[str, str]) -> Settings:
         for name, value in _mapping(document, raw.pop("notifiers", {}), ("notifiers",)).items()
     }
     if "alerts" in raw:
-        alerts = raw.pop("alerts")
-        if not isinstance(alerts, list):
-            raise document.error(("alerts",), "must be a list of alert channels (`- type: log`)")
-        sections["alerts"] = tuple(
-            _plugin(document, each, ("alerts", i), default_type="") for i, each in enumerate(alerts)
-        )
+        sections["alerts"] = tuple(alert_settings(document, raw.pop("alerts"), pools))
     settings: Settings = convert(document, raw, Settings, ())
     register_secrets(settings)
     sections["data_dir"] = str(Path(document.file).parent / settings.data_dir)

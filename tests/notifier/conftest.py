@@ -207,7 +207,7 @@ def notifier(bus: NatsBus, receiver: Receiver):
                 ConsumerLoop(bus, each, context.clock, context.instruments, context.tracing).run()
             )
             for each in service.consumers
-        ]
+        ] + [asyncio.create_task(each()) for each in service.tasks]
         try:
             yield
         finally:

@@ -1,8 +1,10 @@
 """Alerts about many nodes are limited."""
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+from msgspec.structs import replace
+
+from schemas.alert_records import Alert, Severity
 from services.notifier.alerts.alert_dedup import (
     EACH_MAX,
     GROUPS_MAX,
@@ -12,7 +14,6 @@ from services.notifier.alerts.alert_dedup import (
     is_held,
     limit_alert,
 )
-from services.notifier.alerts.alert_rules import Alert, Severity
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -32,6 +33,7 @@ def alert(
         text="XID 79.",
         pool=pool,
         node=f"n{number}",
+        kind="verdict",
         key=f"{kind}/{pool}/n{number}",
         event=f"v{number}",
         time=NOW + timedelta(seconds=after),
@@ -105,10 +107,7 @@ def test_after_a_pause_a_new_summary_is_sent() -> None:
 
 def test_alerts_about_no_node_are_limited_too_and_groups_are_bounded() -> None:
     """An incident that opens again and again; the oldest group is dropped."""
-    incidents = [
-        Alert(severity="critical", title="t", text="", pool="a", key="i/k", event=str(n), time=NOW)
-        for n in range(9)
-    ]
+    incidents = [replace(alert(n), key="i/k", event=str(n), node="", time=NOW) for n in range(9)]
     state = AlertGroups()
     for number in range(GROUPS_MAX + 5):
         state, _ = limit_alert(state, alert(0, pool=f"p{number}"))

@@ -1,26 +1,54 @@
-"""An alert that is over is not sent, and the end of one that was sent is."""
+"""An alert that is over is not sent, the end of a sent one is, and every alert has an end."""
 
-from datetime import UTC, datetime, timedelta
+import asyncio
+from datetime import timedelta
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
+from schemas.duration import decode_hook
 from schemas.event_subjects import Event, event_subject
-from schemas.fleet_events import ConsumerLag
+from schemas.fleet_events import FACTS as FLEET_FACTS
+from schemas.fleet_events import ConsumerLag, ServiceFailure, UnknownError
 from schemas.messages import encode
-from schemas.node_events import Lost, Returned, Terminated, Verdict
+from schemas.node_events import (
+    NODE_EVENT_TYPES,
+    Admitted,
+    Cordoned,
+    Drained,
+    Lost,
+    Returned,
+    Terminated,
+    Verdict,
+)
 from schemas.node_records import NodeRecord, node_key
-from schemas.pool_events import BreakerClosed, BreakerOpened, NodeReplaced, OperatorNeeded
-from schemas.topology import NODES
-from services.bus.port import Bus, Stored
+from schemas.pool_events import (
+    POOL_EVENT_TYPES,
+    BreakerClosed,
+    BreakerOpened,
+    Incident,
+    InstanceLeaked,
+    LaunchRefused,
+    NodeRefused,
+    NodeReplaced,
+    OperatorNeeded,
+    PoolRemoved,
+    SagaFailed,
+    SagaIsStuck,
+    SagaOverdue,
+)
+from schemas.topology import EVENTS, NODES, NOTIFIER_ALERTS
+from services.bus.topology_setup import set_up
 from services.notifier.alerts.alert_dedup import EACH_MAX, QUIET_SECONDS
-from services.notifier.alerts.alert_rules import Alert
-from services.notifier.service import Alerting
-from services.primitives.errors import Retry
-from services.runtime.consumer_loop import Received
+from services.notifier.alerts.alert_intake import AlertIntake
+from services.notifier.alerts.alert_rules import alert_of, ending_subjects
+from services.simulator.engine.virtual_time import EPOCH, run
+from tests.golden.examples import example
+from tests.notifier.alert_desk import RecordingChannel, alert_desk
 
-NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+NOW = EPOCH
 NODE: dict[str, Any] = {"time": NOW, "pool": "training", "node": "n1"}
 POOL: dict[str, Any] = {"time": NOW, "pool": "training"}
 LAG: dict[str, Any] = {"time": NOW, "stream": "EVENTS", "durable": "d", "messages": 1, "seconds": 9}
@@ -29,134 +57,266 @@ UNHEALTHY = Verdict(id="bad-1", **NODE, status="unhealthy", previous="healthy", 
 HEALTHY = Verdict(id="good-1", **NODE, status="healthy", previous="unhealthy")
 LAGGING = ConsumerLag(id="lag-1", status="lagging", **LAG)
 OPENED = BreakerOpened(id="opened-1", **POOL, unavailable=2, limit=2)
+RETURNED = Returned(id="returned-1", **NODE)
+GONE = Terminated(id="gone-1", **NODE)
+REPLACED = NodeReplaced(id="r-1", **POOL, old_node="n1", new_node="n4", saga="replace-n1-1")
+ADMITTED = Admitted(id="in-1", time=NOW, pool="training", node="n5", saga="scale-up-n5")
+STUCK = SagaIsStuck(id="stuck-1", **POOL, saga="replace-n1-1", step="cordon", reason="401")
+FAILED = SagaFailed(id="f-1", **POOL, saga="replace-n1-1", step="drain", reason="r", node="n1")
+LAUNCH = SagaFailed(id="f-2", **POOL, saga="scale-up-n5", step="provision", reason="r")
+STEP: dict[str, Any] = {**NODE, "saga": "replace-n1-1"}
+TIMES: dict[str, Any] = {"nodes": 6, "first": NOW, "last": NOW, "kind": "xid", "code": 79}
+INCIDENT = Incident(id="i-1", **POOL, incident="xid-79-1", status="opened", **TIMES)
+FAILURE: dict[str, Any] = {"service": "s", "failure": "store-lost", "about": "stream EVENTS"}
+LOSS = ServiceFailure(id="s-1", time=NOW, status="failing", **FAILURE, reason="r", remedy="m")
 ENDS = [
-    pytest.param(LOST, Returned(id="returned-1", **NODE), id="returned"),
-    pytest.param(LOST, Terminated(id="gone-1", **NODE), id="terminated"),
+    pytest.param(LOST, RETURNED, id="returned"),
+    pytest.param(LOST, GONE, id="lost and terminated"),
+    pytest.param(LOST, REPLACED, id="lost and replaced"),
     pytest.param(UNHEALTHY, HEALTHY, id="healthy"),
+    pytest.param(UNHEALTHY, GONE, id="terminated"),
+    pytest.param(UNHEALTHY, REPLACED, id="replaced"),
     pytest.param(OperatorNeeded(id="needed-1", **NODE), HEALTHY, id="no operator needed"),
+    pytest.param(OperatorNeeded(id="needed-1", **NODE), GONE, id="needed and terminated"),
     pytest.param(LAGGING, ConsumerLag(id="lag-2", status="caught-up", **LAG), id="caught up"),
     pytest.param(OPENED, BreakerClosed(id="closed-1", **POOL, unavailable=0, limit=2), id="closed"),
+    pytest.param(OPENED, PoolRemoved(id="removed-1", **POOL), id="pool removed"),
+    pytest.param(INCIDENT, replace(INCIDENT, id="i-2", status="closed"), id="incident over"),
+    pytest.param(INCIDENT, PoolRemoved(id="removed-1", **POOL), id="incident, pool removed"),
+    pytest.param(STUCK, REPLACED, id="stuck and done"),
+    pytest.param(STUCK, Cordoned(id="c-1", **STEP), id="stuck and retried"),
+    pytest.param(STUCK, FAILED, id="stuck and unwound"),
+    pytest.param(
+        SagaOverdue(id="late-1", **POOL, saga="replace-n1-1", step="drain", node="n1"),
+        Drained(id="d-1", **STEP),
+        id="overdue and drained",
+    ),
+    pytest.param(FAILED, REPLACED, id="failed and replaced"),
+    pytest.param(FAILED, HEALTHY, id="failed and healthy"),
+    pytest.param(LAUNCH, ADMITTED, id="launch failed and admitted"),
+    pytest.param(
+        NodeRefused(id="no-1", **NODE, saga="s", remedy="look"), ADMITTED, id="refused and admitted"
+    ),
+    pytest.param(
+        LaunchRefused(id="no-2", **NODE, refusal="above-pool-cap", reason="r"),
+        ADMITTED,
+        id="launch refused and admitted",
+    ),
+    pytest.param(
+        InstanceLeaked(id="leak-1", **POOL, instance="n1", provider="lambda"),
+        Terminated(id="gone-2", **STEP),
+        id="leaked and terminated",
+    ),
+    pytest.param(LOSS, replace(LOSS, id="s-2", status="recovered"), id="works again"),
 ]
+ONLY_QUIET = {UnknownError}
+"""Nothing observes the end of these."""
 
 
-class Recorder:
-    """An alert channel that keeps what it is sent."""
-
-    name = "recorder"
-
-    def __init__(self) -> None:
-        self.sent: list[tuple[str, bool]] = []
-        self.fails = False
-
-    async def send(self, alert: Alert) -> None:
-        if self.fails:
-            raise RuntimeError("502")
-        self.sent.append((alert.key, alert.resolved))
-
-    async def close(self) -> None:
-        pass
+def test_every_alert_rule_has_an_end() -> None:
+    """Each event that alerts is in the table above, or ends by time alone."""
+    alerting = {
+        kind
+        for kind in (*NODE_EVENT_TYPES, *POOL_EVENT_TYPES, *FLEET_FACTS)
+        if (event := begins(kind)) is not None and alert_of(event) is not None
+    }
+    assert alerting == {type(each.values[0]) for each in ENDS} | ONLY_QUIET
 
 
-async def publish(bus: Bus, event: Event) -> Received[Any]:
-    """Store an event, as its service does; the message that the notifier receives."""
-    subject = event_subject(event)
-    sequence = await bus.publish(subject, encode(event), msg_id=event.id)
-    return Received(event, Stored(subject, b"", sequence, NOW))
+def begins(kind: type[Any]) -> Any:
+    """An event of a kind, as it alerts if any of the kind does."""
+    event = msgspec.json.decode(example(kind), type=kind, dec_hook=decode_hook)
+    changes = {
+        "status": {Verdict: "unhealthy", ConsumerLag: "lagging", Incident: "opened"}.get(
+            kind, "failing"
+        ),
+        "breaker_cause": "level",
+        "failure": "store-lost",
+        "remedy": "look",
+    }
+    known = {each: changes[each] for each in kind.__struct_fields__ if each in changes}
+    return replace(event, **known)
 
 
-async def alert(alerting: Alerting, received: Received[Any]) -> None:
-    """Handle a message until it is settled, as its redeliveries would."""
-    for deliveries in range(1, 4):
-        again = Received(received.message, received.stored, deliveries=deliveries)
-        try:
-            return await alerting.handle(again)
-        except Retry:
-            continue
-    raise AssertionError("held for ever")
+@pytest.mark.parametrize(("begin", "end"), ENDS)
+def test_the_subjects_of_an_end_are_consumed_and_searched(begin: Event, end: Event) -> None:
+    """The notifier receives each end, and finds those that it handled before the beginning."""
+    subject = event_subject(end)
+    assert any(covers(each, subject) for each in NOTIFIER_ALERTS.filters)
+    if not isinstance(end, PoolRemoved):
+        assert any(covers(each, subject) for each in ending_subjects(begin))
 
 
-@pytest.mark.parametrize(("begins", "ends"), ENDS)
-async def test_what_is_over_is_not_sent(bus: Bus, begins: Event, ends: Event) -> None:
+def covers(filter_: str, subject: str) -> bool:
+    """Whether a subject falls under a filter."""
+    wanted, given = filter_.split("."), subject.split(".")
+    if wanted[-1] == ">":
+        wanted, given = wanted[:-1], given[: len(wanted) - 1]
+    return len(wanted) == len(given) and all(
+        one in ("*", other) for one, other in zip(wanted, given, strict=True)
+    )
+
+
+@pytest.mark.parametrize(
+    ("begin", "end"), [each for each in ENDS if not isinstance(each.values[1], PoolRemoved)]
+)
+def test_what_is_over_is_not_sent(begin: Event, end: Event) -> None:
     """It was held, or the notifier was away: neither the beginning nor the end disturbs anyone."""
-    channel = Recorder()
-    alerting = Alerting([channel], bus)
-    first, second = await publish(bus, begins), await publish(bus, ends)
-    await alert(alerting, second)
-    await alert(alerting, first)
-    assert channel.sent == []
+
+    async def work() -> None:
+        channel = RecordingChannel()
+        async with alert_desk(channel) as desk:
+            first, second = await desk.publish(begin, end)
+            await desk.handle(second, first)
+            await asyncio.sleep(10)
+            sent = [(key, over) for key, over in channel.sent if key == key_of(begin)]
+            assert sent == []
+
+    run(work)
 
 
-@pytest.mark.parametrize(("begins", "ends"), [each for each in ENDS if each.id != "terminated"])
-async def test_the_end_of_what_was_sent_is_sent_once(bus: Bus, begins: Event, ends: Event) -> None:
-    """Under the same key, by whichever replica receives it."""
-    channel = Recorder()
-    await alert(Alerting([channel], bus), await publish(bus, begins))
-    ((key, resolved),) = channel.sent
-    assert not resolved
-    ended = await publish(bus, ends)
-    await alert(Alerting([channel], bus), ended)
-    await alert(Alerting([channel], bus), ended)
-    assert channel.sent == [(key, False), (key, True)]
+@pytest.mark.parametrize(("begin", "end"), ENDS)
+def test_the_end_of_what_was_sent_is_sent_once(begin: Event, end: Event) -> None:
+    """Under the same key, whichever replica receives it; and nothing of it is kept."""
+
+    async def work() -> None:
+        channel = RecordingChannel()
+        async with alert_desk(channel) as desk:
+            await desk.occur(begin)
+            await asyncio.sleep(10)
+            assert channel.sent == [(key_of(begin), False)]
+            received = await desk.publish(end)
+            desk.intake = AlertIntake(desk.bus)
+            await desk.handle(*received, *received)
+            await asyncio.sleep(100)
+            sent = [(key, over) for key, over in channel.sent if key == key_of(begin)]
+            assert sent == [(key_of(begin), False), (key_of(begin), True)]
+            assert key_of(begin) not in {each.alert for each in await desk.records()}
+
+    run(work)
 
 
-async def test_a_replacement_ends_every_alert_about_the_old_node(bus: Bus) -> None:
+def key_of(event: Event) -> str:
+    """The key of an event's alert."""
+    alert = alert_of(event)
+    assert alert is not None
+    return alert.key
+
+
+def test_an_alert_ends_when_nothing_more_is_heard_of_it() -> None:
+    """An hour after the last failed attempt; meanwhile each attempt is no alert of its own."""
+
+    async def work() -> None:
+        channel = RecordingChannel()
+        async with alert_desk(channel) as desk:
+            for number in range(6):
+                event = replace(FAILED, id=f"f-{number}", time=desk.clock.now())
+                await desk.occur(event)
+                await asyncio.sleep(500)
+            assert channel.sent == [(key_of(FAILED), False)]
+            await asyncio.sleep(3000)
+            assert len(channel.sent) == 1
+            await asyncio.sleep(400)
+            assert channel.sent[1:] == [(key_of(FAILED), True)]
+            assert "Nothing more was reported for 1h." in channel.alerts[1].text
+
+    run(work)
+
+
+def test_a_replacement_ends_every_alert_about_the_old_node() -> None:
     """Each under its own key; a replacement that nothing was alerted about is no alert."""
-    channel = Recorder()
-    alerting = Alerting([channel], bus)
-    replaced = NodeReplaced(id="r-1", **POOL, old_node="n1", new_node="n4", saga="replace-n1-1")
-    other = NodeReplaced(id="r-2", **POOL, old_node="n2", new_node="n5", saga="replace-n2-1")
-    for event in (LOST, UNHEALTHY, replaced, other):
-        await alert(alerting, await publish(bus, event))
-    keys = ["lost/training/n1", "health/training/n1"]
-    assert channel.sent[:2] == [(key, False) for key in keys]
-    assert sorted(channel.sent[2:]) == sorted((key, True) for key in keys)
+
+    async def work() -> None:
+        channel = RecordingChannel()
+        async with alert_desk(channel) as desk:
+            other = replace(REPLACED, id="r-2", old_node="n2", saga="replace-n2-1")
+            for event in (LOST, UNHEALTHY, replace(GONE, saga="replace-n1-1"), REPLACED, other):
+                await desk.occur(event)
+                await asyncio.sleep(10)
+            keys = ["lost/training/n1", "health/training/n1"]
+            assert channel.sent[:2] == [(key, False) for key in keys]
+            assert sorted(channel.sent[2:]) == sorted((key, True) for key in keys)
+            assert {each.title for each in channel.alerts[2:]} == {"training/n1: replaced"}
+
+    run(work)
 
 
-async def test_an_end_waits_for_an_alert_that_is_being_sent(bus: Bus) -> None:
-    """Else the alert would stay open: it was recorded and not yet delivered."""
-    channel = Recorder()
-    alerting = Alerting([channel], bus)
-    first = await publish(bus, UNHEALTHY)
-    channel.fails = True
-    with pytest.raises(Retry, match="not delivered"):
-        await alerting.handle(first)
-    second = await publish(bus, HEALTHY)
-    with pytest.raises(Retry, match="being sent"):
-        await alerting.handle(second)
-    # The first is over and not tried again; a channel may have it, so its end is sent.
-    channel.fails = False
-    await alerting.handle(first)
-    await alerting.handle(second)
-    assert channel.sent == [("health/training/n1", True)]
+def test_the_end_of_another_incident_is_not_the_end_of_this_one() -> None:
+    """Both are on one subject, of which the last message says nothing of the first."""
+
+    async def work() -> None:
+        channel = RecordingChannel()
+        async with alert_desk(channel) as desk:
+            received = await desk.publish(
+                INCIDENT,
+                replace(INCIDENT, id="i-2", status="closed"),
+                replace(INCIDENT, id="j-1", incident="xid-48-1"),
+            )
+            await desk.handle(*received[1:], received[0])
+            await asyncio.sleep(10)
+            assert channel.sent == [("incident/training/xid-48-1", False)]
+
+    run(work)
+
+
+def test_the_alerts_of_a_stream_that_was_created_again_end() -> None:
+    """Sequences begin again; an end is recognised by its time."""
+
+    async def work() -> None:
+        channel = RecordingChannel()
+        async with alert_desk(channel) as desk:
+            await desk.occur(
+                *(replace(OPENED, id=f"o-{each}", pool=f"p{each}") for each in range(9))
+            )
+            await desk.occur(UNHEALTHY)
+            await asyncio.sleep(100)
+            await desk.bus.admin(f"STREAM.DELETE.{EVENTS.name}", {})
+            await set_up(desk.bus, desk.clock, replicas=1)
+            await desk.occur(HEALTHY)
+            await asyncio.sleep(10)
+            assert channel.sent[-1] == ("health/training/n1", True)
+
+    run(work)
 
 
 @pytest.mark.parametrize("state", ["registered", "leaving", "terminated"])
-async def test_a_node_that_is_not_in_service_is_not_alerted_as_lost(bus: Bus, state: Any) -> None:
+def test_a_node_that_is_not_in_service_is_not_alerted_as_lost(state: Any) -> None:
     """Its launch is being undone, or it is being removed: its saga reports what goes wrong."""
-    channel = Recorder()
-    record = NodeRecord(pool="training", node="n1", state=state)
-    await bus.put(NODES, node_key("training", "n1"), encode(record))
-    await alert(Alerting([channel], bus), await publish(bus, LOST))
-    assert channel.sent == []
+
+    async def work() -> None:
+        channel = RecordingChannel()
+        async with alert_desk(channel) as desk:
+            record = NodeRecord(pool="training", node="n1", state=state)
+            await desk.bus.put(NODES, node_key("training", "n1"), encode(record))
+            await desk.occur(LOST)
+            await asyncio.sleep(10)
+            assert channel.sent == []
+
+    run(work)
 
 
-async def test_flapping_nodes_are_summarised_and_every_alert_ends(bus: Bus) -> None:
+def test_flapping_nodes_are_summarised_and_every_alert_ends() -> None:
     """Twenty nodes, lost and returned four times: six alerts; the summary ends when all is well."""
-    channel = Recorder()
-    alerting = Alerting([channel], bus)
-    for round_ in range(4):
-        for fact in (Lost, Returned):
-            for number in range(20):
-                node = {**NODE, "node": f"n{number}"}
-                event = fact(id=f"{fact.__name__}-{number}-{round_}", **node)
-                await alert(alerting, await publish(bus, event))
-    begun = [key for key, resolved in channel.sent if not resolved]
-    assert len(begun) == EACH_MAX + 1
-    lost = NodeRecord(pool="training", node="n7", state="active", lost=True)
-    for record, resolved in ((lost, False), (replace(lost, lost=False), True)):
-        await bus.put(NODES, node_key("training", "n7"), encode(record))
-        await alerting.end_summaries(NOW + timedelta(seconds=2 * QUIET_SECONDS))
-        assert ((begun[-1], True) in channel.sent) == resolved
-    assert sorted(channel.sent) == sorted(
-        [*((key, False) for key in begun), *((key, True) for key in begun)]
-    )
+
+    async def work() -> None:
+        channel = RecordingChannel()
+        async with alert_desk(channel) as desk:
+            for round_ in range(4):
+                for fact in (Lost, Returned):
+                    for number in range(20):
+                        node = {**NODE, "node": f"n{number}"}
+                        await desk.occur(fact(id=f"{fact.__name__}-{number}-{round_}", **node))
+                    await asyncio.sleep(5)
+            begun = [key for key, resolved in channel.sent if not resolved]
+            assert len(begun) == EACH_MAX + 1
+            lost = NodeRecord(pool="training", node="n7", state="active", lost=True)
+            for record, resolved in ((lost, False), (replace(lost, lost=False), True)):
+                await desk.bus.put(NODES, node_key("training", "n7"), encode(record))
+                await desk.intake.end_summaries(NOW + timedelta(seconds=2 * QUIET_SECONDS))
+                await asyncio.sleep(5)
+                assert ((begun[-1], True) in channel.sent) == resolved
+            assert sorted(channel.sent) == sorted(
+                [*((key, False) for key in begun), *((key, True) for key in begun)]
+            )
+
+    run(work)

@@ -23,48 +23,29 @@ from services.bus.memory.memory_bus import MemoryBus
 from services.bus.memory.memory_server import MemoryServer
 from services.bus.memory.transport import PerfectLink
 from services.bus.topology_setup import set_up
-from services.notifier.alerts.alert_channel import AlertChannel
-from services.notifier.alerts.alert_rules import Alert, alert_of
-from services.notifier.service import Alerting
+from services.notifier.alerts.alert_rules import alert_of
+from services.notifier.alerts.store_alerts import StoreAlerts
 from services.notifier.store_losses import LOSSES, SHOWN, ObservedStream, loss_between
 from services.notifier.store_watch import LOOK_SECONDS, StoreWatch
 from services.runtime.failure_register import FailureRegister
 from services.simulator.engine import virtual_time
 from services.simulator.engine.virtual_time import VirtualClock
+from tests.notifier.alert_desk import RecordingChannel
 
 LEASES_STREAM = f"KV_{LEASES.name}"
 
 
-class Channel:
-    """Remembers what it was sent."""
-
-    name = "test"
-
-    def __init__(self) -> None:
-        """Nothing yet."""
-        self.sent: list[Alert] = []
-
-    async def send(self, alert: Alert) -> None:
-        """Remember one."""
-        self.sent.append(alert)
-
-    async def close(self) -> None:
-        """Nothing to close."""
-
-
 @asynccontextmanager
-async def watching() -> AsyncIterator[tuple[MemoryServer, FailureRegister, Channel]]:
+async def watching() -> AsyncIterator[tuple[MemoryServer, FailureRegister, RecordingChannel]]:
     """A watch over a server, and a channel for its alerts."""
     clock = VirtualClock()
     server = MemoryServer(clock)
     bus = MemoryBus(server, PerfectLink())
     await set_up(bus, clock, replicas=1)
-    failures, channel = FailureRegister(CollectorRegistry()), Channel()
-    channels: list[AlertChannel] = [channel]
-    alerting = Alerting(channels, bus)
+    failures, channel = FailureRegister(CollectorRegistry()), RecordingChannel()
     tasks = [
         asyncio.ensure_future(StoreWatch(bus, clock, failures).run()),
-        asyncio.ensure_future(alerting.alert_unwritable_for_ever(failures, clock)),
+        asyncio.ensure_future(StoreAlerts([channel], clock, failures).run()),
     ]
     yield server, failures, channel
     for each in tasks:
@@ -89,11 +70,11 @@ def test_a_store_that_takes_nothing_is_alerted_without_it() -> None:
             del server.refusing[LEASES_STREAM]
             await asyncio.sleep(3 * LOOK_SECONDS)
             assert failures.current == ()
-            assert [(each.severity, each.title) for each in channel.sent] == [
-                ("critical", "nats-server: not writable"),
-                ("info", "nats-server: writable again"),
+            assert [(each.resolved, each.title) for each in channel.alerts] == [
+                (False, "nats-server: not writable"),
+                (True, "nats-server: writable again"),
             ]
-            assert len({each.key for each in channel.sent}) == 1
+            assert len({each.key for each in channel.alerts}) == 1
 
     virtual_time.run(run)
 

@@ -10,25 +10,35 @@ import msgspec
 import pytest
 
 from schemas import subjects
+from schemas.alert_records import Alert
 from schemas.duration import Duration
 from schemas.messages import decoder, encode
 from schemas.node_events import FACTS, Verdict
 from schemas.node_records import NodeRecord, node_key
 from schemas.pool_events import Incident, pool_codec
 from schemas.pool_records import PoolRecord, pool_key
-from schemas.settings import HealthSpec, IncidentSpec, PluginSettings, PoolSpec, Settings
+from schemas.settings import (
+    AlertRoute,
+    HealthSpec,
+    IncidentSpec,
+    PluginSettings,
+    PoolSpec,
+    Settings,
+)
 from schemas.topology import EVENTS, NODES, NOTIFIER_ALERTS, POOLS, SAGAS
+from services.bus.leases import Lease
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import NatsBus
 from services.notifier.alerts.alert_dedup import HOLD_SECONDS
-from services.notifier.alerts.alert_rules import Alert
-from services.notifier.service import Alerting
+from services.notifier.alerts.alert_intake import AlertIntake
+from services.notifier.alerts.alert_sender import AlertSender, RoutedChannel
 from services.pool_manager.planner.disruption_budget import limit, rate
 from services.pool_manager.service import build
 from services.primitives.clock import SystemClock
 from services.runtime.consumer_loop import ConsumerLoop
 from services.runtime.process_metrics import Instruments
 from services.runtime.tracing import Tracing
+from tests.notifier.alert_desk import RecordingChannel
 from tests.support.inprocess import Running, eventually
 from tests.support.peers import Peers
 from tests.support.settling import is_settled
@@ -110,34 +120,19 @@ async def ask(bus: NatsBus, verb: str, **payload: str) -> None:
     await bus.publish(subjects.pool_request("training", verb), msgspec.json.encode(payload))
 
 
-class RecordingChannel:
-    """An alert channel that keeps its alerts."""
-
-    name = "recording"
-
-    def __init__(self) -> None:
-        """Start without alerts."""
-        self.alerts: list[Alert] = []
-
-    async def send(self, alert: Alert) -> None:
-        """Keep the alert."""
-        self.alerts.append(alert)
-
-    async def close(self) -> None:
-        """Nothing to close."""
-
-
 @asynccontextmanager
 async def alerting(bus: NatsBus) -> AsyncIterator[list[Alert]]:
     """The notifier's alerts."""
-    channel = RecordingChannel()
-    consumer = Alerting([channel], bus).consumer()
-    clock, tracing = SystemClock(), Tracing("notifier")
-    loop = ConsumerLoop(bus, consumer, clock, Instruments(), tracing)
-    task = asyncio.create_task(loop.run())
+    channel, clock, tracing = RecordingChannel(), SystemClock(), Tracing("notifier")
+    loop = ConsumerLoop(bus, AlertIntake(bus).consumer(), clock, Instruments(), tracing)
+    routed = [RoutedChannel(route=AlertRoute(name="recording"), channel=channel)]
+    lease, failures = Lease(bus, clock, "notifier.alerts", "r1"), Instruments().failures
+    sender = AlertSender(routed, bus, clock, lease, failures)
+    tasks = [asyncio.create_task(loop.run()), asyncio.create_task(sender.run())]
     yield channel.alerts
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    for each in tasks:
+        each.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @pytest.mark.slow

@@ -14,8 +14,7 @@ from schemas.node_events import Returned
 from schemas.pool_records import OpenSaga, PoolRecord
 from services.bus.memory.memory_bus import MemoryBus
 from services.health_monitor.health_store import HealthStore
-from services.notifier.alerts.alert_rules import Alert
-from services.notifier.service import Alerting
+from services.notifier.alerts.alert_intake import AlertIntake
 from services.notifier.workload.workload_notifier import (
     NodeReference,
     NodeWorkload,
@@ -114,13 +113,13 @@ def unanswered_counts_as_drained(patch: pytest.MonkeyPatch) -> None:
 
 def silence_never_ends(patch: pytest.MonkeyPatch) -> None:
     """The notifier alerts of a lost node and not of its return."""
-    end = Alerting._resolve
+    handle = AlertIntake.handle
 
-    async def resolve(self: Alerting, alert: Alert, received: Any) -> None:
+    async def handle_others(self: AlertIntake, received: Any) -> None:
         if not isinstance(received.message, Returned):
-            await end(self, alert, received)
+            await handle(self, received)
 
-    patch.setattr(Alerting, "_resolve", resolve)
+    patch.setattr(AlertIntake, "handle", handle_others)
 
 
 class _SharedLease:

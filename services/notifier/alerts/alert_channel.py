@@ -1,27 +1,52 @@
 """The interface of alert channels: plugins that deliver alerts to operators."""
 
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
-from services.notifier.alerts.alert_rules import Alert
+from schemas.alert_records import Alert
+
+RECEIPT_CHARS_MAX = 512
+
+
+class AlertDelivery(NamedTuple):
+    """What a channel returns for an alert that it has delivered."""
+
+    receipt: str = ""
+    """What it needs to update or end the alert: kept on the bus, at most RECEIPT_CHARS_MAX."""
+    answer: str = ""
+    """What the other side answered, for `navarch alerts test`."""
 
 
 @runtime_checkable
 class AlertChannel(Protocol):
     """A way to reach operators; constructed with `options=` and `clock=`, as notifiers are.
 
-    A crash may cause an alert to be sent twice with the same `alert.key`; a channel that can
-    deduplicate uses it.
+    One replica sends at a time, one alert after another. A crash may cause an alert to be sent
+    twice with the same `alert.key` and `alert.event`; a channel that can deduplicate uses them.
     """
 
     @property
     def name(self) -> str:
-        """The name in logs."""
+        """The kind of channel, in logs."""
         ...
 
-    async def send(self, alert: Alert) -> None:
-        """Deliver one alert; after an exception it is sent again later."""
+    @property
+    def repeat_seconds(self) -> float:
+        """After how long an open alert is sent again, because the other side forgets; 0: never."""
+        ...
+
+    async def send(self, alert: Alert, receipt: str) -> AlertDelivery:
+        """Deliver an alert, news of it, or its end (`alert.resolved`).
+
+        `receipt`: what the last call for this alert returned; empty: this is the first.
+        ChannelRefusalError: the other side refuses this alert; after any other exception the
+        channel counts as down for a while. Either way it is sent again later.
+        """
         ...
 
     async def close(self) -> None:
         """Close connections."""
         ...
+
+
+class ChannelRefusalError(Exception):
+    """The other side refuses an alert; others may pass."""

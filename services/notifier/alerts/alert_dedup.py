@@ -9,12 +9,14 @@ within seconds of a restart. Each replica counts its own alerts.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
+from msgspec.structs import replace
+
+from schemas.alert_records import Alert
 from schemas.node_records import NodeRecord
-from services.notifier.alerts.alert_rules import Alert
 
 EACH_MAX: Final = 5
 """Alerts of a kind and pool that are sent one by one; as many nodes as make an incident."""
@@ -116,18 +118,17 @@ def lasts(summary: str, nodes: list[NodeRecord]) -> bool:
     )
 
 
-def end_of_summary(summary: str, now: datetime) -> Alert:
-    """The alert that ends a summary."""
-    _, pool, kind, _ = summary.split("/")
+def end_of_summary(begun: Alert, now: datetime) -> Alert:
+    """The end of a summary."""
+    _, pool, kind, _ = begun.key.split("/")
     minutes = f"{QUIET_SECONDS / 60:.0f} minutes"
-    return Alert(
-        severity="info",
+    return replace(
+        begun,
         title=f"{pool or 'fleet'}: no more {kind} alerts",
         text=f"For {minutes} there was none, and what they were about is over.",
-        pool=pool,
-        key=summary,
-        event=f"end-{summary}-{now.isoformat()}",
+        event=f"end-{begun.event}",
         time=now,
+        since=begun.began,
         resolved=True,
     )
 

@@ -1,88 +1,108 @@
-"""Which events alert operators, how urgently, and under which key. Pure.
+"""Which events alert operators, how urgently, under which key, and what ends an alert. Pure.
 
 The text is `services.operator_text.event_text`. A condition and its end have the same key, so that
-a channel can match the end (`info`) with the beginning and recognise repetitions.
+a channel can match the end with the beginning and recognise repetitions. Every alert ends: by an
+event that `ended_keys` names, or when nothing more was heard of it for `quiet_seconds`.
 """
 
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
+from typing import Final
 
+from schemas import node_events as n
+from schemas import pool_events as p
 from schemas import subjects
-from schemas.enums import PROGRAM_CODES
+from schemas.alert_records import Alert, Severity
+from schemas.duration import format_duration
+from schemas.enums import PROGRAM_CODES, AlertKind
+from schemas.fault_signature import SILENCE, called
 from schemas.fleet_events import FACTS as FLEET_FACTS
 from schemas.fleet_events import ConsumerLag, ServiceFailure, UnknownError
 from schemas.fleet_queries import CurrentFailure
 from schemas.messages import Message
-from schemas.node_events import Lost, Returned, Terminated, Verdict
-from schemas.pool_events import (
-    BreakerClosed,
-    BreakerOpened,
-    Incident,
-    InstanceLeaked,
-    LaunchRefused,
-    NodeRefused,
-    NodeReplaced,
-    OperatorNeeded,
-    SagaFailed,
-    SagaIsStuck,
-    SagaOverdue,
-)
 from services.operator_text.event_text import describe
 
-Severity = Literal["info", "warning", "critical"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Alert:
-    """One notification to operators."""
-
-    severity: Severity
-    title: str
-    text: str
-    """What happened, why, and what to do; whole sentences."""
-    pool: str
-    """Empty for an alert about the fleet's own services."""
-    node: str = ""
-    key: str
-    """The same for the same condition; channels deduplicate by it."""
-    event: str
-    """Id of the event behind it."""
-    time: datetime
-    resolved: bool = False
-    """The condition with this key is over."""
-    ends: tuple[str, ...] = ()
-    """Keys of the alerts that this one ends; it is sent for those alone that were sent."""
+HOUR: Final = 3600.0
+QUIET_SECONDS: Final[dict[str, float]] = {
+    "saga-failed": HOUR,
+    "launch": HOUR,
+    "admission": 3 * HOUR,
+    "unknown-error": 24 * HOUR,
+}
+"""Kind of a key -> after so long without another event the alert ends. A failed saga and a refused
+launch are tried again within ten minutes, a pool whose new nodes were refused after an hour."""
+QUIET_SECONDS_DEFAULT: Final = 7 * 24 * HOUR
+TEXT_CHARS_MAX: Final = 4_000
+TITLE_CHARS_MAX: Final = 300
 
 
 def alert_of(event: Message) -> Alert | None:
-    """Make the alert for an event; None where operators need no alert."""
+    """Make the alert that an event begins or repeats; None where operators need none."""
     rule = _rule(event)
     if rule is None:
         return None
-    severity, key, node = rule
+    severity, kind, key, node = rule
+    return _alert(event, severity, kind, key, node)
+
+
+def end_of(event: Message, begun: Alert) -> Alert:
+    """The end of an alert, by an event that ends it."""
+    end = _alert(event, begun.severity, begun.kind, begun.key, begun.node)
+    return _resolved(begun, end.title, end.text, end.event, event.time)
+
+
+def end_by_quiet(begun: Alert, now: datetime) -> Alert:
+    """The end of an alert of which nothing more was heard."""
+    quiet = format_duration(quiet_seconds(begun.key))
+    text = f"Nothing more was reported for {quiet}. If it still holds, `navarch status` shows it."
+    return _resolved(begun, begun.title, text, f"quiet-{begun.event}", now)
+
+
+def quiet_seconds(key: str) -> float:
+    """How long an alert lasts without another event."""
+    return QUIET_SECONDS.get(key.partition("/")[0], QUIET_SECONDS_DEFAULT)
+
+
+def _resolved(begun: Alert, title: str, text: str, event: str, now: datetime) -> Alert:
+    return Alert(
+        severity=begun.severity,
+        title=title,
+        text=text,
+        pool=begun.pool,
+        node=begun.node,
+        kind=begun.kind,
+        fault=begun.fault,
+        key=begun.key,
+        event=event,
+        time=now,
+        since=begun.began,
+        resolved=True,
+    )
+
+
+def _alert(event: Message, severity: Severity, kind: AlertKind, key: str, node: str) -> Alert:
     text = describe(event)
     detail = text.detail.rstrip(".")
     return Alert(
         severity=severity,
-        title=f"{text.subject}: {text.title}",
-        text=f"{detail[:1].upper()}{detail[1:]}.",
+        title=f"{text.subject}: {text.title}"[:TITLE_CHARS_MAX],
+        text=f"{detail[:1].upper()}{detail[1:]}."[:TEXT_CHARS_MAX] if detail else "",
         pool=getattr(event, "pool", ""),
         node=node,
+        kind=kind,
+        fault=_fault(event),
         key=key,
         event=event.id,
         time=event.time,
-        ends=ended_keys(event),
     )
 
 
 def store_alert(failure: CurrentFailure, now: datetime, failing: bool) -> Alert:
     """The alert for a store that refuses what is written, or for the end of that."""
     return Alert(
-        severity="critical" if failing else "info",
+        severity="critical",
         title=f"{failure.about}: {'not writable' if failing else 'writable again'}",
         text=f"{failure.reason}. To resolve: {failure.remedy}." if failing else "It stores again.",
-        pool="",
+        kind="service-failure",
         key=f"{failure.failure}/{failure.about}",
         event=f"{failure.failure}-{failure.about}-{now.isoformat()}",
         time=now,
@@ -90,70 +110,83 @@ def store_alert(failure: CurrentFailure, now: datetime, failing: bool) -> Alert:
     )
 
 
-def _rule(event: Message) -> tuple[Severity, str, str] | None:  # noqa: C901, PLR0912 - one case an event
-    """Severity, key and node of the alert for an event."""
+Rule = tuple[Severity, AlertKind, str, str]
+"""Severity, kind, key and node of an alert."""
+
+
+def _rule(event: Message) -> Rule | None:  # noqa: C901, PLR0912 - one case an event
     match event:
-        case Verdict(pool=pool, node=node):
+        case n.Verdict(pool=pool, node=node):
             severity = _verdict_severity(event)
-            return (severity, f"health/{pool}/{node}", node) if severity else None
-        case Lost(pool=pool, node=node):
-            return "critical", f"lost/{pool}/{node}", node
-        case Returned(pool=pool, node=node):
-            return "info", f"lost/{pool}/{node}", node
-        case NodeReplaced(pool=pool, old_node=node):
-            return "info", f"health/{pool}/{node}", node
-        case (
-            BreakerOpened(breaker_cause="wave", by="") | BreakerClosed(breaker_cause="wave", by="")
-        ):
+            return (severity, "verdict", f"health/{pool}/{node}", node) if severity else None
+        case n.Lost(pool=pool, node=node):
+            return "critical", "lost", f"lost/{pool}/{node}", node
+        case p.BreakerOpened(breaker_cause="wave", by=""):
             return None  # the incident alerts already
-        case BreakerOpened(pool=pool, by=by):
-            return "warning" if by else "critical", f"breaker/{pool}", ""
-        case BreakerClosed(pool=pool):
-            return "info", f"breaker/{pool}", ""
-        case Incident(pool=pool, incident=incident):
-            return _incident_severity(event), f"incident/{pool}/{incident}", ""
-        case SagaIsStuck(saga=saga):
-            return "critical", f"saga/{saga}", ""
-        case SagaFailed(saga=saga):
-            return "warning", f"saga/{saga}", event.node or event.new_node
-        case SagaOverdue(saga=saga, node=node):
-            return "warning", f"saga/{saga}", node
-        case OperatorNeeded(pool=pool, node=node):
-            return "critical", f"operator/{pool}/{node}", node
-        case NodeRefused(remedy=""):
+        case p.BreakerOpened(pool=pool, by=by):
+            return "warning" if by else "critical", "breaker-opened", f"breaker/{pool}", ""
+        case p.Incident(status="opened", pool=pool, incident=incident):
+            return _incident_severity(event), "incident", f"incident/{pool}/{incident}", ""
+        case p.SagaIsStuck(saga=saga):
+            return "critical", "saga-stuck", f"saga/{saga}", ""
+        case p.SagaFailed(pool=pool, node=node):
+            return "warning", "saga-failed", _failed_key(pool, node), node or event.new_node
+        case p.SagaOverdue(saga=saga, node=node):
+            return "warning", "saga-overdue", f"saga/{saga}", node
+        case p.OperatorNeeded(pool=pool, node=node):
+            return "critical", "operator-needed", f"operator/{pool}/{node}", node
+        case p.NodeRefused(remedy=""):
             return None  # the failed saga alerts already
-        case NodeRefused(pool=pool, node=node):
-            return "critical", f"admission/{pool}", node
-        case InstanceLeaked(provider=provider, instance=instance):
-            return "critical", f"leak/{provider}/{instance}", instance
-        case LaunchRefused(pool=pool, node=node, refusal=refusal):
-            return "warning", f"launch/{pool}/{refusal}", node
-        case ConsumerLag(durable=durable, status=status):
-            return "critical" if status == "lagging" else "info", f"lag/{durable}", ""
+        case p.NodeRefused(pool=pool, node=node):
+            return "critical", "node-refused", f"admission/{pool}", node
+        case p.InstanceLeaked(pool=pool, instance=instance):
+            return "critical", "instance-leaked", f"leak/{pool}/{instance}", instance
+        case p.LaunchRefused(pool=pool, node=node):
+            return "warning", "launch-refused", f"launch/{pool}", node
+        case ConsumerLag(status="lagging", durable=durable):
+            return "critical", "lag", f"lag/{durable}", ""
         case UnknownError(provider=provider, code=code):
-            return "warning", f"unknown-error/{provider}/{code}", ""
+            return "warning", "unknown-error", f"unknown-error/{provider}/{code}", ""
         case ServiceFailure(failure="store-unwritable"):
             return None  # alerted without the store
-        case ServiceFailure(failure=failure, about=about, status=status):
-            return "critical" if status == "failing" else "info", f"{failure}/{about}", ""
+        case ServiceFailure(status="failing", failure=failure, about=about):
+            return "critical", "service-failure", f"{failure}/{about}", ""
         case _:
             return None
 
 
-def ended_keys(event: Message) -> tuple[str, ...]:
+def _failed_key(pool: str, node: str) -> str:
+    """One alert for all attempts: of a node, or of a pool's launches."""
+    return f"saga-failed/{pool}/{node}" if node else f"saga-failed/{pool}"
+
+
+def ended_keys(event: Message) -> tuple[str, ...]:  # noqa: C901, PLR0912 - one case an event
     """The keys of the alerts that an event ends."""
     match event:
-        case Verdict(status="healthy", pool=pool, node=node):
-            return f"health/{pool}/{node}", f"operator/{pool}/{node}"
-        case Returned(pool=pool, node=node):
+        case n.Verdict(status="healthy", pool=pool, node=node):
+            return (
+                f"health/{pool}/{node}",
+                f"operator/{pool}/{node}",
+                _failed_key(pool, node),
+            )
+        case n.Returned(pool=pool, node=node):
             return f"lost/{pool}/{node}", f"operator/{pool}/{node}"
-        case Terminated(pool=pool, node=node):
-            return _of_node(pool, node)
-        case NodeReplaced(pool=pool, old_node=node, saga=saga):
+        case n.Terminated(pool=pool, node=node, saga=saga):
+            of_node = () if saga.startswith("replace-") else _of_node(pool, node)
+            return *of_node, f"leak/{pool}/{node}", *_of_saga(saga)
+        case p.NodeReplaced(pool=pool, old_node=node, saga=saga):
             return *_of_node(pool, node), f"saga/{saga}"
-        case BreakerClosed(pool=pool):
+        case n.Admitted(pool=pool, saga=saga):
+            return f"admission/{pool}", f"launch/{pool}", _failed_key(pool, ""), *_of_saga(saga)
+        case n.Uncordoned(pool=pool, node=node, saga=saga):
+            return _failed_key(pool, node), *_of_saga(saga)
+        case n.Cordoned(saga=saga) | n.Drained(saga=saga) | n.Promoted(saga=saga):
+            return _of_saga(saga)
+        case n.Remediated(saga=saga) | p.SagaFailed(saga=saga) | p.SagaCancelled(saga=saga):
+            return _of_saga(saga)
+        case p.BreakerClosed(pool=pool):
             return (f"breaker/{pool}",)
-        case Incident(status="closed", pool=pool, incident=incident):
+        case p.Incident(status="closed", pool=pool, incident=incident):
             return (f"incident/{pool}/{incident}",)
         case ConsumerLag(status="caught-up", durable=durable):
             return (f"lag/{durable}",)
@@ -163,47 +196,77 @@ def ended_keys(event: Message) -> tuple[str, ...]:
             return ()
 
 
+def ends_pool(event: Message) -> str:
+    """The pool all of whose alerts an event ends; empty: none."""
+    return event.pool if isinstance(event, p.PoolRemoved) else ""
+
+
 def _of_node(pool: str, node: str) -> tuple[str, ...]:
-    return tuple(f"{kind}/{pool}/{node}" for kind in ("health", "lost", "operator"))
+    kinds = ("health", "lost", "operator", "saga-failed")
+    return tuple(f"{kind}/{pool}/{node}" for kind in kinds)
+
+
+def _of_saga(saga: str) -> tuple[str, ...]:
+    """A stuck or overdue saga that goes on is neither."""
+    return (f"saga/{saga}",) if saga else ()
 
 
 def ending_subjects(event: Message) -> tuple[str, ...]:
-    """Where an event that ends the alert about this one is published; none: nothing ends it."""
+    """Where the events that end the alert about this one are published."""
+    facts: tuple[str, ...] = ("verdict", "terminated", "returned", "uncordoned")
     match event:
-        case Verdict(pool=pool, node=node):
-            facts: tuple[str, ...] = ("verdict", "terminated")
-        case Lost(pool=pool, node=node):
-            facts = ("returned", "terminated")
-        case OperatorNeeded(pool=pool, node=node):
-            facts = ("verdict", "returned", "terminated")
-        case BreakerOpened(pool=pool):
+        case n.Verdict(pool=pool, node=node) | n.Lost(pool=pool, node=node):
+            pass
+        case p.OperatorNeeded(pool=pool, node=node):
+            pass
+        case p.SagaFailed(pool=pool, node=node) if node:
+            pass
+        case p.InstanceLeaked(pool=pool, instance=node):
+            facts = ("terminated",)
+        case p.SagaFailed(pool=pool) | p.LaunchRefused(pool=pool) | p.NodeRefused(pool=pool):
+            return (subjects.node_event_in(pool, "admitted"),)
+        case p.SagaIsStuck(pool=pool) | p.SagaOverdue(pool=pool):
+            progress = ("cordoned", "drained", "terminated", "admitted", "uncordoned", "promoted")
+            ends = ("node-replaced", "saga-failed", "saga-cancelled")
+            return (
+                *(subjects.node_event_in(pool, fact) for fact in (*progress, "remediated")),
+                *(subjects.pool_event(pool, fact) for fact in ends),
+            )
+        case p.BreakerOpened(pool=pool):
             return (subjects.pool_event(pool, "breaker-closed"),)
-        case Incident(pool=pool):
+        case p.Incident(pool=pool):
             return (subjects.pool_event(pool, "incident"),)
-        case SagaIsStuck(pool=pool) | SagaOverdue(pool=pool):
-            return (subjects.pool_event(pool, "node-replaced"),)
         case ConsumerLag() | ServiceFailure():
             return (subjects.fleet_event(FLEET_FACTS[type(event)]),)
         case _:
             return ()
-    return tuple(subjects.node_event(pool, node, fact) for fact in facts)
+    return (
+        *(subjects.node_event(pool, node, fact) for fact in facts),
+        subjects.pool_event(pool, "node-replaced"),
+    )
 
 
-def _verdict_severity(event: Verdict) -> Severity | None:
+def _fault(event: Message) -> str:
+    match event:
+        case n.Verdict(kind=kind, code=code) | p.Incident(kind=kind, code=code):
+            return called(kind, code)
+        case n.Lost():
+            return SILENCE
+        case _:
+            return ""
+
+
+def _verdict_severity(event: n.Verdict) -> Severity | None:
     match event.status:
         case "unhealthy":
             return "critical"
         case "degraded":
             return "warning"
-        case "healthy":
-            return "info"  # the end of what was sent, if anything was
         case _:
             return None
 
 
-def _incident_severity(event: Incident) -> Severity:
-    if event.status == "closed":
-        return "info"
+def _incident_severity(event: p.Incident) -> Severity:
     # A failing program is its owner's concern; any other common fault is the operator's.
     program = event.scope == "job" and event.kind == "xid" and event.code in PROGRAM_CODES
     return "warning" if program else "critical"

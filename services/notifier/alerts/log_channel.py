@@ -3,8 +3,9 @@
 import logging
 from typing import Final
 
+from schemas.alert_records import Alert, Severity
 from schemas.settings import Setting
-from services.notifier.alerts.alert_rules import Alert, Severity
+from services.notifier.alerts.alert_channel import AlertDelivery
 from services.primitives.clock import Clock
 
 log = logging.getLogger(__name__)
@@ -20,25 +21,26 @@ class LogAlertChannel:
     """Writes one structured line per alert; critical ones at ERROR."""
 
     class Options(Setting, frozen=True, kw_only=True):
-        """`alerts: [{type: log, min_severity: warning}]`."""
-
-        min_severity: Severity = "info"
+        """None."""
 
     def __init__(self, *, options: Options, clock: Clock) -> None:
-        """Write alerts of `min_severity` and above."""
-        del clock
-        self._min_level = LEVELS[options.min_severity]
+        """Write to this process's log."""
+        del options, clock
 
     @property
     def name(self) -> str:
-        """The name in logs."""
+        """The kind of channel, in logs."""
         return "log"
 
-    async def send(self, alert: Alert) -> None:
-        """Write one line."""
-        level = LEVELS[alert.severity]
-        if level < self._min_level:
-            return
+    @property
+    def repeat_seconds(self) -> float:
+        """A log does not forget."""
+        return 0.0
+
+    async def send(self, alert: Alert, receipt: str) -> AlertDelivery:
+        """Write one line; the end of an alert at INFO."""
+        del receipt
+        level = logging.INFO if alert.resolved else LEVELS[alert.severity]
         log.log(
             level,
             "%s",
@@ -54,6 +56,7 @@ class LogAlertChannel:
                 "event_time": alert.time.isoformat(),
             },
         )
+        return AlertDelivery()
 
     async def close(self) -> None:
         """There are no connections."""

@@ -1,67 +1,85 @@
-"""Which alerts were sent and have not ended, shared by all replicas in the bucket ALERTS."""
+"""Which alerts have begun and have not ended for every channel: bucket ALERTS, for all replicas."""
 
+from collections.abc import AsyncIterator, Callable
 from datetime import datetime
 from typing import Final
 
 import msgspec
 
-from schemas.alert_records import TTL_SECONDS, OpenAlertRecord, alert_key
+from schemas.alert_records import TTL_SECONDS, Alert, OpenAlertRecord, alert_key
 from schemas.messages import Message, decoder
 from schemas.stored_messages import decode_stored
 from schemas.topology import ALERTS, EVENTS
 from services.bus.bucket_mirror import readable
 from services.bus.port import Bus, Stored
-from services.bus.record_bucket import RecordBucket
+from services.bus.record_bucket import RecordBucket, Versioned
 from services.notifier.alerts.alert_dedup import SUMMARY_PREFIX
-from services.notifier.alerts.alert_rules import Alert, ended_keys, ending_subjects
+from services.notifier.alerts.alert_rules import ended_keys, ending_subjects
+
+SCANNED_AT_ONCE: Final = 100
+REPEAT_SECONDS: Final = 3600.0
+"""A condition that is reported again and again is sent again after so long."""
+CREATED_AGAIN_SECONDS: Final = 60.0
+Decide = Callable[[OpenAlertRecord | None], OpenAlertRecord | None]
 
 _open_alerts: Final = decoder(OpenAlertRecord)
 
 
 class OpenAlerts:
-    """The alerts that have begun and not ended."""
+    """The alerts that have begun."""
 
     def __init__(self, bus: Bus) -> None:
         """Keep them on `bus`."""
         self._bus = bus
         self._records = RecordBucket(bus, ALERTS, OpenAlertRecord, lambda _: TTL_SECONDS)
 
-    async def is_over(self, alert: Alert, event: Message, stored: Stored) -> bool:
-        """Whether a later event has ended what `event`, read from `stored`, alerts about."""
-        for subject in ending_subjects(event):
-            last = await self._bus.last(EVENTS.name, subject)
-            if last is None or last.sequence <= stored.sequence:
-                continue
-            later = decode_stored(last)
-            if isinstance(later, Message) and alert.key in ended_keys(later):
-                return True
-        return False
+    async def open(self, alert: Alert, stored: Stored) -> None:
+        """Record that an alert begins, or that there is news of it."""
 
-    async def open(self, alert: Alert, stored: Stored, *, sent: bool) -> None:
-        """Record an alert before it is sent, and once more when it was."""
-        record = OpenAlertRecord(
-            alert=alert.key,
-            event=alert.event,
-            sequence=stored.sequence,
-            at=alert.time,
-            sent=sent,
-        )
-        await self._records.change(alert_key(alert.key), lambda _: record)
+        def opened(record: OpenAlertRecord | None) -> OpenAlertRecord:
+            return begin(record, alert, stored)
 
-    async def settle(self, alert: Alert) -> None:
-        """Count an alert as sent that a replica may have sent before it was killed."""
+        await self.change(alert.key, opened)
 
-        def settled(record: OpenAlertRecord | None) -> OpenAlertRecord | None:
-            if record is None or record.event != alert.event:
+    async def end(self, key: str, end: Callable[[Alert], Alert], stored: Stored) -> None:
+        """Record the end of an alert that began before the event that ends it, if there is one."""
+
+        def ended(record: OpenAlertRecord | None) -> OpenAlertRecord | None:
+            if record is None or not _is_later(stored, record):
                 return record
-            return msgspec.structs.replace(record, sent=True)
+            return finish(record, end)
 
-        await self._records.change(alert_key(alert.key), settled)
+        await self.change(key, ended)
 
-    async def find(self, key: str, ended_by: Stored) -> OpenAlertRecord | None:
-        """The open alert with this key, if it began before the event that ends it."""
-        record = (await self._records.read(alert_key(key))).record
-        return record if record is not None and record.sequence < ended_by.sequence else None
+    async def end_now(self, key: str, end: Callable[[Alert], Alert]) -> None:
+        """Record the end of an alert, whatever the event behind it is."""
+        await self.change(key, lambda record: record and finish(record, end))
+
+    async def change(self, key: str, decide: Decide) -> Versioned[OpenAlertRecord]:
+        """Change an alert's record."""
+        return await self._records.change(alert_key(key), decide)
+
+    async def ending(self, alert: Alert, event: Message, stored: Stored) -> Message | None:
+        """The event that has ended the alert about `event` meanwhile; None: it lasts."""
+        for subject in ending_subjects(event):
+            async for later in self._after(subject, stored.sequence):
+                if alert.key in ended_keys(later):
+                    return later
+        return None
+
+    async def _after(self, subject: str, sequence: int) -> AsyncIterator[Message]:
+        """The events under a subject after a sequence."""
+        while True:
+            found = await self._bus.read_batch(
+                EVENTS.name, subject, after=sequence, count=SCANNED_AT_ONCE
+            )
+            for each in found:
+                message = decode_stored(each)
+                if isinstance(message, Message):
+                    yield message
+            if len(found) < SCANNED_AT_ONCE:
+                return
+            sequence = found[-1].sequence
 
     async def extend(self, key: str, at: datetime) -> None:
         """Note that a summary has got one more alert."""
@@ -71,17 +89,71 @@ class OpenAlerts:
                 return record
             return msgspec.structs.replace(record, at=at)
 
-        await self._records.change(alert_key(key), extended)
+        await self.change(key, extended)
+
+    async def find(self, key: str) -> OpenAlertRecord | None:
+        """The record of an alert."""
+        return (await self._records.read(alert_key(key))).record
+
+    async def all(self) -> list[OpenAlertRecord]:
+        """Every alert."""
+        return [record for _, record in readable(await self._bus.entries(ALERTS), _open_alerts)]
 
     async def summaries(self) -> list[OpenAlertRecord]:
-        """Every open alert that summarises many."""
-        entries = await self._bus.entries(ALERTS)
-        return [
-            record
-            for _, record in readable(entries, _open_alerts)
-            if record.alert.startswith(SUMMARY_PREFIX)
-        ]
+        """Every alert that summarises many and lasts."""
+        found = await self.all()
+        return [each for each in found if each.alert.startswith(SUMMARY_PREFIX) and not each.ended]
 
-    async def close(self, key: str) -> None:
-        """Forget an alert that has ended."""
-        await self._bus.delete(ALERTS, alert_key(key))
+    async def forget(self, key: str, revision: int) -> None:
+        """Remove the record of an alert that has ended everywhere, unless it has changed."""
+        await self._bus.delete(ALERTS, alert_key(key), revision=revision)
+
+
+def begin(record: OpenAlertRecord | None, alert: Alert, stored: Stored) -> OpenAlertRecord:
+    """The record after an alert's event; one that is older than what is recorded changes nothing.
+
+    A channel that has the end of the earlier alert with the same key gets this one as a new alert;
+    one that has not is sent this one in place of that end.
+    """
+    if record is None:
+        return OpenAlertRecord(
+            alert=alert.key, sequence=stored.sequence, at=alert.time, opened=alert
+        )
+    if not _is_later(stored, record):
+        return record
+    if repeats(record, alert):
+        return msgspec.structs.replace(record, sequence=stored.sequence, at=alert.time)
+    since = None if record.ended or record.opened is None else record.opened.began
+    return msgspec.structs.replace(
+        record,
+        sequence=stored.sequence,
+        at=alert.time,
+        opened=msgspec.structs.replace(alert, since=since),
+        ended=None,
+        channels={name: each for name, each in record.channels.items() if not each.ended},
+    )
+
+
+def finish(record: OpenAlertRecord, end: Callable[[Alert], Alert]) -> OpenAlertRecord:
+    """The record after the end of its alert."""
+    if record.ended is not None or record.opened is None:
+        return record
+    return msgspec.structs.replace(record, ended=end(record.opened))
+
+
+def repeats(record: OpenAlertRecord | None, alert: Alert) -> bool:
+    """Whether channels need not be sent an alert, since they have had the same within the hour."""
+    if record is None or record.ended or record.opened is None:
+        return False
+    known = record.opened
+    same = (known.severity, known.kind) == (alert.severity, alert.kind)
+    return same and (alert.time - known.time).total_seconds() < REPEAT_SECONDS
+
+
+def _is_later(stored: Stored, record: OpenAlertRecord) -> bool:
+    """Whether an event came after the last one about an alert.
+
+    In a stream that was created again sequences begin again; then the times count.
+    """
+    age_seconds = (stored.time - record.at).total_seconds()
+    return stored.sequence > record.sequence or age_seconds > CREATED_AGAIN_SECONDS

@@ -3,8 +3,9 @@
 import shlex
 from dataclasses import dataclass, field
 
+from schemas.alert_records import Alert
 from schemas.settings import Setting
-from services.notifier.alerts.alert_rules import Alert
+from services.notifier.alerts.alert_channel import AlertDelivery
 from services.primitives.clock import Clock
 from services.simulator.engine.simulation_context import CURRENT_SIMULATION
 
@@ -54,12 +55,19 @@ class SimulatedAlertChannel:
         """The name in logs."""
         return "simulated"
 
-    async def send(self, alert: Alert) -> None:
+    @property
+    def repeat_seconds(self) -> float:
+        """Operators do not forget."""
+        return 0.0
+
+    async def send(self, alert: Alert, receipt: str) -> AlertDelivery:
         """Open or end an alert."""
+        del receipt
         if alert.resolved:
             self._operators.open.pop(alert.key, None)
         else:
             self._operators.open[alert.key] = alert
+        return AlertDelivery()
 
     async def close(self) -> None:
         """Nothing is held."""

@@ -1,0 +1,189 @@
+"""Turns events into open alerts, and ends them: `AlertSender` sends what is recorded here."""
+
+import logging
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from functools import partial
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from schemas.alert_records import Alert
+from schemas.breaker_state import OpenIncident
+from schemas.messages import LimitedDecoder, Message, decoder
+from schemas.node_events import Lost
+from schemas.node_records import NodeRecord, node_key
+from schemas.pool_events import SagaOverdue
+from schemas.pool_records import pool_key
+from schemas.stored_messages import decode_stored
+from schemas.topology import NODES, NOTIFIER_ALERTS, POOLS
+from services.bus.bucket_mirror import readable
+from services.bus.port import Bus, Stored
+from services.notifier.alerts.alert_dedup import (
+    HOLD_SECONDS,
+    QUIET_SECONDS,
+    AlertGroups,
+    end_of_summary,
+    is_held,
+    lasts,
+    limit_alert,
+    summary_key,
+)
+from services.notifier.alerts.alert_rules import alert_of, end_of, ended_keys, ends_pool
+from services.notifier.alerts.incident_matching import matching_incident
+from services.notifier.alerts.open_alerts import OpenAlerts, repeats
+from services.primitives.clock import Clock
+from services.primitives.coalesce import Joined
+from services.primitives.errors import BusError, Retry
+from services.runtime.consumer_loop import Consumer, Received
+
+log = logging.getLogger(__name__)
+
+ReadWork = Callable[[str, str, str], Awaitable[str]]
+
+EXTEND_SECONDS: Final = 30.0
+SUMMARY_CHECK_SECONDS: Final = 60.0
+
+
+class _Incidents(msgspec.Struct, frozen=True):
+    """The part of a pool's record that the notifier reads."""
+
+    incidents: dict[str, OpenIncident] = {}
+
+
+_incidents = LimitedDecoder(_Incidents)
+_nodes = decoder(NodeRecord)
+
+
+class AlertIntake:
+    """Records which alerts begin and end."""
+
+    def __init__(self, bus: Bus, read_work: ReadWork | None = None) -> None:
+        """Record them on `bus`; the open incidents are read from there.
+
+        `read_work`: reads what a drain waits for, of a pool, node and saga.
+        """
+        self._bus = bus
+        self._read_work = read_work
+        self._open = OpenAlerts(bus)
+        self._groups = AlertGroups()
+        self._extended: dict[str, datetime] = {}
+        """Key of a summary -> the time of the last alert that was noted in its record."""
+        self._open_incidents = Joined(self._read_incidents)
+
+    def consumer(self) -> Consumer:
+        """The consumer of its events; those about one node or pool are handled in order."""
+        return Consumer(
+            durable=NOTIFIER_ALERTS, decode=decode_stored, handle=self.handle, key=_subject_of
+        )
+
+    async def handle(self, received: Received[Message]) -> None:
+        """Record what one event begins and ends."""
+        event, stored = received.message, received.stored
+        for key in ended_keys(event):
+            await self._open.end(key, partial(end_of, event), stored)
+        if pool := ends_pool(event):
+            for record in await self._open.all():
+                if record.opened is not None and record.opened.pool == pool:
+                    await self._open.end(record.alert, partial(end_of, event), stored)
+        alert = alert_of(event)
+        if alert is None:
+            return
+        if isinstance(event, SagaOverdue) and event.step == "drain":
+            alert = replace(alert, text=await self._with_remaining_work(alert, event))
+        await self._begin(alert, received)
+
+    async def _with_remaining_work(self, alert: Alert, overdue: SagaOverdue) -> str:
+        """The alert's text, with the work that the drain waits for."""
+        if self._read_work is None:
+            return alert.text
+        waits = await self._read_work(overdue.pool, overdue.node, overdue.saga)
+        return f"{alert.text} It {waits}." if waits else alert.text
+
+    async def _begin(self, alert: Alert, received: Received[Message]) -> None:
+        """Record an alert, unless an incident or a summary covers it or it is over."""
+        event, stored = received.message, received.stored
+        if repeats(await self._open.find(alert.key), alert):
+            await self._open.open(alert, stored)
+            return
+        if incident := await self._incident_of(alert, received):
+            log.info("covered by an incident", extra={"alert": alert.key, "incident": incident})
+            return
+        if received.deliveries == 1 and is_held(self._groups, alert):
+            raise Retry("held in case it ends, or is part of an incident", HOLD_SECONDS)
+        if isinstance(event, Lost) and not await self._is_in_service(alert):
+            log.info("not in service", extra={"alert": alert.key})
+            return
+        # Counted at once: alerts about other nodes are handled concurrently.
+        self._groups, limited = limit_alert(self._groups, alert)
+        if await self._open.ending(alert, event, stored) is not None:
+            log.info("over before it was sent", extra={"alert": alert.key})
+            return
+        if limited is None:
+            await self._extend(alert)
+            return
+        await self._open.open(limited, stored)
+        if limited.key != alert.key:
+            return
+        # An end that was handled while this was recorded did not find it.
+        if (end := await self._open.ending(alert, event, stored)) is not None:
+            await self._open.end_now(alert.key, partial(end_of, end))
+
+    async def _extend(self, alert: Alert) -> None:
+        """Note that a summary has got one more alert, at most once in EXTEND_SECONDS."""
+        key = summary_key(alert)
+        extended = self._extended.get(key)
+        if extended is None or (alert.time - extended).total_seconds() >= EXTEND_SECONDS:
+            await self._open.extend(key, alert.time)
+            self._extended[key] = alert.time
+
+    async def end_summaries_for_ever(self, clock: Clock) -> None:
+        """End each summary that nothing was added to for a while and whose nodes are well again."""
+        while True:
+            await clock.sleep(SUMMARY_CHECK_SECONDS)
+            try:
+                await self.end_summaries(clock.now())
+            except (BusError, Retry) as error:
+                log.warning("cannot end summaries of alerts: %s", error)
+
+    async def end_summaries(self, now: datetime) -> None:
+        """End the summaries that are over by now."""
+        for summary in await self._open.summaries():
+            if (now - summary.at).total_seconds() < QUIET_SECONDS + EXTEND_SECONDS:
+                continue
+            pool = summary.opened.pool if summary.opened else ""
+            entries = await self._bus.entries(NODES, f"{pool}.*") if pool else []
+            if not lasts(summary.alert, [record for _, record in readable(entries, _nodes)]):
+                await self._open.end_now(summary.alert, partial(end_of_summary, now=now))
+                self._extended.pop(summary.alert, None)
+
+    async def _incident_of(self, alert: Alert, received: Received[Message]) -> str:
+        """The open incident that covers this alert; empty if none does."""
+        if not alert.node or alert.severity != "critical":
+            return ""
+        incidents = await self._open_incidents(alert.pool)
+        if not incidents:
+            return ""
+        node = await self._node(alert)
+        return matching_incident(received.message, node, incidents, received.stored.time)
+
+    async def _is_in_service(self, alert: Alert) -> bool:
+        """Whether the node of an alert is in service; a node without a record may be."""
+        node = await self._node(alert)
+        return node is None or node.state == "active"
+
+    async def _node(self, alert: Alert) -> NodeRecord | None:
+        entry = await self._bus.get(NODES, node_key(alert.pool, alert.node))
+        return next((record for _, record in readable([entry] if entry else [], _nodes)), None)
+
+    async def _read_incidents(self, pool: str) -> dict[str, OpenIncident]:
+        """The pool's open incidents; in a wave many alerts share one read of a large record."""
+        found = await self._bus.get(POOLS, pool_key(pool))
+        records = [record for _, record in readable([found] if found else [], _incidents)]
+        return records[0].incidents if records else {}
+
+
+def _subject_of(stored: Stored) -> str:
+    """The subject without the event name: the node or pool that the alert is about."""
+    return stored.subject.partition(".event.")[0]
