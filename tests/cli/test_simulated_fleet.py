@@ -5,12 +5,15 @@ import os
 import signal
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from schemas.settings import PoolSpec, ProviderChoice
-from services.cli.commands.simulator.fleet_command import unplayable
+from services.cli.commands.simulator.fleet_command import FleetOptions, run, unplayable
+from services.cli.served_bus import ServedBus
+from services.primitives.errors import NavarchError
 
 ROOT = Path(__file__).resolve().parents[2]
 FLEET = ("-m", "services.cli", "simulator", "fleet")
@@ -34,6 +37,14 @@ def test_a_pool_that_cannot_be_simulated_is_refused(spec, nodes, problems):
     found = unplayable(PoolSpec(**values), nodes, {"fake": "fake", "here": "local"})
     assert problems == found[: len(problems)]
     assert bool(problems) == bool(found)
+
+
+def test_a_secured_fleet_is_refused_with_the_remedy(tmp_path, monkeypatch):
+    """A user's credentials permit none of the nodes' messages."""
+    ServedBus(tmp_path, is_open=False).prepare(tmp_path / "nats", "tests", datetime.now(UTC))
+    monkeypatch.setenv("NAVARCH_NATS_CREDS_FILE", str(tmp_path / "bus/owner.creds"))
+    with pytest.raises(NavarchError, match="start the fleet with `navarch serve --open`"):
+        run(FleetOptions(nodes=0, nats_url="nats://127.0.0.1:1"))
 
 
 @pytest.mark.slow

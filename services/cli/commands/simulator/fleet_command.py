@@ -30,6 +30,7 @@ from schemas.topology import EVENTS, NODES, POOLS
 from services.bus.bucket_mirror import BucketView
 from services.bus.nats.nats_bus import ConnectOptions, NatsBus
 from services.cli import console
+from services.cli.bus_client import user_options
 from services.cli.commands.serve_command import temporary_fleet
 from services.cli.fleet_discovery import find_bus, served_settings, settings_of
 from services.primitives.errors import NavarchError
@@ -55,6 +56,10 @@ LEAVE_SECONDS_MIN: Final = 120.0
 LEAVE_SECONDS_A_NODE: Final = 0.05
 """For the pool to shrink to its former size: so long for each node, and no less than that."""
 FAULTS_KEPT_MAX: Final = 100_000
+SECURED: Final = (
+    "this fleet's bus asks for credentials, and yours are not those of the many nodes that this "
+    "command plays: start the fleet with `navarch serve --open`"
+)
 
 _pools = decoder(PoolRecord)
 
@@ -108,6 +113,8 @@ async def _run(options: FleetOptions) -> FleetSummary:
     async with AsyncExitStack() as ending:
         if options.nats_url or options.config or not options.nodes:
             nats = find_bus(options.nats_url, options.config)
+            if not user_options(nats).may_create_consumers:
+                raise NavarchError(SECURED)
             by_url = bool(options.nats_url)
             settings = settings_of(options.config) if by_url else served_settings(options.config)[0]
             agent = settings.agent
