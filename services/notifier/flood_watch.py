@@ -113,8 +113,8 @@ def flooding(surplus: Surplus) -> CurrentFailure:
             f"filling: all but its newest {FACTS_KEPT} of each kind are removed"
         ),
         remedy=(
-            f"look at what is sent with `navarch events --node {node} --since 10m`. If the agent "
-            f"is at fault stop it; if its credentials are stolen replace the node with `navarch "
-            f"replace {node}`, which ends them"
+            f"look at what is sent with `navarch events --node {node} --since 10m`; where the "
+            f"agent is at fault, stop it, or replace the node with `navarch replace {node}`. If "
+            "it goes on, its credentials are used elsewhere: see Known gaps in docs/security.md"
         ),
     )

@@ -41,7 +41,9 @@ TIMES = (
 )
 WHOLE_NUMBERS = (0, -1, 2**31, 2**63 - 1, -(2**63), 2**64, 10**300, 0.5, "1", None)
 NUMBERS = (0.0, -1.0, 1e15, -1e15, 1e308, -1e308, 10**300, "1", None)
-TEXTS = ("", "x" * 513, "x" * 20_000, "\x00", "two\r\nlines", "ü€😀", "*.>", "..", 7, None)
+HOSTILE = "\x1b]0;owned\x07\x9b31m\u202egpj\u2066\u200b\r\nnavarch: all is well\x85$(touch x)"
+"""What a terminal obeys, what hides or turns text around, and a forged line."""
+TEXTS = ("", "x" * 513, "x" * 20_000, "\x00", HOSTILE, "ü€😀", "*.>", "../../x", 7, None)
 LISTS: tuple[Any, ...] = ([], [None], [[]] * 1_000, {}, "x", None)
 OBJECTS: tuple[Any, ...] = ({}, {"": None}, {"x" * 600: 10**300}, {"a": [[[{}]]]}, [], "x", None)
 CODES = ("", "nonsense", 7, None)

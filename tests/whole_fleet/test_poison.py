@@ -8,6 +8,7 @@ import pytest
 import pytest_asyncio
 
 from schemas.topology import EVENTS
+from tests.redteam.hostile import UNSAFE
 from tests.whole_fleet.fleet import Fleet, serving_fleet
 from tests.whole_fleet.poison import poison
 
@@ -55,3 +56,8 @@ async def test_the_rest_of_the_fleet_goes_on(fleet: Fleet) -> None:
     for path in ("/livez", "/readyz"):
         answers = {name: answer.status_code for name, answer in (await fleet.get(path)).items()}
         assert answers == dict.fromkeys(set(pids) - {"nats-server"}, 200)
+    shown = [*fleet.log]
+    for answer in (await fleet.get("/metrics")).values():
+        shown += answer.text.split("\n")
+    assert [] == [line for line in shown if UNSAFE.search(line)]
+    assert [] == [line for line in fleet.log if line.startswith("navarch:")]

@@ -11,6 +11,7 @@ import msgspec
 
 from schemas.evidence_bundles import RepairCount, RepairTotals
 from schemas.node_events import Repaired
+from services.operator_text.safe_text import escape_line
 
 LOST_GPU_HOURS: Final = "navarch_lost_gpu_hours"
 REPAIR_SECONDS: Final = "navarch_repair_seconds"
@@ -30,7 +31,8 @@ def add_repair(totals: RepairTotals, event: Repaired, sequence: int) -> RepairTo
     if sequence <= totals.sequence:
         return totals
     counts = {(each.pool, each.fault_signature): each for each in totals.counts}
-    key = event.pool, event.fault_signature
+    # Here and not where it is shown, so that no two series have the same label.
+    key = event.pool, escape_line(event.fault_signature)
     if key not in counts and len(counts) >= SERIES_MAX:
         key = event.pool, OTHER
     old = counts.get(key) or RepairCount(pool=key[0], fault_signature=key[1])
