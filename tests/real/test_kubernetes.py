@@ -322,6 +322,7 @@ async def test_a_notifier_that_is_killed_at_any_call(cluster: Cluster, after: bo
     assert len(reasons) == len(set(reasons))
 
 
+@pytest.mark.timeout(600)
 async def test_a_thousand_nodes(cluster: Cluster) -> None:
     """200 of 1,000 nodes with pods are drained at once; the others keep theirs."""
     names = await add_nodes(cluster, "many", 1000)
