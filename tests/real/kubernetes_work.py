@@ -161,7 +161,7 @@ async def running(cluster: Cluster, pool: str, count: int) -> None:
         found = await pods(cluster, pool)
         return len([each for each in found if "deletionTimestamp" not in each["metadata"]]) == count
 
-    await eventually(enough, within_seconds=120, every=0.1)
+    await eventually(enough, within_seconds=300, every=0.1)
 
 
 async def workload(asked: KubernetesNotifier, name: str) -> NodeWorkload:

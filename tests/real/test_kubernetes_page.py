@@ -88,7 +88,7 @@ async def check(notifier: Notifier, name: str) -> None:
     assert said[1:] == [
         ("rights", True, "all 10 that are needed"),
         ("list nodes", True, "1 nodes, 0 cordoned, 0 of them by Navarch"),
-        ("t-1", True, "no jobs"),
+        ("t-1", True, "no work"),
         ("cordon and uncordon t-1", True, ""),
     ], said
 

@@ -10,8 +10,8 @@ from services.settings.settings_file import load_settings
 
 PLUGINS = {
     "unknown plugin": (
-        "notifier:\n  type: slurm\n",
-        ":2: notifier.type: no navarch.notifiers named 'slurm' (known: noop, webhook); install",
+        "notifier:\n  type: slrum\n",
+        ":2: notifier.type: no navarch.notifiers named 'slrum' (known: ",
     ),
     "plugin option": (
         "notifier:\n  type: webhook\n  webhook:\n    cordon: http://a\n",
