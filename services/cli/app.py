@@ -27,6 +27,7 @@ from services.cli.command_options import (
     start_time,
 )
 from services.cli.commands import (
+    alert_commands,
     breaker_commands,
     config_commands,
     evidence_command,
@@ -66,6 +67,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 for group, module in (
+    ("alerts", alert_commands),
     ("policy", policy_commands),
     ("config", config_commands),
     ("saga", saga_commands),

@@ -1,0 +1,114 @@
+"""Prometheus Alertmanager, API v2: open alerts are posted every minute, since it forgets them."""
+
+import asyncio
+from datetime import timedelta
+from typing import Any, Final
+
+from schemas.alert_records import Alert
+from schemas.duration import Duration
+from schemas.secret_text import SecretText
+from schemas.settings import Setting
+from services.notifier.alerts.alert_channel import AlertDelivery
+from services.notifier.alerts.channels.alert_document import utc_text
+from services.notifier.alerts.channels.vendor_http import VendorHttp, answer_text
+from services.primitives.clock import Clock
+from services.runtime.http_caller import check_url
+
+REPEAT_SECONDS: Final = 60.0
+VALID: Final = timedelta(minutes=15)
+"""An alert that is not posted again ends by itself after so long."""
+
+
+class AlertmanagerChannel:
+    """The alert channel plugin."""
+
+    class Options(Setting, frozen=True, kw_only=True):
+        """`{type: alertmanager, urls: [http://alertmanager:9093]}`."""
+
+        urls: tuple[SecretText, ...]
+        """Every member of a cluster: it does not pass alerts on among its members."""
+        headers: dict[str, SecretText] = {}  # noqa: RUF012 - msgspec copies it
+        labels: dict[str, str] = {}  # noqa: RUF012
+        """Added to every alert."""
+        timeout: Duration = Duration(10)
+
+        def __post_init__(self) -> None:
+            """Refuse what can never be sent."""
+            if not self.urls:
+                raise ValueError("`urls` is empty; write [http://alertmanager:9093]")
+            for each in self.urls:
+                check_url("urls", each or "-")
+
+    def __init__(self, *, options: Options, clock: Clock) -> None:
+        """Post to each member."""
+        self._options = options
+        self._clock = clock
+        self._http = VendorHttp(clock, options.timeout, options.headers)
+
+    @property
+    def name(self) -> str:
+        """The kind of channel, in logs."""
+        return "alertmanager"
+
+    @property
+    def repeat_seconds(self) -> float:
+        """After a restart it knows none."""
+        return REPEAT_SECONDS
+
+    async def send(self, alert: Alert, receipt: str) -> AlertDelivery:
+        """Post to every member; one that accepts is enough."""
+        labels = {**self._options.labels, **alertmanager_labels(alert)}
+        posted = [self._alert(alert, labels)]
+        before = _labels_of(receipt, labels)
+        if before and before != labels:
+            # It identifies an alert by its labels: that of before would go on.
+            posted.append({**posted[0], "labels": before, "endsAt": utc_text(self._clock.now())})
+        answers = await asyncio.gather(
+            *(
+                self._http.post("urls", f"{each.rstrip('/')}/api/v2/alerts", posted)
+                for each in self._options.urls
+            ),
+            return_exceptions=True,
+        )
+        accepted = [each for each in answers if not isinstance(each, BaseException)]
+        if not accepted:
+            raise next(each for each in answers if isinstance(each, BaseException))
+        answer = f"{accepted[0].status_code} {answer_text(accepted[0])}"
+        known = f"{alert.severity} {alert.kind} {alert.fault}"
+        return AlertDelivery(known, f"{answer}; {len(accepted)} of {len(answers)} accepted it")
+
+    def _alert(self, alert: Alert, labels: dict[str, str]) -> dict[str, Any]:
+        ends_at = alert.time if alert.resolved else self._clock.now() + VALID
+        return {
+            "labels": labels,
+            "annotations": {"summary": alert.title, "description": alert.text},
+            "startsAt": utc_text(alert.began),
+            "endsAt": utc_text(ends_at),
+        }
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.close()
+
+
+def alertmanager_labels(alert: Alert) -> dict[str, str]:
+    """What identifies an alert there; empty labels are none."""
+    found = {
+        "alertname": f"Navarch_{alert.kind.replace('-', '_')}",
+        "severity": alert.severity,
+        "pool": alert.pool,
+        "node": alert.node,
+        "fault": alert.fault,
+        "key": alert.key,
+    }
+    return {name: value for name, value in found.items() if value}
+
+
+def _labels_of(receipt: str, labels: dict[str, str]) -> dict[str, str]:
+    """The labels with which an alert was posted last."""
+    if not receipt:
+        return {}
+    severity, kind, fault = receipt.split(" ", 2)
+    name = f"Navarch_{kind.replace('-', '_')}"
+    found = {**labels, "severity": severity, "alertname": name, "fault": fault}
+    return {name: value for name, value in found.items() if value}

@@ -1,0 +1,87 @@
+"""Opsgenie and Jira Service Management: an alert under its key as alias, closed by its end."""
+
+from typing import Any, Final, Literal
+from urllib.parse import quote
+
+from schemas.alert_records import Alert, Severity
+from schemas.duration import Duration
+from schemas.secret_text import SecretText
+from schemas.settings import Setting
+from services.notifier.alerts.alert_channel import AlertDelivery
+from services.notifier.alerts.channels.pagerduty_channel import dedup_key
+from services.notifier.alerts.channels.vendor_http import VendorHttp, answer_text, shorten
+from services.primitives.clock import Clock
+from services.runtime.http_caller import check_url
+
+MESSAGE_CHARS_MAX: Final = 130
+DESCRIPTION_CHARS_MAX: Final = 15_000
+TAG_CHARS_MAX: Final = 50
+
+Priority = Literal["P1", "P2", "P3", "P4", "P5"]
+PRIORITIES: Final[dict[Severity, Priority]] = {"critical": "P1", "warning": "P3", "info": "P5"}
+
+
+class OpsgenieChannel:
+    """The alert channel plugin."""
+
+    class Options(Setting, frozen=True, kw_only=True):
+        """`{type: opsgenie, api_key: ${OPSGENIE_KEY}}`."""
+
+        api_key: SecretText
+        """The key of an integration `API`."""
+        api_url: str = "https://api.opsgenie.com"
+        """`https://api.eu.opsgenie.com` for accounts in the EU."""
+        timeout: Duration = Duration(10)
+
+        def __post_init__(self) -> None:
+            """Refuse what can never be sent."""
+            check_url("api_url", self.api_url)
+            if not self.api_key:
+                raise ValueError("`api_key` is empty; write the key of an API integration")
+
+    def __init__(self, *, options: Options, clock: Clock) -> None:
+        """Send to one team's integration."""
+        self._options = options
+        headers = {"Authorization": f"GenieKey {options.api_key}"}
+        self._http = VendorHttp(clock, options.timeout, headers)
+
+    @property
+    def name(self) -> str:
+        """The kind of channel, in logs."""
+        return "opsgenie"
+
+    @property
+    def repeat_seconds(self) -> float:
+        """Opsgenie does not forget."""
+        return 0.0
+
+    async def send(self, alert: Alert, receipt: str) -> AlertDelivery:
+        """Create or close."""
+        del receipt
+        url, body = f"{self._options.api_url.rstrip('/')}/v2/alerts", opsgenie_alert(alert)
+        if alert.resolved:
+            alias = quote(dedup_key(alert.key), safe="")
+            url = f"{url}/{alias}/close?identifierType=alias"
+            note = shorten(f"{alert.title}. {alert.text}", DESCRIPTION_CHARS_MAX)
+            body = {"source": "Navarch", "note": note}
+        answer = await self._http.post("api_url", url, body)
+        return AlertDelivery(answer=f"{answer.status_code} {answer_text(answer)}")
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.close()
+
+
+def opsgenie_alert(alert: Alert) -> dict[str, Any]:
+    """The body of a new alert."""
+    details = {"pool": alert.pool, "node": alert.node, "fault": alert.fault, "key": alert.key}
+    return {
+        "message": shorten(alert.title, MESSAGE_CHARS_MAX),
+        "alias": dedup_key(alert.key),
+        "description": shorten(alert.text, DESCRIPTION_CHARS_MAX),
+        "priority": PRIORITIES[alert.severity],
+        "source": "Navarch",
+        "entity": alert.node or alert.pool,
+        "tags": [shorten(each, TAG_CHARS_MAX) for each in (alert.kind, alert.fault) if each],
+        "details": {name: value for name, value in details.items() if value},
+    }

@@ -1,0 +1,96 @@
+"""PagerDuty, Events API v2: an alert triggers an incident under its key, its end resolves it."""
+
+import hashlib
+from typing import Any, Final
+
+from schemas.alert_records import Alert
+from schemas.duration import Duration
+from schemas.secret_text import SecretText
+from schemas.settings import Setting
+from services.notifier.alerts.alert_channel import AlertDelivery
+from services.notifier.alerts.channels.alert_document import utc_text
+from services.notifier.alerts.channels.vendor_http import VendorHttp, answer_text, shorten
+from services.primitives.clock import Clock
+from services.runtime.http_caller import check_url
+
+SUMMARY_CHARS_MAX: Final = 1_024
+DEDUP_CHARS_MAX: Final = 255
+
+
+class PagerDutyChannel:
+    """The alert channel plugin."""
+
+    class Options(Setting, frozen=True, kw_only=True):
+        """`{type: pagerduty, routing_key: ${PAGERDUTY_KEY}}`."""
+
+        routing_key: SecretText
+        """The integration key of a service with an integration `Events API v2`."""
+        events_url: str = "https://events.pagerduty.com"
+        """`https://events.eu.pagerduty.com` for accounts in the EU."""
+        timeout: Duration = Duration(10)
+
+        def __post_init__(self) -> None:
+            """Refuse what can never be sent."""
+            check_url("events_url", self.events_url)
+            if not self.routing_key:
+                raise ValueError("`routing_key` is empty; write the service's integration key")
+
+    def __init__(self, *, options: Options, clock: Clock) -> None:
+        """Send to one service."""
+        self._options = options
+        self._http = VendorHttp(clock, options.timeout)
+
+    @property
+    def name(self) -> str:
+        """The kind of channel, in logs."""
+        return "pagerduty"
+
+    @property
+    def repeat_seconds(self) -> float:
+        """PagerDuty does not forget."""
+        return 0.0
+
+    async def send(self, alert: Alert, receipt: str) -> AlertDelivery:
+        """Trigger or resolve."""
+        del receipt
+        url = f"{self._options.events_url.rstrip('/')}/v2/enqueue"
+        answer = await self._http.post(
+            "events_url", url, pagerduty_event(alert, self._options.routing_key)
+        )
+        return AlertDelivery(answer=f"{answer.status_code} {answer_text(answer)}")
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.close()
+
+
+def pagerduty_event(alert: Alert, routing_key: str) -> dict[str, Any]:
+    """The body of an event."""
+    event: dict[str, Any] = {
+        "routing_key": routing_key,
+        "event_action": "resolve" if alert.resolved else "trigger",
+        "dedup_key": dedup_key(alert.key),
+    }
+    if alert.resolved:
+        return event
+    details = {"text": alert.text, "key": alert.key, "fault": alert.fault, "event": alert.event}
+    return event | {
+        "client": "Navarch",
+        "payload": {
+            "summary": shorten(alert.title, SUMMARY_CHARS_MAX),
+            "source": alert.node or alert.pool or "navarch",
+            "severity": alert.severity,
+            "timestamp": utc_text(alert.time),
+            "component": alert.node,
+            "group": alert.pool,
+            "class": alert.kind,
+            "custom_details": details,
+        },
+    }
+
+
+def dedup_key(key: str) -> str:
+    """The alert's key, within the vendor's limit."""
+    if len(key) <= DEDUP_CHARS_MAX:
+        return key
+    return hashlib.sha256(key.encode()).hexdigest()

@@ -1,0 +1,88 @@
+"""A program of the owner behind HTTP: signed JSON with an idempotency key, or a CloudEvent."""
+
+import hashlib
+import hmac
+from typing import Final, Literal
+
+import msgspec
+
+from schemas.alert_records import Alert
+from schemas.duration import Duration
+from schemas.secret_text import SecretText
+from schemas.settings import Setting
+from services.notifier.alerts.alert_channel import AlertDelivery
+from services.notifier.alerts.channels.alert_document import (
+    alert_document,
+    cloud_event,
+    idempotency_key,
+)
+from services.notifier.alerts.channels.vendor_http import VendorHttp, answer_text
+from services.primitives.clock import Clock
+from services.runtime.http_caller import check_url
+
+SECRET_CHARS_MIN: Final = 16
+
+
+class AlertWebhookChannel:
+    """The alert channel plugin."""
+
+    class Options(Setting, frozen=True, kw_only=True):
+        """`{type: webhook, url: ${ALERT_URL}, secret: ${ALERT_SECRET}}`."""
+
+        url: SecretText
+        secret: SecretText = ""
+        """Key of the signature; empty: none is sent."""
+        format: Literal["navarch", "cloudevents"] = "navarch"
+        headers: dict[str, SecretText] = {}  # noqa: RUF012 - msgspec copies it
+        timeout: Duration = Duration(10)
+
+        def __post_init__(self) -> None:
+            """Refuse what can never be sent."""
+            check_url("url", self.url or "-")
+            if self.secret and len(self.secret) < SECRET_CHARS_MIN:
+                raise ValueError(
+                    f"`secret` is shorter than {SECRET_CHARS_MIN} characters; make one with "
+                    "`openssl rand -hex 32`"
+                )
+
+    def __init__(self, *, options: Options, clock: Clock) -> None:
+        """Post to one URL."""
+        self._options = options
+        self._clock = clock
+        self._http = VendorHttp(clock, options.timeout, options.headers)
+
+    @property
+    def name(self) -> str:
+        """The kind of channel, in logs."""
+        return "webhook"
+
+    @property
+    def repeat_seconds(self) -> float:
+        """The receiver keeps what it needs."""
+        return 0.0
+
+    async def send(self, alert: Alert, receipt: str) -> AlertDelivery:
+        """Post one document."""
+        del receipt
+        cloud = self._options.format == "cloudevents"
+        body = msgspec.json.encode(cloud_event(alert) if cloud else alert_document(alert))
+        headers = {
+            "Content-Type": "application/cloudevents+json" if cloud else "application/json",
+            "Idempotency-Key": idempotency_key(alert),
+        }
+        if self._options.secret:
+            timestamp = str(int(self._clock.now().timestamp()))
+            headers["X-Navarch-Timestamp"] = timestamp
+            headers["X-Navarch-Signature"] = sign(self._options.secret, timestamp, body)
+        answer = await self._http.post("url", self._options.url, body, headers)
+        return AlertDelivery(answer=f"{answer.status_code} {answer_text(answer)}")
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.close()
+
+
+def sign(secret: str, timestamp: str, body: bytes) -> str:
+    """HMAC-SHA256 of the timestamp, a dot, and the body."""
+    signed = f"{timestamp}.".encode() + body
+    return f"sha256={hmac.new(secret.encode(), signed, hashlib.sha256).hexdigest()}"
