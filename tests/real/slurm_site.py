@@ -25,7 +25,7 @@ from tests.support.inprocess import eventually
 PROGRAMS: Final = ("slurmctld", "slurmd", "scontrol", "squeue", "sinfo", "sbatch", "munged")
 GPUS: Final = 8
 COMMAND_SECONDS_MAX: Final = 30.0
-READY_SECONDS_MAX: Final = 20.0
+READY_SECONDS_MAX: Final = 60.0
 CONFIG: Final = """
 ClusterName=navarch
 SlurmctldHost={host}(127.0.0.1)
@@ -48,7 +48,7 @@ TaskPlugin=task/none
 MpiDefault=none
 SelectType=select/cons_tres
 SchedulerType=sched/backfill
-SchedulerParameters=sched_interval=1,bf_interval=1
+SchedulerParameters=sched_interval=1,bf_interval=1,nohold_on_prolog_fail
 CommunicationParameters=NoCtldInAddrAny,NoInAddrAny
 ReturnToService=0
 KillWait=1
@@ -60,6 +60,8 @@ MaxNodeCount=16
 {extra}
 {nodes}
 PartitionName=gpu Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+NodeSet=navarch Feature=navarch
+PartitionName=training Nodes=navarch MaxTime=INFINITE State=UP
 """
 NODE: Final = (
     "NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=4 RealMemory=1000 "
@@ -126,7 +128,8 @@ class SlurmSite:
 
     def state(self, node: str) -> str:
         """The state with its flags, as `allocated+drain`."""
-        return self.run("sinfo", "-hNn", node, "-O", "StateComplete:100").strip()
+        shown = self.run("sinfo", "-hNn", node, "-O", "StateComplete:100")
+        return shown.partition("\n")[0].strip()  # a line for each of its partitions
 
     def flags(self, node: str) -> set[str]:
         """The parts of its state."""
@@ -134,7 +137,7 @@ class SlurmSite:
 
     def reason(self, node: str) -> str:
         """As `sinfo -R` shows it."""
-        return self.run("sinfo", "-hNn", node, "-o", "%E")
+        return self.run("sinfo", "-hNn", node, "-o", "%E").partition("\n")[0]
 
     def job_state(self, job: str) -> str:
         """`RUNNING`, `PENDING`, …; empty: it is over and forgotten."""

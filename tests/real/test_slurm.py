@@ -188,7 +188,7 @@ async def test_replacement_registers_itself_and_is_removed(site: SlurmSite) -> N
     await slurm.cordon(order("dyn1", "reserve"))
     assert "drain" in site.flags("dyn1")
     await slurm.uncordon(order("dyn1", "open"))
-    job = await site.submit("-N1", "-w", "dyn1", "--gres=gpu:8")
+    job = await site.submit("-p", "training", "-N1", "--gres=gpu:8")
     assert site.job_nodes(job) == "dyn1"
 
 

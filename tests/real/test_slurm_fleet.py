@@ -98,6 +98,9 @@ async def test_job_of_a_broken_node_runs_again_with_the_replacement(
         names = tuple(sorted(rig.provider.names()))
         async with slurm_site(names, folder=folder) as site:
             job = await site.submit("-N2", "--gres=gpu:8", "--time=30", script="sleep 1000")
+            checked = await navarch(rig, "workload", "check", "training", "--node", names[0])
+            assert f"ok    cordon and uncordon {names[0]}" in checked, checked
+            assert "FAIL" not in checked
             killed = [
                 rig.arm(Moment(step, "started"), rig.replica("notifier").kill)
                 for step in ("cordon", "drain")

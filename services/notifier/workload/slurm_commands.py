@@ -25,6 +25,7 @@ COMMANDS_MAX: Final = 8
 """At once: a wave of cordons must not start a process for each of its nodes."""
 OUTPUT_BYTES_MAX: Final = 64 * 1024 * 1024
 MESSAGE_CHARS_MAX: Final = 500
+CLOSE_SECONDS_MAX: Final = 1.0
 _DENIED: Final = ("Access/permission denied", "Invalid user id")
 
 
@@ -134,7 +135,16 @@ async def _end(process: Process) -> None:
     if process.returncode is None:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        await asyncio.shield(process.wait())
+        await asyncio.shield(_close(process))
+
+
+async def _close(process: Process) -> None:
+    """Wait until a killed process has ended, and read its pipes to their end, which closes them."""
+    await process.wait()
+    for stream in (process.stdout, process.stderr):
+        if stream is not None:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(stream.read(), CLOSE_SECONDS_MAX)
 
 
 def _failure(program: str, text: str) -> Exception:

@@ -278,7 +278,7 @@ class SlurmNotifier:
             f"{problem}; its jobs may run under another name (Slurm has {names}, …)",
             "INVALID",
             "set `node_name` in the slurm notifier's options to a template of Slurm's names; if "
-            "the node has left Slurm, set `unknown_nodes: ignore`, or `navarch terminate` it",
+            "this node has left Slurm and has no work, set `unknown_nodes: ignore`",
         )
 
     async def _find(self, reference: NodeReference) -> SlurmNode | None:
