@@ -14,9 +14,16 @@ T = TypeVar("T")
 class Joined(Generic[T]):
     """One run at a time for each key, and one that waits behind it."""
 
-    def __init__(self, work: Callable[[str], Awaitable[T]]) -> None:
-        """`work` is done for a key."""
+    def __init__(
+        self, work: Callable[[str], Awaitable[T]], *, rest_seconds_max: float = 0.0
+    ) -> None:
+        """`work` is done for a key; after it the key rests as long as that took, up to a bound.
+
+        So it is done for more callers at once, and takes half of the time at most.
+        """
         self._work = work
+        self._rest_seconds_max = rest_seconds_max
+        self._rests_until: dict[str, float] = {}
         self._next: dict[str, asyncio.Task[T]] = {}
         self._now: dict[str, asyncio.Task[T]] = {}
 
@@ -43,10 +50,17 @@ class Joined(Generic[T]):
     async def _after(self, earlier: "asyncio.Task[T] | None", key: str) -> T:
         if earlier is not None:
             await asyncio.wait([earlier])
+        clock = asyncio.get_running_loop().time
+        if (rest := self._rests_until.get(key, 0.0) - clock()) > 0:
+            await asyncio.sleep(rest)
         current = self._next.pop(key)
         self._now[key] = current
+        began = clock()
         try:
             return await self._work(key)
         finally:
+            if self._rest_seconds_max:
+                took = min(clock() - began, self._rest_seconds_max)
+                self._rests_until[key] = clock() + took
             if self._now.get(key) is current:
                 del self._now[key]

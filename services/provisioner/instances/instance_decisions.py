@@ -21,10 +21,8 @@ from msgspec.structs import replace
 from schemas.enums import ProviderErrorKind
 from schemas.instance_records import InstanceRecord
 from schemas.saga_params import LaunchSpec
-from services.provisioner.instances.visibility import (
-    hidden_prefixes,
-    may_be_hidden,
-)
+from services.provisioner.instances.visibility import may_be_hidden
+from services.provisioner.provider_client.instance_list import InstanceList
 from services.provisioner.provider_client.provider import Instance
 from services.provisioner.provider_client.provider_errors import RULES
 
@@ -120,10 +118,18 @@ def belongs_to(record: InstanceRecord, instance: Instance) -> bool:
     return same_name and instance.fleet == record.launch.fleet
 
 
+def instances_of(record: InstanceRecord, listed: Iterable[Instance]) -> list[Instance]:
+    """Return the listed instances that were launched for this record."""
+    index = InstanceList.of(listed)
+    known = index.by_id.get(record.provider_id, []) if record.provider_id else []
+    named = index.by_name.get((record.pool, record.instance), [])
+    others = (each for each in named if each not in known)
+    return [*known, *(each for each in others if belongs_to(record, each))]
+
+
 def find_adoptable(record: InstanceRecord, listed: Iterable[Instance]) -> Instance | None:
     """Return the instance of an earlier attempt, if there is one; every caller picks the same."""
-    found = (each for each in listed if belongs_to(record, each))
-    alive = (each for each in found if each.status in ADOPTABLE_STATUSES)
+    alive = (each for each in instances_of(record, listed) if each.status in ADOPTABLE_STATUSES)
     return min(alive, key=lambda each: each.provider_id, default=None)
 
 
@@ -226,7 +232,7 @@ def is_leak(
 
 def provider_ids_to_remove(record: InstanceRecord, listed: Iterable[Instance]) -> tuple[str, ...]:
     """Return every provider ID of this record, the recorded one first."""
-    found = sorted(each.provider_id for each in listed if belongs_to(record, each))
+    found = sorted(each.provider_id for each in instances_of(record, listed))
     first = (record.provider_id,) if record.provider_id else ()
     return tuple(dict.fromkeys((*first, *found)))
 
@@ -239,10 +245,8 @@ def is_absent(
     It must be late enough that even a lagging list would show the instance: `lag` after its ID
     became known or, without one, after the launch was given up.
     """
-    listed = tuple(listed)
-    if any(belongs_to(record, each) for each in listed) or may_be_hidden(
-        record, hidden_prefixes(listed)
-    ):
+    index = InstanceList.of(listed)
+    if instances_of(record, index) or may_be_hidden(record, index.hidden_prefixes):
         return False
     known_at = record.running_at if record.provider_id else None
     return asked_at - (known_at or record.terminating_at or record.intended_at) >= lag

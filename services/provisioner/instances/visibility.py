@@ -3,12 +3,7 @@
 from collections.abc import Iterable
 
 from schemas.instance_records import InstanceRecord
-from services.provisioner.provider_client.provider import Capabilities, Instance
-
-
-def hidden_prefixes(listed: Iterable[Instance]) -> tuple[str, ...]:
-    """Prefixes of provider IDs that the list could not cover (`Instance.may_hold`)."""
-    return tuple(each.may_hold for each in listed if each.may_hold)
+from services.provisioner.provider_client.provider import Capabilities
 
 
 def may_be_hidden(record: InstanceRecord, unseen: Iterable[str]) -> bool:

@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -18,6 +18,7 @@ from schemas.offering_records import OfferingPrice
 from schemas.value_limits import Address, Identifier
 from services.primitives.coalesce import Joined
 from services.primitives.redaction import redacted
+from services.provisioner.provider_client.instance_list import InstanceList
 from services.provisioner.provider_client.provider import (
     Bootstraps,
     Instance,
@@ -32,6 +33,7 @@ from services.provisioner.provider_client.provider_errors import ProviderError
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+LIST_REST_SECONDS_MAX: Final = 5.0
 
 ReportUnknownError = Callable[[str, str, ProviderError], Awaitable[None]]
 """Reports an error without a table row, with its provider and call."""
@@ -56,7 +58,7 @@ class ProviderCalls:
         self.provider = provider
         self._report_unknown = report_unknown
         self._timeout = call_timeout_seconds
-        self._lists = Joined(self._list)
+        self._lists = Joined(self._list, rest_seconds_max=LIST_REST_SECONDS_MAX)
 
     async def provision(self, request: ProvisionRequest, *, timeout_seconds: float) -> Instance:
         """Launch an instance, or raise ProviderError."""
@@ -99,8 +101,11 @@ class ProviderCalls:
             return ()
         return await self._call("prices", self.provider.prices(instance_types), self._timeout)
 
-    async def list_instances(self) -> list[Instance]:
-        """Return the provider's list, from a call that started no earlier than this one."""
+    async def list_instances(self) -> InstanceList:
+        """Return the provider's list, from a call that started no earlier than this one.
+
+        It is shared with other callers; a list is as long apart from the next as it takes.
+        """
         return await self._lists("")
 
     async def close(self) -> None:
@@ -108,9 +113,9 @@ class ProviderCalls:
         await self._lists.close()
         await self.provider.close()
 
-    async def _list(self, _: str) -> list[Instance]:
+    async def _list(self, _: str) -> InstanceList:
         found = await self._call("list", self.provider.list(), self._timeout)
-        return [usable(each, self.provider.name) for each in found]
+        return InstanceList(usable(each, self.provider.name) for each in found)
 
     async def _call(self, what: str, call: Awaitable[T], timeout_seconds: float) -> T:
         name = self.provider.name

@@ -18,15 +18,15 @@ from schemas.names import TOKEN
 from schemas.node_records import node_key
 from services.provisioner.instances.instance_decisions import (
     TERMINATING_STATES,
-    belongs_to,
     find_adoptable,
     instance_of,
+    instances_of,
 )
 from services.provisioner.instances.visibility import (
-    hidden_prefixes,
     may_be_hidden,
     why_out_of_region,
 )
+from services.provisioner.provider_client.instance_list import InstanceList
 from services.provisioner.provider_client.provider import Capabilities, Instance
 
 FLEET_SUFFIX: Final = re.compile(r"-[0-9a-f]{6}")
@@ -109,7 +109,10 @@ def decide_sweep(seen: SweepInput) -> tuple[SweepAction, ...]:
             if is_of_fleet(instance.fleet, seen.fleet, seen.fleet_name):
                 shown.add((provider, node_key(instance.pool, instance.name)))
                 actions.append(_decide_instance(seen, provider, instance))
-    unseen = {provider: hidden_prefixes(instances) for provider, instances in seen.listed.items()}
+    unseen = {
+        provider: InstanceList.of(instances).hidden_prefixes
+        for provider, instances in seen.listed.items()
+    }
     for key, record in seen.records.items():
         can = seen.can.get(record.provider, Capabilities())
         listed = (
@@ -219,7 +222,7 @@ def _judge_removal(
     if instances is None:
         why = f"its provider could not be listed, so it may still exist{error}"
         return "retry-removal", why
-    if any(belongs_to(record, each) for each in instances):
+    if instances_of(record, instances):
         return "retry-removal", f"it should be gone, and is listed{error}"
     if listed:
         why = f"its provider could not list the place where it ran, so it may still exist{error}"
