@@ -7,7 +7,7 @@ crashed replica left half done.
 
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from schemas import subjects
-from schemas.node_events import BootChecked, NodeEvent, ProviderNotice, Registered
+from schemas.node_events import NodeEvent, Registered
 from schemas.node_records import NodeRecord
 from schemas.pool_records import PoolRecord
 from schemas.saga_log_entries import WHOLE, TimerDue, timer_codec
@@ -30,6 +30,7 @@ from services.pool_manager.autoscaling.autoscaling_loop import Autoscaling
 from services.pool_manager.hardware_store import HardwareList
 from services.pool_manager.instance_verifier import Verifier
 from services.pool_manager.node_adoption import NodeAdoption
+from services.pool_manager.node_event_limit import SENDER_LIMIT, node_of
 from services.pool_manager.node_rebuilder import NodeRebuilder
 from services.pool_manager.planner import node_projection
 from services.pool_manager.planner.node_counts import busy
@@ -56,7 +57,6 @@ from services.runtime.consumer_loop import Consumer, Received
 from services.runtime.event_publisher import publish_event
 from services.runtime.failure_register import unreadable
 from services.runtime.process import Context, Service
-from services.runtime.sender_quota import SenderLimit
 from services.saga.coordinator import Coordinator
 from services.saga.saga_state import SagaState
 from services.settings.stored_pools import stored_spec
@@ -155,8 +155,8 @@ class PoolManager:
                     durable=POOL_NODE_EVENTS,
                     decode=decode_stored,
                     handle=self.on_node_event,
-                    key=_node_of,
-                    limit=SenderLimit(signature=_signature_of, rank=lambda _: 0),
+                    key=node_of,
+                    limit=SENDER_LIMIT,
                 ),
                 Consumer(
                     durable=POOL_REQUESTS,
@@ -410,24 +410,6 @@ class PoolManager:
 def _in_mode(record: PoolRecord, mode: Mode) -> PoolRecord:
     """A pool that people have made: it acts as the fleet does."""
     return msgspec.structs.replace(record, spec=msgspec.structs.replace(record.spec, mode=mode))
-
-
-def _node_of(stored: Stored) -> str:
-    parsed = subjects.parse_node(stored.subject)
-    return f"{parsed.pool}.{parsed.node}" if parsed else stored.subject
-
-
-def _signature_of(event: NodeEvent) -> Hashable:
-    """What equal messages of an agent have in common; None: the health-monitor's messages."""
-    match event:
-        case Registered():
-            return "registered", event.instance, event.boot_id
-        case BootChecked():
-            return "boot-checked", event.boot_id, event.ok
-        case ProviderNotice():
-            return "provider-notice", event.notice, event.withdrawn
-        case _:
-            return None
 
 
 def _pool_of_request(stored: Stored) -> str:

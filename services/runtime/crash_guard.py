@@ -43,6 +43,9 @@ LOOK_SECONDS: Final = 10.0
 RETRY_SECONDS: Final = 1.0
 LAST_SECONDS: Final = 1.0
 """For the last answers of a process that stops."""
+CALLS_MAX: Final = 32
+"""Calls about suspects at once: a process that died may leave thousands, and leases are renewed in
+the same bucket."""
 DATA_SHOWN_MAX: Final = 2_000
 """Length of a message that is written out in the command that replays it."""
 
@@ -110,6 +113,7 @@ class CrashGuard:
         self._suspects = RecordBucket(bus, LEASES, SuspectRecord, lambda _: SUSPECT_TTL_SECONDS)
         self._aside = RecordBucket(bus, LEASES, SetAsideRecord, lambda _: SET_ASIDE_TTL_SECONDS)
         self._turns = Turns()
+        self._calls = asyncio.Semaphore(CALLS_MAX)
         self._removals: dict[asyncio.Task[None], None] = {}
         self._replays: dict[str, str] = {}
         """Digest of a message that was set aside -> its key."""
@@ -135,7 +139,8 @@ class CrashGuard:
         return suspect
 
     async def _read(self, suspect: Suspect, stored: Stored) -> Versioned[SuspectRecord]:
-        found = await self._suspects.read(suspect.key)
+        async with self._calls:
+            found = await self._suspects.read(suspect.key)
         suspect.deaths = len(set(_named(found.record, stored)) - {self._replica})
         return found
 
@@ -144,7 +149,8 @@ class CrashGuard:
             processes = tuple(dict.fromkeys((*_named(old, stored), self._replica)))
             return SuspectRecord(stored=stored.time, processes=processes)
 
-        await self._suspects.change(key, named, known)
+        async with self._calls:
+            await self._suspects.change(key, named, known)
 
     async def _last(self, suspect: Suspect) -> None:
         # A blocked loop does not come back here: such handling counts until the process is killed.
@@ -171,7 +177,8 @@ class CrashGuard:
     async def _removed(self, key: str) -> None:
         while True:
             with suppress(BusError):
-                await self._bus.delete(LEASES, key)
+                async with self._calls:
+                    await self._bus.delete(LEASES, key)
                 return
             await self._clock.sleep(RETRY_SECONDS)
 

@@ -103,7 +103,7 @@ async def test_what_is_set_aside_is_reported_until_it_is_replayed(
     spec = await durable(NODES, ack_wait_seconds=30)
     sequence = await publish(any_bus, 1)
     await accuse(any_bus, spec.name, sequence, DEATHS_MAX)
-    handler.failures = [Retry("as by a process that died", 0.0)]
+    handler.failures = [Retry("as by a process that died", 0.5)]
     async with looping(any_bus, spec, handler):  # the first delivery
         await handler.wait_for(lambda: len(handler.received) == 1)
     guard = guard_of(any_bus, "two", handler.instruments)
@@ -153,7 +153,7 @@ async def test_a_process_that_answers_late_is_not_dead(any_bus, durable, handler
     spec = await durable(NODES, ack_wait_seconds=30)
     sequence = await publish(any_bus, 1)
     key = await accuse(any_bus, spec.name, sequence, DEATHS_MAX)
-    handler.failures = [Retry("as by a process that died", 0.0)]
+    handler.failures = [Retry("as by a process that died", 0.5)]
     async with looping(any_bus, spec, handler):
         await handler.wait_for(lambda: len(handler.received) == 1)
     guard = guard_of(any_bus, "two", handler.instruments)
