@@ -18,7 +18,7 @@ MINUTES ?= 3
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test quick conformance test-real check format crash crash-matrix outage simulate nightly bench clean
+.PHONY: help venv demo test quick conformance test-real check format fuzz crash crash-matrix outage simulate nightly bench clean
 
 help: ## Show this list
 	@echo "Navarch: keeps a GPU fleet healthy. Targets:"
@@ -49,6 +49,9 @@ test: $(STAMP) ## Run all tests that need Python packages alone; the house rules
 
 quick: $(STAMP) ## Run the quick tests: no whole fleets, under two minutes
 	$(PYTEST) -m "not real and not slow"
+
+fuzz: $(STAMP) ## Feed bad bytes to whatever reads foreign ones: MINUTES=60 SEED=1
+	$(BIN)/python -m tests.fuzzing --minutes $(MINUTES) --seed $(SEED)
 
 conformance: $(STAMP) ## Run the conformance suites on every provider and health check
 	$(BIN)/python -m pytest tests/provisioner/test_conformance.py \

@@ -16,7 +16,7 @@ from agent.settings import AgentConfig
 from schemas import subjects
 from schemas.agent_commands import EnrollAnswer, EnrollRequest
 from schemas.headers import SERVICE_ERROR
-from schemas.messages import encode
+from schemas.messages import LimitedDecoder, encode
 from schemas.permissions import AGENT, BOOTSTRAP
 from services.bus.port import Bus
 from services.primitives.atomic_files import write_secret
@@ -26,6 +26,7 @@ ENROLL_SECONDS_MAX: Final = 300.0
 """Time limit of one attempt; systemd starts the next."""
 ANSWER_SECONDS_MAX: Final = 10.0
 AGAIN_SECONDS: Final = 1.0
+ANSWER_DECODER: Final = LimitedDecoder(EnrollAnswer)
 
 Connect = Callable[[Path], Awaitable[Bus]]
 """Connects with the bootstrap credentials in a file."""
@@ -95,7 +96,7 @@ async def _ask(config: AgentConfig, connect: Connect, public: str) -> str:
                 reply = await bus.request(
                     subject, encode(EnrollRequest(key=public)), timeout_seconds=ANSWER_SECONDS_MAX
                 )
-                answer = msgspec.json.decode(reply.data, type=EnrollAnswer)
+                answer = ANSWER_DECODER.decode(reply.data)
             except Unavailable:
                 # The provisioner or its bus is restarting.
                 await asyncio.sleep(AGAIN_SECONDS)

@@ -20,6 +20,7 @@ from services.simulator.engine.fault_kinds import (
 )
 from services.simulator.engine.hardware_failures import HARMLESS_XIDS, HardwareFailure
 from services.simulator.engine.invariants import Invariants
+from services.simulator.engine.message_flood import flood
 from services.simulator.engine.network_faults import EVERY_CONNECTION
 from services.simulator.engine.simulated_cloud import (
     Call,
@@ -38,6 +39,7 @@ RESTART_SECONDS: Final = 1.0
 STALL_SECONDS: Final = 30.0
 """How long a service stalls, unless the fault says otherwise."""
 NOTICE_SECONDS: Final = 120.0
+FLOOD_SECONDS: Final = 60.0
 SHOWS_AGAIN_SECONDS: Final = 10.0
 CALLS: Final[dict[str, tuple[Call, ProviderErrorKind | None]]] = {
     "no_capacity": ("provision", "CAPACITY"),
@@ -187,6 +189,10 @@ class FaultInjector:
                 self._machines.hang(machine, lasts)
             case "repeated_facts":
                 self._machines.repeat(machine, fault.count)
+            case "flood":
+                self._invariants.flooding.add(machine.name)
+                seconds, now = fault.seconds or FLOOD_SECONDS, self._simulation.clock.now()
+                machine.process.spawn(flood(machine, fault.count, seconds, now))
             case "false_report":
                 failure = self._failure(replace(fault, kind="xid_error"))
                 self._invariants.misreported.add(machine.name)

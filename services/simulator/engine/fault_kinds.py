@@ -26,12 +26,20 @@ HardwareFault = Literal[
     "network",
 ]
 NodeFault = Literal[
-    HardwareFault, "power_off", "preemption", "deleted", "hang", "repeated_facts", "false_report"
+    HardwareFault,
+    "power_off",
+    "preemption",
+    "deleted",
+    "hang",
+    "repeated_facts",
+    "false_report",
+    "flood",
 ]
 """power_off: the machine is dead and its instance still exists; preemption: the cloud announces
 that it takes the node; deleted: an operator deletes its instance at the cloud; hang: its agent
 stops for a while; repeated_facts: its agent publishes its last facts again, in any order;
-false_report: its kernel log shows an XID, and nothing is broken."""
+false_report: its kernel log shows an XID, and nothing is broken; flood: its agent publishes `count`
+facts within `seconds`, all different, and garbage among them."""
 CloudFault = Literal[
     "no_capacity",
     "no_quota",
@@ -82,7 +90,7 @@ FaultKind = Literal[NodeFault, CloudFault, WorkloadFault, ServiceFault, BrokerFa
 
 NODE_FAULTS: Final[frozenset[str]] = frozenset(
     HardwareFault.__args__  # type: ignore[attr-defined]
-) | {"power_off", "preemption", "deleted", "hang", "repeated_facts", "false_report"}
+) | {"power_off", "preemption", "deleted", "hang", "repeated_facts", "false_report", "flood"}
 STORE_LOSSES: Final[frozenset[str]] = frozenset(StoreLoss.__args__)  # type: ignore[attr-defined]
 CLOUD_FAULTS: Final[frozenset[str]] = frozenset(CloudFault.__args__)  # type: ignore[attr-defined]
 FAULTS_OF: Final[dict[str, frozenset[str]]] = {

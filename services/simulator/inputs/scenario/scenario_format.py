@@ -38,6 +38,7 @@ COUNTED: Final = frozenset(
         "list_error",
         "old_hardware",
         "repeated_facts",
+        "flood",
     }
 )
 PLACED: Final = frozenset({"no_capacity", "no_quota", "launch_error", "lost_answer", "preemption"})
@@ -52,7 +53,16 @@ PARAM_OF: Final[dict[str, frozenset[str]]] = {
     "durable": frozenset({"durable_deleted", "durable_rolled_back"}),
     "share": frozenset({"lost_requests", "lost_answers", "lost_acks", "slow"}),
     "fixed_by": NODE_FAULTS
-    - {"network", "power_off", "preemption", "deleted", "hang", "repeated_facts", "false_report"},
+    - {
+        "network",
+        "power_off",
+        "preemption",
+        "deleted",
+        "hang",
+        "repeated_facts",
+        "flood",
+        "false_report",
+    },
     **dict.fromkeys(PLACE_KEYS, PLACED),
 }
 """Parameter -> the failures it applies to; the other parameters apply to all."""
