@@ -46,3 +46,9 @@ def saga_token(value: str) -> str:
     if not SAGA_TOKEN.match(value):
         raise InvalidNameError("saga", value, 96)
     return value
+
+
+def node_serial(pool: str, name: str) -> int:
+    """Return the number in a node's name, in the order in which its pool named them; 0: none."""
+    found = re.fullmatch(rf"{re.escape(pool)}-(\d{{1,15}})-[0-9a-f]{{4}}", name)
+    return int(found[1]) if found is not None else 0

@@ -9,6 +9,7 @@ from schemas.instance_records import InstanceRecord
 from schemas.messages import decoder, encode
 from services.bus.port import Endpoint, Headers
 from services.pool_manager.planner.node_reconstruction import adopted_node
+from services.pool_manager.planner.saga_audit import ARRIVING
 from services.pool_manager.pool_store import Store
 from services.primitives.clock import Clock
 
@@ -19,6 +20,10 @@ _instance: Final = decoder(InstanceRecord)
 
 class UnknownPoolError(ValueError):
     """The instance is of a pool that does not exist."""
+
+
+class NameInUseError(ValueError):
+    """A saga under way has given the name of the instance to a node that it launches."""
 
 
 class NodeAdoption:
@@ -42,6 +47,12 @@ class NodeAdoption:
             raise UnknownPoolError(
                 f"there is no pool {instance.pool}: create it with `navarch up` or in the "
                 "configuration, then adopt again"
+            )
+        known = await self._store.fresh_node(instance.pool, instance.instance)
+        if known is not None and known.saga and known.state in ARRIVING:
+            raise NameInUseError(
+                f"{known.saga} launches a node of that name; adopt again when it has ended: see "
+                "`navarch saga list`"
             )
         now = self._clock.now()
         record = await self._store.change_node(

@@ -18,6 +18,7 @@ from schemas.stored_messages import decode_stored
 from schemas.topology import EVENTS, INSTANCES, SAGAS
 from services.bus.bucket_mirror import readable
 from services.bus.port import Bus
+from services.bus.protocol.endpoint_replies import reply_data
 from services.pool_manager.planner.disruption_budget import lifted, recounted
 from services.pool_manager.planner.node_counts import busy
 from services.pool_manager.planner.node_reconstruction import (
@@ -31,6 +32,7 @@ from services.pool_manager.planner.sizing.open_sagas import highest_serial
 from services.pool_manager.pool_store import Store
 from services.pool_manager.sagas import DEFINITIONS
 from services.primitives.clock import Clock
+from services.primitives.errors import NavarchError
 from services.saga.saga_log import fold_stored, saga_of
 from services.saga.saga_state import SagaState
 
@@ -38,6 +40,9 @@ log = logging.getLogger(__name__)
 
 AT_ONCE_MAX: Final = 64
 """Nodes that are rebuilt side by side."""
+
+SWEEP_SECONDS_MAX: Final = 15.0
+"""How long a sweep is waited for."""
 
 _instance: Final = decoder(InstanceRecord)
 
@@ -57,6 +62,9 @@ class NodeRebuilder:
         """
         await self._store.nodes.caught_up()
         pools = list(pools)
+        behind = [each.name for each in pools if await self._store.openings_lost(each)]
+        if self._store.losses or behind:
+            await self._record_orphans()
         instances = {
             entry.key: record
             for entry, record in readable(await self._bus.entries(INSTANCES), _instance)
@@ -65,7 +73,6 @@ class NodeRebuilder:
         wanted = {key for key, each in instances.items() if each.state == "running"}
         wanted |= {node_key(pool.name, name) for pool in pools for name in busy(pool)}
         sagas: dict[str, list[SagaState]] = {}
-        behind = [each.name for each in pools if await self._store.openings_lost(each)]
         if self._store.losses or behind or not nodes or wanted - nodes.keys():
             sagas = await self._sagas()
             for pool in pools:
@@ -77,6 +84,19 @@ class NodeRebuilder:
             await self._raise_serial(pool, highest_serial(pool.name, names))
         for name in behind:
             await self._store.restore_openings(name)
+
+    async def _record_orphans(self) -> None:
+        """Have INSTANCES record instances that only providers know: everything was rolled back.
+
+        Their numbers are above those of the restored records.
+        """
+        try:
+            reply = await self._bus.request(
+                subjects.query("sweep-now"), b"", timeout_seconds=SWEEP_SECONDS_MAX
+            )
+            reply_data(reply)
+        except NavarchError as error:
+            log.warning("no sweep before the nodes are rebuilt: %s", error)
 
     async def _sagas(self) -> dict[str, list[SagaState]]:
         """Every saga, by each node that it names."""

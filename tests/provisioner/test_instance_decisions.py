@@ -1,5 +1,6 @@
 """The decisions about one instance, and the sweep's, as tables."""
 
+import dataclasses
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -207,6 +208,23 @@ def test_the_running_record_of_a_node_that_is_gone_ends() -> None:
     [action] = due(sighting(records, (), departed=gone))
     assert (action.kind, action.key) == ("forget-instance", KEY)
     assert not due(sighting(records, (instance(),), departed=gone))
+
+
+@pytest.mark.parametrize(
+    ("serials", "kind"),
+    [
+        pytest.param({"web": 3}, "remove-unexpected", id="named by its pool"),
+        pytest.param({"web": 2}, "keep-orphan", id="its pool has not named it yet"),
+        pytest.param({}, "keep-orphan", id="its pool is not recorded"),
+    ],
+)
+def test_an_instance_that_a_restored_store_has_not_named_is_an_orphan(
+    serials: dict[str, int], kind: str
+) -> None:
+    """It was launched after the backup: it may be in service."""
+    later = instance("i-3", name="web-3-0ed2")
+    seen = dataclasses.replace(sighting({}, (later,)), serials=serials)
+    assert [each.kind for each in due(seen)] == [kind]
 
 
 def test_nothing_is_concluded_from_a_provider_that_could_not_be_listed() -> None:

@@ -27,6 +27,8 @@ from services.provisioner.removal.sweep_report import orphan_remedy
 log = logging.getLogger(__name__)
 
 ADOPT_NODE: Final = "adopt-node"
+ADOPTED: Final = "adopted"
+"""In place of the saga that launched an instance: no unwinding saga removes it."""
 ADOPT_SECONDS_MAX: Final = 10.0
 
 
@@ -44,7 +46,7 @@ class Orphans:
         key, now = action.key, self._clock.now()
         match action.kind:
             case "keep-orphan":
-                await self._keep(action)
+                await self.keep(key, action.provider, action.instance, action.why)
             case "adopt-orphan":
                 await self._adopt(key, action.instance)
             case "terminate-orphan":
@@ -54,14 +56,13 @@ class Orphans:
                 await self._store.change(key, lambda found: found and mark_terminated(found, now))
         return True
 
-    async def _keep(self, action: SweepAction) -> None:
+    async def keep(self, key: str, provider: str, instance: Instance, why: str) -> None:
         """Record an orphan once, and publish it; nothing else happens to it."""
-        if await self._store.get(action.key) is not None:
+        if await self._store.get(key) is not None:
             return
-        log.warning("orphan", extra={"instance": action.key, "reason": action.why})
-        found = record_from_tags(action.provider, action.instance, self._clock.now())
-        error = f"{action.why}; {orphan_remedy(action.instance.name)}"
-        orphan = orphaned_record(found, action.instance, error)
+        log.warning("orphan", extra={"instance": key, "reason": why})
+        found = record_from_tags(provider, instance, self._clock.now())
+        orphan = orphaned_record(found, instance, f"{why}; {orphan_remedy(instance.name)}")
         await self._remover.publish_orphan(orphan)
         await self._store.create(orphan)
 
@@ -74,7 +75,7 @@ class Orphans:
         def running(record: InstanceRecord | None) -> InstanceRecord | None:
             if record is None or record.state != "orphaned":
                 return record
-            intended = msgspec.structs.replace(record, state="intended")
+            intended = msgspec.structs.replace(record, state="intended", saga=ADOPTED)
             return settle(intended, instance, self._clock.now()).record
 
         record = running(await self._store.get(key))

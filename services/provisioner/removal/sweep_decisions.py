@@ -1,8 +1,9 @@
 """Compares providers and records: what a sweep does about each difference. Pure.
 
 An instance without a record is removed only where the records can judge it. One that was launched
-by an earlier store of this fleet, or before the records were lost, is an orphan: it is recorded and
-left alone until an operator's command adopts or terminates it.
+by an earlier store of this fleet, before the records were lost, or after the backup from which the
+store was restored, is an orphan: it is recorded and left alone until an operator's command adopts
+or terminates it.
 """
 
 import re
@@ -14,7 +15,7 @@ from typing import Final, Literal
 
 from schemas.enums import NOT_LISTED
 from schemas.instance_records import InstanceRecord
-from schemas.names import TOKEN
+from schemas.names import TOKEN, node_serial
 from schemas.node_records import node_key
 from services.provisioner.instances.instance_decisions import (
     TERMINATING_STATES,
@@ -82,6 +83,8 @@ class SweepInput:
     """As configured: it begins the ID of this fleet and of those whose store was lost."""
     records_since: datetime | None = None
     """When INSTANCES was created again after its loss; None: it is as old as the fleet."""
+    serials: Mapping[str, int] = field(default_factory=dict)
+    """Pool -> the highest number that POOLS has given to a node of it."""
     adopt: frozenset[str] = frozenset()
     """Orphans that an operator adopts, by instance name or provider ID."""
     terminate: frozenset[str] = frozenset()
@@ -153,6 +156,7 @@ def _decide_instance(seen: SweepInput, provider: str, instance: Instance) -> Swe
     if record is None:
         orphaned = _why_orphaned(seen, instance)
         kind: SweepKind = "keep-orphan" if orphaned else "remove-unexpected"
+        waits = 0.0 if _is_unnamed(seen, instance) else waits
         return action(kind, why=orphaned or "no record of it", waits_seconds=waits)
     if record.state == "terminated":
         return action("remove-unexpected", why="its record says that it is gone")
@@ -172,10 +176,18 @@ def _why_orphaned(seen: SweepInput, instance: Instance) -> str:
     """Why these records cannot judge an instance that they lack; empty: they can."""
     if instance.fleet != seen.fleet:
         return f"launched as {instance.fleet}, by a store that is lost: this fleet is {seen.fleet}"
+    if _is_unnamed(seen, instance):
+        return f"pool {instance.pool} has not named it yet: the store was rolled back since"
     since = seen.records_since
     if since is not None and (instance.created_at is None or instance.created_at < since):
         return f"launched before the records of instances were lost at {since:%Y-%m-%d %H:%M:%S}Z"
     return ""
+
+
+def _is_unnamed(seen: SweepInput, instance: Instance) -> bool:
+    """Whether an instance has a higher number than its pool has given."""
+    named = seen.serials.get(instance.pool, 0)
+    return node_serial(instance.pool, instance.name) > named
 
 
 def _judge_orphan(seen: SweepInput, record: InstanceRecord) -> tuple[SweepKind, str]:

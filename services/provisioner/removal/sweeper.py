@@ -19,9 +19,17 @@ from schemas.enums import NOT_LISTED
 from schemas.instance_records import InstanceRecord
 from schemas.messages import decoder
 from schemas.node_records import NodeRecord, node_key
-from schemas.pool_records import FLEET_KEY, FleetRecord
+from schemas.pool_records import (
+    FLEET_KEY,
+    FleetRecord,
+    PoolRecord,
+    RemovedPool,
+    pool_key,
+    removed_key,
+)
 from schemas.sweeps import SweepRequest
 from schemas.topology import INSTANCES, NODES, POOLS
+from services.bus.bucket_mirror import readable
 from services.bus.leases import Lease, repeat_while_held
 from services.bus.port import Bus, Entry
 from services.bus.record_bucket import RecordBucket
@@ -58,6 +66,8 @@ ACTIONS_AT_ONCE_MAX: Final = 16
 NOTHING: Final = SweepRequest()
 
 _node: Final = decoder(NodeRecord)
+_pool: Final = decoder(PoolRecord)
+_removed: Final = decoder(RemovedPool)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +164,7 @@ class Sweeper:
             fleet=fleet_id,
             fleet_name=self._fleet_name,
             records_since=await self._records_since(fleet),
+            serials=await self._serials(),
             adopt=frozenset(request.adopt),
             terminate=frozenset(request.terminate),
             records=records,
@@ -168,6 +179,14 @@ class Sweeper:
         differences = decide_sweep(seen)
         due = due_actions(differences, self._limits.sweep_removals_max)
         return SweepPlan(differences, due, bool(fleet_id), unlisted)
+
+    async def _serials(self) -> dict[str, int]:
+        """The highest number that each pool has given; read after the lists, like the records."""
+        removed = readable(await self._bus.entries(POOLS, removed_key("*")), _removed)
+        found = {entry.key.partition(".")[2]: record.serial for entry, record in removed}
+        for _, pool in readable(await self._bus.entries(POOLS, pool_key("*")), _pool):
+            found[pool.name] = max(pool.serial, found.get(pool.name, 0))
+        return found
 
     async def _records_since(self, fleet: Entry | None) -> datetime | None:
         """When INSTANCES was created, if after the fleet: what is older may have had a record."""

@@ -107,7 +107,7 @@ class FaultInjector:
             case "workload":
                 until = float("inf") if fault.seconds is None else self._after(fault.seconds)
                 setattr(self._workload, UNTIL[fault.kind], until)
-            case _ if fault.kind in STORE_LOSSES:
+            case _ if fault.kind in STORE_LOSSES or fault.kind == "store_rolled_back":
                 self._destroyer.inject(fault)
             case _ if fault.kind == "crash":
                 self._crash(fault)

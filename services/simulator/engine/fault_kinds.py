@@ -83,9 +83,10 @@ StoreLoss = Literal[
 """stream_rolled_back: `stream` is backed up now, and restored after `seconds`;
 stream_shortened: after `seconds` the server restarts without what was stored since now, as after a
 power cut; durable_rolled_back: a `durable` of `stream` forgets what it delivered in `seconds`."""
-BrokerFault = Literal["network", "restart", "refused_writes", StoreLoss]
+BrokerFault = Literal["network", "restart", "refused_writes", "store_rolled_back", StoreLoss]
 """restart: what the server keeps in memory is lost, and no connection works meanwhile;
-refused_writes: `stream` takes no message, as on a full disk; what it holds can be read."""
+refused_writes: `stream` takes no message, as on a full disk; what it holds can be read;
+store_rolled_back: everything is backed up now, and restored after `seconds`."""
 FaultKind = Literal[NodeFault, CloudFault, WorkloadFault, ServiceFault, BrokerFault]
 
 NODE_FAULTS: Final[frozenset[str]] = frozenset(
@@ -94,7 +95,7 @@ NODE_FAULTS: Final[frozenset[str]] = frozenset(
 STORE_LOSSES: Final[frozenset[str]] = frozenset(StoreLoss.__args__)  # type: ignore[attr-defined]
 CLOUD_FAULTS: Final[frozenset[str]] = frozenset(CloudFault.__args__)  # type: ignore[attr-defined]
 FAULTS_OF: Final[dict[str, frozenset[str]]] = {
-    BROKER: STORE_LOSSES | {"network", "restart", "refused_writes"},
+    BROKER: STORE_LOSSES | {"network", "restart", "refused_writes", "store_rolled_back"},
     CLOUD: CLOUD_FAULTS,
     WORKLOAD: frozenset(WorkloadFault.__args__),  # type: ignore[attr-defined]
     **dict.fromkeys(SERVICES, frozenset(ServiceFault.__args__)),  # type: ignore[attr-defined]

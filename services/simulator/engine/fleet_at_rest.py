@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from schemas.node_records import node_key
-from schemas.topology import DURABLES
+from schemas.topology import ALERTS, DURABLES
 from services.health_monitor.rules.health_state import working_of
 from services.provisioner.provider_client.provider import Instance
 from services.simulator.engine.agent_machines import AgentMachines
@@ -85,6 +85,11 @@ class FleetAtRest:
             if node.node not in names:
                 yield f"{node.node} is {node.state} by its record, and does not exist"
 
+    @property
+    def _alerts_lost(self) -> bool:
+        """Whether operators end alerts by hand: the notifier does not know which it sent."""
+        return f"KV_{ALERTS.name}" in self._invariants.destroyed
+
     def _overdue(self) -> Iterator[str]:
         """Nodes that are degraded by what has worn off, and that nothing reviews."""
         before = self._simulation.clock.now().timestamp() - REVIEWED_SECONDS
@@ -103,7 +108,11 @@ class FleetAtRest:
             yield f"{name} exists and is {record.state if record else 'not recorded'}"
         elif record.lost or record.health == "unhealthy" or record.saga:
             yield f"{name} is lost={record.lost} health={record.health} saga={record.saga!r}"
-        elif record.health == "healthy" and (open_ := self._operators.about(record.pool, name)):
+        elif (
+            record.health == "healthy"
+            and not self._alerts_lost
+            and (open_ := self._operators.about(record.pool, name))
+        ):
             yield f"operators were alerted, and never of the end: {', '.join(open_)}"
         elif record.spare and name not in self._workload.cordoned:
             yield f"the spare {name} takes work"
@@ -134,6 +143,11 @@ class FleetAtRest:
         healthy = (each.node for each in self._records.live_nodes() if each.health != "unhealthy")
         machines = map(self._agents.machine_of, healthy)
         return [each.name for each in machines if each and each.broken and not busy.get(each.name)]
+
+    def orphans(self) -> list[str]:
+        """Instances that the store has lost and that an operator adopts."""
+        records = self._records.instances()
+        return [each.instance for each in records if each.state == "orphaned"]
 
     def waits_for_operator(self, name: str) -> int | None:
         """The size of a pool that gave up, since its new nodes were refused; else None."""

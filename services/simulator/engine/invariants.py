@@ -15,7 +15,7 @@ from schemas.health_records import HealthRecord
 from schemas.instance_records import InstanceRecord
 from schemas.messages import decoder
 from schemas.node_events import NodeEvent, ProviderNotice, Verdict, node_codec
-from schemas.node_records import node_key
+from schemas.node_records import NodeRecord, node_key
 from schemas.pool_records import PoolRecord
 from schemas.saga_log_entries import (
     SagaDone,
@@ -27,7 +27,7 @@ from schemas.saga_log_entries import (
     StepSucceeded,
     saga_codec,
 )
-from schemas.topology import DEAD, EVENTS, HEALTH, HEARTBEATS, INSTANCES, REQUESTS, SAGAS
+from schemas.topology import DEAD, EVENTS, HEALTH, HEARTBEATS, INSTANCES, NODES, REQUESTS, SAGAS
 from services.bus.port import Stored
 from services.pool_manager.planner.remediation.recovered_nodes import is_for_silence
 from services.pool_manager.sagas import DEFINITIONS
@@ -53,6 +53,7 @@ CLOCK_SECONDS: Final = 1.0
 
 _instances = decoder(InstanceRecord)
 _health = decoder(HealthRecord)
+_nodes = decoder(NodeRecord)
 
 
 class ViolationError(AssertionError):
@@ -84,6 +85,8 @@ class Invariants:
         """Sagas that have begun and not ended, by their logs."""
         self._vanished: dict[str, SagaStarted] = {}
         """Sagas whose logs were lost; an action of theirs may be under way still."""
+        self._admitted: set[str] = set()
+        """Nodes that were ever in service, by NODES, whatever it has lost since."""
         self.destroyed: dict[str, None] = {}
         """Streams that were destroyed or set back."""
         self.sagas_of: dict[str, dict[str, None]] = {}
@@ -158,6 +161,10 @@ class Invariants:
         self.liveness.stored(stream, stored)
         if stream == SAGAS.name:
             self._saga(stored)
+        elif stream == f"KV_{NODES.name}" and stored.data:
+            node = _nodes.decode(stored.data)
+            if node.admitted_at is not None:
+                self._admitted.add(node.node)
         elif stream == f"KV_{INSTANCES.name}" and stored.data:
             self._instance(_instances.decode(stored.data))
         elif stream == f"KV_{HEALTH.name}" and stored.data:
@@ -362,8 +369,7 @@ class Invariants:
         """A machine is being ended: a saga must allow it."""
         name = instance.name
         node = self._agents.machine_of(name)
-        record = self._records.node(node_key(instance.pool, name))
-        if node is None or record is None or record.admitted_at is None:
+        if node is None or name not in self._admitted:
             return  # it never was in service
         sagas = map(self._started, (*self.sagas_of.get(name, ()), *self._vanished))
         by = next((each for each in sagas if each.params.node == name), None)

@@ -4,7 +4,7 @@ Fuzz campaigns, scenarios and stress runs drive it. The invariants are checked a
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -14,13 +14,17 @@ from schemas import subjects
 from schemas.messages import encode
 from schemas.pool_records import FLEET_KEY, FleetRecord, PoolRecord, pool_key
 from schemas.settings import Settings
+from schemas.sweeps import SweepRequest
 from schemas.topology import LEASES, POOLS
+from services.bus.protocol.endpoint_replies import reply_data
 from services.bus.topology_setup import set_up
 from services.health_monitor.service import build as build_health_monitor
 from services.notifier.service import build as build_notifier
 from services.pool_manager.service import build as build_pool_manager
-from services.primitives.errors import BusError
+from services.primitives.errors import BusError, NavarchError
 from services.provisioner.provider_client.provider import Instance
+from services.provisioner.removal.sweep_endpoints import NOW as SWEEP_NOW
+from services.provisioner.removal.sweep_endpoints import SECONDS_MAX as SWEEP_SECONDS_MAX
 from services.provisioner.service import build as build_provisioner
 from services.runtime.process import Build
 from services.simulator.engine.agent_machines import BOOT_SECONDS, AgentMachines
@@ -131,6 +135,7 @@ class SimulatedFleet:
         if setup.reboots:
             self.cloud.on_rebooted = self.machines.reboot
         self.started = False
+        self._adopts = False
 
     # --- start and end ----------------------------------------------------------------------------
 
@@ -234,6 +239,27 @@ class SimulatedFleet:
                 self.simulation.note(f"what the operator publishes on {subject} is lost: {error}")
 
         self.operator.spawn(publish())
+
+    def adopt(self, orphans: Sequence[str]) -> None:
+        """Adopt instances as `navarch sweep --adopt` does, one command at a time."""
+        if self._adopts:
+            return
+        self._adopts = True
+        self.simulation.note(f"the operator adopts {', '.join(orphans)}")
+        data = encode(SweepRequest(by="operator", adopt=tuple(orphans)))
+
+        async def sweep() -> None:
+            subject = subjects.query(SWEEP_NOW)
+            try:
+                reply = await self.operator.bus.request(
+                    subject, data, timeout_seconds=SWEEP_SECONDS_MAX
+                )
+                reply_data(reply)
+            except NavarchError as error:
+                self.simulation.note(f"nothing is adopted: {error}")
+            self._adopts = False
+
+        self.operator.spawn(sweep())
 
     @property
     def defects(self) -> list[str]:

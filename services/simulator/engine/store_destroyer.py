@@ -5,6 +5,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from schemas.topology import HEARTBEATS
 from services.bus.memory.jetstream.server_state import StreamBackup
 from services.primitives.errors import Refused
 from services.simulator.engine.fault_kinds import InjectedFault
@@ -35,7 +36,11 @@ class StoreDestroyer:
     def inject(self, fault: InjectedFault) -> None:
         """Destroy now, or take a backup now that is restored later."""
         stream, durable = fault.stream, fault.durable
-        if fault.kind in ("stream_deleted", "stream_purged", "durable_deleted"):
+        later = asyncio.get_running_loop().call_later
+        seconds = SET_BACK_SECONDS if fault.seconds is None else fault.seconds
+        if fault.kind == "store_rolled_back":
+            self._timers.add(later(seconds, partial(self._restore_all, self._back_up_all())))
+        elif fault.kind in ("stream_deleted", "stream_purged", "durable_deleted"):
             call = {
                 "stream_deleted": f"STREAM.DELETE.{stream}",
                 "stream_purged": f"STREAM.PURGE.{stream}",
@@ -50,14 +55,30 @@ class StoreDestroyer:
                 self._on_lost(stream)
         elif stream in self._server.state.streams:
             backup = self._server.state.back_up(stream)
-            seconds = SET_BACK_SECONDS if fault.seconds is None else fault.seconds
-            later = asyncio.get_running_loop().call_later
             self._timers.add(later(seconds, partial(self._set_back, fault, backup)))
 
     def end(self) -> None:
         """Destroy nothing more."""
         for each in self._timers:
             each.cancel()
+
+    def _back_up_all(self) -> dict[str, StreamBackup]:
+        state = self._server.state
+        return {
+            name: state.back_up(name)
+            for name, stream in state.streams.items()
+            if stream.asked.get("storage") != "memory"
+        }
+
+    def _restore_all(self, backups: dict[str, StreamBackup]) -> None:
+        """Restart the server with what it had stored before."""
+        self._simulation.note("the whole store is set back")
+        self._cut(RESTART_SECONDS)
+        self._server.lose_memory()
+        for stream, backup in backups.items():
+            self._server.restore(stream, backup)
+            self._on_lost(stream)
+        self._on_lost(f"KV_{HEARTBEATS.name}")
 
     def _set_back(self, fault: InjectedFault, backup: StreamBackup) -> None:
         state, stream = self._server.state, fault.stream

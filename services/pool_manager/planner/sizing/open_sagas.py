@@ -1,13 +1,13 @@
 """Opening a saga in a pool's record: its id, the name of the node it brings, and why. Pure."""
 
 import hashlib
-import re
 from collections.abc import Iterable
 from datetime import datetime
 
 import msgspec
 
 from schemas.enums import SagaKind
+from schemas.names import node_serial
 from schemas.node_records import NodeRecord
 from schemas.pool_records import OPEN_SAGAS_MAX, OpenSaga, PoolRecord
 from services.pool_manager.planner import cloud_notices
@@ -27,8 +27,7 @@ def node_name(fleet: str, pool: str, serial: int) -> str:
 
 def highest_serial(pool: str, names: Iterable[str]) -> int:
     """The highest serial of a pool's node names."""
-    named = re.compile(rf"{re.escape(pool)}-(\d+)-[0-9a-f]{{4}}")
-    return max((int(found[1]) for each in names if (found := named.fullmatch(each))), default=0)
+    return max((node_serial(pool, each) for each in names), default=0)
 
 
 def begin(

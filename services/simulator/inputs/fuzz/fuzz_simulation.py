@@ -147,6 +147,8 @@ class FuzzSimulation:
             self._publish("scale", nodes=nodes)
         for name in self.fleet.at_rest.unjudged():
             self._publish("replace", node=name)
+        if orphans := self.fleet.at_rest.orphans():
+            self.fleet.adopt(orphans)
         for name in self.fleet.at_rest.cordoned() & self._invariants.left_cordoned.keys():
             self._publish("uncordon", node=name)
 
