@@ -246,7 +246,7 @@ class SimulatedFleet:
             return
         self._adopts = True
         self.simulation.note(f"the operator adopts {', '.join(orphans)}")
-        data = encode(SweepRequest(by="operator", adopt=tuple(orphans)))
+        data = encode(SweepRequest(adopt=tuple(orphans)))
 
         async def sweep() -> None:
             subject = subjects.query(SWEEP_NOW)
