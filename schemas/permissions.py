@@ -58,7 +58,11 @@ ALSO_PUBLISHED: Final[Mapping[str, tuple[str, ...]]] = {
     "health-monitor": (subjects.node_event_wildcard("fault"), subjects.fleet_event("lag")),
     # It removes what floods the history (`services.notifier.flood_watch`).
     "notifier": (f"$JS.API.STREAM.PURGE.{EVENTS.name}",),
-    "pool-manager": (f"$JS.API.STREAM.PURGE.{SAGAS.name}",),
+    # It has instances recorded that a store which was rolled back does not know.
+    "pool-manager": (
+        f"$JS.API.STREAM.PURGE.{SAGAS.name}",
+        subjects.order("sweep-now", "pool-manager"),
+    ),
     "provisioner": (NODE_COMMANDS,),
 }
 """Service -> subjects that do not follow from the types and the topology."""

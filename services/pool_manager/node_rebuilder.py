@@ -92,7 +92,7 @@ class NodeRebuilder:
         """
         try:
             reply = await self._bus.request(
-                subjects.query("sweep-now"), b"", timeout_seconds=SWEEP_SECONDS_MAX
+                subjects.order("sweep-now", "pool-manager"), b"", timeout_seconds=SWEEP_SECONDS_MAX
             )
             reply_data(reply)
         except NavarchError as error:

@@ -249,7 +249,7 @@ class SimulatedFleet:
         data = encode(SweepRequest(adopt=tuple(orphans)))
 
         async def sweep() -> None:
-            subject = subjects.query(SWEEP_NOW)
+            subject = subjects.order(SWEEP_NOW, "operator")
             try:
                 reply = await self.operator.bus.request(
                     subject, data, timeout_seconds=SWEEP_SECONDS_MAX
