@@ -29,7 +29,7 @@ class OpsgenieChannel:
 
         api_key: SecretText
         """The key of an integration `API`."""
-        api_url: str = "https://api.opsgenie.com"
+        api_url: SecretText = "https://api.opsgenie.com"
         """`https://api.eu.opsgenie.com` for accounts in the EU."""
         timeout: Duration = Duration(10)
 

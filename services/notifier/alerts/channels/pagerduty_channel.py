@@ -25,7 +25,7 @@ class PagerDutyChannel:
 
         routing_key: SecretText
         """The integration key of a service with an integration `Events API v2`."""
-        events_url: str = "https://events.pagerduty.com"
+        events_url: SecretText = "https://events.pagerduty.com"
         """`https://events.eu.pagerduty.com` for accounts in the EU."""
         timeout: Duration = Duration(10)
 

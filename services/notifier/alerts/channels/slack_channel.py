@@ -51,7 +51,7 @@ class SlackChannel:
         webhook_url: SecretText = ""
         mention: str = ""
         """Put before critical alerts: `<!subteam^S0123456789>`, `<!here>`."""
-        api_url: str = "https://slack.com/api"
+        api_url: SecretText = "https://slack.com/api"
         timeout: Duration = Duration(10)
 
         def __post_init__(self) -> None:
