@@ -6,6 +6,7 @@ import functools
 import importlib.metadata
 import logging
 import os
+import random
 import secrets
 import signal
 import socket
@@ -18,6 +19,7 @@ import msgspec
 
 import services.runtime.import_trim  # noqa: F401 - before whatever loads the bus's client
 from agent import healthy_command
+from agent.bus_login import CONNECT_SECONDS_MAX, BusLogin
 from agent.delivery.outbox import AgentOutbox
 from agent.delivery.spool import Spool
 from agent.maintenance.diagnostics.health_check_plugins import load_checks
@@ -32,7 +34,6 @@ from schemas.node_events import CheckResult
 from schemas.permissions import AGENT_BYTES_MAX, bootstrap_inbox, node_inbox
 from schemas.settings import NatsSettings
 from services.bus.nats.nats_bus import ConnectOptions, NatsBus
-from services.bus.port import Bus
 from services.primitives.clock import SystemClock
 from services.primitives.errors import NavarchError
 from services.runtime.logs import set_up_logs
@@ -89,7 +90,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     commands.add_parser("healthy", help="whether this node is healthy, for a prolog: in ms")
-    commands.add_parser("enroll", help="fetch this node's own credentials, once")
+    commands.add_parser("enroll", help="fetch this node's own credentials")
     parse = commands.add_parser("parse", help="print the faults in a kernel log as JSON lines")
     parse.add_argument("file", help="kmsg, dmesg, journalctl, syslog, JSON; - for stdin")
     diagnose = commands.add_parser("diagnose", help="ask this node's agent to test the host")
@@ -153,12 +154,17 @@ def _print_checks(checks: Iterable[CheckResult]) -> None:
 async def _enroll(config: AgentConfig) -> int:
     from agent.enrollment import enroll  # noqa: PLC0415
 
-    def connect(file: Path) -> Awaitable[Bus]:
-        used = msgspec.structs.replace(config, nats_creds_file=str(file))
-        return _connect(used, bootstrap_inbox(config.pool, config.node))
-
-    print(await enroll(config, connect))  # noqa: T201
+    print(await enroll(config, functools.partial(_connect_new, config)))  # noqa: T201
     return 0
+
+
+async def _connect_new(
+    config: AgentConfig, file: Path, seconds_max: float | None = None
+) -> NatsBus:
+    """Connect with credentials that permit only to request others."""
+    used = msgspec.structs.replace(config, nats_creds_file=str(file))
+    box = bootstrap_inbox(config.pool, config.node)
+    return await _connect(used, box, seconds_max=seconds_max)
 
 
 async def _check(config: AgentConfig) -> int:
@@ -176,11 +182,19 @@ async def _run(config: AgentConfig) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     clock = SystemClock()
+
+    def open_own(seconds_max: float) -> Awaitable[NatsBus]:
+        return _connect(config, seconds_max=seconds_max)
+
+    def open_with(file: Path) -> Awaitable[NatsBus]:
+        return _connect_new(config, file, CONNECT_SECONDS_MAX)
+
+    login = BusLogin(config, clock, open_own, open_with, random.random)
     agent = Agent(
         config,
         AgentDependencies(
             clock=clock,
-            connect=lambda: _connect(config),
+            connect=login.connect,
             nvml=Nvml(config.nvml_library),
             xids=NvmlEvents(config.nvml_library),
             outbox=AgentOutbox(Spool(Path(config.state_dir) / "spool.sqlite"), clock),
@@ -197,10 +211,16 @@ async def _run(config: AgentConfig) -> None:
             version=importlib.metadata.version("navarch"),
         ),
     )
-    await agent.run(stopping)
+    keeping = asyncio.create_task(login.run())
+    try:
+        await agent.run(stopping)
+    finally:
+        keeping.cancel()
 
 
-async def _connect(config: AgentConfig, box: str = "", *, seconds_max: float | None = None) -> Bus:
+async def _connect(
+    config: AgentConfig, box: str = "", *, seconds_max: float | None = None
+) -> NatsBus:
     settings = NatsSettings(
         url=config.nats_url,
         user=config.nats_user,

@@ -1,8 +1,9 @@
-"""`navarch-agent enroll`: exchanges a new node's bootstrap credentials for its own, once.
+"""Fetches a node's own credentials with its bootstrap credentials, and others before they expire.
 
 The key pair is generated and stored before the request, so that a restarted agent repeats it with
 the same key and gets the same reply. Once the node has its own credentials, the bootstrap
-credentials are useless and removed.
+credentials are useless and removed. Beside them it keeps a token that permits only to request
+others, for when they have expired.
 """
 
 import asyncio
@@ -23,13 +24,13 @@ from services.primitives.atomic_files import write_secret
 from services.primitives.errors import ConfigurationError, NavarchError, Unavailable
 
 ENROLL_SECONDS_MAX: Final = 300.0
-"""Time limit of one attempt; systemd starts the next."""
+"""Time limit of one attempt."""
 ANSWER_SECONDS_MAX: Final = 10.0
 AGAIN_SECONDS: Final = 1.0
 ANSWER_DECODER: Final = LimitedDecoder(EnrollAnswer)
 
 Connect = Callable[[Path], Awaitable[Bus]]
-"""Connects with the bootstrap credentials in a file."""
+"""Connects with credentials in a file that permit only this request."""
 
 
 async def enroll(config: AgentConfig, connect: Connect) -> str:
@@ -37,15 +38,50 @@ async def enroll(config: AgentConfig, connect: Connect) -> str:
     if done := _why_not_needed(config):
         return done
     seed, public = _key(_key_file(config))
-    try:
-        async with asyncio.timeout(ENROLL_SECONDS_MAX):
-            token = await _ask(config, connect, public)
-    except TimeoutError as error:
+    file = Path(config.nats_bootstrap_file)
+    _keep(config, seed, await ask_with(config, connect, file, public))
+    _remove(_key_file(config), file)
+    return f"fetched this node's credentials into {config.nats_creds_file}"
+
+
+async def rejoin(config: AgentConfig, connect: Connect) -> None:
+    """Fetch credentials in place of expired ones; NavarchError if that is impossible."""
+    file = rejoin_file(config)
+    if not file.exists():
         raise NavarchError(
-            f"no credentials within {ENROLL_SECONDS_MAX:g} s: the bus at {config.nats_url} does "
-            "not answer, or refuses expired bootstrap credentials"
-        ) from error
-    return _keep(config, seed, token)
+            f"the server refuses {config.nats_creds_file}, and there is no {file} with which to "
+            "request others: replace the node"
+        )
+    seed, public = own_key(config)
+    _keep(config, seed, await ask_with(config, connect, file, public))
+
+
+async def renew(config: AgentConfig, bus: Bus) -> None:
+    """Fetch credentials that are valid longer, over the agent's own connection."""
+    seed, public = own_key(config)
+    _keep(config, seed, await _ask(config, bus, public))
+
+
+def is_needed(config: AgentConfig) -> bool:
+    """Whether this node has no credentials of its own yet, and can fetch them."""
+    return bool(config.nats_bootstrap_file) and not _has_own(config)
+
+
+def rejoin_file(config: AgentConfig) -> Path:
+    """Beside the node's credentials."""
+    own = Path(config.nats_creds_file)
+    return own.with_name(f"{own.name}.rejoin")
+
+
+def own_key(config: AgentConfig) -> tuple[str, str]:
+    """Seed and public key in this node's credentials."""
+    from services.bus.nats.nats_accounts import Key  # noqa: PLC0415
+
+    _, found, rest = _read(Path(config.nats_creds_file)).partition("BEGIN USER NKEY SEED-----\n")
+    if not found:
+        raise ConfigurationError("holds no credentials", file=config.nats_creds_file)
+    key = Key(rest.partition("\n")[0].strip())
+    return key.seed, key.public
 
 
 def _why_not_needed(config: AgentConfig) -> str:
@@ -58,10 +94,10 @@ def _why_not_needed(config: AgentConfig) -> str:
     if not config.nats_creds_file:
         problem = "is not set; name the file for this node's own credentials"
         raise ConfigurationError(problem, key="NAVARCH_NATS_CREDS_FILE")
-    bootstrap, own = Path(config.nats_bootstrap_file), Path(config.nats_creds_file)
-    if own.exists() and is_of_node(_read(own), AGENT, config.pool, config.node):
+    bootstrap = Path(config.nats_bootstrap_file)
+    if _has_own(config):
         bootstrap.unlink(missing_ok=True)
-        return f"{own} holds this node's credentials already"
+        return f"{config.nats_creds_file} holds this node's credentials already"
     if not is_of_node(_read(bootstrap), BOOTSTRAP, config.pool, config.node):
         raise ConfigurationError(
             f"{bootstrap} holds no bootstrap credentials of {config.pool}/{config.node}",
@@ -70,16 +106,28 @@ def _why_not_needed(config: AgentConfig) -> str:
     return ""
 
 
-def _keep(config: AgentConfig, seed: str, token: str) -> str:
-    """Write the node's credentials; remove the key and the bootstrap credentials."""
+def _has_own(config: AgentConfig) -> bool:
+    from services.bus.nats.credentials_file import is_of_node  # noqa: PLC0415
+
+    own = Path(config.nats_creds_file)
+    return own.exists() and is_of_node(_read(own), AGENT, config.pool, config.node)
+
+
+def _keep(config: AgentConfig, seed: str, answer: EnrollAnswer) -> None:
+    """Write the node's credentials, and those with which it requests others."""
     from services.bus.nats.credentials_file import CREDENTIALS  # noqa: PLC0415
 
     own = Path(config.nats_creds_file)
     own.parent.mkdir(parents=True, exist_ok=True)
-    write_secret(own, CREDENTIALS.format(token=token, seed=seed))
-    _key_file(config).unlink(missing_ok=True)
-    Path(config.nats_bootstrap_file).unlink(missing_ok=True)
-    return f"fetched this node's credentials into {own}"
+    if answer.rejoin_token:
+        text = CREDENTIALS.format(token=answer.rejoin_token, seed=seed)
+        write_secret(rejoin_file(config), text)
+    write_secret(own, CREDENTIALS.format(token=answer.token, seed=seed))
+
+
+def _remove(*files: Path) -> None:
+    for each in files:
+        each.unlink(missing_ok=True)
 
 
 def _key_file(config: AgentConfig) -> Path:
@@ -87,28 +135,39 @@ def _key_file(config: AgentConfig) -> Path:
     return own.with_name(f"{own.name}.key")
 
 
-async def _ask(config: AgentConfig, connect: Connect, public: str) -> str:
-    bus = await connect(Path(config.nats_bootstrap_file))
+async def ask_with(config: AgentConfig, connect: Connect, file: Path, public: str) -> EnrollAnswer:
+    """Ask over a connection of its own, until there is an answer or the time is over."""
     try:
-        subject = subjects.enroll(config.pool, config.node)
-        while True:
+        async with asyncio.timeout(ENROLL_SECONDS_MAX):
+            bus = await connect(file)
             try:
-                reply = await bus.request(
-                    subject, encode(EnrollRequest(key=public)), timeout_seconds=ANSWER_SECONDS_MAX
-                )
-                answer = ANSWER_DECODER.decode(reply.data)
-            except Unavailable:
-                # The provisioner or its bus is restarting.
-                await asyncio.sleep(AGAIN_SECONDS)
-                continue
-            except msgspec.DecodeError as error:
-                raise NavarchError(f"the provisioner's answer cannot be read: {error}") from error
-            why = answer.refused or reply.headers.get(SERVICE_ERROR, "")
-            if why or not answer.token:
-                raise NavarchError(f"no credentials for {config.node}: {why or 'an empty answer'}")
-            return answer.token
-    finally:
-        await bus.close()
+                while True:
+                    try:
+                        return await _ask(config, bus, public)
+                    except Unavailable:
+                        # The provisioner or its bus is restarting.
+                        await asyncio.sleep(AGAIN_SECONDS)
+            finally:
+                await bus.close()
+    except TimeoutError as error:
+        raise NavarchError(
+            f"no credentials within {ENROLL_SECONDS_MAX:g} s: the bus at {config.nats_url} does "
+            f"not answer, or refuses {file}, which expires"
+        ) from error
+
+
+async def _ask(config: AgentConfig, bus: Bus, public: str) -> EnrollAnswer:
+    subject = subjects.enroll(config.pool, config.node)
+    request = encode(EnrollRequest(key=public))
+    reply = await bus.request(subject, request, timeout_seconds=ANSWER_SECONDS_MAX)
+    try:
+        answer = ANSWER_DECODER.decode(reply.data)
+    except msgspec.DecodeError as error:
+        raise NavarchError(f"the provisioner's answer cannot be read: {error}") from error
+    why = answer.refused or reply.headers.get(SERVICE_ERROR, "")
+    if why or not answer.token:
+        raise NavarchError(f"no credentials for {config.node}: {why or 'an empty answer'}")
+    return answer
 
 
 def _key(file: Path) -> tuple[str, str]:

@@ -63,7 +63,7 @@ class ActionResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EnrollRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Request of a new node for its own credentials (`enroll`)."""
+    """Request of a node for its own credentials (`enroll`), or for a token that is valid longer."""
 
     key: Annotated[str, msgspec.Meta(pattern=r"^U[A-Z2-7]{55}\Z")]
     """Public key of a pair that the node generated; its seed never leaves the node."""
@@ -73,6 +73,8 @@ class EnrollAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """Reply to an enrollment."""
 
     token: str = ""
-    """The signed token that authorises the key's owner to act as this node."""
+    """The signed token that authorises the key's owner to act as this node, for some hours."""
+    rejoin_token: str = ""
+    """Authorises it to request another token, for as many days; empty where none is issued."""
     refused: str = ""
     """Why there is no token, in one sentence."""

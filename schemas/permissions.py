@@ -31,7 +31,7 @@ from schemas.topology import (
 SERVICES: Final = ("pool-manager", "health-monitor", "provisioner", "notifier", "metrics")
 AGENT: Final = "agent"
 BOOTSTRAP: Final = "bootstrap"
-"""Role of a new node: it may request its agent's credentials and nothing else."""
+"""Role of a node that is new, or was away for long: it may request its agent's credentials."""
 OPERATOR: Final = "operator"
 VIEWER: Final = "viewer"
 ADMIN: Final = "admin"
@@ -357,6 +357,8 @@ def _agent() -> Rules:
         publish=(
             f"{place}.telemetry",
             *(f"{place}.event.{fact}" for fact in agent_facts()),
+            # It renews its credentials.
+            f"{subjects.ROOT}.enroll.{POOL_TAG}.{NODE_TAG}",
             # Its own tools send it commands over the bus.
             f"{place}.command.>",
             f"$KV.{HEARTBEATS.name}.{key}",

@@ -330,6 +330,10 @@ class AgentSettings(Setting, frozen=True, kw_only=True):
     telemetry_interval: Duration = Duration(15)
     enroll_within: Duration = Duration(3600)
     """How long after the launch decision a new node may enroll."""
+    credentials_valid: Duration = Duration(86_400)
+    """How long an agent's credentials are valid; it renews them in the first half of that."""
+    rejoin_within: Duration = Duration(30 * 86_400)
+    """How long an agent whose credentials have expired may still request others."""
     package: str = "navarch[credentials]"
     """Package that `user_data: auto` installs with pip if the image has no agent: name or URL."""
 

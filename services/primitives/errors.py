@@ -32,6 +32,10 @@ class Unavailable(BusError):  # noqa: N818 - reads as the state it names
     """Not now; the same call may succeed later."""
 
 
+class LoginRefused(Unavailable):
+    """The server refuses the credentials."""
+
+
 class Conflict(BusError):  # noqa: N818
     """The guard did not hold: another writer was faster."""
 

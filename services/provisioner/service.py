@@ -101,6 +101,7 @@ def load_providers(
             fleet=settings.fleet,
             nats_url=settings.nats.url,
             agent_signing_file=settings.nats.agent_signing_file,
+            nats_tls_ca_file=settings.nats.tls_ca_file,
             data_dir=Path(settings.data_dir),
             agent=settings.agent,
             rate_limiter=rate_limiter,

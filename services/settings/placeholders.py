@@ -10,12 +10,12 @@ from typing import Final
 
 SETUP_NAMES: Final = (
     *("ControlPlane", "NodeID", "Pool", "Provider", "Region", "InstanceType"),
-    "Credentials",
+    *("Credentials", "BusAuthority"),
 )
 """What setup commands may ask for."""
 USER_DATA_NAMES: Final = (*SETUP_NAMES, "AgentEnvironment", "AgentUnit", "AgentPackage")
 """What user data may ask for."""
-LONG_NAMES: Final = ("Credentials", "AgentEnvironment", "AgentUnit")
+LONG_NAMES: Final = ("Credentials", "BusAuthority", "AgentEnvironment", "AgentUnit")
 """What has several lines."""
 USER_DATA_BYTES_MAX: Final = 16_384
 """Filled in; what the strictest cloud takes (AWS)."""

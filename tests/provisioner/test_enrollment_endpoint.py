@@ -5,16 +5,21 @@ import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import nats
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 from nats.aio.client import Client
 
-from agent.enrollment import enroll
+from agent import bus_login
+from agent.bus_login import BusLogin, renewal_seconds
+from agent.enrollment import enroll, rejoin, rejoin_file, renew
 from agent.settings import AgentConfig
 from schemas import subjects
 from schemas.node_events import CredentialsIssued, CredentialsRefused, node_codec
@@ -23,11 +28,12 @@ from schemas.saga_params import LaunchSpec
 from schemas.settings import AgentSettings, NatsSettings
 from schemas.topology import EVENTS
 from services.bus.nats.connection_options import credentials
+from services.bus.nats.credentials_file import life
 from services.bus.nats.nats_bus import ConnectOptions, NatsBus
 from services.bus.port import Bus
 from services.cli.nats_config_files import SIGNING_FILE
-from services.primitives.clock import SystemClock
-from services.primitives.errors import NavarchError
+from services.primitives.clock import Clock, SystemClock
+from services.primitives.errors import NavarchError, Unavailable
 from services.provisioner.bootstrap.enrollment_endpoint import EnrollmentEndpoint, refusal_id
 from services.provisioner.bootstrap.user_data import BootstrapTemplates
 from services.provisioner.instances import instance_decisions
@@ -66,9 +72,11 @@ class World:
             nats_bootstrap_file=str(place / "bootstrap.creds"),
         )
 
-    async def start(self) -> None:
+    async def start(self, clock: Clock | None = None) -> None:
         """Record the node, and answer."""
-        enroller = EnrollmentEndpoint(self.bus, SystemClock(), self.store, self.agent, self.signing)
+        enroller = EnrollmentEndpoint(
+            self.bus, clock or SystemClock(), self.store, self.agent, self.signing
+        )
         await self.bus.serve("provisioner", "", {subjects.ENROLL: enroller.answer})
         await self.store.create(self.record)
 
@@ -120,7 +128,9 @@ async def test_a_new_node_gets_credentials_for_itself_alone(world: World) -> Non
 
     assert f"fetched this node's credentials into {own}" == said
     assert {("publish", f"{OTHER}.event.fault")} == refused
-    assert ([own], 0o600) == (list(own.parent.iterdir()), own.stat().st_mode & 0o777)
+    kept = [own, rejoin_file(world.config)]
+    assert kept == sorted(own.parent.iterdir())
+    assert {0o600} == {each.stat().st_mode & 0o777 for each in kept}
     assert not bootstrap.exists()
     assert [CredentialsIssued] == await world.published()
     assert "holds this node's credentials already" in await enroll(world.config, world.connect)
@@ -224,11 +234,130 @@ async def test_a_provisioner_that_cannot_sign_says_why(directory: Path, tmp_path
         await bus.close()
 
 
+class ShiftedClock(SystemClock):
+    """A clock that is wrong."""
+
+    def __init__(self, seconds: float) -> None:
+        self._error = timedelta(seconds=seconds)
+
+    def now(self) -> datetime:
+        """The wrong time."""
+        return super().now() + self._error
+
+
+@pytest.fixture
+async def brief(directory: Path, tmp_path: Path) -> AsyncIterator[World]:
+    """Everything but the node, whose credentials expire within two seconds."""
+    async with serving_secured(directory, tmp_path / "nats") as secured:
+        bus = await NatsBus.connect(secured.options("provisioner"))
+        made = World(secured, bus, tmp_path)
+        made.agent = replace(made.agent, credentials_valid=2.0)
+        await made.start()
+        yield made
+        await bus.close()
+
+
+def login_of(world: World, clock: Clock | None = None) -> BusLogin:
+    """The agent's login."""
+
+    async def open_own(seconds_max: float) -> NatsBus:
+        options = world.secured.options(
+            f"agent:training/{NODE}", Path(world.config.nats_creds_file)
+        )
+        return await NatsBus.connect(options, seconds_max=seconds_max)
+
+    return BusLogin(world.config, clock or SystemClock(), open_own, world.connect, lambda: 0.0)
+
+
+async def test_an_agent_renews_its_credentials_and_loses_no_event(brief: World) -> None:
+    """Over several lives of them; each message that it repeats until it is stored is there."""
+    brief.hand_over()
+    login = login_of(brief)
+    bus = await login.connect()
+    keeping = asyncio.create_task(login.run())
+    first = life(brief.config.nats_creds_file)[1]
+    number = 0
+    while datetime.now(UTC).timestamp() < first + 2.5:
+        with suppress(Unavailable):
+            await bus.publish(f"{OWN}.event.fault", b"%d" % number, msg_id=str(number))
+            number += 1
+        await asyncio.sleep(0.02)
+    last = life(brief.config.nats_creds_file)[1]
+    stored = await brief.bus.read(EVENTS.name, f"{OWN}.event.fault")
+    keeping.cancel()
+    await bus.close()
+
+    assert [b"%d" % each for each in range(number)] == [each.data for each in stored]
+    assert last > first + 1
+    assert [CredentialsIssued] == await brief.published()
+
+
+async def test_an_agent_comes_back_after_its_credentials_have_expired(
+    brief: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Restarted after a long absence; not where its instance is gone."""
+    monkeypatch.setattr(bus_login, "CONNECT_SECONDS_MAX", 0.5)
+    brief.hand_over()
+    await enroll(brief.config, brief.connect)
+    seed = Path(brief.config.nats_creds_file).read_text().splitlines()[-2]
+    ends = life(brief.config.nats_creds_file)[1]
+    await asyncio.sleep(max(ends + 1 - datetime.now(UTC).timestamp(), 0))
+    bus = await login_of(brief).connect()
+    connected = bus.connected
+    await bus.close()
+
+    assert connected
+    assert life(brief.config.nats_creds_file)[1] > ends
+    assert seed in Path(brief.config.nats_creds_file).read_text()
+    await brief.store.change(
+        f"training.{NODE}", lambda now: now and replace(now, state="terminated")
+    )
+    with pytest.raises(NavarchError, match="the instance no longer exists"):
+        await rejoin(brief.config, brief.connect)
+
+
+@pytest.mark.parametrize(("signer", "agent"), [(600, -600), (-600, 600)])
+async def test_clocks_that_are_minutes_wrong_lock_no_agent_out(
+    directory: Path, tmp_path: Path, signer: float, agent: float
+) -> None:
+    """The provisioner's and the agent's, in opposite directions, with an hour's credentials."""
+    async with serving_secured(directory, tmp_path / "nats") as secured:
+        bus = await NatsBus.connect(secured.options("provisioner"))
+        made = World(secured, bus, tmp_path)
+        made.agent = replace(made.agent, credentials_valid=3600.0)
+        await made.start(ShiftedClock(signer))
+        made.hand_over()
+        login = login_of(made, ShiftedClock(agent))
+        node = await login.connect()
+        await renew(made.config, node)
+        connected = node.connected
+        await node.close()
+        await bus.close()
+
+    assert connected
+
+
+@given(
+    life_=st.floats(600, 1e7),
+    age=st.floats(-1e6, 1e7),
+    random=st.floats(0, 1),
+)
+def test_credentials_are_renewed_in_the_first_half_of_their_life(
+    life_: float, age: float, random: float
+) -> None:
+    """By a right clock; by any other within half a life from now, and never in the past."""
+    now = 1e9
+    wait = renewal_seconds(now - age, now - age + life_, now, random)
+
+    assert 0 <= wait <= life_ / 2
+    if 0 <= age <= life_ / 3:
+        assert life_ / 3 - 1e-3 <= age + wait <= life_ / 2 + 1e-3
+
+
 SYSTEMCTL = """#!/bin/sh
 [ "$1" = enable ] || exit 0
 set -a; . {root}/etc/navarch/agent.env; set +a
 unit={root}/etc/systemd/system/navarch-agent.service
-sh -c "$(sed -n 's/^ExecStartPre=//p' $unit)" || exit 1
 sh -c "exec $(sed -n 's/^ExecStart=//p' $unit)" > {root}/agent.log 2>&1 &
 echo $! > {root}/pid
 """
@@ -263,6 +392,7 @@ async def test_user_data_starts_an_agent_that_registers(world: World, tmp_path: 
     (root / "kmsg").touch()
     environment = {
         "PATH": f"{root / 'bin'}:{os.environ['PATH']}",
+        "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
         "NAVARCH_STATE_DIR": str(root / "state"),
         "NAVARCH_KMSG": str(root / "kmsg"),
         "NAVARCH_GPU_COUNT": "0",

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from schemas.settings import NatsSettings
 from schemas.topology import MESSAGE_BYTES_MAX
-from services.primitives.errors import ConfigurationError
+from services.primitives.errors import ConfigurationError, LoginRefused, Unavailable
 
 SERVICE: Final = "{service}"
 """In a path: so that one configuration serves all services, each with its own file."""
@@ -81,17 +81,19 @@ def _readable(setting: str, path: str, role: str) -> str:
         ) from error
 
 
-def unreachable_text(url: str, last_error: str) -> str:
+def unreachable(url: str, last_error: str) -> Unavailable:
     """Why no connection came about, from the client's last error."""
     if "auth" in last_error.lower():
-        return (
+        return LoginRefused(
             f"the nats-server at {url} refuses the login ({last_error}): check the credentials in "
             "the configuration's `nats:` section, or NAVARCH_NATS_CREDS_FILE"
         )
     if "tls" in last_error.lower() or "certificate" in last_error.lower():
-        return (
+        return Unavailable(
             f"no encrypted connection to the nats-server at {url} ({last_error}): check the URL, "
             "`nats.tls_ca_file`, and the `tls` section of the server's configuration"
         )
     why = f" ({last_error})" if last_error else ""
-    return f"no nats-server answers at {url}{why}: is it running, and is the URL right?"
+    return Unavailable(
+        f"no nats-server answers at {url}{why}: is it running, and is the URL right?"
+    )

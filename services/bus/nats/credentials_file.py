@@ -40,6 +40,15 @@ def claims_of_token(text: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
+def life(file: str) -> tuple[float, float]:
+    """When the token in a credentials file was issued and expires; zeros where it does not."""
+    try:
+        claims = claims_of(Path(file).read_text(encoding="utf-8"))
+        return float(claims["iat"]), float(claims["exp"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0.0, 0.0
+
+
 def is_of_node(text: str, role: str, pool: str, node: str) -> bool:
     """Whether a credentials file is this very node's, of this role."""
     return bool(claims_of(text).get("name") == f"{role} {pool}/{node}")

@@ -189,9 +189,21 @@ def agent_credentials(keys: AgentKeys, pool: str, node: str, at: datetime) -> st
     return credentials(f"{AGENT} {pool}/{node}", keys, at, tags=_tags(pool, node))
 
 
-def agent_token(keys: AgentKeys, pool: str, node: str, public: str, at: datetime) -> str:
+def agent_token(
+    keys: AgentKeys, pool: str, node: str, public: str, at: datetime, until: datetime
+) -> str:
     """Make the token of a node's agent whose key pair the node itself has made."""
-    return _user_token(f"{AGENT} {pool}/{node}", keys, public, at, tags=_tags(pool, node))
+    name = f"{AGENT} {pool}/{node}"
+    return _user_token(name, keys, public, at, tags=_tags(pool, node), until=until)
+
+
+def rejoin_token(
+    keys: AgentKeys, pool: str, node: str, public: str, at: datetime, until: datetime
+) -> str:
+    """Make the token with which a node whose other token has expired may request one."""
+    signer = msgspec.structs.replace(keys, seed=keys.bootstrap_seed)
+    name = f"{BOOTSTRAP} {pool}/{node}"
+    return _user_token(name, signer, public, at, tags=_tags(pool, node), until=until)
 
 
 def bootstrap_credentials(

@@ -1,9 +1,7 @@
 """The bus on nats-py: the one module that imports `nats`.
 
-The connection, storing, timers and requests are here; pulling messages out of consumers is in
-`pulling`, buckets in `buckets`. Storing and reading go over plain requests in the server's own
-JSON, because every guard, TTL and batch read is then a header or a field that can be read in the
-server's documents.
+Storing and reading go over plain requests in the server's own JSON, because every guard, TTL and
+batch read is then a header or a field that can be read in the server's documents.
 """
 
 import asyncio
@@ -29,7 +27,7 @@ from schemas.topology import DurableSpec
 from services.bus.nats.client_protocol import ClientMessage
 from services.bus.nats.connection_expiry import Expiry, expiries
 from services.bus.nats.connection_options import ConnectOptions as ConnectOptions
-from services.bus.nats.connection_options import credentials, requires_tls, unreachable_text
+from services.bus.nats.connection_options import credentials, requires_tls, unreachable
 from services.bus.nats.credentials_file import message_id_key
 from services.bus.nats.live_reader import LiveReader
 from services.bus.nats.pull_consumer import Durable, Puller
@@ -90,10 +88,7 @@ class QuickClient(Client):
     _parse_header_lines = staticmethod(parse_header_lines)
 
     async def _process_err(self, err_msg: str) -> None:
-        """Reconnect where the server ends the connection: the client itself closes for good.
-
-        It does so where credentials expire or are revoked; a file may hold new ones by then.
-        """
+        """Reconnect where credentials expire or are revoked: the client would close for good."""
         if self.is_connected and PERMISSIONS not in err_msg.lower():
             await self._process_op_err(nats.errors.Error(f"nats: {err_msg}"))
         else:
@@ -145,7 +140,8 @@ class NatsBus(Replicas, Buckets, Objects):
                     **arguments,
                 )
         except TimeoutError as error:
-            raise Unavailable(unreachable_text(settings.url, bus._last_error)) from error
+            await client.close()
+            raise unreachable(settings.url, bus._last_error) from error
         version = client.connected_server_version
         try:
             check_version((version.major, version.minor, version.patch), settings.url)
@@ -168,6 +164,11 @@ class NatsBus(Replicas, Buckets, Objects):
         writer = getattr(self._client._transport, "_io_writer", None)  # noqa: SLF001
         secured = writer.get_extra_info("ssl_object") if writer is not None else None
         return expiries(self._options, secured.getpeercert() if secured is not None else None)
+
+    @property
+    def login_refused(self) -> bool:
+        """Whether the server refuses the credentials at each attempt to reconnect."""
+        return not self.connected and "auth" in self._last_error.lower()
 
     async def _on_error(self, error: Exception) -> None:
         # A refused publish (permissions) arrives only here, never at the call. While the server is

@@ -1,9 +1,10 @@
-"""Issues each new node's agent its own credentials, once.
+"""Issues each node's agent its own credentials, and renews them.
 
 The node creates a key pair and requests, with its bootstrap credentials, a token for the public
 key; the seed is never sent. The first key is recorded in the instance's record before the reply.
-The same key gets another reply, because a reply may be lost; another key is refused. The NATS
-server ensures that a node requests only its own token, before the bootstrap credentials expire.
+The same key gets another token as long as the instance exists: a reply may be lost, and tokens
+expire. Another key is refused. The NATS server ensures that a node requests only its own token,
+before the bootstrap credentials expire.
 """
 
 import hashlib
@@ -22,7 +23,7 @@ from schemas.messages import encode
 from schemas.node_events import CredentialsIssued, CredentialsRefused
 from schemas.node_records import node_key
 from schemas.settings import AgentSettings
-from services.bus.nats.nats_accounts import agent_token, read_agent_keys
+from services.bus.nats.nats_accounts import agent_token, read_agent_keys, rejoin_token
 from services.bus.port import Bus, Headers
 from services.primitives.clock import Clock
 from services.provisioner.instances.instance_store import InstanceStore
@@ -44,6 +45,8 @@ class EnrollmentEndpoint:
         self._clock = clock
         self._store = store
         self._within = timedelta(seconds=agent.enroll_within)
+        self._valid = timedelta(seconds=agent.credentials_valid)
+        self._rejoin = timedelta(seconds=agent.rejoin_within)
         self._signing_file = signing_file
 
     async def answer(self, data: bytes, headers: Headers) -> bytes:
@@ -61,20 +64,26 @@ class EnrollmentEndpoint:
             log.warning("credentials refused", extra={"node": node, "reason": refused})
             await self._publish_refused(pool, node, refused)
             return encode(EnrollAnswer(refused=refused))
+        now = self._clock.now()
         keys = read_agent_keys(Path(self._signing_file))
-        token = agent_token(keys, pool, node, request.key, self._clock.now())
+        answer = EnrollAnswer(
+            token=agent_token(keys, pool, node, request.key, now, now + self._valid),
+            rejoin_token=rejoin_token(keys, pool, node, request.key, now, now + self._rejoin),
+        )
+        if record.intended_at < now - self._within:
+            return encode(answer)  # it renews them
         await publish_event(
             self._bus,
             CredentialsIssued(
                 id=f"credentials-{node}-{request.key[1:9]}",
-                time=self._clock.now(),
+                time=now,
                 cause=record.saga,
                 pool=pool,
                 node=node,
                 key=request.key,
             ),
         )
-        return encode(EnrollAnswer(token=token))
+        return encode(answer)
 
     async def _record_key(
         self, pool: str, node: str, key: str

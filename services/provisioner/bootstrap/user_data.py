@@ -12,6 +12,7 @@ from typing import Final
 
 from schemas.instance_records import InstanceRecord
 from schemas.settings import AgentSettings, NatsSettings
+from services.bus.nats.connection_options import SERVICE
 from services.bus.nats.nats_accounts import bootstrap_credentials, read_agent_keys
 from services.primitives.errors import NavarchError, SetupError
 from services.provisioner.instances.instance_decisions import type_of
@@ -20,8 +21,9 @@ from services.settings.packaged_files import resource
 
 REDACTED: Final = "[credentials]"
 BOOTSTRAP_FILE: Final = "/etc/navarch/bootstrap.creds"
+AUTHORITY_FILE: Final = "/etc/navarch/bus-ca.pem"
 CREDENTIALS_FILE: Final = "/var/lib/navarch-agent/nats.creds"
-"""On the node; the second is written by `navarch-agent enroll`."""
+"""On the node; the last is written by its agent."""
 
 
 class UserDataError(NavarchError):
@@ -88,7 +90,13 @@ class BootstrapTemplates:
             or (record.offering.region if record.offering else record.launch.region),
             "InstanceType": type_of(record),
             "Credentials": self.credentials(record) if "Credentials" in names else "",
+            "BusAuthority": self._authority() if "BusAuthority" in names else "",
         }
+
+    def _authority(self) -> str:
+        """Return the certificate authority of the bus; empty where the machine's own are used."""
+        file = self._nats.tls_ca_file.replace(SERVICE, "provisioner")
+        return Path(file).read_text(encoding="ascii") if file else ""
 
     def user_data(self, record: InstanceRecord) -> str:
         """Return the user data for the machine's first boot, or raise UserDataError."""
@@ -137,6 +145,8 @@ class BootstrapTemplates:
         }
         if record.launch.gpu_count:
             lines["GPU_COUNT"] = str(record.launch.gpu_count)
+        if self._nats.tls_ca_file:
+            lines["NATS_TLS_CA_FILE"] = AUTHORITY_FILE
         if secured:
             lines["NATS_BOOTSTRAP_FILE"] = BOOTSTRAP_FILE
             lines["NATS_CREDS_FILE"] = CREDENTIALS_FILE

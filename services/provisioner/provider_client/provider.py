@@ -183,5 +183,6 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     agent: AgentSettings = AgentSettings()
     agent_signing_file: str = ""
     """Signs each node's credentials (`services.bus.nats.nats_accounts`); empty: none are issued."""
+    nats_tls_ca_file: str = ""
     rate_limiter: MakeRateLimiter = local_rate_limiter
     """Limits the request rate across all replicas, for clouds that count an account's requests."""

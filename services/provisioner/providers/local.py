@@ -207,6 +207,8 @@ class LocalProvider:
         variables = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
         if self._environment.agent_signing_file:
             variables["NAVARCH_NATS_CREDS_FILE"] = str(self._credentials(place, request))
+        if authority := self._environment.nats_tls_ca_file:
+            variables["NAVARCH_NATS_TLS_CA_FILE"] = authority
         if gpus:
             library = build_library(self.directory / LIBRARY)
             variables["NAVARCH_NVML_LIBRARY"] = str(library)
