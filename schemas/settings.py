@@ -299,6 +299,9 @@ class NatsSettings(Setting, frozen=True, kw_only=True):
     tls_key_file: str = ""
     agent_signing_file: str = ""
     """Key with which the provisioner signs node credentials; `navarch nats-config` writes it."""
+    revocation_file: str = ""
+    """Key with which the provisioner revokes credentials of terminated nodes; beside it is
+    `revoker.creds`. `navarch nats-config` writes both."""
     expiry_warning: Duration = Duration(30 * 86_400)
     """How long before a certificate or credentials expire operators are notified."""
 

@@ -17,6 +17,9 @@ from schemas.names import pool_name, token
 from schemas.permissions import AGENT, BOOTSTRAP, SERVICES, Account, rules, shares
 from services.bus.nats.credentials_file import ROLE_TAG, claims_of_token
 from services.bus.nats.nats_accounts import (
+    OPERATOR_SIGNING_KEY,
+    REVOKER,
+    SYSTEM_KEY,
     AgentKeys,
     Key,
     account_key,
@@ -26,6 +29,7 @@ from services.bus.nats.nats_accounts import (
     kind_of_key,
     new_seed,
     read_agent_keys,
+    revoker_credentials,
     role_key,
     server_tokens,
 )
@@ -36,6 +40,7 @@ from services.primitives.errors import NavarchError
 
 SECRET: Final = 0o600
 SIGNING_FILE: Final = "agent-signing.json"
+REVOCATION_FILE: Final = "revocation.json"
 CONF: Final = "nats.conf"
 ACCOUNTS: Final = "accounts.conf"
 USERS_FILE: Final = "users.json"
@@ -45,6 +50,7 @@ AUTHORITY_KEY: Final = "keys/ca.key"
 CERTIFICATE: Final = "tls/server.pem"
 CERTIFICATE_KEY: Final = "tls/server.key"
 PRELOADED: Final = re.compile(r"^\s+(A[A-Z2-7]{55}): (\S+)$", re.MULTILINE)
+OPERATOR_LINE: Final = re.compile(r"^operator: (\S+)$", re.MULTILINE)
 LOCAL_HOSTS: Final = ("localhost", "127.0.0.1")
 
 
@@ -58,21 +64,22 @@ def accounts(
     """The permissions part of the server's configuration. Pure.
 
     A token of `before` stays as it is where nothing but its time would change: the server takes
-    the newer of two, and a newer one may have been given to it meanwhile.
+    the newer of two, and a newer one may have been given to it meanwhile. It reads no other
+    operator's token without a restart.
     """
     made = server_tokens(fleet, rules(), shares(), seeds, at, revoked)
     old = dict(PRELOADED.findall(before))
     preloaded = "\n".join(
-        f"  {account}: {old[account] if _is_same(old.get(account, ''), token) else token}"
+        f"  {account}: {_unless_same(old.get(account, ''), token)}"
         for account, token in made.accounts.items()
     )
+    operator = "".join(OPERATOR_LINE.findall(before)[:1])
     return f"""\
 # Permissions on the bus of fleet {fleet}. Written by `navarch nats-config`; run that again after an
-# upgrade, then `nats-server --signal reload`.
+# upgrade, then `navarch nats-config push`.
 
-operator: {made.operator}
+operator: {_unless_same(operator, made.operator)}
 system_account: {made.system_account}
-resolver: MEMORY
 resolver_preload: {{
 {preloaded}
 }}
@@ -102,6 +109,13 @@ jetstream {{
   sync_interval: always
 }}
 
+# Keeps the accounts' later tokens: which credentials are revoked.
+resolver {{
+  type: full
+  dir: {_quoted(f"{store}/accounts")}
+  allow_delete: false
+  interval: "2m"
+}}
 include ./{ACCOUNTS}
 """
 
@@ -115,7 +129,9 @@ nats:
   url: {_quoted(url)}
   creds_file: {_quoted(str(directory / "creds" / "{service}.creds"))}
 {authority}\
-  agent_signing_file: {_quoted(str(directory / SIGNING_FILE))}   # for the provisioner only
+  # For the provisioner only; revoker.creds is beside the second.
+  agent_signing_file: {_quoted(str(directory / SIGNING_FILE))}
+  revocation_file: {_quoted(str(directory / REVOCATION_FILE))}
 """
 
 
@@ -234,6 +250,10 @@ def _write_credentials(bus: BusDirectory, seeds: Mapping[str, str], at: datetime
         role_keys(AGENT, seeds), bootstrap_seed=seeds[role_key(BOOTSTRAP)]
     )
     bus.replace(SIGNING_FILE, msgspec.json.encode(agents).decode() + "\n")
+    revoking = msgspec.structs.replace(agents, seed=seeds[OPERATOR_SIGNING_KEY], bootstrap_seed="")
+    bus.replace(REVOCATION_FILE, msgspec.json.encode(revoking).decode() + "\n")
+    if not (bus.path / f"{REVOKER}.creds").exists():
+        bus.secret(f"{REVOKER}.creds", revoker_credentials(seeds[SYSTEM_KEY], at))
 
 
 def _write_certificates(bus: BusDirectory, fleet: str, hosts: Sequence[str], at: datetime) -> None:
@@ -287,7 +307,7 @@ def add_user(directory: Path, name: str, role: str, at: datetime, valid: timedel
 
 
 def revoke_user(directory: Path, name: str, at: datetime) -> None:
-    """Have the server refuse a user's credentials, once it has read accounts.conf again."""
+    """Have the server refuse a user's credentials, once it is given the accounts again."""
     bus = BusDirectory(directory)
     bus.write_users(bus_users.revoke(bus.users(), name, at), at)
     (directory / "creds" / f"{name}.creds").unlink(missing_ok=True)
@@ -303,14 +323,20 @@ def write_agent(directory: Path, pool: str, node: str, at: datetime) -> Path:
     return file
 
 
-def _is_same(before: str, token_: str) -> bool:
-    """Whether two tokens differ in nothing but their times."""
+def _unless_same(before: str, made: str) -> str:
+    """The token that was made, unless it differs from the one before in nothing but its time."""
+    return before if before and _timeless(before) == _timeless(made) else made
 
-    def content(text: str) -> dict[str, object]:
-        claims = claims_of_token(text)
-        return {name: each for name, each in claims.items() if name not in ("iat", "jti")}
 
-    return bool(before) and content(before) == content(token_)
+def content(token_: str) -> dict[str, object]:
+    """What an account's token permits, revocations aside."""
+    nats = claims_of_token(token_).get("nats", {})
+    return {name: each for name, each in nats.items() if name != "revocations"}
+
+
+def _timeless(token_: str) -> dict[str, object]:
+    claims = claims_of_token(token_)
+    return {name: each for name, each in claims.items() if name not in ("iat", "jti")}
 
 
 def _quoted(text: str) -> str:

@@ -35,6 +35,7 @@ from services.provisioner.provider_client.rate_limit import (
     local_rate_limiter,
 )
 from services.provisioner.provider_client.unknown_errors import UnknownErrors
+from services.provisioner.removal.credentials_revoker import Revoker
 from services.provisioner.removal.sweep_endpoints import SweepEndpoints
 from services.provisioner.removal.sweeper import LEASE_NAME, Sweeper
 from services.provisioner.saga_step_handlers import SagaStepHandlers
@@ -151,6 +152,7 @@ def assemble(
         fleet_name=settings.fleet,
     )
     lease = Lease(bus, clock, LEASE_NAME, context.replica)
+    revoker = Revoker(bus, clock, nats, agent.credentials_valid)
 
     async def close() -> None:
         await asyncio.gather(lease.release(), providers.close())
@@ -158,7 +160,7 @@ def assemble(
     return Service(
         description="Launches and removes instances, and loses none",
         consumers=(participant.consumer(PROVISIONER_STEPS),),
-        tasks=(lease.keep, lambda: sweeper.run(lease), lambda: prices.run(lease)),
+        tasks=(lease.keep, lambda: sweeper.run(lease), lambda: prices.run(lease), revoker.run),
         endpoints={
             subjects.query("instances"): answer_instances(store),
             subjects.query("offerings"): answer_offerings(bus, store, offerings, scorer),

@@ -35,8 +35,9 @@ def nats_config(directory: Path) -> Path:
 class Secured:
     """A server that asks for credentials, and those of everybody."""
 
-    def __init__(self, url: str, directory: Path) -> None:
-        self.url = url
+    def __init__(self, server: EmbeddedServer, directory: Path) -> None:
+        self.server = server
+        self.url = server.url
         self.directory = directory
 
     def file(self, who: str) -> Path:
@@ -106,7 +107,7 @@ async def serving_secured(directory: Path, store: Path) -> AsyncIterator[Secured
     """A server with the configuration in `directory`, and the whole topology."""
     server = EmbeddedServer(store, config=directory / ACCOUNTS)
     await server.start()
-    found = Secured(server.url, directory)
+    found = Secured(server, directory)
     bus = await NatsBus.connect(found.options("admin"), seconds_max=20)
     await set_up(bus, SystemClock(), replicas=1)
     await bus.close()

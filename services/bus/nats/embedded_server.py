@@ -34,6 +34,11 @@ OPEN_ACCOUNT: Final = "$G"
 """The account of clients without credentials."""
 
 
+RESOLVER: Final = """\
+resolver {{ type: full, dir: {directory}, allow_delete: false, interval: "2m" }}
+"""
+
+
 class EmbeddedServer:
     """One nats-server process; its port survives `restart`, so clients find it again."""
 
@@ -106,6 +111,8 @@ class EmbeddedServer:
         text = CONFIG.format(store=store, sync="always" if self._sync else "2m")
         if self._config is not None:
             text += f"include {json.dumps(os.path.relpath(self._config, self._directory))}\n"
+            if "\noperator:" in self._config.read_text(encoding="utf-8"):
+                text += RESOLVER.format(directory=json.dumps(str(self._directory / "accounts")))
         written = self._directory / "server.conf"
         written.write_text(text)
         return written

@@ -28,12 +28,18 @@ from schemas.permissions import (
     Account,
     Rules,
     Share,
+    inbox,
 )
-from services.bus.nats.credentials_file import CREDENTIALS
+from services.bus.nats.credentials_file import CREDENTIALS, claims_of_token
 from services.primitives.errors import SetupError
 
 OPERATOR_KEY: Final = "operator"
+OPERATOR_SIGNING_KEY: Final = "operator-signing"
+"""Signs accounts' tokens as the operator's own key does; it can be replaced."""
 SYSTEM_KEY: Final = "system-account"
+REVOKER: Final = "revoker"
+"""User of the system account that delivers accounts' tokens to the server, and may nothing else."""
+CLAIMS_UPDATE: Final = "$SYS.REQ.CLAIMS.UPDATE"
 NO_LIMIT: Final = -1
 NS: Final = 1_000_000_000
 
@@ -95,14 +101,20 @@ def new_seed(kind: str, randomness: bytes = b"") -> str:
 
 
 def kind_of_key(name: str) -> str:
-    """Of which kind the key of this name is; all but the operator's are accounts' keys."""
-    return "operator" if name == OPERATOR_KEY else "account"
+    """Of which kind the key of this name is; all but the operator's two are accounts' keys."""
+    return "operator" if name in (OPERATOR_KEY, OPERATOR_SIGNING_KEY) else "account"
 
 
 def key_names(roles: Mapping[str, Rules]) -> list[str]:
     """Every key that a fleet's bus needs."""
     accounts = (account_key(each) for each in Account)
-    return [OPERATOR_KEY, SYSTEM_KEY, *accounts, *(role_key(role) for role in roles)]
+    return [
+        OPERATOR_KEY,
+        OPERATOR_SIGNING_KEY,
+        SYSTEM_KEY,
+        *accounts,
+        *(role_key(role) for role in roles),
+    ]
 
 
 def account_key(account: Account) -> str:
@@ -160,10 +172,12 @@ def server_tokens(
             claims["revocations"] = dict(refused)
         public = publics[account]
         tokens[public] = operator.sign("account", public, f"{fleet}-{account}", claims, moment)
+    operates = {
+        "system_account": system.public,
+        "signing_keys": [keys[OPERATOR_SIGNING_KEY].public],
+    }
     return ServerTokens(
-        operator=operator.sign(
-            "operator", operator.public, fleet, {"system_account": system.public}, moment
-        ),
+        operator=operator.sign("operator", operator.public, fleet, operates, moment),
         system_account=system.public,
         accounts=tokens,
     )
@@ -182,6 +196,38 @@ def credentials(
     user = Key(user_seed or new_seed("user"))
     token = _user_token(name, keys, user.public, at, tags=tags, until=until)
     return CREDENTIALS.format(token=token, seed=user.seed)
+
+
+def claims_lookup(account: str) -> str:
+    """Subject of the server's answer with an account's current token."""
+    return f"$SYS.REQ.ACCOUNT.{account}.CLAIMS.LOOKUP"
+
+
+def revoker_credentials(system_seed: str, at: datetime) -> str:
+    """Make the credentials of the system account's user that delivers accounts' tokens."""
+    user, system = Key(new_seed("user")), Key(system_seed)
+    claims = {
+        "pub": {"allow": [CLAIMS_UPDATE, claims_lookup("*"), f"{inbox(REVOKER)}.>"]},
+        "sub": {"allow": [f"{inbox(REVOKER)}.>"]},
+        "subs": NO_LIMIT,
+        "data": NO_LIMIT,
+        "payload": NO_LIMIT,
+    }
+    token = system.sign("user", user.public, REVOKER, claims, int(at.timestamp()))
+    return CREDENTIALS.format(token=token, seed=user.seed)
+
+
+def with_revocations(keys: AgentKeys, token: str, revoked: Mapping[str, int]) -> str:
+    """Make an account's token again with these revocations; `keys.seed`: the operator's. Pure.
+
+    It is a second newer than the one before: one that `navarch nats-config` makes later must be
+    the newest.
+    """
+    claims = claims_of_token(token)
+    body = {name: each for name, each in claims["nats"].items() if name != "revocations"}
+    if revoked:
+        body["revocations"] = dict(revoked)
+    return Key(keys.seed).sign("account", claims["sub"], claims["name"], body, claims["iat"] + 1)
 
 
 def agent_credentials(keys: AgentKeys, pool: str, node: str, at: datetime) -> str:

@@ -82,13 +82,12 @@ class QuickClient(Client):
         """The first message to a server, at each connection."""
         if self.must_encrypt and not self._server_info.get("tls_required"):
             raise nats.errors.Error("the server offers no TLS, which the configuration requires")
-        command: bytes = super()._connect_command()
-        return command
+        return super()._connect_command()  # type: ignore[no-any-return]
 
     _parse_header_lines = staticmethod(parse_header_lines)
 
     async def _process_err(self, err_msg: str) -> None:
-        """Reconnect where credentials expire or are revoked: the client would close for good."""
+        """Reconnect where credentials expire: the client would close for good."""
         if self.is_connected and PERMISSIONS not in err_msg.lower():
             await self._process_op_err(nats.errors.Error(f"nats: {err_msg}"))
         else:

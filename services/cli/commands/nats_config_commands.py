@@ -1,5 +1,6 @@
 """`navarch nats-config`: writes the server's configuration, certificates and credentials."""
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated
@@ -8,11 +9,9 @@ import typer
 
 from schemas.duration import parse_duration
 from services.cli import console
-from services.cli.command_options import Config
+from services.cli.command_options import Config, NatsUrl
 from services.cli.fleet_discovery import settings_of
 from services.primitives.errors import NavarchError
-
-RELOAD = "To have the server read it: nats-server --signal reload"
 
 commands = typer.Typer(
     name="nats-config",
@@ -85,6 +84,16 @@ def write(
     console.write(f"For the services' configuration: {directory / files.CLIENTS_FILE}")
 
 
+@commands.command("push")
+def push(directory: Directory = BUS, nats_url: NatsUrl = "", config: Config = None) -> None:
+    """Give a running server the accounts: permissions and revoked people."""
+    from services.cli.accounts_push import push as push_accounts  # noqa: PLC0415
+
+    url = nats_url or settings_of(config).nats.url
+    pushed = asyncio.run(push_accounts(directory, url, datetime.now(UTC)))
+    console.write(f"pushed: {', '.join(pushed) or 'nothing, the server has all of it'}")
+
+
 @commands.command("agent")
 def agent(
     node: Annotated[str, typer.Argument(metavar="POOL/NODE", help="The node.")],
@@ -148,5 +157,6 @@ def revoke(
     from services.cli.nats_config_files import ACCOUNTS, revoke_user  # noqa: PLC0415
 
     revoke_user(directory, name, datetime.now(UTC))
-    console.write(f"wrote {directory / ACCOUNTS}: {name} is refused once the server has read it.")
-    console.write(RELOAD)
+    console.write(
+        f"wrote {directory / ACCOUNTS}. To give it to the server: navarch nats-config push"
+    )

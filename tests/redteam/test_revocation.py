@@ -1,0 +1,196 @@
+"""Credentials of a terminated node are refused within seconds, by a real server."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from schemas import permissions, subjects
+from schemas.instance_records import InstanceRecord
+from schemas.saga_params import LaunchSpec
+from schemas.settings import NatsSettings
+from services.bus.nats.credentials_file import CREDENTIALS
+from services.bus.nats.embedded_server import EmbeddedServer
+from services.bus.nats.nats_accounts import (
+    Key,
+    agent_token,
+    new_seed,
+    read_agent_keys,
+    with_revocations,
+)
+from services.bus.nats.nats_bus import ConnectOptions, NatsBus
+from services.cli.nats_config_files import ACCOUNTS, REVOCATION_FILE, SIGNING_FILE, write_accounts
+from services.primitives.clock import SystemClock
+from services.primitives.errors import LoginRefused
+from services.provisioner.instances import instance_decisions
+from services.provisioner.instances.instance_store import InstanceStore
+from services.provisioner.removal.credentials_revoker import (
+    REVOCATIONS_MAX,
+    Revoker,
+    merge,
+    revoked_until,
+)
+from tests.support.inprocess import eventually
+from tests.support.secured import Secured, nats_config, serving_secured
+
+DAY = 86_400.0
+NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
+AT = NOW.timestamp()
+
+
+def instance(node: str, key: str) -> InstanceRecord:
+    """A running node."""
+    launch = LaunchSpec(fleet="f", provider="aws", instance_type="t")
+    made = instance_decisions.intended_record("training", node, launch, "", datetime.now(UTC))
+    return replace(made, state="running", agent_key=key)
+
+
+def terminated(record: InstanceRecord) -> InstanceRecord:
+    """The same, when its absence is confirmed."""
+    return replace(record, state="terminated", terminated_at=datetime.now(UTC))
+
+
+class Place:
+    """A secured server, two nodes, and a provisioner that may revoke."""
+
+    def __init__(self, secured: Secured, bus: NatsBus, directory: Path) -> None:
+        self.secured = secured
+        self.bus = bus
+        self.store = InstanceStore(bus)
+        self.directory = directory
+
+    async def enrolled(self, node: str) -> ConnectOptions:
+        """How a node connects that was given credentials."""
+        key = Key(new_seed("user"))
+        keys = read_agent_keys(self.secured.directory / SIGNING_FILE)
+        now = datetime.now(UTC)
+        token = agent_token(keys, "training", node, key.public, now, now + timedelta(days=1))
+        file = self.directory / f"{node}.creds"
+        file.write_text(CREDENTIALS.format(token=token, seed=key.seed))
+        await self.store.create(instance(node, key.public))
+        return self.secured.options(f"agent:training/{node}", file)
+
+    async def terminate(self, node: str) -> None:
+        """Record that its instance is gone."""
+        await self.store.change(f"training.{node}", lambda each: each and terminated(each))
+
+    @contextmanager
+    def provisioner(self) -> Iterator[None]:
+        """Let a provisioner run."""
+        file = self.secured.directory / REVOCATION_FILE
+        settings = NatsSettings(url=self.secured.url, revocation_file=str(file))
+        running = asyncio.create_task(Revoker(self.bus, SystemClock(), settings, DAY).run())
+        try:
+            yield
+        finally:
+            running.cancel()
+
+    async def refused(self, options: ConnectOptions) -> bool:
+        """Whether the server refuses a new connection."""
+        try:
+            bus = await NatsBus.connect(options, seconds_max=0.5)
+        except LoginRefused:
+            return True
+        await bus.close()
+        return False
+
+
+@pytest.fixture
+async def place(tmp_path: Path) -> AsyncIterator[Place]:
+    """A secured server."""
+    directory = nats_config(tmp_path / "bus")
+    async with serving_secured(directory, tmp_path / "nats") as secured:
+        bus = await NatsBus.connect(secured.options("provisioner"))
+        yield Place(secured, bus, tmp_path)
+        await bus.close()
+
+
+async def test_a_terminated_nodes_connection_ends_and_others_go_on(place: Place) -> None:
+    """And new connections with its credentials, which may have been copied, are refused."""
+    options = {node: await place.enrolled(node) for node in ("n1", "n2")}
+    buses = {node: await NatsBus.connect(each) for node, each in options.items()}
+    with place.provisioner():
+        await place.terminate("n1")
+        async with asyncio.timeout(10):
+            while buses["n1"].connected:
+                await asyncio.sleep(0.01)
+        assert await place.refused(options["n1"])
+        subject = subjects.node_event("training", "n2", "fault")
+        assert await buses["n2"].publish(subject, b"{}")
+    for each in buses.values():
+        await each.close()
+
+
+async def test_what_terminated_while_no_provisioner_ran_is_revoked_by_the_next(
+    place: Place,
+) -> None:
+    """Each server keeps it over a restart, and where its configuration is written again."""
+    options = await place.enrolled("n1")
+    await place.terminate("n1")
+    assert not await place.refused(options)
+    with place.provisioner():
+
+        async def revoked() -> bool:
+            return await place.refused(options)
+
+        await eventually(revoked)
+    server: EmbeddedServer = place.secured.server
+    write_accounts(place.secured.directory, "tests", datetime.now(UTC))
+    await server.restart()
+
+    assert await place.refused(options)
+
+
+@given(
+    st.dictionaries(st.sampled_from("abcdefgh"), st.integers(0, 200)),
+    st.dictionaries(st.sampled_from("abcdefgh"), st.floats(0, 200)),
+    st.floats(0, 200),
+)
+def test_a_revoked_key_stays_until_its_credentials_have_expired(
+    current: dict[str, int], gone: dict[str, float], now: float
+) -> None:
+    """Whether the server lists it or INSTANCES; then it is removed, so the list is bounded."""
+    found = merge(current, gone, now)
+
+    assert all(until > now for until in found.values())
+    assert found.keys() >= {key for key, until in current.items() if until > now} - gone.keys()
+    assert found.keys() >= {key for key, until in gone.items() if int(until) > now}
+    assert found == merge(found, gone, now)
+
+
+def test_ten_thousand_terminated_nodes_fit_the_accounts_token(tmp_path: Path) -> None:
+    """The server takes no larger message; a day later the list is empty."""
+    directory = write_accounts(tmp_path, "tests", NOW).path
+    keys = read_agent_keys(directory / REVOCATION_FILE)
+    lines = (directory / ACCOUNTS).read_text().splitlines()
+    token = next(each.split()[1] for each in lines if each.strip().startswith(keys.account))
+    gone = {f"U{number:055}": AT + DAY for number in range(REVOCATIONS_MAX + 100)}
+    wanted = merge({}, gone, AT)
+    made = with_revocations(keys, token, wanted)
+
+    assert REVOCATIONS_MAX == len(wanted)
+    assert len(made) < permissions.MESSAGE_BYTES_MAX
+    assert {} == merge(wanted, {}, AT + DAY)
+    assert token != with_revocations(keys, made, {})
+
+
+@pytest.mark.parametrize(
+    ("state", "key", "revoked"),
+    [
+        ("terminated", "U" + "A" * 55, True),
+        ("terminated", "", False),
+        ("running", "U" + "A" * 55, False),
+        ("terminating", "U" + "A" * 55, False),
+    ],
+)
+def test_only_what_is_gone_is_revoked(state: str, key: str, *, revoked: bool) -> None:
+    """Until its last credentials have expired, and an hour, because clocks differ."""
+    record = replace(instance("n1", key), state=state, terminated_at=NOW)
+
+    assert (AT + DAY + 3600 if revoked else 0.0) == revoked_until(record, DAY)
