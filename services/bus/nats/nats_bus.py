@@ -82,7 +82,7 @@ class QuickClient(Client):
         """The first message to a server, at each connection."""
         if self.must_encrypt and not self._server_info.get("tls_required"):
             raise nats.errors.Error("the server offers no TLS, which the configuration requires")
-        return super()._connect_command()  # type: ignore[no-any-return]
+        return super()._connect_command()
 
     _parse_header_lines = staticmethod(parse_header_lines)
 
