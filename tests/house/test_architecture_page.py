@@ -71,3 +71,11 @@ def test_every_function_that_follow_one_event_names_exists() -> None:
     cited = re.findall(r"`([\w/]+\.py)::([\w.]+)`", page)
     assert len(cited) >= 40
     assert [f"{path}::{name}" for path, name in cited if name not in names_in(ROOT / path)] == []
+
+
+def test_the_table_of_decisions_lists_each() -> None:
+    """In order, so that a reader finds the one in force."""
+    text = Path("docs/decisions.md").read_text(encoding="utf-8")
+    headings = re.findall(r"^## (\d+)\. ", text, re.MULTILINE)
+    assert headings == [str(number + 1) for number in range(len(headings))]
+    assert re.findall(r"^\| (\d+) \|", text, re.MULTILINE) == headings
