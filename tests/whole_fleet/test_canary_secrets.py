@@ -46,6 +46,20 @@ PLANTED: Final = {
     "WebhookNotifier.Options.drain_url",
     "WebhookNotifier.Options.drain_status_url",
     "WebhookNotifier.Options.headers",
+    "AlertWebhookChannel.Options.headers",
+    "AlertWebhookChannel.Options.secret",
+    "AlertWebhookChannel.Options.url",
+    "AlertmanagerChannel.Options.headers",
+    "AlertmanagerChannel.Options.urls",
+    "EmailChannel.Options.password",
+    "OpsgenieChannel.Options.api_key",
+    "OpsgenieChannel.Options.api_url",
+    "PagerDutyChannel.Options.events_url",
+    "PagerDutyChannel.Options.routing_key",
+    "SlackChannel.Options.api_url",
+    "SlackChannel.Options.token",
+    "SlackChannel.Options.webhook_url",
+    "TeamsChannel.Options.webhook_url",
     "HttpSource.Options.url",
     "HttpSource.Options.headers",
 }
@@ -68,6 +82,31 @@ notifier:
     drain_url: "{url}/{canary}-drain?token={canary}-drain"
     drain_status_url: "{url}/drained?token={canary}-status"
     headers: {{Authorization: "Bearer {canary}-header"}}
+alerts:
+  - {{type: log}}
+  - type: slack
+    name: bot
+    token: "{canary}-bot"
+    channel: C1
+    api_url: "{url}/slack?token={canary}-slack"
+  - {{type: slack, webhook_url: "{url}/slack-hook/{canary}-slack-hook"}}
+  - {{type: pagerduty, routing_key: "{canary}-routing", events_url: "{url}/pagerduty/{canary}"}}
+  - {{type: opsgenie, api_key: "{canary}-genie", api_url: "{url}/opsgenie/{canary}"}}
+  - {{type: teams, webhook_url: "{url}/teams/{canary}-teams?sig={canary}"}}
+  - type: alertmanager
+    urls: ["http://u:{canary}-am@{host}/alertmanager"]
+    headers: {{X-Key: "{canary}-am-header"}}
+  - type: webhook
+    url: "{url}/alerts/{canary}-alerts"
+    secret: "{canary}-signature-key-of-32-characters"
+    headers: {{X-Key: "{canary}-alert-header"}}
+  - type: email
+    host: 127.0.0.1
+    port: 9
+    user: navarch
+    password: "{canary}-email"
+    sender: navarch@example.com
+    to: [oncall@example.com]
 pools:
   a:
     provider: local
@@ -155,6 +194,8 @@ async def test_planted_secrets_are_found_nowhere(
     shown |= dict(file_texts(tmp_path / "data"))
 
     assert {"v1", "lambda", "drained", f"{CANARY}-cordon", f"{CANARY}-drain"} <= outside.seen
+    vendors = {"slack", "slack-hook", "pagerduty", "opsgenie", "teams", "alertmanager", "alerts"}
+    assert vendors <= outside.seen
     assert [] == find_leaks(shown, CANARY)
     where = "\n".join(found)
     assert [] == [each for each in LEAKS if each not in where]

@@ -189,7 +189,7 @@ async def test_garbage_on_every_subject_is_accounted_for(fleet: Fleet, client: C
     await eventually(lambda: accounted(fleet, everything))
     assert set(await dead_letters(fleet)) <= unusable
     assert await refusals(fleet) == Counter(
-        "scale-refused" if each.subject.endswith(".scale") else "request-refused"
+        "scale-refused" if ".request.scale" in each.subject else "request-refused"
         for each in garbage
         if each.stream == REQUESTS.name and not expected([each])
     )
