@@ -64,7 +64,7 @@ class OpenAlertRecord(Record, frozen=True, kw_only=True):
     sequence: int
     """Where its last event is in EVENTS: only a later one can end the alert."""
     at: UtcTime
-    """Time of that event."""
+    """When that event was stored."""
     opened: Alert | None = None
     ended: Alert | None = None
     """Its end; None: it lasts."""

@@ -34,7 +34,7 @@ def try_channels(
     ] = "",
     config: Config = None,
 ) -> None:
-    """Send a test alert and its end, and print what the other side answered.
+    """Send a test alert and its end, and print the answers.
 
     Run it where the notifier runs: it reads the same configuration and environment.
     """

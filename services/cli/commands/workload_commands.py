@@ -13,7 +13,7 @@ from services.cli.fleet_connection import fleet_command
 
 commands = typer.Typer(
     name="workload",
-    help="The workload system: Slurm, Kubernetes, Ray or a program of the owner.",
+    help="The workload systems: Slurm, Kubernetes, webhooks.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -31,7 +31,7 @@ async def check(
     ] = "",
     output: Output = Format.TABLE,
 ) -> None:
-    """Connect to a pool's workload system and show what the notifier sees and may do there.
+    """Try the workload system of a pool, and the rights that the notifier has there.
 
     Ends with exit code 1 if anything fails.
     """

@@ -117,17 +117,17 @@ def begin(record: OpenAlertRecord | None, alert: Alert, stored: Stored) -> OpenA
     """
     if record is None:
         return OpenAlertRecord(
-            alert=alert.key, sequence=stored.sequence, at=alert.time, opened=alert
+            alert=alert.key, sequence=stored.sequence, at=stored.time, opened=alert
         )
     if not _is_later(stored, record):
         return record
     if repeats(record, alert):
-        return msgspec.structs.replace(record, sequence=stored.sequence, at=alert.time)
+        return msgspec.structs.replace(record, sequence=stored.sequence, at=stored.time)
     since = None if record.ended or record.opened is None else record.opened.began
     return msgspec.structs.replace(
         record,
         sequence=stored.sequence,
-        at=alert.time,
+        at=stored.time,
         opened=msgspec.structs.replace(alert, since=since),
         ended=None,
         channels={name: each for name, each in record.channels.items() if not each.ended},
