@@ -99,5 +99,5 @@ def test_outsiders_publish_into_these_streams() -> None:
     found = {who: {spec.name for spec, _ in stored_by(who)} for who in (AGENT, "operator")}
 
     assert found == {AGENT: {"TELEMETRY", "EVENTS", "KV_HEARTBEATS"}, "operator": {"REQUESTS"}}
-    assert [] == stored_by("reader")
+    assert [] == stored_by("viewer")
     assert [] == stored_by("bootstrap")

@@ -115,8 +115,14 @@ def _environment(conf: str) -> Mapping[str, str]:
 async def _read(process: Process) -> tuple[bytes, bytes]:
     assert process.stdout is not None
     assert process.stderr is not None
-    output, errors = await asyncio.gather(_bounded(process.stdout), _bounded(process.stderr))
-    return output, errors
+    reads = [asyncio.create_task(_bounded(each)) for each in (process.stdout, process.stderr)]
+    try:
+        output, errors = await asyncio.gather(*reads)
+        return output, errors
+    finally:
+        for each in reads:
+            each.cancel()
+        await asyncio.gather(*reads, return_exceptions=True)
 
 
 async def _bounded(stream: asyncio.StreamReader) -> bytes:
@@ -139,12 +145,17 @@ async def _end(process: Process) -> None:
 
 
 async def _close(process: Process) -> None:
-    """Wait until a killed process has ended, and read its pipes to their end, which closes them."""
-    await process.wait()
-    for stream in (process.stdout, process.stderr):
-        if stream is not None:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(stream.read(), CLOSE_SECONDS_MAX)
+    """Read a killed process's pipes to their end and wait for it, in this order.
+
+    asyncio reports the end of a process only once its pipes are closed, and a pipe that is not read
+    does not close.
+    """
+    with suppress(TimeoutError):
+        async with asyncio.timeout(CLOSE_SECONDS_MAX):
+            for stream in (process.stdout, process.stderr):
+                if stream is not None:
+                    await stream.read()
+            await process.wait()
 
 
 def _failure(program: str, text: str) -> Exception:
