@@ -51,7 +51,7 @@ def test_another_seed_has_another_history():
 
 
 FOUND_AT = {
-    "save before publish": 7,
+    "save before publish": 33,
     "budget in memory": 11,
     "no adopt before retry": 14,
     "timer in process memory": 33,

@@ -206,11 +206,25 @@ def moment(seconds: float) -> datetime:
 
 
 def run(work: Callable[[], Awaitable[T]]) -> T:
-    """Run the work in a new loop, from the start of virtual time; end every task that is left."""
-    loop = VirtualLoop()
-    gc.collect()
+    """Run the work in a new loop, from the start of virtual time; end every task that is left.
+
+    Collections are at moments of virtual time, so that finalizers run at the same ones every time,
+    and look at what the run has made alone: what exists before it is not searched again.
+    """
     collecting = gc.isenabled()
     gc.disable()
+    gc.freeze()
+    try:
+        return _run_to_end(work)
+    finally:
+        gc.collect()
+        gc.unfreeze()
+        if collecting:
+            gc.enable()
+
+
+def _run_to_end(work: Callable[[], Awaitable[T]]) -> T:
+    loop = VirtualLoop()
     try:
         return loop.run_until_complete(_await(work))
     finally:
@@ -218,8 +232,6 @@ def run(work: Callable[[], Awaitable[T]]) -> T:
             _cancel_all(loop)
         finally:
             loop.close()
-            if collecting:
-                gc.enable()
 
 
 async def _await(work: Callable[[], Awaitable[T]]) -> T:

@@ -1,6 +1,5 @@
 """Many seeds, one line at the end; a violation is printed with its shortest replay."""
 
-import gc
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -82,19 +81,9 @@ def _outcomes(options: FuzzOptions) -> Iterator[SeedResult]:
     jobs = min(options.jobs, len(options.seeds))
     if jobs > 1:
         with ProcessPoolExecutor(max_workers=jobs) as pool:
-            yield from pool.map(_simulate_frozen, *runs, chunksize=4)
+            yield from pool.map(simulate_seed, *runs, chunksize=4)
         return
-    try:
-        yield from map(_simulate_frozen, *runs)
-    finally:
-        gc.unfreeze()
-
-
-def _simulate_frozen(seed: str, minutes: float, only: tuple[int, ...] | None) -> SeedResult:
-    """Simulate one seed; its garbage collections skip the objects that exist before it."""
-    gc.collect()
-    gc.freeze()
-    return simulate_seed(seed, minutes, only)
+    yield from map(simulate_seed, *runs)
 
 
 def _violation_lines(options: FuzzOptions, outcome: SeedResult) -> Iterator[str]:
