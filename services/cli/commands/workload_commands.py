@@ -31,7 +31,7 @@ async def check(
     ] = "",
     output: Output = Format.TABLE,
 ) -> None:
-    """Try the workload system of a pool, and the rights that the notifier has there.
+    """Try a pool's workload system, and the rights there.
 
     Ends with exit code 1 if anything fails.
     """
