@@ -1,6 +1,8 @@
 """Who connects to the bus, and with what credentials."""
 
+import asyncio
 import ssl
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -11,6 +13,7 @@ from services.primitives.errors import ConfigurationError, LoginRefused, Unavail
 
 SERVICE: Final = "{service}"
 """In a path: so that one configuration serves all services, each with its own file."""
+CLOSE_SECONDS_MAX: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,3 +100,16 @@ def unreachable(url: str, last_error: str) -> Unavailable:
     return Unavailable(
         f"no nats-server answers at {url}{why}: is it running, and is the URL right?"
     )
+
+
+async def end_client(closing: Coroutine[Any, Any, None]) -> None:
+    """Close a client, for at most CLOSE_SECONDS_MAX.
+
+    The client swallows a cancellation while it closes, and before Python 3.12 the end of an
+    encrypted connection may be waited for without limit.
+    """
+    task = asyncio.ensure_future(closing)
+    try:
+        await asyncio.wait([task], timeout=CLOSE_SECONDS_MAX)
+    finally:
+        task.cancel()

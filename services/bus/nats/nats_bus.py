@@ -27,7 +27,7 @@ from schemas.topology import DurableSpec
 from services.bus.nats.client_protocol import ClientMessage
 from services.bus.nats.connection_expiry import Expiry, expiries
 from services.bus.nats.connection_options import ConnectOptions as ConnectOptions
-from services.bus.nats.connection_options import credentials, requires_tls, unreachable
+from services.bus.nats.connection_options import credentials, end_client, requires_tls, unreachable
 from services.bus.nats.credentials_file import message_id_key
 from services.bus.nats.live_reader import LiveReader
 from services.bus.nats.pull_consumer import Durable, Puller
@@ -139,13 +139,13 @@ class NatsBus(Replicas, Buckets, Objects):
                     **arguments,
                 )
         except TimeoutError as error:
-            await client.close()
+            await end_client(client.close())
             raise unreachable(settings.url, bus._last_error) from error
         version = client.connected_server_version
         try:
             check_version((version.major, version.minor, version.patch), settings.url)
         except SetupError:
-            await client.close()
+            await end_client(client.close())
             raise
         bus.is_open = not client._server_info.get("auth_required")  # noqa: SLF001
         await bus._requests.listen()
@@ -211,7 +211,7 @@ class NatsBus(Replicas, Buckets, Objects):
                 await self._connected(self._barrier())
         # What is buffered still was meant for a server that is away, and cannot be sent any more.
         self._client._pending, self._client._pending_data_size = [], 0  # noqa: SLF001
-        await self._client.close()
+        await end_client(self._client.close())
 
     async def _ask(
         self, subject: str, data: bytes, headers: dict[str, str] | None, timeout_seconds: float
