@@ -4,18 +4,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from schemas.permissions import inbox
 from schemas.settings import NatsSettings
-from services.bus.nats.connection_options import ConnectOptions
+from services.bus.nats.account_updates import read_account, replace_account, revoker_options
 from services.bus.nats.credentials_file import claims_of_token
-from services.bus.nats.nats_accounts import (
-    CLAIMS_UPDATE,
-    REVOKER,
-    AgentKeys,
-    claims_lookup,
-    read_agent_keys,
-    with_revocations,
-)
+from services.bus.nats.nats_accounts import AgentKeys, read_agent_keys, with_revocations
 from services.cli.nats_config_files import (
     ACCOUNTS,
     AUTHORITY,
@@ -24,7 +16,6 @@ from services.cli.nats_config_files import (
     REVOCATION_FILE,
     content,
 )
-from services.primitives.errors import NavarchError
 
 SECONDS_MAX: Final = 5.0
 
@@ -54,26 +45,17 @@ async def push(directory: Path, url: str, at: datetime) -> list[str]:
     from services.bus.nats.nats_bus import NatsBus  # noqa: PLC0415
 
     authority = directory / AUTHORITY if (directory / CERTIFICATE).exists() else ""
-    settings = NatsSettings(
-        url=url, creds_file=str(directory / f"{REVOKER}.creds"), tls_ca_file=str(authority)
-    )
+    settings = NatsSettings(url=url, tls_ca_file=str(authority))
     keys = read_agent_keys(directory / REVOCATION_FILE)
-    options = ConnectOptions(settings=settings, name=REVOKER, inbox_prefix=inbox(REVOKER))
-    bus = await NatsBus.connect(options, seconds_max=SECONDS_MAX)
+    bus = await NatsBus.connect(revoker_options(settings, directory), seconds_max=SECONDS_MAX)
     pushed: list[str] = []
     try:
         tokens = PRELOADED.findall((directory / ACCOUNTS).read_text(encoding="ascii"))
         for account, token in tokens:
-            lookup = claims_lookup(account)
-            reply = await bus.request(lookup, b"", timeout_seconds=SECONDS_MAX)
-            made = token_to_push(keys, token, reply.data.decode(), at.timestamp())
-            if not made:
-                continue
-            name = claims_of_token(token)["name"]
-            reply = await bus.request(CLAIMS_UPDATE, made.encode(), timeout_seconds=SECONDS_MAX)
-            if b'"code":200' not in reply.data:
-                raise NavarchError(f"the server refuses account {name}: {reply.data[:500]!r}")
-            pushed.append(name)
+            current = await read_account(bus, account)
+            if made := token_to_push(keys, token, current, at.timestamp()):
+                await replace_account(bus, made)
+                pushed.append(claims_of_token(token)["name"])
     finally:
         await bus.close()
     return pushed

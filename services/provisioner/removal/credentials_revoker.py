@@ -8,29 +8,26 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
 from schemas.instance_records import InstanceRecord
 from schemas.messages import decoder
-from schemas.permissions import inbox
 from schemas.settings import NatsSettings
 from schemas.topology import INSTANCES
-from services.bus.nats.connection_options import ConnectOptions
-from services.bus.nats.credentials_file import claims_of_token
-from services.bus.nats.nats_accounts import (
-    CLAIMS_UPDATE,
-    REVOKER,
-    AgentKeys,
-    claims_lookup,
-    read_agent_keys,
-    with_revocations,
+from services.bus.nats.account_updates import (
+    Requests,
+    read_account,
+    replace_account,
+    revoker_options,
 )
+from services.bus.nats.credentials_file import claims_of_token
+from services.bus.nats.nats_accounts import AgentKeys, read_agent_keys, with_revocations
 from services.bus.nats.nats_bus import NatsBus
-from services.bus.port import Bus, Reply
+from services.bus.port import Bus
 from services.primitives.clock import Clock
-from services.primitives.errors import BusError, NavarchError, SetupError
+from services.primitives.errors import NavarchError, SetupError
 
 log = logging.getLogger(__name__)
 
@@ -42,17 +39,8 @@ MARGIN_SECONDS: Final = 3_600.0
 """Added to the credentials' life, for clocks that differ."""
 REVOCATIONS_MAX: Final = 10_000
 """What fits the largest message of the server, with the account's permissions."""
-ANSWER_SECONDS_MAX: Final = 5.0
 
 _decoder = decoder(InstanceRecord)
-
-
-class Requests(Protocol):
-    """What is used of the connection as the system account's user."""
-
-    async def request(self, subject: str, data: bytes, *, timeout_seconds: float) -> Reply:
-        """Send a request."""
-        ...
 
 
 def revoked_until(record: InstanceRecord, valid_seconds: float) -> float:
@@ -91,11 +79,7 @@ class Revoker:
             await asyncio.Event().wait()
         file = Path(self._nats.revocation_file)
         keys = read_agent_keys(file)
-        settings = msgspec.structs.replace(
-            self._nats, creds_file=str(file.with_name(f"{REVOKER}.creds"))
-        )
-        options = ConnectOptions(settings=settings, name=REVOKER, inbox_prefix=inbox(REVOKER))
-        server = await NatsBus.connect(options)
+        server = await NatsBus.connect(revoker_options(self._nats, file.parent))
         watching = asyncio.create_task(self._watch())
         try:
             await self._revoke_for_ever(keys, server)
@@ -133,10 +117,7 @@ class Revoker:
         """Give the server the list, unless it has it."""
         now = self._clock.now().timestamp()
         self._terminated = {key: each for key, each in self._terminated.items() if each > now}
-        reply = await server.request(
-            claims_lookup(keys.account), b"", timeout_seconds=ANSWER_SECONDS_MAX
-        )
-        token = reply.data.decode()
+        token = await read_account(server, keys.account)
         claims = claims_of_token(token)
         if not claims:
             raise SetupError(f"the server has no account {keys.account}: is it the same fleet's?")
@@ -144,11 +125,6 @@ class Revoker:
         wanted = merge(current, self._terminated, now)
         if wanted == current:
             return
-        made = with_revocations(keys, token, wanted)
-        reply = await server.request(
-            CLAIMS_UPDATE, made.encode(), timeout_seconds=ANSWER_SECONDS_MAX
-        )
-        if b'"code":200' not in reply.data:
-            raise BusError(f"the server refuses the account's token: {reply.data[:500]!r}")
+        await replace_account(server, with_revocations(keys, token, wanted))
         if added := wanted.keys() - current.keys():
             log.info("revoked credentials of terminated nodes", extra={"count": len(added)})
