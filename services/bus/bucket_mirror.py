@@ -184,3 +184,8 @@ def readable(entries: Iterable[Entry], reader: LimitedDecoder[T]) -> Iterator[tu
             yield entry, reader.decode(entry.value)
         except msgspec.DecodeError as error:
             log.error("unreadable record", extra={"key": entry.key, "error": str(error)})  # noqa: TRY400
+
+
+def readable_record(entry: Entry | None, reader: LimitedDecoder[T]) -> T | None:
+    """The record of one entry; None where there is none, or none that can be read."""
+    return next((record for _, record in readable([entry] if entry else [], reader)), None)

@@ -17,7 +17,7 @@ from schemas.messages import decoder, encode
 from schemas.node_records import NodeRecord, node_key
 from schemas.topology import NODES
 from schemas.workload_checks import WorkloadCheck, WorkloadCheckAnswer, WorkloadCheckRequest
-from services.bus.bucket_mirror import readable
+from services.bus.bucket_mirror import readable, readable_record
 from services.bus.port import Bus, Endpoint, Headers
 from services.notifier.workload.pool_notifiers import PoolNotifiers
 from services.notifier.workload.workload_notifier import (
@@ -120,7 +120,7 @@ class WorkloadCheckEndpoint:
 
     async def _record(self, pool: str, node: str) -> NodeRecord | None:
         entry = await self._bus.get(NODES, node_key(pool, node))
-        return next((each for _, each in readable([entry] if entry else [], _nodes)), None)
+        return readable_record(entry, _nodes)
 
 
 def _in_use(record: NodeRecord) -> bool:

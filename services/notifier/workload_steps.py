@@ -3,18 +3,18 @@
 import asyncio
 import logging
 from datetime import datetime, timedelta
-from typing import Final, TypeVar
+from typing import Final
 
 import msgspec
 
 from schemas.health_records import HealthRecord
 from schemas.instance_records import InstanceRecord
-from schemas.messages import LimitedDecoder, Record, decoder
+from schemas.messages import decoder
 from schemas.node_records import NodeRecord, node_key
 from schemas.step_data import DrainOutputs, NodeInputs, VacateOutputs
 from schemas.topology import HEALTH, INSTANCES, NODES
-from services.bus.bucket_mirror import readable
-from services.bus.port import Bus, Entry
+from services.bus.bucket_mirror import readable_record
+from services.bus.port import Bus
 from services.notifier.work_report import WorkReport
 from services.notifier.workload.drain_watch import DrainWatch
 from services.notifier.workload.pool_notifiers import PoolNotifiers
@@ -30,8 +30,6 @@ from services.runtime.process import Context
 from services.saga.participant import Command, Participant
 
 log = logging.getLogger(__name__)
-
-T = TypeVar("T", bound=Record)
 
 EVICTION_SECONDS_MAX: Final = 10.0
 """How long before a drain's deadline, at which the node may be terminated, the work that is left
@@ -142,9 +140,9 @@ async def read_reference(bus: Bus, pool: str, node: str) -> NodeReference:
     entries = await asyncio.gather(
         bus.get(NODES, key), bus.get(INSTANCES, key), bus.get(HEALTH, key)
     )
-    record: NodeRecord | None = _first(entries[0], _nodes)
-    instance: InstanceRecord | None = _first(entries[1], _instances)
-    health: HealthRecord | None = _first(entries[2], _health)
+    record: NodeRecord | None = readable_record(entries[0], _nodes)
+    instance: InstanceRecord | None = readable_record(entries[1], _instances)
+    health: HealthRecord | None = readable_record(entries[2], _health)
     launch = (record and record.launch) or (instance and instance.launch)
     return NodeReference(
         pool=pool,
@@ -158,10 +156,6 @@ async def read_reference(bus: Bus, pool: str, node: str) -> NodeReference:
         gone=record.provider_state == "gone" if record else False,
         faulty_gpus=tuple(each.index for each in health.gpus) if health else (),
     )
-
-
-def _first(entry: Entry | None, reader: LimitedDecoder[T]) -> T | None:
-    return next((found for _, found in readable([entry] if entry else [], reader)), None)
 
 
 async def _evict(notifier: Notifier, order: WorkloadOrder) -> None:

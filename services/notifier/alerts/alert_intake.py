@@ -18,7 +18,7 @@ from schemas.pool_events import SagaOverdue
 from schemas.pool_records import pool_key
 from schemas.stored_messages import decode_stored
 from schemas.topology import NODES, NOTIFIER_ALERTS, POOLS
-from services.bus.bucket_mirror import readable
+from services.bus.bucket_mirror import readable, readable_record
 from services.bus.port import Bus, Stored
 from services.notifier.alerts.alert_dedup import (
     HOLD_SECONDS,
@@ -175,13 +175,13 @@ class AlertIntake:
 
     async def _node(self, alert: Alert) -> NodeRecord | None:
         entry = await self._bus.get(NODES, node_key(alert.pool, alert.node))
-        return next((record for _, record in readable([entry] if entry else [], _nodes)), None)
+        return readable_record(entry, _nodes)
 
     async def _read_incidents(self, pool: str) -> dict[str, OpenIncident]:
         """The pool's open incidents; in a wave many alerts share one read of a large record."""
         found = await self._bus.get(POOLS, pool_key(pool))
-        records = [record for _, record in readable([found] if found else [], _incidents)]
-        return records[0].incidents if records else {}
+        record = readable_record(found, _incidents)
+        return record.incidents if record else {}
 
 
 def _subject_of(stored: Stored) -> str:

@@ -8,7 +8,7 @@ from schemas.messages import LimitedDecoder
 from schemas.pool_records import pool_key
 from schemas.settings import PoolSpec
 from schemas.topology import POOLS
-from services.bus.bucket_mirror import readable
+from services.bus.bucket_mirror import readable_record
 from services.bus.port import Bus
 from services.notifier.workload.combined_notifier import CombinedNotifier
 from services.notifier.workload.workload_notifier import Notifier, StepFailure
@@ -81,5 +81,5 @@ class PoolNotifiers:
 
     async def _read_names(self, pool: str) -> tuple[str, ...]:
         found = await self._bus.get(POOLS, pool_key(pool))
-        specs = [each.spec for _, each in readable([found] if found else [], _pools)]
-        return specs[0].notifiers if specs else ()
+        pool_record = readable_record(found, _pools)
+        return pool_record.spec.notifiers if pool_record else ()
