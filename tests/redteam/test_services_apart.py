@@ -10,7 +10,13 @@ from schemas import permissions
 from schemas.permissions import SERVICES
 from schemas.topology import DURABLES, EVERY_STREAM, STREAMS
 from services.bus.nats.nats_bus import NatsBus
-from tests.redteam.test_account_walls import barrier, concrete, last_sequences, plain
+from tests.redteam.test_account_walls import (
+    barrier,
+    concrete,
+    marked_sequences,
+    plain,
+    stored_in,
+)
 from tests.support.secured import Secured
 
 STORES: Final = {
@@ -39,18 +45,18 @@ async def test_a_service_stores_into_its_own_streams_alone(secured: Secured, who
         ),
         *(concrete(each) for spec in EVERY_STREAM for each in spec.subjects),
     ]
-    admin = await NatsBus.connect(secured.options("admin"))
-    before = await last_sequences(admin)
+    admin = await plain(secured, "admin")
+    before = await marked_sequences(admin)
     client = await plain(secured, who)
     for each in dict.fromkeys(wanted):
         if not each.startswith("$JS"):
             await client.publish(each, b"{}")
     await barrier(client)
     await client.close()
-    after = await last_sequences(admin)
+    changed = await stored_in(admin, before)
     await admin.close()
 
-    assert STORES[who] == {name for name, at in after.items() if at != before[name]}
+    assert STORES[who] == changed
 
 
 @pytest.mark.parametrize("who", SERVICES)
@@ -89,10 +95,14 @@ async def test_a_service_has_no_answer_stored_as_anothers_record(
     """The server checks the subject of a request, and not the subject of its reply."""
     admin = await NatsBus.connect(secured.options("admin"))
     client = await plain(secured, who)
+    marker = await plain(secured, "admin")
     with suppress(nats.errors.Error):
         await client.publish("$JS.API.INFO", b"", reply=VICTIM)
-    await barrier(client)
+        # The server sends its answers in order: the first is on its way when the second is here.
+        await client.request("$JS.API.INFO", b"", timeout=30)
     await client.close()
+    await marked_sequences(marker)
+    await marker.close()
     found = await admin.last("KV_POOLS", VICTIM)
     await admin.close()
 
