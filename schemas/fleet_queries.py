@@ -45,6 +45,8 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     job: str = ""
     """Job whose process caused the fault that decided."""
+    workload: str = ""
+    """What the workload system says, if it cannot use the node or another cordoned it there."""
     held_until: str = ""
     held_by: str = ""
     held_reason: str = ""

@@ -213,7 +213,7 @@ class Released(
 
 
 class RemainingWork(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One job, pod or actor that a drain waits for."""
+    """One job, pod or actor of a node: a drain waits for it, or it failed."""
 
     id: Name
     owner: Name = ""
@@ -232,6 +232,33 @@ class WorkRemains(
     total: Int
     until: UtcTime | None = None
     """When what is left is evicted; absent: it may take as long as it needs."""
+
+
+class WorkloadState(
+    NodeEvent, frozen=True, kw_only=True, tag="io.navarch.notifier.event.v1.workload_state"
+):
+    """What the workload system says of the node itself; published when that changes."""
+
+    system: Name
+    """The notifier that read it, as `kubernetes`."""
+    ready: bool = True
+    """False: the workload system cannot use the node (NotReady, DOWN)."""
+    cordoned: bool = False
+    """Another than Navarch has cordoned it: Navarch does not uncordon it."""
+    reason: Name = ""
+    """In the system's own words; empty for a node that is ready and not cordoned."""
+    since: UtcTime | None = None
+    """Since when, where the system says it."""
+
+
+class WorkFailed(
+    NodeEvent, frozen=True, kw_only=True, tag="io.navarch.notifier.event.v1.work_failed"
+):
+    """A job failed on the node, as the workload system says. `time` is when it failed."""
+
+    system: Name
+    work: RemainingWork
+    reason: Name = ""
 
 
 class Drained(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.drained"):
@@ -375,31 +402,6 @@ class Telemetry(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.agent.even
     sampled_at: UtcTime | None = None
 
 
-NODE_EVENT_TYPES: tuple[type[NodeEvent], ...] = (
-    Fault,
-    Registered,
-    ProviderNotice,
-    BootChecked,
-    Verdict,
-    Lost,
-    Returned,
-    Admitted,
-    Promoted,
-    Cordoned,
-    Uncordoned,
-    NodeHeld,
-    Released,
-    WorkRemains,
-    Drained,
-    Terminated,
-    Remediated,
-    Repaired,
-    CredentialsIssued,
-    CredentialsRefused,
-    SetupRan,
-    Telemetry,
-)
-
 FACTS: dict[type[NodeEvent], str] = {
     Fault: "fault",
     Registered: "registered",
@@ -415,6 +417,8 @@ FACTS: dict[type[NodeEvent], str] = {
     NodeHeld: "held",
     Released: "released",
     WorkRemains: "work-remains",
+    WorkloadState: "workload-state",
+    WorkFailed: "work-failed",
     Drained: "drained",
     Terminated: "terminated",
     Remediated: "remediated",
@@ -424,5 +428,7 @@ FACTS: dict[type[NodeEvent], str] = {
     SetupRan: "setup-ran",
 }
 """Event class -> last token of its subject."""
+
+NODE_EVENT_TYPES: tuple[type[NodeEvent], ...] = (*FACTS, Telemetry)
 
 node_codec = Codec(NODE_EVENT_TYPES)

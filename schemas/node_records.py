@@ -34,6 +34,17 @@ class CloudNotice(Record, frozen=True, kw_only=True):
     withdrawn: bool = False
 
 
+class WorkloadView(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """What the workload system last said: it cannot use the node, or another has cordoned it."""
+
+    system: str
+    ready: bool = True
+    cordoned: bool = False
+    """By another than Navarch."""
+    reason: str = ""
+    since: UtcTime | None = None
+
+
 class NodeRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     """NODES `<pool>.<node>`: a node from the decision to launch it until its instance is gone."""
 
@@ -86,6 +97,10 @@ class NodeRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     """Until then automation leaves the node alone."""
     held_by: str = ""
     held_reason: str = ""
+    workload: WorkloadView | None = None
+    """None: its workload system says nothing, or that it is ready and not cordoned by another."""
+    workload_at: UtcTime | None = None
+    """Time of the last event about that; older events are ignored."""
     launch: LaunchSpec | None = None
     hostname: str = ""
     address: Address = ""

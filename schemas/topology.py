@@ -326,7 +326,10 @@ POOL_NODE_EVENTS: Final = DurableSpec(
     description="pool-manager: events that change a node",
     filters=tuple(
         subjects.node_event_wildcard(fact)
-        for fact in ("registered", "boot-checked", "verdict", "lost", "returned", "provider-notice")
+        for fact in (
+            *("registered", "boot-checked", "verdict", "lost", "returned", "provider-notice"),
+            "workload-state",
+        )
     ),
 )
 POOL_REQUESTS: Final = DurableSpec(

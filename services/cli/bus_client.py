@@ -56,8 +56,8 @@ from services.bus.port import Bus, Stored
 from services.bus.protocol.endpoint_replies import reply_data
 from services.bus.protocol.ordered_pages import read_page
 from services.cli.text.node_timeline import mentions, sagas_about
-from services.operator_text.remaining_work import work_words
 from services.operator_text.safe_text import escape_line
+from services.operator_text.workload_words import work_words
 from services.primitives.errors import AnswerError, BusError, NavarchError, Unavailable
 
 T = TypeVar("T")

@@ -15,15 +15,16 @@ import msgspec
 
 from schemas.settings import ALERT_CHANNEL_PLUGINS, NOTIFIER_PLUGINS, Settings
 from schemas.topology import NOTIFIER_STEPS
-from services.bus.leases import Lease
+from services.bus.leases import Lease, while_held
 from services.notifier.alerts.alert_channel import AlertChannel
 from services.notifier.alerts.alert_intake import AlertIntake
 from services.notifier.alerts.alert_sender import AlertSender, RoutedChannel
 from services.notifier.alerts.store_alerts import StoreAlerts
+from services.notifier.node_state_publisher import LEASE_NAME, NodeStatePublisher
 from services.notifier.store_watch import StoreWatch
 from services.notifier.work_report import read_remaining_work
 from services.notifier.workload.pool_notifiers import PoolNotifiers
-from services.notifier.workload.workload_notifier import Notifier
+from services.notifier.workload.workload_notifier import NodeStateReporter, Notifier
 from services.notifier.workload_check_endpoint import WorkloadCheckEndpoint
 from services.notifier.workload_steps import WorkloadSteps
 from services.primitives.clock import Clock, SystemClock
@@ -100,6 +101,9 @@ async def build(context: Context) -> Service:
     failures = context.instruments.failures
     intake = AlertIntake(context.bus, partial(read_remaining_work, context.bus))
     lease = Lease(context.bus, context.clock, SENDER_LEASE, context.replica)
+    states = Lease(context.bus, context.clock, LEASE_NAME, context.replica)
+    publisher = NodeStatePublisher(notifiers, context.bus, context.clock)
+    reports = any(isinstance(each, NodeStateReporter) for each in notifiers.all)
     return Service(
         description="Cordons, drains and uncordons in the workload system; sends alerts",
         consumers=[
@@ -112,6 +116,7 @@ async def build(context: Context) -> Service:
             AlertSender(channels, context.bus, context.clock, lease, failures).run,
             StoreAlerts([each.channel for each in channels], context.clock, failures).run,
             partial(intake.end_summaries_for_ever, context.clock),
+            *([partial(while_held, states, context.clock, publisher.run)] if reports else []),
         ],
         endpoints=WorkloadCheckEndpoint(notifiers, context.bus).endpoints,
         close=close,

@@ -15,7 +15,7 @@ from schemas.topology import EVENTS
 from schemas.value_limits import NAME_CHARS_MAX
 from services.bus.port import Bus
 from services.notifier.workload.workload_notifier import NodeReference, NodeWorkload
-from services.operator_text.remaining_work import work_words
+from services.operator_text.workload_words import work_words
 from services.primitives.clock import Clock
 from services.primitives.errors import BusError
 from services.runtime.event_publisher import publish_event

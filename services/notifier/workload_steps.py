@@ -143,6 +143,17 @@ async def read_reference(bus: Bus, pool: str, node: str) -> NodeReference:
     record: NodeRecord | None = readable_record(entries[0], _nodes)
     instance: InstanceRecord | None = readable_record(entries[1], _instances)
     health: HealthRecord | None = readable_record(entries[2], _health)
+    return node_reference(pool, node, record, instance, health)
+
+
+def node_reference(
+    pool: str,
+    node: str,
+    record: NodeRecord | None,
+    instance: InstanceRecord | None,
+    health: HealthRecord | None = None,
+) -> NodeReference:
+    """The reference that these records make. Pure."""
     launch = (record and record.launch) or (instance and instance.launch)
     return NodeReference(
         pool=pool,

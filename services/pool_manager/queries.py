@@ -15,6 +15,7 @@ from schemas.node_records import NodeRecord, node_key
 from schemas.pool_records import PoolRecord
 from schemas.settings import FleetBudgetSpec, Settings
 from services.bus.port import Endpoint, Headers
+from services.operator_text.workload_words import state_words
 from services.pool_manager.planner.disruption_budget import allowance, others
 from services.pool_manager.planner.node_counts import Nodes, busy
 from services.pool_manager.planner.sizing.open_sagas import room_for_sagas
@@ -52,6 +53,7 @@ def node_view(record: NodeRecord, health: HealthRecord | None) -> NodeView:
         saga=record.saga,
         reason=record.reason or record.health_reason,
         job=record.health_job,
+        workload=state_words(record.workload) if record.workload else "",
         held_until=_moment(record.held_until),
         held_by=record.held_by,
         held_reason=record.held_reason,

@@ -16,7 +16,7 @@ from services.bus.topology_setup import set_up
 from services.notifier.work_report import WorkReport, read_remaining_work, work_remains
 from services.notifier.workload.workload_notifier import NodeReference, NodeWorkload, RunningWork
 from services.operator_text.event_text import describe
-from services.operator_text.remaining_work import work_words
+from services.operator_text.workload_words import work_words
 from services.primitives.clock import SystemClock
 
 NODE = NodeReference(pool="training", node="training-7")

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from schemas.node_events import Registered, Verdict
+from schemas.node_events import Registered, Verdict, WorkloadState
 from schemas.node_records import NodeRecord
 from schemas.saga_params import LaunchSpec
 from services.pool_manager.planner import node_projection
@@ -59,3 +59,18 @@ def test_node_record_names_the_job_of_its_verdict() -> None:
         assert changed is not None
         jobs.append(changed.health_job)
     assert ["slurm-7", "slurm-7", ""] == jobs
+
+
+def test_what_the_workload_system_says_is_kept_while_it_matters() -> None:
+    """An older event changes nothing; a node that is ready and not cordoned has none."""
+    changed: NodeRecord | None = record()
+    seen: list[Any] = []
+    said = (({"ready": False, "reason": "NotReady"}, 2), ({}, 1), ({"cordoned": True}, 3), ({}, 4))
+    for number, (state, seconds) in enumerate(said):
+        about = NODE | {"time": NOW + timedelta(seconds=seconds)}
+        event = WorkloadState(id=f"w{number}", system="kubernetes", **state, **about)
+        changed = node_projection.apply_event(changed, event, NOW)
+        assert changed is not None
+        found = changed.workload
+        seen.append(found and (found.ready, found.cordoned))
+    assert seen == [(False, False), (False, False), (True, True), None]

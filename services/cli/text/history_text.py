@@ -27,6 +27,8 @@ TOPICS: Final[dict[type, Topic]] = {
     n.BootChecked: "observed",
     n.Registered: "observed",
     n.ProviderNotice: "observed",
+    n.WorkloadState: "observed",
+    n.WorkFailed: "observed",
     n.Verdict: "judged",
     n.NodeHeld: "requested",
     n.Released: "requested",

@@ -87,6 +87,8 @@ def _remarks(node: NodeView) -> str:
     if node.held_until:
         by = f" by {node.held_by}" if node.held_by else ""
         words.append(f"held until {node.held_until}{by}: {node.held_reason}")
+    if node.workload:
+        words.append(node.workload)
     if node.reason and (node.health != "healthy" or node.status != "active"):
         words.append(node.reason)
     return ", ".join(words)

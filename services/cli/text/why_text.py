@@ -21,8 +21,8 @@ from services.cli.text.advice_text import advice_sentence
 from services.cli.text.history_text import HistoryLine, history_lines
 from services.cli.text.saga_progress import Progress, progress
 from services.operator_text.quantities import local_time
-from services.operator_text.remaining_work import work_words
 from services.operator_text.safe_text import escape_line
+from services.operator_text.workload_words import state_words, work_words
 from services.pool_manager.planner.cloud_notices import taken_reason
 from services.saga.saga_state import SagaState
 
@@ -79,7 +79,7 @@ def why_node(
             about=node.node,
             kind="node",
             summary=f"{node.node} in pool {node.pool} is {', '.join(words)}.",
-            now=now or (IDLE,),
+            now=(*_workload_lines(node), *(now or (IDLE,))),
             next=then,
             evidence=f"navarch evidence {node.node}" if has_evidence else "",
         ),
@@ -136,6 +136,13 @@ def _remaining_work(
         if isinstance(message, WorkRemains) and message.saga == node.saga:
             last = (f"Its drain {work_words(message)} (reported at {local_time(each.time)}).",)
     return last
+
+
+def _workload_lines(node: NodeRecord) -> tuple[str, ...]:
+    """What the workload system says, if that keeps new work off the node."""
+    if node.workload is None or node.state == "terminated":
+        return ()
+    return (f"{state_words(node.workload)}.",)
 
 
 def _manual_remedies(node: NodeRecord) -> str:

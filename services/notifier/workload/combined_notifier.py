@@ -4,14 +4,17 @@ import asyncio
 from collections.abc import Mapping, Sequence
 
 from services.notifier.workload.workload_notifier import (
+    FAILED_MAX,
     RUNNING_MAX,
     NodeReference,
+    NodeStateReporter,
     NodeWorkload,
     Notifier,
     SelfCheckingNotifier,
     StepFailure,
     WorkloadAnswer,
     WorkloadCheck,
+    WorkloadNodeState,
     WorkloadOrder,
 )
 from services.primitives.race import race
@@ -78,8 +81,32 @@ class CombinedNotifier:
         """Return with the first."""
         await race(*(each.wait_for_change() for each in self._notifiers))
 
+    async def node_states(self, nodes: Sequence[NodeReference]) -> Mapping[str, WorkloadNodeState]:
+        """Ready where all say so, cordoned where one says so."""
+        found: dict[str, WorkloadNodeState] = {}
+        for each in self._notifiers:
+            if isinstance(each, NodeStateReporter):
+                for node, state in (await each.node_states(nodes)).items():
+                    found[node] = _merge_states(found[node], state) if node in found else state
+        return found
+
+    async def wait_for_node_change(self) -> None:
+        """Return with the first."""
+        reporting = [each for each in self._notifiers if isinstance(each, NodeStateReporter)]
+        await race(asyncio.Event().wait(), *(each.wait_for_node_change() for each in reporting))
+
     async def close(self) -> None:
         """Nothing of its own."""
+
+
+def _merge_states(one: WorkloadNodeState, other: WorkloadNodeState) -> WorkloadNodeState:
+    return WorkloadNodeState(
+        ready=one.ready and other.ready,
+        cordoned=one.cordoned or other.cordoned,
+        reason="; ".join(each for each in (one.reason, other.reason) if each),
+        since=one.since or other.since,
+        failed=(*one.failed, *other.failed)[-FAILED_MAX:],
+    )
 
 
 def _merge(answers: Sequence[WorkloadAnswer]) -> WorkloadAnswer:

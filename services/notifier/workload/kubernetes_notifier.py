@@ -36,6 +36,7 @@ from services.notifier.workload.kubernetes.kubernetes_nodes import (
     valid_name,
 )
 from services.notifier.workload.kubernetes.kubernetes_objects import (
+    BY_NAVARCH,
     CORDONED,
     NODES,
     PODS,
@@ -63,6 +64,7 @@ from services.notifier.workload.workload_notifier import (
     StepFailure,
     WorkloadAnswer,
     WorkloadCheck,
+    WorkloadNodeState,
     WorkloadOrder,
 )
 from services.primitives.clock import Clock
@@ -235,6 +237,17 @@ class KubernetesNotifier:
         """Return when a pod of a draining node, or such a node, has changed."""
         await self._state.changed.wait()
 
+    async def node_states(self, nodes: Sequence[NodeReference]) -> Mapping[str, WorkloadNodeState]:
+        """What the watches have seen."""
+        self._state.states_changed.clear()
+        await self._state.failures_listed()
+        found = ((each, self._state.find(self._name(each), each)) for each in nodes)
+        return {each.node: self._state.state_of(node) for each, node in found if node is not None}
+
+    async def wait_for_node_change(self) -> None:
+        """Return when a node became ready, not ready, cordoned or uncordoned, or a pod failed."""
+        await self._state.states_changed.wait()
+
     async def close(self) -> None:
         """Stop the watches and close the connections."""
         await self._evictor.close()
@@ -294,7 +307,8 @@ class KubernetesNotifier:
                 return node, False
             try:
                 path = f"{NODES}/{node.key}"
-                await self._order("PATCH", path, body=patch, content_type=MERGE)
+                manager = {"fieldManager": BY_NAVARCH}
+                await self._order("PATCH", path, body=patch, query=manager, content_type=MERGE)
             except KubernetesError as error:
                 if error.status not in (CONFLICT, NOT_FOUND):
                     raise

@@ -151,6 +151,52 @@ class Notifier(Protocol):
         ...
 
 
+class FailedWork(msgspec.Struct, frozen=True, kw_only=True):
+    """A job or pod that failed on a node."""
+
+    id: str
+    owner: str = ""
+    reason: str = ""
+    at: datetime
+    """When it failed."""
+
+
+class WorkloadNodeState(msgspec.Struct, frozen=True, kw_only=True):
+    """What a workload system says of a node itself."""
+
+    ready: bool = True
+    """False: it cannot use the node (Kubernetes NotReady, Slurm DOWN)."""
+    cordoned: bool = False
+    """Another than Navarch has cordoned it: `uncordon` must leave it so."""
+    reason: str = ""
+    """In the system's own words."""
+    since: datetime | None = None
+    """Since when it is so, where the system says it."""
+    failed: tuple[FailedWork, ...] = ()
+    """What failed on the node lately, oldest first; at most FAILED_MAX. It may be repeated."""
+
+
+FAILED_MAX: Final = 20
+"""Failed jobs reported of one node at once."""
+
+
+@runtime_checkable
+class NodeStateReporter(Protocol):
+    """What a notifier has besides if its workload system reports on nodes unasked."""
+
+    async def node_states(self, nodes: Sequence[NodeReference]) -> Mapping[str, WorkloadNodeState]:
+        """What it says of these nodes, by `node`; one that it does not know is missing.
+
+        It is called every few seconds for every node of the pools, so it answers from memory or
+        with one request, and changes nothing.
+        """
+        ...
+
+    async def wait_for_node_change(self) -> None:
+        """Return when a node's state may have changed; a system that cannot say never returns."""
+        ...
+
+
 @runtime_checkable
 class SelfCheckingNotifier(Protocol):
     """What a notifier has besides for `navarch workload check`, if it can say more about itself."""
@@ -164,8 +210,11 @@ class SelfCheckingNotifier(Protocol):
 
 
 __all__ = [
+    "FAILED_MAX",
     "RUNNING_MAX",
+    "FailedWork",
     "NodeReference",
+    "NodeStateReporter",
     "NodeWorkload",
     "Notifier",
     "RunningWork",
@@ -173,5 +222,6 @@ __all__ = [
     "StepFailure",
     "WorkloadAnswer",
     "WorkloadCheck",
+    "WorkloadNodeState",
     "WorkloadOrder",
 ]

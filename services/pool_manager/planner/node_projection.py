@@ -18,8 +18,9 @@ from schemas.node_events import (
     Registered,
     Returned,
     Verdict,
+    WorkloadState,
 )
-from schemas.node_records import NodeRecord
+from schemas.node_records import NodeRecord, WorkloadView
 from schemas.saga_params import LaunchSpec
 from services.pool_manager.planner import cloud_notices
 
@@ -76,12 +77,30 @@ def _change(record: NodeRecord, event: NodeEvent, stored_at: datetime) -> NodeRe
             return change(
                 record, lost=True, lost_at=stored_at, provider_state="", liveness_at=event.time
             )
+        case WorkloadState():
+            return _with_workload(record, event)
         case Returned():
             if _stale(record, event):
                 return record
             return change(record, **FOUND, liveness_at=event.time)
         case _:
             return record
+
+
+def _with_workload(record: NodeRecord, event: WorkloadState) -> NodeRecord:
+    if record.workload_at is not None and event.time < record.workload_at:
+        return record
+    view = WorkloadView(
+        system=event.system,
+        ready=event.ready,
+        cordoned=event.cordoned,
+        reason=event.reason,
+        since=event.since or event.time,
+    )
+    usable = event.ready and not event.cordoned
+    return msgspec.structs.replace(
+        record, workload=None if usable else view, workload_at=event.time
+    )
 
 
 def _registered(record: NodeRecord, event: Registered, stored_at: datetime) -> NodeRecord:

@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from services.notifier.workload.kubernetes.kubernetes_client import KubernetesClient
+from services.notifier.workload.kubernetes.kubernetes_node_states import is_failure, node_state
 from services.notifier.workload.kubernetes.kubernetes_nodes import (
     draining_nodes,
     find_node,
@@ -19,11 +20,12 @@ from services.notifier.workload.kubernetes.kubernetes_objects import (
 )
 from services.notifier.workload.kubernetes.kubernetes_pods import gang
 from services.notifier.workload.kubernetes.object_watch import ObjectWatch
-from services.notifier.workload.workload_notifier import NodeReference
+from services.notifier.workload.workload_notifier import NodeReference, WorkloadNodeState
 from services.primitives.clock import Clock
 
 SELECTOR = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
 """Pods that are placed and have not finished: the others hold no node."""
+FAILED = "spec.nodeName!=,status.phase=Failed"
 
 
 class ClusterState:
@@ -33,9 +35,13 @@ class ClusterState:
         """Start nothing yet."""
         self._nodes = ObjectWatch(client, NODES, KubernetesNode, clock, self._node_changed)
         self._pods = ObjectWatch(client, PODS, KubernetesPod, clock, self._pod_changed, SELECTOR)
+        self._failed = ObjectWatch(client, PODS, KubernetesPod, clock, self._pod_failed, FAILED)
         self._names_by_id: dict[str, set[str]] = defaultdict(set)
         self._ids: dict[str, str] = {}
         self._by_node: dict[str, dict[str, KubernetesPod]] = defaultdict(dict)
+        self._failed_on: dict[str, dict[str, KubernetesPod]] = defaultdict(dict)
+        self._failed_places: dict[str, str] = {}
+        self._states: dict[str, WorkloadNodeState] = {}
         self._places: dict[str, tuple[str, str]] = {}
         self._gangs: dict[str, dict[str, str]] = defaultdict(dict)
         self._tasks: list[asyncio.Task[None]] = []
@@ -43,6 +49,9 @@ class ClusterState:
         """Set when a draining node, or a pod on one, has changed; its user clears it."""
         self.evictions_due = asyncio.Event()
         """The same for the evictor."""
+        self.states_changed = asyncio.Event()
+        """Set when a node's state, or a failed pod, has changed; its user clears it."""
+        self._watches_failures = False
 
     async def listed(self) -> None:
         """Return when everything was listed; raise what prevents it."""
@@ -50,6 +59,14 @@ class ClusterState:
             self._tasks = [asyncio.create_task(each.run()) for each in (self._nodes, self._pods)]
         await self._nodes.listed()
         await self._pods.listed()
+
+    async def failures_listed(self) -> None:
+        """The same, with the pods that failed, which are watched from the first such call on."""
+        await self.listed()
+        if not self._watches_failures:
+            self._watches_failures = True
+            self._tasks.append(asyncio.create_task(self._failed.run()))
+        await self._failed.listed()
 
     async def close(self) -> None:
         """Stop the watches."""
@@ -76,6 +93,10 @@ class ClusterState:
         """The unfinished pods of a node."""
         return list(self._by_node.get(node, {}).values())
 
+    def state_of(self, node: KubernetesNode) -> WorkloadNodeState:
+        """What Kubernetes says of a node."""
+        return node_state(node, self._failed_on.get(node.key, {}).values())
+
     def spans_nodes(self, job: str) -> bool:
         """Whether the job has pods on several nodes."""
         return len(set(self._gangs.get(job, {}).values())) > 1
@@ -90,6 +111,22 @@ class ClusterState:
             self._names_by_id[part].add(name)
         if node is None or is_draining(node):
             self._announce()
+        state = node_state(node, ()) if node is not None else WorkloadNodeState()
+        if self._states.pop(name, None) != state:
+            self.states_changed.set()
+        if node is not None:
+            self._states[name] = state
+
+    def _pod_failed(self, key: str, pod: KubernetesPod | None) -> None:
+        place = self._failed_places.pop(key, "")
+        if place:
+            del self._failed_on[place][key]
+            if not self._failed_on[place]:
+                del self._failed_on[place]
+        if pod is not None and is_failure(pod):
+            self._failed_places[key] = pod.spec.node_name
+            self._failed_on[pod.spec.node_name][key] = pod
+            self.states_changed.set()
 
     def _pod_changed(self, key: str, pod: KubernetesPod | None) -> None:
         place, job = self._places.pop(key, ("", ""))

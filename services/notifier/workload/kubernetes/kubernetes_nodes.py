@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
+from services.notifier.workload.kubernetes.kubernetes_node_states import cordoned_by
 from services.notifier.workload.kubernetes.kubernetes_objects import (
     BY_NAVARCH,
     CONDITION,
@@ -119,7 +120,7 @@ def uncordon_patch(node: KubernetesNode) -> dict[str, Any] | None:
     spec: dict[str, Any] = {
         "taints": [dict(each) for each in node.spec.taints if not _is_ours(each)] or None
     }
-    if UNSCHEDULABLE_SET in has:
+    if UNSCHEDULABLE_SET in has and cordoned_by(node) is None:
         spec["unschedulable"] = None
     return _patch(node, dict.fromkeys(sorted(removed)), spec)
 

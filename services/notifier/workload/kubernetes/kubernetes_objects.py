@@ -15,7 +15,7 @@ PROTECTIONS_SET: Final = "node.navarch.io/protections-set"
 OUT_OF_SERVICE: Final = "node.kubernetes.io/out-of-service"
 """Kubernetes' taint of a machine that is gone: its pods are removed and recreated elsewhere."""
 BY_NAVARCH: Final = "navarch"
-"""Value of that taint if Navarch has set it."""
+"""Value of that taint if Navarch has set it; also the name under which Navarch owns fields."""
 CONDITION: Final = "NavarchCordoned"
 NODES: Final = "/api/v1/nodes"
 PODS: Final = "/api/v1/pods"
@@ -33,6 +33,26 @@ class OwnerReference(_Part, frozen=True):
     controller: bool = False
 
 
+class OwnedSpec(_Part, frozen=True, rename={"unschedulable": "f:unschedulable"}):
+    """Which fields of a spec a client owns; only one of them matters here."""
+
+    unschedulable: dict[str, Any] | None = None
+
+
+class OwnedFields(_Part, frozen=True, rename={"spec": "f:spec"}):
+    """Which fields a client owns."""
+
+    spec: OwnedSpec = OwnedSpec()
+
+
+class FieldManager(_Part, frozen=True):
+    """A client that has set fields of an object, as the API server records it."""
+
+    manager: str = ""
+    time: str = ""
+    fields: OwnedFields = msgspec.field(default=OwnedFields(), name="fieldsV1")
+
+
 class ObjectMetadata(_Part, frozen=True):
     """Of every object."""
 
@@ -44,6 +64,7 @@ class ObjectMetadata(_Part, frozen=True):
     annotations: dict[str, str] = {}
     owner_references: tuple[OwnerReference, ...] = ()
     deletion_timestamp: str = ""
+    managed_fields: tuple[FieldManager, ...] = ()
 
 
 class PodVolume(_Part, frozen=True):
@@ -61,11 +82,46 @@ class PodSpec(_Part, frozen=True):
     volumes: tuple[PodVolume, ...] = ()
 
 
+class TerminatedContainer(_Part, frozen=True):
+    """How a container ended."""
+
+    exit_code: int = 0
+    reason: str = ""
+    finished_at: str = ""
+
+
+class ContainerState(_Part, frozen=True):
+    """What a container is."""
+
+    terminated: TerminatedContainer | None = None
+
+
+class ContainerStatus(_Part, frozen=True):
+    """A container of a pod."""
+
+    name: str = ""
+    state: ContainerState = ContainerState()
+
+
+class StatusCondition(_Part, frozen=True):
+    """One thing that is, or is not, so with a node or a pod."""
+
+    type: str = ""
+    status: str = ""
+    reason: str = ""
+    message: str = ""
+    last_transition_time: str = ""
+
+
 class PodStatus(_Part, frozen=True):
     """What a pod is."""
 
     phase: str = ""
+    reason: str = ""
+    message: str = ""
     start_time: str = ""
+    conditions: tuple[StatusCondition, ...] = ()
+    container_statuses: tuple[ContainerStatus, ...] = ()
 
 
 class KubernetesPod(_Part, frozen=True):
@@ -89,17 +145,10 @@ class KubernetesNodeSpec(_Part, frozen=True):
     taints: tuple[dict[str, str], ...] = ()
 
 
-class NodeCondition(_Part, frozen=True):
-    """One thing that is, or is not, so with a node."""
-
-    type: str = ""
-    status: str = ""
-
-
 class KubernetesNodeStatus(_Part, frozen=True):
     """What a node is."""
 
-    conditions: tuple[NodeCondition, ...] = ()
+    conditions: tuple[StatusCondition, ...] = ()
 
 
 class KubernetesNode(_Part, frozen=True):

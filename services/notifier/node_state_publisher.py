@@ -1,0 +1,203 @@
+"""Publishes what workload systems say of nodes: what differs from the records, and failed jobs.
+
+One replica does it at a time, under a lease. It keeps nothing: a replica that takes over compares
+with the records again, and goes on after the last failure that was published.
+"""
+
+import asyncio
+import hashlib
+import logging
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from schemas import subjects
+from schemas.instance_records import InstanceRecord
+from schemas.node_events import FACTS, RemainingWork, WorkFailed, WorkloadState
+from schemas.node_records import NodeRecord, node_key
+from schemas.stored_messages import decode_stored
+from schemas.topology import EVENTS, INSTANCES, NODES
+from schemas.value_limits import NAME_CHARS_MAX
+from services.bus.bucket_mirror import BucketView
+from services.bus.port import Bus
+from services.notifier.workload.pool_notifiers import PoolNotifiers
+from services.notifier.workload.workload_notifier import (
+    FailedWork,
+    NodeReference,
+    NodeStateReporter,
+    StepFailure,
+    WorkloadNodeState,
+)
+from services.notifier.workload_steps import node_reference
+from services.primitives.clock import Clock
+from services.primitives.race import race
+from services.runtime.event_publisher import publish_event
+
+log = logging.getLogger(__name__)
+
+LEASE_NAME: Final = "notifier.node-states"
+LOOK_SECONDS: Final = 5.0
+"""Between two looks where the workload system does not report changes."""
+GAP_SECONDS: Final = 0.5
+"""Least time between two looks, however often it reports changes."""
+AGAIN_SECONDS: Final = 10.0
+"""Least time between two events about the state of one node: a flapping node does not flood."""
+PENDING_SECONDS: Final = 600.0
+"""After this time an event that the record still lacks is published again."""
+FAILED_AGE_MAX: Final = timedelta(hours=1)
+"""Older failures are not published of a node of which none was: it was just adopted."""
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+PRESENT: Final = frozenset({"registered", "active", "leaving"})
+
+
+class NodeStatePublisher:
+    """Compares the workload systems of all pools with the records."""
+
+    def __init__(self, notifiers: PoolNotifiers, bus: Bus, clock: Clock) -> None:
+        """Ask each pool's notifier, if it reports on nodes."""
+        self._notifiers = notifiers
+        self._bus = bus
+        self._clock = clock
+        self._published: dict[str, tuple[WorkloadState, float]] = {}
+        """Node's key -> the last event about its state, and when it was published."""
+        self._failures: dict[str, tuple[datetime, frozenset[str]]] = {}
+        """Node's key -> time of the last failures published, and their IDs."""
+
+    async def run(self) -> None:
+        """Compare for ever."""
+        nodes = BucketView(self._bus, NODES, NodeRecord)
+        instances = BucketView(self._bus, INSTANCES, InstanceRecord)
+        self._published.clear()
+        self._failures.clear()
+        done = await race(nodes.run(), instances.run(), self._look_for_ever(nodes, instances))
+        for each in done:
+            if not each.cancelled():
+                each.result()
+
+    async def _look_for_ever(
+        self, nodes: BucketView[NodeRecord], instances: BucketView[InstanceRecord]
+    ) -> None:
+        failing: set[NodeStateReporter] = set()
+        while True:
+            await asyncio.gather(nodes.caught_up(), instances.caught_up())
+            reporters = await self._reporters(nodes.records, instances.records)
+            for reporter, references in reporters.items():
+                try:
+                    states = await reporter.node_states(references)
+                    failing.discard(reporter)
+                except Exception as error:  # noqa: BLE001 - a notifier may be a third party's code
+                    if reporter not in failing:
+                        log.warning(
+                            "the workload system does not say how its nodes are; asking again",
+                            extra={"reason": str(error) or type(error).__name__},
+                        )
+                    failing.add(reporter)
+                    continue
+                for each in references:
+                    if (state := states.get(each.node)) is not None:
+                        key = node_key(each.pool, each.node)
+                        await self._compare(each, nodes.records[key], state, _name(reporter))
+            await self._clock.sleep(GAP_SECONDS)
+            changes = (each.wait_for_node_change() for each in reporters if each not in failing)
+            await race(self._clock.sleep(LOOK_SECONDS - GAP_SECONDS), *changes)
+
+    async def _reporters(
+        self, nodes: Mapping[str, NodeRecord], instances: Mapping[str, InstanceRecord]
+    ) -> dict[NodeStateReporter, list[NodeReference]]:
+        """The notifiers that report on nodes, with the nodes of their pools."""
+        pools: dict[str, list[NodeReference]] = defaultdict(list)
+        for key, record in nodes.items():
+            if record.state in PRESENT:
+                found = node_reference(record.pool, record.node, record, instances.get(key))
+                pools[record.pool].append(found)
+        found_of: dict[NodeStateReporter, list[NodeReference]] = defaultdict(list)
+        for pool, references in pools.items():
+            try:
+                notifier = await self._notifiers.of(pool)
+            except StepFailure:
+                continue  # its cordons and drains report that
+            if isinstance(notifier, NodeStateReporter):
+                found_of[notifier] += references
+        return found_of
+
+    async def _compare(
+        self, node: NodeReference, record: NodeRecord, state: WorkloadNodeState, system: str
+    ) -> None:
+        key = node_key(node.pool, node.node)
+        event = state_event(node, state, system, self._clock.now())
+        last, at = self._published.get(key, (None, float("-inf")))
+        age = self._clock.monotonic() - at
+        # The record has an event a moment after it was published; or never, if it was rolled back.
+        pending = last is not None and (record.workload_at or EPOCH) < last.time
+        known = _said(last) if last and pending and age < PENDING_SECONDS else _recorded(record)
+        if known != _said(event) and age >= AGAIN_SECONDS:
+            await publish_event(self._bus, event)
+            self._published[key] = event, self._clock.monotonic()
+        if state.failed:
+            await self._publish_failures(node, state.failed, system)
+
+    async def _publish_failures(
+        self, node: NodeReference, failed: Sequence[FailedWork], system: str
+    ) -> None:
+        key = node_key(node.pool, node.node)
+        if key not in self._failures:
+            subject = subjects.node_event(node.pool, node.node, FACTS[WorkFailed])
+            stored = await self._bus.last(EVENTS.name, subject)
+            last = decode_stored(stored) if stored is not None else None
+            oldest = self._clock.now() - FAILED_AGE_MAX
+            since = last.time if isinstance(last, WorkFailed) else oldest
+            self._failures[key] = since, frozenset()
+        for each in sorted(failed, key=lambda one: one.at):
+            since, ids = self._failures[key]
+            if not since <= each.at <= self._clock.now() or each.id in ids:
+                continue
+            await publish_event(self._bus, failure_event(node, each, system))
+            same = ids if each.at == since else frozenset[str]()
+            self._failures[key] = each.at, same | {each.id}
+
+
+def state_event(
+    node: NodeReference, state: WorkloadNodeState, system: str, now: datetime
+) -> WorkloadState:
+    """The event about a state. Pure."""
+    plain = state.ready and not state.cordoned
+    return WorkloadState(
+        id=f"workload-state-{node.node}-{now.timestamp():.6f}",
+        pool=node.pool,
+        node=node.node,
+        time=now,
+        system=system,
+        ready=state.ready,
+        cordoned=state.cordoned,
+        reason="" if plain else " ".join(state.reason.split())[:NAME_CHARS_MAX],
+        since=state.since if state.since and EPOCH <= state.since <= now else None,
+    )
+
+
+def failure_event(node: NodeReference, failed: FailedWork, system: str) -> WorkFailed:
+    """The event about a failed job. Pure."""
+    digest = hashlib.blake2b(f"{failed.id} {failed.at}".encode(), digest_size=6).hexdigest()
+    work = RemainingWork(id=failed.id[:NAME_CHARS_MAX], owner=failed.owner[:NAME_CHARS_MAX])
+    return WorkFailed(
+        id=f"work-failed-{node.node}-{digest}",
+        pool=node.pool,
+        node=node.node,
+        time=failed.at,
+        system=system,
+        work=work,
+        reason=" ".join(failed.reason.split())[:NAME_CHARS_MAX],
+    )
+
+
+def _said(event: WorkloadState) -> tuple[bool, bool, str]:
+    return event.ready, event.cordoned, event.reason
+
+
+def _recorded(record: NodeRecord) -> tuple[bool, bool, str]:
+    found = record.workload
+    return (found.ready, found.cordoned, found.reason) if found else (True, False, "")
+
+
+def _name(reporter: NodeStateReporter) -> str:
+    return str(getattr(reporter, "name", type(reporter).__name__))

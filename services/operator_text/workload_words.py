@@ -1,0 +1,36 @@
+"""What a workload system says of a node and its work, in words. Pure."""
+
+from schemas.node_events import WorkFailed, WorkloadState, WorkRemains
+from schemas.node_records import WorkloadView
+from services.operator_text.quantities import local_time
+
+
+def work_words(event: WorkRemains) -> str:
+    """What a drain waits for, and until when at the latest."""
+    named = [f"{each.id} of {each.owner}" if each.owner else each.id for each in event.work]
+    if event.total > len(named):
+        named.append(f"{event.total - len(named)} more")
+    ends = [each.ends_at for each in event.work if each.ends_at is not None]
+    last = max(ends) if len(ends) == event.total else None
+    limits = [each for each in (last, event.until) if each is not None]
+    until = f"until {local_time(min(limits))} at the latest" if limits else "without a time limit"
+    return f"waits for {', '.join(named)}, {until}"
+
+
+def failed_work_words(event: WorkFailed) -> str:
+    """Which job failed, whose it is, and why."""
+    whose = f" of {event.work.owner}" if event.work.owner else ""
+    why = f": {event.reason}" if event.reason else ""
+    return f"{event.work.id}{whose} failed in {event.system}{why}"
+
+
+def state_words(state: WorkloadState | WorkloadView) -> str:
+    """Whether the workload system can use the node, and whether another has cordoned it."""
+    said = []
+    if not state.ready:
+        said.append("cannot use it")
+    if state.cordoned:
+        said.append("has it cordoned by another than Navarch, which does not uncordon it")
+    since = f" since {local_time(state.since)}" if said and state.since else ""
+    reason = f": {state.reason}" if state.reason else ""
+    return f"{state.system} {', and '.join(said) or 'can use it'}{since}{reason}"

@@ -1,0 +1,146 @@
+"""What workload systems say of nodes is published once for each change, by one replica."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from schemas.messages import encode
+from schemas.node_events import WorkFailed, WorkloadState
+from schemas.node_records import NodeRecord, WorkloadView, node_key
+from schemas.stored_messages import decode_stored
+from schemas.topology import EVENTS, NODES
+from services.bus.memory.memory_bus import MemoryBus
+from services.bus.memory.memory_server import MemoryServer
+from services.bus.memory.transport import PerfectLink
+from services.bus.port import Bus
+from services.bus.topology_setup import set_up
+from services.notifier.node_state_publisher import NodeStatePublisher, state_event
+from services.notifier.workload.noop_notifier import NoopNotifier
+from services.notifier.workload.pool_notifiers import PoolNotifiers
+from services.notifier.workload.workload_notifier import (
+    FailedWork,
+    NodeReference,
+    WorkloadNodeState,
+)
+from services.operator_text.event_text import describe
+from services.primitives.clock import SystemClock
+from tests.support.inprocess import eventually
+
+NOW = datetime.now(UTC)
+NODE = NodeReference(pool="training", node="training-7")
+SUBJECT = "navarch.v1.node.training.training-7.event"
+DOWN = WorkloadNodeState(ready=False, reason="NodeStatusUnknown")
+
+
+class Reporting(NoopNotifier):
+    """A workload system that says what the test wants."""
+
+    def __init__(self) -> None:
+        super().__init__(options=NoopNotifier.Options(), clock=SystemClock())
+        self.states: dict[str, WorkloadNodeState] = {}
+        self.changed = asyncio.Event()
+        self.failures = 0
+
+    async def node_states(self, nodes: Sequence[NodeReference]) -> Mapping[str, WorkloadNodeState]:
+        """What was set; it fails first as often as it is to."""
+        self.changed.clear()
+        if self.failures:
+            self.failures -= 1
+            self.changed.set()
+            raise ConnectionError
+        return {each.node: self.states[each.node] for each in nodes if each.node in self.states}
+
+    async def wait_for_node_change(self) -> None:
+        """Return when the test has set something."""
+        await self.changed.wait()
+
+    def say(self, state: WorkloadNodeState) -> None:
+        """Say this of the node from now on."""
+        self.states["training-7"] = state
+        self.changed.set()
+
+
+@pytest.fixture
+async def bus() -> AsyncIterator[Bus]:
+    """A bus with the topology and one node in service."""
+    server = MemoryServer(SystemClock())
+    connected = MemoryBus(server, PerfectLink())
+    await set_up(connected, SystemClock(), replicas=1)
+    record = NodeRecord(pool="training", node="training-7", state="active")
+    await connected.put(NODES, node_key("training", "training-7"), encode(record))
+    yield connected
+    await connected.close()
+    server.close()
+
+
+@asynccontextmanager
+async def publishing(bus: Bus, system: Reporting) -> AsyncIterator[None]:
+    """A replica that publishes."""
+    publisher = NodeStatePublisher(PoolNotifiers(system, {}, {}, bus), bus, SystemClock())
+    running = asyncio.create_task(publisher.run())
+    yield
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+async def stored(bus: Bus, fact: str) -> list[Any]:
+    """The events of a kind."""
+    return [decode_stored(each) for each in await bus.read(EVENTS.name, f"{SUBJECT}.{fact}")]
+
+
+async def test_a_change_is_published_once(bus: Bus) -> None:
+    """A ready node says nothing; the record that has the state ends the comparison."""
+    system = Reporting()
+    system.say(WorkloadNodeState())
+    system.failures = 1
+    async with publishing(bus, system):
+        system.say(DOWN)
+        await eventually(lambda: stored(bus, "workload-state"), every=0.02)
+        system.changed.set()
+        await asyncio.sleep(0.6)
+    (event,) = await stored(bus, "workload-state")
+    assert isinstance(event, WorkloadState)
+    assert (event.ready, event.cordoned, event.reason) == (False, False, "NodeStatusUnknown")
+    about = WorkloadView(system="noop", ready=False, reason="NodeStatusUnknown")
+    record = NodeRecord(pool="training", node="training-7", state="active", workload=about)
+    await bus.put(NODES, node_key("training", "training-7"), encode(record))
+    async with publishing(bus, system):
+        await asyncio.sleep(0.05)
+        assert len(await stored(bus, "workload-state")) == 1
+        system.say(WorkloadNodeState())
+        await eventually(lambda: published(bus, 2), every=0.02)
+
+
+async def published(bus: Bus, count: int) -> bool:
+    """Whether so many states were published."""
+    return len(await stored(bus, "workload-state")) == count
+
+
+async def test_failed_jobs_are_published_once_across_replicas(bus: Bus) -> None:
+    """The next replica goes on after the last one; old failures of an adopted node are history."""
+    system = Reporting()
+    times = [NOW - timedelta(hours=2), NOW - timedelta(minutes=2), NOW + timedelta(days=9000)]
+    failed = [FailedWork(id=f"ml/p{number}", owner="ml", at=at) for number, at in enumerate(times)]
+    system.say(WorkloadNodeState(failed=tuple(failed)))
+    for _ in range(2):
+        async with publishing(bus, system):
+            await eventually(lambda: stored(bus, "work-failed"), every=0.02)
+            await asyncio.sleep(0.02)
+    (event,) = await stored(bus, "work-failed")
+    assert isinstance(event, WorkFailed)
+    assert describe(event).detail == "ml/p1 of ml failed in noop"
+
+
+def test_an_event_is_bounded_whatever_the_system_says() -> None:
+    """Endless text and times outside of every calendar make an event that can be read."""
+    hostile = WorkloadNodeState(
+        ready=False, reason="x\n" * 9999, since=datetime.max.replace(tzinfo=UTC)
+    )
+    event = state_event(NODE, hostile, "kubernetes", NOW)
+    assert len(event.reason) == 512
+    assert event.since is None
+    assert describe(event).title == "workload system"
