@@ -1,7 +1,8 @@
 """Fixtures for every test: a real nats-server on a free port, and a bus connected to it."""
 
+import logging
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Generator
 from pathlib import Path
 
 import hypothesis
@@ -28,6 +29,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the files of slow tests, so that no worker is left with one of them at the end."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: (item.path.name not in LONGEST, item.path not in slow))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol() -> Generator[None, object, object]:
+    """Take back what a program that a test runs in this process did to the root logger.
+
+    Its handler writes to the standard error of that test, which is closed in the next.
+    """
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    try:
+        return (yield)
+    finally:
+        root.handlers[:] = handlers
+        root.setLevel(level)
 
 
 @pytest.fixture

@@ -73,12 +73,8 @@ def test_a_wrong_line_is_named(tmp_path: Path, text: str, expected: str):
     assert expected in str(caught.value)
 
 
-def test_the_file_says_how_much_is_logged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-):
+def test_the_file_says_how_much_is_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Where the environment says nothing of it."""
-    caplog.set_level(logging.INFO)  # restored when the test ends
-    monkeypatch.setattr(logging.getLogger(), "handlers", [*logging.getLogger().handlers])
     file = tmp_path / "agent.yaml"
     file.write_text("pool: training\nnode: n1\nlog_level: WARNING\n")
     monkeypatch.delenv("NAVARCH_LOG_LEVEL", raising=False)
