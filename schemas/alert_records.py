@@ -1,16 +1,18 @@
 """Alerts that have begun, and what each channel has of them: bucket ALERTS."""
 
 import hashlib
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 
 from schemas.enums import AlertKind
 from schemas.messages import Record
-from schemas.value_limits import UtcTime
+from schemas.value_limits import Name, UtcTime
 
 TTL_SECONDS: Final = 8 * 86_400
 """A day longer than any alert lasts without news: a last resort."""
+
+KEY_CHARS_MAX: Final = 1_024
 
 Severity = Literal["info", "warning", "critical"]
 
@@ -37,6 +39,8 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Of that event."""
     since: UtcTime | None = None
     """When the condition began; None: with this event."""
+    acknowledged_by: Name = ""
+    """The operator who has taken it on."""
     resolved: bool = False
     """The condition with this key is over."""
 
@@ -72,6 +76,13 @@ class OpenAlertRecord(Record, frozen=True, kw_only=True):
     """The one channel that it is sent to; empty: those whose route it matches."""
     channels: dict[str, ChannelState] = {}
     """Name of a channel -> what it has."""
+
+
+class AlertAcknowledge(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Take on an open alert (`order.acknowledge-alert.<user>`)."""
+
+    key: Annotated[str, msgspec.Meta(min_length=1, max_length=KEY_CHARS_MAX)]
+    reason: Annotated[str, msgspec.Meta(max_length=500)] = ""
 
 
 def alert_key(alert: str) -> str:

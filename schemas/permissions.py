@@ -72,6 +72,7 @@ ALSO_ANSWERED: Final[Mapping[str, tuple[str, ...]]] = {
         subjects.order_wildcard("hardware-add"),
         subjects.order_wildcard("hardware-forget"),
     ),
+    "notifier": (subjects.order_wildcard("acknowledge-alert"),),
 }
 """Service -> requests it answers beside queries."""
 SERVICE_QUERIES: Final = (

@@ -16,9 +16,11 @@ import msgspec
 from schemas.settings import ALERT_CHANNEL_PLUGINS, NOTIFIER_PLUGINS, Settings
 from schemas.topology import NOTIFIER_STEPS
 from services.bus.leases import Lease, while_held
+from services.notifier.alerts.alert_acknowledgement import AlertAcknowledgement
 from services.notifier.alerts.alert_channel import AlertChannel
 from services.notifier.alerts.alert_intake import AlertIntake
 from services.notifier.alerts.alert_sender import AlertSender, RoutedChannel
+from services.notifier.alerts.open_alerts import OpenAlerts
 from services.notifier.alerts.store_alerts import StoreAlerts
 from services.notifier.node_state_publisher import LEASE_NAME, NodeStatePublisher
 from services.notifier.store_watch import StoreWatch
@@ -118,6 +120,9 @@ async def build(context: Context) -> Service:
             partial(intake.end_summaries_for_ever, context.clock),
             *([partial(while_held, states, context.clock, publisher.run)] if reports else []),
         ],
-        endpoints=WorkloadCheckEndpoint(notifiers, context.bus).endpoints,
+        endpoints={
+            **WorkloadCheckEndpoint(notifiers, context.bus).endpoints,
+            **AlertAcknowledgement(OpenAlerts(context.bus), context.clock).endpoints,
+        },
         close=close,
     )

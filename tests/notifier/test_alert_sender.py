@@ -4,18 +4,25 @@ import asyncio
 from datetime import timedelta
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
 
+from schemas import subjects
+from schemas.alert_records import AlertAcknowledge
 from schemas.duration import Duration
+from schemas.messages import encode
 from schemas.node_events import Lost, Returned, Verdict
 from schemas.pool_events import BreakerClosed, BreakerOpened, SagaFailed
 from schemas.settings import AlertRoute, HoursSpec, RateSpec
+from services.bus.protocol.endpoint_replies import reply_data
+from services.notifier.alerts.alert_acknowledgement import AlertAcknowledgement
 from services.notifier.alerts.alert_sender import (
     BACKOFF_MAX_SECONDS,
     FAILING_SECONDS,
     RoutedChannel,
 )
-from services.primitives.errors import Unavailable
+from services.notifier.alerts.open_alerts import OpenAlerts
+from services.primitives.errors import AnswerError, Unavailable
 from services.simulator.engine.virtual_time import EPOCH, run
 from tests.notifier.alert_desk import AlertDesk, RecordingChannel, alert_desk
 
@@ -23,7 +30,8 @@ HOUR = 3600.0
 
 
 def opened(pool: str, **more: Any) -> BreakerOpened:
-    return BreakerOpened(id=f"opened-{pool}", time=EPOCH, pool=pool, unavailable=2, limit=2, **more)
+    known = {"id": f"opened-{pool}", "time": EPOCH} | more
+    return BreakerOpened(pool=pool, unavailable=2, limit=2, **known)
 
 
 def closed(pool: str) -> BreakerClosed:
@@ -231,6 +239,45 @@ def test_beyond_the_rate_one_alert_says_how_many_wait() -> None:
 async def occur_in(desk: AlertDesk, pools: int) -> None:
     for number in range(pools):
         await desk.occur(opened(f"p{number}"))
+
+
+def test_an_acknowledged_alert_is_news_at_once_and_not_repeated() -> None:
+    """Beyond the rate too; the first operator keeps it, and its end follows as ever."""
+
+    async def work() -> None:
+        channel = RecordingChannel()
+        rate = RateSpec(alerts=1, window=Duration(3600))
+        async with alert_desk(routed(channel, rate=rate)) as desk:
+            found = AlertAcknowledgement(OpenAlerts(desk.bus), desk.clock)
+            await desk.bus.serve("notifier", "", found.endpoints)
+            await desk.occur(opened("p"))
+            await asyncio.sleep(5)
+            for who in ("ada", "bob"):
+                await acknowledge(desk, "breaker/p", who)
+            await asyncio.sleep(5)
+            first, news = channel.alerts
+            assert (first.acknowledged_by, news.acknowledged_by) == ("", "ada")
+            assert news.text == f"Acknowledged by ada: on it. {first.text}"
+            assert news.began == first.time
+            assert channel.receipts == ["", "receipt-1"]
+            await desk.occur(opened("p", id="later", time=EPOCH + timedelta(hours=2)))
+            await asyncio.sleep(HOUR)
+            assert len(channel.alerts) == 2
+            for key in ("breaker/q", "breaker/p"):
+                if key == "breaker/p":
+                    await desk.occur(closed("p"))
+                    await asyncio.sleep(5)
+                    assert channel.sent[-1] == ("breaker/p", True)
+                with pytest.raises(AnswerError, match=r"no open alert 'breaker/.'"):
+                    await acknowledge(desk, key, "ada")
+
+    run(work)
+
+
+async def acknowledge(desk: AlertDesk, key: str, user: str) -> None:
+    order = AlertAcknowledge(key=key, reason="on it")
+    subject = subjects.order("acknowledge-alert", user)
+    reply_data(await desk.bus.request(subject, encode(order), timeout_seconds=30))
 
 
 def test_quiet_hours_hold_what_is_not_critical() -> None:

@@ -1,30 +1,92 @@
-"""`navarch alerts`: tries the alert channels of a configuration."""
+"""`navarch alerts list|acknowledge|test`: the open alerts, and the channels."""
 
 import asyncio
 from datetime import UTC, datetime
 from typing import Annotated, Final
 
+import msgspec
 import typer
 from msgspec.structs import replace
 
-from schemas.alert_records import Alert
+from schemas.alert_records import Alert, AlertAcknowledge, OpenAlertRecord
+from schemas.messages import decoder
+from schemas.topology import ALERTS
+from services.bus.bucket_mirror import readable
 from services.cli import console
-from services.cli.command_options import Config
+from services.cli.bus_client import FleetClient, decode_answer
+from services.cli.command_options import Config, Output
+from services.cli.console import Format
+from services.cli.fleet_connection import fleet_command
 from services.cli.fleet_discovery import settings_of
 from services.notifier.alerts.alert_sender import RoutedChannel
+from services.notifier.alerts.channel_routes import SEVERITIES
 from services.notifier.service import load_channels
+from services.operator_text.quantities import local_time
 from services.primitives.clock import SystemClock
 from services.primitives.errors import NavarchError
 from services.primitives.redaction import redacted
 
 SEND_SECONDS_MAX: Final = 30.0
 
-commands = typer.Typer(name="alerts", help="Try the alert channels.", no_args_is_help=True)
+commands = typer.Typer(
+    name="alerts",
+    help="The open alerts, and the channels that they are sent to.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+HEADERS = ("severity", "since", "key", "title", "acknowledged", "sent to")
+
+_records = decoder(OpenAlertRecord)
 
 
-@commands.callback()
-def alerts() -> None:
-    """Try the alert channels."""
+@commands.command("list")
+@fleet_command
+async def list_alerts(fleet: FleetClient, output: Output = Format.TABLE) -> None:
+    """List the open alerts, the most severe first: who has acknowledged each, and who was sent it.
+
+    It reads the records, so it works while the notifier is down.
+    """
+    records = [each for _, each in readable(await fleet.bus.entries(ALERTS), _records)]
+    lasting = [each for each in records if each.opened is not None and each.ended is None]
+    lasting.sort(key=_urgency)
+    if output is Format.JSON:
+        console.write_json(msgspec.json.encode(lasting))
+        return
+    rows = [_row(each) for each in lasting]
+    console.write_table(HEADERS, rows, "No alert is open.")
+
+
+@commands.command("acknowledge")
+@fleet_command
+async def acknowledge(
+    fleet: FleetClient,
+    key: Annotated[str, typer.Argument(metavar="KEY", show_default=False)],
+    reason: Annotated[str, typer.Option("--reason", help="Shown in every channel.")] = "",
+) -> None:
+    """Take on an open alert.
+
+    Channels that have it get that as news, PagerDuty and Opsgenie stop escalating, and it is not
+    repeated unless its severity changes.
+    """
+    request = AlertAcknowledge(key=key, reason=reason)
+    data = await fleet.order("acknowledge-alert", request, who="notifier")
+    alert = decode_answer(Alert, data, "acknowledge-alert", "notifier")
+    console.write(f"{alert.key}: acknowledged by {alert.acknowledged_by}")
+
+
+def _urgency(record: OpenAlertRecord) -> tuple[int, datetime, str]:
+    assert record.opened is not None
+    return -SEVERITIES.index(record.opened.severity), record.opened.began, record.alert
+
+
+def _row(record: OpenAlertRecord) -> tuple[str, ...]:
+    alert = record.opened
+    assert alert is not None
+    sent = ", ".join(name for name, each in sorted(record.channels.items()) if each.event)
+    return (
+        *(alert.severity, local_time(alert.began), alert.key, alert.title),
+        *(alert.acknowledged_by or "-", sent or "-"),
+    )
 
 
 @commands.command("test")

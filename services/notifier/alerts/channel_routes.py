@@ -45,7 +45,7 @@ def due(
     for record, alert in lacking:
         if quiet and alert.severity != "critical":
             waits = True
-        elif alert.resolved or record.only:
+        elif alert.resolved or alert.acknowledged_by or record.only:
             send.append(alert.key)
         elif left > 0:
             left -= 1

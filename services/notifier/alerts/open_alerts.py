@@ -141,13 +141,31 @@ def finish(record: OpenAlertRecord, end: Callable[[Alert], Alert]) -> OpenAlertR
     return msgspec.structs.replace(record, ended=end(record.opened))
 
 
+def acknowledge(record: OpenAlertRecord, by: str, reason: str, now: datetime) -> OpenAlertRecord:
+    """The record of an open alert that an operator has taken on; the first one keeps it."""
+    opened = record.opened
+    if opened is None or record.ended is not None or opened.acknowledged_by:
+        return record
+    note = f"Acknowledged by {by}{f': {reason}' if reason else ''}."
+    news = msgspec.structs.replace(
+        opened,
+        acknowledged_by=by,
+        text=f"{note} {opened.text}",
+        event=f"acknowledged-{opened.event}",
+        time=now,
+        since=opened.began,
+    )
+    return msgspec.structs.replace(record, opened=news)
+
+
 def repeats(record: OpenAlertRecord | None, alert: Alert) -> bool:
-    """Whether channels need not be sent an alert, since they have had the same within the hour."""
+    """Whether channels need not be sent an alert: it is acknowledged, or they had it lately."""
     if record is None or record.ended or record.opened is None:
         return False
     known = record.opened
     same = (known.severity, known.kind) == (alert.severity, alert.kind)
-    return same and (alert.time - known.time).total_seconds() < REPEAT_SECONDS
+    recent = (alert.time - known.time).total_seconds() < REPEAT_SECONDS
+    return same and (recent or bool(known.acknowledged_by))
 
 
 def _is_later(stored: Stored, record: OpenAlertRecord) -> bool:

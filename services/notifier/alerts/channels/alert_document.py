@@ -27,6 +27,7 @@ class AlertDocument(msgspec.Struct, frozen=True, kw_only=True):
     pool: str
     node: str
     fault: str
+    acknowledged_by: str
     since: str
     time: str
 
@@ -44,6 +45,7 @@ def alert_document(alert: Alert) -> AlertDocument:
         pool=alert.pool,
         node=alert.node,
         fault=alert.fault,
+        acknowledged_by=alert.acknowledged_by,
         since=utc_text(alert.began),
         time=utc_text(alert.time),
     )

@@ -16,6 +16,9 @@ from services.runtime.http_caller import check_url
 MESSAGE_CHARS_MAX: Final = 130
 DESCRIPTION_CHARS_MAX: Final = 15_000
 TAG_CHARS_MAX: Final = 50
+USER_CHARS_MAX: Final = 100
+CREATED: Final = "created"
+"""The receipt of an alert that Opsgenie has."""
 
 Priority = Literal["P1", "P2", "P3", "P4", "P5"]
 PRIORITIES: Final[dict[Severity, Priority]] = {"critical": "P1", "warning": "P3", "info": "P5"}
@@ -56,16 +59,28 @@ class OpsgenieChannel:
         return 0.0
 
     async def send(self, alert: Alert, receipt: str) -> AlertDelivery:
-        """Create or close."""
-        del receipt
-        url, body = f"{self._options.api_url.rstrip('/')}/v2/alerts", opsgenie_alert(alert)
+        """Create, acknowledge or close."""
+        answer = ""
         if alert.resolved:
-            alias = quote(dedup_key(alert.key), safe="")
-            url = f"{url}/{alias}/close?identifierType=alias"
-            note = shorten(f"{alert.title}. {alert.text}", DESCRIPTION_CHARS_MAX)
-            body = {"source": "Navarch", "note": note}
+            answer = await self._act(alert, "close")
+        elif not alert.acknowledged_by or not receipt:
+            answer = await self._post("", opsgenie_alert(alert))
+        if alert.acknowledged_by and not alert.resolved:
+            answer = await self._act(alert, "acknowledge")
+        return AlertDelivery(receipt=CREATED, answer=answer)
+
+    async def _act(self, alert: Alert, action: Literal["acknowledge", "close"]) -> str:
+        alias = quote(dedup_key(alert.key), safe="")
+        note = shorten(f"{alert.title}. {alert.text}", DESCRIPTION_CHARS_MAX)
+        body = {"source": "Navarch", "note": note}
+        if action == "acknowledge":
+            body["user"] = shorten(alert.acknowledged_by, USER_CHARS_MAX)
+        return await self._post(f"/{alias}/{action}?identifierType=alias", body)
+
+    async def _post(self, path: str, body: dict[str, Any]) -> str:
+        url = f"{self._options.api_url.rstrip('/')}/v2/alerts{path}"
         answer = await self._http.post("api_url", url, body)
-        return AlertDelivery(answer=f"{answer.status_code} {answer_text(answer)}")
+        return f"{answer.status_code} {answer_text(answer)}"
 
     async def close(self) -> None:
         """Close the connections."""

@@ -1,7 +1,10 @@
-"""PagerDuty, Events API v2: an alert triggers an incident under its key, its end resolves it."""
+"""PagerDuty, Events API v2: an alert triggers an incident under its key, its end resolves it.
+
+An alert that an operator has acknowledged in Navarch is acknowledged there, which ends escalation.
+"""
 
 import hashlib
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from schemas.alert_records import Alert
 from schemas.duration import Duration
@@ -15,6 +18,10 @@ from services.runtime.http_caller import check_url
 
 SUMMARY_CHARS_MAX: Final = 1_024
 DEDUP_CHARS_MAX: Final = 255
+TRIGGERED: Final = "triggered"
+"""The receipt of an alert that PagerDuty has."""
+
+Action = Literal["trigger", "acknowledge", "resolve"]
 
 
 class PagerDutyChannel:
@@ -51,27 +58,34 @@ class PagerDutyChannel:
         return 0.0
 
     async def send(self, alert: Alert, receipt: str) -> AlertDelivery:
-        """Trigger or resolve."""
-        del receipt
+        """Trigger, acknowledge or resolve."""
+        answer = ""
+        # What was never triggered cannot be acknowledged.
+        if alert.resolved or not alert.acknowledged_by or not receipt:
+            answer = await self._send(alert, "resolve" if alert.resolved else "trigger")
+        if alert.acknowledged_by and not alert.resolved:
+            answer = await self._send(alert, "acknowledge")
+        return AlertDelivery(receipt=TRIGGERED, answer=answer)
+
+    async def _send(self, alert: Alert, action: Action) -> str:
         url = f"{self._options.events_url.rstrip('/')}/v2/enqueue"
-        answer = await self._http.post(
-            "events_url", url, pagerduty_event(alert, self._options.routing_key)
-        )
-        return AlertDelivery(answer=f"{answer.status_code} {answer_text(answer)}")
+        body = pagerduty_event(alert, action, self._options.routing_key)
+        answer = await self._http.post("events_url", url, body)
+        return f"{answer.status_code} {answer_text(answer)}"
 
     async def close(self) -> None:
         """Close the connections."""
         await self._http.close()
 
 
-def pagerduty_event(alert: Alert, routing_key: str) -> dict[str, Any]:
+def pagerduty_event(alert: Alert, action: Action, routing_key: str) -> dict[str, Any]:
     """The body of an event."""
     event: dict[str, Any] = {
         "routing_key": routing_key,
-        "event_action": "resolve" if alert.resolved else "trigger",
+        "event_action": action,
         "dedup_key": dedup_key(alert.key),
     }
-    if alert.resolved:
+    if action != "trigger":
         return event
     details = {"text": alert.text, "key": alert.key, "fault": alert.fault, "event": alert.event}
     return event | {
