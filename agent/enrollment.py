@@ -75,12 +75,12 @@ def rejoin_file(config: AgentConfig) -> Path:
 
 def own_key(config: AgentConfig) -> tuple[str, str]:
     """Seed and public key in this node's credentials."""
+    from services.bus.nats.credentials_file import seed_in  # noqa: PLC0415
     from services.bus.nats.nats_accounts import Key  # noqa: PLC0415
 
-    _, found, rest = _read(Path(config.nats_creds_file)).partition("BEGIN USER NKEY SEED-----\n")
-    if not found:
+    if not (seed := seed_in(_read(Path(config.nats_creds_file)))):
         raise ConfigurationError("holds no credentials", file=config.nats_creds_file)
-    key = Key(rest.partition("\n")[0].strip())
+    key = Key(seed)
     return key.seed, key.public
 
 

@@ -120,7 +120,7 @@ def _configure(directory: Path) -> Path:
     write(directory, "bench", now, hosts=["127.0.0.1", "localhost"], **where)
     for role in (permissions.OPERATOR, permissions.ADMIN):
         add_user(directory, role, role, now, timedelta(days=1))
-    write_agent(directory, POOL, NODE, now)
+    write_agent(directory, POOL, NODE, now, timedelta(days=1))
     config = directory / "bench.conf"
     tls = directory / "tls"
     config.write_text(

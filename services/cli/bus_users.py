@@ -1,4 +1,7 @@
-"""The people who may use a fleet's bus: one user each, with a role and an end. Pure."""
+"""Who was given credentials by hand: people, and nodes that no provider launches. Pure.
+
+Each has a role and an end, and can be revoked.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -7,7 +10,7 @@ from typing import Final
 import msgspec
 
 from schemas.names import token
-from schemas.permissions import ADMIN, OPERATOR, SERVICES, VIEWER, Account, Rules
+from schemas.permissions import ADMIN, AGENT, OPERATOR, SERVICES, VIEWER, Account, Rules
 from schemas.value_limits import UtcTime
 from services.primitives.errors import NavarchError
 
@@ -18,9 +21,10 @@ RESERVED: Final = ("agent", "bootstrap")
 
 
 class BusUser(msgspec.Struct, frozen=True, kw_only=True):
-    """One person, or program, and its credentials; the seed is only in the file handed over."""
+    """One person, program or node, and its credentials; the seed is in the file handed over."""
 
     name: str
+    """Of a node: `POOL/NODE`."""
     role: str
     key: str
     """Public key."""
@@ -51,6 +55,17 @@ def add(users: Iterable[BusUser], user: BusUser) -> list[BusUser]:
                 "another name"
             )
     return [*found, user]
+
+
+def add_node(users: Iterable[BusUser], user: BusUser) -> list[BusUser]:
+    """Add a node's credentials; later ones for the same key take the place of earlier ones."""
+    return [*(each for each in users if each.key != user.key), user]
+
+
+def credentials_file(user: BusUser) -> str:
+    """The name of the file that is handed over."""
+    name = f"{AGENT}-{user.name.replace('/', '-')}" if user.role == AGENT else user.name
+    return f"{name}.creds"
 
 
 def revoke(users: Iterable[BusUser], name: str, at: datetime) -> list[BusUser]:

@@ -15,7 +15,7 @@ import msgspec
 
 from schemas.names import pool_name, token
 from schemas.permissions import AGENT, BOOTSTRAP, SERVICES, Account, rules, shares
-from services.bus.nats.credentials_file import ROLE_TAG, claims_of_token
+from services.bus.nats.credentials_file import CREDENTIALS, ROLE_TAG, claims_of_token, seed_in
 from services.bus.nats.nats_accounts import (
     OPERATOR_SIGNING_KEY,
     REVOKER,
@@ -23,7 +23,7 @@ from services.bus.nats.nats_accounts import (
     AgentKeys,
     Key,
     account_key,
-    agent_credentials,
+    agent_token,
     credentials,
     key_names,
     kind_of_key,
@@ -168,7 +168,7 @@ class BusDirectory:
         return found
 
     def users(self) -> list[BusUser]:
-        """The people who have, or had, credentials."""
+        """The people and nodes that have, or had, credentials."""
         file = self.path / USERS_FILE
         if not file.exists():
             return []
@@ -187,6 +187,10 @@ class BusDirectory:
         fleet = self._fleet(before)
         revoked = bus_users.revocations(kept, rules(), at)
         self.replace(ACCOUNTS, accounts(fleet, self.seeds(), at, revoked, before))
+
+    def credentials_file(self, user: BusUser) -> Path:
+        """The file that is handed over."""
+        return self.path / "creds" / bus_users.credentials_file(user)
 
     def _fleet(self, before: str) -> str:
         found = re.search(r"of fleet (\S+)\. Written", before)
@@ -301,7 +305,7 @@ def add_user(directory: Path, name: str, role: str, at: datetime, valid: timedel
         name, keys, at, tags=(ROLE_TAG + role,), user_seed=seed, until=user.expires_at
     )
     bus.write_users(users, at)
-    file = directory / "creds" / f"{name}.creds"
+    file = bus.credentials_file(user)
     write_secret(file, made)
     return file
 
@@ -309,17 +313,28 @@ def add_user(directory: Path, name: str, role: str, at: datetime, valid: timedel
 def revoke_user(directory: Path, name: str, at: datetime) -> None:
     """Have the server refuse a user's credentials, once it is given the accounts again."""
     bus = BusDirectory(directory)
-    bus.write_users(bus_users.revoke(bus.users(), name, at), at)
-    (directory / "creds" / f"{name}.creds").unlink(missing_ok=True)
+    users = bus_users.revoke(bus.users(), name, at)
+    bus.write_users(users, at)
+    for each in users:
+        if each.name == name:
+            bus.credentials_file(each).unlink(missing_ok=True)
 
 
-def write_agent(directory: Path, pool: str, node: str, at: datetime) -> Path:
-    """Write the credentials of a node that the provisioner does not launch; return the file."""
+def write_agent(directory: Path, pool: str, node: str, at: datetime, valid: timedelta) -> Path:
+    """Write the credentials of a node that no provider launches, of the key that it has."""
     pool_name(pool)
     token(node, "node")
+    bus = BusDirectory(directory)
     keys = read_agent_keys(directory / SIGNING_FILE)
-    file = directory / "creds" / f"{AGENT}-{pool}-{node}.creds"
-    write_secret(file, agent_credentials(keys, pool, node, at))
+    until = at + valid
+    user = BusUser(name=f"{pool}/{node}", role=AGENT, key="", issued_at=at, expires_at=until)
+    file = bus.credentials_file(user)
+    seed = (seed_in(file.read_text(encoding="ascii")) if file.exists() else "") or new_seed("user")
+    key = Key(seed).public
+    users = bus_users.add_node(bus.users(), msgspec.structs.replace(user, key=key))
+    made = agent_token(keys, pool, node, key, at, until)
+    bus.write_users(users, at)
+    write_secret(file, CREDENTIALS.format(token=made, seed=seed))
     return file
 
 

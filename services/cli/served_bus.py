@@ -36,6 +36,7 @@ from services.cli.fleet_discovery import CREDS_VARIABLE
 from services.cli.nats_config_files import (
     ACCOUNTS,
     PRELOADED,
+    REVOCATION_FILE,
     SIGNING_FILE,
     role_keys,
     write_accounts,
@@ -46,8 +47,9 @@ from services.primitives.errors import SetupError
 FOLDER: Final = "bus"
 OWNER_FILE: Final = "owner.creds"
 SIGNING_VARIABLE: Final = "NAVARCH_NATS_AGENT_SIGNING_FILE"
+REVOCATION_VARIABLE: Final = "NAVARCH_NATS_REVOCATION_FILE"
 SIGNER: Final = "provisioner"
-"""The service that makes the credentials of nodes."""
+"""The service that makes and revokes the credentials of nodes."""
 
 
 class ServedBus(msgspec.Struct, frozen=True):
@@ -78,6 +80,7 @@ class ServedBus(msgspec.Struct, frozen=True):
         found = {CREDS_VARIABLE: str(self.directory / "creds" / f"{service}.creds")}
         if service == SIGNER:
             found[SIGNING_VARIABLE] = str(self.directory / SIGNING_FILE)
+            found[REVOCATION_VARIABLE] = str(self.directory / REVOCATION_FILE)
         return found
 
     def prepare(self, store: Path, fleet: str, at: datetime) -> str:

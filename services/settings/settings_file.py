@@ -137,6 +137,8 @@ def _from_server(settings: Settings, environment: Mapping[str, str]) -> Settings
         nats = msgspec.structs.replace(nats, creds_file=file)
     if file := environment.get("NAVARCH_NATS_AGENT_SIGNING_FILE"):
         nats = msgspec.structs.replace(nats, agent_signing_file=file)
+    if file := environment.get("NAVARCH_NATS_REVOCATION_FILE"):
+        nats = msgspec.structs.replace(nats, revocation_file=file)
     changes["nats"] = nats
     if port := environment.get("NAVARCH_HTTP_PORT"):
         if not port.isdecimal() or int(port) > PORT_MAX:

@@ -1,11 +1,10 @@
 """Who may say what, tried on a real server that was started with what `nats-config` writes."""
 
 import asyncio
-import base64
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import nats
 import pytest
 from nats.aio.client import Client
@@ -17,8 +16,9 @@ from schemas.node_records import NodeRecord
 from schemas.settings import NatsSettings
 from schemas.topology import DURABLES, HEARTBEATS, NODES, SAGAS
 from services.bus.nats.connection_options import credentials
+from services.bus.nats.credentials_file import claims_of
 from services.bus.nats.nats_bus import ConnectOptions, NatsBus
-from services.cli.nats_config_files import write, write_agent
+from services.cli.nats_config_files import BusDirectory, write, write_agent
 from services.primitives.errors import ConfigurationError, Unavailable
 from tests.support.secured import NOW, WHERE, Secured
 
@@ -244,14 +244,22 @@ def test_a_nodes_credentials_are_written_by_hand_where_no_provider_makes_them(
     nats_config_directory: Path,
 ) -> None:
     """They name the node, and are for their owner's eyes; a name that is none is refused."""
-    file = write_agent(nats_config_directory, "training", "n7", NOW)
-    token = file.read_text().splitlines()[1].split(".")[1]
-    claims = msgspec.json.decode(base64.urlsafe_b64decode(token + "=="))
+    day = timedelta(days=1)
+    file = write_agent(nats_config_directory, "training", "n7", NOW, day)
+    first = claims_of(file.read_text())
+    write_agent(nats_config_directory, "training", "n7", NOW + day, day)
+    claims = claims_of(file.read_text())
 
     assert ["pool:training", "node:n7"] == claims["nats"]["tags"]
+    assert [first["sub"], first["exp"] + 86_400] == [claims["sub"], claims["exp"]]
     assert 0o600 == file.stat().st_mode & 0o777
-    with pytest.raises(InvalidNameError):
-        write_agent(nats_config_directory, "training", "n7.>", NOW)
+    listed = [
+        each.key for each in BusDirectory(nats_config_directory).users() if each.role == "agent"
+    ]
+    assert [claims["sub"]] == listed
+    for node in ("n7.>", ""):
+        with pytest.raises(InvalidNameError):
+            write_agent(nats_config_directory, "training", node, NOW, day)
 
 
 def test_every_durable_belongs_to_a_service() -> None:

@@ -136,36 +136,48 @@ async def record(errors: list[str], error: Exception) -> None:
     errors.append(str(error))
 
 
-async def test_a_revoked_person_is_refused_and_others_go_on(tmp_path: Path) -> None:
+async def test_a_revoked_person_or_node_is_refused_and_others_go_on(tmp_path: Path) -> None:
     """At once, when the accounts are pushed; a second push has nothing to do."""
     directory = written(tmp_path)
     for name in ("alice", "bob"):
         add_user(directory, name, VIEWER, datetime.now(UTC), DAY)
+    for node in ("n7", "n8"):
+        said = nats_config("agent", f"training/{node}", "--valid", "1d", "--dir", str(directory))
+    assert "navarch nats-config user revoke training/n8" in said
+    revoked = {"alice": "alice", "agent-training-n7": "training/n7"}
     async with serving(directory) as server:
         options = {
-            name: user_options(settings(server, directory, name)) for name in ("alice", "bob")
+            name: user_options(settings(server, directory, name))
+            for name in (*revoked, "bob", "agent-training-n8")
         }
         buses = {name: await NatsBus.connect(each) for name, each in options.items()}
-        (tmp_path / "kept.creds").write_text((directory / "creds/alice.creds").read_text())
-        nats_config("user", "revoke", "alice", "--dir", str(directory))
+        for file, name in revoked.items():
+            (tmp_path / file).write_text((directory / f"creds/{file}.creds").read_text())
+            nats_config("user", "revoke", name, "--dir", str(directory))
         url = server.url.replace("nats://", "tls://")
-        assert ["default-users"] == await push(directory, url, datetime.now(UTC))
+        pushed = ["default-agents", "default-users"]
+        assert pushed == await push(directory, url, datetime.now(UTC))
         assert [] == await push(directory, url, datetime.now(UTC))
         async with asyncio.timeout(20):
-            while buses["alice"].connected:
+            while any(buses[each].connected for each in revoked):
                 await asyncio.sleep(0.01)
-        stolen = msgspec.structs.replace(
-            options["alice"].settings, creds_file=str(tmp_path / "kept.creds")
-        )
-        with pytest.raises(Unavailable):
-            await NatsBus.connect(user_options(stolen), seconds_max=1)
-        connected = buses["bob"].connected
+        for file in revoked:
+            copy = str(tmp_path / file)
+            stolen = msgspec.structs.replace(options[file].settings, creds_file=copy)
+            with pytest.raises(Unavailable):
+                await NatsBus.connect(user_options(stolen), seconds_max=1)
+        connected = {name for name, each in buses.items() if each.connected}
         for each in buses.values():
             await each.close()
 
-    assert connected
+    assert connected == {"bob", "agent-training-n8"}
     rows = nats_config("user", "list", "--dir", str(directory)).splitlines()[1:]
-    assert ["alice viewer revoked", "bob viewer valid"] == [" ".join(r.split()[:3]) for r in rows]
+    assert [
+        "alice viewer revoked",
+        "bob viewer valid",
+        "training/n7 agent revoked",
+        "training/n8 agent valid",
+    ] == [" ".join(r.split()[:3]) for r in rows]
 
 
 async def test_an_expired_person_learns_why(
@@ -240,6 +252,7 @@ def test_the_certificate_has_the_hosts_of_the_urls(urls: str, hosts: list[str]) 
         (("add", "bob", "--role", "viewer", "--valid", "soon"), "--valid: 'soon'"),
         (("add", "bob", "--role", "viewer", "--valid", "0s"), "more than 0"),
         (("revoke", "bob"), "no user 'bob'.* there is: alice"),
+        (("revoke", "training/alice"), "no user 'training/alice'"),
     ],
 )
 def test_a_mistyped_user_is_refused(

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import nats
 import pytest
@@ -34,10 +35,15 @@ from services.bus.port import Bus
 from services.cli.nats_config_files import SIGNING_FILE
 from services.primitives.clock import Clock, SystemClock
 from services.primitives.errors import NavarchError, Unavailable
-from services.provisioner.bootstrap.enrollment_endpoint import EnrollmentEndpoint, refusal_id
+from services.provisioner.bootstrap.enrollment_endpoint import (
+    EnrollmentEndpoint,
+    refusal_id,
+    why_refused,
+)
 from services.provisioner.bootstrap.user_data import BootstrapTemplates
 from services.provisioner.instances import instance_decisions
 from services.provisioner.instances.instance_store import InstanceStore
+from services.provisioner.removal.orphans import ADOPTED
 from tests.support.inprocess import eventually
 from tests.support.secured import NOW, Secured, nats_config, serving_secured
 
@@ -209,6 +215,31 @@ async def test_they_end_with_their_time(world: World) -> None:
     world.hand_over()
     with pytest.raises(NavarchError, match=r"time to fetch them is over \(agent.enroll_within\)"):
         await enroll(world.config, world.connect)
+
+
+@pytest.mark.parametrize(
+    ("changes", "refused"),
+    [
+        ({}, ""),
+        ({"agent_key": "MINE"}, ""),
+        ({"agent_key": "OTHER"}, "issued already, for another key"),
+        ({"intended_at": NOW - timedelta(hours=2)}, "time to fetch them is over"),
+        ({"intended_at": NOW - timedelta(hours=2), "agent_key": "MINE"}, ""),
+        # The key was lost with the instance's record.
+        ({"intended_at": NOW - timedelta(hours=2), "saga": ADOPTED}, ""),
+        ({"saga": ADOPTED, "agent_key": "OTHER"}, "issued already, for another key"),
+        ({"state": "orphaned"}, "no longer exists"),
+        ({"state": "terminating"}, "no longer exists"),
+    ],
+)
+def test_which_key_gets_credentials(changes: dict[str, Any], refused: str) -> None:
+    """The first in time, that one again, and that of an adopted instance."""
+    launch = LaunchSpec(fleet="f", provider="aws", instance_type="t")
+    record = instance_decisions.intended_record("training", NODE, launch, "saga", NOW)
+    found = why_refused(replace(record, **changes), "MINE", NOW - timedelta(hours=1))
+
+    assert refused in found
+    assert bool(refused) == bool(found)
 
 
 async def test_a_node_that_is_gone_gets_none(world: World) -> None:

@@ -6,11 +6,21 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
+from services.bus.nats.credentials_file import CREDENTIALS, is_of_node, life
+from services.bus.nats.nats_accounts import (
+    Key,
+    agent_token,
+    new_seed,
+    read_agent_keys,
+    rejoin_token,
+)
 from services.bus.nats.nats_bus import NatsBus
+from services.cli.nats_config_files import SIGNING_FILE, write_accounts
 from services.provisioner.provider_client.provider import Environment
 from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.providers import local_process as process
@@ -39,9 +49,15 @@ async def make(tmp_path: Path) -> AsyncIterator[Make]:
     """Makes providers over one directory, and ends every process at the end."""
     made: list[LocalProvider] = []
 
-    def again(command: tuple[str, ...] = SLEEP, name: str = "local") -> LocalProvider:
+    def again(
+        command: tuple[str, ...] = SLEEP, name: str = "local", signing: str = ""
+    ) -> LocalProvider:
         environment = Environment(
-            name=name, fleet=FLEET, nats_url="nats://127.0.0.1:4222", data_dir=tmp_path
+            name=name,
+            fleet=FLEET,
+            nats_url="nats://127.0.0.1:4222",
+            data_dir=tmp_path,
+            agent_signing_file=signing,
         )
         options = LocalProvider.Options(gpu_count=0, variables={"EXTRA": "1"})
         made.append(LocalProvider(options=options, environment=environment, command=command))
@@ -370,3 +386,45 @@ async def test_a_node_s_instance_is_launched_and_removed_through_the_steps(
     assert lives(pid)
     await steps(bus, provider).terminate(terminate("web-1"))
     assert not lives(pid)
+
+
+def enrolled(place: Path, signing: Path, until: datetime) -> str:
+    """Do as the agent and the provisioner do; return the agent's seed."""
+    file = place / "nats.creds"
+    key = Key((place / "nats.creds.key").read_text() if not file.exists() else new_seed("user"))
+    keys, now = read_agent_keys(signing), datetime.now(UTC)
+    token = agent_token(keys, "web", "web-1", key.public, now, until)
+    rejoin = rejoin_token(keys, "web", "web-1", key.public, now, until)
+    file.write_text(CREDENTIALS.format(token=token, seed=key.seed))
+    (place / "nats.creds.rejoin").write_text(CREDENTIALS.format(token=rejoin, seed=key.seed))
+    return key.seed
+
+
+@pytest.mark.parametrize(
+    ("life_hours", "new_keys", "fetched"), [(1, False, False), (-1, False, True), (1, True, True)]
+)
+async def test_an_agent_fetches_credentials_with_its_own_key(
+    life_hours: int, *, new_keys: bool, fetched: bool, tmp_path: Path, make: Make
+) -> None:
+    """At a start where those that it has cannot be renewed: expired, or of keys that are gone."""
+    signing = write_accounts(tmp_path / "bus", FLEET, datetime.now(UTC)).path / SIGNING_FILE
+    provider = make(signing=str(signing))
+    await provider.provision(wanted())
+    place = provider.directory / "web-1"
+    bootstrap = place / "bootstrap.creds"
+    assert is_of_node(bootstrap.read_text(), "bootstrap", "web", "web-1")
+    assert 3600 == life(str(bootstrap))[1] - life(str(bootstrap))[0]
+    bootstrap.unlink()
+    (place / "nats.creds.key").write_text(new_seed("user"))
+    seed = enrolled(place, signing, datetime.now(UTC) + timedelta(hours=life_hours))
+    (place / "nats.creds.key").unlink()
+    if new_keys:
+        (tmp_path / "bus").rename(tmp_path / "lost")
+        write_accounts(tmp_path / "bus", FLEET, datetime.now(UTC))
+    await killed(await pid_of(place))
+    await provider.provision(wanted())
+
+    assert fetched == bootstrap.exists()
+    assert fetched != (place / "nats.creds").exists()
+    if fetched:
+        assert seed == (place / "nats.creds.key").read_text()

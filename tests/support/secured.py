@@ -11,8 +11,9 @@ import pytest
 from schemas import permissions
 from schemas.settings import NatsSettings
 from services.bus.nats.connection_options import credentials
+from services.bus.nats.credentials_file import CREDENTIALS
 from services.bus.nats.embedded_server import EmbeddedServer
-from services.bus.nats.nats_accounts import agent_credentials, read_agent_keys
+from services.bus.nats.nats_accounts import Key, agent_token, new_seed, read_agent_keys
 from services.bus.nats.nats_bus import ConnectOptions, NatsBus
 from services.bus.topology_setup import set_up
 from services.cli.bus_client import user_options
@@ -47,7 +48,9 @@ class Secured:
         pool, _, node = who.removeprefix("agent:").partition("/")
         file = self.directory / f"{pool}-{node}.creds"
         keys = read_agent_keys(self.directory / SIGNING_FILE)
-        file.write_text(agent_credentials(keys, pool, node, NOW))
+        key = Key(new_seed("user"))
+        made = agent_token(keys, pool, node, key.public, NOW, NOW + timedelta(days=3650))
+        file.write_text(CREDENTIALS.format(token=made, seed=key.seed))
         return file
 
     def options(self, who: str, file: Path | None = None) -> ConnectOptions:

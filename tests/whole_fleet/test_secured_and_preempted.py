@@ -10,9 +10,15 @@ import pytest_asyncio
 from schemas import subjects
 from schemas.node_events import Admitted, Drained
 from schemas.saga_log_entries import SagaStarted
+from schemas.settings import NatsSettings
 from schemas.stored_messages import decode_stored
 from schemas.topology import EVENTS, SAGAS
+from services.bus.nats.credentials_file import life
+from services.bus.nats.nats_bus import ConnectOptions, NatsBus
+from services.cli.fleet_discovery import LOCAL_FOLDER
+from services.primitives.errors import LoginRefused
 from tests.agent.metadata_servers import Aws, Response
+from tests.support.inprocess import eventually
 from tests.whole_fleet.fleet import Fleet, serving_fleet
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
@@ -77,17 +83,42 @@ async def fleet(
 
 
 async def test_node_is_replaced_with_minimal_permissions(fleet: Fleet) -> None:
-    """From the kernel log line to the admitted node, without a refused publication."""
-    old, _ = await fleet.active("spot", 2)
+    """From the kernel log line to the admitted node, without a refused publication.
+
+    A copy of the replaced node's credentials is refused then, and others are not.
+    """
+    old, stays = await fleet.active("spot", 2)
+    local = fleet.serving.directory / LOCAL_FOLDER
+    copy = fleet.directory / "copied.creds"
+    copy.write_bytes((local / old.node / "nats.creds").read_bytes())
     sequences = await fleet.last_sequences()
+    assert not await login_refused(fleet, copy)
     fleet.break_gpu(old, gpu=0)
     replaced = await fleet.replaced(old.node, sequences[EVENTS.name])
     after = {each.node for each in await fleet.active("spot", 2)}
 
+    async def refused() -> bool:
+        return await login_refused(fleet, copy)
+
+    await eventually(refused, within_seconds=10)
+    assert not await login_refused(fleet, local / stays.node / "nats.creds")
+    issued, expires = life(str(copy))
+    assert expires - issued == timedelta(days=1).total_seconds()
     assert replaced.new_node in after
     assert old.node not in after
     agents = [each.read_text() for each in Path(fleet.serving.directory).glob("**/agent.log")]
     assert [] == [line for line in (*fleet.log, *agents) if "ermissions violation" in line]
+
+
+async def login_refused(fleet: Fleet, file: Path) -> bool:
+    """Whether the server refuses the credentials in a file."""
+    nats = NatsSettings(url=fleet.url, creds_file=str(file))
+    try:
+        bus = await NatsBus.connect(ConnectOptions(settings=nats, name="copy"), seconds_max=5)
+    except LoginRefused:
+        return True
+    await bus.close()
+    return False
 
 
 async def test_spot_notice_launches_the_new_node_before_the_preemption(

@@ -49,6 +49,12 @@ def life(file: str) -> tuple[float, float]:
         return 0.0, 0.0
 
 
+def seed_in(text: str) -> str:
+    """The seed of the key in a credentials file; empty where it holds none."""
+    lines = text.partition("BEGIN USER NKEY SEED")[2].splitlines()
+    return "".join(lines[1:2]).strip()
+
+
 def is_of_node(text: str, role: str, pool: str, node: str) -> bool:
     """Whether a credentials file is this very node's, of this role."""
     return bool(claims_of(text).get("name") == f"{role} {pool}/{node}")
@@ -56,15 +62,22 @@ def is_of_node(text: str, role: str, pool: str, node: str) -> bool:
 
 def message_id_key(file: str) -> bytes:
     """A secret of the owner of a credentials file, the same for all replicas of a service."""
-    text = Path(file).read_text(encoding="utf-8")
-    lines = text.partition("BEGIN USER NKEY SEED")[2].splitlines()
-    return hashlib.sha256(b"message ids" + "".join(lines[1:2]).encode()).digest()
+    seed = seed_in(Path(file).read_text(encoding="utf-8"))
+    return hashlib.sha256(b"message ids" + seed.encode()).digest()
 
 
 def name_of(file: str) -> str:
     """The user's name in a credentials file; empty where it names none."""
     try:
         return str(claims_of(Path(file).read_text(encoding="utf-8")).get("name", ""))
+    except (OSError, ValueError):
+        return ""
+
+
+def issuer_of(file: str) -> str:
+    """The public key that signed the token in a credentials file; empty where it holds none."""
+    try:
+        return str(claims_of(Path(file).read_text(encoding="utf-8")).get("iss", ""))
     except (OSError, ValueError):
         return ""
 

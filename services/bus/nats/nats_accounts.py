@@ -230,15 +230,10 @@ def with_revocations(keys: AgentKeys, token: str, revoked: Mapping[str, int]) ->
     return Key(keys.seed).sign("account", claims["sub"], claims["name"], body, claims["iat"] + 1)
 
 
-def agent_credentials(keys: AgentKeys, pool: str, node: str, at: datetime) -> str:
-    """Make the credentials of one node's agent: they hold under its own subjects alone."""
-    return credentials(f"{AGENT} {pool}/{node}", keys, at, tags=_tags(pool, node))
-
-
 def agent_token(
     keys: AgentKeys, pool: str, node: str, public: str, at: datetime, until: datetime
 ) -> str:
-    """Make the token of a node's agent whose key pair the node itself has made."""
+    """Make the token of a node's agent, for its own subjects alone."""
     name = f"{AGENT} {pool}/{node}"
     return _user_token(name, keys, public, at, tags=_tags(pool, node), until=until)
 

@@ -19,11 +19,14 @@ commands = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
 )
-users = typer.Typer(help="The people who may use the fleet.", no_args_is_help=True)
+users = typer.Typer(help="Who may use the fleet: people and nodes.", no_args_is_help=True)
 commands.add_typer(users, name="user")
 
 Directory = Annotated[
     Path, typer.Option("--dir", help="The directory of the bus's files.", show_default=True)
+]
+Valid = Annotated[
+    str, typer.Option("--valid", metavar="90d", help="How long the credentials are valid.")
 ]
 BUS = Path("bus")
 
@@ -97,13 +100,20 @@ def push(directory: Directory = BUS, nats_url: NatsUrl = "", config: Config = No
 @commands.command("agent")
 def agent(
     node: Annotated[str, typer.Argument(metavar="POOL/NODE", help="The node.")],
+    valid: Valid = "90d",
     directory: Directory = BUS,
 ) -> None:
-    """Write the credentials of a node that no provider launches."""
+    """Write, or write again, the credentials of a node that no provider launches."""
     from services.cli.nats_config_files import write_agent  # noqa: PLC0415
 
     pool, _, name = node.partition("/")
-    console.write(f"wrote {write_agent(directory, pool, name, datetime.now(UTC))}")
+    now = datetime.now(UTC)
+    span, until = _until(valid, now)
+    console.write(f"wrote {write_agent(directory, pool, name, now, span)}")
+    console.write(
+        f"Valid until {until:%Y-%m-%d %H:%M} UTC: run this again before, and copy the file to "
+        f"{name}. If the machine leaves: navarch nats-config user revoke {node}"
+    )
 
 
 @users.command("add")
@@ -112,22 +122,14 @@ def add(
     role: Annotated[
         str, typer.Option("--role", metavar="viewer|operator|admin", help="What it may do.")
     ],
-    valid: Annotated[
-        str, typer.Option("--valid", metavar="90d", help="How long the credentials are valid.")
-    ] = "90d",
+    valid: Valid = "90d",
     directory: Directory = BUS,
 ) -> None:
     """Write the credentials of one person."""
     from services.cli.nats_config_files import add_user  # noqa: PLC0415
 
-    try:
-        span = timedelta(seconds=parse_duration(valid))
-        now = datetime.now(UTC)
-        until = now + span
-    except (ValueError, OverflowError) as error:
-        raise NavarchError(f"--valid: {error}") from error
-    if span <= timedelta():
-        raise NavarchError("--valid: must be more than 0")
+    now = datetime.now(UTC)
+    span, until = _until(valid, now)
     console.write(f"wrote {add_user(directory, name, role, now, span)}")
     console.write(
         f"Valid until {until:%Y-%m-%d %H:%M} UTC. Give the file to {name}, who names it in "
@@ -135,9 +137,21 @@ def add(
     )
 
 
+def _until(valid: str, now: datetime) -> tuple[timedelta, datetime]:
+    """How long credentials are valid, and until when."""
+    try:
+        span = timedelta(seconds=parse_duration(valid))
+        until = now + span
+    except (ValueError, OverflowError) as error:
+        raise NavarchError(f"--valid: {error}") from error
+    if span <= timedelta():
+        raise NavarchError("--valid: must be more than 0")
+    return span, until
+
+
 @users.command("list")
 def list_users(directory: Directory = BUS) -> None:
-    """List the people who have, or had, credentials."""
+    """List who has, or had, credentials."""
     from services.cli.nats_config_files import BusDirectory  # noqa: PLC0415
 
     now = datetime.now(UTC)
@@ -150,10 +164,12 @@ def list_users(directory: Directory = BUS) -> None:
 
 @users.command("revoke")
 def revoke(
-    name: Annotated[str, typer.Argument(help="The person's name.", show_default=False)],
+    name: Annotated[
+        str, typer.Argument(help="The person's name, or POOL/NODE.", show_default=False)
+    ],
     directory: Directory = BUS,
 ) -> None:
-    """Have the server refuse a person's credentials."""
+    """Have the server refuse the credentials of a person or node."""
     from services.cli.nats_config_files import ACCOUNTS, revoke_user  # noqa: PLC0415
 
     revoke_user(directory, name, datetime.now(UTC))

@@ -27,6 +27,7 @@ from services.bus.nats.nats_accounts import agent_token, read_agent_keys, rejoin
 from services.bus.port import Bus, Headers
 from services.primitives.clock import Clock
 from services.provisioner.instances.instance_store import InstanceStore
+from services.provisioner.removal.orphans import ADOPTED
 from services.runtime.event_publisher import publish_event
 
 log = logging.getLogger(__name__)
@@ -128,6 +129,9 @@ def why_refused(record: InstanceRecord | None, key: str, oldest: datetime) -> st
             "its credentials were issued already, for another key: unless its own agent has it, "
             "replace the node"
         )
-    if not record.agent_key and record.intended_at < oldest:
+    # An adopted instance's key was lost with its record; the server lets only credentials request
+    # others that were issued for that key, or in the first hour.
+    adopted = record.saga == ADOPTED
+    if not record.agent_key and record.intended_at < oldest and not adopted:
         return "the time to fetch them is over (agent.enroll_within); replace the node"
     return ""

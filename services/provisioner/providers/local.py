@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Final, TypeVar
 
@@ -25,7 +25,13 @@ from msgspec.structs import replace
 from schemas.messages import encode
 from schemas.settings import Setting
 from schemas.value_limits import UtcTime
-from services.bus.nats.nats_accounts import agent_credentials, read_agent_keys
+from services.bus.nats.credentials_file import issuer_of, life, seed_in
+from services.bus.nats.nats_accounts import (
+    AgentKeys,
+    Key,
+    bootstrap_credentials,
+    read_agent_keys,
+)
 from services.primitives.atomic_files import write_secret
 from services.primitives.errors import SetupError
 from services.provisioner.instances.instance_tags import instance_for
@@ -61,6 +67,7 @@ HOST_COMMAND: Final = (sys.executable, "-m", local_host.MODULE)
 INSTANCE_FILE: Final = "instance.json"
 STATE: Final = "state"
 CREDENTIALS: Final = "nats.creds"
+BOOTSTRAP: Final = "bootstrap.creds"
 NEW: Final = ".new-"
 TERMINATED: Final = ".terminated-"
 TERMINATED_KEPT_MAX: Final = 20
@@ -206,7 +213,7 @@ class LocalProvider:
         agent, gpus = self._environment.agent, self._gpus(request)
         variables = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
         if self._environment.agent_signing_file:
-            variables["NAVARCH_NATS_CREDS_FILE"] = str(self._credentials(place, request))
+            variables |= self._enrollment(place, request)
         if authority := self._environment.nats_tls_ca_file:
             variables["NAVARCH_NATS_TLS_CA_FILE"] = authority
         if gpus:
@@ -233,13 +240,22 @@ class LocalProvider:
             **self._options.variables,
         }
 
-    def _credentials(self, place: Path, request: ProvisionRequest) -> Path:
-        """Write the agent's credentials, at each start: the keys may be new; return their file."""
-        file = place / CREDENTIALS
+    def _enrollment(self, place: Path, request: ProvisionRequest) -> dict[str, str]:
+        """Let the agent fetch its credentials, unless it has some that it can renew."""
+        own, bootstrap = place / CREDENTIALS, place / BOOTSTRAP
         keys = read_agent_keys(Path(self._environment.agent_signing_file))
-        credentials = agent_credentials(keys, request.pool, request.node, datetime.now(UTC))
-        write_secret(file, credentials, synced=False)
-        return file
+        now = datetime.now(UTC)
+        if not _is_renewable(own, keys, now.timestamp()):
+            if own.exists():  # its key stays: the provisioner accepts no other
+                if seed := seed_in(own.read_text(encoding="ascii", errors="replace")):
+                    write_secret(place / f"{CREDENTIALS}.key", seed)
+                own.unlink()
+            until = now + timedelta(seconds=self._environment.agent.enroll_within)
+            made = bootstrap_credentials(
+                keys, request.pool, request.node, request.token, now, until
+            )
+            write_secret(bootstrap, made, synced=False)
+        return {"NAVARCH_NATS_CREDS_FILE": str(own), "NAVARCH_NATS_BOOTSTRAP_FILE": str(bootstrap)}
 
     def _terminate(self, name: str) -> None:
         with self._alone(name) as place:
@@ -332,6 +348,12 @@ def stop_all(directory: Path) -> int:
     for _, victim in living:
         victim.end()
     return len(living)
+
+
+def _is_renewable(own: Path, keys: AgentKeys, now: float) -> bool:
+    """Whether an agent has credentials of these keys, and may still request others with them."""
+    _, until = life(str(own.with_name(f"{own.name}.rejoin")))
+    return until > now and issuer_of(str(own)) == Key(keys.seed).public
 
 
 def _read(place: Path) -> _InstanceFile | None:
