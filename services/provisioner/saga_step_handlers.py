@@ -24,7 +24,6 @@ from services.provisioner.node_recovery.reset_and_reboot_steps import NodeRecove
 from services.provisioner.offerings.offering_allocator import OfferingAllocator
 from services.provisioner.provider_client.provider_calls import Providers
 from services.provisioner.provider_client.provider_errors import ProviderError
-from services.provisioner.removal.orphans import ADOPTED
 from services.provisioner.removal.remover import Remover
 from services.provisioner.time_limits import TimeLimits
 from services.saga.participant import Action, Command, StepFailure
@@ -96,7 +95,7 @@ class SagaStepHandlers:
         """Remove the instance, whether or not it was launched."""
         inputs = command.inputs_as(ProvisionInputs)
         launch, record = inputs.launch, await self._store.get(node_key(inputs.pool, inputs.node))
-        if record is not None and (record.state == "orphaned" or record.saga == ADOPTED):
+        if record is not None and (record.state == "orphaned" or record.saga == instance_decisions.ADOPTED):
             return  # it is not what this launch made
         await self._remove(command, launch, self._supersession(command, undo=True))
 

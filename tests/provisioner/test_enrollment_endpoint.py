@@ -43,7 +43,6 @@ from services.provisioner.bootstrap.enrollment_endpoint import (
 from services.provisioner.bootstrap.user_data import BootstrapTemplates
 from services.provisioner.instances import instance_decisions
 from services.provisioner.instances.instance_store import InstanceStore
-from services.provisioner.removal.orphans import ADOPTED
 from tests.support.inprocess import eventually
 from tests.support.secured import NOW, Secured, nats_config, serving_secured
 
@@ -226,8 +225,8 @@ async def test_they_end_with_their_time(world: World) -> None:
         ({"intended_at": NOW - timedelta(hours=2)}, "time to fetch them is over"),
         ({"intended_at": NOW - timedelta(hours=2), "agent_key": "MINE"}, ""),
         # The key was lost with the instance's record.
-        ({"intended_at": NOW - timedelta(hours=2), "saga": ADOPTED}, ""),
-        ({"saga": ADOPTED, "agent_key": "OTHER"}, "issued already, for another key"),
+        ({"intended_at": NOW - timedelta(hours=2), "saga": instance_decisions.ADOPTED}, ""),
+        ({"saga": instance_decisions.ADOPTED, "agent_key": "OTHER"}, "issued already, for another key"),
         ({"state": "orphaned"}, "no longer exists"),
         ({"state": "terminating"}, "no longer exists"),
     ],

@@ -26,8 +26,8 @@ from schemas.settings import AgentSettings
 from services.bus.nats.nats_accounts import agent_token, read_agent_keys, rejoin_token
 from services.bus.port import Bus, Headers
 from services.primitives.clock import Clock
+from services.provisioner.instances import instance_decisions
 from services.provisioner.instances.instance_store import InstanceStore
-from services.provisioner.removal.orphans import ADOPTED
 from services.runtime.event_publisher import publish_event
 
 log = logging.getLogger(__name__)
@@ -131,7 +131,7 @@ def why_refused(record: InstanceRecord | None, key: str, oldest: datetime) -> st
         )
     # An adopted instance's key was lost with its record; the server lets only credentials request
     # others that were issued for that key, or in the first hour.
-    adopted = record.saga == ADOPTED
+    adopted = record.saga == instance_decisions.ADOPTED
     if not record.agent_key and record.intended_at < oldest and not adopted:
         return "the time to fetch them is over (agent.enroll_within); replace the node"
     return ""

@@ -31,6 +31,8 @@ ERROR_CHARS_MAX: Final = 500
 
 TERMINATING_STATES: Final = ("terminating", "leaked")
 ADOPTABLE_STATUSES: Final = ("pending", "running")
+ADOPTED: Final = "adopted"
+"""In place of the saga that launched an instance: no unwinding saga removes it."""
 
 
 def launch_token(fleet: str, pool: str, instance: str) -> str:

@@ -12,6 +12,7 @@ from services.bus.port import Bus
 from services.bus.protocol.endpoint_replies import reply_data
 from services.primitives.clock import Clock
 from services.provisioner.instances.instance_decisions import (
+    ADOPTED,
     ERROR_CHARS_MAX,
     mark_terminated,
     mark_terminating,
@@ -27,8 +28,6 @@ from services.provisioner.removal.sweep_report import orphan_remedy
 log = logging.getLogger(__name__)
 
 ADOPT_NODE: Final = "adopt-node"
-ADOPTED: Final = "adopted"
-"""In place of the saga that launched an instance: no unwinding saga removes it."""
 ADOPT_SECONDS_MAX: Final = 10.0
 
 
