@@ -95,7 +95,9 @@ class SagaStepHandlers:
         """Remove the instance, whether or not it was launched."""
         inputs = command.inputs_as(ProvisionInputs)
         launch, record = inputs.launch, await self._store.get(node_key(inputs.pool, inputs.node))
-        if record is not None and (record.state == "orphaned" or record.saga == instance_decisions.ADOPTED):
+        if record is not None and (
+            record.state == "orphaned" or record.saga == instance_decisions.ADOPTED
+        ):
             return  # it is not what this launch made
         await self._remove(command, launch, self._supersession(command, undo=True))
 

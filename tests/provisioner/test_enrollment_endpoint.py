@@ -226,7 +226,10 @@ async def test_they_end_with_their_time(world: World) -> None:
         ({"intended_at": NOW - timedelta(hours=2), "agent_key": "MINE"}, ""),
         # The key was lost with the instance's record.
         ({"intended_at": NOW - timedelta(hours=2), "saga": instance_decisions.ADOPTED}, ""),
-        ({"saga": instance_decisions.ADOPTED, "agent_key": "OTHER"}, "issued already, for another key"),
+        (
+            {"saga": instance_decisions.ADOPTED, "agent_key": "OTHER"},
+            "issued already, for another key",
+        ),
         ({"state": "orphaned"}, "no longer exists"),
         ({"state": "terminating"}, "no longer exists"),
     ],
