@@ -1,61 +1,108 @@
 """Gives a running server the accounts' tokens: it reads accounts.conf at its start alone."""
 
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from schemas.settings import NatsSettings
-from services.bus.nats.account_updates import read_account, replace_account, revoker_options
+from services.bus.nats.account_updates import (
+    Requests,
+    read_account,
+    replace_account,
+    revoker_options,
+)
 from services.bus.nats.credentials_file import claims_of_token
-from services.bus.nats.nats_accounts import AgentKeys, read_agent_keys, with_revocations
+from services.bus.nats.nats_accounts import (
+    OPERATOR_KEY,
+    OPERATOR_SIGNING_KEY,
+    SYSTEM_KEY,
+    AgentKeys,
+    read_agent_keys,
+    with_revocations,
+)
+from services.cli.bus_keys import PRELOADED, stated_keys
 from services.cli.nats_config_files import (
     ACCOUNTS,
     AUTHORITY,
     CERTIFICATE,
-    PRELOADED,
     REVOCATION_FILE,
     content,
 )
 
+if TYPE_CHECKING:
+    from services.bus.nats.nats_bus import NatsBus
+
 SECONDS_MAX: Final = 5.0
 
 
-def token_to_push(keys: AgentKeys, token: str, current: str, now: float) -> str:
+def token_to_push(
+    keys: AgentKeys, token: str, current: str, now: float, signers: Collection[str]
+) -> str:
     """The token that the server is to have in place of its own; empty if it has it. Pure.
 
-    What the provisioner has revoked stays revoked.
+    What the provisioner has revoked stays revoked. `signers`: the operator's keys of now.
     """
-    before, after = content(current), content(token)
-    revoked = _revocations(current) | _revocations(token)
+    has, wanted = claims_of_token(current), claims_of_token(token)
+    revoked = _revocations(has) | _revocations(wanted)
     kept = {key: until for key, until in revoked.items() if until > now}
-    if before == after and kept.keys() <= _revocations(current).keys():
+    same = content(current) == content(token) and has.get("iss") in signers
+    if same and kept.keys() <= _revocations(has).keys():
         return ""
-    return with_revocations(keys, token, kept)
+    return with_revocations(keys, token, kept, has.get("iat", 0))
 
 
-def _revocations(token: str) -> dict[str, int]:
-    found: dict[str, int] = claims_of_token(token).get("nats", {}).get("revocations", {})
+def _revocations(claims: dict[str, object]) -> dict[str, int]:
+    body = claims.get("nats")
+    found: dict[str, int] = body.get("revocations", {}) if isinstance(body, dict) else {}
     return found
 
 
-async def push(directory: Path, url: str, at: datetime) -> list[str]:
-    """Push what has changed; return the accounts' names."""
+@asynccontextmanager
+async def connecting_revoker(directory: Path, nats: NatsSettings) -> AsyncIterator["NatsBus"]:
+    """Connect as the user who may read and replace the accounts."""
     # The trim loads the bus's client without what it does not need.
     import services.runtime.import_trim  # noqa: F401, PLC0415
     from services.bus.nats.nats_bus import NatsBus  # noqa: PLC0415
 
-    authority = directory / AUTHORITY if (directory / CERTIFICATE).exists() else ""
-    settings = NatsSettings(url=url, tls_ca_file=str(authority))
-    keys = read_agent_keys(directory / REVOCATION_FILE)
-    bus = await NatsBus.connect(revoker_options(settings, directory), seconds_max=SECONDS_MAX)
-    pushed: list[str] = []
+    if (directory / CERTIFICATE).exists():
+        nats = msgspec.structs.replace(nats, tls_ca_file=str(directory / AUTHORITY))
+    bus = await NatsBus.connect(revoker_options(nats, directory), seconds_max=SECONDS_MAX)
     try:
-        tokens = PRELOADED.findall((directory / ACCOUNTS).read_text(encoding="ascii"))
-        for account, token in tokens:
-            current = await read_account(bus, account)
-            if made := token_to_push(keys, token, current, at.timestamp()):
-                await replace_account(bus, made)
-                pushed.append(claims_of_token(token)["name"])
+        yield bus
     finally:
         await bus.close()
+
+
+async def push_to(server: Requests, directory: Path, at: datetime) -> list[str]:
+    """Push what has changed; return the accounts' names."""
+    text = (directory / ACCOUNTS).read_text(encoding="ascii")
+    stated = stated_keys(text)
+    keys = _signer(directory)
+    signers = {*stated[OPERATOR_KEY][:1], *stated[OPERATOR_SIGNING_KEY][:1]}
+    # Our own account is the last: where our key is accepted no longer, that ends the connection.
+    tokens = sorted(PRELOADED.findall(text), key=lambda each: each[0] in stated[SYSTEM_KEY])
+    pushed: list[str] = []
+    for account, token in tokens:
+        current = await read_account(server, account)
+        if made := token_to_push(keys, token, current, at.timestamp(), signers):
+            await replace_account(server, made)
+            pushed.append(claims_of_token(token)["name"])
     return pushed
+
+
+async def push(directory: Path, nats: NatsSettings, at: datetime) -> list[str]:
+    """Connect, and push what has changed; return the accounts' names."""
+    async with connecting_revoker(directory, nats) as server:
+        return await push_to(server, directory, at)
+
+
+def _signer(directory: Path) -> AgentKeys:
+    """The operator's signing key of now: a rotation hands the provisioner its file later."""
+    file = directory / "keys" / f"{OPERATOR_SIGNING_KEY}.nk"
+    if not file.exists():
+        return read_agent_keys(directory / REVOCATION_FILE)
+    return AgentKeys(account="", seed=file.read_text(encoding="ascii").strip())

@@ -28,6 +28,8 @@ class BusUser(msgspec.Struct, frozen=True, kw_only=True):
     role: str
     key: str
     """Public key."""
+    signer: str = ""
+    """Public key of the role's key that signed them."""
     issued_at: UtcTime
     expires_at: UtcTime
     revoked_at: UtcTime | None = None
@@ -39,13 +41,17 @@ class BusUser(msgspec.Struct, frozen=True, kw_only=True):
         return "expired" if self.expires_at <= at else "valid"
 
 
+def require_role(role: str) -> None:
+    """Raise NavarchError unless a person may have this role."""
+    if role not in ROLES:
+        raise NavarchError(f"--role {role!r}: there is {', '.join(ROLES)}")
+
+
 def add(users: Iterable[BusUser], user: BusUser) -> list[BusUser]:
-    """Add a user; raise NavarchError for a name or role that cannot be added."""
+    """Add a user; raise NavarchError for a name that cannot be added."""
     token(user.name, "user")
     if user.name in SERVICES or user.name.partition("-")[0] in RESERVED:
         raise NavarchError(f"{user.name} is the name of a service or an agent: choose another")
-    if user.role not in ROLES:
-        raise NavarchError(f"--role {user.role!r}: there is {', '.join(ROLES)}")
     found = list(users)
     for each in found:
         if each.name == user.name and each.state(user.issued_at) == "valid":

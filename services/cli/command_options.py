@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Final, TypeVar
 
 import msgspec
 import typer
@@ -25,6 +25,10 @@ NatsUrl = Annotated[
 Config = Annotated[
     Path | None,
     typer.Option("--config", envvar="NAVARCH_CONFIG", help="Configuration file."),
+]
+BUS: Final = Path("bus")
+BusDirectoryOption = Annotated[
+    Path, typer.Option("--dir", help="The directory of the bus's files.", show_default=True)
 ]
 Mode = Annotated[
     str,

@@ -1,10 +1,10 @@
 """`navarch nats-config`: a directory with the server's configuration, keys and credentials.
 
-A second run keeps every key, every credential and nats.conf, and rewrites accounts.conf, because
-an upgrade may change the permissions of roles. The server's certificate is renewed in time.
+A second run keeps every key, nats.conf, and every credential that is of these keys; it rewrites
+accounts.conf, because an upgrade may change the permissions of roles. The server's certificate is
+renewed in time.
 """
 
-import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -15,18 +15,24 @@ import msgspec
 
 from schemas.names import pool_name, token
 from schemas.permissions import AGENT, BOOTSTRAP, SERVICES, Account, rules, shares
-from services.bus.nats.credentials_file import CREDENTIALS, ROLE_TAG, claims_of_token, seed_in
+from services.bus.nats.credentials_file import (
+    CREDENTIALS,
+    ROLE_TAG,
+    claims_of,
+    claims_of_token,
+    seed_in,
+)
 from services.bus.nats.nats_accounts import (
+    OPERATOR_KEY,
     OPERATOR_SIGNING_KEY,
     REVOKER,
     SYSTEM_KEY,
     AgentKeys,
+    BusKeys,
     Key,
     account_key,
     agent_token,
     credentials,
-    key_names,
-    kind_of_key,
     new_seed,
     read_agent_keys,
     revoker_credentials,
@@ -34,11 +40,11 @@ from services.bus.nats.nats_accounts import (
     server_tokens,
 )
 from services.cli import bus_users, certificates
+from services.cli.bus_keys import PRELOADED, KeyFiles, operators_of, stated_keys
 from services.cli.bus_users import BusUser
 from services.primitives.atomic_files import write_secret
 from services.primitives.errors import NavarchError
 
-SECRET: Final = 0o600
 SIGNING_FILE: Final = "agent-signing.json"
 REVOCATION_FILE: Final = "revocation.json"
 CONF: Final = "nats.conf"
@@ -49,36 +55,45 @@ AUTHORITY: Final = "tls/ca.pem"
 AUTHORITY_KEY: Final = "keys/ca.key"
 CERTIFICATE: Final = "tls/server.pem"
 CERTIFICATE_KEY: Final = "tls/server.key"
-PRELOADED: Final = re.compile(r"^\s+(A[A-Z2-7]{55}): (\S+)$", re.MULTILINE)
-OPERATOR_LINE: Final = re.compile(r"^operator: (\S+)$", re.MULTILINE)
 LOCAL_HOSTS: Final = ("localhost", "127.0.0.1")
 
 
 def accounts(
     fleet: str,
-    seeds: Mapping[str, str],
+    keys: BusKeys,
     at: datetime,
     revoked: Mapping[Account, Mapping[str, int]] = {},
     before: str = "",
 ) -> str:
     """The permissions part of the server's configuration. Pure.
 
-    A token of `before` stays as it is where nothing but its time would change: the server takes
-    the newer of two, and a newer one may have been given to it meanwhile. It reads no other
-    operator's token without a restart.
+    A token of `before` stays as it is where nothing but its time would change: the server takes the
+    newer of two, and a newer one may have been given to it meanwhile. It reads no other operator's
+    token without a restart. While two operators are trusted a token of the new one is older than
+    that of the other: servers of a cluster exchange the newest, and not all may trust the new one.
     """
-    made = server_tokens(fleet, rules(), shares(), seeds, at, revoked)
+    made = server_tokens(fleet, rules(), shares(), keys, at, revoked)
     old = dict(PRELOADED.findall(before))
+    signer = Key(keys.seeds[OPERATOR_KEY])
+    replaced = keys.accepted.get(OPERATOR_KEY, ())
+    older = signer if replaced else None
     preloaded = "\n".join(
-        f"  {account}: {_unless_same(old.get(account, ''), token)}"
+        f"  {account}: {_unless_same(old.get(account, ''), token, older)}"
         for account, token in made.accounts.items()
     )
-    operator = "".join(OPERATOR_LINE.findall(before)[:1])
+    known = {claims_of_token(each)["sub"]: each for each in operators_of(before)}
+    operators = [_unless_same(known.get(signer.public, ""), made.operator)]
+    for public in replaced:
+        if public not in known:
+            raise NavarchError(
+                f"{ACCOUNTS} lacks operator {public}, which is still needed: restore it"
+            )
+        operators.append(known[public])
     return f"""\
 # Permissions on the bus of fleet {fleet}. Written by `navarch nats-config`; run that again after an
 # upgrade, then `navarch nats-config push`.
 
-operator: {_unless_same(operator, made.operator)}
+operator: [{", ".join(operators)}]
 system_account: {made.system_account}
 resolver_preload: {{
 {preloaded}
@@ -142,14 +157,6 @@ class BusDirectory:
         self.path = path
         self.written: list[Path] = []
 
-    def secret(self, name: str, text: str) -> None:
-        """Write a new file for its owner alone; an existing one is an error."""
-        file = self.path / name
-        handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, SECRET)
-        with os.fdopen(handle, "w", encoding="ascii") as opened:
-            opened.write(text)
-        self.written.append(file)
-
     def replace(self, name: str, text: str) -> None:
         """Write a file for its owner alone, unless it says this already."""
         file = self.path / name
@@ -157,15 +164,29 @@ class BusDirectory:
             write_secret(file, text)
             self.written.append(file)
 
-    def seeds(self) -> dict[str, str]:
-        """The seeds of all keys; missing ones are made."""
-        found: dict[str, str] = {}
-        for name in key_names(rules()):
-            file = self.path / "keys" / f"{name}.nk"
-            if not file.exists():
-                self.secret(f"keys/{name}.nk", new_seed(kind_of_key(name)) + "\n")
-            found[name] = file.read_text(encoding="ascii").strip()
+    @property
+    def stated(self) -> str:
+        """The permissions part of the server's configuration; empty before it is first written."""
+        file = self.path / ACCOUNTS
+        return file.read_text(encoding="utf-8", errors="replace") if file.exists() else ""
+
+    def key_files(self) -> KeyFiles:
+        """The keys' files."""
+        return KeyFiles(self.path / "keys", stated_keys(self.stated))
+
+    def keys(self) -> BusKeys:
+        """Every key; those that there never were are made."""
+        files = self.key_files()
+        found = files.read()
+        self.written += files.written
         return found
+
+    def write_accounts(self, fleet: str, at: datetime) -> BusKeys:
+        """Write what the server must know of the keys and the users."""
+        keys, before = self.keys(), self.stated
+        revoked = bus_users.revocations(self.users(), rules(), at)
+        self.replace(ACCOUNTS, accounts(fleet, keys, at, revoked, before))
+        return keys
 
     def users(self) -> list[BusUser]:
         """The people and nodes that have, or had, credentials."""
@@ -182,18 +203,15 @@ class BusDirectory:
         kept = bus_users.current(users, at)
         text = msgspec.json.format(msgspec.json.encode(kept), indent=2).decode()
         self.replace(USERS_FILE, text + "\n")
-        file = self.path / ACCOUNTS
-        before = file.read_text(encoding="ascii") if file.exists() else ""
-        fleet = self._fleet(before)
-        revoked = bus_users.revocations(kept, rules(), at)
-        self.replace(ACCOUNTS, accounts(fleet, self.seeds(), at, revoked, before))
+        self.write_accounts(self.fleet(), at)
 
     def credentials_file(self, user: BusUser) -> Path:
         """The file that is handed over."""
         return self.path / "creds" / bus_users.credentials_file(user)
 
-    def _fleet(self, before: str) -> str:
-        found = re.search(r"of fleet (\S+)\. Written", before)
+    def fleet(self) -> str:
+        """The fleet's name; NavarchError where nothing was written yet."""
+        found = re.search(r"of fleet (\S+)\. Written", self.stated)
         if found is None:
             raise NavarchError(
                 f"{self.path} has no {ACCOUNTS}: run `navarch nats-config write` first"
@@ -236,35 +254,34 @@ def write_accounts(directory: Path, fleet: str, at: datetime) -> BusDirectory:
     for each in ("", "keys", "creds", "tls"):
         (directory / each).mkdir(parents=True, exist_ok=True)
         (directory / each).chmod(0o700)
-    seeds = bus.seeds()
-    _write_credentials(bus, seeds, at)
-    file = directory / ACCOUNTS
-    before = file.read_text(encoding="ascii") if file.exists() else ""
-    revoked = bus_users.revocations(bus.users(), rules(), at)
-    bus.replace(ACCOUNTS, accounts(fleet, seeds, at, revoked, before))
+    keys = bus.write_accounts(fleet, at)
+    write_credentials(bus, keys, at)
     return bus
 
 
-def _write_credentials(bus: BusDirectory, seeds: Mapping[str, str], at: datetime) -> None:
+def write_credentials(bus: BusDirectory, keys: BusKeys, at: datetime) -> None:
+    """Write the services' credentials that are not of these keys, and the provisioner's keys."""
     for service in SERVICES:
-        if not (bus.path / "creds" / f"{service}.creds").exists():
-            made = credentials(service, role_keys(service, seeds), at, tags=(ROLE_TAG + service,))
-            bus.secret(f"creds/{service}.creds", made)
+        name, signer = f"creds/{service}.creds", role_keys(service, keys)
+        if not is_signed_by(signer, bus.path / name):
+            bus.replace(name, credentials(service, signer, at, tags=(ROLE_TAG + service,)))
     agents = msgspec.structs.replace(
-        role_keys(AGENT, seeds), bootstrap_seed=seeds[role_key(BOOTSTRAP)]
+        role_keys(AGENT, keys), bootstrap_seed=keys.seeds[role_key(BOOTSTRAP)]
     )
     bus.replace(SIGNING_FILE, msgspec.json.encode(agents).decode() + "\n")
-    revoking = msgspec.structs.replace(agents, seed=seeds[OPERATOR_SIGNING_KEY], bootstrap_seed="")
+    seed = keys.seeds[OPERATOR_SIGNING_KEY]
+    revoking = msgspec.structs.replace(agents, seed=seed, bootstrap_seed="")
     bus.replace(REVOCATION_FILE, msgspec.json.encode(revoking).decode() + "\n")
-    if not (bus.path / f"{REVOKER}.creds").exists():
-        bus.secret(f"{REVOKER}.creds", revoker_credentials(seeds[SYSTEM_KEY], at))
+    revoker = AgentKeys(account=keys.accounts[SYSTEM_KEY], seed=keys.seeds[role_key(REVOKER)])
+    if not is_signed_by(revoker, bus.path / f"{REVOKER}.creds"):
+        bus.replace(f"{REVOKER}.creds", revoker_credentials(keys, at))
 
 
 def _write_certificates(bus: BusDirectory, fleet: str, hosts: Sequence[str], at: datetime) -> None:
     files = {name: bus.path / name for name in (AUTHORITY, AUTHORITY_KEY, CERTIFICATE)}
     if not files[AUTHORITY].exists():
         authority, key = certificates.new_authority(fleet, at)
-        bus.secret(AUTHORITY_KEY, key)
+        bus.replace(AUTHORITY_KEY, key)
         bus.replace(AUTHORITY, authority)
     authority, key = (files[name].read_text() for name in (AUTHORITY, AUTHORITY_KEY))
     if files[CERTIFICATE].exists() and certificates.is_current(
@@ -276,10 +293,21 @@ def _write_certificates(bus: BusDirectory, fleet: str, hosts: Sequence[str], at:
     bus.replace(CERTIFICATE, made)
 
 
-def role_keys(role: str, seeds: Mapping[str, str]) -> AgentKeys:
+def role_keys(role: str, keys: BusKeys) -> AgentKeys:
     """What makes the credentials of a role's users. Pure."""
-    account = Key(seeds[account_key(rules()[role].account)]).public
-    return AgentKeys(account=account, seed=seeds[role_key(role)])
+    account = keys.accounts[account_key(rules()[role].account)]
+    return AgentKeys(account=account, seed=keys.seeds[role_key(role)])
+
+
+def is_signed_by(keys: AgentKeys, file: Path) -> bool:
+    """Whether a credentials file is whole, and of this role."""
+    try:
+        text = file.read_text(encoding="ascii")
+    except (OSError, ValueError):
+        return False
+    claims = claims_of(text)
+    found = claims.get("nats", {}).get("issuer_account"), claims.get("iss")
+    return found == (keys.account, Key(keys.seed).public) and "END USER NKEY SEED" in text
 
 
 def server_hosts(named: Iterable[str], urls: Iterable[str]) -> list[str]:
@@ -298,9 +326,17 @@ def add_user(directory: Path, name: str, role: str, at: datetime, valid: timedel
     """Write the credentials of a new user; return the file."""
     bus = BusDirectory(directory)
     seed = new_seed("user")
-    user = BusUser(name=name, role=role, key=Key(seed).public, issued_at=at, expires_at=at + valid)
+    bus_users.require_role(role)
+    keys = role_keys(role, bus.keys())
+    user = BusUser(
+        name=name,
+        role=role,
+        key=Key(seed).public,
+        signer=Key(keys.seed).public,
+        issued_at=at,
+        expires_at=at + valid,
+    )
     users = bus_users.add(bus.users(), user)
-    keys = role_keys(role, bus.seeds())
     made = credentials(
         name, keys, at, tags=(ROLE_TAG + role,), user_seed=seed, until=user.expires_at
     )
@@ -331,16 +367,27 @@ def write_agent(directory: Path, pool: str, node: str, at: datetime, valid: time
     file = bus.credentials_file(user)
     seed = (seed_in(file.read_text(encoding="ascii")) if file.exists() else "") or new_seed("user")
     key = Key(seed).public
-    users = bus_users.add_node(bus.users(), msgspec.structs.replace(user, key=key))
+    users = bus_users.add_node(
+        bus.users(), msgspec.structs.replace(user, key=key, signer=Key(keys.seed).public)
+    )
     made = agent_token(keys, pool, node, key, at, until)
     bus.write_users(users, at)
     write_secret(file, CREDENTIALS.format(token=made, seed=seed))
     return file
 
 
-def _unless_same(before: str, made: str) -> str:
-    """The token that was made, unless it differs from the one before in nothing but its time."""
-    return before if before and _timeless(before) == _timeless(made) else made
+def _unless_same(before: str, made: str, older: Key | None = None) -> str:
+    """The token that was made, unless it differs from the one before in nothing but its time.
+
+    `older`: sign it with this key, as of the second before the other.
+    """
+    old, new = claims_of_token(before), claims_of_token(made)
+    if _timeless(old) == _timeless(new):
+        return before
+    if not old or older is None:
+        return made
+    body = {name: each for name, each in new["nats"].items() if name not in ("type", "version")}
+    return older.sign(new["nats"]["type"], new["sub"], new["name"], body, old["iat"] - 1)
 
 
 def content(token_: str) -> dict[str, object]:
@@ -349,8 +396,7 @@ def content(token_: str) -> dict[str, object]:
     return {name: each for name, each in nats.items() if name != "revocations"}
 
 
-def _timeless(token_: str) -> dict[str, object]:
-    claims = claims_of_token(token_)
+def _timeless(claims: Mapping[str, object]) -> dict[str, object]:
     return {name: each for name, each in claims.items() if name not in ("iat", "jti")}
 
 

@@ -11,33 +11,19 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-import nkeys
 
-from schemas.permissions import OPERATOR, SERVICES, Account, rules, user_inbox
-from services.bus.nats.credentials_file import (
-    ROLE_TAG,
-    claims_of,
-    claims_of_token,
-    role_and_key,
-)
+from schemas.permissions import OPERATOR, Account, user_inbox
+from services.bus.nats.credentials_file import ROLE_TAG, role_and_key
 from services.bus.nats.embedded_server import OPEN_ACCOUNT, move_store
-from services.bus.nats.nats_accounts import (
-    OPERATOR_KEY,
-    SYSTEM_KEY,
-    AgentKeys,
-    Key,
-    account_key,
-    credentials,
-    key_names,
-    role_key,
-)
+from services.bus.nats.nats_accounts import AgentKeys, BusKeys, account_key, credentials
 from services.cli.bus_client import token_of, user_name
+from services.cli.bus_keys import UnusableKeyError
 from services.cli.fleet_discovery import CREDS_VARIABLE
 from services.cli.nats_config_files import (
     ACCOUNTS,
-    PRELOADED,
     REVOCATION_FILE,
     SIGNING_FILE,
+    is_signed_by,
     role_keys,
     write_accounts,
 )
@@ -90,10 +76,9 @@ class ServedBus(msgspec.Struct, frozen=True):
         """
         account = OPEN_ACCOUNT
         if not self.is_open:
-            self._check()
-            seeds = write_accounts(self.directory, fleet, at).seeds()
-            self._write_owner(role_keys(OPERATOR, seeds), at)
-            account = Key(seeds[account_key(Account.FLEET)]).public
+            keys = self._keys(fleet, at)
+            self._write_owner(role_keys(OPERATOR, keys), at)
+            account = keys.accounts[account_key(Account.FLEET)]
         if not move_store(store, account):
             return ""
         return (
@@ -113,64 +98,17 @@ class ServedBus(msgspec.Struct, frozen=True):
     def _write_owner(self, keys: AgentKeys, at: datetime) -> None:
         """Write the owner's credentials, which do not expire: the keys are beside them."""
         file = Path(self.operator_file)
-        if not _is_signed_by(keys, file):
+        if not is_signed_by(keys, file):
             made = credentials(token_of(user_name()), keys, at, tags=(ROLE_TAG + OPERATOR,))
             write_secret(file, made)
 
-    def _check(self) -> None:
-        """Raise SetupError where a key or a service's file of an earlier start is unusable."""
-        keys, known = _known_keys(self.directory / ACCOUNTS)
-        seeds: dict[str, str] = {}
-        for name in key_names(rules()):
-            file = self.directory / "keys" / f"{name}.nk"
-            try:
-                seeds[name] = file.read_text(encoding="ascii").strip()
-                public = Key(seeds[name]).public
-            except FileNotFoundError:
-                # A later release may have further roles.
-                if name in keys:
-                    raise self._unusable(file, "lost") from None
-                return
-            except (OSError, ValueError, nkeys.NkeysError) as error:
-                raise self._unusable(file, "damaged") from error
-            if name in keys and public not in known:
-                raise self._unusable(file, "damaged")
-        for service in SERVICES:
-            file = self.directory / "creds" / f"{service}.creds"
-            if file.exists() and not _is_signed_by(role_keys(service, seeds), file):
-                raise SetupError(
-                    f"{file} is damaged or of other keys: remove it, and start again; it is "
-                    "written again"
-                )
-
-    def _unusable(self, file: Path, what: str) -> SetupError:
-        return SetupError(
-            f"{file} is {what}: restore it from a backup, or remove {self.directory}; the next "
-            "start then makes new keys, keeps everything that is stored, and refuses the "
-            "credentials that you gave to others"
-        )
-
-
-def _is_signed_by(keys: AgentKeys, file: Path) -> bool:
-    """Whether a credentials file is whole, and of this role."""
-    try:
-        text = file.read_text(encoding="ascii")
-    except (OSError, ValueError):
-        return False
-    claims = claims_of(text)
-    found = claims.get("nats", {}).get("issuer_account"), claims.get("iss")
-    return found == (keys.account, Key(keys.seed).public) and "END USER NKEY SEED" in text
-
-
-def _known_keys(file: Path) -> tuple[set[str], set[str]]:
-    """The names of the keys that the accounts of before were made of, and the public keys."""
-    text = file.read_text(encoding="utf-8", errors="replace") if file.exists() else ""
-    names = {OPERATOR_KEY, SYSTEM_KEY, *map(account_key, Account)}
-    publics: set[str] = set()
-    for public, token in PRELOADED.findall(text):
-        claims = claims_of_token(token)
-        publics |= {public, str(claims.get("iss"))}
-        for each in claims.get("nats", {}).get("signing_keys", ()):
-            names.add(role_key(each["role"]))
-            publics.add(each["key"])
-    return names if publics else set(), publics
+    def _keys(self, fleet: str, at: datetime) -> BusKeys:
+        """Write what is missing; SetupError where a key of an earlier start is unusable."""
+        try:
+            return write_accounts(self.directory, fleet, at).keys()
+        except UnusableKeyError as error:
+            raise SetupError(
+                f"{error.file} is {error.problem}: restore it from a backup, or remove "
+                f"{self.directory}; the next start then makes new keys, keeps everything that is "
+                "stored, and refuses the credentials that you gave to others"
+            ) from error

@@ -154,10 +154,10 @@ async def test_a_revoked_person_or_node_is_refused_and_others_go_on(tmp_path: Pa
         for file, name in revoked.items():
             (tmp_path / file).write_text((directory / f"creds/{file}.creds").read_text())
             nats_config("user", "revoke", name, "--dir", str(directory))
-        url = server.url.replace("nats://", "tls://")
+        found = NatsSettings(url=server.url.replace("nats://", "tls://"))
         pushed = ["default-agents", "default-users"]
-        assert pushed == await push(directory, url, datetime.now(UTC))
-        assert [] == await push(directory, url, datetime.now(UTC))
+        assert pushed == await push(directory, found, datetime.now(UTC))
+        assert [] == await push(directory, found, datetime.now(UTC))
         async with asyncio.timeout(20):
             while any(buses[each].connected for each in revoked):
                 await asyncio.sleep(0.01)

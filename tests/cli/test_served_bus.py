@@ -10,7 +10,7 @@ from schemas.settings import NatsSettings
 from schemas.topology import EVENTS, HEALTH_EVENTS, POOLS
 from services.bus.nats.connection_options import ConnectOptions
 from services.bus.nats.embedded_server import EmbeddedServer
-from services.bus.nats.nats_accounts import new_seed
+from services.bus.nats.nats_accounts import Key, new_seed
 from services.bus.nats.nats_bus import NatsBus
 from services.bus.topology_setup import set_up
 from services.cli.bus_client import user_options
@@ -53,16 +53,14 @@ REMEDY = "remove {bus}; the next start then makes new keys, keeps everything tha
 @pytest.mark.parametrize(
     ("file", "content", "text"),
     [
-        ("keys/account-fleet.nk", None, f"account-fleet.nk is lost: restore it .* or {REMEDY}"),
-        ("keys/operator.nk", None, f"operator.nk is lost: .*{REMEDY}"),
+        ("keys/operator.nk", None, f"operator.nk is lost: restore it .* or {REMEDY}"),
         ("keys/role-metrics.nk", None, f"role-metrics.nk is lost: .*{REMEDY}"),
         ("keys/role-agent.nk", None, f"role-agent.nk is lost: .*{REMEDY}"),
         ("keys/role-metrics.nk", "", f"role-metrics.nk is damaged: .*{REMEDY}"),
-        ("keys/account-users.nk", "garbage\n", f"account-users.nk is damaged: .*{REMEDY}"),
+        ("keys/account-users.pub", "garbage\n", f"account-users.pub is damaged: .*{REMEDY}"),
         ("keys/role-metrics.nk", "\xff", f"role-metrics.nk is damaged: .*{REMEDY}"),
-        ("creds/metrics.creds", "", "metrics.creds is damaged or of other keys: remove it"),
-        ("creds/metrics.creds", "\xff", "metrics.creds is damaged or of other keys: remove it"),
-        ("keys/account-fleet.nk", "OTHER", f"account-fleet.nk is damaged: .*{REMEDY}"),
+        ("keys/account-fleet.pub", "OTHER", f"account-fleet.pub is damaged: .*{REMEDY}"),
+        ("keys/role-metrics.nk", "OTHER", f"role-metrics.nk is not the key that .*{REMEDY}"),
     ],
 )
 def test_a_lost_or_damaged_file_is_named_with_the_remedy(
@@ -74,19 +72,24 @@ def test_a_lost_or_damaged_file_is_named_with_the_remedy(
     if content is None:
         (bus / file).unlink()
     else:
-        content = new_seed("account") if content == "OTHER" else content
+        seed = new_seed("account")
+        other = Key(seed).public if file.endswith(".pub") else seed
+        content = other if content == "OTHER" else content
         (bus / file).write_text(content, encoding="latin-1")
     with pytest.raises(SetupError, match=text.format(bus=bus)) as found:
         prepare(tmp_path)
     assert "\n" not in str(found.value)
-    if file.startswith("keys/"):
-        bus.rename(tmp_path / "removed")
-    else:
-        (bus / file).unlink()
+    bus.rename(tmp_path / "removed")
     prepare(tmp_path)
 
 
-@pytest.mark.parametrize("file", ["owner.creds", "agent-signing.json", "accounts.conf"])
+@pytest.mark.parametrize(
+    "file",
+    [
+        *("owner.creds", "agent-signing.json", "accounts.conf", "creds/metrics.creds"),
+        *("revoker.creds", "revocation.json"),
+    ],
+)
 def test_what_the_keys_determine_is_written_again(file: str, tmp_path: Path) -> None:
     """Lost or damaged: nothing that was given to others depends on it."""
     prepare(tmp_path)

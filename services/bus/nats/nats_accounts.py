@@ -1,7 +1,8 @@
 """Credentials and the server's accounts, as signed tokens (JWT): who may say what, kept by keys.
 
 One operator; an account for the services, one for the agents, one for users; one signing key for
-each role. What a role may do is in its account's token, which is part of the server's
+each role. An account's own key signs nothing: only its public part, which names the account, is
+kept. What a role may do is in its account's token, which is part of the server's
 configuration, and a user's token names nothing but its role and its node. So credentials outlive
 an upgrade that changes what roles may do, and the provisioner, which holds the agents' signing key,
 makes credentials for each new node that can do what an agent may and no more, without asking the
@@ -40,6 +41,7 @@ SYSTEM_KEY: Final = "system-account"
 REVOKER: Final = "revoker"
 """User of the system account that delivers accounts' tokens to the server, and may nothing else."""
 CLAIMS_UPDATE: Final = "$SYS.REQ.CLAIMS.UPDATE"
+SERVERS_STATE: Final = "$SYS.REQ.SERVER.PING.VARZ"
 NO_LIMIT: Final = -1
 NS: Final = 1_000_000_000
 
@@ -53,6 +55,17 @@ class AgentKeys(msgspec.Struct, frozen=True, kw_only=True):
     """Seed of the role's signing key."""
     bootstrap_seed: str = ""
     """Seed of the key that signs new nodes' bootstrap credentials; empty in files of before."""
+
+
+class BusKeys(msgspec.Struct, frozen=True, kw_only=True):
+    """The keys of a fleet's bus, by name."""
+
+    seeds: dict[str, str]
+    """Of the keys that sign."""
+    accounts: dict[str, str]
+    """Public keys of the accounts, which sign nothing."""
+    accepted: dict[str, tuple[str, ...]] = {}
+    """Public keys that signed before, where what they signed is still accepted."""
 
 
 class Key:
@@ -106,15 +119,13 @@ def kind_of_key(name: str) -> str:
 
 
 def key_names(roles: Mapping[str, Rules]) -> list[str]:
-    """Every key that a fleet's bus needs."""
-    accounts = (account_key(each) for each in Account)
-    return [
-        OPERATOR_KEY,
-        OPERATOR_SIGNING_KEY,
-        SYSTEM_KEY,
-        *accounts,
-        *(role_key(role) for role in roles),
-    ]
+    """Every key that signs something on a fleet's bus."""
+    return [OPERATOR_KEY, OPERATOR_SIGNING_KEY, *map(role_key, (REVOKER, *roles))]
+
+
+def account_names() -> list[str]:
+    """Every account of a fleet's bus, by the names of their keys."""
+    return [SYSTEM_KEY, *map(account_key, Account)]
 
 
 def account_key(account: Account) -> str:
@@ -141,7 +152,7 @@ def server_tokens(
     fleet: str,
     roles: Mapping[str, Rules],
     shares: Sequence[Share],
-    seeds: Mapping[str, str],
+    keys: BusKeys,
     at: datetime,
     revoked: Mapping[Account, Mapping[str, int]] = {},
 ) -> ServerTokens:
@@ -150,35 +161,37 @@ def server_tokens(
     `revoked`: account -> public keys of users, each with the time until which its tokens are void.
     """
     moment = int(at.timestamp())
-    keys = {name: Key(seeds[name]) for name in key_names(roles)}
-    operator, system = keys[OPERATOR_KEY], keys[SYSTEM_KEY]
-    publics = {each: keys[account_key(each)].public for each in Account}
-    tokens = {
-        system.public: operator.sign("account", system.public, "SYS", {"limits": _limits()}, moment)
-    }
+    operator, system = Key(keys.seeds[OPERATOR_KEY]), keys.accounts[SYSTEM_KEY]
+    claims: dict[str, Any] = {"limits": _limits(), "signing_keys": _scopes(REVOKER, REVOKES, keys)}
+    tokens = {system: operator.sign("account", system, "SYS", claims, moment)}
     for account in Account:
-        claims: dict[str, Any] = {
+        claims = {
             "signing_keys": [
-                _scope(role, each, keys) for role, each in roles.items() if each.account == account
+                scope
+                for role, each in roles.items()
+                if each.account == account
+                for scope in _scopes(role, each, keys)
             ],
             "exports": [
                 _export(each) for each in shares if each.owner == account and each.exported
             ],
-            "imports": [_import(each, publics) for each in shares if account in each.importers],
+            "imports": [
+                _import(each, keys.accounts) for each in shares if account in each.importers
+            ],
             "limits": _limits(streams=account == Account.FLEET)
             | {"conn": CONNECTIONS_MAX.get(account, NO_LIMIT)},
         }
         if refused := revoked.get(account):
             claims["revocations"] = dict(refused)
-        public = publics[account]
+        public = keys.accounts[account_key(account)]
         tokens[public] = operator.sign("account", public, f"{fleet}-{account}", claims, moment)
     operates = {
-        "system_account": system.public,
-        "signing_keys": [keys[OPERATOR_SIGNING_KEY].public],
+        "system_account": system,
+        "signing_keys": [Key(keys.seeds[OPERATOR_SIGNING_KEY]).public],
     }
     return ServerTokens(
         operator=operator.sign("operator", operator.public, fleet, operates, moment),
-        system_account=system.public,
+        system_account=system,
         accounts=tokens,
     )
 
@@ -203,31 +216,37 @@ def claims_lookup(account: str) -> str:
     return f"$SYS.REQ.ACCOUNT.{account}.CLAIMS.LOOKUP"
 
 
-def revoker_credentials(system_seed: str, at: datetime) -> str:
+def connections_of(account: str) -> str:
+    """Subject of each server's answer with an account's connections."""
+    return f"$SYS.REQ.ACCOUNT.{account}.CONNZ"
+
+
+REVOKES: Final = Rules(
+    publish=(CLAIMS_UPDATE, claims_lookup("*"), connections_of("*"), SERVERS_STATE),
+    subscribe=(f"{inbox(REVOKER)}.>",),
+)
+
+
+def revoker_credentials(keys: BusKeys, at: datetime) -> str:
     """Make the credentials of the system account's user that delivers accounts' tokens."""
-    user, system = Key(new_seed("user")), Key(system_seed)
-    claims = {
-        "pub": {"allow": [CLAIMS_UPDATE, claims_lookup("*"), f"{inbox(REVOKER)}.>"]},
-        "sub": {"allow": [f"{inbox(REVOKER)}.>"]},
-        "subs": NO_LIMIT,
-        "data": NO_LIMIT,
-        "payload": NO_LIMIT,
-    }
-    token = system.sign("user", user.public, REVOKER, claims, int(at.timestamp()))
-    return CREDENTIALS.format(token=token, seed=user.seed)
+    signer = AgentKeys(account=keys.accounts[SYSTEM_KEY], seed=keys.seeds[role_key(REVOKER)])
+    return credentials(REVOKER, signer, at)
 
 
-def with_revocations(keys: AgentKeys, token: str, revoked: Mapping[str, int]) -> str:
+def with_revocations(
+    keys: AgentKeys, token: str, revoked: Mapping[str, int], after: int = 0
+) -> str:
     """Make an account's token again with these revocations; `keys.seed`: the operator's. Pure.
 
-    It is a second newer than the one before: one that `navarch nats-config` makes later must be
-    the newest.
+    It is a second newer than the one before and than `after`: one that `navarch nats-config` makes
+    later must be the newest.
     """
     claims = claims_of_token(token)
     body = {name: each for name, each in claims["nats"].items() if name != "revocations"}
     if revoked:
         body["revocations"] = dict(revoked)
-    return Key(keys.seed).sign("account", claims["sub"], claims["name"], body, claims["iat"] + 1)
+    moment = max(claims["iat"], after) + 1
+    return Key(keys.seed).sign("account", claims["sub"], claims["name"], body, moment)
 
 
 def agent_token(
@@ -313,18 +332,18 @@ def _export(share: Share) -> dict[str, Any]:
     }
 
 
-def _import(share: Share, publics: Mapping[Account, str]) -> dict[str, Any]:
+def _import(share: Share, publics: Mapping[str, str]) -> dict[str, Any]:
     found = {
         "name": share.subject,
         "subject": share.subject,
-        "account": publics[share.owner],
+        "account": publics[account_key(share.owner)],
         "type": "stream" if share.live else "service",
     }
     return found | ({"local_subject": share.local_subject} if share.local_subject else {})
 
 
-def _scope(role: str, rules: Rules, keys: Mapping[str, Key]) -> dict[str, Any]:
-    """A role as the account's token states it."""
+def _scopes(role: str, rules: Rules, keys: BusKeys) -> list[dict[str, Any]]:
+    """A role as the account's token states it, for each key that its credentials may be of."""
     publish: dict[str, Any] = {"allow": list(rules.publish)}
     if rules.publish_not:
         publish["deny"] = list(rules.publish_not)
@@ -338,12 +357,11 @@ def _scope(role: str, rules: Rules, keys: Mapping[str, Key]) -> dict[str, Any]:
         "data": NO_LIMIT,
         "payload": rules.payload_bytes_max,
     }
-    return {
-        "kind": "user_scope",
-        "key": keys[role_key(role)].public,
-        "role": role,
-        "template": template,
-    }
+    name = role_key(role)
+    return [
+        {"kind": "user_scope", "key": key, "role": role, "template": template}
+        for key in (Key(keys.seeds[name]).public, *keys.accepted.get(name, ()))
+    ]
 
 
 def _limits(*, streams: bool = False) -> dict[str, Any]:

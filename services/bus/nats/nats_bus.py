@@ -40,6 +40,7 @@ from services.bus.protocol.kv_buckets import Buckets
 from services.bus.protocol.object_store import Objects
 from services.bus.protocol.server_protocol import (
     check_version,
+    ends_batch,
     parse_header_lines,
     read_ack,
     read_answer,
@@ -247,12 +248,7 @@ class NatsBus(Replicas, Buckets, Objects):
         if not self._client.is_connected:
             raise Unavailable(f"{stream}: not connected to the bus")
 
-        def ends(message: ClientMessage) -> bool:
-            status = (message.headers or {}).get("Status")
-            if status not in (None, "204", "404"):
-                raise Unavailable(f"{stream}: reading ended with status {status}")
-            return status is not None
-
+        ends = lambda each: ends_batch(each.headers, stream)  # noqa: E731
         subject, body = f"$JS.API.DIRECT.GET.{stream}", _json.encode(query)
         silences = REPLICA_SILENCE_SECONDS if self._replicated else READ_SILENCE_SECONDS
         try:
@@ -356,6 +352,10 @@ class NatsBus(Replicas, Buckets, Objects):
         """Send a request; Unavailable where no responder serves the subject."""
         answer = await self._ask(subject, data, None, timeout_seconds)
         return Reply(answer.data, dict(answer.headers or {}))
+
+    async def request_all(self, subject: str, data: bytes, silence_seconds: float) -> list[bytes]:
+        """Send a request that several answer; return when none has for `silence_seconds`."""
+        return await self._requests.gather_all(subject, data, silence_seconds)
 
     async def serve(
         self, name: str, description: str, endpoints: Mapping[str, Endpoint], *, http: str = ""

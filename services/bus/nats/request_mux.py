@@ -9,6 +9,7 @@ times for each event of a node, so it has its own, over the client's plain calls
 import asyncio
 import itertools
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final
 
 from services.bus.nats.client_protocol import ClientMessage, NatsClient
@@ -89,6 +90,18 @@ class RequestMux:
                 future.set_exception(error)
 
         await self._settled(subject, data, None, arrived, future, silence_seconds)
+        return found
+
+    async def gather_all(self, subject: str, data: bytes, silence_seconds: float) -> list[bytes]:
+        """Every answer until none comes for `silence_seconds`."""
+        found: list[bytes] = []
+
+        def ends(message: ClientMessage) -> bool:
+            found.append(message.data)
+            return False
+
+        with suppress(TimeoutError):
+            await self.gather(subject, data, ends, silence_seconds)
         return found
 
     async def _settled(

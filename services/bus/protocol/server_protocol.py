@@ -82,6 +82,14 @@ def read_direct(data: bytes, given: Mapping[str, str] | None) -> Stored:
     )
 
 
+def ends_batch(given: Mapping[str, str] | None, stream: str) -> bool:
+    """Whether a message is the last of a direct read; Unavailable where that failed."""
+    status = (given or {}).get("Status")
+    if status not in (None, "204", "404"):
+        raise Unavailable(f"{stream}: reading ended with status {status}")
+    return status is not None
+
+
 def read_message(found: Mapping[str, Any]) -> Stored:
     """A message as the stream's leader gives it: in JSON, headers and data in base 64."""
     headers: dict[str, str] = {}

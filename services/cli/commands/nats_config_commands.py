@@ -2,15 +2,15 @@
 
 import asyncio
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from schemas.duration import parse_duration
 from services.cli import console
-from services.cli.command_options import Config, NatsUrl
-from services.cli.fleet_discovery import settings_of
+from services.cli.command_options import BUS, BusDirectoryOption, Config, NatsUrl
+from services.cli.commands.rotate_command import rotate
+from services.cli.fleet_discovery import find_bus, settings_of
 from services.primitives.errors import NavarchError
 
 commands = typer.Typer(
@@ -22,18 +22,15 @@ commands = typer.Typer(
 users = typer.Typer(help="Who may use the fleet: people and nodes.", no_args_is_help=True)
 commands.add_typer(users, name="user")
 
-Directory = Annotated[
-    Path, typer.Option("--dir", help="The directory of the bus's files.", show_default=True)
-]
 Valid = Annotated[
     str, typer.Option("--valid", metavar="90d", help="How long the credentials are valid.")
 ]
-BUS = Path("bus")
+commands.command("rotate")(rotate)
 
 
 @commands.command("write")
 def write(
-    directory: Directory = BUS,
+    directory: BusDirectoryOption = BUS,
     fleet: Annotated[str, typer.Option("--fleet", help="The fleet's name.")] = "default",
     store: Annotated[str, typer.Option("--store", help="JetStream directory.")] = "/data",
     listen: Annotated[str, typer.Option("--listen", help="Client address.")] = "0.0.0.0:4222",
@@ -88,12 +85,14 @@ def write(
 
 
 @commands.command("push")
-def push(directory: Directory = BUS, nats_url: NatsUrl = "", config: Config = None) -> None:
+def push(
+    directory: BusDirectoryOption = BUS, nats_url: NatsUrl = "", config: Config = None
+) -> None:
     """Give a running server the accounts: permissions and revoked people."""
     from services.cli.accounts_push import push as push_accounts  # noqa: PLC0415
 
-    url = nats_url or settings_of(config).nats.url
-    pushed = asyncio.run(push_accounts(directory, url, datetime.now(UTC)))
+    nats = find_bus(nats_url, config)
+    pushed = asyncio.run(push_accounts(directory, nats, datetime.now(UTC)))
     console.write(f"pushed: {', '.join(pushed) or 'nothing, the server has all of it'}")
 
 
@@ -101,7 +100,7 @@ def push(directory: Directory = BUS, nats_url: NatsUrl = "", config: Config = No
 def agent(
     node: Annotated[str, typer.Argument(metavar="POOL/NODE", help="The node.")],
     valid: Valid = "90d",
-    directory: Directory = BUS,
+    directory: BusDirectoryOption = BUS,
 ) -> None:
     """Write, or write again, the credentials of a node that no provider launches."""
     from services.cli.nats_config_files import write_agent  # noqa: PLC0415
@@ -123,7 +122,7 @@ def add(
         str, typer.Option("--role", metavar="viewer|operator|admin", help="What it may do.")
     ],
     valid: Valid = "90d",
-    directory: Directory = BUS,
+    directory: BusDirectoryOption = BUS,
 ) -> None:
     """Write the credentials of one person."""
     from services.cli.nats_config_files import add_user  # noqa: PLC0415
@@ -150,7 +149,7 @@ def _until(valid: str, now: datetime) -> tuple[timedelta, datetime]:
 
 
 @users.command("list")
-def list_users(directory: Directory = BUS) -> None:
+def list_users(directory: BusDirectoryOption = BUS) -> None:
     """List who has, or had, credentials."""
     from services.cli.nats_config_files import BusDirectory  # noqa: PLC0415
 
@@ -167,7 +166,7 @@ def revoke(
     name: Annotated[
         str, typer.Argument(help="The person's name, or POOL/NODE.", show_default=False)
     ],
-    directory: Directory = BUS,
+    directory: BusDirectoryOption = BUS,
 ) -> None:
     """Have the server refuse the credentials of a person or node."""
     from services.cli.nats_config_files import ACCOUNTS, revoke_user  # noqa: PLC0415

@@ -1,0 +1,120 @@
+"""`navarch nats-config rotate`."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Final, TypeVar
+
+import typer
+
+from schemas.permissions import SERVICES
+from schemas.settings import NatsSettings
+from services.bus.nats.account_updates import Requests, UntrustedKeyError
+from services.cli import console, key_rotation
+from services.cli.accounts_push import connecting_revoker
+from services.cli.bus_keys import ROTATIONS
+from services.cli.bus_users import ROLES
+from services.cli.command_options import BUS, BusDirectoryOption, Config, NatsUrl
+from services.cli.fleet_discovery import find_bus
+from services.primitives.errors import NavarchError
+
+T = TypeVar("T")
+
+HAND_OVER: Final[Mapping[str, str]] = {
+    "agents": (
+        "copy agent-signing.json to the provisioner's host. Agents have credentials of the new key "
+        "after agent.credentials_valid (a day); then"
+    ),
+    "operator-key": (
+        "copy revocation.json and revoker.creds to the provisioner's host and restart the "
+        "provisioner; then"
+    ),
+    **{
+        service: f"copy creds/{service}.creds to its host and restart the {service}; then"
+        for service in SERVICES
+    },
+    **{
+        role: (
+            f"replace the credentials of each {role} (`navarch nats-config user revoke NAME`, then "
+            "`user add NAME`); then"
+        )
+        for role in ROLES
+    },
+}
+"""What an operator does between the two steps."""
+REFUSED: Final[Mapping[str, str]] = {
+    "agents": (
+        "credentials, rejoin tokens and bootstrap credentials of the old key, also of agents that "
+        "are not connected now; their nodes must be replaced"
+    ),
+    "operator-key": (
+        "accounts' tokens of the old key, once each nats-server has the new accounts.conf and is "
+        "restarted; revoker.creds of the old key at once"
+    ),
+    **{service: f"credentials of the {service} of the old key" for service in SERVICES},
+    **{role: f"credentials of each {role} of the old key" for role in ROLES},
+}
+"""What the second step has the servers refuse."""
+
+
+def rotate(
+    what: Annotated[
+        str,
+        typer.Argument(metavar="WHAT", help=", ".join(ROTATIONS), show_default=False),
+    ],
+    directory: BusDirectoryOption = BUS,
+    finish: Annotated[
+        bool, typer.Option("--finish", help="Have the servers refuse the old key.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would be refused, and change nothing.")
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="With --finish: also if the old key is in use.")
+    ] = False,
+    nats_url: NatsUrl = "",
+    config: Config = None,
+) -> None:
+    """Replace a key: the servers accept both, and with --finish the new one alone."""
+    if what not in ROTATIONS:
+        raise NavarchError(f"there is no key {what!r}; there is {', '.join(ROTATIONS)}")
+    nats, now = find_bus(nats_url, config), datetime.now(UTC)
+    again, refused = f"navarch nats-config rotate {what}", REFUSED[what]
+    under_way = key_rotation.is_under_way(directory, what)
+    if not (finish or dry_run):
+        try:
+            files = _run(partial(key_rotation.begin, what=what, at=now), directory, nats)
+        except UntrustedKeyError as error:
+            console.write(f"The new keys are made. {error}: {again}")
+            return
+        _write_files(files)
+        console.write(f"Both keys are accepted. Next: {HAND_OVER[what]} `{again} --finish`")
+        return
+    if not under_way and dry_run:
+        console.write(f"`{again}` makes a new key. Until `{again} --finish` nothing is refused.")
+        return
+    if dry_run:
+        used = _run(partial(key_rotation.users_of_old_keys, what=what, at=now), directory, nats)
+        console.write(f"`{again} --finish` has the servers refuse {refused}.")
+        console.write(f"Of the old key and in use now: {', '.join(used) or 'none'}")
+        return
+    ending = partial(key_rotation.finish, what=what, at=now, is_forced=force)
+    _write_files(_run(ending, directory, nats))
+    console.write(f"The servers refuse {refused}.")
+
+
+def _run(
+    step: Callable[[Requests, Path], Coroutine[Any, Any, T]], directory: Path, nats: NatsSettings
+) -> T:
+    async def connected() -> T:
+        async with connecting_revoker(directory, nats) as server:
+            return await step(server, directory)
+
+    return asyncio.run(connected())
+
+
+def _write_files(files: list[Path]) -> None:
+    for file in files:
+        console.write(f"wrote {file}")

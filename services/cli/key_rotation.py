@@ -1,0 +1,152 @@
+"""Replaces the keys of a running bus, in two steps between which both keys are accepted.
+
+The first step makes another key, has the servers accept it too, and then writes what it signs. The
+second has the servers refuse what the key before has signed. Each can be run again after an
+interruption: all files are made of the keys', and the servers are given what they lack.
+"""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from schemas.permissions import AGENT, SERVICES, rules
+from services.bus.nats.account_updates import (
+    Connection,
+    Requests,
+    connections,
+    read_account,
+    trusted_keys,
+)
+from services.bus.nats.credentials_file import ROLE_TAG, claims_of_token
+from services.bus.nats.nats_accounts import (
+    OPERATOR_KEY,
+    OPERATOR_SIGNING_KEY,
+    REVOKER,
+    SYSTEM_KEY,
+    BusKeys,
+    Key,
+    account_key,
+    role_key,
+)
+from services.cli.accounts_push import push_to
+from services.cli.bus_keys import ROTATIONS
+from services.cli.nats_config_files import BusDirectory, write_credentials
+from services.operator_text.safe_text import escape_line
+from services.primitives.errors import NavarchError
+
+SHOWN_MAX: Final = 20
+
+
+class OldKeyInUseError(NavarchError):
+    """What the key of before has signed is still used."""
+
+    def __init__(self, what: str, used: Sequence[str]) -> None:
+        """Name the users."""
+        shown = ", ".join(used[:SHOWN_MAX])
+        more = f" and {len(used) - SHOWN_MAX} more" if len(used) > SHOWN_MAX else ""
+        super().__init__(
+            f"still of the old key, and refused afterwards: {shown}{more}. Give them credentials "
+            "of the new key first, or, if the old key was stolen, use --force. Nothing was "
+            f"changed (`navarch nats-config rotate {what}` began this)"
+        )
+
+
+def is_under_way(directory: Path, what: str) -> bool:
+    """Whether the keys of before are still accepted."""
+    return any((directory / "keys" / f"{name}.old").exists() for name in ROTATIONS[what])
+
+
+async def begin(server: Requests, directory: Path, what: str, at: datetime) -> list[Path]:
+    """Make the new keys and have the servers accept them; return the files written."""
+    bus = BusDirectory(directory)
+    fleet, files = bus.fleet(), bus.key_files()
+    for name in ROTATIONS[what]:
+        files.renew(name)
+    keys = bus.write_accounts(fleet, at)
+    await push_to(server, directory, at)
+    # Not before the servers accept what the new keys sign.
+    write_credentials(bus, keys, at)
+    return [*files.written, *bus.written]
+
+
+async def finish(
+    server: Requests, directory: Path, what: str, at: datetime, *, is_forced: bool = False
+) -> list[Path]:
+    """Have the servers refuse what the old keys signed; return the files written."""
+    bus = BusDirectory(directory)
+    fleet = bus.fleet()
+    used = await users_of_old_keys(server, directory, what, at)
+    if used and not is_forced:
+        raise OldKeyInUseError(what, used)
+    for name in ROTATIONS[what]:
+        bus.key_files().retire(name)
+    bus.write_accounts(fleet, at)
+    await push_to(server, directory, at)
+    return bus.written
+
+
+async def users_of_old_keys(
+    server: Requests, directory: Path, what: str, at: datetime
+) -> list[str]:
+    """Who still depends on the keys of before: connections, people, and servers."""
+    bus = BusDirectory(directory)
+    keys = bus.keys()
+    old = {key for name in ROTATIONS[what] for key in keys.accepted.get(name, ())}
+    if not old:
+        return []
+    if OPERATOR_KEY in ROTATIONS[what]:
+        await _require_new_operator(server, keys)
+    found: list[str] = []
+    for account in _accounts(what, keys):
+        found += connection_names(await connections(server, account), old)
+    found += [
+        f"{each.name}'s credentials"
+        for each in bus.users()
+        if each.signer in old and each.state(at) == "valid"
+    ]
+    return list(dict.fromkeys(found))
+
+
+def connection_names(found: Iterable[Connection], signers: set[str]) -> list[str]:
+    """What is connected with a token of these signers, in words. Pure."""
+    return [
+        escape_line(f"{_who(each)} at {each.ip}") for each in found if each.issuer_key in signers
+    ]
+
+
+def _who(connection: Connection) -> str:
+    tags = dict(each.partition(":")[::2] for each in connection.tags)
+    if "node" in tags:
+        return f"{AGENT} {tags.get('pool', '')}/{tags['node']}"
+    role = tags.get(ROLE_TAG.rstrip(":"), "")
+    return role if role in SERVICES else f"{role or REVOKER} {connection.authorized_user}"
+
+
+def _accounts(what: str, keys: BusKeys) -> list[str]:
+    roles = {role_key(role): each.account for role, each in rules().items()}
+    names = {account_key(roles[name]) for name in ROTATIONS[what] if name in roles}
+    if role_key(REVOKER) in ROTATIONS[what]:
+        names.add(SYSTEM_KEY)
+    return sorted(keys.accounts[name] for name in names)
+
+
+async def _require_new_operator(server: Requests, keys: BusKeys) -> None:
+    """Raise NavarchError where a server or an account depends on the operator before."""
+    begin_again = "run `navarch nats-config rotate operator-key` again"
+    public, signing = (
+        Key(keys.seeds[name]).public for name in (OPERATOR_KEY, OPERATOR_SIGNING_KEY)
+    )
+    for name, trusted in (await trusted_keys(server)).items():
+        if public not in trusted:
+            raise NavarchError(
+                f"nats-server {name} does not trust the new operator yet: give it the new "
+                f"accounts.conf, restart it, and {begin_again}"
+            )
+    for account in keys.accounts.values():
+        claims = claims_of_token(await read_account(server, account))
+        if claims.get("iss") not in (public, signing):
+            raise NavarchError(
+                f"the servers' token of account {claims.get('name')} is of the old operator: "
+                f"{begin_again}"
+            )
