@@ -74,6 +74,8 @@ class SagaTraits(msgspec.Struct, frozen=True, kw_only=True):
     """The provider's notice, where it is the only reason for the saga."""
     cleared_at: UtcTime | None = None
     """When an operator declared the node healthy that it restores; None: when the saga began."""
+    gone: bool = False
+    """The provider had reported the node's instance gone: the saga takes nothing out of service."""
     attempt: Int = 0
     """Number of this remediation attempt, of `attempts_max`."""
     attempts_max: Int = 0

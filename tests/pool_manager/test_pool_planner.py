@@ -1,6 +1,7 @@
 """The pool planner: examples and properties."""
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import msgspec
 import pytest
@@ -323,14 +324,48 @@ def snapshots(draw: st.DrawFn) -> PoolSnapshot:
     return snapshot(record, *nodes)
 
 
+GONE = {"lost": True, "lost_at": NOW, "provider_state": "gone"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "fields", "begun"),
+    [
+        ({}, {}, 2),
+        ({"disruptions": {str(int(NOW.timestamp()) - 60): 9}}, {}, 2),
+        ({}, {"health": "unhealthy", "health_at": NOW, "health_action": "reset_gpu"}, 2),
+        ({}, {"provider_state": "present"}, 0),
+        ({}, {"lost": False, "lost_at": None}, 0),
+        ({"breaker": Breaker(state="open", forced=True, cause="operator", since=NOW)}, {}, 0),
+        ({"failures": 2, "retry_at": NOW + timedelta(seconds=60)}, {}, 0),
+    ],
+    ids=["level", "rate", "unhealthy", "present", "beating", "operator", "launches-fail"],
+)
+def test_a_gone_instance_is_a_gap(
+    changes: dict[str, Any], fields: dict[str, Any], begun: int
+) -> None:
+    """Another node drains, and the level is one: what is gone waits for neither level nor rate."""
+    drains = OpenSaga(kind="replace", node="n0", new_node="new", since=NOW)
+    budget = BudgetSpec(max_unavailable=1, max_replacements=1)
+    record = pool(4, open={"replace-n0-1": drains}, spec=spec(budget=budget), **changes)
+    nodes = [node(f"n{number}", **{**GONE, **fields}) for number in (1, 2)]
+    seen = snapshot(record, node("n0", cordoned=True), *nodes, node("n3"))
+    decided = plan(seen, NOW)
+
+    assert begun == len(decided.start)
+    assert all(each.kind == "replace" and each.gone for each in decided.start.values())
+    if begun:
+        assert 1 == unavailable(decided.record, seen.nodes)
+        assert record.disruptions == decided.record.disruptions
+
+
 @given(snapshots())
 def test_no_plan_exceeds_the_budget(snapshot: PoolSnapshot) -> None:
-    """At most as many out of service as allowed, or no more than before."""
+    """At most as many out of service as allowed, or no more than before; gone nodes are gaps."""
     decided = plan(snapshot, NOW)
     by_name = {each.node: each for each in snapshot.nodes}
     allowed = limit(snapshot.record.spec.budget.max_unavailable, snapshot.record.desired)
     fresh = [each for each in decided.start.values() if DEFINITIONS[each.kind].disrupts]
-    newly_out = [each for each in fresh if not by_name[each.node].cordoned]
+    newly_out = [each for each in fresh if not by_name[each.node].cordoned and not each.gone]
 
     assert not newly_out or unavailable(decided.record, snapshot.nodes) <= allowed
 

@@ -18,6 +18,7 @@ from schemas.node_events import ProviderNotice
 from schemas.node_records import CloudNotice, NodeRecord
 from schemas.pool_records import PoolRecord
 from schemas.settings import PoolSpec
+from services.pool_manager.planner.node_counts import is_gone
 
 MARGIN_SECONDS: Final = 5.0
 """Before the cloud's deadline a drain ends: so long the rest may take."""
@@ -99,7 +100,7 @@ def urgent(node: NodeRecord, spec: PoolSpec, now: datetime) -> bool:
 
 def gone(node: NodeRecord, now: datetime) -> bool:
     """Whether there is nothing left on a node that could be waited for."""
-    if node.lost and node.provider_state == "gone":
+    if is_gone(node):
         return True
     found = current_notice(node)
     return found is not None and found[1].deadline is not None and now >= found[1].deadline
@@ -140,7 +141,7 @@ def hurries(record: PoolRecord, nodes: Iterable[NodeRecord]) -> list[Hurry]:
         saga = about.get(node.node)
         if saga is None or node.drained:
             continue
-        if node.lost and node.lost_at is not None and node.provider_state == "gone":
+        if is_gone(node) and node.lost_at is not None:
             found.append(Hurry(node.node, saga, node.lost_at, "its instance is gone"))
         elif (notice := current_notice(node)) and (at := _drained_by(notice[1])):
             found.append(Hurry(node.node, saga, at, f"the cloud takes it: {taken_reason(node)}"))

@@ -89,24 +89,31 @@ def size(record: PoolRecord, nodes: Nodes) -> int:
     return present + more - sum(1 for name in leaving if counts(name))
 
 
+def is_gone(node: NodeRecord | None) -> bool:
+    """Whether a node is a gap: it is silent, and its provider reports that its instance is gone."""
+    return node is not None and node.lost and node.provider_state == "gone"
+
+
 def unavailable(record: PoolRecord, nodes: Nodes) -> int:
     """How many of the pool's nodes are out of service by our own doing, or missing.
 
     An unhealthy node in service does not count: else two unhealthy nodes in a small pool would
-    forbid each other's repair. A gap that a failed replacement left does count, and nodes that were
-    never paid for do not.
+    forbid each other's repair. A gap that a failed replacement left does count; nodes that were
+    never paid for and nodes whose instances the provider lost do not.
     """
     # A spare is not in service, so to replace it takes nothing out.
     disrupted = sum(
         1
         for each in record.open.values()
-        if DEFINITIONS[each.kind].out_of_service and (each.promotes or not each.spare)
+        if DEFINITIONS[each.kind].out_of_service
+        and (each.promotes or not each.spare)
+        and not (each.gone or is_gone(nodes.by_name.get(each.node)))
     )
     taken = busy(record)
     cordoned = sum(
         1
         for node in nodes.needs_attention
-        if node.cordoned and not node.spare and node.node not in taken
+        if node.cordoned and not node.spare and node.node not in taken and not is_gone(node)
     )
     gap = 0 if record.over_spend_cap else max(0, record.desired - size(record, nodes))
     return disrupted + cordoned + gap

@@ -29,6 +29,7 @@ from schemas.duration import Duration
 from schemas.enums import Action, Remediation
 from schemas.node_records import NodeRecord, RemediationAttempt
 from schemas.settings import Setting
+from services.pool_manager.planner.node_counts import is_gone
 
 RUNGS: Final[tuple[Remediation, ...]] = ("reset-gpu", "reboot", "replace")
 """From the gentlest to the last."""
@@ -173,7 +174,7 @@ def _asked(node: NodeRecord) -> Remediation:
     if node.health in ("degraded", "unhealthy"):
         return ASKED[node.health_action]
     # It is silent. What is gone cannot be rebooted; else that may bring its agent back.
-    return "replace" if node.provider_state == "gone" else "reboot"
+    return "replace" if is_gone(node) else "reboot"
 
 
 def _describe_attempts(counted: Sequence[RemediationAttempt]) -> str:

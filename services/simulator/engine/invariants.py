@@ -281,6 +281,8 @@ class Invariants:
             return
         if node in self.misreported - self.broken_nodes and self._in_wave(entry, pool):
             self._fail(f"{entry.saga} begins for a wave of false reports", entry.saga, node)
+        if entry.params.gone and not self._cloud.count(node):
+            return  # nothing is taken out of service
         if entry.saga not in self._vanished:  # begun again, it was counted before
             self._rate(entry, pool)
         if record is not None and record.cordoned:

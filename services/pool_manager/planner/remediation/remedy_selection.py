@@ -18,7 +18,7 @@ from schemas.node_records import NodeRecord
 from schemas.pool_events import OperatorNeeded, PoolEvent
 from schemas.pool_records import OpenSaga, PoolRecord
 from services.pool_manager.planner import cloud_notices
-from services.pool_manager.planner.node_counts import busy
+from services.pool_manager.planner.node_counts import busy, is_gone
 from services.pool_manager.planner.pool_snapshot import PoolSnapshot
 from services.pool_manager.planner.remediator import RemedyChoice
 from services.pool_manager.planner.safety import eligibility
@@ -62,10 +62,12 @@ def choose(snapshot: PoolSnapshot, node: NodeRecord, now: datetime) -> RemedyCho
     what = counted_signature(node)
     attempts = tuple(each for each in node.attempts if each.fault_signature == what)
     try:
-        return snapshot.remediator.choose(node, attempts, now)
+        choice = snapshot.remediator.choose(node, attempts, now)
     except Exception as error:  # noqa: BLE001 - operators are notified of a plugin's defect
         reason = f"the pool's remediator failed: {type(error).__name__}: {error}"
         return RemedyChoice(remedy="alert", reason=reason)
+    # Nothing is left to reset, to reboot or to inspect.
+    return RemedyChoice(remedy="replace") if is_gone(node) and choice.remedy != "alert" else choice
 
 
 def counted_signature(node: NodeRecord) -> str:

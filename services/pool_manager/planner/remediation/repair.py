@@ -20,7 +20,7 @@ from services.pool_manager.planner.disruption_budget import (
     room_at,
     with_begun,
 )
-from services.pool_manager.planner.node_counts import automatic, busy
+from services.pool_manager.planner.node_counts import automatic, busy, is_gone
 from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot, earlier, to_come
 from services.pool_manager.planner.remediation import remedy_selection
 from services.pool_manager.planner.remediator import RemedyChoice
@@ -68,6 +68,7 @@ def repair(snapshot: PoolSnapshot, begun: PoolPlan, now: datetime) -> PoolPlan:
         start={},
     )
     actions = _begin_urgent(snapshot, actions, obstacle, now)
+    actions = _replace_gone(snapshot, actions, obstacle, now)
     if obstacle is not None:
         if obstacle.cause == "wave":
             actions = _begin_confirmed(snapshot, actions, now)
@@ -204,6 +205,25 @@ def _begin_urgent(
         else:
             left.append(node)
     actions = _count_begun(snapshot, actions, before, now)
+    return replace(actions, left=tuple(left))
+
+
+def _replace_gone(
+    snapshot: PoolSnapshot, actions: _Actions, obstacle: breaker.BreakerReason | None, now: datetime
+) -> _Actions:
+    """Replace the nodes whose instances are gone: that disturbs nothing, so no budget binds it."""
+    failing = obstacle is not None and obstacle.cause == "launches-fail"
+    if failing or actions.record.breaker.forced:
+        return actions
+    left: list[NodeRecord] = []
+    for node in actions.left:
+        replaced = actions.choices[node.node].remedy == "replace"
+        if replaced and is_gone(node) and room_for_sagas(actions.record):
+            allowed = actions.allowance
+            _, actions = _begin(snapshot, actions, node, now)
+            actions = replace(actions, allowance=allowed)
+        else:
+            left.append(node)
     return replace(actions, left=tuple(left))
 
 

@@ -17,7 +17,7 @@ from schemas.fault_signature import SILENCE, called, shared
 from schemas.node_records import NodeRecord
 from schemas.settings import IncidentSpec
 from services.pool_manager.planner import cloud_notices
-from services.pool_manager.planner.node_counts import Nodes
+from services.pool_manager.planner.node_counts import Nodes, is_gone
 from services.primitives.common_causes import is_set_apart, nodes_needed
 
 CHANCE: Final = 1 / 1000
@@ -58,7 +58,7 @@ def fault_signature(node: NodeRecord) -> str:
         return ""
     if node.health == "unhealthy":
         return called(node.health_kind, node.health_code)
-    return SILENCE if node.lost and node.provider_state != "gone" else ""
+    return SILENCE if node.lost and not is_gone(node) else ""
 
 
 def unhealthy_since(node: NodeRecord) -> datetime | None:

@@ -11,6 +11,7 @@ from schemas.names import node_serial
 from schemas.node_records import NodeRecord
 from schemas.pool_records import OPEN_SAGAS_MAX, OpenSaga, PoolRecord
 from services.pool_manager.planner import cloud_notices
+from services.pool_manager.planner.node_counts import is_gone
 from services.pool_manager.planner.safety.fault_waves import fault_signature
 from services.pool_manager.sagas import DEFINITIONS
 
@@ -60,6 +61,7 @@ def begin(
         fault_signature=fault_signature(node) if node else "",
         gpus=_gpus(node) if node and kind == "reset-gpu" else (),
         boot_id=node.boot_id if node else "",
+        gone=is_gone(node),
         trace=node.health_trace if node else "",
         since=now,
     )
