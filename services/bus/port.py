@@ -115,6 +115,11 @@ class Bus(Protocol):
         """Whether the bus can be spoken to now."""
         ...
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the server lets every client in, under any name."""
+        ...
+
     async def publish(
         self, subject: str, data: bytes, *, msg_id: str = "", headers: Headers | None = None
     ) -> int:

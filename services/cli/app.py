@@ -135,7 +135,7 @@ async def status(fleet: FleetClient, output: Output = Format.TABLE) -> None:
     if fleet.expiries:
         shown = [(each.what, each.at) for each in fleet.expiries]
         console.write(f"\n{tables.expiry_line(shown)}")
-    if fleet.is_open:
+    if fleet.bus.is_open:
         console.write(f"\n{OPEN_BUS}")
     for each in failures:
         console.write(f"\n{tables.failure_line(each)}")

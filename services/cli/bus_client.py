@@ -116,7 +116,6 @@ async def connect_fleet(settings: NatsSettings) -> AsyncIterator["FleetClient"]:
             bus,
             tuple(bus.expiries()),
             settings.expiry_warning,
-            is_open=bus.is_open,
             user=person(options),
         )
     finally:
@@ -132,16 +131,14 @@ class FleetClient:
         expiries: Sequence[Expiry] = (),
         expiry_warning: float = 0.0,
         *,
-        is_open: bool = False,
         user: str = "",
     ) -> None:
         """Query over `bus`; `expiries`: what this connection depends on.
 
-        `is_open`: the server lets every client in. `user`: the name in our credentials.
+        `user`: the name in our credentials.
         """
         self.bus = bus
         self.expiries = expiries
-        self.is_open = is_open
         self.user = user
         self._expiry_warning = expiry_warning
 

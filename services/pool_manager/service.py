@@ -160,9 +160,7 @@ class PoolManager:
                 ),
                 Consumer(
                     durable=POOL_REQUESTS,
-                    decode=partial(
-                        read_stored_request, is_open=not self._context.settings.nats.creds_file
-                    ),
+                    decode=lambda stored: read_stored_request(stored, is_open=self._bus.is_open),
                     handle=self.on_request,
                     key=_pool_of_request,
                 ),

@@ -13,13 +13,21 @@ from schemas import permissions, subjects
 from schemas.messages import encode
 from schemas.names import InvalidNameError
 from schemas.node_records import NodeRecord
-from schemas.settings import NatsSettings
-from schemas.topology import DURABLES, HEARTBEATS, NODES, SAGAS
+from schemas.settings import NatsSettings, Settings
+from schemas.topology import DURABLES, HEARTBEATS, NODES, POOL_REQUESTS, SAGAS
 from services.bus.nats.connection_options import credentials
 from services.bus.nats.credentials_file import claims_of
+from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import ConnectOptions, NatsBus
+from services.bus.port import Stored
 from services.cli.nats_config_files import BusDirectory, write, write_agent
+from services.pool_manager.requests.request_replies import read_request
+from services.pool_manager.service import PoolManager
+from services.primitives.clock import SystemClock
 from services.primitives.errors import ConfigurationError, Unavailable
+from services.runtime.process import Context
+from services.runtime.process_metrics import Instruments
+from services.runtime.tracing import Tracing
 from tests.support.secured import NOW, WHERE, Secured
 
 SERVICES = permissions.SERVICES
@@ -280,3 +288,46 @@ def test_a_file_that_is_not_there_is_named(settings: dict[str, str], problem: st
     """With the setting, and for the service that needs it."""
     with pytest.raises(ConfigurationError, match=problem):
         credentials(ConnectOptions(settings=NatsSettings(**settings), name="notifier"))  # type: ignore[arg-type]
+
+
+async def test_only_an_open_bus_believes_who_a_request_says_it_is_by(
+    secured: Secured, tmp_path: Path
+) -> None:
+    """With a user and a password it was believed; the server checks names for neither."""
+    password = EmbeddedServer(tmp_path / "password", arguments=("--user", "u", "--pass", "secret"))
+    is_open = EmbeddedServer(tmp_path / "open")
+    found = []
+    for options in (
+        ConnectOptions(settings=NatsSettings(url=await is_open.start()), name="pool-manager"),
+        ConnectOptions(
+            settings=NatsSettings(url=await password.start(), user="u", password="secret"),
+            name="pool-manager",
+        ),
+        secured.options("pool-manager"),
+    ):
+        bus = await NatsBus.connect(options, seconds_max=20)
+        context = Context(
+            name="pool-manager",
+            replica="r",
+            bus=bus,
+            clock=SystemClock(),
+            settings=Settings(nats=options.settings),
+            settings_file=None,
+            instruments=Instruments(),
+            tracing=Tracing("pool-manager"),
+        )
+        stored = Stored(
+            subject=subjects.pool_request("training", "scale"),
+            data=b'{"nodes": 1, "by": "alice"}',
+            sequence=1,
+            time=NOW,
+            headers={},
+        )
+        consumers = PoolManager(context).service().consumers
+        requests = next(each for each in consumers if each.durable is POOL_REQUESTS)
+        found.append(read_request(requests.decode(stored)).by)
+        await bus.close()
+    await is_open.kill()
+    await password.kill()
+
+    assert ["alice", "", ""] == found

@@ -104,8 +104,6 @@ class NatsBus(Replicas, Buckets, Objects):
         self._options = options
         self._requests = RequestMux(client)
         self._replicated = options.settings.replicas > 1
-        self.is_open = False
-        """Whether the server lets every client in."""
         self._id_key = b""
         self._last_error = ""
         self._pullers: set[Puller] = set()
@@ -148,7 +146,6 @@ class NatsBus(Replicas, Buckets, Objects):
         except SetupError:
             await end_client(client.close())
             raise
-        bus.is_open = not client._server_info.get("auth_required")  # noqa: SLF001
         await bus._requests.listen()
         return bus
 
@@ -158,6 +155,11 @@ class NatsBus(Replicas, Buckets, Objects):
     def connected(self) -> bool:
         """Whether the bus can be spoken to now."""
         return bool(self._client.is_connected)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the server lets every client in, under any name."""
+        return not self._client._server_info.get("auth_required")  # noqa: SLF001
 
     def expiries(self) -> list[Expiry]:
         """When the certificates and credentials of this connection expire."""
