@@ -47,6 +47,7 @@ FailureKind = Literal[
     "store-unwritable",
     "store-lost",
     "message-flood",
+    "node-disconnected",
     "expires-soon",
     "message-set-aside",
     "alert-undelivered",

@@ -30,6 +30,11 @@ class InstanceRecord(Record, frozen=True, kw_only=True):
     """The physical machine, where the provider names it."""
     agent_key: AgentKey = ""
     """Public key that the node's credentials were issued for; no second key gets any."""
+    disconnected_at: UtcTime | None = None
+    """Since when the node's credentials are refused, because its agent floods the bus."""
+    disconnected_reason: str = ""
+    readmitted_at: UtcTime | None = None
+    """When an operator last had its credentials accepted again."""
     saga: str = ""
     attempts: Int = 0
     launch_calls: Int = 0

@@ -374,6 +374,22 @@ class CredentialsRefused(
     reason: str
 
 
+class NodeDisconnected(
+    NodeEvent, frozen=True, kw_only=True, tag="io.navarch.provisioner.event.v1.node_disconnected"
+):
+    """A node's credentials are refused, because its agent floods the bus."""
+
+    reason: str
+
+
+class NodeReadmitted(
+    NodeEvent, frozen=True, kw_only=True, tag="io.navarch.provisioner.event.v1.node_readmitted"
+):
+    """An operator has a node's credentials accepted again."""
+
+    by: Name = ""
+
+
 class SetupRan(
     NodeEvent, frozen=True, kw_only=True, tag="io.navarch.provisioner.event.v1.setup_ran"
 ):
@@ -425,6 +441,8 @@ FACTS: dict[type[NodeEvent], str] = {
     Repaired: "repaired",
     CredentialsIssued: "credentials-issued",
     CredentialsRefused: "credentials-refused",
+    NodeDisconnected: "disconnected",
+    NodeReadmitted: "readmitted",
     SetupRan: "setup-ran",
 }
 """Event class -> last token of its subject."""

@@ -59,8 +59,9 @@ class NodeRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     drained: bool = False
     lost: bool = False
     lost_at: UtcTime | None = None
-    provider_state: Literal["", "present", "gone"] = ""
-    """State of a lost node's instance; empty: not queried yet, or unknown to the provider."""
+    provider_state: Literal["", "present", "gone", "disconnected"] = ""
+    """State of a lost node's instance; empty: not queried yet, or unknown to the provider.
+    disconnected: its silence is ours, because its credentials are refused."""
     liveness_at: UtcTime | None = None
     """Time of the last `lost` or `returned` event applied; older events are ignored."""
     saga: str = ""

@@ -67,7 +67,11 @@ ALSO_PUBLISHED: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """Service -> subjects that do not follow from the types and the topology."""
 ALSO_ANSWERED: Final[Mapping[str, tuple[str, ...]]] = {
-    "provisioner": (subjects.ENROLL, subjects.order_wildcard("sweep-now")),
+    "provisioner": (
+        subjects.ENROLL,
+        subjects.order_wildcard("sweep-now"),
+        subjects.order_wildcard("readmit"),
+    ),
     "pool-manager": (
         subjects.order_wildcard("hardware-add"),
         subjects.order_wildcard("hardware-forget"),
@@ -77,6 +81,7 @@ ALSO_ANSWERED: Final[Mapping[str, tuple[str, ...]]] = {
 """Service -> requests it answers beside queries."""
 SERVICE_QUERIES: Final = (
     subjects.query("adopt-node"),
+    subjects.query("disconnect-node"),
     f"{subjects.query('sweep-now')}.*",
     subjects.query("workload-check"),
 )

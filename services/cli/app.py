@@ -302,6 +302,7 @@ app.command("down")(up_command.down)
 app.command("ssh", context_settings={"ignore_unknown_options": True})(ssh_command.ssh)
 app.command("hold")(hold_commands.hold)
 app.command("release")(hold_commands.release)
+app.command("readmit")(instance_commands.readmit)
 
 
 @app.command("scale")

@@ -3,18 +3,26 @@
 nats-server limits neither messages per second nor, in one stream, some subjects alone: one agent's
 credentials can fill the stream, which then drops its oldest messages. So when half of it
 is used, the surplus of every node that holds more than its share is removed, and reported.
+
+A node that stores more than an agent can send, for longer than what it may have kept explains, is
+disconnected.
 """
 
 from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
+import msgspec
+
 from schemas import subjects
 from schemas.fleet_queries import CurrentFailure
+from schemas.node_disconnections import DisconnectAnswer, DisconnectRequest
 from schemas.permissions import agent_facts
 from schemas.topology import EVENTS
 from services.bus.port import Bus
+from services.bus.protocol.endpoint_replies import reply_data
 from services.primitives.clock import Clock
+from services.primitives.errors import BusError
 
 USED_SHARE: Final = 0.5
 """Below this share of its size the stream drops nothing soon: one connection was measured to store
@@ -26,6 +34,13 @@ FACTS_MAX: Final = 1_000
 FACTS_KEPT: Final = 200
 """The newest of each kind that a node keeps which holds more."""
 SHOWN_SECONDS: Final = 600.0
+FACTS_PER_SECOND_MAX: Final = 100.0
+"""More than an agent sends for long: it limits equal faults, and how many differ."""
+EXCESS_MAX: Final = 25_000.0
+"""Facts beyond that rate: more than an agent sends at once that was cut off from the bus."""
+LOOKS_MIN: Final = 3
+"""Looks in a row at which a node is beyond the rate, before it is disconnected."""
+DISCONNECT_SECONDS_MAX: Final = 5.0
 
 
 class Surplus(NamedTuple):
@@ -52,30 +67,120 @@ def find_surplus(counts: Mapping[str, int]) -> list[Surplus]:
     ]
 
 
+class Flow(NamedTuple):
+    """What a node stores beyond an agent's rate."""
+
+    excess: float
+    """Facts beyond it; what it stores less is deducted."""
+    looks: int
+    """Looks in a row at which it was beyond it."""
+
+    @property
+    def is_flood(self) -> bool:
+        """Whether no agent of ours sends so much."""
+        return self.excess > EXCESS_MAX and self.looks >= LOOKS_MIN
+
+
+Node = tuple[str, str]
+"""Pool and name."""
+
+
+def facts_by_node(counts: Mapping[str, int]) -> dict[Node, int]:
+    """How many facts each node holds. Pure."""
+    found: dict[Node, int] = defaultdict(int)
+    for subject, count in counts.items():
+        if (parsed := subjects.parse_node(subject)) is not None:
+            found[parsed.pool, parsed.node] += count
+    return dict(found)
+
+
+def next_flows(
+    flows: Mapping[Node, Flow],
+    before: Mapping[Node, int],
+    now: Mapping[Node, int],
+    seconds: float,
+) -> dict[Node, Flow]:
+    """The flows after `seconds` in which nodes that held `before` came to hold `now`. Pure."""
+    found: dict[Node, Flow] = {}
+    for node, count in now.items():
+        old = flows.get(node, Flow(0.0, 0))
+        beyond = count - before.get(node, 0) - FACTS_PER_SECOND_MAX * seconds
+        if old.excess + beyond > 0:
+            found[node] = Flow(old.excess + beyond, old.looks + 1 if beyond > 0 else 0)
+    return found
+
+
 class FloodWatch:
-    """Removes what nodes hold beyond their share."""
+    """Removes what nodes hold beyond their share, and has floods disconnected."""
 
     def __init__(self, bus: Bus, clock: Clock) -> None:
         """Nothing is removed yet."""
         self._bus = bus
         self._clock = clock
         self._seen = -GROWTH_MIN
-        """The stream's last sequence when the nodes were looked at."""
+        """The stream's last sequence when surpluses were removed."""
+        self._counted = -GROWTH_MIN
+        """The stream's last sequence when facts were counted."""
+        self._held: dict[Node, int] | None = None
+        """How many facts each node held then; None: not known."""
+        self._held_at = 0.0
+        self._flows: dict[Node, Flow] = {}
         self._shown: dict[str, tuple[CurrentFailure, float]] = {}
         """Node -> its flood, and until when it is shown."""
 
     async def look(self, used_bytes: int, last_sequence: int) -> list[CurrentFailure]:
-        """Remove the surplus, if EVENTS is filling; return the floods of the last minutes."""
-        if last_sequence < self._seen:  # another stream
-            self._seen = -GROWTH_MIN
+        """Remove surpluses, if EVENTS is filling; return the floods of the last minutes."""
+        if last_sequence < self._counted:  # another stream
+            self._seen = self._counted = -GROWTH_MIN
+            self._held, self._flows = None, {}
         filling = used_bytes >= USED_SHARE * EVENTS.bytes_max
-        if filling and last_sequence - self._seen >= GROWTH_MIN:
-            for each in find_surplus(await self._counts()):
-                await self._remove(each)
-            self._seen = last_sequence
+        due = filling and last_sequence - self._seen >= GROWTH_MIN
+        if due or last_sequence - self._counted >= GROWTH_MIN:
+            counts = await self._counts()
+            await self._follow_flows(facts_by_node(counts))
+            if due:
+                for each in find_surplus(counts):
+                    await self._remove(each)
+                    counts |= dict.fromkeys(each.subjects, FACTS_KEPT)
+                self._seen = last_sequence
+            self._held, self._counted = facts_by_node(counts), last_sequence
         now = self._clock.monotonic()
         self._shown = {node: shown for node, shown in self._shown.items() if shown[1] > now}
         return [failure for failure, _ in self._shown.values()]
+
+    async def _follow_flows(self, held: dict[Node, int]) -> None:
+        """Have nodes disconnected that flood for long."""
+        now = self._clock.monotonic()
+        if self._held is not None:
+            self._flows = next_flows(self._flows, self._held, held, now - self._held_at)
+        self._held_at = now
+        for node, flow in list(self._flows.items()):
+            if flow.is_flood:
+                await self._disconnect(node, flow)
+
+    async def _disconnect(self, node: Node, flow: Flow) -> None:
+        reason = (
+            f"its agent stored {flow.excess:.0f} facts beyond {FACTS_PER_SECOND_MAX:.0f} a second, "
+            "which no agent sends by itself"
+        )
+        request = DisconnectRequest(pool=node[0], node=node[1], reason=reason)
+        try:
+            reply = await self._bus.request(
+                subjects.query("disconnect-node"),
+                msgspec.json.encode(request),
+                timeout_seconds=DISCONNECT_SECONDS_MAX,
+            )
+            answer = msgspec.json.decode(reply_data(reply), type=DisconnectAnswer)
+        except (BusError, msgspec.DecodeError) as error:
+            answer = DisconnectAnswer(disconnected=False, reason=str(error))
+        if answer.disconnected:  # the provisioner reports it until it is readmitted
+            del self._flows[node]
+            self._shown.pop(node[1], None)
+        else:
+            self._show(node[1], not_disconnected(node[1], reason, answer.reason))
+
+    def _show(self, node: str, failure: CurrentFailure) -> None:
+        self._shown[node] = failure, self._clock.monotonic() + SHOWN_SECONDS
 
     async def _counts(self) -> dict[str, int]:
         """How many facts of agents each subject has."""
@@ -98,8 +203,7 @@ class FloodWatch:
             await self._bus.admin(
                 f"STREAM.PURGE.{EVENTS.name}", {"filter": each, "keep": FACTS_KEPT}
             )
-        until = self._clock.monotonic() + SHOWN_SECONDS
-        self._shown[surplus.node] = flooding(surplus), until
+        self._show(surplus.node, flooding(surplus))
 
 
 def flooding(surplus: Surplus) -> CurrentFailure:
@@ -114,7 +218,19 @@ def flooding(surplus: Surplus) -> CurrentFailure:
         ),
         remedy=(
             f"look at what is sent with `navarch events --node {node} --since 10m`; where the "
-            f"agent is at fault, stop it, or replace the node with `navarch replace {node}`. If "
-            "it goes on, its credentials are used elsewhere: see Known gaps in docs/security.md"
+            f"agent is at fault, stop it, or replace the node with `navarch replace {node}`"
+        ),
+    )
+
+
+def not_disconnected(node: str, reason: str, why: str) -> CurrentFailure:
+    """What is reported of a flood that goes on."""
+    return CurrentFailure(
+        failure="message-flood",
+        about=f"node {node}",
+        reason=f"{reason}. It is not disconnected: {why}",
+        remedy=(
+            f"look at what is sent with `navarch events --node {node} --since 10m`; stop its "
+            f"agent, or replace the node with `navarch replace {node}`"
         ),
     )

@@ -217,6 +217,14 @@ def _node_words(event: n.NodeEvent) -> Words:  # noqa: C901, PLR0912 - one case 
             return "credentials issued", f"to its agent, for key {event.key[:9]}…", "plain"
         case n.CredentialsRefused():
             return "credentials refused", event.reason, "bad"
+        case n.NodeDisconnected():
+            return (
+                "disconnected",
+                f"{event.reason}; to readmit: navarch readmit {event.node}",
+                "bad",
+            )
+        case n.NodeReadmitted():
+            return "readmitted", f"by {event.by}" if event.by else "", "plain"
         case n.SetupRan():
             return _setup_words(event)
         case _:

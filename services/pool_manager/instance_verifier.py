@@ -9,6 +9,7 @@ replica with the lease asks; it decides nothing.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from datetime import datetime
 from typing import Final, Literal
 
 import msgspec
@@ -37,23 +38,39 @@ NOTED_AT_ONCE: Final = 64
 ASKED_AT_ONCE_MAX: Final = 500
 """Nodes of one question: their records fit into one answer."""
 
-Says = Literal["", "present", "gone"]
+READMISSION_SECONDS: Final = 1_200.0
+"""For a readmitted agent to connect: if its credentials expired meanwhile, it requests others every
+fifteen minutes."""
+
+Says = Literal["", "present", "gone", "disconnected"]
 
 _page: Final = msgspec.json.Decoder(Page)
 _instance: Final = decoder(InstanceRecord)
 
 
-def says(instance: InstanceRecord | None) -> Says:
+def says(instance: InstanceRecord | None, now: datetime) -> Says:
     """What the provisioner's record of a silent node's instance says. Pure."""
     if instance is None:
         return ""
     match instance.state:
         case "terminated":
             return "gone"
+        case "running" if instance.error == NOT_LISTED:
+            return "gone"
+        case "running" if _kept_away(instance, now):
+            return "disconnected"
         case "running":
-            return "gone" if instance.error == NOT_LISTED else "present"
+            return "present"
         case "intended" | "terminating" | "leaked" | "orphaned":
             return "present"
+
+
+def _kept_away(instance: InstanceRecord, now: datetime) -> bool:
+    """Whether a node is silent because its credentials are refused, or were until just now."""
+    back = instance.readmitted_at
+    return instance.disconnected_at is not None or (
+        back is not None and (now - back).total_seconds() < READMISSION_SECONDS
+    )
 
 
 class Verifier:
@@ -117,7 +134,7 @@ class Verifier:
         # Side by side: where hundreds are silent, one write after the other takes too long.
         for start in range(0, len(nodes), NOTED_AT_ONCE):
             some = nodes[start : start + NOTED_AT_ONCE]
-            heard = [says(instances.get(node)) for node in some]
+            heard = [says(instances.get(node), self._clock.now()) for node in some]
             noted = await asyncio.gather(
                 *(self._note(pool, *each) for each in zip(some, heard, strict=True))
             )

@@ -36,6 +36,7 @@ from services.provisioner.provider_client.rate_limit import (
 )
 from services.provisioner.provider_client.unknown_errors import UnknownErrors
 from services.provisioner.removal.credentials_revoker import Revoker
+from services.provisioner.removal.node_disconnections import NodeDisconnections
 from services.provisioner.removal.sweep_endpoints import SweepEndpoints
 from services.provisioner.removal.sweeper import LEASE_NAME, Sweeper
 from services.provisioner.saga_step_handlers import SagaStepHandlers
@@ -152,7 +153,9 @@ def assemble(
         fleet_name=settings.fleet,
     )
     lease = Lease(bus, clock, LEASE_NAME, context.replica)
-    revoker = Revoker(bus, clock, nats, agent.credentials_valid)
+    failures = context.instruments.failures
+    revoker = Revoker(bus, clock, nats, agent.credentials_valid, failures)
+    disconnections = NodeDisconnections(bus, clock, store, can_revoke=bool(nats.revocation_file))
 
     async def close() -> None:
         await asyncio.gather(lease.release(), providers.close())
@@ -165,6 +168,7 @@ def assemble(
             subjects.query("instances"): answer_instances(store),
             subjects.query("offerings"): answer_offerings(bus, store, offerings, scorer),
             subjects.ENROLL: enrollment.answer,
+            **disconnections.endpoints,
             **SweepEndpoints(bus, clock, sweeper, lease, context.replica).endpoints,
         },
         close=close,

@@ -13,6 +13,7 @@ import typer
 
 from schemas.fleet_queries import Query
 from schemas.instance_records import InstanceRecord
+from schemas.node_disconnections import ReadmitRequest
 from schemas.sweeps import SweepAnswer, SweepRequest
 from services.cli import console
 from services.cli.bus_client import FleetClient, decode_answer
@@ -97,6 +98,25 @@ async def sweep(
         console.write_table(instances_text.SWEEP_HEADERS, rows)
     for line in instances_text.sweep_notes(answer):
         console.write(escape_line(line))
+
+
+@fleet_command
+async def readmit(
+    fleet: FleetClient,
+    node: Annotated[str, typer.Argument(help="The node's name.", show_default=False)],
+    output: Output = Format.TABLE,
+) -> None:
+    """Have a disconnected node's credentials accepted again."""
+    view, _ = await fleet.node(node)
+    request = ReadmitRequest(pool=view.pool, node=view.id)
+    data = await fleet.order("readmit", request, who=PROVISIONER)
+    if output is Format.JSON:
+        console.write_json(data)
+        return
+    console.write(
+        f"{node}: its credentials are accepted again. Its agent connects within seconds, or within "
+        "fifteen minutes where they have expired; if it stays silent, it is replaced after twenty."
+    )
 
 
 async def write_orphans(fleet: FleetClient) -> None:

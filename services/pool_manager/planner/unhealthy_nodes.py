@@ -1,6 +1,6 @@
 """Which nodes must not stay, and how long a silent one is waited for. Pure."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 from schemas.node_records import NodeRecord
@@ -24,14 +24,19 @@ def remediation_reason(node: NodeRecord, record: PoolRecord, now: datetime) -> s
         return reason
     if node.health == "unhealthy":
         return node.health_reason or "unhealthy"
-    if node.lost and node.lost_at is not None:
+    due = given_up_at(node, record)
+    if due is not None and node.lost_at is not None and now >= due:
         silent = (now - node.lost_at).total_seconds()
-        if silent >= tolerated_seconds(node, record):
-            return f"silent for {silent:.0f} s" + _PROVIDER_WORDS[node.provider_state]
+        return f"silent for {silent:.0f} s" + _PROVIDER_WORDS[node.provider_state]
     return ""
 
 
-def tolerated_seconds(node: NodeRecord, record: PoolRecord) -> float:
-    """How long a silent node is waited for: the less is known of it, the longer."""
+def given_up_at(node: NodeRecord, record: PoolRecord) -> datetime | None:
+    """When a silent node must be replaced: the less is known of it, the later.
+
+    Never where its silence is ours: an operator readmits or replaces it.
+    """
+    if not node.lost or node.lost_at is None or node.provider_state == "disconnected":
+        return None
     times = {"gone": 0, "present": 1, "": UNVERIFIED_TIMES}[node.provider_state]
-    return times * float(record.spec.health.lost_after)
+    return node.lost_at + timedelta(seconds=times * float(record.spec.health.lost_after))

@@ -124,6 +124,8 @@ def why_refused(record: InstanceRecord | None, key: str, oldest: datetime) -> st
     """Return why a key gets no credentials for a node; empty if it does. Pure."""
     if record is None or record.state not in ALIVE:
         return "the instance no longer exists"
+    if record.disconnected_at is not None:
+        return f"it is disconnected; to readmit it: navarch readmit {record.instance}"
     if record.agent_key and record.agent_key != key:
         return (
             "its credentials were issued already, for another key: unless its own agent has it, "

@@ -1,4 +1,4 @@
-"""Has the server refuse the credentials of terminated nodes, and end their connections.
+"""Has the server refuse credentials of terminated and disconnected nodes, and end connections.
 
 The list of revoked keys is part of the account's token in the server. Each replica compares it with
 INSTANCES: at each termination, and regularly, so that nothing is missed while no provisioner runs.
@@ -6,7 +6,7 @@ INSTANCES: at each termination, and regularly, so that nothing is missed while n
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -28,6 +28,9 @@ from services.bus.nats.nats_bus import NatsBus
 from services.bus.port import Bus
 from services.primitives.clock import Clock
 from services.primitives.errors import NavarchError, SetupError
+from services.provisioner.instances.instance_store import InstanceStore
+from services.provisioner.removal.node_disconnections import disconnected_failure
+from services.runtime.failure_register import FailureRegister
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +40,10 @@ GATHER_SECONDS: Final = 0.5
 """Terminations within this time are one change of the list."""
 MARGIN_SECONDS: Final = 3_600.0
 """Added to the credentials' life, for clocks that differ."""
+MISTAKEN_REASON: Final = (
+    "its key is on nats-server's list of revoked keys, and no record says why: INSTANCES may have "
+    "been rolled back"
+)
 REVOCATIONS_MAX: Final = 10_000
 """What fits the largest message of the server, with the account's permissions."""
 
@@ -44,33 +51,51 @@ _decoder = decoder(InstanceRecord)
 
 
 def revoked_until(record: InstanceRecord, valid_seconds: float) -> float:
-    """When the last credentials of a terminated node have expired; 0: it has none to revoke."""
-    if record.state != "terminated" or not record.agent_key or record.terminated_at is None:
+    """When the last credentials of a node that must not connect have expired; 0: it may. Pure."""
+    ended = record.terminated_at if record.state == "terminated" else record.disconnected_at
+    if not record.agent_key or ended is None:
         return 0.0
-    return record.terminated_at.timestamp() + valid_seconds + MARGIN_SECONDS
+    return ended.timestamp() + valid_seconds + MARGIN_SECONDS
 
 
 def merge(
-    current: Mapping[str, int], terminated: Mapping[str, float], now: float
+    current: Mapping[str, int],
+    revoked: Mapping[str, float],
+    now: float,
+    readmitted: Collection[str] = (),
 ) -> dict[str, int]:
     """Return the list of revoked keys, each with its end, without those that have ended. Pure."""
-    found = dict(current) | {key: int(until) for key, until in terminated.items()}
+    found = {key: until for key, until in current.items() if key not in readmitted}
+    found |= {key: int(until) for key, until in revoked.items()}
     alive = sorted(((until, key) for key, until in found.items() if until > now), reverse=True)
     return {key: until for until, key in alive[:REVOCATIONS_MAX]}
 
 
 class Revoker:
-    """Revokes the credentials of terminated nodes."""
+    """Revokes the credentials of nodes that are terminated, or disconnected until readmitted."""
 
     def __init__(
-        self, bus: Bus, clock: Clock, nats: NatsSettings, credentials_valid: float
+        self,
+        bus: Bus,
+        clock: Clock,
+        nats: NatsSettings,
+        credentials_valid: float,
+        failures: FailureRegister,
     ) -> None:
         self._bus = bus
+        self._store = InstanceStore(bus)
         self._clock = clock
         self._nats = nats
         self._valid_seconds = credentials_valid
-        self._terminated: dict[str, float] = {}
+        self._failures = failures
+        self._revoked: dict[str, float] = {}
         """Public key -> when its last credentials have expired."""
+        self._readmitted: set[str] = set()
+        """Public keys that an operator had accepted again."""
+        self._running: dict[str, str] = {}
+        """Public key -> key of the record of an instance that may connect."""
+        self._disconnected: dict[str, InstanceRecord] = {}
+        """Key of the record -> the node's instance."""
         self._changed = asyncio.Event()
 
     async def run(self) -> None:
@@ -90,14 +115,34 @@ class Revoker:
     async def _watch(self) -> None:
         async for entry in self._bus.watch(INSTANCES):
             if entry.removed:
+                self._show(entry.key, None)
                 continue
             try:
                 record = _decoder.decode(entry.value)
             except msgspec.MsgspecError:
                 continue  # reported by those who read it
-            if until := revoked_until(record, self._valid_seconds):
-                self._terminated[record.agent_key] = until
+            self._show(entry.key, record)
+            until = revoked_until(record, self._valid_seconds)
+            self._running.pop(record.agent_key, None)
+            if record.state == "running" and record.agent_key and not until:
+                self._running[record.agent_key] = entry.key
+            if until:
+                self._revoked[record.agent_key] = until
+                self._readmitted.discard(record.agent_key)
+            elif record.readmitted_at is not None:
+                self._revoked.pop(record.agent_key, None)
+                self._readmitted.add(record.agent_key)
+            if until or record.readmitted_at is not None:
                 self._changed.set()
+
+    def _show(self, key: str, record: InstanceRecord | None) -> None:
+        """Report a node for as long as it is disconnected."""
+        before = self._disconnected.pop(key, None)
+        if record is not None and record.disconnected_at and record.state != "terminated":
+            self._disconnected[key] = record
+        if before is not None or key in self._disconnected:
+            found = [disconnected_failure(each) for each in self._disconnected.values()]
+            self._failures.update("disconnected nodes", found)
 
     async def _revoke_for_ever(self, keys: AgentKeys, server: Requests) -> None:
         while True:
@@ -105,7 +150,7 @@ class Revoker:
             try:
                 await self.revoke(keys, server)
             except NavarchError as error:
-                log.warning("credentials of terminated nodes are not revoked: %s", error)
+                log.warning("credentials of nodes are not revoked: %s", error)
             try:
                 async with asyncio.timeout(CHECK_SECONDS):
                     await self._changed.wait()
@@ -116,15 +161,31 @@ class Revoker:
     async def revoke(self, keys: AgentKeys, server: Requests) -> None:
         """Give the server the list, unless it has it."""
         now = self._clock.now().timestamp()
-        self._terminated = {key: each for key, each in self._terminated.items() if each > now}
+        self._revoked = {key: each for key, each in self._revoked.items() if each > now}
         token = await read_account(server, keys.account)
         claims = claims_of_token(token)
         if not claims:
             raise SetupError(f"the server has no account {keys.account}: is it the same fleet's?")
         current = claims["nats"].get("revocations", {})
-        wanted = merge(current, self._terminated, now)
+        for key in self._running.keys() & current.keys() - self._readmitted:
+            await self._record_mistake(self._running[key])
+        wanted = merge(current, self._revoked, now, self._readmitted)
         if wanted == current:
             return
         await replace_account(server, with_revocations(keys, token, wanted))
         if added := wanted.keys() - current.keys():
-            log.info("revoked credentials of terminated nodes", extra={"count": len(added)})
+            log.info("revoked credentials of nodes", extra={"count": len(added)})
+
+    async def _record_mistake(self, key: str) -> None:
+        """Record a running node whose key is revoked as disconnected: it is not replaced for it."""
+        now = self._clock.now()
+
+        def decide(record: InstanceRecord | None) -> InstanceRecord | None:
+            known = record is None or record.disconnected_at or record.readmitted_at
+            if known or record is None or record.state != "running":
+                return None
+            return msgspec.structs.replace(
+                record, disconnected_at=now, disconnected_reason=MISTAKEN_REASON
+            )
+
+        await self._store.change(key, decide)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from itertools import islice
 from typing import Final
 
@@ -28,7 +28,7 @@ from services.pool_manager.planner.safety import breaker, eligibility, incidents
 from services.pool_manager.planner.safety.breaker_messages import spent_words, wave_words
 from services.pool_manager.planner.sizing import spares
 from services.pool_manager.planner.sizing.open_sagas import room_for_sagas
-from services.pool_manager.planner.unhealthy_nodes import remediation_reason, tolerated_seconds
+from services.pool_manager.planner.unhealthy_nodes import given_up_at, remediation_reason
 from services.pool_manager.sagas import DEFINITIONS
 
 WAITING_NAMED_MAX: Final = 50
@@ -360,8 +360,8 @@ def _next_loss(snapshot: PoolSnapshot, record: PoolRecord, now: datetime) -> dat
     """When the next silent node becomes a lost one."""
     soonest: datetime | None = None
     for node in snapshot.nodes.needs_attention:
-        if node.lost and node.lost_at is not None and not remediation_reason(node, record, now):
-            due = node.lost_at + timedelta(seconds=tolerated_seconds(node, record))
+        due = given_up_at(node, record)
+        if due is not None and not remediation_reason(node, record, now):
             soonest = earlier(soonest, to_come(due, now))
     return soonest
 

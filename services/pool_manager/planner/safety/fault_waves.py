@@ -52,13 +52,14 @@ def fault_signature(node: NodeRecord) -> str:
     """What a node has, as incidents tell it apart: `xid-79`, `silence`; empty: nothing to compare.
 
     A silent node whose instance the provider says is gone is no riddle, and no incident's; nor is
-    one that the cloud has announced to take.
+    one that was disconnected, or that the cloud has announced to take.
     """
     if cloud_notices.taken_reason(node):
         return ""
     if node.health == "unhealthy":
         return called(node.health_kind, node.health_code)
-    return SILENCE if node.lost and not is_gone(node) else ""
+    explained = is_gone(node) or node.provider_state == "disconnected"
+    return SILENCE if node.lost and not explained else ""
 
 
 def unhealthy_since(node: NodeRecord) -> datetime | None:
