@@ -22,7 +22,7 @@ from schemas.topology import EVENTS
 from services.bus.port import Bus
 from services.bus.protocol.endpoint_replies import reply_data
 from services.primitives.clock import Clock
-from services.primitives.errors import BusError
+from services.primitives.errors import NavarchError
 
 USED_SHARE: Final = 0.5
 """Below this share of its size the stream drops nothing soon: one connection was measured to store
@@ -171,7 +171,7 @@ class FloodWatch:
                 timeout_seconds=DISCONNECT_SECONDS_MAX,
             )
             answer = msgspec.json.decode(reply_data(reply), type=DisconnectAnswer)
-        except (BusError, msgspec.DecodeError) as error:
+        except (NavarchError, msgspec.DecodeError) as error:
             answer = DisconnectAnswer(disconnected=False, reason=str(error))
         if answer.disconnected:  # the provisioner reports it until it is readmitted
             del self._flows[node]

@@ -4,12 +4,23 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from agent.delivery.outbox import WAITING_MAX
+from agent.faults.fault_rate_limit import KEYS_MAX, PASSES_MAX, WINDOW_SECONDS
 from schemas import permissions, subjects
 from schemas.topology import EVENTS
 from services.bus.nats.nats_bus import NatsBus
 from services.notifier import flood_watch
-from services.notifier.flood_watch import FACTS_KEPT, FACTS_MAX, FloodWatch, find_surplus
+from services.notifier.flood_watch import (
+    FACTS_KEPT,
+    FACTS_MAX,
+    FloodWatch,
+    Flow,
+    find_surplus,
+    next_flows,
+)
 from services.primitives.clock import SystemClock
 
 FAULT = subjects.node_event("a", "n1", "fault")
@@ -35,6 +46,59 @@ def test_a_node_with_more_than_its_share_loses_its_oldest_facts(
 ) -> None:
     """Facts of all kinds count together, and no other node loses any."""
     assert expected == [(each.node, each.subjects) for each in find_surplus(counts)]
+
+
+N1, N2 = ("a", "n1"), ("a", "n2")
+
+
+@pytest.mark.parametrize(
+    ("stored", "expected"),
+    [
+        ([30_000, 30_000, 30_000], [False, False, True]),
+        ([10_000, 10_000, 10_000, 10_000], [False, False, True, True]),
+        # One burst, whatever it is of, and a restored stream.
+        ([1_000_000, 900, 900], [False, False, False]),
+        ([1_000_000], [False]),
+        # What an agent kept while it was cut off, and all its faults at once after that.
+        ([10_000, 5_130, 0, 0, 0, 0, 5_130], [False] * 7),
+        ([2_000] * 24, [False] * 24),
+        ([2_000] * 26, [False] * 25 + [True]),
+        ([1_000] * 500, [False] * 500),
+        # It pauses before each third look, and is still bounded by what is removed.
+        ([9_000, 9_000, 900] * 3, [False] * 9),
+        ([30_000, 30_000, 0, 30_000, 30_000, 30_000], [False] * 5 + [True]),
+    ],
+)
+def test_only_a_lasting_flood_is_one(stored: list[int], expected: list[bool]) -> None:
+    """By what a node stores within ten seconds each; another node's flow does not change."""
+    flows: dict[tuple[str, str], Flow] = {}
+    held, found = {N1: 500, N2: 7}, []
+    for count in stored:
+        now = held | {N1: held[N1] + count}
+        flows = next_flows(flows, held, now, 10.0)
+        found.append(N1 in flows and flows[N1].is_flood)
+        held = now
+        assert N2 not in flows
+
+    assert expected == found
+
+
+@given(st.lists(st.tuples(st.floats(0.1, 900), st.integers(0, 9)), max_size=40))
+def test_no_agent_of_ours_is_disconnected(looks: list[tuple[float, int]]) -> None:
+    """However late the looks are: it sends what it kept, and all that its limit lets pass."""
+    most = PASSES_MAX * (2 * KEYS_MAX + 1)
+    flows: dict[tuple[str, str], Flow] = {}
+    at, held, backlog, windows = 0.0, 0, WAITING_MAX, 0
+    for seconds, share in looks:
+        at += seconds
+        sent = backlog * share // 9
+        backlog -= sent
+        # The end of one window of its limit and the whole of the next may meet.
+        due = int(at // WINDOW_SECONDS) + 2
+        sent, windows = sent + (due - windows) * most, due
+        flows = next_flows(flows, {N1: held}, {N1: held + sent}, seconds)
+        held += sent
+        assert not any(each.is_flood for each in flows.values())
 
 
 async def test_only_a_filling_stream_loses_facts(

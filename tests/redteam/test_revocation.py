@@ -10,11 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from prometheus_client import CollectorRegistry
 
 from schemas import permissions, subjects
 from schemas.instance_records import InstanceRecord
+from schemas.messages import encode
+from schemas.node_disconnections import ReadmitRequest
+from schemas.node_events import NodeDisconnected, NodeReadmitted, node_codec
 from schemas.saga_params import LaunchSpec
 from schemas.settings import NatsSettings
+from schemas.topology import EVENTS
+from services.bus.nats.account_updates import read_account, replace_account, revoker_options
 from services.bus.nats.credentials_file import CREDENTIALS
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_accounts import (
@@ -25,7 +31,11 @@ from services.bus.nats.nats_accounts import (
     with_revocations,
 )
 from services.bus.nats.nats_bus import ConnectOptions, NatsBus
+from services.bus.port import Headers
+from services.bus.protocol.endpoint_replies import reply_data
 from services.cli.nats_config_files import ACCOUNTS, REVOCATION_FILE, SIGNING_FILE, write_accounts
+from services.notifier import flood_watch
+from services.notifier.flood_watch import FloodWatch
 from services.primitives.clock import SystemClock
 from services.primitives.errors import LoginRefused
 from services.provisioner.instances import instance_decisions
@@ -36,6 +46,8 @@ from services.provisioner.removal.credentials_revoker import (
     merge,
     revoked_until,
 )
+from services.provisioner.removal.node_disconnections import NodeDisconnections
+from services.runtime.failure_register import FailureRegister
 from tests.support.inprocess import eventually
 from tests.support.secured import Secured, nats_config, serving_secured
 
@@ -64,6 +76,7 @@ class Place:
         self.bus = bus
         self.store = InstanceStore(bus)
         self.directory = directory
+        self.failures = FailureRegister(CollectorRegistry())
 
     async def enrolled(self, node: str) -> ConnectOptions:
         """How a node connects that was given credentials."""
@@ -85,7 +98,8 @@ class Place:
         """Let a provisioner run."""
         file = self.secured.directory / REVOCATION_FILE
         settings = NatsSettings(url=self.secured.url, revocation_file=str(file))
-        running = asyncio.create_task(Revoker(self.bus, SystemClock(), settings, DAY).run())
+        revoker = Revoker(self.bus, SystemClock(), settings, DAY, self.failures)
+        running = asyncio.create_task(revoker.run())
         try:
             yield
         finally:
@@ -127,6 +141,109 @@ async def test_a_terminated_nodes_connection_ends_and_others_go_on(place: Place)
         await each.close()
 
 
+async def ended(bus: NatsBus) -> None:
+    """Wait for the end of a connection."""
+    async with asyncio.timeout(10):
+        while bus.connected:
+            await asyncio.sleep(0.01)
+
+
+async def test_a_flooding_node_is_disconnected_until_an_operator_readmits_it(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From its facts to the end of its connection, and back; another node goes on."""
+    monkeypatch.setattr(flood_watch, "GROWTH_MIN", 1)
+    monkeypatch.setattr(flood_watch, "EXCESS_MAX", 20.0)
+    monkeypatch.setattr(flood_watch, "FACTS_PER_SECOND_MAX", 0.1)
+    options = {node: await place.enrolled(node) for node in ("n1", "n2")}
+    buses = {node: await NatsBus.connect(each) for node, each in options.items()}
+    notifier = await NatsBus.connect(place.secured.options("notifier"))
+    operator = await NatsBus.connect(place.secured.options("operator"))
+    watch = FloodWatch(notifier, SystemClock())
+
+    async def flood() -> list[str]:
+        subject = subjects.node_event("training", "n1", "fault")
+        for number in range(30):
+            await buses["n1"].publish(subject, b"%d" % number)
+        shown = await watch.look(0, await notifier.last_sequence(EVENTS.name))
+        return [each.reason for each in shown]
+
+    # Without revocation it is a report that says so.
+    alone = NodeDisconnections(place.bus, SystemClock(), place.store, can_revoke=False)
+    able = NodeDisconnections(place.bus, SystemClock(), place.store, can_revoke=True)
+    current = [alone]
+
+    async def disconnect(data: bytes, headers: Headers) -> bytes:
+        return await current[0].endpoints[subjects.query("disconnect-node")](data, headers)
+
+    readmit = subjects.order_wildcard("readmit")
+    endpoints = {
+        subjects.query("disconnect-node"): disconnect,
+        readmit: able.endpoints[readmit],
+    }
+    await place.bus.serve("provisioner", "", endpoints)
+    with place.provisioner():
+        reports = [await flood() for _ in range(4)]
+        assert reports[:3] == [[]] * 3
+        assert "not disconnected: the provisioner cannot revoke credentials" in reports[3][0]
+        assert buses["n1"].connected
+        current[0] = able
+        assert await flood() == []
+        await ended(buses["n1"])
+        assert await place.refused(options["n1"])
+        assert buses["n2"].connected
+        (failure,) = place.failures.current
+        assert (failure.failure, failure.about) == ("node-disconnected", "node n1")
+        order = encode(ReadmitRequest(pool="training", node="n1"))
+        subject = subjects.order("readmit", "operator")
+        reply_data(await operator.request(subject, order, timeout_seconds=30))
+
+        async def back() -> bool:
+            return not await place.refused(options["n1"])
+
+        await eventually(back, within_seconds=10)
+        record = await place.store.get("training.n1")
+        assert place.failures.current == ()
+    events = await place.bus.read(EVENTS.name, "navarch.v1.node.training.n1.event.*")
+    found = [node_codec.decode(each.data) for each in events if each.data.startswith(b'{"type"')]
+    for each in (*buses.values(), notifier, operator):
+        await each.close()
+
+    assert record is not None
+    assert record.disconnected_at is None
+    assert [NodeDisconnected, NodeReadmitted] == [type(each) for each in found]
+    assert found[1].by == "operator"
+
+
+async def test_a_node_whose_key_was_revoked_by_mistake_is_reported_and_not_lost(
+    place: Place,
+) -> None:
+    """As after INSTANCES was rolled back to before it was readmitted."""
+    options = await place.enrolled("n1")
+    record = await place.store.get("training.n1")
+    assert record is not None
+    keys = read_agent_keys(place.secured.directory / REVOCATION_FILE)
+    settings = NatsSettings(url=place.secured.url)
+    server = await NatsBus.connect(revoker_options(settings, place.secured.directory))
+    token = await read_account(server, keys.account)
+    revoked = {record.agent_key: int(datetime.now(UTC).timestamp() + DAY)}
+    await replace_account(server, with_revocations(keys, token, revoked))
+    await server.close()
+    with place.provisioner():
+
+        async def reported() -> bool:
+            return bool(place.failures.current)
+
+        await eventually(reported, within_seconds=30)
+        (failure,) = place.failures.current
+        found = await place.store.get("training.n1")
+
+    assert await place.refused(options)
+    assert "no record says why" in failure.reason
+    assert found is not None
+    assert found.disconnected_at is not None
+
+
 async def test_what_terminated_while_no_provisioner_ran_is_revoked_by_the_next(
     place: Place,
 ) -> None:
@@ -162,6 +279,7 @@ def test_a_revoked_key_stays_until_its_credentials_have_expired(
     assert found.keys() >= {key for key, until in current.items() if until > now} - gone.keys()
     assert found.keys() >= {key for key, until in gone.items() if int(until) > now}
     assert found == merge(found, gone, now)
+    assert set(gone) >= merge(current, gone, now, set(current)).keys()
 
 
 def test_ten_thousand_terminated_nodes_fit_the_accounts_token(tmp_path: Path) -> None:
@@ -187,10 +305,13 @@ def test_ten_thousand_terminated_nodes_fit_the_accounts_token(tmp_path: Path) ->
         ("terminated", "", False),
         ("running", "U" + "A" * 55, False),
         ("terminating", "U" + "A" * 55, False),
+        ("disconnected", "U" + "A" * 55, True),
     ],
 )
 def test_only_what_is_gone_is_revoked(state: str, key: str, *, revoked: bool) -> None:
     """Until its last credentials have expired, and an hour, because clocks differ."""
     record = replace(instance("n1", key), state=state, terminated_at=NOW)
+    if state == "disconnected":
+        record = replace(record, state="running", disconnected_at=NOW)
 
     assert (AT + DAY + 3600 if revoked else 0.0) == revoked_until(record, DAY)
