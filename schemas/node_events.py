@@ -374,19 +374,13 @@ class CredentialsRefused(
     reason: str
 
 
-class NodeDisconnected(
-    NodeEvent, frozen=True, kw_only=True, tag="io.navarch.provisioner.event.v1.node_disconnected"
+class BusAccess(
+    NodeEvent, frozen=True, kw_only=True, tag="io.navarch.provisioner.event.v1.bus_access"
 ):
-    """A node's credentials are refused, because its agent floods the bus."""
+    """A node's credentials are refused because its agent floods the bus, or accepted again."""
 
-    reason: str
-
-
-class NodeReadmitted(
-    NodeEvent, frozen=True, kw_only=True, tag="io.navarch.provisioner.event.v1.node_readmitted"
-):
-    """An operator has a node's credentials accepted again."""
-
+    refused: bool
+    reason: str = ""
     by: Name = ""
 
 
@@ -441,8 +435,7 @@ FACTS: dict[type[NodeEvent], str] = {
     Repaired: "repaired",
     CredentialsIssued: "credentials-issued",
     CredentialsRefused: "credentials-refused",
-    NodeDisconnected: "disconnected",
-    NodeReadmitted: "readmitted",
+    BusAccess: "bus-access",
     SetupRan: "setup-ran",
 }
 """Event class -> last token of its subject."""

@@ -13,14 +13,13 @@ from schemas import saga_log_entries as s
 from schemas import subjects
 from schemas.messages import Invalid, Message, UnknownType
 from schemas.stored_messages import StoredMessage, decode_stored
+from services.operator_text.provisioner_words import access_words, setup_words
 from services.operator_text.quantities import gpu_hours
 from services.operator_text.safe_text import escape_line
 from services.operator_text.workload_words import failed_work_words, state_words, work_words
 
 Tone = Literal["good", "bad", "plain"]
 SUMMARY_CHARS_MAX: Final = 240
-OUTPUT_CHARS_MAX: Final = 200
-"""Of a setup command that failed: the end of its output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,20 +212,10 @@ def _node_words(event: n.NodeEvent) -> Words:  # noqa: C901, PLR0912 - one case 
             more = f"; evidence: navarch evidence {event.node}" if event.evidence else ""
             detail = f"{event.fault_signature}: {cost} lost; {event.outcome}{more}"
             return "repaired", detail, "good"
-        case n.CredentialsIssued():
-            return "credentials issued", f"to its agent, for key {event.key[:9]}…", "plain"
-        case n.CredentialsRefused():
-            return "credentials refused", event.reason, "bad"
-        case n.NodeDisconnected():
-            return (
-                "disconnected",
-                f"{event.reason}; to readmit: navarch readmit {event.node}",
-                "bad",
-            )
-        case n.NodeReadmitted():
-            return "readmitted", f"by {event.by}" if event.by else "", "plain"
+        case n.CredentialsIssued() | n.CredentialsRefused() | n.BusAccess():
+            return access_words(event)
         case n.SetupRan():
-            return _setup_words(event)
+            return setup_words(event)
         case _:
             return type(event).__name__, "", "plain"
 
@@ -255,14 +244,6 @@ def _remediated_words(event: n.Remediated) -> Words:
             return f"{event.remediation} cancelled", f"{event.reason}{attempt}", "plain"
         case _:
             return f"{event.remediation} failed", f"at {event.step}: {event.reason}{attempt}", "bad"
-
-
-def _setup_words(event: n.SetupRan) -> Words:
-    title = f"setup {event.command}/{event.commands}"
-    took = f"{event.text}: exit {event.exit_status} after {event.duration_seconds:.1f} s"
-    if not event.exit_status:
-        return title, took, "plain"
-    return title, f"{took}; {' '.join(event.output.split())[-OUTPUT_CHARS_MAX:]}", "bad"
 
 
 def _fault_detail(fault: n.Fault) -> str:

@@ -36,7 +36,7 @@ from services.provisioner.provider_client.rate_limit import (
 )
 from services.provisioner.provider_client.unknown_errors import UnknownErrors
 from services.provisioner.removal.credentials_revoker import Revoker
-from services.provisioner.removal.node_disconnections import NodeDisconnections
+from services.provisioner.removal.node_disconnector import NodeDisconnector
 from services.provisioner.removal.sweep_endpoints import SweepEndpoints
 from services.provisioner.removal.sweeper import LEASE_NAME, Sweeper
 from services.provisioner.saga_step_handlers import SagaStepHandlers
@@ -155,7 +155,7 @@ def assemble(
     lease = Lease(bus, clock, LEASE_NAME, context.replica)
     failures = context.instruments.failures
     revoker = Revoker(bus, clock, nats, agent.credentials_valid, failures)
-    disconnections = NodeDisconnections(bus, clock, store, can_revoke=bool(nats.revocation_file))
+    disconnections = NodeDisconnector(bus, clock, store, can_revoke=bool(nats.revocation_file))
 
     async def close() -> None:
         await asyncio.gather(lease.release(), providers.close())

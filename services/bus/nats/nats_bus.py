@@ -219,8 +219,7 @@ class NatsBus(Replicas, Buckets, Objects):
     async def _ask(
         self, subject: str, data: bytes, headers: dict[str, str] | None, timeout_seconds: float
     ) -> ClientMessage:
-        # A publish while disconnected would be buffered and sent much later, after the caller has
-        # learned that it failed; so it is refused at once.
+        # A publish while disconnected would be sent much later, after the caller saw it fail.
         if not self._client.is_connected:
             raise Unavailable(f"{subject}: not connected to the bus")
         bytes_max = min(self._client.max_payload, self._options.message_bytes_max)
@@ -249,7 +248,6 @@ class NatsBus(Replicas, Buckets, Objects):
         """Ask for many messages at once; the answers end with a status."""
         if not self._client.is_connected:
             raise Unavailable(f"{stream}: not connected to the bus")
-
         ends = lambda each: ends_batch(each.headers, stream)  # noqa: E731
         subject, body = f"$JS.API.DIRECT.GET.{stream}", _json.encode(query)
         silences = REPLICA_SILENCE_SECONDS if self._replicated else READ_SILENCE_SECONDS

@@ -29,7 +29,7 @@ from services.bus.port import Bus
 from services.primitives.clock import Clock
 from services.primitives.errors import NavarchError, SetupError
 from services.provisioner.instances.instance_store import InstanceStore
-from services.provisioner.removal.node_disconnections import disconnected_failure
+from services.provisioner.removal.node_disconnector import disconnected_failure
 from services.runtime.failure_register import FailureRegister
 
 log = logging.getLogger(__name__)

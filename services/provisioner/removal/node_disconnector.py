@@ -16,7 +16,7 @@ from schemas.fleet_queries import CurrentFailure
 from schemas.instance_records import InstanceRecord
 from schemas.messages import encode
 from schemas.node_disconnections import DisconnectAnswer, DisconnectRequest, ReadmitRequest
-from schemas.node_events import NodeDisconnected, NodeReadmitted
+from schemas.node_events import BusAccess
 from schemas.node_records import node_key
 from services.bus.port import Bus, Endpoint, Headers
 from services.bus.protocol.endpoint_replies import requester
@@ -75,7 +75,7 @@ def disconnected_failure(record: InstanceRecord) -> CurrentFailure:
     )
 
 
-class NodeDisconnections:
+class NodeDisconnector:
     """Answers both requests."""
 
     def __init__(self, bus: Bus, clock: Clock, store: InstanceStore, *, can_revoke: bool) -> None:
@@ -112,11 +112,12 @@ class NodeDisconnections:
         if refused or record is None or record.disconnected_at is None:
             return encode(DisconnectAnswer(disconnected=False, reason=refused))
         log.warning("node disconnected", extra={"node": request.node, "reason": request.reason})
-        event = NodeDisconnected(
+        event = BusAccess(
             id=f"disconnected-{request.node}-{record.disconnected_at.isoformat()}",
             time=record.disconnected_at,
             pool=record.pool,
             node=record.instance,
+            refused=True,
             reason=record.disconnected_reason,
         )
         await publish_event(self._bus, event)
@@ -141,11 +142,12 @@ class NodeDisconnections:
 
         record = await self._store.change(node_key(request.pool, request.node), decide)
         assert record is not None
-        event = NodeReadmitted(
+        event = BusAccess(
             id=f"readmitted-{request.node}-{now.isoformat()}",
             time=now,
             pool=record.pool,
             node=record.instance,
+            refused=False,
             by=requester(headers),
         )
         await publish_event(self._bus, event)
