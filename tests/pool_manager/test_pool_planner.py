@@ -10,14 +10,11 @@ from hypothesis import strategies as st
 
 from schemas.breaker_state import Breaker
 from schemas.duration import Duration
-from schemas.enums import NOT_LISTED, SagaKind
-from schemas.instance_records import InstanceRecord
+from schemas.enums import SagaKind
 from schemas.messages import encode
 from schemas.node_records import NodeRecord
 from schemas.pool_records import OPEN_SAGAS_MAX, OpenSaga, PoolRecord
-from schemas.saga_params import LaunchSpec
 from schemas.settings import BudgetSpec, HealthSpec, IncidentSpec, PoolSpec
-from services.pool_manager.instance_verifier import says
 from services.pool_manager.planner.disruption_budget import limit
 from services.pool_manager.planner.node_counts import (
     Nodes,
@@ -158,56 +155,6 @@ def test_silent_node_is_replaced_after_lost_after() -> None:
     assert {} == early.start
     assert NOW + timedelta(seconds=300) == early.wake_at
     assert ["replace-a-1"] == list(late.start)
-
-
-@pytest.mark.parametrize(
-    ("changes", "replaced"),
-    [({}, False), ({"health": "unhealthy"}, True), ({"lost": False}, False)],
-)
-def test_disconnected_node_is_not_replaced_for_its_silence(
-    changes: dict[str, Any], *, replaced: bool
-) -> None:
-    """Its credentials are refused until an operator decides; what it reported before counts."""
-    disconnected = node("a", lost=True, lost_at=NOW, provider_state="disconnected")
-    found = msgspec.structs.replace(disconnected, **changes)
-    decided = plan(snapshot(pool(1), found), NOW + timedelta(days=3))
-
-    assert replaced == bool(decided.start)
-    assert decided.wake_at is None or replaced
-
-
-FLOODED = NOW - timedelta(days=3)
-
-
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ({}, "present"),
-        ({"disconnected_at": FLOODED}, "disconnected"),
-        ({"disconnected_at": FLOODED, "error": NOT_LISTED}, "gone"),
-        ({"disconnected_at": FLOODED, "state": "terminated"}, "gone"),
-        ({"disconnected_at": FLOODED, "state": "terminating"}, "present"),
-        # Its agent has fifteen minutes to come back.
-        ({"readmitted_at": NOW - timedelta(minutes=19)}, "disconnected"),
-        ({"readmitted_at": NOW - timedelta(minutes=20)}, "present"),
-        ({"readmitted_at": NOW - timedelta(days=1), "disconnected_at": NOW}, "disconnected"),
-    ],
-)
-def test_what_is_known_of_a_silent_nodes_instance(changes: dict[str, Any], expected: str) -> None:
-    """By the provisioner's record; silence that is ours is no loss."""
-    launch = LaunchSpec(fleet="f", provider="aws", instance_type="t")
-    record = InstanceRecord(
-        pool="training",
-        instance="a",
-        provider="aws",
-        token="t",
-        launch=launch,
-        state="running",
-        intended_at=FLOODED,
-    )
-
-    assert expected == says(msgspec.structs.replace(record, **changes), NOW)
-    assert says(None, NOW) == ""
 
 
 def test_failing_launches_hold_back_replacements() -> None:

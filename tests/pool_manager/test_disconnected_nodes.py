@@ -1,0 +1,64 @@
+"""What the pool-manager does about nodes that were disconnected because they flooded the bus."""
+
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from schemas.enums import NOT_LISTED
+from schemas.instance_records import InstanceRecord
+from schemas.saga_params import LaunchSpec
+from services.pool_manager.instance_verifier import says
+from services.pool_manager.planner.pool_planner import plan
+from tests.pool_manager.test_pool_planner import NOW, node, pool, snapshot
+
+
+@pytest.mark.parametrize(
+    ("changes", "replaced"),
+    [({}, False), ({"health": "unhealthy"}, True), ({"lost": False}, False)],
+)
+def test_disconnected_node_is_not_replaced_for_its_silence(
+    changes: dict[str, Any], *, replaced: bool
+) -> None:
+    """Its credentials are refused until an operator decides; what it reported before counts."""
+    disconnected = node("a", lost=True, lost_at=NOW, provider_state="disconnected")
+    found = msgspec.structs.replace(disconnected, **changes)
+    decided = plan(snapshot(pool(1), found), NOW + timedelta(days=3))
+
+    assert replaced == bool(decided.start)
+    assert decided.wake_at is None or replaced
+
+
+FLOODED = NOW - timedelta(days=3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, "present"),
+        ({"disconnected_at": FLOODED}, "disconnected"),
+        ({"disconnected_at": FLOODED, "error": NOT_LISTED}, "gone"),
+        ({"disconnected_at": FLOODED, "state": "terminated"}, "gone"),
+        ({"disconnected_at": FLOODED, "state": "terminating"}, "present"),
+        # Its agent has fifteen minutes to come back.
+        ({"readmitted_at": NOW - timedelta(minutes=19)}, "disconnected"),
+        ({"readmitted_at": NOW - timedelta(minutes=20)}, "present"),
+        ({"readmitted_at": NOW - timedelta(days=1), "disconnected_at": NOW}, "disconnected"),
+    ],
+)
+def test_what_is_known_of_a_silent_nodes_instance(changes: dict[str, Any], expected: str) -> None:
+    """By the provisioner's record; silence that is ours is no loss."""
+    launch = LaunchSpec(fleet="f", provider="aws", instance_type="t")
+    record = InstanceRecord(
+        pool="training",
+        instance="a",
+        provider="aws",
+        token="t",
+        launch=launch,
+        state="running",
+        intended_at=FLOODED,
+    )
+
+    assert expected == says(msgspec.structs.replace(record, **changes), NOW)
+    assert says(None, NOW) == ""
