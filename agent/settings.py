@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from schemas.duration import Duration, decode_hook
-from schemas.names import InvalidNameError, pool_name, token
+from schemas.names import InvalidNameError, node_token, pool_name, token
 from services.primitives.errors import ConfigurationError
 
 FILE_BYTES_MAX: Final = 1_048_576
@@ -25,6 +25,8 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     pool: str
     node: str
+    kubernetes_node: str = ""
+    """Name of the Kubernetes node on which the agent's pod runs, in place of `node`."""
     instance: str = ""
     """The cloud resource's name; empty: the node's."""
     nats_url: str = "nats://127.0.0.1:4222"
@@ -114,6 +116,8 @@ def load(environment: Mapping[str, str], file: Path | None = None) -> AgentConfi
             return ConfigurationError(problem, file=str(file), line=lines[name], key=name)
         return ConfigurationError(problem, key=_variable(name))
 
+    if not values.get("node") and (host := values.get("kubernetes_node")):
+        values["node"] = node_token(str(host))
     for needed in ("pool", "node"):
         if not values.get(needed):
             raise wrong(needed, f"is not set; name this agent's {needed}")

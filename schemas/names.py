@@ -1,5 +1,6 @@
 """Which names are valid on the bus, and the error for others."""
 
+import hashlib
 import re
 from typing import Final
 
@@ -8,6 +9,8 @@ POOL_NAME_CHARS_MAX: Final = 30
 
 TOKEN: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}\Z")
 """One token of a subject: a DNS label, so that it can also name hosts and instances."""
+
+NODE_CHARS_MAX: Final = 63
 
 SAGA_TOKEN: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,95}\Z")
 """A saga's ID contains its kind and its node, so it may be longer than a token."""
@@ -32,6 +35,16 @@ def token(value: str, what: str) -> str:
     if not TOKEN.match(value):
         raise InvalidNameError(what, value, 63)
     return value
+
+
+def node_token(host: str) -> str:
+    """The name of the node on a host whose name may have dots or be too long; one per host."""
+    lower = host.lower()
+    plain = re.sub(r"[^a-z0-9-]", "-", lower)
+    if TOKEN.match(plain):
+        return plain
+    digits = hashlib.sha256(lower.encode()).hexdigest()[:8]
+    return f"n{plain[: NODE_CHARS_MAX - 10].lstrip('-')}-{digits}"
 
 
 def pool_name(value: str) -> str:

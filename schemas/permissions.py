@@ -82,6 +82,7 @@ ALSO_ANSWERED: Final[Mapping[str, tuple[str, ...]]] = {
 SERVICE_QUERIES: Final = (
     subjects.query("adopt-node"),
     subjects.query("disconnect-node"),
+    subjects.query("retire-node"),
     f"{subjects.query('sweep-now')}.*",
     subjects.query("workload-check"),
 )

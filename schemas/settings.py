@@ -256,6 +256,9 @@ class PoolSpec(Setting, frozen=True, kw_only=True):
     template file, relative to the configuration; empty: none."""
     setup: SetupSettings = SetupSettings()
     labels: dict[str, str] = {}
+    nodes: Literal["launched", "adopted"] = "launched"
+    """adopted: others make its nodes (an auto-scaling group, Karpenter), and Navarch adopts those
+    that its provider lists; it launches none."""
     cooldown: Duration = Duration(300)
     autoscaling: dict[str, Any] | None = None
     """`type` (reactive, queue, scheduled, predictive, composite, or a plugin) and its options."""

@@ -1,17 +1,31 @@
-"""Records the nodes of instances that a sweep adopts: their own records were lost."""
+"""Records the nodes of instances that a sweep adopts, and retires those that others removed.
+
+An instance is adopted where its node's record was lost, or where others make the pool's nodes.
+"""
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
+
+import msgspec
 
 from schemas import subjects
 from schemas.instance_records import InstanceRecord
 from schemas.messages import decoder, encode
-from services.bus.port import Endpoint, Headers
-from services.pool_manager.planner.node_reconstruction import adopted_node
+from schemas.node_events import FACTS, Terminated
+from schemas.node_records import NodeRecord
+from schemas.pool_records import PoolRecord
+from schemas.topology import EVENTS
+from services.bus.port import Bus, Endpoint, Headers
+from services.pool_manager.planner.node_reconstruction import (
+    NodeSources,
+    StoredEvent,
+    reconstructed_node,
+)
 from services.pool_manager.planner.saga_audit import ARRIVING
 from services.pool_manager.pool_store import Store
 from services.primitives.clock import Clock
+from services.runtime.event_publisher import publish_event
 
 log = logging.getLogger(__name__)
 
@@ -26,20 +40,34 @@ class NameInUseError(ValueError):
     """A saga under way has given the name of the instance to a node that it launches."""
 
 
+class NodeIsBusyError(ValueError):
+    """A saga is about the node."""
+
+
 class NodeAdoption:
     """Answers the provisioner's request to record a node."""
 
     def __init__(
-        self, clock: Clock, store: Store, reconcile: Callable[[str], Awaitable[None]]
+        self,
+        bus: Bus,
+        clock: Clock,
+        store: Store,
+        last_events: Callable[[str, str], Awaitable[Sequence[StoredEvent]]],
+        reconcile: Callable[[str], Awaitable[None]],
     ) -> None:
-        """`reconcile` a pool that has one more node."""
+        """`last_events` of a node; `reconcile` a pool that has one node more or fewer."""
+        self._bus = bus
         self._clock = clock
         self._store = store
+        self._last_events = last_events
         self._reconcile = reconcile
 
     def endpoints(self) -> Mapping[str, Endpoint]:
         """Subject -> what answers it."""
-        return {subjects.query("adopt-node"): self._adopt}
+        return {
+            subjects.query("adopt-node"): self._adopt,
+            subjects.query("retire-node"): self._retire,
+        }
 
     async def _adopt(self, data: bytes, _: Headers) -> bytes:
         instance = _instance.decode(data)
@@ -54,11 +82,74 @@ class NodeAdoption:
                 f"{known.saga} launches a node of that name; adopt again when it has ended: see "
                 "`navarch saga list`"
             )
+        # Its agent may have registered before: what it said then is applied now.
+        sources = NodeSources(instance, (), await self._events_of(instance))
         now = self._clock.now()
-        record = await self._store.change_node(
-            instance.pool, instance.instance, lambda found: adopted_node(found, instance, now)
-        )
+
+        def adopted(found: NodeRecord | None) -> NodeRecord | None:
+            if found is not None and found.state != "terminated":
+                return found
+            return reconstructed_node(None, instance.instance, sources, now)
+
+        record = await self._store.change_node(instance.pool, instance.instance, adopted)
         assert record is not None
         log.info("node adopted", extra={"pool": record.pool, "node": record.node})
-        await self._reconcile(record.pool)
+        await self._store.nodes.caught_up()
+        await self._resize(record.pool)
         return encode(record)
+
+    async def _events_of(self, instance: InstanceRecord) -> list[StoredEvent]:
+        """What was reported of this machine; not of an earlier one of its name."""
+        subject = subjects.node_event(instance.pool, instance.instance, FACTS[Terminated])
+        ended = await self._bus.last(EVENTS.name, subject)
+        events = await self._last_events(instance.pool, instance.instance)
+        return [each for each in events if ended is None or each.sequence > ended.sequence]
+
+    async def _retire(self, data: bytes, _: Headers) -> bytes:
+        """Others have removed the instance: its node is gone, and the pool expects one fewer."""
+        instance = _instance.decode(data)
+        known = await self._store.fresh_node(instance.pool, instance.instance)
+        if known is None or known.state == "terminated":
+            return data
+        if known.saga:
+            raise NodeIsBusyError(f"{known.saga} is about this node; it ends by itself")
+        now = self._clock.now()
+
+        def retired(found: NodeRecord | None) -> NodeRecord | None:
+            if found is None or found.saga:
+                return found
+            return msgspec.structs.replace(found, state="terminated", changed_at=now)
+
+        await publish_event(
+            self._bus,
+            Terminated(
+                id=f"retired-{instance.instance}-{(instance.running_at or now).timestamp():.0f}",
+                time=now,
+                pool=instance.pool,
+                node=instance.instance,
+            ),
+        )
+        await self._store.change_node(instance.pool, instance.instance, retired)
+        log.info("node retired", extra={"pool": instance.pool, "node": instance.instance})
+        await self._resize(instance.pool, removed=1)
+        return data
+
+    async def _resize(self, pool: str, removed: int = 0) -> None:
+        """Expect as many nodes as others have made; then decide about the pool."""
+        there = sum(1 for _ in self._store.nodes_of(pool))
+
+        def resized(record: PoolRecord) -> PoolRecord:
+            return msgspec.structs.replace(record, desired=expected_size(record, there, removed))
+
+        await self._store.change_pool(pool, resized)
+        await self._reconcile(pool)
+
+
+def expected_size(record: PoolRecord, there: int, removed: int) -> int:
+    """How many nodes a pool is to have after one joined, or others removed some. Pure.
+
+    One that Navarch removed is still expected, until its successor joins.
+    """
+    if record.spec.nodes == "launched":
+        return record.desired
+    return max(record.desired - removed, there, record.spec.min_nodes)

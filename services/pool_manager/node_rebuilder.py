@@ -154,12 +154,13 @@ class NodeRebuilder:
         self, key: str, instance: InstanceRecord | None, sagas: list[SagaState]
     ) -> bool:
         pool, _, node = key.partition(".")
-        sources = NodeSources(instance, sagas, await self._last_events(pool, node))
+        sources = NodeSources(instance, sagas, await self.last_events(pool, node))
         change = partial(reconstructed_node, name=node, sources=sources, now=self._clock.now())
         before = self._store.nodes.records.get(key)
         return before != await self._store.change_node(pool, node, change)
 
-    async def _last_events(self, pool: str, node: str) -> list[StoredEvent]:
+    async def last_events(self, pool: str, node: str) -> list[StoredEvent]:
+        """The last event of a node of each kind that its record is made of."""
         found = []
         for fact in REPLAYED_FACTS:
             stored = await self._bus.last(EVENTS.name, subjects.node_event(pool, node, fact))

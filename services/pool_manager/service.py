@@ -141,7 +141,13 @@ class PoolManager:
             self._reconciler.reconcile,
         )
         self._rebuilder = NodeRebuilder(context.bus, context.clock, self.store)
-        self._adoption = NodeAdoption(context.clock, self.store, self._reconciler.reconcile)
+        self._adoption = NodeAdoption(
+            context.bus,
+            context.clock,
+            self.store,
+            self._rebuilder.last_events,
+            self._reconciler.reconcile,
+        )
         self._verifier = Verifier(
             context.bus, context.clock, self.store, self._lease, self._reconciler.reconcile
         )

@@ -9,13 +9,22 @@ from typing import Any, Final
 import msgspec
 
 from schemas.launch_offers import Choice, Offer
-from schemas.settings import PlacementSpec, PoolSpec, ProviderChoice
+from schemas.settings import Mode, PlacementSpec, PoolSpec, ProviderChoice
 
 Problem = tuple[tuple[str | int, ...], str]
 
 
+ADOPTING: Final = "kubernetes"
+"""The provider type whose nodes others make; a plugin (`module:Class`) may be another."""
 ONE_PLACE: Final = ("provider", "region", "zones")
 """What a pool says of its only provider."""
+
+
+LAUNCHES: Final = (
+    *("providers", "market", "max_price", "spend_cap", "placement", "zones", "ssh_keys"),
+    *("setup_commands", "user_data", "autoscaling", "metrics", "spares"),
+)
+"""What only a pool has whose nodes Navarch launches."""
 
 
 def with_defaults(defaults: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, Any]:
@@ -26,10 +35,12 @@ def with_defaults(defaults: Mapping[str, Any], said: Mapping[str, Any]) -> dict[
 
 def pool_problem(spec: PoolSpec) -> Problem | None:
     """What is wrong with a pool's provider, or providers."""
+    if spec.nodes == "adopted" and (wrong := _adopted_problem(spec)):
+        return wrong
     if not spec.providers:
         if not spec.provider:
             return (), "`provider` is missing; add it, or several under `providers`"
-        if not spec.instance_type:
+        if not spec.instance_type and spec.nodes == "launched":
             return (), "`instance_type` is missing; add it"
         return None
     if spec.provider:
@@ -42,6 +53,15 @@ def pool_problem(spec: PoolSpec) -> Problem | None:
             return ("providers", number), (
                 "`instance_type` is missing; add it here, or for all of them to the pool"
             )
+    return None
+
+
+def _adopted_problem(spec: PoolSpec) -> Problem | None:
+    """What a pool says of launches, though it has none."""
+    nothing = PoolSpec(min_nodes=0, max_nodes=0)
+    for key in LAUNCHES:
+        if getattr(spec, key) != getattr(nothing, key):
+            return (key,), "is of launches, and nodes of this pool are adopted; remove it"
     return None
 
 
@@ -68,6 +88,21 @@ def unknown_provider(spec: PoolSpec, known: Collection[str]) -> Problem | None:
         if name not in known:
             there = ", ".join(known) or "none"
             return place, f"no provider {name!r} under `providers:` (known: {there}); add it"
+    return None
+
+
+def adopting_problem(spec: PoolSpec, types: Mapping[str, str], mode: Mode) -> Problem | None:
+    """A pool that launches at a provider that only adopts, or the reverse.
+
+    `types`: provider -> its type; `mode`: the fleet's.
+    """
+    kind = types.get(spec.provider, "")
+    if kind == ADOPTING and spec.nodes == "launched":
+        return ("provider",), "launches nothing: add `nodes: adopted` to the pool"
+    if spec.nodes == "adopted" and "observe" not in (mode, spec.mode):
+        return ("mode",), "adopted nodes are only observed so far: add `mode: observe`"
+    if spec.nodes == "adopted" and ":" not in kind and kind != ADOPTING:
+        return ("nodes",), f"provider {spec.provider!r} launches its nodes; remove `nodes: adopted`"
     return None
 
 

@@ -26,6 +26,7 @@ from services.primitives.redaction import register_secrets
 from services.settings.alert_routes import alert_settings
 from services.settings.budget_validation import level_problem, rate_problem, rate_window_problem
 from services.settings.provider_choices import (
+    adopting_problem,
     folded,
     pool_problem,
     unknown_notifier,
@@ -273,6 +274,9 @@ def _check(document: Document, settings: Settings, paths: Mapping[str, Path_]) -
 
 def _check_pool(document: Document, pool: PoolSpec, settings: Settings, path: Path_) -> None:
     if wrong := unknown_provider(pool, settings.providers):
+        raise document.error((*path, *wrong[0]), wrong[1])
+    types = {name: each.type for name, each in settings.providers.items()}
+    if wrong := adopting_problem(pool, types, settings.mode):
         raise document.error((*path, *wrong[0]), wrong[1])
     if wrong := unknown_notifier(pool, settings.notifiers):
         raise document.error((*path, *wrong[0]), wrong[1])

@@ -6,11 +6,10 @@ from services.provisioner.providers.coreweave_errors import (
     CONDITIONS,
     DENIED,
     EVENTS,
-    REASONS,
-    error_of,
     is_settled,
     pool_error,
 )
+from services.provisioner.providers.kubernetes_errors import REASONS, error_of
 from tests.provisioner.http_status_table import COMMON
 
 

@@ -1,8 +1,9 @@
 """Orphans: a lost store costs no healthy node, and operators see what it leaves behind."""
 
+import asyncio
+
 import pytest
 
-from schemas import subjects
 from schemas.messages import encode
 from schemas.node_records import NodeRecord
 from schemas.pool_records import FLEET_KEY, FleetRecord, PoolRecord, pool_key
@@ -13,6 +14,7 @@ from schemas.topology import EVENTS, INSTANCES, NODES, POOLS
 from services.bus.nats.nats_bus import NatsBus
 from services.bus.topology_setup import set_up
 from services.pool_manager.node_adoption import NodeAdoption
+from services.pool_manager.node_rebuilder import NodeRebuilder
 from services.pool_manager.pool_store import Store
 from services.primitives.clock import SystemClock
 from services.provisioner.instances.instance_store import InstanceStore
@@ -85,10 +87,10 @@ async def test_an_adopted_orphan_is_a_node_of_its_pool_again(fleet: NatsBus) -> 
     async def reconcile(_: str) -> None:
         """Nothing to decide here."""
 
-    adoption = NodeAdoption(SystemClock(), store, reconcile)
-    [(subject, endpoint)] = adoption.endpoints().items()
-    assert subject == subjects.query("adopt-node")
-    await fleet.serve("pool-manager", "", {subject: endpoint})
+    rebuilder = NodeRebuilder(fleet, SystemClock(), store)
+    adoption = NodeAdoption(fleet, SystemClock(), store, rebuilder.last_events, reconcile)
+    await fleet.serve("pool-manager", "", adoption.endpoints())
+    watching = asyncio.create_task(store.nodes.run())
     sweeping = sweeper(fleet, provider)
     await sweeping.sweep()
     assert (await sweeping.sweep(SweepRequest(adopt=("web-1",))))[1] == ["done"]
@@ -101,6 +103,7 @@ async def test_an_adopted_orphan_is_a_node_of_its_pool_again(fleet: NatsBus) -> 
     assert (record.state, node.state) == ("running", "active")
     assert (await sweeping.sweep())[0].due == ()
     assert await store.count_nodes("web") == 1
+    watching.cancel()
 
 
 async def test_lost_records_condemn_no_instance_that_may_have_had_one(fleet: NatsBus) -> None:

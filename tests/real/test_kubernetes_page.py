@@ -41,12 +41,17 @@ pytestmark = [
 ]
 
 
-def blocks(language: str) -> list[str]:
-    """The page's blocks of a language, in order."""
+def blocks_of(page: Path, language: str) -> list[str]:
+    """A page's blocks of a language, in order."""
     found = re.findall(
-        rf"^ *```{language}\n(.*?)^ *```", PAGE.read_text(), re.DOTALL | re.MULTILINE
+        rf"^ *```{language}\n(.*?)^ *```", page.read_text(), re.DOTALL | re.MULTILINE
     )
     return [textwrap.dedent(each) for each in found]
+
+
+def blocks(language: str) -> list[str]:
+    """The same of docs/kubernetes.md."""
+    return blocks_of(PAGE, language)
 
 
 @pytest.fixture

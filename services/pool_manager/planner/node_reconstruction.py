@@ -20,7 +20,7 @@ from services.saga.saga_state import SagaState
 
 REPLAYED_FACTS: Final = (
     *("registered", "boot-checked", "verdict", "lost", "returned", "provider-notice"),
-    *("held", "released"),
+    *("held", "released", "workload-state"),
 )
 """Events of a node whose last one each is applied again."""
 

@@ -25,21 +25,14 @@ from services.provisioner.provider_client.provider import (
 )
 from services.provisioner.provider_client.provider_errors import ProviderError, none_if
 from services.provisioner.providers import coreweave_pool as pools
-from services.provisioner.providers.coreweave_errors import (
-    error_of,
-    is_settled,
-    pool_error,
-)
+from services.provisioner.providers.coreweave_errors import is_settled, pool_error
 from services.provisioner.providers.kubernetes_access import by_kubeconfig, by_settings
-from services.provisioner.providers.provider_http import read_body, retry_after, send
+from services.provisioner.providers.kubernetes_api import NODES, KubernetesApi
 from services.provisioner.providers.request_checks import invalid
-from services.runtime.bounded_http import bounded_client
 
 POOLS: Final = "/apis/compute.coreweave.com/v1alpha1/nodepools"
-NODES: Final = "/api/v1/nodes"
 EVENTS: Final = "/api/v1/events"
 PAGE: Final = 500
-PAGES_MAX: Final = 10_000
 TRIES_MAX: Final = 3
 """Attempts of one launch whose pool is removed meanwhile."""
 STRICT: Final = {"fieldValidation": "Strict"}
@@ -99,13 +92,7 @@ class CoreWeaveProvider:
                 token_file=options.token_file,
                 ca_file=options.ca_file,
             )
-        self._client = bounded_client(
-            base_url=access.server,
-            verify=access.verify(),
-            timeout=float(options.timeout),
-            transport=transport,
-            headers={"Authorization": f"Bearer {access.token}"},
-        )
+        self._api = KubernetesApi(access, options.timeout, transport)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -122,31 +109,31 @@ class CoreWeaveProvider:
             pool = pool and await self._watch(pool, request)
             if pool is not None:
                 selector = f"{pools.POOL_LABEL}={pool['metadata']['name']}"
-                nodes = await self._pages(NODES, selector)
+                nodes = await self._api.pages(NODES, selector)
                 return pools.instance(pool, nodes, self.options.zone)
         raise ProviderError("TRANSIENT", f"{request.name} is removed as fast as it is launched")
 
     async def terminate(self, provider_id: str) -> None:
         """Begin to remove a node pool and its node; success if there is none."""
         if pools.NAME.fullmatch(provider_id):
-            await self._delete(provider_id)
+            await self._api.delete(f"{POOLS}/{provider_id}")
 
     async def list(self) -> list[Instance]:
         """Return every node pool of a fleet, and every node left without its pool."""
-        nodes = await self._pages(NODES)
-        found = await self._pages(POOLS)
+        nodes = await self._api.pages(NODES, FLEET_TAG)
+        found = await self._api.pages(POOLS, FLEET_TAG)
         return pools.instances(found, nodes, self.options.zone)
 
     async def close(self) -> None:
         """Close the connections."""
-        await self._client.aclose()
+        await self._api.close()
 
     # --- a launch --------------------------------------------------------------------------------
 
     async def _create_or_find(self, name: str, body: dict[str, Any]) -> Any:
         """Return the pool of this name, created if there is none; None if removed meanwhile."""
         created = await none_if(
-            self._call("POST", POOLS, body=body, query=STRICT), HTTPStatus.CONFLICT
+            self._api.call("POST", POOLS, body=body, query=STRICT), HTTPStatus.CONFLICT
         )
         return created or await self._pool(name)
 
@@ -179,7 +166,8 @@ class CoreWeaveProvider:
     async def _remove_failed(self, pool: Any, error: ProviderError) -> None:
         """Remove a pool that will get no node; where that fails the launch is in doubt."""
         try:
-            await self._delete(pool["metadata"]["name"], uid=pool["metadata"]["uid"])
+            about = pool["metadata"]
+            await self._api.delete(f"{POOLS}/{about['name']}", uid=about["uid"])
         except ProviderError as again:
             raise ProviderError(
                 "TRANSIENT",
@@ -189,51 +177,14 @@ class CoreWeaveProvider:
             ) from again
 
     async def _pool(self, name: str) -> Any:
-        return await none_if(self._call("GET", f"{POOLS}/{name}"), HTTPStatus.NOT_FOUND)
-
-    async def _delete(self, name: str, *, uid: str = "") -> None:
-        """Begin to remove a pool; with a uid only if it has that one."""
-        body: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions"}
-        body |= {"preconditions": {"uid": uid}} if uid else {}
-        removed = (HTTPStatus.NOT_FOUND, *([HTTPStatus.CONFLICT] if uid else []))
-        await none_if(self._call("DELETE", f"{POOLS}/{name}", body=body), *removed)
+        return await none_if(self._api.call("GET", f"{POOLS}/{name}"), HTTPStatus.NOT_FOUND)
 
     # --- requests --------------------------------------------------------------------------------
 
     async def _events(self, pool: Any) -> Any:
         """Return the events of this pool."""
         about = f"involvedObject.kind=NodePool,involvedObject.uid={pool['metadata']['uid']}"
-        answer = await self._call("GET", EVENTS, query={"fieldSelector": about, "limit": str(PAGE)})
+        answer = await self._api.call(
+            "GET", EVENTS, query={"fieldSelector": about, "limit": str(PAGE)}
+        )
         return answer.get("items") or []
-
-    async def _pages(self, path: str, selector: str = FLEET_TAG) -> Any:
-        """Return every item with these labels, from all pages."""
-        found: list[Any] = []
-        query = {"labelSelector": selector, "limit": str(PAGE)}
-        for _ in range(PAGES_MAX):
-            page = await self._call("GET", path, query=query)
-            if not isinstance(page.get("items"), list):
-                raise ProviderError("TRANSIENT", f"GET {path}: the answer is not a list")
-            found += page["items"]
-            more = (page.get("metadata") or {}).get("continue")
-            if not more:
-                return found
-            query |= {"continue": more}
-        raise ProviderError("TRANSIENT", f"GET {path}: the list does not end")
-
-    async def _call(
-        self,
-        method: str,
-        path: str,
-        *,
-        body: dict[str, Any] | None = None,
-        query: dict[str, str] | None = None,
-    ) -> Any:
-        """Make one request; every failure is a ProviderError."""
-        answer = await send(self._client, method, path, params=query, json=body)
-        found = read_body(answer)
-        if not answer.is_success:
-            raise error_of(answer.status_code, found, retry_after(answer))
-        if not isinstance(found, dict):
-            raise ProviderError("TRANSIENT", f"{method} {path}: the answer is not an object")
-        return found

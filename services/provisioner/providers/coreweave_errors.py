@@ -1,42 +1,16 @@
 """The kinds of CoreWeave's errors: one row for each. Pure.
 
-An error comes as a Status of the Kubernetes API, with a reason of Kubernetes' own; or, after a node
-pool was accepted, as one of the pool's conditions or events. Source: the reasons in Kubernetes' API
-machinery, and CoreWeave's pages on node pools.
+After a node pool was accepted, an error comes as one of the pool's conditions or events; before
+that as a Status of Kubernetes (`kubernetes_errors.py`). Source: CoreWeave's pages on node pools.
 """
 
 from typing import Any, Final
 
 from schemas.enums import ProviderErrorKind
 from services.provisioner.provider_client.provider_errors import (
-    COMMON_STATUSES,
     TEXT_CHARS_MAX,
-    ErrorTable,
     ProviderError,
 )
-
-REASONS: Final[dict[str, ProviderErrorKind]] = {
-    "Unauthorized": "AUTH",
-    "Forbidden": "AUTH",
-    "AlreadyExists": "INVALID",
-    "BadRequest": "INVALID",
-    "Invalid": "INVALID",
-    "MethodNotAllowed": "INVALID",
-    "NotAcceptable": "INVALID",
-    "NotFound": "INVALID",
-    "RequestEntityTooLarge": "INVALID",
-    "UnsupportedMediaType": "INVALID",
-    "TooManyRequests": "THROTTLE",
-    "Conflict": "TRANSIENT",
-    "Expired": "TRANSIENT",
-    "Gone": "TRANSIENT",
-    "InternalError": "TRANSIENT",
-    "ServerTimeout": "TRANSIENT",
-    "ServiceUnavailable": "TRANSIENT",
-    "StoreReadError": "TRANSIENT",
-    "Timeout": "TRANSIENT",
-}
-"""Reason of a Status -> kind."""
 
 CONDITIONS: Final[dict[tuple[str, str], ProviderErrorKind | None]] = {
     ("Validated", "Valid"): None,
@@ -59,24 +33,6 @@ EVENTS: Final[dict[str, ProviderErrorKind]] = {
     "CWOverQuota": "QUOTA",
 }
 """Reason of an event about a pool -> kind; other events are no errors."""
-
-TABLE: Final = ErrorTable(
-    codes=REASONS,
-    statuses={**COMMON_STATUSES, 400: "INVALID", 409: "TRANSIENT", 422: "INVALID"},
-)
-QUOTA: Final = "exceeded quota"
-"""In the message of a spent Kubernetes quota, under the reason Forbidden."""
-
-
-def error_of(status: int, body: Any, retry_after: float | None = None) -> ProviderError:
-    """Return the error for an HTTP error."""
-    answer = body if isinstance(body, dict) else {}
-    reason, text = str(answer.get("reason", "")), str(answer.get("message", ""))
-    details = answer.get("details")
-    seconds = details.get("retryAfterSeconds") if isinstance(details, dict) else None
-    wait = float(seconds) if seconds else retry_after
-    kind: ProviderErrorKind | None = "QUOTA" if QUOTA in text else None
-    return TABLE.error(status, reason, text, kind=kind, retry_after=wait)
 
 
 def pool_error(pool: Any, events: list[Any]) -> ProviderError | None:

@@ -1,11 +1,13 @@
 """Access to a Kubernetes API: its address, certificate authority and bearer token.
 
-From a kubeconfig file or from settings. Of a kubeconfig's login methods only a token is supported;
-the others need programs or keys that this service does not have.
+From a kubeconfig file, from settings, or from the service account of the pod. Of a kubeconfig's
+login methods only a token is supported; the others need programs or keys that this service does not
+have.
 """
 
 import base64
 import binascii
+import os
 import ssl
 from pathlib import Path
 from typing import Final
@@ -26,6 +28,16 @@ class ClusterAccess(msgspec.Struct, frozen=True, kw_only=True):
     token: SecretText
     authority: str = ""
     """In PEM; empty: the host's own authorities."""
+    renewed_token_file: str = ""
+    """File with the token that is valid now; empty: it does not change."""
+
+    def current_token(self) -> str:
+        """Return the token for a request."""
+        if not self.renewed_token_file:
+            return self.token
+        token = read_text(self.renewed_token_file, "service account").strip()
+        register_secrets(msgspec.structs.replace(self, token=token))
+        return token
 
     def verify(self) -> ssl.SSLContext | bool:
         """Return what httpx must trust."""
@@ -75,6 +87,29 @@ LOGIN: Final = (
     "has no token, the only supported login of a kubeconfig: download one with a token, or set "
     "server and token_env"
 )
+
+
+SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+
+
+def in_pod(name: str, folder: Path = SERVICE_ACCOUNT) -> ClusterAccess:
+    """Return the access of the service account of the pod in which this process runs."""
+    where = f"providers.{name}"
+    host, port = (os.environ.get(f"KUBERNETES_SERVICE_{each}", "") for each in ("HOST", "PORT"))
+    token = folder / "token"
+    if not host or not token.is_file():
+        raise ConfigurationError(
+            "the provisioner runs in no pod, so it has no service account; set `kubeconfig: FILE`",
+            key=f"{where}.kubeconfig",
+        )
+    server = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
+    access = ClusterAccess(
+        server=server,
+        token=read_text(str(token), where).strip(),
+        authority=read_text(str(folder / "ca.crt"), where),
+        renewed_token_file=str(token),
+    )
+    return _check(access, where)
 
 
 def by_settings(

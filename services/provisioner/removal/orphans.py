@@ -1,4 +1,8 @@
-"""Orphans: instances of this fleet whose store is lost; an operator adopts or terminates them."""
+"""Instances that become nodes without a launch.
+
+Orphans are of this fleet, their store is lost, and an operator adopts or terminates them. Others
+are made, and removed, by an auto-scaling group or the like: they are adopted, retired at once.
+"""
 
 import logging
 from typing import Final
@@ -22,12 +26,13 @@ from services.provisioner.instances.instance_decisions import (
 from services.provisioner.instances.instance_store import InstanceStore
 from services.provisioner.provider_client.provider import Instance
 from services.provisioner.removal.remover import Remover
-from services.provisioner.removal.sweep_decisions import SweepAction
+from services.provisioner.removal.sweep_decisions import LEFT, SweepAction
 from services.provisioner.removal.sweep_report import orphan_remedy
 
 log = logging.getLogger(__name__)
 
 ADOPT_NODE: Final = "adopt-node"
+RETIRE_NODE: Final = "retire-node"
 ADOPT_SECONDS_MAX: Final = 10.0
 
 
@@ -80,11 +85,42 @@ class Orphans:
         record = running(await self._store.get(key))
         if record is None or record.state != "running":
             return
+        await self._request(ADOPT_NODE, record)
+        await self._store.change(key, running)
+
+    async def adopt_joined(self, key: str, provider: str, instance: Instance) -> None:
+        """Have the pool-manager record the node of an instance that others made, then record it."""
+        now = self._clock.now()
+        made = msgspec.structs.replace(record_from_tags(provider, instance, now), saga=ADOPTED)
+        record = settle(made, instance, now).record
+        await self._request(ADOPT_NODE, record)
+
+        def adopted(found: InstanceRecord | None) -> InstanceRecord:
+            return record if found is None or found.state == "terminated" else found
+
+        await self._store.change(key, adopted)
+
+    async def retire_joined(self, key: str, why: str) -> None:
+        """Have the pool-manager retire the node of an instance that others removed."""
+        record = await self._store.get(key)
+        if record is None or record.state != "running":
+            return
+        await self._request(RETIRE_NODE, record)
+        now = self._clock.now()
+
+        def retired(found: InstanceRecord | None) -> InstanceRecord | None:
+            if found is None or found.state != "running":
+                return found
+            return mark_terminated(msgspec.structs.replace(found, error=LEFT), now)
+
+        log.info("instance retired", extra={"instance": key, "reason": why})
+        await self._store.change(key, retired)
+
+    async def _request(self, what: str, record: InstanceRecord) -> None:
         reply = await self._bus.request(
-            subjects.query(ADOPT_NODE), encode(record), timeout_seconds=ADOPT_SECONDS_MAX
+            subjects.query(what), encode(record), timeout_seconds=ADOPT_SECONDS_MAX
         )
         reply_data(reply)
-        await self._store.change(key, running)
 
 
 def orphaned_record(found: InstanceRecord, instance: Instance, error: str) -> InstanceRecord:

@@ -18,6 +18,7 @@ from schemas.instance_records import InstanceRecord
 from schemas.names import TOKEN, node_serial
 from schemas.node_records import node_key
 from services.provisioner.instances.instance_decisions import (
+    ADOPTABLE_STATUSES,
     TERMINATING_STATES,
     find_adoptable,
     instance_of,
@@ -43,7 +44,8 @@ def is_of_fleet(tag: str, fleet: str, name: str) -> bool:
 RemovalKind = Literal["remove-unexpected", "remove-surplus", "retry-removal", "confirm-removal"]
 RecordKind = Literal["adopt-instance", "restore-record", "mark-listed", "mark-unlisted"]
 OrphanKind = Literal["keep-orphan", "adopt-orphan", "terminate-orphan", "forget-instance"]
-SweepKind = RemovalKind | RecordKind | OrphanKind
+JoinedKind = Literal["adopt-joined", "retire-joined"]
+SweepKind = RemovalKind | RecordKind | OrphanKind | JoinedKind
 """remove-unexpected: record an instance of this fleet as terminating, and remove it.
 remove-surplus: remove an instance beside the recorded one, or one whose tags name no node.
 retry-removal, confirm-removal: a removal is overdue, and its instance is listed, or is not.
@@ -52,7 +54,10 @@ restore-record: write the record of a node in service.
 mark-listed, mark-unlisted: a running instance's record must say whether its provider lists it.
 keep-orphan: record an instance that a lost store knew, and leave it alone.
 adopt-orphan, terminate-orphan: an operator's command makes it a node of its pool, or removes it.
-forget-instance: a provider no longer lists an orphan, or the instance of a node that is gone."""
+forget-instance: a provider no longer lists an orphan, or the instance of a node that is gone.
+adopt-joined, retire-joined: others have made the instance, or removed it."""
+LEFT: Final = "others have removed it"
+"""Error in the record of an instance that this fleet has not terminated."""
 REMOVALS: Final = frozenset({"remove-unexpected", "remove-surplus"})
 
 
@@ -108,8 +113,12 @@ def decide_sweep(seen: SweepInput) -> tuple[SweepAction, ...]:
     actions: list[SweepAction | None] = []
     shown: set[tuple[str, str]] = set()
     for provider, instances in seen.listed.items():
+        adopts = seen.can.get(provider, Capabilities()).adopts
         for instance in instances:
-            if is_of_fleet(instance.fleet, seen.fleet, seen.fleet_name):
+            if adopts:
+                shown.add((provider, node_key(instance.pool, instance.name)))
+                actions.append(_decide_joined(seen, provider, instance))
+            elif is_of_fleet(instance.fleet, seen.fleet, seen.fleet_name):
                 shown.add((provider, node_key(instance.pool, instance.name)))
                 actions.append(_decide_instance(seen, provider, instance))
     unseen = {
@@ -123,7 +132,7 @@ def decide_sweep(seen: SweepInput) -> tuple[SweepAction, ...]:
             or may_be_hidden(record, unseen.get(record.provider, ()))
             or bool(why_out_of_region(record, can))
         )
-        actions.append(_decide_record(seen, key, record, listed=listed))
+        actions.append(_decide_record(seen, key, record, can, listed=listed))
     return tuple(each for each in actions if each is not None)
 
 
@@ -172,6 +181,27 @@ def _decide_instance(seen: SweepInput, provider: str, instance: Instance) -> Swe
     return None
 
 
+def _decide_joined(seen: SweepInput, provider: str, instance: Instance) -> SweepAction | None:
+    """An instance that others have made; one that this fleet has terminated is leaving."""
+    key = node_key(instance.pool, instance.name)
+    record = seen.records.get(key)
+    action = partial(SweepAction, key=key, provider=provider)
+    if instance.status not in ADOPTABLE_STATUSES:
+        return None
+    if record is None and key in seen.living:
+        why = "its node is in service, and its record is lost"
+        return action("restore-record", instance=instance, why=why)
+    if record is None or record.state == "terminated":
+        returned = record is not None and record.provider_id == instance.provider_id
+        if returned and record is not None and record.error != LEFT:
+            return None
+        return action("adopt-joined", instance=instance, why="it has joined")
+    if record.state == "running" and record.provider_id != instance.provider_id:
+        why = f"{instance.provider_id} has its name now"
+        return action("retire-joined", instance=instance_of(record), why=why)
+    return None
+
+
 def _why_orphaned(seen: SweepInput, instance: Instance) -> str:
     """Why these records cannot judge an instance that they lack; empty: they can."""
     if instance.fleet != seen.fleet:
@@ -200,7 +230,7 @@ def _judge_orphan(seen: SweepInput, record: InstanceRecord) -> tuple[SweepKind, 
 
 
 def _decide_record(
-    seen: SweepInput, key: str, record: InstanceRecord, *, listed: bool
+    seen: SweepInput, key: str, record: InstanceRecord, can: Capabilities, *, listed: bool
 ) -> SweepAction | None:
     action = partial(SweepAction, key=key, provider=record.provider, instance=instance_of(record))
     if record.state in TERMINATING_STATES:
@@ -214,6 +244,9 @@ def _decide_record(
         return action("forget-instance", why="this orphan is no longer listed")
     if record.state != "running":
         return None
+    if not listed and can.adopts:
+        waits = _grace_left(seen, record.running_at or record.intended_at)
+        return action("retire-joined", why=LEFT, waits_seconds=waits)
     if not listed and key in seen.departed:  # its record was rolled back
         waits = _grace_left(seen, record.running_at or record.intended_at)
         why = "its node is gone, and its provider no longer lists it"

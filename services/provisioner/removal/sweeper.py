@@ -234,9 +234,10 @@ class Sweeper:
         """
         shown = {
             node_key(each.pool, each.name)
-            for instances in listed.values()
+            for provider, instances in listed.items()
             for each in instances
-            if is_of_fleet(each.fleet, fleet, self._fleet_name)
+            if self._providers.get(provider).provider.capabilities.adopts
+            or is_of_fleet(each.fleet, fleet, self._fleet_name)
         }
         running = {
             key
@@ -262,6 +263,10 @@ class Sweeper:
         match action.kind:
             case "keep-orphan" | "adopt-orphan" | "terminate-orphan" | "forget-instance":
                 return await self._orphans.perform(action)
+            case "adopt-joined":
+                await self._orphans.adopt_joined(key, provider, instance)
+            case "retire-joined":
+                await self._orphans.retire_joined(key, action.why)
             case "remove-unexpected":
                 await self._store.change(key, self._record_unexpected(provider, instance))
                 return await self._remover.try_removal(key)

@@ -21,7 +21,12 @@ LAUNCHES_MAX: Final = 200
 
 
 def resize(snapshot: PoolSnapshot, begun: PoolPlan, now: datetime) -> PoolPlan:
-    """Begin what fills the gaps, or takes the surplus away; a spare fills a gap first."""
+    """Begin what fills the gaps, or takes the surplus away; a spare fills a gap first.
+
+    Others size a pool of adopted nodes.
+    """
+    if begun.record.spec.nodes == "adopted":
+        return begun
     sizing = _Sizing(snapshot, begun.record, dict(begun.start), now)
     sizing.promote()
     record = sizing.record

@@ -1,0 +1,134 @@
+"""Kubernetes: nodes of a cluster that others make, found by label and adopted.
+
+It launches nothing. An auto-scaling group, Karpenter or a person keeps the cluster at its size, and
+the provisioner's sweep adopts each node that joins and retires each that leaves. A node's instance
+is named by its `spec.providerID`.
+"""
+
+import re
+from datetime import datetime
+from typing import Any, Final
+
+import httpx
+
+from schemas.duration import Duration
+from schemas.names import POOL_NAME_CHARS_MAX, TOKEN, node_token
+from schemas.settings import Setting
+from services.provisioner.provider_client.provider import (
+    Capabilities,
+    Environment,
+    Instance,
+    ProvisionRequest,
+)
+from services.provisioner.providers.kubernetes_access import by_kubeconfig, in_pod
+from services.provisioner.providers.kubernetes_api import NODES, KubernetesApi
+from services.provisioner.providers.request_checks import invalid
+
+TYPE_LABEL: Final = "node.kubernetes.io/instance-type"
+REGION_LABEL: Final = "topology.kubernetes.io/region"
+ZONE_LABEL: Final = "topology.kubernetes.io/zone"
+VISIBLE: Final = re.compile(r"[!-~]{1,512}")
+SELECTOR_CHARS_MAX: Final = 1024
+
+
+class KubernetesProvider:
+    """The nodes of one cluster."""
+
+    class Options(Setting, frozen=True, kw_only=True):
+        """`providers: {eks: {type: kubernetes, selectors: {training: nvidia.com/gpu.present}}}`."""
+
+        selectors: dict[str, str]
+        """Pool -> label selector of its nodes, as `kubectl get nodes -l` takes it; a node that
+        several select is the first one's."""
+        kubeconfig: str = ""
+        """File, with a token; empty: the service account of the pod."""
+        context: str = ""
+        """Of the kubeconfig; empty: its current one."""
+        timeout: Duration = Duration(30)
+        """Time limit of one request."""
+
+        def __post_init__(self) -> None:
+            """Refuse what would select every node, or none."""
+            if not self.selectors:
+                raise ValueError("`selectors` is empty; name the labels of each pool's nodes")
+            for pool, selector in self.selectors.items():
+                if not TOKEN.match(pool) or len(pool) > POOL_NAME_CHARS_MAX:
+                    raise ValueError(f"selectors: {pool!r} is not the name of a pool")
+                if not selector.strip() or len(selector) > SELECTOR_CHARS_MAX:
+                    raise ValueError(
+                        f"selectors.{pool}: write a label selector, as `nvidia.com/gpu.present`"
+                    )
+
+    def __init__(
+        self,
+        *,
+        options: Options,
+        environment: Environment,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        self.options = options
+        self.name = environment.name
+        access = (
+            by_kubeconfig(self.name, options.kubeconfig, options.context)
+            if options.kubeconfig
+            else in_pod(self.name)
+        )
+        self._api = KubernetesApi(access, options.timeout, transport)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """It launches nothing."""
+        return Capabilities(adopts=True)
+
+    async def provision(self, request: ProvisionRequest) -> Instance:
+        """INVALID: others make the nodes."""
+        raise invalid(
+            f"provider {self.name} launches nothing: add `nodes: adopted` to pool {request.pool}"
+        )
+
+    async def terminate(self, provider_id: str) -> None:
+        """INVALID: not done yet."""
+        raise invalid(f"provider {self.name} only observes, so it does not remove {provider_id}")
+
+    async def list(self) -> list[Instance]:
+        """Every node that a pool's selector selects."""
+        found: dict[str, Instance] = {}
+        for pool, selector in self.options.selectors.items():
+            for node in await self._api.pages(NODES, selector):
+                made = node_instance(node, pool)
+                found.setdefault(made.name, made)
+        return list(found.values())
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._api.close()
+
+
+def node_instance(node: Any, pool: str) -> Instance:
+    """Return a node as an instance. Pure."""
+    about = node["metadata"]
+    labels = about.get("labels") or {}
+    created = about.get("creationTimestamp")
+    return Instance(
+        name=node_token(about["name"]),
+        provider_id=id_of(node),
+        status="stopping" if about.get("deletionTimestamp") else "running",
+        pool=pool,
+        instance_type=labels.get(TYPE_LABEL, ""),
+        region=labels.get(REGION_LABEL, ""),
+        zone=labels.get(ZONE_LABEL, ""),
+        address=_address(node),
+        created_at=datetime.fromisoformat(created) if created else None,
+        tags={"kubernetes-node": about["name"]},
+    )
+
+
+def id_of(node: Any) -> str:
+    """Return the provider ID of a node, or what distinguishes one that has none."""
+    given = str((node.get("spec") or {}).get("providerID") or "")
+    return given if VISIBLE.fullmatch(given) else f"kubernetes://{node['metadata']['uid']}"
+
+
+def _address(node: Any) -> str:
+    addresses = (node.get("status") or {}).get("addresses") or ()
+    return next((each["address"] for each in addresses if each["type"] == "InternalIP"), "")

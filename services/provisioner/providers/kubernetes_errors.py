@@ -1,0 +1,54 @@
+"""The kinds of errors of the Kubernetes API, by the reason in its Status. Pure.
+
+Source: the reasons in Kubernetes' API machinery.
+"""
+
+from typing import Any, Final
+
+from schemas.enums import ProviderErrorKind
+from services.provisioner.provider_client.provider_errors import (
+    COMMON_STATUSES,
+    ErrorTable,
+    ProviderError,
+)
+
+REASONS: Final[dict[str, ProviderErrorKind]] = {
+    "Unauthorized": "AUTH",
+    "Forbidden": "AUTH",
+    "AlreadyExists": "INVALID",
+    "BadRequest": "INVALID",
+    "Invalid": "INVALID",
+    "MethodNotAllowed": "INVALID",
+    "NotAcceptable": "INVALID",
+    "NotFound": "INVALID",
+    "RequestEntityTooLarge": "INVALID",
+    "UnsupportedMediaType": "INVALID",
+    "TooManyRequests": "THROTTLE",
+    "Conflict": "TRANSIENT",
+    "Expired": "TRANSIENT",
+    "Gone": "TRANSIENT",
+    "InternalError": "TRANSIENT",
+    "ServerTimeout": "TRANSIENT",
+    "ServiceUnavailable": "TRANSIENT",
+    "StoreReadError": "TRANSIENT",
+    "Timeout": "TRANSIENT",
+}
+"""Reason of a Status -> kind."""
+
+TABLE: Final = ErrorTable(
+    codes=REASONS,
+    statuses={**COMMON_STATUSES, 400: "INVALID", 409: "TRANSIENT", 422: "INVALID"},
+)
+QUOTA: Final = "exceeded quota"
+"""In the message of a spent Kubernetes quota, under the reason Forbidden."""
+
+
+def error_of(status: int, body: Any, retry_after: float | None = None) -> ProviderError:
+    """Return the error for an HTTP error."""
+    answer = body if isinstance(body, dict) else {}
+    reason, text = str(answer.get("reason", "")), str(answer.get("message", ""))
+    details = answer.get("details")
+    seconds = details.get("retryAfterSeconds") if isinstance(details, dict) else None
+    wait = float(seconds) if seconds else retry_after
+    kind: ProviderErrorKind | None = "QUOTA" if QUOTA in text else None
+    return TABLE.error(status, reason, text, kind=kind, retry_after=wait)

@@ -1,0 +1,167 @@
+"""Nodes that others make are adopted when they join, and retired when they leave."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from schemas.messages import encode
+from schemas.node_events import FACTS, Registered, Terminated
+from schemas.node_records import NodeRecord
+from schemas.pool_records import FLEET_KEY, FleetRecord, PoolRecord, pool_key
+from schemas.settings import FleetBudgetSpec, PoolSpec
+from schemas.subjects import node_event
+from schemas.topology import EVENTS, POOLS
+from services.bus.memory.memory_bus import MemoryBus
+from services.bus.memory.memory_server import MemoryServer
+from services.bus.memory.transport import PerfectLink
+from services.bus.port import Bus
+from services.bus.topology_setup import set_up
+from services.pool_manager.node_adoption import NodeAdoption, expected_size
+from services.pool_manager.node_rebuilder import NodeRebuilder
+from services.pool_manager.pool_store import Store
+from services.primitives.clock import SystemClock
+from services.provisioner.instances.instance_store import InstanceStore
+from services.provisioner.provider_client.provider import Capabilities, Instance, ProvisionRequest
+from services.provisioner.removal.sweeper import Sweeper
+from services.runtime.event_publisher import publish_event
+from tests.provisioner.provisioner_parts import QUICK, providers, steps
+
+SPEC = PoolSpec(provider="eks", min_nodes=0, max_nodes=9, nodes="adopted")
+
+
+class Group:
+    """A provider whose instances others make."""
+
+    name = "eks"
+    capabilities = Capabilities(adopts=True)
+
+    def __init__(self) -> None:
+        self.instances: dict[str, Instance] = {}
+
+    def join(self, name: str, provider_id: str, **about: Any) -> None:
+        """A node joins."""
+        about = {"status": "running", **about}
+        self.instances[name] = Instance(name=name, provider_id=provider_id, pool="web", **about)
+
+    async def provision(self, request: ProvisionRequest) -> Instance:
+        """Never called."""
+        raise AssertionError(request)
+
+    async def terminate(self, provider_id: str) -> None:
+        """Never called."""
+        raise AssertionError(provider_id)
+
+    async def list(self) -> list[Instance]:
+        """What is there."""
+        return list(self.instances.values())
+
+    async def close(self) -> None:
+        """Nothing."""
+
+
+@pytest.fixture
+async def bus() -> AsyncIterator[Bus]:
+    """A bus with a pool of adopted nodes, and the pool-manager's adoption."""
+    server = MemoryServer(SystemClock())
+    connected = MemoryBus(server, PerfectLink())
+    await set_up(connected, SystemClock(), replicas=1)
+    await connected.put(POOLS, FLEET_KEY, encode(FleetRecord(id="f-00000a")))
+    await connected.put(
+        POOLS, pool_key("web"), encode(PoolRecord(name="web", spec=SPEC, desired=0))
+    )
+    store = Store(connected, FleetBudgetSpec())
+    watching = asyncio.create_task(store.nodes.run())
+
+    async def reconcile(_: str) -> None:
+        """Nothing to decide here."""
+
+    rebuilder = NodeRebuilder(connected, SystemClock(), store)
+    adoption = NodeAdoption(connected, SystemClock(), store, rebuilder.last_events, reconcile)
+    await connected.serve("pool-manager", "", adoption.endpoints())
+    yield connected
+    watching.cancel()
+    await connected.close()
+    server.close()
+
+
+def sweeper(bus: Bus, group: Group) -> Sweeper:
+    """One replica's sweep of a pool in observe mode."""
+    remover = steps(bus, group).remover
+    calls, store = providers(group), InstanceStore(bus)
+    return Sweeper(bus, SystemClock(), store, calls, remover, QUICK, lambda _: True, fleet_name="f")
+
+
+async def node(bus: Bus, name: str) -> NodeRecord | None:
+    """A node's record."""
+    return await Store(bus, FleetBudgetSpec()).fresh_node("web", name)
+
+
+async def desired(bus: Bus) -> int:
+    """How many nodes the pool expects."""
+    found = await Store(bus, FleetBudgetSpec()).pool("web")
+    assert found is not None
+    return found[0].desired
+
+
+async def test_nodes_join_and_leave(bus: Bus) -> None:
+    """Also in observe mode, since only records change; what an agent said before is applied."""
+    group = Group()
+    sweeping = sweeper(bus, group)
+    registered = Registered(
+        id="r", pool="web", node="ip-10-0-0-1", time=datetime.now(UTC), instance="i", hostname="h"
+    )
+    await publish_event(bus, registered)
+    group.join("ip-10-0-0-1", "aws:///us-east-1a/i-1", address="10.0.0.1")
+    group.join("ip-10-0-0-2", "aws:///us-east-1a/i-2")
+    group.join("ip-10-0-0-3", "aws:///us-east-1a/i-3", status="stopping")
+    for _ in range(2):
+        await sweeping.sweep()
+    found = await node(bus, "ip-10-0-0-1")
+    assert found is not None
+    assert (found.state, found.hostname, await desired(bus)) == ("active", "h", 2)
+    assert await node(bus, "ip-10-0-0-3") is None
+    assert (await sweeping.sweep())[0].due == ()
+
+    del group.instances["ip-10-0-0-1"]
+    await asyncio.sleep(QUICK.sweep_grace_seconds)
+    await sweeping.sweep()
+    found = await node(bus, "ip-10-0-0-1")
+    assert found is not None
+    assert (found.state, await desired(bus)) == ("terminated", 1)
+    ended = await bus.read(EVENTS.name, node_event("web", "ip-10-0-0-1", FACTS[Terminated]))
+    assert len(ended) == 1
+    # The same address, another machine: what the earlier one's agent said is not about it.
+    group.join("ip-10-0-0-1", "aws:///us-east-1a/i-9")
+    await sweeping.sweep()
+    found = await node(bus, "ip-10-0-0-1")
+    assert found is not None
+    assert (found.state, found.hostname, await desired(bus)) == ("active", "", 2)
+
+
+async def test_a_name_that_another_machine_has_is_retired_first(bus: Bus) -> None:
+    """Between two sweeps the machine behind a name was exchanged."""
+    group = Group()
+    sweeping = sweeper(bus, group)
+    group.join("a", "aws:///us-east-1a/i-1")
+    await sweeping.sweep()
+    group.join("a", "aws:///us-east-1a/i-2")
+    for _ in range(2):
+        await sweeping.sweep()
+    record = await InstanceStore(bus).get("web.a")
+    assert record is not None
+    assert (record.state, record.provider_id) == ("running", "aws:///us-east-1a/i-2")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "there", "removed", "expected"),
+    [(2, 3, 0, 3), (3, 2, 0, 3), (3, 2, 1, 2), (1, 0, 1, 0)],
+)
+def test_a_pool_expects_what_others_made(
+    wanted: int, there: int, removed: int, expected: int
+) -> None:
+    """It grows with each that joins, and shrinks with each that others removed."""
+    record = PoolRecord(name="web", spec=SPEC, desired=wanted)
+    assert expected_size(record, there, removed) == expected
