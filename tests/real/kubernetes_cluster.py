@@ -124,6 +124,7 @@ class Cluster:
             f"--secure-port={self.port}",
             f"--cert-dir={certificates}",
             "--authorization-mode=RBAC",
+            "--allow-privileged=true",
             f"--token-auth-file={self.folder}/tokens.csv",
             "--service-account-issuer=https://kubernetes.default.svc",
             f"--service-account-key-file={self.folder}/accounts.pub",

@@ -8,7 +8,7 @@ from services.primitives.errors import ConfigurationError
 from services.settings.packaged_files import resource
 from services.settings.placeholders import TEMPLATE_BYTES_MAX
 from services.settings.provider_choices import with_defaults
-from services.settings.settings_file import load_settings
+from services.settings.settings_file import load_settings, parse_settings
 from services.settings.setup_validation import template_problem
 
 CONFIGURATION = """\
@@ -107,3 +107,30 @@ def test_a_pool_that_says_where_its_nodes_come_from_says_it_alone() -> None:
     assert {**defaults, "provider": "b"} == with_defaults(defaults, {"provider": "b"})
     assert {"provider": "b"} == with_defaults(several, {"provider": "b"})
     assert defaults == with_defaults(defaults, {})
+
+
+@pytest.mark.parametrize(
+    ("kind", "more", "expected"),
+    [
+        ("kubernetes", "nodes: adopted, mode: observe", ""),
+        ("kubernetes", "mode: observe", "launches nothing: add `nodes: adopted`"),
+        ("kubernetes", "nodes: adopted", "add `mode: observe`"),
+        ("acme:Group", "nodes: adopted, mode: observe", ""),
+        ("fake", "nodes: adopted, mode: observe", "launches its nodes"),
+        ("kubernetes", "nodes: adopted, mode: observe, spares: 1", "is of launches"),
+        ("kubernetes", "nodes: adopted, mode: observe, setup_commands: [ls]", "is of launches"),
+    ],
+)
+def test_pools_of_adopted_nodes_launch_nothing(kind: str, more: str, expected: str) -> None:
+    """What does not fit together is refused with the remedy, before anything runs."""
+    text = (
+        f"providers: {{eks: {{type: '{kind}'}}}}\n"
+        f"pools: {{gpu: {{provider: eks, instance_type: x, min_nodes: 0, max_nodes: 9, {more}}}}}\n"
+    )
+    said = ""
+    try:
+        parse_settings("navarch.yaml", text, {})
+    except ConfigurationError as error:
+        said = str(error)
+    assert expected in said
+    assert bool(expected) == bool(said)

@@ -6,17 +6,12 @@ Fleet, pool and node are tags. Instances terminate, not stop, when they shut dow
 that powers itself off costs nothing more.
 """
 
-import asyncio
 import hashlib
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Literal
 
-import aioboto3
 import msgspec
-from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 
 from schemas.duration import Duration
 from schemas.offering_records import OfferingPrice
@@ -29,16 +24,15 @@ from services.provisioner.provider_client.provider import (
     InstanceStatus,
     ProvisionRequest,
 )
-from services.provisioner.provider_client.provider_errors import ProviderError, none_if
-from services.provisioner.providers.aws_errors import ABSENT, error_of
+from services.provisioner.provider_client.provider_errors import none_if
+from services.provisioner.providers.aws_clients import AwsClients
+from services.provisioner.providers.aws_errors import ABSENT
 from services.provisioner.providers.request_checks import check_region, invalid, ssh_keys
 
 CLIENT_TOKEN_CHARS: Final = 64
 PAGE: Final = 1000
 PRICE_PAGES_MAX: Final = 20
 SPOT_PRODUCT: Final = "Linux/UNIX"
-TRIES_MAX: Final = 3
-"""Attempts of one request by the SDK; the client token makes them idempotent."""
 LIST_LAG_SECONDS: Final = 5.0
 
 STATUSES: Final[dict[str, InstanceStatus]] = {
@@ -83,9 +77,12 @@ class AwsProvider:
     def __init__(self, *, options: Options, environment: Environment) -> None:
         self.options = options
         self.name = environment.name
-        self._stack = AsyncExitStack()
-        self._connecting = asyncio.Lock()
-        self._client: Any = None
+        self._clients = AwsClients(
+            options.region,
+            profile=options.profile,
+            endpoint_url=options.endpoint_url,
+            timeout_seconds=options.timeout,
+        )
 
     @property
     def capabilities(self) -> Capabilities:
@@ -174,8 +171,7 @@ class AwsProvider:
 
     async def close(self) -> None:
         """Close the connections."""
-        await self._stack.aclose()
-        self._client = None
+        await self._clients.close()
 
     def _launch(self, request: ProvisionRequest) -> dict[str, Any]:
         """Return RunInstances' parameters; INVALID with the remedy if EC2 cannot do it."""
@@ -207,37 +203,7 @@ class AwsProvider:
         return given | _place(request, options) | _market(request, options) | _machine(options)
 
     async def _call(self, what: str, **given: Any) -> Any:
-        """Make one request; every failure is a ProviderError."""
-        try:
-            client = await self._connect()
-            return await getattr(client, what)(**given)
-        except ClientError as error:
-            raise error_of(error.response) from error
-        except NoCredentialsError as error:
-            raise ProviderError(
-                "AUTH", f"{error}; set AWS_PROFILE, AWS_ACCESS_KEY_ID or an instance role"
-            ) from error
-        except BotoCoreError as error:
-            raise ProviderError("TRANSIENT", f"{what}: {error}") from error
-
-    async def _connect(self) -> Any:
-        async with self._connecting:
-            if self._client is None:
-                session = aioboto3.Session(
-                    region_name=self.options.region, profile_name=self.options.profile or None
-                )
-                timeout = float(self.options.timeout)
-                client = session.client(
-                    "ec2",
-                    endpoint_url=self.options.endpoint_url or None,
-                    config=Config(
-                        connect_timeout=timeout,
-                        read_timeout=timeout,
-                        retries={"mode": "standard", "total_max_attempts": TRIES_MAX},
-                    ),
-                )
-                self._client = await self._stack.enter_async_context(client)
-            return self._client
+        return await self._clients.call("ec2", what, **given)
 
 
 # --- parts ---------------------------------------------------------------------------------------

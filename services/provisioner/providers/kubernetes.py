@@ -7,7 +7,7 @@ is named by its `spec.providerID`.
 
 import re
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import httpx
 
@@ -19,6 +19,14 @@ from services.provisioner.provider_client.provider import (
     Environment,
     Instance,
     ProvisionRequest,
+)
+from services.provisioner.providers.auto_scaling import AutoScalingGroups
+from services.provisioner.providers.aws_clients import AwsClients
+from services.provisioner.providers.group_removal import (
+    AutoScalingRemoval,
+    GroupRemoval,
+    NodeClaimDeletion,
+    NodeDeletion,
 )
 from services.provisioner.providers.kubernetes_access import by_kubeconfig, in_pod
 from services.provisioner.providers.kubernetes_api import NODES, KubernetesApi
@@ -44,6 +52,16 @@ class KubernetesProvider:
         """File, with a token; empty: the service account of the pod."""
         context: str = ""
         """Of the kubeconfig; empty: its current one."""
+        removal: Literal["", "node-claim", "auto-scaling-group", "node-object"] = ""
+        """How the machine of a node is removed, so that its maker makes another: Karpenter's
+        NodeClaim is deleted; the instance is terminated in its group; or the Node object alone is
+        deleted, and whoever owns the machine does the rest. Empty: nothing is removed."""
+        region: str = ""
+        """Of the auto-scaling groups, which must be set for them."""
+        profile: str = ""
+        """In the shared AWS configuration; empty: the SDK searches for credentials."""
+        endpoint_url: str = ""
+        """Of AWS; empty: its own."""
         timeout: Duration = Duration(30)
         """Time limit of one request."""
 
@@ -58,6 +76,10 @@ class KubernetesProvider:
                     raise ValueError(
                         f"selectors.{pool}: write a label selector, as `nvidia.com/gpu.present`"
                     )
+            if self.region and self.removal != "auto-scaling-group":
+                raise ValueError("`region` is of `removal: auto-scaling-group`; remove it")
+            if self.removal == "auto-scaling-group" and not self.region:
+                raise ValueError("`region` of the auto-scaling groups is missing; add it")
 
     def __init__(
         self,
@@ -74,6 +96,7 @@ class KubernetesProvider:
             else in_pod(self.name)
         )
         self._api = KubernetesApi(access, options.timeout, transport)
+        self._removal = self._way()
 
     @property
     def capabilities(self) -> Capabilities:
@@ -87,21 +110,59 @@ class KubernetesProvider:
         )
 
     async def terminate(self, provider_id: str) -> None:
-        """INVALID: not done yet."""
-        raise invalid(f"provider {self.name} only observes, so it does not remove {provider_id}")
+        """Begin to remove the machine of a node; success if the cluster has none."""
+        nodes = [each for each, _ in await self._nodes() if id_of(each) == provider_id]
+        if nodes and self._removal is None:
+            raise invalid(
+                f"provider {self.name} has no `removal`, so it removes nothing: set it to "
+                "node-claim, auto-scaling-group or node-object"
+            )
+        for each in nodes:
+            assert self._removal is not None
+            await self._removal.remove(each)
 
     async def list(self) -> list[Instance]:
         """Every node that a pool's selector selects."""
         found: dict[str, Instance] = {}
-        for pool, selector in self.options.selectors.items():
-            for node in await self._api.pages(NODES, selector):
-                made = node_instance(node, pool)
-                found.setdefault(made.name, made)
+        for node, pool in await self._nodes():
+            made = node_instance(node, pool)
+            other = found.setdefault(made.name, made)
+            if other.provider_id != made.provider_id:
+                both = " and ".join(each.tags["kubernetes-node"] for each in (other, made))
+                raise invalid(f"the nodes {both} would both be {made.name}; rename one of them")
         return list(found.values())
 
     async def close(self) -> None:
         """Close the connections."""
         await self._api.close()
+        if self._removal is not None:
+            await self._removal.close()
+
+    async def _nodes(self) -> "list[tuple[Any, str]]":
+        """The nodes, each once, with their pools."""
+        found: dict[str, tuple[Any, str]] = {}
+        for pool, selector in self.options.selectors.items():
+            for node in await self._api.pages(NODES, selector):
+                found.setdefault(node["metadata"]["uid"], (node, pool))
+        return [*found.values()]
+
+    def _way(self) -> GroupRemoval | None:
+        options = self.options
+        match options.removal:
+            case "node-claim":
+                return NodeClaimDeletion(self._api)
+            case "node-object":
+                return NodeDeletion(self._api)
+            case "auto-scaling-group":
+                clients = AwsClients(
+                    options.region,
+                    profile=options.profile,
+                    endpoint_url=options.endpoint_url,
+                    timeout_seconds=options.timeout,
+                )
+                return AutoScalingRemoval(self._api, AutoScalingGroups(clients))
+            case _:
+                return None
 
 
 def node_instance(node: Any, pool: str) -> Instance:

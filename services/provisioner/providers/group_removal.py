@@ -1,0 +1,104 @@
+"""Removes the machine of a Kubernetes node so that whoever made it makes another.
+
+One way for each maker of nodes. A removal is repeated until the node is no longer listed, so each
+way is idempotent; removing a machine that is gone succeeds.
+"""
+
+from typing import Any, Final, Protocol
+
+from services.provisioner.providers.auto_scaling import AutoScalingGroups
+from services.provisioner.providers.kubernetes_api import NODES, KubernetesApi
+from services.provisioner.providers.provider_ids import AwsInstance, parse_provider_id
+from services.provisioner.providers.request_checks import invalid
+
+NODE_CLAIMS: Final = "/apis/karpenter.sh/v1/nodeclaims"
+
+
+class GroupRemoval(Protocol):
+    """One way to remove the machine of a node."""
+
+    async def remove(self, node: Any) -> None:
+        """Begin to remove it; INVALID where nothing would replace it."""
+        ...
+
+    async def close(self) -> None:
+        """Close connections."""
+        ...
+
+
+class NodeDeletion:
+    """Deletes the Node object alone: whoever owns the machine does the rest."""
+
+    def __init__(self, api: KubernetesApi) -> None:
+        self._api = api
+
+    async def remove(self, node: Any) -> None:
+        """Delete this node, and no later one of its name."""
+        about = node["metadata"]
+        await self._api.delete(f"{NODES}/{about['name']}", uid=about["uid"])
+
+    async def close(self) -> None:
+        """Nothing of its own."""
+
+
+class NodeClaimDeletion:
+    """Karpenter: deletes the NodeClaim, which ends machine and node; demand makes another."""
+
+    def __init__(self, api: KubernetesApi) -> None:
+        self._api = api
+
+    async def remove(self, node: Any) -> None:
+        """Delete the claim that owns the node."""
+        about = node["metadata"]
+        owners = [
+            each
+            for each in about.get("ownerReferences") or ()
+            if each.get("kind") == "NodeClaim"
+            and str(each.get("apiVersion", "")).startswith("karpenter.sh/")
+        ]
+        if not owners:
+            raise invalid(
+                f"node {about['name']} has no NodeClaim, so Karpenter did not make it; select only "
+                "nodes with the label karpenter.sh/nodepool, or set another `removal`"
+            )
+        await self._api.delete(f"{NODE_CLAIMS}/{owners[0]['name']}", uid=owners[0]["uid"])
+
+    async def close(self) -> None:
+        """Nothing of its own."""
+
+
+class AutoScalingRemoval:
+    """AWS: terminates the instance in its auto-scaling group, which keeps its size."""
+
+    def __init__(self, api: KubernetesApi, groups: AutoScalingGroups) -> None:
+        self._deletion = NodeDeletion(api)
+        self._groups = groups
+
+    async def remove(self, node: Any) -> None:
+        """Terminate the instance; once the group has it no more, delete the Node object."""
+        given = str((node.get("spec") or {}).get("providerID") or "")
+        found = parse_provider_id(given)
+        if not isinstance(found, AwsInstance):
+            raise invalid(
+                f"node {node['metadata']['name']} has the providerID {given!r}, which names no EC2 "
+                "instance; set another `removal`"
+            )
+        if not found.zone.startswith(self._groups.region):
+            raise invalid(
+                f"{found.instance_id} is in zone {found.zone}, not in region {self._groups.region}"
+            )
+        state = await self._groups.state_of(found.instance_id)
+        if state == "absent":
+            # Clusters without AWS's cloud controller keep the Node object.
+            await self._deletion.remove(node)
+        elif state == "ungrouped":
+            raise invalid(
+                f"{found.instance_id} is in no auto-scaling group, so nothing would replace it; "
+                "attach it to one, or terminate it by hand"
+            )
+        elif state == "in-service":
+            await self._groups.terminate(found.instance_id)
+
+    async def close(self) -> None:
+        """Close the connections to AWS."""
+        await self._groups.close()

@@ -1,0 +1,66 @@
+"""`spec.providerID` of Kubernetes nodes, as the clouds write it and as an attacker might."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.provisioner.providers.provider_ids import (
+    AwsInstance,
+    AzureMachine,
+    AzureScaleSetInstance,
+    GoogleInstance,
+    parse_provider_id,
+)
+
+SUBSCRIPTION = "0b1f6471-1bf0-4dda-aec3-cb9272f09590"
+AZURE = f"azure:///subscriptions/{SUBSCRIPTION}/resourceGroups/mc_gpu/providers/Microsoft.Compute"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "aws:///us-east-1a/i-0123456789abcdef0",
+            AwsInstance("us-east-1a", "i-0123456789abcdef0"),
+        ),
+        ("aws:///us-west-2-lax-1a/i-01234567", AwsInstance("us-west-2-lax-1a", "i-01234567")),
+        (
+            "gce://my-project/us-central1-a/gke-gpu-1234-abcd",
+            GoogleInstance("my-project", "us-central1-a", "gke-gpu-1234-abcd"),
+        ),
+        (
+            "gce://example.com:my-project/europe-west4-b/n",
+            GoogleInstance("example.com:my-project", "europe-west4-b", "n"),
+        ),
+        (
+            f"{AZURE}/virtualMachineScaleSets/aks-gpu-1-vmss/virtualMachines/7",
+            AzureScaleSetInstance(SUBSCRIPTION, "mc_gpu", "aks-gpu-1-vmss", "7"),
+        ),
+        (f"{AZURE}/virtualMachines/gpu-0", AzureMachine(SUBSCRIPTION, "mc_gpu", "gpu-0")),
+        ("", None),
+        ("aws:///us-east-1a/i-0123456789abcdef0/../i-1", None),
+        ("aws:///us-east-1a/i-0123456789abcdef0\n", None),
+        ("aws:///us-east-1a/i-0123456789abcdeg0", None),
+        ("aws://us-east-1a/i-0123456789abcdef0", None),
+        ("aws:///us-east-1a/mi-0123456789abcdef0", None),
+        ("gce://p/z/../../x", None),
+        ("gce://project/us-central1-a/name?alt=media", None),
+        ("gce://project/us-central1-a/NAME", None),
+        (f"{AZURE}/virtualMachines/../x", None),
+        (f"{AZURE}/virtualMachines/x%2f..", None),
+        ("azure:///subscriptions/x/resourceGroups/g/providers/Microsoft.Compute/x", None),
+        ("kind://docker/kind/kind-worker", None),
+        ("aws:///us-east-1a/i-" + "a" * 100_000, None),
+    ],
+)
+def test_only_what_a_cloud_writes_is_an_instance(text: str, expected: object) -> None:
+    """Each part is checked whole; anything else is no instance."""
+    assert parse_provider_id(text) == expected
+
+
+@given(st.text(max_size=200))
+def test_no_text_is_an_error(text: str) -> None:
+    """Also after a known beginning; what is found is made of harmless characters."""
+    for begin in ("", "aws:///us-east-1a/", "gce://p/z/", f"{AZURE}/virtualMachines/"):
+        found = parse_provider_id(begin + text)
+        assert found is None or not set("/?#%\n ") & set("".join(found))
