@@ -6,6 +6,7 @@ is named by its `spec.providerID`.
 """
 
 import re
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final, Literal
 
@@ -138,7 +139,7 @@ class KubernetesProvider:
         if self._removal is not None:
             await self._removal.close()
 
-    async def _nodes(self) -> "list[tuple[Any, str]]":
+    async def _nodes(self) -> Sequence[tuple[Any, str]]:
         """The nodes, each once, with their pools."""
         found: dict[str, tuple[Any, str]] = {}
         for pool, selector in self.options.selectors.items():
