@@ -162,7 +162,7 @@ async def test_karpenter_deletes_the_claim(api: Api, make: Any) -> None:
 
 
 async def test_names_are_unique_and_removal_is_configured(api: Api, make: Any) -> None:
-    """Two nodes of one name are an error, and so is a removal that nobody configured."""
+    """Two nodes of one name are an error, and so is a removal that is not configured."""
     api.add("a.b", "x://1")
     provider = make()
     [instance] = await provider.list()

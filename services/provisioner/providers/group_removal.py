@@ -1,4 +1,4 @@
-"""Removes the machine of a Kubernetes node so that whoever made it makes another.
+"""Removes the machine of a Kubernetes node so that its maker makes another.
 
 One way for each maker of nodes. A removal is repeated until the node is no longer listed, so each
 way is idempotent; removing a machine that is gone succeeds.
@@ -6,10 +6,10 @@ way is idempotent; removing a machine that is gone succeeds.
 
 from typing import Any, Final, Protocol
 
-from services.provisioner.providers.auto_scaling import AutoScalingGroups
 from services.provisioner.providers.kubernetes_api import NODES, KubernetesApi
 from services.provisioner.providers.provider_ids import AwsInstance, parse_provider_id
 from services.provisioner.providers.request_checks import invalid
+from services.provisioner.providers.scaling_groups import AutoScalingGroups
 
 NODE_CLAIMS: Final = "/apis/karpenter.sh/v1/nodeclaims"
 
@@ -27,7 +27,7 @@ class GroupRemoval(Protocol):
 
 
 class NodeDeletion:
-    """Deletes the Node object alone: whoever owns the machine does the rest."""
+    """Deletes the Node object alone: the owner of the machine does the rest."""
 
     def __init__(self, api: KubernetesApi) -> None:
         self._api = api

@@ -21,7 +21,6 @@ from services.provisioner.provider_client.provider import (
     Instance,
     ProvisionRequest,
 )
-from services.provisioner.providers.auto_scaling import AutoScalingGroups
 from services.provisioner.providers.aws_clients import AwsClients
 from services.provisioner.providers.group_removal import (
     AutoScalingRemoval,
@@ -32,6 +31,7 @@ from services.provisioner.providers.group_removal import (
 from services.provisioner.providers.kubernetes_access import by_kubeconfig, in_pod
 from services.provisioner.providers.kubernetes_api import NODES, KubernetesApi
 from services.provisioner.providers.request_checks import invalid
+from services.provisioner.providers.scaling_groups import AutoScalingGroups
 
 TYPE_LABEL: Final = "node.kubernetes.io/instance-type"
 REGION_LABEL: Final = "topology.kubernetes.io/region"
@@ -56,7 +56,7 @@ class KubernetesProvider:
         removal: Literal["", "node-claim", "auto-scaling-group", "node-object"] = ""
         """How the machine of a node is removed, so that its maker makes another: Karpenter's
         NodeClaim is deleted; the instance is terminated in its group; or the Node object alone is
-        deleted, and whoever owns the machine does the rest. Empty: nothing is removed."""
+        deleted, and the owner of the machine does the rest. Empty: nothing is removed."""
         region: str = ""
         """Of the auto-scaling groups, which must be set for them."""
         profile: str = ""

@@ -1,6 +1,6 @@
 """Parses `spec.providerID` of a Kubernetes node: which cloud's instance it is. Pure.
 
-The formats are those that the clouds' controllers write. Whoever can write a Node object chooses
+The formats are those that the clouds' controllers write. Every client that can write a Node chooses
 the text, so each part is checked before it is used in a request.
 """
 
@@ -28,7 +28,8 @@ class AzureScaleSetInstance(NamedTuple):
 
     subscription: str
     group: str
-    scale_set: str
+    name: str
+    """Of the scale set."""
     instance_id: str
 
 
