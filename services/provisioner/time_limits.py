@@ -26,8 +26,8 @@ class TimeLimits:
     """How long a request that the agent refuses is repeated: the last processes are leaving."""
     reboot_tries_max: int = 5
     """Reboot requests to the provider."""
-    leak_after_seconds: float = 120.0
-    """A removal that takes longer is recorded as a leak."""
+    leak_after_seconds: float = 1800.0
+    """A removal that takes longer is recorded as a leak, unless the provider is removing it."""
     sweep_interval_seconds: float = 30.0
     sweep_grace_seconds: float = 60.0
     """The sweep leaves younger instances to the launch or removal that works on them."""

@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
 from msgspec.structs import replace
@@ -13,7 +14,12 @@ from services.primitives.clock import SystemClock
 from services.provisioner.instances import instance_decisions
 from services.provisioner.instances.instance_store import InstanceStore
 from services.provisioner.instances.visibility import why_out_of_region
-from services.provisioner.provider_client.provider import Capabilities, Environment, Instance
+from services.provisioner.provider_client.provider import (
+    Capabilities,
+    Environment,
+    Instance,
+    InstanceStatus,
+)
 from services.provisioner.provider_client.provider_calls import ProviderCalls, Providers
 from services.provisioner.providers.fake import FakeProvider
 from services.provisioner.removal import sweep_decisions
@@ -21,7 +27,7 @@ from services.provisioner.removal.remover import Remover
 from tests.provisioner.provisioner_parts import FLEET, QUICK, launch
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
-LAG = timedelta(seconds=5)
+LAG = timedelta(seconds=90)
 KEY = "web.web-1"
 ELSEWHERE = Capabilities(region="us-east-1", sees_region_only=True)
 
@@ -56,16 +62,19 @@ class LongList(FakeProvider):
         return found
 
 
+Slow = TypeVar("Slow", bound=LongList)
+
+
 def going(**changes: object) -> InstanceRecord:
     """A record of an instance that is to go."""
     made = instance_decisions.intended_record("web", "web-1", launch(), "scale-up-web-1", NOW)
     return replace(made, **({"state": "terminating", "terminating_at": NOW} | changes))
 
 
-def long_list() -> LongList:
+def long_list(kind: type[Slow] = LongList) -> Slow:
     """One with nothing in it."""
     around = Environment(name="fake", fleet=FLEET, nats_url="nats://127.0.0.1:1", data_dir=Path())
-    provider = LongList(options=FakeProvider.Options(), environment=around)
+    provider = kind(options=FakeProvider.Options(), environment=around)
     provider.clock = Paced()
     return provider
 
@@ -159,3 +168,45 @@ def test_what_was_made_after_it_was_given_up_is_new_to_the_list() -> None:
     assert not instance_decisions.is_absent(settled.record, (), late + LAG / 2, LAG)
     assert instance_decisions.is_absent(settled.record, (), late + LAG, LAG)
     assert late == again.record.running_at
+
+
+class SlowEnd(LongList):
+    """A provider whose machines take long to end; `ends`: it obeys."""
+
+    ends = True
+
+    def __init__(self, **parts: Any) -> None:
+        """One machine, and nothing called yet."""
+        super().__init__(**parts)
+        self.terminated: list[str] = []
+
+    async def terminate(self, provider_id: str) -> None:
+        """Note the call."""
+        self.terminated.append(provider_id)
+
+    async def list(self) -> list[Instance]:
+        """The machine, for ever."""
+        self.clock.at += timedelta(minutes=1)
+        status: InstanceStatus = "stopping" if self.ends and self.terminated else "running"
+        return [
+            Instance(name="web-1", provider_id="i-1", pool="web", fleet=FLEET, status=status),
+        ]
+
+
+@pytest.mark.parametrize(
+    ("ends", "calls", "state"), [(True, 1, "terminating"), (False, 40, "leaked")]
+)
+async def test_a_machine_that_is_ending_is_not_terminated_again_and_no_leak(
+    bus: NatsBus, ends: bool, calls: int, state: str
+) -> None:
+    """A GPU machine takes minutes to go; one that the provider does not even begin to end leaks."""
+    provider = long_list(SlowEnd)
+    provider.ends = ends
+    store = InstanceStore(bus)
+    await store.create(going(provider_id="i-1", running_at=NOW))
+    removing = remover(bus, provider)
+
+    assert not any([await removing.try_removal(KEY) for _ in range(40)])
+    left = await store.get(KEY)
+    assert left is not None
+    assert (left.state, len(provider.terminated)) == (state, calls)

@@ -233,10 +233,18 @@ def is_leak(
 
 
 def provider_ids_to_remove(record: InstanceRecord, listed: Iterable[Instance]) -> tuple[str, ...]:
-    """Return every provider ID of this record, the recorded one first."""
-    found = sorted(each.provider_id for each in instances_of(record, listed))
+    """Return every provider ID of this record that is not being removed, the recorded one first."""
+    mine = instances_of(record, listed)
+    stopping = {each.provider_id for each in mine if each.status == "stopping"}
+    found = sorted(each.provider_id for each in mine)
     first = (record.provider_id,) if record.provider_id else ()
-    return tuple(dict.fromkeys((*first, *found)))
+    return tuple(each for each in dict.fromkeys((*first, *found)) if each not in stopping)
+
+
+def is_stopping(record: InstanceRecord, listed: Iterable[Instance]) -> bool:
+    """Whether the provider lists instances of this record, and is removing all of them."""
+    mine = instances_of(record, listed)
+    return bool(mine) and all(each.status == "stopping" for each in mine)
 
 
 def is_absent(

@@ -42,6 +42,8 @@ class NotRemoved:
     reason: str
     kind: ProviderErrorKind | None = None
     """None: the provider accepted the removal, and still lists the instance."""
+    stopping: bool = False
+    """The provider reports that it is removing the instance: it takes its time."""
 
 
 class Remover:
@@ -66,7 +68,9 @@ class Remover:
         between two.
         """
         tries = 0
-        while not await self._try_removal(key, await self._store.change(key, decide)):
+        while not await self._try_removal(
+            key, await self._store.change(key, decide), again=tries > 0
+        ):
             tries += 1
             if await is_superseded():
                 return False
@@ -75,12 +79,12 @@ class Remover:
 
     async def try_removal(self, key: str) -> bool:
         """Try once; True if no instance of the record is left."""
-        return await self._try_removal(key, await self._store.get(key))
+        return await self._try_removal(key, await self._store.get(key), again=True)
 
-    async def _try_removal(self, key: str, record: InstanceRecord | None) -> bool:
+    async def _try_removal(self, key: str, record: InstanceRecord | None, *, again: bool) -> bool:
         if record is None or record.state == "terminated":
             return True
-        result = await self._terminate(key, record)
+        result = await self._terminate(key, record, again=again)
         if result is None:
             await self._store.change(
                 key, lambda now: now and instance_decisions.mark_terminated(now, self._clock.now())
@@ -89,38 +93,51 @@ class Remover:
         await self._record_attempt(key, record, result)
         return False
 
-    async def _terminate(self, key: str, record: InstanceRecord) -> NotRemoved | None:
+    async def _terminate(
+        self, key: str, record: InstanceRecord, *, again: bool
+    ) -> NotRemoved | None:
         """Terminate it wherever it may be; None: no provider has it."""
         for provider in instance_decisions.possible_providers(record, self._providers.calls):
-            result = await self._terminate_at(provider, key, record)
+            result = await self._terminate_at(provider, key, record, again=again)
             if result is not None:
                 return result
         return None
 
     async def _terminate_at(
-        self, provider: str, key: str, record: InstanceRecord
+        self, provider: str, key: str, record: InstanceRecord, *, again: bool
     ) -> NotRemoved | None:
+        """Terminate it at one provider; `again`: it was requested before, so the list says first.
+
+        Clouds limit the rate of calls, and a GPU machine takes minutes to go.
+        """
         try:
             calls = self._providers.get(provider)
             can = calls.provider.capabilities
             if unseen := why_out_of_region(record, can):
                 return NotRemoved(unseen, "INVALID")
-            listed = [] if record.provider_id else await calls.list_instances()
-            if not record.provider and (found := instance_decisions.find_adoptable(record, listed)):
-                record = await self._record_found(key, record, provider, found)
-            for provider_id in instance_decisions.provider_ids_to_remove(record, listed):
-                await calls.terminate(provider_id)
+            lag = timedelta(seconds=can.list_lag_seconds)
             # A list of many pages shows the state at the time it was started.
             asked_at = self._clock.now()
-            listed = await calls.list_instances()
-            for provider_id in instance_decisions.provider_ids_to_remove(record, listed):
-                if provider_id != record.provider_id:
-                    await calls.terminate(provider_id)
+            listed = await calls.list_instances() if again or not record.provider_id else []
+            if again and instance_decisions.is_absent(record, listed, asked_at, lag):
+                return None
+            if not record.provider and (found := instance_decisions.find_adoptable(record, listed)):
+                record = await self._record_found(key, record, provider, found)
+            wanted = instance_decisions.provider_ids_to_remove(record, listed)
+            for provider_id in wanted:
+                await calls.terminate(provider_id)
+            if wanted or not again:
+                asked_at = self._clock.now()
+                listed = await calls.list_instances()
+                for provider_id in instance_decisions.provider_ids_to_remove(record, listed):
+                    if provider_id not in wanted:
+                        await calls.terminate(provider_id)
         except ProviderError as error:
             return NotRemoved(str(error), error.kind)
-        lag = timedelta(seconds=can.list_lag_seconds)
         if instance_decisions.is_absent(record, listed, asked_at, lag):
             return None
+        if instance_decisions.is_stopping(record, listed):
+            return NotRemoved(f"{provider} is removing it", stopping=True)
         return NotRemoved(f"{provider} still lists it")
 
     async def _record_found(
@@ -141,7 +158,7 @@ class Remover:
         log.info("not removed yet", extra={"instance": key, "reason": result.reason})
         after = timedelta(seconds=self._limits.leak_after_seconds)
         now = self._clock.now()
-        leak = instance_decisions.is_leak(record, result.kind, now, after)
+        leak = not result.stopping and instance_decisions.is_leak(record, result.kind, now, after)
         if leak:
             # Before the record says so: a crash in between must not lose the event.
             log.warning(
