@@ -5,7 +5,7 @@ its ID is its sequence in the stream. Unknown keys are refused, so that a typing
 as a default.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -13,6 +13,9 @@ from schemas.duration import Duration
 from schemas.enums import DrainMode
 from schemas.messages import Record
 from schemas.value_limits import Int, UtcTime
+
+WORKLOAD_NAMES_MAX: Final = 2_000
+"""Of one pool: some 120 bytes each in its record."""
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=100_000)]
 
@@ -30,6 +33,15 @@ class ScaleRequest(Request, frozen=True, kw_only=True):
     """Set the pool's desired size."""
 
     nodes: Count
+
+
+class NamesRequest(Request, frozen=True, kw_only=True):
+    """Have, or no longer have, nodes of these names of the workload system."""
+
+    names: Annotated[
+        tuple[Annotated[str, msgspec.Meta(min_length=1, max_length=63)], ...],
+        msgspec.Meta(min_length=1, max_length=WORKLOAD_NAMES_MAX),
+    ]
 
 
 class NodeRequest(Request, frozen=True, kw_only=True):
@@ -96,6 +108,8 @@ class RemoveRequest(Request, frozen=True, kw_only=True):
 
 REQUESTS: dict[str, type[Request]] = {
     "scale": ScaleRequest,
+    "resume": NamesRequest,
+    "suspend": NamesRequest,
     "apply": ApplyRequest,
     "remove": RemoveRequest,
     "cordon": NodeRequest,

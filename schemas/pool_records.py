@@ -20,6 +20,16 @@ class FleetRecord(Record, frozen=True, kw_only=True):
     id: str
 
 
+class WorkloadName(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """The last request about one of the workload system's names for a pool's nodes."""
+
+    wanted: bool
+    """Whether there is to be a node of this name."""
+    sequence: Int = 0
+    """Of the request; an older one changes nothing."""
+    at: UtcTime
+
+
 class OpenSaga(SagaTraits, Record, frozen=True, kw_only=True, omit_defaults=True):
     """A saga that the pool has decided on and that has not ended."""
 
@@ -33,6 +43,8 @@ class OpenSaga(SagaTraits, Record, frozen=True, kw_only=True, omit_defaults=True
     """None: the pool's."""
     order: str = ""
     """Empty: the pool's."""
+    workload_name: str = ""
+    """The name that the workload system gave `new_node`."""
     since: UtcTime
 
 
@@ -88,6 +100,8 @@ class PoolRecord(Record, frozen=True, kw_only=True):
     """Earliest time of the next promotion of a spare, after one failed."""
     completed_requests: tuple[CompletedRequest, ...] = ()
     """The last requests carried out, oldest first."""
+    workload_names: dict[str, WorkloadName] = {}
+    """Names that were requested, in a pool that is sized by them."""
     pending_events: tuple[msgspec.Raw, ...] = ()
     """Outbox: events decided with this record that may not have been published yet."""
 

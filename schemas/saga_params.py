@@ -1,12 +1,15 @@
 """What a saga is about, and what it launches."""
 
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from schemas.enums import Action, DrainMode
 from schemas.launch_offers import Choice
 from schemas.value_limits import Int, OptionalToken, Seconds, Token, UserName, UtcTime
+
+WORKLOAD_NAME: Final = "workload-name"
+"""Label of a node to which the workload system gave a name: that name."""
 
 
 class SetupSpec(msgspec.Struct, frozen=True, kw_only=True):

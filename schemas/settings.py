@@ -276,6 +276,9 @@ class PoolSpec(Setting, frozen=True, kw_only=True):
     notifiers: tuple[str, ...] = ()
     """The workload systems that run work on its nodes, by their names in the fleet's `notifiers`;
     empty: the fleet's `notifier`."""
+    workload_names: str = ""
+    """`training-[001-064]`: names that the workload system has for the pool's nodes. It is sized by
+    them alone: `navarch slurm resume` and `suspend` say which of them are to have a node."""
     drain: DrainMode = "deadline"
     """deadline: terminate after `drain_timeout` at the latest; wait: only when its work has
     finished, with an alert after `drain_timeout`; immediate: notify the work and do not wait."""

@@ -408,6 +408,15 @@ NOTIFIER_ALERTS: Final = DurableSpec(
         subjects.FLEET_EVENTS,
     ),
 )
+NOTIFIER_NODES: Final = DurableSpec(
+    stream=EVENTS.name,
+    name="notifier-nodes",
+    description="notifier: nodes that come and go, for workload systems that list them",
+    filters=(
+        *(subjects.node_event_wildcard(fact) for fact in ("registered", "admitted", "terminated")),
+        subjects.pool_event_wildcard("saga-failed"),
+    ),
+)
 METRICS_EVENTS: Final = DurableSpec(
     stream=EVENTS.name,
     name="metrics-events",
@@ -441,6 +450,7 @@ DURABLES: Final = (
     PROVISIONER_STEPS,
     NOTIFIER_STEPS,
     NOTIFIER_ALERTS,
+    NOTIFIER_NODES,
     METRICS_EVENTS,
     METRICS_EVIDENCE,
 )

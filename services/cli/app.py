@@ -39,6 +39,7 @@ from services.cli.commands import (
     policy_commands,
     report_command,
     saga_commands,
+    slurm_power_commands,
     ssh_command,
     up_command,
     workload_commands,
@@ -75,6 +76,7 @@ for group, module in (
     ("hardware", hardware_commands),
     ("nats-config", nats_config_commands),
     ("workload", workload_commands),
+    ("slurm", slurm_power_commands),
     ("simulator", simulator_commands),
 ):
     app.add_typer(module.commands, name=group)

@@ -30,6 +30,7 @@ from schemas.operator_requests import (
     ApplyRequest,
     BreakerRequest,
     HoldRequest,
+    NamesRequest,
     NodeRequest,
     RemoveRequest,
     SagaRequest,
@@ -74,8 +75,20 @@ ANSWERS: Final = ("request-accepted", "request-refused", "scaled", "scale-refuse
 ENDS: Final = frozenset({"done", "unwound", "stuck"})
 
 NodeRequests = NodeRequest | HoldRequest
-Request = NodeRequests | ScaleRequest | SagaRequest | BreakerRequest | ApplyRequest | RemoveRequest
+Request = (
+    NodeRequests
+    | NamesRequest
+    | ScaleRequest
+    | SagaRequest
+    | BreakerRequest
+    | ApplyRequest
+    | RemoveRequest
+)
 RequestAnswer = RequestAccepted | RequestRefused | Scaled | ScaleRefused
+
+
+class UnansweredError(NavarchError):
+    """A request is stored, and its answer has not come in time."""
 
 
 def user_options(settings: NatsSettings) -> ConnectOptions:
@@ -248,7 +261,7 @@ class FleetClient:
             async with asyncio.timeout(ANSWER_SECONDS_MAX):
                 return await self._answer(pool, mine.request, after)
         except TimeoutError as error:
-            raise NavarchError(
+            raise UnansweredError(
                 f"no answer to this {verb} request within {ANSWER_SECONDS_MAX:g} s: is the "
                 "pool-manager running? The request is stored and will be answered when it is"
             ) from error

@@ -22,6 +22,7 @@ from services.notifier.alerts.alert_intake import AlertIntake
 from services.notifier.alerts.alert_sender import AlertSender, RoutedChannel
 from services.notifier.alerts.open_alerts import OpenAlerts
 from services.notifier.alerts.store_alerts import StoreAlerts
+from services.notifier.node_list import NodeList
 from services.notifier.node_state_publisher import LEASE_NAME, NodeStatePublisher
 from services.notifier.store_watch import StoreWatch
 from services.notifier.work_report import read_remaining_work
@@ -111,6 +112,7 @@ async def build(context: Context) -> Service:
         consumers=[
             replace(steps, finish_seconds=FINISH_SECONDS),
             intake.consumer(),
+            NodeList(notifiers, context.bus, context.clock).consumer(),
         ],
         tasks=[
             participant.watch,

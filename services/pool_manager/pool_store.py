@@ -149,13 +149,15 @@ class Store:
         """A node's record, from the server."""
         return (await self._node_records.read(node_key(pool, node))).record
 
-    async def count_nodes(self, pool: str) -> int:
-        """How many nodes a pool has, from the server; spares and nodes that leave do not count."""
+    async def staying_nodes(self, pool: str) -> list[NodeRecord]:
+        """A pool's nodes, from the server, without spares and nodes that leave."""
         entries = await self._bus.entries(NODES, f"{pool}.*")
         records = (record for _, record in readable(entries, _node))
-        return sum(
-            record.state not in ("leaving", "terminated") and not record.spare for record in records
-        )
+        return [
+            record
+            for record in records
+            if record.state not in ("leaving", "terminated") and not record.spare
+        ]
 
     def nodes_of(self, pool: str) -> Iterable[NodeRecord]:
         """A pool's nodes that are not gone."""

@@ -19,7 +19,7 @@ from schemas.messages import encode
 from schemas.node_records import NodeRecord
 from schemas.pool_records import OpenSaga, PoolRecord
 from schemas.saga_log_entries import TimerDue
-from schemas.saga_params import LaunchSpec, SagaParams, traits_of
+from schemas.saga_params import WORKLOAD_NAME, LaunchSpec, SagaParams, traits_of
 from services.bus.port import Bus
 from services.bus.record_bucket import retry_conflicts
 from services.pool_manager.heartbeat_reader import HeartbeatReader
@@ -248,6 +248,11 @@ class Reconciler:
         await self._bus.schedule(TIMER_OWNER, f"pool-{pool}", at, encode(due))
 
 
+def _labels(record: PoolRecord, opened: OpenSaga) -> dict[str, str]:
+    name = opened.workload_name
+    return {**record.spec.labels, WORKLOAD_NAME: name} if name else record.spec.labels
+
+
 def saga_params(fleet: str, record: PoolRecord, opened: OpenSaga) -> SagaParams:
     """Fix what a saga is about, from the pool's spec as it is now. Pure."""
     spec = record.spec
@@ -260,7 +265,7 @@ def saga_params(fleet: str, record: PoolRecord, opened: OpenSaga) -> SagaParams:
         region=spec.region,
         zones=admission_refusals.zones(spec.zones, record.avoid),
         ssh_keys=spec.ssh_keys,
-        labels=spec.labels,
+        labels=_labels(record, opened),
         setup=setup_of(spec),
         user_data=spec.user_data,
         choice=choice_of(spec, record.avoid) if says_more(spec) else None,

@@ -37,6 +37,7 @@ from services.pool_manager.planner.node_counts import busy
 from services.pool_manager.planner.pool_snapshot import PoolSnapshot
 from services.pool_manager.planner.safety.holds import hold_event, with_hold
 from services.pool_manager.planner.sizing.open_sagas import numbered
+from services.pool_manager.planner.sizing.workload_names import found_names
 from services.pool_manager.pool_requests import PoolRequests
 from services.pool_manager.pool_store import Store
 from services.pool_manager.queries import Queries
@@ -232,9 +233,11 @@ class PoolManager:
 
     async def _record_pool(self, name: str, spec: PoolSpec) -> None:
         # Where only POOLS was lost, its nodes are in service still: none of them is surplus.
-        nodes = await self.store.count_nodes(name)
-        desired = min(max(nodes, spec.min_nodes), spec.max_nodes)
-        if await self.store.create_pool(PoolRecord(name=name, spec=spec, desired=desired)):
+        nodes = await self.store.staying_nodes(name)
+        desired = min(max(len(nodes), spec.min_nodes), spec.max_nodes)
+        names = found_names(nodes, self._clock.now()) if spec.workload_names else {}
+        fresh = PoolRecord(name=name, spec=spec, desired=desired, workload_names=names)
+        if await self.store.create_pool(fresh):
             log.info("pool recorded", extra={"pool": name, "desired": desired})
             return
 

@@ -10,7 +10,7 @@ from typing import Final
 
 SETUP_NAMES: Final = (
     *("ControlPlane", "NodeID", "Pool", "Provider", "Region", "InstanceType"),
-    *("Credentials", "BusAuthority"),
+    *("Credentials", "BusAuthority", "WorkloadName"),
 )
 """What setup commands may ask for."""
 USER_DATA_NAMES: Final = (*SETUP_NAMES, "AgentEnvironment", "AgentUnit", "AgentPackage")

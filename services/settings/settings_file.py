@@ -37,6 +37,7 @@ from services.settings.references import resolve_references
 from services.settings.setup_validation import birth_problem
 from services.settings.stored_pools import request_problem
 from services.settings.window_validation import diagnostic_problem, window_problem
+from services.settings.workload_name_validation import workload_names_problem
 from services.settings.yaml_document import Document, Path_, convert, read_document
 
 FILE_BYTES_MAX: Final = 4 * 1_048_576
@@ -279,6 +280,8 @@ def _check_pool(document: Document, pool: PoolSpec, settings: Settings, path: Pa
     if wrong := adopting_problem(pool, types, settings.mode):
         raise document.error((*path, *wrong[0]), wrong[1])
     if wrong := unknown_notifier(pool, settings.notifiers):
+        raise document.error((*path, *wrong[0]), wrong[1])
+    if wrong := workload_names_problem(pool, settings.pools.values()):
         raise document.error((*path, *wrong[0]), wrong[1])
     if wrong := birth_problem(pool, Path(document.file).parent):
         raise document.error((*path, *wrong[0]), wrong[1])

@@ -23,6 +23,7 @@ def settings_of(
         file = directory / "provider.db"
         # Not idempotent: a launch that is repeated blindly would make a second instance.
         options = {"file": str(file), "idempotent": False, "latency_seconds": LATENCY_SECONDS}
+        options |= shape.provider_options
         provider = FakeProviderTruth(file)
     budget = {"max_unavailable": 1, "max_replacements": "unlimited"}
     return provider, {
@@ -44,6 +45,7 @@ def settings_of(
                 "budget": budget,
                 "drain_timeout": shape.drain_timeout,
                 "launch_timeout": "180s",
+                **shape.pool,
             }
         },
         "budget": {**budget, "max_unavailable": "100%"},

@@ -1,7 +1,7 @@
 """The fleet that is struck, and the moments at which that may happen."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 TOOK_EFFECT: Final = "took-effect"
@@ -44,3 +44,7 @@ class Shape:
     notifier: Mapping[str, Any] | None = None
     """Configuration of a real workload system's notifier; None: the scripted one."""
     drain_timeout: str = "180s"
+    pool: Mapping[str, Any] = field(default_factory=dict)
+    """More settings of the pool."""
+    provider_options: Mapping[str, Any] = field(default_factory=dict)
+    """More options of the `fake` provider."""

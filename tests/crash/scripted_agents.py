@@ -62,6 +62,8 @@ class ScriptedAgents:
         self.acts: list[tuple[str, str]] = []
         """(key, node) of every reset and reboot by an agent, once for each key. A reboot by the
         provider has no key."""
+        self.hostname = self.address = ""
+        """What every agent reports of its host."""
         self.unable: set[str] = set()
         """Nodes whose agents may not reboot them."""
 
@@ -135,6 +137,8 @@ class ScriptedAgents:
             instance=node,
             boot_id=boot_id,
             gpus=gpus,
+            hostname=self.hostname,
+            address=self.address,
             **about,
         )
         await self.say(registered)

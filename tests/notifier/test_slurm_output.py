@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from services.notifier.workload.slurm_output import (
     SlurmJob,
     checked_name,
-    expand_hosts,
     find_node,
     jobs_by_node,
     node_workload,
@@ -17,6 +16,7 @@ from services.notifier.workload.slurm_output import (
     read_nodes,
     reason_text,
 )
+from services.primitives.host_list import expand_hosts
 
 MARK = "5f0c"
 NODES = f"""\
@@ -86,6 +86,13 @@ def test_node_is_drained_when_cordoned_and_empty() -> None:
 def test_host_lists(hosts: str, names: list[str]) -> None:
     """Slurm's compressed host lists are expanded as `scontrol show hostnames` does."""
     assert list(expand_hosts(hosts)) == names
+
+
+@pytest.mark.parametrize("hosts", ["gpu[1-3", "gpu1-3]", "gpu[a-c]", "gpu[1-]", "gpu[[1-2]]"])
+def test_malformed_host_lists_are_errors(hosts: str) -> None:
+    """Half of a list must not pass for other names."""
+    with pytest.raises(ValueError, match="no host list"):
+        list(expand_hosts(hosts))
 
 
 def test_huge_host_list_is_refused() -> None:

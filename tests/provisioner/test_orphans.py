@@ -102,7 +102,7 @@ async def test_an_adopted_orphan_is_a_node_of_its_pool_again(fleet: NatsBus) -> 
     assert node is not None
     assert (record.state, node.state) == ("running", "active")
     assert (await sweeping.sweep())[0].due == ()
-    assert await store.count_nodes("web") == 1
+    assert len(await store.staying_nodes("web")) == 1
     watching.cancel()
 
 
@@ -126,7 +126,7 @@ async def test_a_pool_recorded_again_counts_the_nodes_in_service(fleet: NatsBus)
     for name, state in (("web-1", "active"), ("web-2", "registered"), ("web-3", "terminated")):
         record = NodeRecord(pool="web", node=name, state=state)
         await fleet.put(NODES, f"web.{name}", encode(record))
-    assert await Store(fleet, FleetBudgetSpec()).count_nodes("web") == 2
+    assert len(await Store(fleet, FleetBudgetSpec()).staying_nodes("web")) == 2
 
 
 @pytest.mark.parametrize(

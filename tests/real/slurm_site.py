@@ -49,7 +49,7 @@ MpiDefault=none
 SelectType=select/cons_tres
 SchedulerType=sched/backfill
 SchedulerParameters=sched_interval=1,bf_interval=1,nohold_on_prolog_fail
-CommunicationParameters=NoCtldInAddrAny,NoInAddrAny
+CommunicationParameters=NoCtldInAddrAny{addresses}
 ReturnToService=0
 KillWait=1
 SlurmdTimeout={slurmd_timeout}
@@ -80,14 +80,22 @@ def missing() -> str:
 class SlurmSite:
     """A running cluster; `conf` is its slurm.conf."""
 
-    def __init__(self, folder: Path, nodes: tuple[str, ...], extra: str, timeout: int) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        nodes: tuple[str, ...],
+        extra: str,
+        timeout: int,
+        *,
+        any_address: bool = False,
+    ) -> None:
         """Write the configuration."""
         self.folder = folder
         self.conf = folder / "slurm.conf"
         self.nodes = nodes
         self._processes: dict[str, Process] = {}
         self._host = socket.gethostname().partition(".")[0]
-        ports = list(_free_ports(len(nodes) + 2))
+        ports = list(free_ports(len(nodes) + 2))
         listed = "\n".join(
             NODE.format(name=name, host=self._host, port=port)
             for name, port in zip(nodes, ports[2:], strict=True)
@@ -105,6 +113,7 @@ class SlurmSite:
                 slurmd_timeout=timeout,
                 nodes=listed,
                 extra=extra,
+                addresses="" if any_address else ",NoInAddrAny",
             )
         )
 
@@ -186,9 +195,10 @@ class SlurmSite:
 
         await eventually(answers, within_seconds=READY_SECONDS_MAX, every=0.05)
 
-    async def start_node(self, name: str) -> None:
-        """Start the slurmd of a node of slurm.conf."""
-        await self._start(name, "slurmd", "-D", "-N", name, "-f", str(self.conf))
+    async def start_node(self, name: str, *, rebooted: bool = False) -> None:
+        """Start the slurmd of a node of slurm.conf; `rebooted`: as on a new machine."""
+        options = ("-b",) if rebooted else ()
+        await self._start(name, "slurmd", "-D", *options, "-N", name, "-f", str(self.conf))
 
     async def start_dynamic_node(self, name: str) -> None:
         """Start a slurmd that registers itself."""
@@ -237,16 +247,18 @@ async def slurm_site(
     folder: Path | None = None,
     extra: str = "",
     slurmd_timeout: int = 30,
+    any_address: bool = False,
 ) -> AsyncIterator[SlurmSite]:
     """A cluster of idle nodes, in a folder that every user may enter, as munge must.
 
-    `folder`: where its files are; None: a temporary folder.
+    `folder`: where its files are; None: a temporary folder. `any_address`: slurmd listens on every
+    address of the machine, as it must where slurm.conf does not know the node's.
     """
     with ExitStack() as stack:
         if folder is None:
             folder = Path(stack.enter_context(TemporaryDirectory(prefix="navarch-slurm-")))
         stack.enter_context(_munge(folder / "munge"))
-        site = SlurmSite(folder, nodes, extra, slurmd_timeout)
+        site = SlurmSite(folder, nodes, extra, slurmd_timeout, any_address=any_address)
         try:
             await site.start_controller()
             for each in nodes:
@@ -282,7 +294,8 @@ def _munge(folder: Path) -> Iterator[None]:
             process.terminate()
 
 
-def _free_ports(count: int) -> Iterator[int]:
+def free_ports(count: int) -> Iterator[int]:
+    """Ports of this machine that are free at the moment."""
     taken = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     for each in taken:
         yield int(each.getsockname()[1])

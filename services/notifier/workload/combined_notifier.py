@@ -28,6 +28,11 @@ class CombinedNotifier:
         self._notifiers = notifiers
 
     @property
+    def parts(self) -> Sequence[Notifier]:
+        """Those that are combined."""
+        return self._notifiers
+
+    @property
     def name(self) -> str:
         """The names of all."""
         return "+".join(each.name for each in self._notifiers)

@@ -55,6 +55,14 @@ class PoolNotifiers:
             names = await self._read(pool)
         if not names:
             return self._default
+        found = self._named_ones(pool, names)
+        return (
+            found[0]
+            if len(found) == 1
+            else self._combined.setdefault(names, CombinedNotifier(found))
+        )
+
+    def _named_ones(self, pool: str, names: tuple[str, ...]) -> list[Notifier]:
         unknown = [each for each in names if each not in self._named]
         if unknown:
             known = ", ".join(self._named) or "none"
@@ -63,11 +71,12 @@ class PoolNotifiers:
                 f"notifier's configuration (known: {known}); add it and restart the service",
                 "INVALID",
             )
-        if len(names) == 1:
-            return self._named[names[0]]
-        return self._combined.setdefault(
-            names, CombinedNotifier([self._named[each] for each in names])
-        )
+        return [self._named[each] for each in names]
+
+    async def all_of(self, pool: str) -> Sequence[Notifier]:
+        """The notifiers of a pool, one by one."""
+        found = await self.of(pool)
+        return found.parts if isinstance(found, CombinedNotifier) else [found]
 
     async def close(self) -> None:
         """Close every notifier."""

@@ -19,6 +19,7 @@ from services.notifier.workload.slurm_commands import (
     SlurmRefusedError,
     SlurmUnavailableError,
 )
+from services.notifier.workload.slurm_entries import SlurmEntries
 from services.notifier.workload.slurm_output import (
     SlurmJob,
     SlurmNode,
@@ -85,6 +86,7 @@ class SlurmNotifier:
         self._slurm = SlurmCommands(
             folder=options.commands, conf=options.conf, seconds_max=options.timeout
         )
+        self._entries = SlurmEntries(self._slurm)
         self._nodes = Joined(lambda _: self._slurm.nodes())
         self._drains: dict[str, WorkloadOrder] = {}
 
@@ -204,6 +206,26 @@ class SlurmNotifier:
             ),
         ]
 
+    async def node_registered(self, node: NodeReference) -> None:
+        """Give a node of slurm.conf (State=CLOUD) its machine's address."""
+        if (found := await self._find_named(node)) is not None:
+            await self._entries.set_address(found, node)
+
+    async def node_admitted(self, node: NodeReference) -> None:
+        """Resume a node of slurm.conf that its earlier machine left drained or down."""
+        if (found := await self._find_named(node)) is not None:
+            await self._entries.reopen(found)
+
+    async def node_gone(self, node: NodeReference) -> None:
+        """Power a node of slurm.conf down; delete one that had registered itself."""
+        if (found := await self._find_named(node)) is not None:
+            await self._entries.close(found)
+
+    async def launch_failed(self, node: NodeReference, reason: str, saga: str) -> None:
+        """Set a node that Slurm waits for DOWN, so that its job is requeued; power it down."""
+        if (found := await self._find_named(node)) is not None:
+            await self._entries.fail(found, reason_text(reason, saga))
+
     async def wait_for_change(self) -> None:
         """Slurm reports none."""
         await asyncio.Event().wait()
@@ -223,6 +245,8 @@ class SlurmNotifier:
             await self._set_down(node, order)
 
     async def _cordon(self, node: SlurmNode, order: WorkloadOrder) -> None:
+        if node.powered_off:
+            return  # Slurm places nothing on it before it has resumed it.
         reason = reason_text(order.reason, order.key)
         if node.cordoned and (not node.ours or node.reason == reason):
             return
@@ -283,6 +307,10 @@ class SlurmNotifier:
 
     async def _find(self, reference: NodeReference) -> SlurmNode | None:
         return find_node(self._name(reference), reference.address, await self._nodes(""))
+
+    async def _find_named(self, reference: NodeReference) -> SlurmNode | None:
+        """The node of this very name: an address may be another's by now."""
+        return find_node(self._name(reference), "", await self._nodes(""))
 
     def _name(self, reference: NodeReference) -> str:
         try:

@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from services.notifier.workload.workload_notifier import RUNNING_MAX, NodeWorkload, RunningWork
+from services.primitives.host_list import expand_hosts
 
 NODE_FIELDS: Final = ("NodeList", "NodeAddr", "NodeHost", "StateComplete", "User", "Reason")
 JOB_FIELDS: Final = ("%i", "%A", "%u", "%e", "%D", "%N", "%T", "%j")
@@ -24,10 +25,8 @@ AUTOMATIC: Final = ("Not responding", "Node unexpectedly rebooted")
 """Reasons that slurmctld writes by itself about a node that it sets DOWN."""
 REASON_CHARS_MAX: Final = 200
 NAME_CHARS_MAX: Final = 100
-HOSTS_MAX: Final = 100_000
-"""Names in one host list."""
 NODE_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,253}")
-_RANGES: Final = re.compile(r"\[([0-9,-]+)\]")
+_POWERED_OFF: Final = frozenset({"powering_down", "powered_down"})
 _BUSY: Final = frozenset({"allocated", "mixed", "completing"})
 
 
@@ -67,6 +66,26 @@ class SlurmNode(msgspec.Struct, frozen=True, kw_only=True):
     def silent(self) -> bool:
         """Whether its slurmd does not respond, and its jobs are not given up yet."""
         return "not_responding" in self.state and not self.down
+
+    @property
+    def cloud(self) -> bool:
+        """Whether its machine comes and goes by ResumeProgram and SuspendProgram."""
+        return "cloud" in self.state
+
+    @property
+    def dynamic(self) -> bool:
+        """Whether it registered itself, and slurm.conf does not name it."""
+        return "dynamic_norm" in self.state
+
+    @property
+    def powered_off(self) -> bool:
+        """Whether Slurm has given its machine up."""
+        return bool(self.state & _POWERED_OFF)
+
+    @property
+    def powering_up(self) -> bool:
+        """Whether Slurm waits for its machine; jobs that have it have not begun."""
+        return "powering_up" in self.state
 
     @property
     def busy(self) -> bool:
@@ -150,30 +169,6 @@ def _time(text: str) -> datetime | None:
         return None
 
 
-def expand_hosts(hosts: str) -> Iterator[str]:
-    """`gpu[001-003,7],login` as names, at most HOSTS_MAX; ValueError for anything else."""
-    count = 0
-    for part in re.findall(r"(?:[^,\[\]]|\[[^\[\]]*\])+", hosts):
-        for name in _expand(part):
-            count += 1
-            if count > HOSTS_MAX:
-                raise ValueError(f"a host list of more than {HOSTS_MAX} names")
-            yield name
-
-
-def _expand(part: str) -> Iterator[str]:
-    match = _RANGES.search(part)
-    if match is None:
-        yield part
-        return
-    for each in match.group(1).split(","):
-        first, _, last = each.partition("-")
-        for number in range(int(first), int(last or first) + 1):
-            middle = str(number).zfill(len(first))
-            for rest in _expand(part[match.end() :]):
-                yield part[: match.start()] + middle + rest
-
-
 def reason_text(reason: str, key: str) -> str:
     """The reason that Slurm shows: `navarch: xid-79 on GPU 3 (replace-training-7)`."""
     saga = key.partition("/")[0]
@@ -193,6 +188,10 @@ def jobs_by_node(jobs: Sequence[SlurmJob]) -> Mapping[str, Sequence[SlurmJob]]:
 
 def node_workload(node: SlurmNode, here: Sequence[SlurmJob]) -> NodeWorkload:
     """What runs on a node that has these jobs."""
+    if node.powered_off or node.powering_up:
+        return NodeWorkload(
+            drained="completing" not in node.state, detail="Slurm has no machine for the node"
+        )
     detail = "" if node.cordoned or node.down else "the node is not drained in Slurm"
     if not here and node.busy:
         detail = "its jobs have ended; Slurm waits for their epilog"

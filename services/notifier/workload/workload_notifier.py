@@ -209,10 +209,35 @@ class SelfCheckingNotifier(Protocol):
         ...
 
 
+@runtime_checkable
+class NodeListNotifier(Protocol):
+    """What a notifier has besides, if its workload system has an entry for each node.
+
+    Every call may be repeated, and come late: the system is asked first.
+    """
+
+    async def node_registered(self, node: NodeReference) -> None:
+        """Take over its address: its agent has registered."""
+        ...
+
+    async def node_admitted(self, node: NodeReference) -> None:
+        """Let work on it, unless another than Navarch keeps it off."""
+        ...
+
+    async def node_gone(self, node: NodeReference) -> None:
+        """Make its entry that of no machine: it is terminated, and its name is not wanted."""
+        ...
+
+    async def launch_failed(self, node: NodeReference, reason: str, saga: str) -> None:
+        """Have the work that waits for it wait no longer."""
+        ...
+
+
 __all__ = [
     "FAILED_MAX",
     "RUNNING_MAX",
     "FailedWork",
+    "NodeListNotifier",
     "NodeReference",
     "NodeStateReporter",
     "NodeWorkload",

@@ -18,6 +18,7 @@ from services.pool_manager.planner.remediation.repair import repair
 from services.pool_manager.planner.safety import breaker, eligibility
 from services.pool_manager.planner.sizing.pool_size import resize
 from services.pool_manager.planner.sizing.withdrawn_notices import give_back
+from services.pool_manager.planner.sizing.workload_names import give_up
 from services.pool_manager.sagas import DEFINITIONS
 
 RETRY_FIRST_SECONDS: Final = 2.0
@@ -77,6 +78,8 @@ def close(
         failures, retry_at, over_spend_cap = 0, None, False
     else:
         failures, retry_at, over_spend_cap = record.failures, record.retry_at, record.over_spend_cap
+    if failed and ended.kind == "scale-up":
+        record = give_up(record, ended.workload_name)
     return msgspec.structs.replace(
         record, open=left, failures=failures, retry_at=retry_at, over_spend_cap=over_spend_cap
     )

@@ -16,6 +16,7 @@ from schemas.operator_requests import (
     CompletedRequest,
     DrainRequest,
     HoldRequest,
+    NamesRequest,
     NodeRequest,
     Request,
     SagaRequest,
@@ -37,6 +38,7 @@ from services.pool_manager.planner.safety.holds import NodeHold, problem, reques
 from services.pool_manager.planner.sizing.open_sagas import open_for
 from services.pool_manager.planner.sizing.spares import substitute
 from services.pool_manager.requests import request_ordering
+from services.pool_manager.requests.name_requests import request_names
 from services.pool_manager.requests.request_replies import (
     QueuedRequest,
     RefusedError,
@@ -101,6 +103,8 @@ def _answer(
 ) -> RequestDecision:
     if isinstance(payload, ScaleRequest):
         return _scale(asked, payload, snapshot, now)
+    if isinstance(payload, NamesRequest):
+        return request_names(asked, payload, snapshot, now)
     if isinstance(payload, BreakerRequest):
         return _about_breaker(asked, payload, snapshot, now)
     if isinstance(payload, SagaRequest):
@@ -154,6 +158,12 @@ def _scale(
     record, spec = snapshot.record, snapshot.record.spec
     if record.removing:
         raise RefusedError("wrong-state", f"pool {record.name} is being removed")
+    if spec.workload_names:
+        raise RefusedError(
+            "wrong-state",
+            f"pool {record.name} is sized by its workload_names ({spec.workload_names}); ask for "
+            "nodes by name: navarch slurm resume NAMES",
+        )
     if payload.nodes > spec.max_nodes:
         raise RefusedError(
             "above-maximum",

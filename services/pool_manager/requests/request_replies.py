@@ -16,6 +16,7 @@ from schemas.operator_requests import (
     BreakerRequest,
     DrainRequest,
     HoldRequest,
+    NamesRequest,
     NodeRequest,
     RemoveRequest,
     Request,
@@ -31,6 +32,7 @@ from services.pool_manager.planner.safety.holds import NodeHold
 DETAIL_CHARS_MAX: Final = 300
 EXAMPLES: Final[dict[type[Request], str]] = {
     ScaleRequest: '{"nodes": 5}',
+    NamesRequest: '{"names": ["<name>"]}',
     NodeRequest: '{"node": "<name>"}',
     DrainRequest: '{"node": "<name>", "mode": "deadline", "timeout": "10m"}',
     SagaRequest: '{"saga": "<id>"}',

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from schemas.instance_records import InstanceRecord
+from schemas.saga_params import WORKLOAD_NAME
 from schemas.settings import AgentSettings, NatsSettings
 from services.bus.nats.connection_options import SERVICE
 from services.bus.nats.nats_accounts import bootstrap_credentials, read_agent_keys
@@ -89,6 +90,7 @@ class BootstrapTemplates:
             "Region": record.region
             or (record.offering.region if record.offering else record.launch.region),
             "InstanceType": type_of(record),
+            "WorkloadName": record.launch.labels.get(WORKLOAD_NAME, record.instance),
             "Credentials": self.credentials(record) if "Credentials" in names else "",
             "BusAuthority": self._authority() if "BusAuthority" in names else "",
         }

@@ -13,6 +13,7 @@ from schemas.pool_records import OPEN_SAGAS_MAX, OpenSaga, PoolRecord
 from services.pool_manager.planner import cloud_notices
 from services.pool_manager.planner.node_counts import is_gone
 from services.pool_manager.planner.safety.fault_waves import fault_signature
+from services.pool_manager.planner.sizing.workload_names import name_of
 from services.pool_manager.sagas import DEFINITIONS
 
 
@@ -40,11 +41,15 @@ def begin(
     node: NodeRecord | None = None,
     spare: bool = False,
     promotes: str = "",
+    workload_name: str = "",
 ) -> tuple[str, OpenSaga, PoolRecord]:
     """Make a saga's id and opening; a node that it brings takes the record's next serial.
 
-    `spare`: what comes is for the reserve; `promotes`: the spare that goes into service.
+    `spare`: what comes is for the reserve; `promotes`: the spare that goes into service;
+    `workload_name`: what the workload system calls the new node, like the node that it replaces.
     """
+    if kind == "replace" and node is not None:
+        workload_name = name_of(node)
     new_node = ""
     if DEFINITIONS[kind].brings_node:
         serial = record.serial + 1
@@ -62,6 +67,9 @@ def begin(
         gpus=_gpus(node) if node and kind == "reset-gpu" else (),
         boot_id=node.boot_id if node else "",
         gone=is_gone(node),
+        workload_name=workload_name,
+        # Two machines cannot have one name.
+        order="terminate_first" if kind == "replace" and workload_name else "",
         trace=node.health_trace if node else "",
         since=now,
     )

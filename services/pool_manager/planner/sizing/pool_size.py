@@ -12,6 +12,7 @@ from schemas.pool_records import OpenSaga, PoolRecord
 from services.pool_manager.planner.node_counts import busy, size
 from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot
 from services.pool_manager.planner.safety import eligibility
+from services.pool_manager.planner.sizing import workload_names
 from services.pool_manager.planner.sizing.open_sagas import begin, room_for_sagas, with_open
 from services.pool_manager.planner.sizing.spares import ready, reserve
 from services.pool_manager.planner.unhealthy_nodes import remediation_reason
@@ -28,9 +29,12 @@ def resize(snapshot: PoolSnapshot, begun: PoolPlan, now: datetime) -> PoolPlan:
     if begun.record.spec.nodes == "adopted":
         return begun
     sizing = _Sizing(snapshot, begun.record, dict(begun.start), now)
-    sizing.promote()
     record = sizing.record
     held_back = record.retry_at is not None and now < record.retry_at
+    if record.spec.workload_names:
+        return _named(begun, sizing, held_back=held_back)
+    sizing.promote()
+    record = sizing.record
     if sizing.gap() > 0 or sizing.gap(spare=True) > 0:
         if held_back:
             begun = replace(begun, wake_at=record.retry_at)
@@ -39,6 +43,16 @@ def resize(snapshot: PoolSnapshot, begun: PoolPlan, now: datetime) -> PoolPlan:
     if not held_back:
         sizing.leave()
         sizing.leave(spare=True)
+    return replace(begun, record=sizing.record, start=sizing.start)
+
+
+def _named(begun: PoolPlan, sizing: "_Sizing", *, held_back: bool) -> PoolPlan:
+    """The same in a pool that is sized by its workload system's names."""
+    if not held_back:
+        sizing.launch_named()
+    elif workload_names.unserved(sizing.record, sizing.nodes):
+        begun = replace(begun, wake_at=sizing.record.retry_at)
+    sizing.leave_named()
     return replace(begun, record=sizing.record, start=sizing.start)
 
 
@@ -52,6 +66,7 @@ class _Sizing:
         self.start = start
         self._world = snapshot
         self._now = now
+        self.nodes = snapshot.nodes
 
     def gap(self, *, spare: bool = False) -> int:
         """Nodes that are missing, in service or in reserve; below zero: there are too many."""
@@ -81,6 +96,25 @@ class _Sizing:
         for spare in wanted[: min(LAUNCHES_MAX, room_for_sagas(self.record))]:
             begun = begin(self._world.fleet, self.record, "scale-up", self._now, spare=spare)
             self._note(begun, reasons[spare])
+
+    def launch_named(self) -> None:
+        """Launch a node for each name that has none."""
+        names = workload_names.unserved(self.record, self.nodes)
+        for name in names[: min(LAUNCHES_MAX, room_for_sagas(self.record))]:
+            begun = begin(self._world.fleet, self.record, "scale-up", self._now, workload_name=name)
+            self._note(begun, f"{name} was resumed")
+
+    def leave_named(self) -> None:
+        """Take away nodes whose names are not wanted, once they have no work: none is evicted."""
+        found = workload_names.unwanted(self.record, self.nodes)
+        for node in _surplus(self.record, found, self._now)[: room_for_sagas(self.record)]:
+            saga, opened, record = begin(
+                self._world.fleet, self.record, "scale-down", self._now, node=node
+            )
+            reason = f"{workload_names.name_of(node) or node.node} was suspended"
+            if not record.removing:
+                opened = msgspec.structs.replace(opened, drain="wait")
+            self._note((saga, opened, record), reason)
 
     def leave(self, *, spare: bool = False) -> None:
         """Take away what is too many."""

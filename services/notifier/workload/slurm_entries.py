@@ -1,0 +1,72 @@
+"""Slurm's entries of nodes whose machines come and go.
+
+A node of slurm.conf (`State=CLOUD`) keeps its entry: it gets its machine's address, and is powered
+down with it. A node that registered itself (`slurmd -Z`) is deleted with its machine.
+"""
+
+import logging
+import re
+from typing import Final
+
+from services.notifier.workload.slurm_commands import (
+    SlurmCommands,
+    SlurmRefusedError,
+    SlurmUnavailableError,
+)
+from services.notifier.workload.slurm_output import SlurmNode, checked_name
+from services.notifier.workload.workload_notifier import NodeReference
+
+log = logging.getLogger(__name__)
+
+ADDRESS: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9.:-]{0,253}")
+
+
+class SlurmEntries:
+    """Changes entries; an entry that is right already is left alone."""
+
+    def __init__(self, slurm: SlurmCommands) -> None:
+        self._slurm = slurm
+
+    async def set_address(self, node: SlurmNode, reference: NodeReference) -> None:
+        """Where slurmctld reaches the machine; slurm.conf cannot know it."""
+        hostname = reference.hostname or node.hostname
+        wanted = (reference.address, hostname)
+        if not node.cloud or not reference.address or wanted == (node.address, node.hostname):
+            return
+        if not all(ADDRESS.fullmatch(each) for each in wanted):
+            log.warning("no address for Slurm", extra={"node": node.name, "address": wanted})
+            return
+        await self._update(node, f"NodeAddr={wanted[0]}", f"NodeHostname={wanted[1]}")
+
+    async def reopen(self, node: SlurmNode) -> None:
+        """Resume it, if Navarch drained its earlier machine or slurmctld missed that by itself."""
+        ours = node.ours or node.automatic
+        if node.cloud and not node.powered_off and ours and (node.cordoned or node.down):
+            await self._update(node, "State=RESUME")
+
+    async def close(self, node: SlurmNode) -> None:
+        """Have Slurm know that there is no machine."""
+        if not (node.ours or node.automatic) and (node.cordoned or node.down):
+            return  # An administrator works on it.
+        if node.dynamic:
+            if not (node.silent or node.down):
+                raise SlurmUnavailableError(f"{node.name} still responds to slurmctld")
+            await self._slurm.run("scontrol", "delete", f"NodeName={checked_name(node.name)}")
+            log.info("deleted in Slurm: its machine is gone", extra={"node": node.name})
+        elif node.cloud and not (node.powered_off or node.powering_up):
+            await self._update(node, "State=POWER_DOWN_FORCE")
+
+    async def fail(self, node: SlurmNode, reason: str) -> None:
+        """Have the jobs that wait for it requeued, and the node ready to be resumed again."""
+        if not node.cloud or not node.powering_up:
+            return
+        await self._update(node, "State=DOWN", f"Reason={reason}")
+        try:
+            await self._update(node, "State=POWER_DOWN_FORCE", f"Reason={reason}")
+        except SlurmRefusedError as error:
+            log.warning("a node stays DOWN in Slurm: %s", error, extra={"node": node.name})
+
+    async def _update(self, node: SlurmNode, *changes: str) -> None:
+        name = f"NodeName={checked_name(node.name)}"
+        await self._slurm.run("scontrol", "update", name, *changes)
+        log.info("updated Slurm", extra={"node": node.name, "changes": changes})

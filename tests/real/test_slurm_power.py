@@ -1,0 +1,227 @@
+"""Slurm's ResumeProgram and SuspendProgram, served by Navarch, on a real slurmctld."""
+
+import asyncio
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from schemas.messages import decoder
+from schemas.node_records import NodeRecord, node_key
+from schemas.saga_params import WORKLOAD_NAME
+from schemas.topology import NODES
+from tests.crash.fleet_shape import Shape
+from tests.crash.rig import Rig
+from tests.crash.scripted_agents import GONE
+from tests.real.slurm_site import SlurmSite, free_ports, missing, slurm_site
+from tests.support.inprocess import eventually
+
+pytestmark = pytest.mark.real
+
+ROOT = Path(__file__).resolve().parents[2]
+NAMES = ("training-001", "training-002")
+DRAIN_SECONDS = 15
+STEP_SECONDS_MAX = 90.0
+"""A job whose nodes have come may wait half a minute for Slurm to look at it."""
+_nodes = decoder(NodeRecord)
+
+
+@pytest.fixture(autouse=True)
+def slurm_here() -> None:
+    """Skip without Slurm; checked only when these tests run."""
+    if reason := missing():
+        pytest.skip(reason)
+
+
+def shape(folder: Path, **provider: Any) -> Shape:
+    """A pool without nodes, sized by Slurm."""
+    options: dict[str, Any] = {"type": "slurm", "conf": str(folder / "slurm.conf")}
+    options |= {"node_name": "{label.workload-name}", "poll": "500ms", "timeout": "5s"}
+    pool = {"workload_names": "training-[001-002]", "max_nodes": 2}
+    return Shape(
+        nodes=0,
+        notifier=options,
+        pool=pool,
+        provider_options=provider,
+        drain_timeout=f"{DRAIN_SECONDS}s",
+    )
+
+
+def power_saving(folder: Path, rig: Rig) -> str:
+    """What slurm.conf needs, with the programs of deploy/slurm as Slurm runs them."""
+    navarch = folder / "navarch"
+    navarch.write_text(
+        f"#!/bin/sh\ncd {ROOT} && exec {sys.executable} -m services.cli "
+        f'"$@" --nats-url {rig.server.url}\n'
+    )
+    navarch.chmod(0o755)
+    lines = []
+    for setting, script in (
+        ("ResumeProgram", "resume.sh"),
+        ("SuspendProgram", "suspend.sh"),
+        ("ResumeFailProgram", "suspend.sh"),
+    ):
+        program = folder / f"run-{setting}"
+        program.write_text(
+            f"#!/bin/sh\necho {setting} $1 >> {folder}/calls\n"
+            f"export NAVARCH={navarch} NAVARCH_SLURM_LOG={folder}/navarch.log\n"
+            f"export SLURM_CONF={folder}/slurm.conf PATH=/usr/sbin:/usr/bin:/bin\n"
+            f'exec {ROOT}/deploy/slurm/{script} "$1"\n'
+        )
+        program.chmod(0o755)
+        lines.append(f"{setting}={program}")
+    lines += ["SuspendTimeout=3", "ResumeTimeout=120", "SuspendExcNodes=head1"]
+    lines += ["SuspendTime=600", "SlurmctldParameters=idle_on_node_suspend", "PrivateData=cloud"]
+    for name, port in zip(NAMES, free_ports(len(NAMES)), strict=True):
+        about = f"Port={port} CPUs=4 RealMemory=1000 Gres=gpu:h100:8"
+        lines.append(f"NodeName={name} {about} State=CLOUD")
+    lines.append(f"PartitionName=cloud Nodes={','.join(NAMES)} MaxTime=INFINITE State=UP")
+    return "\n".join(lines)
+
+
+class Machines:
+    """Starts the slurmd of each instance, under the name that Slurm resumed; ends it with it."""
+
+    def __init__(self, rig: Rig, site: SlurmSite) -> None:
+        self._rig = rig
+        self._site = site
+        self.names: dict[str, str] = {}
+        """Instance -> the node's name in Slurm."""
+
+    async def run(self) -> None:
+        """Follow the provider, for ever."""
+        while True:
+            there = set(self._rig.provider.names())
+            for instance in there - set(self.names):
+                self.names[instance] = name = await self._name(instance)
+                await self._site.start_node(name, rebooted=True)
+            for instance in set(self.names) - there:
+                await self._site.kill(self.names.pop(instance))
+            await asyncio.sleep(0.05)
+
+    async def _name(self, instance: str) -> str:
+        entry = await self._rig.bus.get(NODES, node_key("training", instance))
+        assert entry is not None
+        record = _nodes.decode(entry.value)
+        assert record.launch is not None
+        return str(record.launch.labels[WORKLOAD_NAME])
+
+
+@asynccontextmanager
+async def cluster(
+    folder: Path, directory: Path, **provider: Any
+) -> AsyncIterator[tuple[Rig, SlurmSite, Machines]]:
+    """A fleet without nodes, and a Slurm whose nodes it has to launch."""
+    async with Rig(directory, shape(folder, **provider)) as rig:
+        assert rig.agents is not None
+        rig.agents.hostname, rig.agents.address = socket.gethostname(), "127.0.0.1"
+        extra = power_saving(folder, rig)
+        async with slurm_site(("head1",), folder=folder, extra=extra, any_address=True) as site:
+            machines = Machines(rig, site)
+            following = asyncio.create_task(machines.run())
+            try:
+                yield rig, site, machines
+            finally:
+                following.cancel()
+                await asyncio.gather(following, return_exceptions=True)
+                (directory / "slurmctld.log").write_bytes((folder / "slurmctld.log").read_bytes())
+        assert rig.unexpected_ends == []
+
+
+def submit(site: SlurmSite, *options: str) -> str:
+    """A job that has to wait for nodes."""
+    job = ("sbatch", "--parsable", "-p", "cloud", "-o", "/dev/null", *options)
+    return site.run(*job, "--wrap", "sleep 1000")
+
+
+async def navarch(folder: Path, *arguments: str) -> str:
+    """Both outputs of a command."""
+    process = await asyncio.create_subprocess_exec(
+        str(folder / "navarch"),
+        *arguments,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    output, _ = await process.communicate()
+    return f"{process.returncode} {output.decode()}"
+
+
+async def has(site: SlurmSite, node: str, flag: str) -> None:
+    """Wait until a node's state has a part."""
+
+    async def reached() -> bool:
+        return flag in site.flags(node)
+
+    await eventually(reached, within_seconds=STEP_SECONDS_MAX, every=0.2)
+
+
+async def test_nodes_come_and_go_as_slurm_says(public_folder: Path, tmp_path: Path) -> None:
+    """Launched for a job under Slurm's names, with their addresses; terminated when idle.
+
+    What is requested twice is launched once. A node whose job still runs is not terminated.
+    """
+    async with cluster(public_folder, tmp_path) as (rig, site, machines):
+        job = submit(site, "-N2", "--gres=gpu:8")
+        await site.until_job(job, "RUNNING", within_seconds=STEP_SECONDS_MAX)
+        assert site.job_hosts(job) == set(NAMES)
+        assert sorted(machines.names.values()) == list(NAMES)
+        shown = site.run("sinfo", "-hNn", NAMES[0], "-O", "NodeAddr:20,NodeHost:20")
+        assert shown.split()[:2] == ["127.0.0.1", socket.gethostname()]
+
+        assert "0 of 2 names changed" in await navarch(
+            public_folder, "slurm", "resume", "training-[001-002]"
+        )
+        refused = await navarch(public_folder, "slurm", "resume", "training-001,login-1")
+        assert refused.startswith("1 ")
+        assert refused.endswith("\nlogin-1\n")
+        assert "in no pool's workload_names" in refused
+
+        await navarch(public_folder, "slurm", "suspend", NAMES[0])
+        await has(site, NAMES[0], "drain")
+        assert (site.job_state(job), len(rig.provider.names())) == ("RUNNING", 2)
+        site.run("scancel", job)
+        await has(site, NAMES[0], "powered_down")
+        assert sorted(machines.names.values()) == [NAMES[1]]
+
+        site.run("scontrol", "update", f"nodename={NAMES[1]}", "state=power_down")
+        await has(site, NAMES[1], "powered_down")
+
+        async def all_gone() -> bool:
+            return not rig.provider.names()
+
+        await eventually(all_gone, within_seconds=STEP_SECONDS_MAX, every=0.1)
+        assert "drain" not in site.flags(NAMES[0]) | site.flags(NAMES[1])
+        assert rig.most == len(NAMES)
+
+
+async def test_failed_launches_and_broken_nodes_give_the_job_back(
+    public_folder: Path, tmp_path: Path
+) -> None:
+    """A launch that fails requeues its job at once; a broken node's successor has its name."""
+    fault = {"call": "provision", "kind": "INVALID", "times": 1}
+    async with cluster(public_folder, tmp_path, faults=[fault]) as (rig, site, machines):
+        job = submit(site, "--gres=gpu:8")
+        await site.until_job(job, "RUNNING", within_seconds=STEP_SECONDS_MAX)
+        served = site.job_nodes(job)
+        failed = (public_folder / "calls").read_text().split()[1]
+        log = (public_folder / "slurmctld.log").read_text()
+        assert f"requeue job JobId={job} due to failure of node {failed}" in log
+        assert site.run("scontrol", "show", "job", job, "-o").count("Restarts=1") == 1
+
+        broken = next(instance for instance, name in machines.names.items() if name == served)
+        await rig.fault(broken, GONE)
+        await has(site, served, "drain")
+        assert site.reason(served).startswith("navarch: xid-79")
+
+        async def replaced() -> bool:
+            successor = [each for each, name in machines.names.items() if name == served]
+            return successor not in ([], [broken]) and site.reason(served) == "none"
+
+        await eventually(replaced, within_seconds=STEP_SECONDS_MAX, every=0.2)
+        assert not site.flags(served) & {"drain", "down"}
+        await site.until_job(job, "RUNNING", within_seconds=STEP_SECONDS_MAX)
