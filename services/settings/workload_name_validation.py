@@ -7,8 +7,8 @@ from schemas.names import TOKEN
 from schemas.operator_requests import WORKLOAD_NAMES_MAX
 from schemas.settings import PoolSpec
 from services.primitives.host_list import expand_hosts, some_of
-from services.settings.provider_choices import Problem
 
+Problem = tuple[tuple[str, ...], str]
 KEY: Final = "workload_names"
 
 

@@ -23,7 +23,6 @@ def settings_of(
         file = directory / "provider.db"
         # Not idempotent: a launch that is repeated blindly would make a second instance.
         options = {"file": str(file), "idempotent": False, "latency_seconds": LATENCY_SECONDS}
-        options |= shape.provider_options
         provider = FakeProviderTruth(file)
     budget = {"max_unavailable": 1, "max_replacements": "unlimited"}
     return provider, {

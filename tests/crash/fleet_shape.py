@@ -46,5 +46,3 @@ class Shape:
     drain_timeout: str = "180s"
     pool: Mapping[str, Any] = field(default_factory=dict)
     """More settings of the pool."""
-    provider_options: Mapping[str, Any] = field(default_factory=dict)
-    """More options of the `fake` provider."""

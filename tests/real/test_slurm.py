@@ -2,13 +2,14 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from services.notifier.workload.drain_watch import DrainWatch
-from services.notifier.workload.slurm_commands import SlurmUnavailableError
+from services.notifier.workload.slurm_commands import SlurmRefusedError, SlurmUnavailableError
 from services.notifier.workload.slurm_notifier import SlurmNotifier
 from services.notifier.workload.workload_notifier import (
     NodeReference,
@@ -18,6 +19,7 @@ from services.notifier.workload.workload_notifier import (
 )
 from services.primitives.clock import SystemClock
 from tests.real.slurm_site import SlurmSite, missing, slurm_site
+from tests.support.inprocess import eventually
 
 pytestmark = pytest.mark.real
 
@@ -191,6 +193,25 @@ async def test_replacement_registers_itself_and_is_removed(site: SlurmSite) -> N
     job = await site.submit("-p", "training", "-N1", "--gres=gpu:8")
     assert site.job_nodes(job) == "dyn1"
 
+    # Another machine may have the name: a node that responds stays, and so does one with a job.
+    with pytest.raises(SlurmUnavailableError, match="still responds"):
+        await slurm.node_gone(node("dyn1"))
+    await slurm.drain(order("dyn1"))
+    await slurm.evict(order("dyn1"))
+    await site.kill("dyn1")
+
+    async def deleted() -> bool:
+        with suppress(SlurmUnavailableError, SlurmRefusedError):
+            await slurm.node_gone(node("dyn1"))
+            return "dyn1" not in site.run("sinfo", "-haN", "-o", "%N")
+        return False
+
+    await eventually(deleted, within_seconds=DRAINED_SECONDS_MAX, every=0.5)
+    await slurm.node_gone(node("dyn1"))
+    for name in ("gpu1", "gpu2"):
+        await slurm.node_gone(node(name))
+    assert [site.state(each) for each in site.nodes] == ["idle", "idle", "idle"]
+
 
 async def test_unknown_nodes_and_dangerous_names_fail_with_a_remedy(site: SlurmSite) -> None:
     """A node under another name may have work; one hostname must not drain the cluster."""
@@ -221,3 +242,22 @@ async def test_many_drains_cost_one_question(site: SlurmSite) -> None:
     await asyncio.gather(*(slurm.drain(order(each)) for each in site.nodes))
     answers = await slurm.workloads([node(each) for each in site.nodes])
     assert all(isinstance(each, NodeWorkload) and each.drained for each in answers.values())
+
+
+async def test_what_others_did_and_what_failed_is_reported(site: SlurmSite) -> None:
+    """An administrator's drain and DOWN, and a job that failed; nothing about our own drain."""
+    slurm = notifier(site)
+    failed = site.run("sbatch", "--parsable", "-w", "gpu3", "-o", "/dev/null", "--wrap", "exit 3")
+    await site.until_job(failed, "FAILED")
+    site.run("scontrol", "update", "nodename=gpu1", "state=drain", "reason=ticket 12")
+    site.run("scontrol", "update", "nodename=gpu2", "state=down", "reason=PSU")
+    await slurm.cordon(order("gpu3", "cordon"))
+    states = await slurm.node_states([node(each) for each in site.nodes])
+    found = {name: (each.ready, each.cordoned, each.reason) for name, each in states.items()}
+    assert found == {
+        "training-gpu1": (True, True, "drained by root: ticket 12"),
+        "training-gpu2": (False, False, "DOWN: PSU"),
+        "training-gpu3": (True, False, ""),
+    }
+    (job,) = states["training-gpu3"].failed
+    assert (job.id, job.owner, job.reason) == (f"job {failed}", "root", "FAILED (wrap)")

@@ -138,3 +138,47 @@ async def _is_drained_with_a_reason(site: SlurmSite, node: str, job: str) -> Non
     assert reason.startswith("navarch: ")
     assert f"(replace-{node}" in reason
     assert job
+
+
+async def test_killed_at_each_step_it_orders_everything_once(folder: Path, tmp_path: Path) -> None:
+    """One drain in Slurm however often the notifier is killed; no job ends before the deadline.
+
+    One job leaves late, and one ignores every signal but SIGKILL and is requeued at the deadline.
+    """
+    async with Rig(tmp_path, shape(folder)) as rig:
+        names = tuple(sorted(rig.provider.names()))
+        async with slurm_site(names, folder=folder) as site:
+            broken = await rig.oldest()
+            late = await site.submit("-w", broken, "-n1", "--mem=10", script="sleep 12")
+            refusing = await site.submit(
+                *("-w", broken, "-n1", "--mem=10"), script="trap '' TERM; sleep 1000"
+            )
+            killed = [
+                rig.arm(Moment(step, "started"), rig.replica("notifier").kill)
+                for step in ("cordon", "drain")
+            ]
+            await rig.break_a_node()
+            for each in killed:
+                async with asyncio.timeout(STEP_SECONDS_MAX):
+                    await each.wait()
+                began = asyncio.get_running_loop().time()
+                await kill_and_restart(rig)
+            await reported_work(rig, broken)
+            rig.replica("notifier").kill()
+            await kill_and_restart(rig)
+            await site.until_job(late, "COMPLETED", "")
+            assert site.job_state(refusing) == "RUNNING"
+
+            async def requeued() -> bool:
+                return site.job_state(refusing) != "RUNNING"
+
+            await eventually(requeued, within_seconds=STEP_SECONDS_MAX, every=0.05)
+            waited = asyncio.get_running_loop().time() - began
+            rig.replica("notifier").kill()
+            await kill_and_restart(rig)
+            await rig.until(lambda: any((m, n) == (REPLACED, broken) for _, m, n in rig.signs))
+            assert waited >= DRAIN_SECONDS * 0.8
+            assert "Restarts=1" in site.run("scontrol", "show", "job", refusing, "-o")
+            log = (folder / "slurmctld.log").read_text()
+            assert log.count(f"update_node: node {broken} state set to DRAIN") == 1
+        assert rig.unexpected_ends == []

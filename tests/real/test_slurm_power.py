@@ -15,6 +15,8 @@ from schemas.messages import decoder
 from schemas.node_records import NodeRecord, node_key
 from schemas.saga_params import WORKLOAD_NAME
 from schemas.topology import NODES
+from services.provisioner.provider_client.provider import Environment
+from services.provisioner.providers.fake import FakeFault, FakeProvider
 from tests.crash.fleet_shape import Shape
 from tests.crash.rig import Rig
 from tests.crash.scripted_agents import GONE
@@ -38,7 +40,7 @@ def slurm_here() -> None:
         pytest.skip(reason)
 
 
-def shape(folder: Path, **provider: Any) -> Shape:
+def shape(folder: Path) -> Shape:
     """A pool without nodes, sized by Slurm."""
     options: dict[str, Any] = {"type": "slurm", "conf": str(folder / "slurm.conf")}
     options |= {"node_name": "{label.workload-name}", "poll": "500ms", "timeout": "5s"}
@@ -47,7 +49,6 @@ def shape(folder: Path, **provider: Any) -> Shape:
         nodes=0,
         notifier=options,
         pool=pool,
-        provider_options=provider,
         drain_timeout=f"{DRAIN_SECONDS}s",
     )
 
@@ -113,11 +114,9 @@ class Machines:
 
 
 @asynccontextmanager
-async def cluster(
-    folder: Path, directory: Path, **provider: Any
-) -> AsyncIterator[tuple[Rig, SlurmSite, Machines]]:
+async def cluster(folder: Path, directory: Path) -> AsyncIterator[tuple[Rig, SlurmSite, Machines]]:
     """A fleet without nodes, and a Slurm whose nodes it has to launch."""
-    async with Rig(directory, shape(folder, **provider)) as rig:
+    async with Rig(directory, shape(folder)) as rig:
         assert rig.agents is not None
         rig.agents.hostname, rig.agents.address = socket.gethostname(), "127.0.0.1"
         extra = power_saving(folder, rig)
@@ -137,6 +136,15 @@ def submit(site: SlurmSite, *options: str) -> str:
     """A job that has to wait for nodes."""
     job = ("sbatch", "--parsable", "-p", "cloud", "-o", "/dev/null", *options)
     return site.run(*job, "--wrap", "sleep 1000")
+
+
+def fail_a_launch(rig: Rig) -> None:
+    """The provider refuses the next one."""
+    options = FakeProvider.Options(file=str(rig.directory / "provider.db"))
+    here = Environment(name="fake", fleet="crash", nats_url="", data_dir=rig.directory)
+    FakeProvider(options=options, environment=here).inject_fault(
+        FakeFault(call="provision", kind="INVALID")
+    )
 
 
 async def navarch(folder: Path, *arguments: str) -> str:
@@ -199,29 +207,37 @@ async def test_nodes_come_and_go_as_slurm_says(public_folder: Path, tmp_path: Pa
         assert rig.most == len(NAMES)
 
 
-async def test_failed_launches_and_broken_nodes_give_the_job_back(
-    public_folder: Path, tmp_path: Path
-) -> None:
-    """A launch that fails requeues its job at once; a broken node's successor has its name."""
-    fault = {"call": "provision", "kind": "INVALID", "times": 1}
-    async with cluster(public_folder, tmp_path, faults=[fault]) as (rig, site, machines):
-        job = submit(site, "--gres=gpu:8")
-        await site.until_job(job, "RUNNING", within_seconds=STEP_SECONDS_MAX)
-        served = site.job_nodes(job)
-        failed = (public_folder / "calls").read_text().split()[1]
-        log = (public_folder / "slurmctld.log").read_text()
-        assert f"requeue job JobId={job} due to failure of node {failed}" in log
-        assert site.run("scontrol", "show", "job", job, "-o").count("Restarts=1") == 1
+async def test_failed_launch_gives_the_job_back(public_folder: Path, tmp_path: Path) -> None:
+    """Its node is set DOWN with the reason and powered down; the job waits for another."""
+    async with cluster(public_folder, tmp_path) as (rig, site, _):
+        fail_a_launch(rig)
+        job = submit(site, "-w", NAMES[0])
+        requeued = f"requeue job JobId={job} due to failure of node {NAMES[0]}"
 
-        broken = next(instance for instance, name in machines.names.items() if name == served)
+        async def failed() -> bool:
+            return requeued in (public_folder / "slurmctld.log").read_text()
+
+        await eventually(failed, within_seconds=STEP_SECONDS_MAX, every=0.2)
+        assert site.reason(NAMES[0]).startswith("navarch: fake simulated (INVALID")
+        assert "Restarts=1" in site.run("scontrol", "show", "job", job, "-o")
+        site.run("scancel", job)
+        await has(site, NAMES[0], "powered_down")
+        assert not site.flags(NAMES[0]) & {"drain", "down"}
+
+
+async def test_successor_of_a_broken_node_has_its_name(public_folder: Path, tmp_path: Path) -> None:
+    """Drained with the fault, its job requeued; the new machine is in service without a drain."""
+    async with cluster(public_folder, tmp_path) as (rig, site, machines):
+        job = submit(site, "-w", NAMES[0])
+        await site.until_job(job, "RUNNING", within_seconds=STEP_SECONDS_MAX)
+        (broken,) = machines.names
         await rig.fault(broken, GONE)
-        await has(site, served, "drain")
-        assert site.reason(served).startswith("navarch: xid-79")
+        await has(site, NAMES[0], "drain")
+        assert site.reason(NAMES[0]).startswith("navarch: ")
 
         async def replaced() -> bool:
-            successor = [each for each, name in machines.names.items() if name == served]
-            return successor not in ([], [broken]) and site.reason(served) == "none"
+            return set(machines.names) not in (set(), {broken}) and site.job_state(job) == "RUNNING"
 
-        await eventually(replaced, within_seconds=STEP_SECONDS_MAX, every=0.2)
-        assert not site.flags(served) & {"drain", "down"}
-        await site.until_job(job, "RUNNING", within_seconds=STEP_SECONDS_MAX)
+        await eventually(replaced, within_seconds=2 * STEP_SECONDS_MAX, every=0.2)
+        assert not site.flags(NAMES[0]) & {"drain", "down"}
+        assert list(machines.names.values()) == [NAMES[0]]

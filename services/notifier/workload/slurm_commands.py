@@ -60,10 +60,10 @@ class SlurmCommands:
         mark = self._new_mark()
         return read_nodes(await self.run("sinfo", "-ahN", "-O", node_format(mark)), mark)
 
-    async def jobs(self) -> tuple[SlurmJob, ...]:
-        """Every job that has nodes."""
+    async def jobs(self, states: str = JOB_STATES) -> tuple[SlurmJob, ...]:
+        """Every job in one of these states; by default those in which a job has nodes."""
         mark = self._new_mark()
-        output = await self.run("squeue", "-ah", "-t", JOB_STATES, "-o", job_format(mark))
+        output = await self.run("squeue", "-ah", "-t", states, "-o", job_format(mark))
         return read_jobs(output, mark)
 
     async def run(self, program: str, *arguments: str) -> str:

@@ -9,6 +9,7 @@ compare-and-set: an administrator who drains a node in the few milliseconds betw
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Final, Literal
 
 from schemas.duration import Duration
@@ -20,6 +21,7 @@ from services.notifier.workload.slurm_commands import (
     SlurmUnavailableError,
 )
 from services.notifier.workload.slurm_entries import SlurmEntries
+from services.notifier.workload.slurm_node_states import FAILED_STATES, node_state
 from services.notifier.workload.slurm_output import (
     SlurmJob,
     SlurmNode,
@@ -35,6 +37,7 @@ from services.notifier.workload.workload_notifier import (
     StepFailure,
     WorkloadAnswer,
     WorkloadCheck,
+    WorkloadNodeState,
     WorkloadOrder,
 )
 from services.primitives.clock import Clock
@@ -225,6 +228,22 @@ class SlurmNotifier:
         """Set a node that Slurm waits for DOWN, so that its job is requeued; power it down."""
         if (found := await self._find_named(node)) is not None:
             await self._entries.fail(found, reason_text(reason, saga))
+
+    async def node_states(self, nodes: Sequence[NodeReference]) -> Mapping[str, WorkloadNodeState]:
+        """By one `sinfo`, and one `squeue` about jobs that failed lately."""
+        failed = jobs_by_node(await self._slurm.jobs(FAILED_STATES))
+        known = await self._nodes("")
+        found: dict[str, WorkloadNodeState] = {}
+        for each in nodes:
+            with suppress(StepFailure):  # its cordons and drains report that
+                node = find_node(self._name(each), each.address, known)
+                if node is not None:
+                    found[each.node] = node_state(node, failed.get(node.name, ()))
+        return found
+
+    async def wait_for_node_change(self) -> None:
+        """Slurm reports none."""
+        await asyncio.Event().wait()
 
     async def wait_for_change(self) -> None:
         """Slurm reports none."""
