@@ -50,6 +50,8 @@ RECREATES: Final = "notifier"
 """The service that watches what is stored, and creates a stream again that was deleted."""
 BEGINS_HEARTBEATS: Final = "health-monitor"
 """The service that creates HEARTBEATS again after all servers have restarted."""
+WATCHES_DURABLES: Final = "metrics"
+"""The service that reads how far behind every durable is."""
 RESULTS: Final = ("succeeded", "failed", "undo-succeeded", "undo-failed")
 """Statuses that a participant appends for the steps it performs."""
 NODE_COMMANDS: Final = f"{subjects.ROOT}.node.*.*.command.>"
@@ -265,12 +267,8 @@ def shares() -> list[Share]:
 # --- roles ---------------------------------------------------------------------------------------
 
 _BATCH_READS: Final = ("$JS.API.DIRECT.GET.*", "$JS.API.DIRECT.GET.*.>")
-_READS: Final = (
-    "$JS.API.INFO",
-    "$JS.API.STREAM.INFO.*",
-    "$JS.API.STREAM.MSG.GET.*",
-    "$JS.API.CONSUMER.INFO.*.*",
-)
+_STREAM_READS: Final = ("$JS.API.STREAM.INFO.*", "$JS.API.STREAM.MSG.GET.*")
+_READS: Final = ("$JS.API.INFO", *_STREAM_READS, "$JS.API.CONSUMER.INFO.*.*")
 _FOLLOWS: Final = tuple(
     f"$JS.API.CONSUMER.{call}"
     for each in EVERY_STREAM
@@ -291,9 +289,13 @@ def _service(name: str) -> Rules:
     own = durables_of(name)
     return Rules(
         publish=(
-            *_READS,
+            *_STREAM_READS,
             *_BATCH_READS,
             *_FOLLOWS,
+            *(
+                f"$JS.API.CONSUMER.INFO.{each.stream}.{each.name}"
+                for each in (DURABLES if name == WATCHES_DURABLES else own)
+            ),
             *(f"$JS.API.CONSUMER.MSG.NEXT.{each.stream}.{each.name}" for each in own),
             *_sets_up(name),
             *(f"$JS.API.CONSUMER.DURABLE.CREATE.{each.stream}.{each.name}" for each in own),

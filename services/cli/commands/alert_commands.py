@@ -42,9 +42,10 @@ _records = decoder(OpenAlertRecord)
 @commands.command("list")
 @fleet_command
 async def list_alerts(fleet: FleetClient, output: Output = Format.TABLE) -> None:
-    """List the open alerts, the most severe first: who has acknowledged each, and who was sent it.
+    """List the open alerts, the most severe first.
 
-    It reads the records, so it works while the notifier is down.
+    With who has acknowledged each, and who was sent it. It reads the records, so it works while the
+    notifier is down.
     """
     records = [each for _, each in readable(await fleet.bus.entries(ALERTS), _records)]
     lasting = [each for each in records if each.opened is not None and each.ended is None]

@@ -88,7 +88,7 @@ def write(
 def push(
     directory: BusDirectoryOption = BUS, nats_url: NatsUrl = "", config: Config = None
 ) -> None:
-    """Give a running server the accounts: permissions and revoked people."""
+    """Give a running server the permissions and revocations."""
     from services.cli.accounts_push import push as push_accounts  # noqa: PLC0415
 
     nats = find_bus(nats_url, config)
@@ -102,7 +102,7 @@ def agent(
     valid: Valid = "90d",
     directory: BusDirectoryOption = BUS,
 ) -> None:
-    """Write, or write again, the credentials of a node that no provider launches."""
+    """Write the credentials of a node that no provider launches."""
     from services.cli.nats_config_files import write_agent  # noqa: PLC0415
 
     pool, _, name = node.partition("/")
