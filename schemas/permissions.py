@@ -287,15 +287,13 @@ _LISTS: Final = (
 
 def _service(name: str) -> Rules:
     own = durables_of(name)
+    watched = DURABLES if name == WATCHES_DURABLES else own
     return Rules(
         publish=(
             *_STREAM_READS,
             *_BATCH_READS,
             *_FOLLOWS,
-            *(
-                f"$JS.API.CONSUMER.INFO.{each.stream}.{each.name}"
-                for each in (DURABLES if name == WATCHES_DURABLES else own)
-            ),
+            *(f"$JS.API.CONSUMER.INFO.{each.stream}.{each.name}" for each in watched),
             *(f"$JS.API.CONSUMER.MSG.NEXT.{each.stream}.{each.name}" for each in own),
             *_sets_up(name),
             *(f"$JS.API.CONSUMER.DURABLE.CREATE.{each.stream}.{each.name}" for each in own),
