@@ -98,11 +98,11 @@ class Machines:
         """Follow the provider, for ever."""
         while True:
             there = set(self._rig.provider.names())
+            for instance in set(self.names) - there:
+                await self._site.kill(self.names.pop(instance))
             for instance in there - set(self.names):
                 self.names[instance] = name = await self._name(instance)
                 await self._site.start_node(name, rebooted=True)
-            for instance in set(self.names) - there:
-                await self._site.kill(self.names.pop(instance))
             await asyncio.sleep(0.05)
 
     async def _name(self, instance: str) -> str:
