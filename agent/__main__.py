@@ -227,6 +227,8 @@ async def _connect(
         password=config.nats_password,
         creds_file=config.nats_creds_file,
         tls_ca_file=config.nats_tls_ca_file,
+        tls_cert_file=config.nats_tls_cert_file,
+        tls_key_file=config.nats_tls_key_file,
     )
     name = f"agent {config.pool}/{config.node}"
     inbox = box or config.nats_inbox_prefix or node_inbox(config.pool, config.node)

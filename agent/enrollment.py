@@ -7,6 +7,8 @@ others, for when they have expired.
 """
 
 import asyncio
+import logging
+import ssl
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
@@ -22,6 +24,8 @@ from schemas.permissions import AGENT, BOOTSTRAP
 from services.bus.port import Bus
 from services.primitives.atomic_files import write_secret
 from services.primitives.errors import ConfigurationError, NavarchError, Unavailable
+
+log = logging.getLogger(__name__)
 
 ENROLL_SECONDS_MAX: Final = 300.0
 """Time limit of one attempt."""
@@ -119,10 +123,23 @@ def _keep(config: AgentConfig, seed: str, answer: EnrollAnswer) -> None:
 
     own = Path(config.nats_creds_file)
     own.parent.mkdir(parents=True, exist_ok=True)
+    if answer.authority and config.nats_tls_ca_file:
+        _keep_authority(Path(config.nats_tls_ca_file), answer.authority)
     if answer.rejoin_token:
         text = CREDENTIALS.format(token=answer.rejoin_token, seed=seed)
         write_secret(rejoin_file(config), text)
     write_secret(own, CREDENTIALS.format(token=answer.token, seed=seed))
+
+
+def _keep_authority(file: Path, text: str) -> None:
+    """Replace the authorities of the bus; log where that is impossible or they cannot be used."""
+    try:
+        if file.exists() and _read(file) == text:
+            return
+        ssl.create_default_context(cadata=text)
+        write_secret(file, text)
+    except (OSError, ssl.SSLError, ValueError) as error:
+        log.warning("the bus has other authorities, and %s keeps the old: %s", file, error)
 
 
 def _remove(*files: Path) -> None:

@@ -124,7 +124,7 @@ def _configure(directory: Path) -> Path:
     config = directory / "bench.conf"
     tls = directory / "tls"
     config.write_text(
-        f'tls {{ cert_file: "{tls}/server.pem", key_file: "{tls}/server.key" }}\n'
+        f'tls {{ cert_file: "{tls}/server.pem", key_file: "{tls}/server.pem" }}\n'
         f"include ./{ACCOUNTS}\n"
     )
     return config

@@ -76,5 +76,7 @@ class EnrollAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The signed token that authorises the key's owner to act as this node, for some hours."""
     rejoin_token: str = ""
     """Authorises it to request another token, for as many days; empty where none is issued."""
+    authority: str = ""
+    """Certificate authorities of the bus, as PEM; empty: the machine's own."""
     refused: str = ""
     """Why there is no token, in one sentence."""

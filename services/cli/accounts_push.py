@@ -24,11 +24,10 @@ from services.bus.nats.nats_accounts import (
     read_agent_keys,
     with_revocations,
 )
+from services.cli.bus_certificates import AUTHORITY, CERTIFICATE
 from services.cli.bus_keys import PRELOADED, stated_keys
 from services.cli.nats_config_files import (
     ACCOUNTS,
-    AUTHORITY,
-    CERTIFICATE,
     REVOCATION_FILE,
     content,
 )

@@ -39,7 +39,8 @@ from services.bus.nats.nats_accounts import (
     role_key,
     server_tokens,
 )
-from services.cli import bus_users, certificates
+from services.cli import bus_users
+from services.cli.bus_certificates import AUTHORITY, BusCertificates
 from services.cli.bus_keys import PRELOADED, KeyFiles, operators_of, stated_keys
 from services.cli.bus_users import BusUser
 from services.primitives.atomic_files import write_secret
@@ -51,10 +52,6 @@ CONF: Final = "nats.conf"
 ACCOUNTS: Final = "accounts.conf"
 USERS_FILE: Final = "users.json"
 CLIENTS_FILE: Final = "clients.yaml"
-AUTHORITY: Final = "tls/ca.pem"
-AUTHORITY_KEY: Final = "keys/ca.key"
-CERTIFICATE: Final = "tls/server.pem"
-CERTIFICATE_KEY: Final = "tls/server.key"
 LOCAL_HOSTS: Final = ("localhost", "127.0.0.1")
 
 
@@ -106,8 +103,8 @@ def server(store: str, listen: str, http: str, tls_directory: str = "") -> str:
     tls = f"""
 tls {{
   cert_file: {_quoted(f"{tls_directory}/server.pem")}
-  key_file: {_quoted(f"{tls_directory}/server.key")}
-  # To accept only clients with a certificate of your own authority:
+  key_file: {_quoted(f"{tls_directory}/server.pem")}
+  # To accept only clients with a certificate (`navarch nats-config certificate NAME`):
   # ca_file: {_quoted(f"{tls_directory}/ca.pem")}
   # verify: true
 }}
@@ -237,7 +234,9 @@ def write(
     """
     bus = write_accounts(directory, fleet, at)
     if hosts:
-        _write_certificates(bus, fleet, hosts, at)
+        made = BusCertificates(directory)
+        made.write(fleet, hosts, at)
+        bus.written += made.written
     if not (directory / CONF).exists():
         tls = f"{server_directory or directory.absolute()}/tls" if hosts else ""
         bus.replace(CONF, server(store, listen, http, tls))
@@ -275,22 +274,6 @@ def write_credentials(bus: BusDirectory, keys: BusKeys, at: datetime) -> None:
     revoker = AgentKeys(account=keys.accounts[SYSTEM_KEY], seed=keys.seeds[role_key(REVOKER)])
     if not is_signed_by(revoker, bus.path / f"{REVOKER}.creds"):
         bus.replace(f"{REVOKER}.creds", revoker_credentials(keys, at))
-
-
-def _write_certificates(bus: BusDirectory, fleet: str, hosts: Sequence[str], at: datetime) -> None:
-    files = {name: bus.path / name for name in (AUTHORITY, AUTHORITY_KEY, CERTIFICATE)}
-    if not files[AUTHORITY].exists():
-        authority, key = certificates.new_authority(fleet, at)
-        bus.replace(AUTHORITY_KEY, key)
-        bus.replace(AUTHORITY, authority)
-    authority, key = (files[name].read_text() for name in (AUTHORITY, AUTHORITY_KEY))
-    if files[CERTIFICATE].exists() and certificates.is_current(
-        files[CERTIFICATE].read_text(), authority, hosts, at
-    ):
-        return
-    made, private = certificates.new_server_certificate(authority, key, hosts, at)
-    bus.replace(CERTIFICATE_KEY, private)
-    bus.replace(CERTIFICATE, made)
 
 
 def role_keys(role: str, keys: BusKeys) -> AgentKeys:

@@ -134,7 +134,7 @@ def assemble(
     steps = SagaStepHandlers(
         bus, clock, store, providers, limits, templates, allocator, context.replica
     )
-    enrollment = EnrollmentEndpoint(bus, clock, store, agent, nats.agent_signing_file)
+    enrollment = EnrollmentEndpoint(bus, clock, store, agent, nats)
     participant = Participant(bus, clock, steps.actions, steps.undos)
     prices = PriceReader(bus, clock, offerings, providers, scorer.catalogue)
 

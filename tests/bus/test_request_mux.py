@@ -7,7 +7,7 @@ import pytest
 from nats.aio.client import Client
 
 from services.bus.nats.client_protocol import ClientMessage
-from services.bus.nats.nats_bus import QuickClient
+from services.bus.nats.quick_client import QuickClient
 from services.bus.nats.request_mux import RequestMux
 from services.primitives.errors import Unavailable
 

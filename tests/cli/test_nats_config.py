@@ -98,8 +98,8 @@ async def test_the_files_make_a_server_with_tls(tmp_path: Path) -> None:
             await nats.connect(server.url, connect_timeout=2, allow_reconnect=False)
     lives = [(each.at - datetime.now(UTC)) // DAY for each in found]
 
-    assert [certificates.SERVER_DAYS - 1, certificates.AUTHORITY_DAYS - 1] == lives
-    for file in ("tls/server.key", "keys/ca.key"):
+    assert [certificates.CERTIFICATE_DAYS - 1, certificates.AUTHORITY_DAYS - 1] == lives
+    for file in ("tls/server.pem", "keys/ca.key"):
         assert 0o600 == (directory / file).stat().st_mode & 0o777
 
 
@@ -196,8 +196,10 @@ async def test_an_expired_person_learns_why(
 
 def test_writing_again_renews_the_servers_certificate_in_time(tmp_path: Path) -> None:
     """In its last third, or for another name; the authority and everything else stay."""
-    authority, key = certificates.new_authority("tests", NOW)
-    made, _ = certificates.new_server_certificate(authority, key, ["a.example", "10.0.0.1"], NOW)
+    key = certificates.new_key()
+    authority = certificates.new_authority("tests", key, NOW)
+    names = ["a.example", "10.0.0.1"]
+    made = certificates.new_certificate(authority, key, "nats-server", names, NOW)
     same = ["10.0.0.1", "a.example"]
     for at, hosts, current in (
         (NOW, same, True),
@@ -206,7 +208,7 @@ def test_writing_again_renews_the_servers_certificate_in_time(tmp_path: Path) ->
         (NOW, ["a.example"], False),
     ):
         assert current == certificates.is_current(made, authority, hosts, at), (at, hosts)
-    other, _ = certificates.new_authority("tests", NOW)
+    other = certificates.new_authority("tests", certificates.new_key(), NOW)
     assert not certificates.is_current(made, other, same, NOW)
     directory = written(tmp_path, "--host", "a.example")
     before = {each: each.read_bytes() for each in directory.rglob("*") if each.is_file()}
@@ -214,7 +216,7 @@ def test_writing_again_renews_the_servers_certificate_in_time(tmp_path: Path) ->
     assert before == {each: each.read_bytes() for each in directory.rglob("*") if each.is_file()}
     written(tmp_path, "--host", "b.example")
     changed = {each.name for each, text in before.items() if each.read_bytes() != text}
-    assert {"server.pem", "server.key", "clients.yaml"} == changed
+    assert {"server.pem", "clients.yaml"} == changed
 
 
 def test_without_tls_the_output_says_what_that_means(tmp_path: Path) -> None:

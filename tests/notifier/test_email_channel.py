@@ -14,7 +14,7 @@ from typing import Literal
 import pytest
 from msgspec.structs import replace
 
-from services.cli.certificates import new_authority, new_server_certificate
+from services.cli.certificates import new_authority, new_certificate, new_key
 from services.notifier.alerts.alert_channel import ChannelRefusalError
 from services.notifier.alerts.channels.email_channel import EmailChannel
 from tests.notifier.test_alert_channels import CLOCK, ENDED, OPENED, SECRET
@@ -70,12 +70,11 @@ async def test_mail_and_its_password_are_encrypted_for_a_known_server(
 ) -> None:
     """A server of another authority, or one that offers no encryption, gets neither."""
     now = CLOCK.now()
-    authority, key = new_authority("mail", now)
+    key = new_key()
+    authority = new_authority("mail", key, now)
     (tmp_path / "ca.pem").write_text(authority)
-    (tmp_path / "other.pem").write_text(new_authority("other", now)[0])
-    (tmp_path / "both.pem").write_text(
-        "".join(new_server_certificate(authority, key, ["127.0.0.1"], now))
-    )
+    (tmp_path / "other.pem").write_text(new_authority("other", new_key(), now))
+    (tmp_path / "both.pem").write_text(new_certificate(authority, key, "mail", ["127.0.0.1"], now))
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(tmp_path / "both.pem")
 

@@ -1,6 +1,7 @@
 """Who connects to the bus, and with what credentials."""
 
 import asyncio
+import logging
 import ssl
 from collections.abc import Coroutine
 from dataclasses import dataclass
@@ -10,6 +11,8 @@ from typing import Any, Final
 from schemas.settings import NatsSettings
 from schemas.topology import MESSAGE_BYTES_MAX
 from services.primitives.errors import ConfigurationError, LoginRefused, Unavailable
+
+log = logging.getLogger(__name__)
 
 SERVICE: Final = "{service}"
 """In a path: so that one configuration serves all services, each with its own file."""
@@ -51,6 +54,15 @@ def credentials(options: ConnectOptions) -> dict[str, Any]:
     if settings.tls_ca_file or settings.tls_cert_file:
         found["tls"] = _tls(settings, role)
     return found
+
+
+def current_tls(options: ConnectOptions, before: ssl.SSLContext) -> ssl.SSLContext:
+    """The certificates as the files have them now, because they are replaced while we run."""
+    try:
+        return _tls(options.settings, options.role or options.name)
+    except ConfigurationError as error:
+        log.warning("the certificates of before are used: %s", error)
+        return before
 
 
 def _tls(settings: NatsSettings, role: str) -> ssl.SSLContext:

@@ -1,4 +1,4 @@
-"""The bus on nats-py: the one module that imports `nats`.
+"""The bus on nats-py, which only this module and `quick_client` import.
 
 Storing and reading go over plain requests in the server's own JSON, because every guard, TTL and
 batch read is then a header or a field that can be read in the server's documents.
@@ -27,10 +27,16 @@ from schemas.topology import DurableSpec
 from services.bus.nats.client_protocol import ClientMessage
 from services.bus.nats.connection_expiry import Expiry, expiries
 from services.bus.nats.connection_options import ConnectOptions as ConnectOptions
-from services.bus.nats.connection_options import credentials, end_client, requires_tls, unreachable
+from services.bus.nats.connection_options import (
+    credentials,
+    end_client,
+    requires_tls,
+    unreachable,
+)
 from services.bus.nats.credentials_file import message_id_key
 from services.bus.nats.live_reader import LiveReader
 from services.bus.nats.pull_consumer import Durable, Puller
+from services.bus.nats.quick_client import QuickClient
 from services.bus.nats.replica_reads import Replicas
 from services.bus.nats.request_mux import RequestMux
 from services.bus.port import Delivery, Endpoint, Reply, Start, Stored
@@ -41,7 +47,6 @@ from services.bus.protocol.object_store import Objects
 from services.bus.protocol.server_protocol import (
     check_version,
     ends_batch,
-    parse_header_lines,
     read_ack,
     read_answer,
     read_direct,
@@ -56,43 +61,16 @@ REQUEST_TIMEOUT_SECONDS: Final = 5.0
 READ_SILENCE_SECONDS: Final = (10.0,)
 """How long each attempt of a batch read waits for its next message."""
 REPLICA_SILENCE_SECONDS: Final = (0.25, 0.5, 0.5, 1.0, 1.0, 2.0, 5.0)
-"""The same where the server may hand a read to a replica that it lost sight of: for some twenty
-seconds it does not notice, but the next attempt may reach another."""
+"""The same where the replica that is asked may be out of sight for some twenty seconds."""
 RECONNECT_WAIT_SECONDS: Final = 0.25
 READ_BATCH_MAX: Final = 1000
 NOT_FOUND: Final = 404
 ENDED: Final = (ConnectionResetError, BrokenPipeError)
-PERMISSIONS: Final = "permissions violation"
 REFUSED_PUBLISH: Final = re.compile(
     r'(?i)permissions violation for publish to "(?P<subject>[^"]+)"'
 )
 
 _json = msgspec.json.Encoder()
-
-
-class QuickClient(Client):
-    """The client, with the one part of reading a message that is slow made quick.
-
-    And it sends no credentials over a connection that was to be encrypted and is not: the client
-    itself encrypts only where the server, or an impostor, asks for it.
-    """
-
-    must_encrypt = False
-
-    def _connect_command(self) -> bytes:
-        """The first message to a server, at each connection."""
-        if self.must_encrypt and not self._server_info.get("tls_required"):
-            raise nats.errors.Error("the server offers no TLS, which the configuration requires")
-        return super()._connect_command()
-
-    _parse_header_lines = staticmethod(parse_header_lines)
-
-    async def _process_err(self, err_msg: str) -> None:
-        """Reconnect where credentials expire: the client would close for good."""
-        if self.is_connected and PERMISSIONS not in err_msg.lower():
-            await self._process_op_err(nats.errors.Error(f"nats: {err_msg}"))
-        else:
-            await super()._process_err(err_msg)
 
 
 class NatsBus(Replicas, Buckets, Objects):
@@ -118,7 +96,7 @@ class NatsBus(Replicas, Buckets, Objects):
         """Connect; refuse a server that is too old. `seconds_max` None: try for ever."""
         client = QuickClient()
         settings = options.settings
-        client.must_encrypt = requires_tls(settings)
+        client.must_encrypt, client.tls_of = requires_tls(settings), options
         bus = cls(client, options)
         arguments = credentials(options)
         if file := arguments.get("user_credentials"):

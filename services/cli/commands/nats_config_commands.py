@@ -96,6 +96,18 @@ def push(
     console.write(f"pushed: {', '.join(pushed) or 'nothing, the server has all of it'}")
 
 
+@commands.command("certificate")
+def certificate(
+    name: Annotated[str, typer.Argument(help="Who uses it.", show_default=False)],
+    directory: BusDirectoryOption = BUS,
+) -> None:
+    """Write a client's certificate and key, for servers that verify clients."""
+    from services.cli.bus_certificates import BusCertificates  # noqa: PLC0415
+
+    file = BusCertificates(directory).write_client(name, datetime.now(UTC))
+    console.write(f"wrote {file}, the certificate and its key: name it in nats.tls_cert_file")
+
+
 @commands.command("agent")
 def agent(
     node: Annotated[str, typer.Argument(metavar="POOL/NODE", help="The node.")],

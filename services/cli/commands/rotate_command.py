@@ -14,18 +14,27 @@ from schemas.settings import NatsSettings
 from services.bus.nats.account_updates import Requests, UntrustedKeyError
 from services.cli import console, key_rotation
 from services.cli.accounts_push import connecting_revoker
+from services.cli.bus_certificates import BusCertificates
 from services.cli.bus_keys import ROTATIONS
 from services.cli.bus_users import ROLES
 from services.cli.command_options import BUS, BusDirectoryOption, Config, NatsUrl
 from services.cli.fleet_discovery import find_bus
+from services.cli.nats_config_files import BusDirectory
 from services.primitives.errors import NavarchError
 
 T = TypeVar("T")
+AUTHORITY: Final = "authority"
 
 HAND_OVER: Final[Mapping[str, str]] = {
     "agents": (
         "copy agent-signing.json to the provisioner's host. Agents have credentials of the new key "
         "after agent.credentials_valid (a day); then"
+    ),
+    "authority": (
+        "copy tls/ca.pem to the hosts of services, users and nodes, and to the servers, where "
+        "`nats-server --signal reload` is needed if they verify clients. Agents receive it with "
+        "their credentials, within agent.credentials_valid (a day). Clients' certificates: "
+        "`navarch nats-config certificate NAME`; then"
     ),
     "operator-key": (
         "copy revocation.json and revoker.creds to the provisioner's host and restart the "
@@ -49,6 +58,11 @@ REFUSED: Final[Mapping[str, str]] = {
         "credentials, rejoin tokens and bootstrap credentials of the old key, also of agents that "
         "are not connected now; their nodes must be replaced"
     ),
+    "authority": (
+        "clients' certificates of the old authority; and clients that accept the old alone refuse "
+        "the servers. Both once each nats-server has the new tls/ and has read it (`nats-server "
+        "--signal reload`)"
+    ),
     "operator-key": (
         "accounts' tokens of the old key, once each nats-server has the new accounts.conf and is "
         "restarted; revoker.creds of the old key at once"
@@ -62,7 +76,7 @@ REFUSED: Final[Mapping[str, str]] = {
 def rotate(
     what: Annotated[
         str,
-        typer.Argument(metavar="WHAT", help=", ".join(ROTATIONS), show_default=False),
+        typer.Argument(metavar="WHAT", help=", ".join((AUTHORITY, *ROTATIONS)), show_default=False),
     ],
     directory: BusDirectoryOption = BUS,
     finish: Annotated[
@@ -78,8 +92,12 @@ def rotate(
     config: Config = None,
 ) -> None:
     """Replace a key: the servers accept both, and with --finish the new one alone."""
-    if what not in ROTATIONS:
-        raise NavarchError(f"there is no key {what!r}; there is {', '.join(ROTATIONS)}")
+    if what not in (AUTHORITY, *ROTATIONS):
+        known = ", ".join((AUTHORITY, *ROTATIONS))
+        raise NavarchError(f"there is no key {what!r}; there is {known}")
+    if what == AUTHORITY:
+        _rotate_authority(directory, finishes=finish, is_dry_run=dry_run)
+        return
     nats, now = find_bus(nats_url, config), datetime.now(UTC)
     again, refused = f"navarch nats-config rotate {what}", REFUSED[what]
     under_way = key_rotation.is_under_way(directory, what)
@@ -103,6 +121,26 @@ def rotate(
     ending = partial(key_rotation.finish, what=what, at=now, is_forced=force)
     _write_files(_run(ending, directory, nats))
     console.write(f"The servers refuse {refused}.")
+
+
+def _rotate_authority(directory: Path, *, finishes: bool, is_dry_run: bool) -> None:
+    made, now = BusCertificates(directory), datetime.now(UTC)
+    again, under_way = f"navarch nats-config rotate {AUTHORITY}", made.is_under_way
+    if is_dry_run or (finishes and not under_way):
+        console.write(f"A rotation of the authority is {'' if under_way else 'not '}under way.")
+        console.write(f"`{again} --finish` has the servers refuse {REFUSED[AUTHORITY]}.")
+        return
+    if finishes:
+        made.finish(now)
+    else:
+        made.begin(BusDirectory(directory).fleet(), now)
+    _write_files(made.written)
+    console.write(
+        f"Copy tls/ to each nats-server, then `nats-server --signal reload`: it refuses "
+        f"{REFUSED[AUTHORITY]}."
+        if finishes
+        else f"Both authorities are accepted. Next: {HAND_OVER[AUTHORITY]} `{again} --finish`"
+    )
 
 
 def _run(

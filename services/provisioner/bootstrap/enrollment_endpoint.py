@@ -22,7 +22,8 @@ from schemas.instance_records import InstanceRecord
 from schemas.messages import encode
 from schemas.node_events import CredentialsIssued, CredentialsRefused
 from schemas.node_records import node_key
-from schemas.settings import AgentSettings
+from schemas.settings import AgentSettings, NatsSettings
+from services.bus.nats.connection_options import SERVICE
 from services.bus.nats.nats_accounts import agent_token, read_agent_keys, rejoin_token
 from services.bus.port import Bus, Headers
 from services.primitives.clock import Clock
@@ -40,7 +41,7 @@ class EnrollmentEndpoint:
     """Answers enrollment requests."""
 
     def __init__(
-        self, bus: Bus, clock: Clock, store: InstanceStore, agent: AgentSettings, signing_file: str
+        self, bus: Bus, clock: Clock, store: InstanceStore, agent: AgentSettings, nats: NatsSettings
     ) -> None:
         self._bus = bus
         self._clock = clock
@@ -48,7 +49,8 @@ class EnrollmentEndpoint:
         self._within = timedelta(seconds=agent.enroll_within)
         self._valid = timedelta(seconds=agent.credentials_valid)
         self._rejoin = timedelta(seconds=agent.rejoin_within)
-        self._signing_file = signing_file
+        self._signing_file = nats.agent_signing_file
+        self._authority_file = nats.tls_ca_file.replace(SERVICE, "provisioner")
 
     async def answer(self, data: bytes, headers: Headers) -> bytes:
         """Answer one node, named by the subject that it may use."""
@@ -70,6 +72,7 @@ class EnrollmentEndpoint:
         answer = EnrollAnswer(
             token=agent_token(keys, pool, node, request.key, now, now + self._valid),
             rejoin_token=rejoin_token(keys, pool, node, request.key, now, now + self._rejoin),
+            authority=read_authority(self._authority_file),
         )
         if record.intended_at < now - self._within:
             return encode(answer)  # it renews them
@@ -112,6 +115,11 @@ class EnrollmentEndpoint:
                 reason=reason,
             ),
         )
+
+
+def read_authority(file: str) -> str:
+    """Return the certificate authorities of the bus; empty where the machine's own are used."""
+    return Path(file).read_text(encoding="ascii") if file else ""
 
 
 def refusal_id(node: str, reason: str, now: datetime) -> str:
