@@ -12,7 +12,7 @@ from schemas.settings import NatsSettings
 from services.bus.nats.account_updates import (
     Requests,
     read_account,
-    replace_account,
+    replace_accounts,
     revoker_options,
 )
 from services.bus.nats.credentials_file import claims_of_token
@@ -84,13 +84,13 @@ async def push_to(server: Requests, directory: Path, at: datetime) -> list[str]:
     signers = {*stated[OPERATOR_KEY][:1], *stated[OPERATOR_SIGNING_KEY][:1]}
     # Our own account is the last: where our key is accepted no longer, that ends the connection.
     tokens = sorted(PRELOADED.findall(text), key=lambda each: each[0] in stated[SYSTEM_KEY])
-    pushed: list[str] = []
-    for account, token in tokens:
-        current = await read_account(server, account)
-        if made := token_to_push(keys, token, current, at.timestamp(), signers):
-            await replace_account(server, made)
-            pushed.append(claims_of_token(token)["name"])
-    return pushed
+    made = [
+        token_to_push(keys, token, await read_account(server, account), at.timestamp(), signers)
+        for account, token in tokens
+    ]
+    changed = [each for each in made if each]
+    await replace_accounts(server, changed)
+    return [claims_of_token(each)["name"] for each in changed]
 
 
 async def push(directory: Path, nats: NatsSettings, at: datetime) -> list[str]:

@@ -1,5 +1,6 @@
 """Reads and replaces the accounts' tokens of a running server, as the system account's user."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -64,20 +65,22 @@ async def read_account(server: Requests, account: str) -> str:
     return reply.data.decode()
 
 
-async def replace_account(server: Requests, token: str) -> None:
-    """Give the servers an account's token; BusError if one refuses it, or would at its restart."""
-    signer = claims_of_token(token)["iss"]
-    for name, trusted in (await trusted_keys(server)).items():
-        if signer not in trusted:
+async def replace_accounts(server: Requests, tokens: Sequence[str]) -> None:
+    """Give the servers accounts' tokens; BusError if one refuses them, or would at its restart."""
+    signers = {claims_of_token(each)["iss"] for each in tokens}
+    for name, trusted in (await trusted_keys(server)).items() if tokens else ():
+        if untrusted := signers - trusted:
             # It would store the token, and then have no such account.
             raise UntrustedKeyError(
-                f"nats-server {name} does not trust key {signer} yet: give it the new "
+                f"nats-server {name} does not trust key {min(untrusted)} yet: give it the new "
                 "accounts.conf, restart it, and run this again"
             )
-    reply = await server.request(CLAIMS_UPDATE, token.encode(), timeout_seconds=ANSWER_SECONDS_MAX)
-    if b'"code":200' not in reply.data:
-        name = claims_of_token(token)["name"]
-        raise BusError(f"the server refuses account {name}: {reply.data[:500]!r}")
+    for token in tokens:
+        data = token.encode()
+        reply = await server.request(CLAIMS_UPDATE, data, timeout_seconds=ANSWER_SECONDS_MAX)
+        if b'"code":200' not in reply.data:
+            account = claims_of_token(token)["name"]
+            raise BusError(f"the server refuses account {account}: {reply.data[:500]!r}")
 
 
 async def trusted_keys(server: Requests) -> dict[str, set[str]]:

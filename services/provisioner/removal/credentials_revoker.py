@@ -19,7 +19,7 @@ from schemas.topology import INSTANCES
 from services.bus.nats.account_updates import (
     Requests,
     read_account,
-    replace_account,
+    replace_accounts,
     revoker_options,
 )
 from services.bus.nats.credentials_file import claims_of_token
@@ -172,7 +172,7 @@ class Revoker:
         wanted = merge(current, self._revoked, now, self._readmitted)
         if wanted == current:
             return
-        await replace_account(server, with_revocations(keys, token, wanted))
+        await replace_accounts(server, [with_revocations(keys, token, wanted)])
         if added := wanted.keys() - current.keys():
             log.info("revoked credentials of nodes", extra={"count": len(added)})
 

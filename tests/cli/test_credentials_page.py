@@ -1,0 +1,272 @@
+"""Every command of docs/credentials.md, run against a real server that is in use."""
+
+import asyncio
+import os
+import re
+import shlex
+import shutil
+import signal
+import textwrap
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import nats.errors
+import pytest
+from typer.testing import CliRunner
+
+from schemas import permissions, subjects
+from schemas.settings import NatsSettings
+from schemas.topology import EVENTS, HEALTH_EVENTS
+from services.bus.nats.connection_options import ConnectOptions
+from services.bus.nats.credentials_file import CREDENTIALS
+from services.bus.nats.nats_accounts import Key, agent_token, new_seed, read_agent_keys
+from services.bus.nats.nats_bus import NatsBus
+from services.bus.topology_setup import set_up
+from services.cli.app import app
+from services.cli.nats_config_files import AUTHORITY, CONF, add_user
+from services.primitives.clock import SystemClock
+from services.primitives.errors import BusError, NavarchError, Unavailable
+from tests.cli.test_nats_config import ConfiguredServer
+
+PAGE = Path(__file__).parents[2] / "docs/credentials.md"
+ETC = "/etc/navarch/"
+FACT = subjects.node_event("training", "n1", "fault")
+DAY = timedelta(days=1)
+
+
+def commands() -> list[str]:
+    """The page's commands, in order; each is one line."""
+    found = re.findall(r"^ *```bash\n(.*?)^ *```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    return [line for block in found for line in textwrap.dedent(block).splitlines()]
+
+
+class Site:
+    """The page's hosts, as folders; a server, an agent that reports, a service that consumes."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        self.bus = place / "bus"
+        self.server = ConfiguredServer(
+            place / "server", config=place / "bus-host/bus" / CONF, sync=False
+        )
+        self.reported = 0
+        self.consumed = 0
+        self.agent: NatsBus | None = None
+        self.service: NatsBus | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._seed = new_seed("user")
+
+    @property
+    def url(self) -> str:
+        """The server's."""
+        return self.server.url.replace("nats://", "tls://")
+
+    async def navarch(self, line: str) -> str:
+        """Run one of our commands; its error is raised."""
+        arguments = shlex.split(line)[1:]
+        extra = ()
+        if arguments[:2] == ["nats-config", "write"]:
+            extra = ("--store", str(self.place / "store"), "--http", "127.0.0.1:-1")
+        environment = {"NAVARCH_NATS_URL": self.url if self.server.url else ""}
+        ran = await asyncio.to_thread(
+            CliRunner().invoke, app, [*arguments, *extra], env=environment
+        )
+        if isinstance(ran.exception, NavarchError):
+            raise ran.exception
+        assert ran.exit_code == 0, (line, ran.output, ran.exception)
+        return ran.output
+
+    async def run(self, line: str) -> str:
+        """Run any line of the page."""
+        words = shlex.split(line)
+        if words[0] == "navarch":
+            return await self.navarch(line)
+        if words[0] == "scp":
+            self._copy([each for each in words[1:] if each != "-r"])
+        elif line.endswith("nats-server --signal reload"):
+            os.kill(self.server.pid, signal.SIGHUP)
+            await self._until(lambda: "Reloaded server configuration" in self._log(), reset=True)
+        elif line.endswith("systemctl restart nats-server"):
+            await self.server.restart()
+        elif line.endswith("systemctl restart navarch-health-monitor"):
+            await self.restart_service()
+        elif words[0].startswith("(umask"):
+            process = await asyncio.create_subprocess_shell(line, cwd=self.place)
+            assert 0 == await process.wait()
+        else:
+            assert line.startswith("export ") or line.endswith("restart navarch-provisioner"), line
+        return ""
+
+    def _copy(self, words: list[str]) -> None:
+        host, _, target = words[-1].partition(":")
+        folder = self.place / host / target.removeprefix(ETC)
+        folder.mkdir(parents=True, exist_ok=True)
+        for each in words[:-1]:
+            source = self.place / each
+            if source.is_dir():
+                shutil.copytree(source, folder / source.name, dirs_exist_ok=True)
+            else:
+                shutil.copy(source, folder)
+
+    def _log(self) -> str:
+        return (self.place / "server/nats-server.log").read_text()
+
+    async def _until(self, holds: Callable[[], bool], *, reset: bool = False) -> None:
+        async with asyncio.timeout(20):
+            while not holds():
+                await asyncio.sleep(0.01)
+        if reset:
+            (self.place / "server/nats-server.log").write_text("")
+
+    def options(self, who: str, creds: Path, authority: Path, box: str) -> ConnectOptions:
+        """How a client of one of the hosts connects."""
+        settings = NatsSettings(
+            url=self.url, creds_file=str(creds), tls_ca_file=str(authority / AUTHORITY)
+        )
+        return ConnectOptions(settings=settings, name=who, inbox_prefix=box)
+
+    async def start(self) -> None:
+        """Copy what is written to the hosts, and have the fleet run."""
+        for host in ("bus-host", "monitor-host", "provisioner-host", "node"):
+            shutil.copytree(self.bus, self.place / host / "bus", dirs_exist_ok=True)
+        conf = self.place / "bus-host/bus" / CONF
+        text = conf.read_text().replace(str(self.bus.absolute()), str(conf.parent))
+        conf.write_text(f"server_name: nats-server\n{text}")
+        await self.server.start()
+        admin = add_user(self.bus, "root", "admin", datetime.now(UTC), DAY)
+        box = permissions.inbox("admin")
+        bus = await NatsBus.connect(self.options("root", admin, self.bus, box), seconds_max=20)
+        await set_up(bus, SystemClock(), replicas=1)
+        await bus.close()
+        self.renew_agent()
+        await self.restart_agent()
+        await self.restart_service()
+        self._tasks = [asyncio.create_task(self._report()), asyncio.create_task(self._consume())]
+
+    def renew_agent(self) -> None:
+        """What an agent does every day, with the provisioner's files."""
+        keys = read_agent_keys(self.place / "provisioner-host/bus/agent-signing.json")
+        now = datetime.now(UTC)
+        token = agent_token(keys, "training", "n1", Key(self._seed).public, now, now + DAY)
+        (self.place / "node/nats.creds").write_text(
+            CREDENTIALS.format(token=token, seed=self._seed)
+        )
+        source = self.place / "provisioner-host/bus" / AUTHORITY
+        shutil.copy(source, self.place / "node/bus" / AUTHORITY)
+
+    async def restart_agent(self) -> None:
+        """Connect again, as when a token ends."""
+        creds, box = self.place / "node/nats.creds", permissions.node_inbox("training", "n1")
+        options = self.options("agent", creds, self.place / "node/bus", box)
+        before, self.agent = self.agent, await NatsBus.connect(options, seconds_max=20)
+        if before is not None:
+            await before.close()
+
+    async def restart_service(self) -> None:
+        """Connect again, with the files that its host has."""
+        host = self.place / "monitor-host/bus"
+        creds, box = host / "creds/health-monitor.creds", permissions.inbox("health-monitor")
+        options = self.options("health-monitor", creds, host, box)
+        before, self.service = self.service, await NatsBus.connect(options, seconds_max=20)
+        if before is not None:
+            await before.close()
+
+    async def _report(self) -> None:
+        """Report one fact after the other, each until it is stored, as the agent's spool does."""
+        while True:
+            assert self.agent is not None
+            try:
+                number = self.reported + 1
+                await self.agent.publish(FACT, str(number).encode(), msg_id=f"f-{number}")
+                self.reported = number
+            except BusError:
+                pass
+            await asyncio.sleep(0.05)
+
+    async def _consume(self) -> None:
+        """Consume them as the health-monitor does."""
+        while True:
+            assert self.service is not None
+            bus, deliveries = self.service, self.service.consume(HEALTH_EVENTS)
+            # What is not acknowledged is delivered again.
+            with suppress(NavarchError, nats.errors.Error, TimeoutError, StopAsyncIteration):
+                while bus is self.service:
+                    async with asyncio.timeout(5):
+                        delivery = await anext(deliveries)
+                    self.consumed = max(self.consumed, int(delivery.stored.data))
+                    await delivery.ack()
+            await deliveries.aclose()
+
+    async def goes_on(self) -> None:
+        """Wait until a fact that is reported from now on was consumed."""
+        seen = self.reported
+        await self._until(lambda: self.consumed > seen)
+
+    async def stop(self) -> list[int]:
+        """End everything; return the facts that are stored."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for each in (self.agent, self.service):
+            if each is not None:
+                await each.close()
+        admin = self.bus / "creds/root.creds"
+        options = self.options("root", admin, self.bus, permissions.inbox("admin"))
+        bus = await NatsBus.connect(options, seconds_max=20)
+        stored = await bus.read(EVENTS.name, FACT)
+        await bus.close()
+        await self.server.kill()
+        return [int(each.data) for each in stored]
+
+
+@pytest.fixture
+async def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Site]:
+    """A fleet that runs."""
+    monkeypatch.chdir(tmp_path)
+    found = Site(tmp_path)
+    await found.navarch("navarch nats-config write --fleet prod --host bus.example.com")
+    await found.start()
+    yield found
+    await found.server.kill()
+
+
+async def test_the_page_is_run_while_the_fleet_goes_on(site: Site) -> None:
+    """No fact is lost or stored twice, and what is refused at the end is what the page says."""
+    add_user(site.bus, "bob", "viewer", datetime.now(UTC), DAY)
+    said: dict[str, str] = {}
+    for line in commands():
+        if "nats-config certificate" in line:
+            break
+        if line.endswith("rotate agents --finish --dry-run"):
+            assert "agent training/n1 at 127.0.0.1" in await site.run(line)
+            with pytest.raises(NavarchError, match=r"still of the old key.*agent training/n1"):
+                await site.run("navarch nats-config rotate agents --finish")
+            site.renew_agent()
+            await site.restart_agent()
+        if line.endswith("rotate authority --finish"):
+            site.renew_agent()
+        said[line] = await site.run(line)
+        await site.goes_on()
+    stored = await site.stop()
+
+    assert stored == list(range(1, stored[-1] + 1))
+    assert stored[-1] in (site.reported, site.reported + 1)
+    users = said["navarch nats-config user list"]
+    assert re.search(r"alice +operator +valid", users), users
+    assert "training/training-7" in users
+    assert "in use now: none" in said["navarch nats-config rotate agents --finish --dry-run"]
+    restart = said["navarch nats-config rotate operator-key"]
+    assert "Both keys are accepted" in restart
+    assert [] == list(site.bus.glob("keys/*.old"))
+
+
+async def refused(options: ConnectOptions) -> bool:
+    """Whether the server lets no such client in."""
+    try:
+        bus = await NatsBus.connect(options, seconds_max=1)
+    except Unavailable:
+        return True
+    await bus.close()
+    return False
