@@ -19,12 +19,13 @@ from services.bus.nats.credentials_file import claims_of_token
 from services.bus.nats.nats_accounts import (
     OPERATOR_KEY,
     OPERATOR_SIGNING_KEY,
+    REVOKER,
     SYSTEM_KEY,
     AgentKeys,
     read_agent_keys,
     with_revocations,
 )
-from services.cli.bus_certificates import AUTHORITY, CERTIFICATE
+from services.cli.bus_certificates import AUTHORITY, CERTIFICATE, CLIENTS
 from services.cli.bus_keys import PRELOADED, stated_keys
 from services.cli.nats_config_files import (
     ACCOUNTS,
@@ -69,6 +70,8 @@ async def connecting_revoker(directory: Path, nats: NatsSettings) -> AsyncIterat
 
     if (directory / CERTIFICATE).exists():
         nats = msgspec.structs.replace(nats, tls_ca_file=str(directory / AUTHORITY))
+    if (certificate := directory / CLIENTS / f"{REVOKER}.pem").exists():
+        nats = msgspec.structs.replace(nats, tls_cert_file=str(certificate), tls_key_file="")
     bus = await NatsBus.connect(revoker_options(nats, directory), seconds_max=SECONDS_MAX)
     try:
         yield bus

@@ -9,9 +9,11 @@ import signal
 import textwrap
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import msgspec
 import nats.errors
 import pytest
 from typer.testing import CliRunner
@@ -25,7 +27,8 @@ from services.bus.nats.nats_accounts import Key, agent_token, new_seed, read_age
 from services.bus.nats.nats_bus import NatsBus
 from services.bus.topology_setup import set_up
 from services.cli.app import app
-from services.cli.nats_config_files import AUTHORITY, CONF, add_user
+from services.cli.bus_certificates import AUTHORITY, CLIENTS
+from services.cli.nats_config_files import CONF, add_user
 from services.primitives.clock import SystemClock
 from services.primitives.errors import BusError, NavarchError, Unavailable
 from tests.cli.test_nats_config import ConfiguredServer
@@ -270,3 +273,34 @@ async def refused(options: ConnectOptions) -> bool:
         return True
     await bus.close()
     return False
+
+
+async def test_a_server_that_verifies_clients_refuses_one_without_a_certificate(
+    site: Site,
+) -> None:
+    """At each connection; nats-config itself uses the one named revoker."""
+    for line in (each for each in commands() if "nats-config certificate" in each):
+        await site.run(line)
+    conf = site.place / "bus-host/bus" / CONF
+    text = conf.read_text()
+    lines = [re.sub(r"# (ca_file: |verify: )", r"\1", each) for each in text.splitlines()]
+    assert 2 == sum(was != now for was, now in zip(text.splitlines(), lines, strict=True))
+    conf.write_text("\n".join(lines) + "\n")
+    await site.run("ssh bus-host nats-server --signal reload")
+    creds, box = site.bus / "creds/health-monitor.creds", permissions.inbox("health-monitor")
+    without = site.options("health-monitor", creds, site.bus, box)
+    file = str(site.bus / CLIENTS / "{service}.pem")
+    settings = msgspec.structs.replace(without.settings, tls_cert_file=file)
+    options = replace(without, settings=settings)
+    assert await refused(without)
+    bus = await NatsBus.connect(options, seconds_max=20)
+    ends = {each.what: each.at for each in bus.expiries()}
+    await site.server.restart()
+    await site._until(lambda: bus.connected)
+    assert await refused(without)
+    assert "pushed: nothing" in await site.navarch("navarch nats-config push")
+    await bus.close()
+    assert not await refused(options)
+
+    certificate = f"the client certificate {site.bus / CLIENTS}/health-monitor.pem"
+    assert timedelta(days=396) < ends[certificate] - datetime.now(UTC) < timedelta(days=398)

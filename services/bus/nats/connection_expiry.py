@@ -16,7 +16,10 @@ RENEW_CERTIFICATE: Final = (
     "run `navarch nats-config write` with the options of the first time, copy tls/ to the server, "
     "then `nats-server --signal reload`"
 )
-RENEW_AUTHORITY: Final = "replace the authority (docs/credentials.md), before all clients refuse"
+RENEW_AUTHORITY: Final = (
+    "`navarch nats-config rotate authority` (docs/credentials.md), before all clients refuse"
+)
+RENEW_CLIENT_CERTIFICATE: Final = "`navarch nats-config certificate NAME`, and copy the file"
 RENEW_CREDENTIALS: Final = (
     "ask the owner of the bus's keys for new ones: `navarch nats-config user revoke NAME`, then "
     "`navarch nats-config user add NAME`"
@@ -45,6 +48,12 @@ def expiries(options: ConnectOptions, certificate: dict[str, Any] | None) -> lis
         if ends := [each for each in map(_until, authorities) if each]:
             what = f"the certificate authority in {file}"
             found.append(Expiry(what=what, at=max(ends), remedy=RENEW_AUTHORITY))
+    if settings.tls_cert_file:
+        file = settings.tls_cert_file.replace(SERVICE, role)
+        at = _client_until(file)
+        found.append(
+            Expiry(what=f"the client certificate {file}", at=at, remedy=RENEW_CLIENT_CERTIFICATE)
+        )
     if settings.creds_file:
         file = settings.creds_file.replace(SERVICE, role)
         claims = claims_of(Path(file).read_text(encoding="utf-8"))
@@ -76,6 +85,13 @@ def expiry_text(expiry: Expiry, now: datetime) -> str:
     if expiry.at <= now:
         return f"expired at {when}"
     return f"expires at {when}, in {days} days" if days else f"expires at {when}, within a day"
+
+
+def _client_until(file: str) -> datetime:
+    # Loaded by services that have such a file: the agent, which has no use for it, loads much less.
+    from cryptography import x509  # noqa: PLC0415
+
+    return x509.load_pem_x509_certificate(Path(file).read_bytes()).not_valid_after_utc
 
 
 def _until(certificate: dict[str, Any]) -> datetime | None:

@@ -222,7 +222,10 @@ def connections_of(account: str) -> str:
 
 
 REVOKES: Final = Rules(
-    publish=(CLAIMS_UPDATE, claims_lookup("*"), connections_of("*"), SERVERS_STATE),
+    publish=(
+        *(CLAIMS_UPDATE, claims_lookup("*"), connections_of("*"), SERVERS_STATE),
+        f"{inbox(REVOKER)}.>",
+    ),
     subscribe=(f"{inbox(REVOKER)}.>",),
 )
 
