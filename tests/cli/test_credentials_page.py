@@ -235,6 +235,7 @@ async def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
     await found.server.kill()
 
 
+@pytest.mark.slow
 async def test_the_page_is_run_while_the_fleet_goes_on(site: Site) -> None:
     """No fact is lost or stored twice, and what is refused at the end is what the page says."""
     add_user(site.bus, "bob", "viewer", datetime.now(UTC), DAY)

@@ -32,7 +32,6 @@ from services.bus.nats.connection_options import credentials
 from services.bus.nats.credentials_file import life
 from services.bus.nats.nats_bus import ConnectOptions, NatsBus
 from services.bus.port import Bus
-from services.cli.certificates import new_authority, new_key
 from services.cli.nats_config_files import SIGNING_FILE
 from services.primitives.clock import Clock, SystemClock
 from services.primitives.errors import NavarchError, Unavailable
@@ -48,7 +47,6 @@ from tests.support.inprocess import eventually
 from tests.support.secured import NOW, Secured, nats_config, serving_secured
 
 NODE = "training-1"
-AUTHORITY = new_authority("tests", new_key(), NOW)
 OWN = f"navarch.v1.node.training.{NODE}"
 OTHER = "navarch.v1.node.training.training-2"
 COMMAND = Path(sys.executable).with_name("navarch-agent")
@@ -62,16 +60,15 @@ class World:
         self.bus = bus
         self.store = InstanceStore(bus)
         self.agent = AgentSettings()
-        self.signing = str(secured.directory / SIGNING_FILE)
-        nats_settings = NatsSettings(url=secured.url, agent_signing_file=self.signing)
-        self.templates = BootstrapTemplates(nats_settings, self.agent, place)
+        signing = str(secured.directory / SIGNING_FILE)
+        self.nats = NatsSettings(url=secured.url, agent_signing_file=signing)
+        self.templates = BootstrapTemplates(self.nats, self.agent, place)
         self.launch = LaunchSpec(
             fleet="f", provider="aws", instance_type="t", gpu_count=0, user_data="auto"
         )
         self.record = instance_decisions.intended_record(
             "training", NODE, self.launch, "saga", datetime.now(UTC)
         )
-        self.authority = place / "ca.pem"
         self.config = AgentConfig(
             pool="training",
             node=NODE,
@@ -82,12 +79,8 @@ class World:
 
     async def start(self, clock: Clock | None = None) -> None:
         """Record the node, and answer."""
-        nats_settings = NatsSettings(
-            agent_signing_file=self.signing, tls_ca_file=str(self.authority)
-        )
-        self.authority.write_text(AUTHORITY)
         enroller = EnrollmentEndpoint(
-            self.bus, clock or SystemClock(), self.store, self.agent, nats_settings
+            self.bus, clock or SystemClock(), self.store, self.agent, self.nats
         )
         await self.bus.serve("provisioner", "", {subjects.ENROLL: enroller.answer})
         await self.store.create(self.record)
@@ -146,21 +139,6 @@ async def test_a_new_node_gets_credentials_for_itself_alone(world: World) -> Non
     assert not bootstrap.exists()
     assert [CredentialsIssued] == await world.published()
     assert "holds this node's credentials already" in await enroll(world.config, world.connect)
-
-
-async def test_a_node_gets_the_authorities_of_the_bus_with_its_credentials(
-    world: World, tmp_path: Path
-) -> None:
-    """So that the authority can be replaced; what is no certificate replaces nothing."""
-    world.hand_over()
-    file = tmp_path / "bus-ca.pem"
-    config = replace(world.config, nats_tls_ca_file=str(file))
-    await enroll(config, world.connect)
-    assert AUTHORITY == file.read_text()
-    file.write_text("old")
-    world.authority.write_text(AUTHORITY.replace("MII", "???"))
-    await rejoin(config, world.connect)
-    assert "old" == file.read_text()
 
 
 async def test_bootstrap_credentials_are_good_for_one_question_alone(world: World) -> None:
@@ -282,7 +260,7 @@ async def test_a_provisioner_that_cannot_sign_says_why(directory: Path, tmp_path
         bus = await NatsBus.connect(secured.options("provisioner"))
         made = World(secured, bus, tmp_path)
         made.hand_over()
-        made.signing = str(tmp_path / "gone.json")
+        made.nats = NatsSettings(agent_signing_file=str(tmp_path / "gone.json"))
         await made.start()
         with pytest.raises(NavarchError, match=r"no credentials for .*gone\.json cannot be read"):
             await enroll(made.config, made.connect)

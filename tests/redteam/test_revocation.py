@@ -20,7 +20,7 @@ from schemas.node_events import BusAccess, node_codec
 from schemas.saga_params import LaunchSpec
 from schemas.settings import NatsSettings
 from schemas.topology import EVENTS
-from services.bus.nats.account_updates import read_account, replace_account, revoker_options
+from services.bus.nats.account_updates import read_account, replace_accounts, revoker_options
 from services.bus.nats.credentials_file import CREDENTIALS
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_accounts import (
@@ -228,7 +228,7 @@ async def test_a_node_whose_key_was_revoked_by_mistake_is_reported_and_not_lost(
     server = await NatsBus.connect(revoker_options(settings, place.secured.directory))
     token = await read_account(server, keys.account)
     revoked = {record.agent_key: int(datetime.now(UTC).timestamp() + DAY)}
-    await replace_account(server, with_revocations(keys, token, revoked))
+    await replace_accounts(server, [with_revocations(keys, token, revoked)])
     await server.close()
     with place.provisioner():
 

@@ -88,7 +88,7 @@ def expiry_text(expiry: Expiry, now: datetime) -> str:
 
 
 def _client_until(file: str) -> datetime:
-    # Loaded by services that have such a file: the agent, which has no use for it, loads much less.
+    # Imported here because agents import this module, and have no use for the other.
     from cryptography import x509  # noqa: PLC0415
 
     return x509.load_pem_x509_certificate(Path(file).read_bytes()).not_valid_after_utc
