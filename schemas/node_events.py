@@ -234,6 +234,19 @@ class WorkRemains(
     """When what is left is evicted; absent: it may take as long as it needs."""
 
 
+class CheckpointRequested(
+    NodeEvent, frozen=True, kw_only=True, tag="io.navarch.notifier.event.v1.checkpoint_requested"
+):
+    """The work on a node was asked for a checkpoint, before its drain."""
+
+    saga: str
+    work: tuple[RemainingWork, ...] = ()
+    """The first five."""
+    total: Int
+    until: UtcTime
+    """Until then it may leave by itself; then the drain is ordered."""
+
+
 class WorkloadState(
     NodeEvent, frozen=True, kw_only=True, tag="io.navarch.notifier.event.v1.workload_state"
 ):
@@ -427,6 +440,7 @@ FACTS: dict[type[NodeEvent], str] = {
     NodeHeld: "held",
     Released: "released",
     WorkRemains: "work-remains",
+    CheckpointRequested: "checkpoint-requested",
     WorkloadState: "workload-state",
     WorkFailed: "work-failed",
     Drained: "drained",

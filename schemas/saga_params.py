@@ -92,6 +92,8 @@ class SagaParams(SagaTraits, frozen=True, kw_only=True):
     launch: LaunchSpec | None = None
     drain: DrainMode = "deadline"
     drain_timeout_seconds: Seconds = 3600.0
+    checkpoint_seconds: Seconds = 0.0
+    """How long work that was asked for a checkpoint has to leave by itself; 0: it is not asked."""
     launch_timeout_seconds: Seconds = 1200.0
     diagnostic: str = ""
     """Diagnostic that a new node must pass before admission; empty: only its boot checks."""

@@ -284,6 +284,9 @@ class PoolSpec(Setting, frozen=True, kw_only=True):
     finished, with an alert after `drain_timeout`; immediate: notify the work and do not wait."""
     drain_timeout: Duration = Duration(3600)
     """How long running work may take to finish before the node is terminated anyway."""
+    checkpoint_timeout: Duration = Duration(0)
+    """How much of that the work has to leave by itself after it was asked for a checkpoint, before
+    the workload system is asked to drain the node; 0s: it is not asked."""
     launch_timeout: Duration = Duration(1200)
     """How long provision, bootstrap, register and admit may each take."""
 

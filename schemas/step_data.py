@@ -20,6 +20,8 @@ class NodeInputs(msgspec.Struct, frozen=True, kw_only=True):
     """drain: whether to wait until the work has finished."""
     workload_notified: bool = False
     """drain: `vacate` has already notified the workload system."""
+    checkpoint_seconds: Seconds = 0.0
+    """drain: first ask the work for a checkpoint, and let it leave by itself for this long."""
 
 
 class VacateOutputs(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import logging
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
@@ -14,7 +15,7 @@ from schemas.stored_messages import decode_stored
 from schemas.topology import EVENTS
 from schemas.value_limits import NAME_CHARS_MAX
 from services.bus.port import Bus
-from services.notifier.workload.workload_notifier import NodeReference, NodeWorkload
+from services.notifier.workload.workload_notifier import NodeReference, NodeWorkload, RunningWork
 from services.operator_text.workload_words import work_words
 from services.primitives.clock import Clock
 from services.primitives.errors import BusError
@@ -83,18 +84,23 @@ def _seen(answer: NodeWorkload) -> tuple[object, ...]:
     return answer.running[:REMAINING_MAX], answer.total
 
 
+def listed_work(running: Sequence[RunningWork]) -> tuple[RemainingWork, ...]:
+    """The first few, as an event lists them. Pure."""
+    return tuple(
+        RemainingWork(
+            id=each.id[:NAME_CHARS_MAX], owner=each.owner[:NAME_CHARS_MAX], ends_at=each.ends_at
+        )
+        for each in running[:REMAINING_MAX]
+    )
+
+
 def work_remains(
     node: NodeReference, saga: str, until: datetime | None, answer: NodeWorkload, now: datetime
 ) -> WorkRemains | None:
     """The event; None where the workload system names no work. Pure."""
     if not answer.running:
         return None
-    work = tuple(
-        RemainingWork(
-            id=each.id[:NAME_CHARS_MAX], owner=each.owner[:NAME_CHARS_MAX], ends_at=each.ends_at
-        )
-        for each in answer.running[:REMAINING_MAX]
-    )
+    work = listed_work(answer.running)
     total = max(answer.total, len(answer.running))
     about = msgspec.json.encode((work, total, until))
     digest = hashlib.blake2b(about, digest_size=6).hexdigest()

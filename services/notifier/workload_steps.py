@@ -15,6 +15,7 @@ from schemas.step_data import DrainOutputs, NodeInputs, VacateOutputs
 from schemas.topology import HEALTH, INSTANCES, NODES
 from services.bus.bucket_mirror import readable_record
 from services.bus.port import Bus
+from services.notifier.checkpoint_stage import await_checkpoint, checkpoint_order
 from services.notifier.work_report import WorkReport
 from services.notifier.workload.drain_watch import DrainWatch
 from services.notifier.workload.pool_notifiers import PoolNotifiers
@@ -77,15 +78,22 @@ class WorkloadSteps:
         # An earlier delivery may have ordered the drain and was interrupted while it waited.
         if waits and command.deliveries > 1 and await _is_drained(notifier, order.node):
             return DrainOutputs()
+        watch = self._watches.setdefault(notifier, DrainWatch(notifier, self._clock))
+        saga = order.key.partition("/")[0]
+        report = WorkReport(self._bus, self._clock, order.node, saga, order.deadline)
+        if about.checkpoint_seconds and waits:
+            until = self._clock.now() + timedelta(seconds=about.checkpoint_seconds)
+            await await_checkpoint(
+                *(self._bus, self._clock, notifier, watch, report),
+                checkpoint_order(order, until),
+                repeated=command.deliveries > 1,
+            )
         if not about.workload_notified:
             await notifier.drain(order)
         if not about.wait:
             await _evict(notifier, order)
         if not waits:
             return DrainOutputs(drain_confirmed=False)
-        watch = self._watches.setdefault(notifier, DrainWatch(notifier, self._clock))
-        saga = order.key.partition("/")[0]
-        report = WorkReport(self._bus, self._clock, order.node, saga, order.deadline)
         drained, *_ = await race(
             watch.drained(order.node, report.update),
             self._evict_in_time(notifier, order),

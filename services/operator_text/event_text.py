@@ -16,7 +16,12 @@ from schemas.stored_messages import StoredMessage, decode_stored
 from services.operator_text.provisioner_words import access_words, setup_words
 from services.operator_text.quantities import gpu_hours
 from services.operator_text.safe_text import escape_line
-from services.operator_text.workload_words import failed_work_words, state_words, work_words
+from services.operator_text.workload_words import (
+    checkpoint_words,
+    failed_work_words,
+    state_words,
+    work_words,
+)
 
 Tone = Literal["good", "bad", "plain"]
 SUMMARY_CHARS_MAX: Final = 240
@@ -193,6 +198,8 @@ def _node_words(event: n.NodeEvent) -> Words:  # noqa: C901, PLR0912 - one case 
             return "released", f"{event.reason}{_by(event.by)}".strip(), "plain"
         case n.WorkRemains():
             return "drain", work_words(event), "plain"
+        case n.CheckpointRequested():
+            return "checkpoint", checkpoint_words(event), "plain"
         case n.WorkloadState():
             return "workload system", state_words(event), "plain" if event.ready else "bad"
         case n.WorkFailed():

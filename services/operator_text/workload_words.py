@@ -1,20 +1,38 @@
 """What a workload system says of a node and its work, in words. Pure."""
 
-from schemas.node_events import WorkFailed, WorkloadState, WorkRemains
+from collections.abc import Sequence
+
+from schemas.node_events import (
+    CheckpointRequested,
+    RemainingWork,
+    WorkFailed,
+    WorkloadState,
+    WorkRemains,
+)
 from schemas.node_records import WorkloadView
 from services.operator_text.quantities import local_time
 
 
 def work_words(event: WorkRemains) -> str:
     """What a drain waits for, and until when at the latest."""
-    named = [f"{each.id} of {each.owner}" if each.owner else each.id for each in event.work]
-    if event.total > len(named):
-        named.append(f"{event.total - len(named)} more")
     ends = [each.ends_at for each in event.work if each.ends_at is not None]
     last = max(ends) if len(ends) == event.total else None
     limits = [each for each in (last, event.until) if each is not None]
     until = f"until {local_time(min(limits))} at the latest" if limits else "without a time limit"
-    return f"waits for {', '.join(named)}, {until}"
+    return f"waits for {_named(event.work, event.total)}, {until}"
+
+
+def checkpoint_words(event: CheckpointRequested) -> str:
+    """Which work was asked, and how long it has."""
+    until = local_time(event.until)
+    return f"asked {_named(event.work, event.total)} for a checkpoint; it has until {until}"
+
+
+def _named(work: Sequence[RemainingWork], total: int) -> str:
+    named = [f"{each.id} of {each.owner}" if each.owner else each.id for each in work]
+    if total > len(named):
+        named.append(f"{total - len(named)} more")
+    return ", ".join(named)
 
 
 def failed_work_words(event: WorkFailed) -> str:

@@ -281,6 +281,7 @@ def saga_params(fleet: str, record: PoolRecord, opened: OpenSaga) -> SagaParams:
             if opened.drain_timeout_seconds is None
             else opened.drain_timeout_seconds
         ),
+        checkpoint_seconds=float(spec.checkpoint_timeout),
         launch_timeout_seconds=float(spec.launch_timeout),
         diagnostic=spec.admission.diagnostic if is_checked else "",
         diagnostic_timeout_seconds=float(spec.admission.timeout),

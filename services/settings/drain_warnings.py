@@ -1,8 +1,9 @@
-"""Whether a pool's nodes are terminated without a check that their work has finished. Pure."""
+"""What a pool's drains cannot do with the notifiers that it has."""
 
 from typing import Final
 
-from schemas.settings import PoolSpec, Settings
+from schemas.settings import NOTIFIER_PLUGINS, PoolSpec, Settings
+from services.settings.plugin_loader import plugin_class
 
 SIMULATED_PROVIDERS: Final = frozenset({"fake", "local"})
 """Provider types whose nodes run no work of anyone."""
@@ -29,7 +30,34 @@ def drain_warning(settings: Settings, spec: PoolSpec) -> str:
     )
 
 
+def checkpoint_warning(settings: Settings, spec: PoolSpec) -> str:
+    """Which workload systems of the pool cannot ask for checkpoints; empty: all can, or none is to.
+
+    It loads their plugins, so it is for the process that has them.
+    """
+    if not spec.checkpoint_timeout:
+        return ""
+    if spec.drain == "immediate":
+        return "`checkpoint_timeout` has no effect with `drain: immediate`; remove one of them"
+    named = [settings.notifiers[each] for each in spec.notifiers if each in settings.notifiers]
+    unable = [
+        each.type
+        for each in named or [settings.notifier]
+        if not hasattr(plugin_class(NOTIFIER_PLUGINS, each, None), "checkpoint")
+    ]
+    if not unable:
+        return ""
+    return (
+        f"`checkpoint_timeout` has no effect in the workload system {' and '.join(unable)}: its "
+        "notifier cannot ask running work for a checkpoint; use one that can (slurm), or remove it"
+    )
+
+
 def drain_warnings(settings: Settings) -> list[str]:
     """The warnings of all configured pools."""
-    found = ((name, drain_warning(settings, spec)) for name, spec in settings.pools.items())
+    found = (
+        (name, warning(settings, spec))
+        for name, spec in settings.pools.items()
+        for warning in (drain_warning, checkpoint_warning)
+    )
     return [f"pool {name}: {warning}" for name, warning in found if warning]

@@ -145,6 +145,27 @@ def test_real_machines_without_a_workload_system_are_warned_about(
     assert all("accept_no_drain: true" in each for each in warnings)
 
 
+@pytest.mark.parametrize(
+    ("notifier", "pool", "expected"),
+    [
+        ("{type: slurm}", {}, []),
+        ("{type: slurm}", {"checkpoint_timeout": "5m"}, []),
+        ("{type: noop, accept_no_drain: true}", {"checkpoint_timeout": "5m"}, ["system noop"]),
+        ("{type: slurm}", {"checkpoint_timeout": "5m", "drain": "immediate"}, ["no effect with"]),
+    ],
+)
+def test_a_checkpoint_that_nothing_can_request_is_warned_about(
+    notifier: str, pool: dict[str, str], expected: list[str], tmp_path: Path
+) -> None:
+    """When the configuration is checked, and when the notifier starts."""
+    file = tmp_path / "navarch.yaml"
+    more = "".join(f"    {key}: {value}\n" for key, value in pool.items())
+    file.write_text(POOL.replace("PROVIDER", "owned") + more + f"notifier: {notifier}\n")
+    warnings = drain_warnings(load_settings(file, {}))
+    assert len(warnings) == len(expected)
+    assert all(part in each for part, each in zip(expected, warnings, strict=True))
+
+
 def test_data_is_kept_beside_the_configuration(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

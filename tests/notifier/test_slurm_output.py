@@ -12,6 +12,7 @@ from services.notifier.workload.slurm_output import (
     find_node,
     jobs_by_node,
     node_workload,
+    read_comments,
     read_jobs,
     read_nodes,
     reason_text,
@@ -50,6 +51,13 @@ def test_nodes_are_read_with_their_flags() -> None:
         (False, False, False, True),
         (True, False, False, False),
     ]
+
+
+def test_comment_that_copies_another_record_marks_no_other_job() -> None:
+    """A user writes the comment: it must not have another user's job signalled."""
+    printed = f"4711|navarch-checkpoint a|b|{MARK}\n4712|x\n4713|navarch-checkpoint|{MARK}\n"
+    comments = read_comments(printed, MARK)
+    assert [each for each, words in comments.items() if "navarch-checkpoint" in words] == ["4711"]
 
 
 def test_job_name_with_line_breaks_forges_no_job() -> None:

@@ -30,7 +30,7 @@ from services.pool_manager.reconciler import saga_params
 from services.pool_manager.requests.request_decisions import decide
 from services.pool_manager.requests.request_replies import QueuedRequest
 from services.pool_manager.sagas import DEFINITIONS
-from services.pool_manager.sagas.saga_steps import IMMEDIATE_SECONDS
+from services.pool_manager.sagas.saga_steps import IMMEDIATE_SECONDS, checkpoint_seconds
 from services.pool_manager.service import build
 from services.saga.next_entry import Impossible, Waiting, next_entry, proceed
 from services.saga.saga_state import SagaState, fold
@@ -81,6 +81,33 @@ def test_drain_mode_sets_how_long_a_drain_waits(
     entry, _ = started_drain(draining(**params))
 
     assert (deadline, overdue, wait) == (entry.deadline, entry.overdue, entry.inputs["wait"])
+
+
+@pytest.mark.parametrize(
+    ("params", "seconds"),
+    [
+        ({"checkpoint_seconds": 0.0}, 0.0),
+        ({}, 300.0),
+        ({"fault_signature": "xid-48"}, 300.0),
+        ({"drain": "wait"}, 300.0),
+        ({"drain_timeout_seconds": 60.0}, 60.0),
+        # work that is dead, or whose node is taken, is not asked
+        ({"fault_signature": "silence"}, 0.0),
+        ({"fault_signature": "xid-79"}, 0.0),
+        ({"fault_signature": "fallen_off_bus"}, 0.0),
+        ({"gone": True}, 0.0),
+        ({"drain": "immediate"}, 0.0),
+        ({"order": "launch_ahead"}, 0.0),
+    ],
+)
+def test_fault_and_mode_decide_whether_work_is_asked_for_a_checkpoint(
+    params: dict[str, Any], seconds: float
+) -> None:
+    """The time is part of the drain's own."""
+    found = checkpoint_seconds(
+        msgspec.structs.replace(SagaParams(pool="p", checkpoint_seconds=300.0), **params)
+    )
+    assert found == seconds
 
 
 def test_overdue_drain_is_logged_once_and_keeps_waiting() -> None:

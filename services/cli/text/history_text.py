@@ -27,6 +27,7 @@ TOPICS: Final[dict[type, Topic]] = {
     n.BootChecked: "observed",
     n.Registered: "observed",
     n.ProviderNotice: "observed",
+    n.CheckpointRequested: "done",
     n.WorkloadState: "observed",
     n.WorkFailed: "observed",
     n.Verdict: "judged",

@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from services.notifier.workload.workload_notifier import (
     FAILED_MAX,
     RUNNING_MAX,
+    CheckpointingNotifier,
     NodeReference,
     NodeStateReporter,
     NodeWorkload,
     Notifier,
+    RunningWork,
     SelfCheckingNotifier,
     StepFailure,
     WorkloadAnswer,
@@ -81,6 +83,12 @@ class CombinedNotifier:
             if isinstance(each, SelfCheckingNotifier):
                 found += await each.self_check()
         return found
+
+    async def checkpoint(self, order: WorkloadOrder) -> Sequence[RunningWork]:
+        """Ask in each that can."""
+        able = [each for each in self._notifiers if isinstance(each, CheckpointingNotifier)]
+        answers = await asyncio.gather(*(each.checkpoint(order) for each in able))
+        return [work for each in answers for work in each]
 
     async def wait_for_change(self) -> None:
         """Return with the first."""

@@ -121,6 +121,7 @@ class _Questions:
             del self._open[drain]
             if not self._open:
                 self._asking.cancel()
+                self._asking = None  # its end takes a moment, in which another drain may begin
 
     async def _ask_while_open(self) -> None:
         asked: set[_Drain] = set()

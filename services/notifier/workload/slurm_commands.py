@@ -14,8 +14,10 @@ from services.notifier.workload.slurm_output import (
     JOB_STATES,
     SlurmJob,
     SlurmNode,
+    comment_format,
     job_format,
     node_format,
+    read_comments,
     read_jobs,
     read_nodes,
 )
@@ -65,6 +67,12 @@ class SlurmCommands:
         mark = self._new_mark()
         output = await self.run("squeue", "-ah", "-t", states, "-o", job_format(mark))
         return read_jobs(output, mark)
+
+    async def comments(self, node: str) -> Mapping[str, frozenset[str]]:
+        """The words of the comments of the jobs that run on a node, by the jobs' numbers."""
+        mark = self._new_mark()
+        arguments = ("-ah", "-t", "RUNNING", "-w", node, "-o", comment_format(mark))
+        return read_comments(await self.run("squeue", *arguments), mark)
 
     async def run(self, program: str, *arguments: str) -> str:
         """The output of a command that succeeded."""

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from datetime import datetime
 from typing import Final, Literal
 
 from schemas.duration import Duration
@@ -30,10 +31,12 @@ from services.notifier.workload.slurm_output import (
     jobs_by_node,
     node_workload,
     reason_text,
+    running_work,
 )
 from services.notifier.workload.workload_notifier import (
     NodeReference,
     NodeWorkload,
+    RunningWork,
     StepFailure,
     WorkloadAnswer,
     WorkloadCheck,
@@ -74,6 +77,11 @@ class SlurmNotifier:
         unknown_nodes: Literal["refuse", "ignore"] = "refuse"
         """refuse: a node that Slurm does not know is not drained, because its jobs may run under
         another name; ignore: it has no work."""
+        checkpoint_signal: Literal["USR1", "USR2", "HUP", "URG", "CONT"] = "USR1"
+        """Sent to the batch script of a job that is asked for a checkpoint."""
+        checkpoint_comment: str = "navarch-checkpoint"
+        """Only jobs whose comment has this word are asked, because the signal ends a script that
+        does not catch it; empty: all jobs are."""
 
         def __post_init__(self) -> None:
             """Refuse templates and times that can never work."""
@@ -92,6 +100,8 @@ class SlurmNotifier:
         self._entries = SlurmEntries(self._slurm)
         self._nodes = Joined(lambda _: self._slurm.nodes())
         self._drains: dict[str, WorkloadOrder] = {}
+        self._signalled: dict[str, datetime] = {}
+        """Job -> until when it is not asked for a checkpoint again, by whichever of its nodes."""
 
     @property
     def name(self) -> str:
@@ -162,6 +172,27 @@ class SlurmNotifier:
             waited += LEAVE_POLL_SECONDS
         if waited >= LEAVE_SECONDS and self._options.not_requeueable == "cancel":
             await self._set_down(node, order)
+
+    async def checkpoint(self, order: WorkloadOrder) -> Sequence[RunningWork]:
+        """Signal the batch scripts of the jobs on the node that say that they catch it."""
+        node = await self._find(order.node)
+        if node is None:
+            return ()
+        jobs = jobs_by_node(await self._slurm.jobs()).get(node.name, ())
+        word = self._options.checkpoint_comment
+        comments = await self._slurm.comments(node.name) if word else {}
+        now = self._clock.now()
+        self._signalled = {job: until for job, until in self._signalled.items() if now < until}
+        asked = []
+        for job in jobs:
+            catches = not word or word in comments.get(job.number, ())
+            if (
+                job.state == "RUNNING"
+                and catches
+                and await self._signal(job, order.deadline or now)
+            ):
+                asked.append(running_work(job))
+        return asked
 
     async def workloads(self, nodes: Sequence[NodeReference]) -> Mapping[str, WorkloadAnswer]:
         """What runs on each, by one `sinfo` and one `squeue`."""
@@ -289,6 +320,19 @@ class SlurmNotifier:
                 return
             log.warning("a job cannot be requeued and is cancelled", extra=about)
             await self._cancel(job)
+
+    async def _signal(self, job: SlurmJob, until: datetime) -> bool:
+        if job.number in self._signalled:
+            return True
+        signal = f"--signal={self._options.checkpoint_signal}"
+        try:
+            await self._slurm.run("scancel", signal, "--batch", job.number)
+        except SlurmRefusedError as error:
+            about = {"job": job.id, "user": job.user, "reason": str(error)}
+            log.warning("a job could not be asked for a checkpoint", extra=about)
+            return False
+        self._signalled[job.number] = until
+        return True
 
     async def _cancel(self, job: SlurmJob) -> None:
         try:

@@ -154,6 +154,16 @@ def read_jobs(output: str, mark: str) -> tuple[SlurmJob, ...]:
     )
 
 
+def comment_format(mark: str) -> str:
+    """`squeue -o`: the fields that `read_comments` reads."""
+    return "%A|%k|" + mark
+
+
+def read_comments(output: str, mark: str) -> Mapping[str, frozenset[str]]:
+    """The words of each job's comment, by its number."""
+    return {number: frozenset(text.split()) for number, text in _records(output, mark, 2)}
+
+
 def _records(output: str, mark: str, fields: int) -> Iterator[Sequence[str]]:
     for record in output.split("|" + mark):
         found = record.lstrip("\n").split("|", fields - 1)

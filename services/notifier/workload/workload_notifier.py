@@ -198,6 +198,20 @@ class NodeStateReporter(Protocol):
 
 
 @runtime_checkable
+class CheckpointingNotifier(Protocol):
+    """What a notifier has besides if it can ask running work for a checkpoint."""
+
+    async def checkpoint(self, order: WorkloadOrder) -> Sequence[RunningWork]:
+        """Ask the work on the node to save itself and leave by `order.deadline`; end nothing.
+
+        The answer is what was asked, one entry for the whole node where the system names no work.
+        Where it is empty the drain goes on at once. An order that is repeated with the same `key`,
+        or about another node of the same job, should not ask the job twice.
+        """
+        ...
+
+
+@runtime_checkable
 class SelfCheckingNotifier(Protocol):
     """What a notifier has besides for `navarch workload check`, if it can say more about itself."""
 
@@ -236,6 +250,7 @@ class NodeListNotifier(Protocol):
 __all__ = [
     "FAILED_MAX",
     "RUNNING_MAX",
+    "CheckpointingNotifier",
     "FailedWork",
     "NodeListNotifier",
     "NodeReference",

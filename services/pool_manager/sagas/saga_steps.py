@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 
 from schemas.enums import NOT_ADMITTED
+from schemas.fault_signature import SILENCE
 from schemas.node_records import NodeRecord
 from schemas.saga_params import SagaParams
 from schemas.step_data import (
@@ -40,6 +41,9 @@ cannot be."""
 REBOOT_SECONDS: Final = 600.0
 """To command the agent; or to be sure that it does not answer, and to ask the provider."""
 
+WORK_IS_DEAD: Final = frozenset({SILENCE, "fallen_off_bus", "gpu_lost", "xid-79"})
+"""Fault signatures of nodes whose work can no longer save anything."""
+
 
 def _node(params: SagaParams, _: Outputs) -> NodeInputs:
     return NodeInputs(pool=params.pool, node=params.node, reason=params.reason)
@@ -52,7 +56,21 @@ def _drain(params: SagaParams, outputs: Outputs) -> NodeInputs:
         reason=params.reason,
         wait=params.drain != "immediate",
         workload_notified=bool(outputs.get("vacate", {}).get("workload_notified")),
+        checkpoint_seconds=checkpoint_seconds(params),
     )
+
+
+def checkpoint_seconds(params: SagaParams) -> float:
+    """How long work may take to leave by itself after it was asked for a checkpoint; 0: not asked.
+
+    Work that is dead already, or that the cloud takes, is not asked; and the drain ends no later.
+    """
+    dead = params.gone or params.fault_signature in WORK_IS_DEAD
+    if dead or params.drain == "immediate" or params.order == "launch_ahead":
+        return 0.0
+    if params.drain == "wait":
+        return params.checkpoint_seconds
+    return min(params.checkpoint_seconds, params.drain_timeout_seconds)
 
 
 def _vacate(params: SagaParams, _: Outputs) -> NodeInputs:

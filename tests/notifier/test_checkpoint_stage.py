@@ -1,0 +1,141 @@
+"""Work is asked for a checkpoint once, and has a bounded time to leave before its drain is ordered.
+
+In virtual time on the in-memory bus.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from schemas import subjects
+from schemas.node_events import FACTS, CheckpointRequested
+from schemas.node_records import NodeRecord, node_key
+from schemas.step_data import DrainOutputs
+from schemas.stored_messages import decode_stored
+from schemas.topology import EVENTS, NODES
+from services.bus.memory.memory_bus import MemoryBus
+from services.notifier.workload.workload_notifier import RunningWork, StepFailure, WorkloadOrder
+from services.operator_text.workload_words import checkpoint_words
+from services.primitives.race import race
+from services.simulator.engine.virtual_time import VirtualClock
+from tests.notifier.test_drain_watch import Scheduler
+from tests.notifier.test_workload_steps import command, steps, with_bus
+
+JOB = RunningWork(id="job 4711", owner="alice")
+
+
+@dataclass(eq=False)
+class Checkpointing(Scheduler):
+    """Its job leaves some time after it was asked."""
+
+    poll_seconds: float = 1.0
+    leaves_after: float | None = None
+    """None: only by the drain."""
+    errors: list[Exception] = field(default_factory=list)
+    """Raised by the next requests."""
+    orders: list[tuple[str, float]] = field(default_factory=list)
+    """Each request and drain, and when."""
+    leaves_at: float = float("inf")
+
+    async def checkpoint(self, order: WorkloadOrder) -> Sequence[RunningWork]:
+        """Ask the job."""
+        now = VirtualClock().monotonic()
+        self.orders.append((order.key, now))
+        if self.errors:
+            raise self.errors.pop(0)
+        if self.leaves_after is not None:
+            self.leaves_at = now + self.leaves_after
+        return [JOB] if self.busy else []
+
+    async def drain(self, order: WorkloadOrder) -> None:
+        """End the job."""
+        self.orders.append((order.key, VirtualClock().monotonic()))
+        self.busy.clear()
+
+    def _workload(self, node: str) -> Any:
+        if VirtualClock().monotonic() >= self.leaves_at:
+            self.busy.discard(node)
+        return super()._workload(node)
+
+
+async def requests(bus: MemoryBus) -> list[CheckpointRequested]:
+    """What was published."""
+    subject = subjects.node_event("p", "n", FACTS[CheckpointRequested])
+    found = [decode_stored(each) for each in await bus.read(EVENTS.name, subject)]
+    return [each for each in found if isinstance(each, CheckpointRequested)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "checkpoint", "deadline", "expected"),
+    [
+        # the job leaves by itself: the drain finds an empty node
+        ({"leaves_after": 60.0}, 300.0, 3600.0, [("s/checkpoint", 0.0), ("s/drain", 60.0)]),
+        # it does not: the drain is ordered after the time, and not later than its own deadline
+        ({}, 300.0, 3600.0, [("s/checkpoint", 0.0), ("s/drain", 300.0)]),
+        ({}, 300.0, 100.0, [("s/checkpoint", 0.0), ("s/drain", 90.0)]),
+        # off
+        ({}, 0.0, 3600.0, [("s/drain", 0.0)]),
+        # nothing runs, or the system refuses: no wait
+        ({"busy": set()}, 300.0, 3600.0, [("s/checkpoint", 0.0), ("s/drain", 0.0)]),
+        (
+            {"errors": [StepFailure("denied")]},
+            *(300.0, 3600.0, [("s/checkpoint", 0.0), ("s/drain", 0.0)]),
+        ),
+        # the system is away for a moment: asked again, within the same time
+        (
+            {"errors": [ConnectionError("away")]},
+            *(300.0, 3600.0, [("s/checkpoint", 0.0), ("s/checkpoint", 5.0), ("s/drain", 300.0)]),
+        ),
+    ],
+)
+def test_work_is_asked_and_has_a_bounded_time(
+    changes: dict[str, Any], checkpoint: float, deadline: float, expected: list[tuple[str, float]]
+) -> None:
+    """Whatever the workload system answers, the drain follows."""
+
+    async def work(bus: MemoryBus) -> None:
+        scheduler = Checkpointing(**{"busy": {"n"}, **changes})
+        begun = VirtualClock().monotonic()
+        step = command("p", deadline, checkpoint_seconds=checkpoint)
+        assert await steps(bus, scheduler).drain(step) == DrainOutputs()
+        seen = [(key, at - begun) for key, at in scheduler.orders]
+        assert seen == [(key, pytest.approx(at, abs=1.5)) for key, at in expected]
+
+    with_bus(work)
+
+
+def test_a_replica_that_continues_asks_no_second_time_and_waits_for_the_rest() -> None:
+    """The first was killed after 200 s of 300 s."""
+
+    async def work(bus: MemoryBus) -> None:
+        scheduler, clock = Checkpointing(busy={"n"}), VirtualClock()
+        begun = clock.monotonic()
+        step = command("p", 3600.0, checkpoint_seconds=300.0)
+        await race(steps(bus, scheduler).drain(step), clock.sleep(200.0))
+        again = replace(step, deliveries=2)
+        assert await steps(bus, scheduler).drain(again) == DrainOutputs()
+        assert [key for key, _ in scheduler.orders] == ["s/checkpoint", "s/drain"]
+        assert scheduler.orders[-1][1] - begun == pytest.approx(300.0, abs=1.5)
+        (event,) = await requests(bus)
+        assert checkpoint_words(event).startswith("asked job 4711 of alice for a checkpoint; ")
+
+    with_bus(work)
+
+
+@pytest.mark.parametrize(("lost", "able"), [(True, True), (False, False)])
+def test_dead_work_and_unable_systems_are_not_waited_for(lost: bool, able: bool) -> None:
+    """The node was lost in the meantime, or the notifier has no such order."""
+
+    async def work(bus: MemoryBus) -> None:
+        record = NodeRecord(pool="p", node="n", lost=lost)
+        await bus.put(NODES, node_key("p", "n"), msgspec.json.encode(record))
+        scheduler = Checkpointing(busy={"n"}) if able else Scheduler()
+        begun = VirtualClock().monotonic()
+        await steps(bus, scheduler).drain(command("p", 3600.0, checkpoint_seconds=300.0))
+        assert VirtualClock().monotonic() - begun < 5.0
+        assert await requests(bus) == []
+
+    with_bus(work)
