@@ -9,7 +9,8 @@ from typing import Final, Literal, NamedTuple
 import msgspec
 
 from schemas.enums import FaultKind
-from schemas.node_events import CheckResult, GpuIdentity, GpuSample, Metric
+from schemas.gpu_samples import GpuSample
+from schemas.node_events import CheckResult, GpuIdentity, Metric
 
 KERNEL_FACILITY: Final = 0
 USER_FACILITY: Final = 1

@@ -13,8 +13,9 @@ from datetime import UTC, datetime
 import uvloop
 
 from schemas import subjects
+from schemas.gpu_samples import GpuSample
 from schemas.messages import encode
-from schemas.node_events import GpuSample, Telemetry
+from schemas.node_events import Telemetry
 from schemas.settings import NatsSettings
 from services.bus.nats.nats_bus import ConnectOptions, NatsBus
 from services.primitives.errors import BusError

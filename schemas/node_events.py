@@ -1,10 +1,11 @@
 """Events about nodes, on `navarch.v1.node.<pool>.<node>.event.<event>`, and telemetry."""
 
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
 from schemas.enums import Action, AttemptOutcome, FaultKind, HealthStatus, SagaKind
+from schemas.gpu_samples import GpuSample
 from schemas.messages import Codec, Message
 from schemas.value_limits import (
     Address,
@@ -328,46 +329,6 @@ class Repaired(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.metrics.eve
     """gpu_count times the hours from `unhealthy_at` to `restored_at`."""
     evidence: str = ""
     """Name of the bundle in EVIDENCE; empty: operator requests without a fault have none."""
-
-
-class GpuSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One GPU's readings; unsupported readings are absent."""
-
-    index: Int
-    uuid: Name = ""
-    utilization_percent: Int | None = None
-    memory_used_bytes: Int | None = None
-    memory_total_bytes: Int | None = None
-    power_watts: Float | None = None
-    temperature_celsius: Int | None = None
-    memory_temperature_celsius: Int | None = None
-    temperature_margin_celsius: Int | None = None
-    sm_clock_mhz: Int | None = None
-    throttle_reasons: Int | None = None
-    ecc_dbe_volatile: Int | None = None
-    ecc_sbe_volatile: Int | None = None
-    ecc_dbe_aggregate: Int | None = None
-    ecc_sbe_aggregate: Int | None = None
-    remapped_correctable: Int | None = None
-    remapped_uncorrectable: Int | None = None
-    remap_pending: bool | None = None
-    remap_failed: bool | None = None
-    retired_pages: Int | None = None
-    nvlink_errors: Int | None = None
-    nvlinks_up: Int | None = None
-    pcie_replays: Int | None = None
-    pcie_width: Int | None = None
-    pcie_generation: Int | None = None
-    memory_utilization_percent: Int | None = None
-    memory_clock_mhz: Int | None = None
-    power_limit_watts: Float | None = None
-    fabric_state: Int | None = None
-    """NVML's: 1 not started, 2 in progress, 3 completed; absent without a fabric."""
-    fabric_status: Int | None = None
-    """NVML's return code of the registration with the fabric; 0: success."""
-    fabric_health_mask: Int | None = None
-    """NVML's bits: degraded bandwidth, route recovery, unhealthy routes, configuration …"""
-    extra: dict[str, Any] = {}
 
 
 class CredentialsIssued(

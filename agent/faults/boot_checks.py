@@ -6,7 +6,8 @@ from typing import Final
 
 from agent.faults.sample_changes import FABRIC_COMPLETED, fabric_problems
 from agent.observations import GpuInventory, NodeSample
-from schemas.node_events import CheckResult, GpuSample
+from schemas.gpu_samples import GpuSample
+from schemas.node_events import CheckResult
 
 NVLINKS: Final = (
     (re.compile(r"V100-SXM"), 6),

@@ -11,7 +11,8 @@ from typing import Final
 import msgspec
 
 from schemas.enums import FaultKind
-from schemas.node_events import GpuSample, Metric
+from schemas.gpu_samples import GpuSample
+from schemas.node_events import Metric
 
 SBE_BURST: Final = 100
 """Corrected errors between two samples that indicate more than wear."""

@@ -7,7 +7,8 @@ import pytest
 
 from agent.faults.boot_checks import INTERCONNECT, boot_checks
 from agent.observations import GpuInventory, NodeSample
-from schemas.node_events import GpuIdentity, GpuSample
+from schemas.gpu_samples import GpuSample
+from schemas.node_events import GpuIdentity
 from services.bus.nats.nats_bus import NatsBus
 from tests.agent.conftest import AgentHost, events
 

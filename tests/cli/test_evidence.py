@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from schemas.evidence_bundles import EvaluatedFault, EvidenceBundle, KernelLine
-from schemas.node_events import Fault, GpuIdentity, GpuSample, Repaired, Telemetry, Verdict
+from schemas.gpu_samples import GpuSample
+from schemas.node_events import Fault, GpuIdentity, Repaired, Telemetry, Verdict
 from schemas.node_records import NodeRecord
 from services.cli.commands.evidence_command import write_files
 from services.cli.commands.report_command import out_of_service, rows

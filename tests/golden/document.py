@@ -20,6 +20,7 @@ from schemas import (
     evidence_bundles,
     fleet_events,
     fleet_queries,
+    gpu_samples,
     health_records,
     node_events,
     operator_requests,
@@ -287,6 +288,7 @@ def _parts() -> Iterator[str]:
     described = {*(kind for found in BUCKET_RECORDS.values() for _, kind in found)}
     for module in (
         node_events,
+        gpu_samples,
         saga_params,
         pool_records,
         health_records,
@@ -313,6 +315,7 @@ def _words() -> Iterator[str]:
 
 PART_MODULES: Final = (
     node_events,
+    gpu_samples,
     saga_params,
     pool_records,
     health_records,

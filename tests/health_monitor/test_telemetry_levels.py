@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas import subjects
+from schemas.gpu_samples import GpuSample
 from schemas.health_records import HealthRecord
 from schemas.messages import encode
-from schemas.node_events import Fault, GpuSample, Registered, Telemetry, Uncordoned
+from schemas.node_events import Fault, Registered, Telemetry, Uncordoned
 from schemas.settings import Settings
 from services.health_monitor.rules import node_health
 from services.health_monitor.rules.health_state import working_of

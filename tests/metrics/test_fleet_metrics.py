@@ -4,6 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from schemas.gpu_samples import GpuSample
 from schemas.health_records import HealthRecord
 from schemas.node_events import (
     Admitted,
@@ -11,7 +12,6 @@ from schemas.node_events import (
     Drained,
     Fault,
     GpuIdentity,
-    GpuSample,
     Telemetry,
     Terminated,
     Uncordoned,

@@ -10,9 +10,10 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from schemas import subjects
+from schemas.gpu_samples import GpuSample
 from schemas.health_records import HealthRecord
 from schemas.messages import encode
-from schemas.node_events import Fault, GpuSample, Telemetry
+from schemas.node_events import Fault, Telemetry
 from schemas.node_records import NodeRecord, node_key
 from schemas.pool_events import NodeReplaced
 from schemas.settings import Settings

@@ -15,8 +15,9 @@ import httpx
 import pytest
 
 from schemas import subjects
+from schemas.gpu_samples import GpuSample
 from schemas.messages import encode
-from schemas.node_events import Fault, GpuIdentity, GpuSample, Telemetry
+from schemas.node_events import Fault, GpuIdentity, Telemetry
 from schemas.node_records import NodeRecord, node_key
 from schemas.topology import NODES
 from services.bus.nats.embedded_server import EmbeddedServer

@@ -15,7 +15,8 @@ from agent.sources.nvml.nvml_values import (
     NvmlUnavailable,
     failure_of,
 )
-from schemas.node_events import GpuIdentity, GpuSample
+from schemas.gpu_samples import GpuSample
+from schemas.node_events import GpuIdentity
 
 
 def start(library: str) -> None:

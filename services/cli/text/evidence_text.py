@@ -8,8 +8,8 @@ import msgspec
 
 from schemas.duration import format_duration
 from schemas.evidence_bundles import EvaluatedFault, EvidenceBundle
+from schemas.gpu_samples import GpuSample
 from schemas.messages import encode
-from schemas.node_events import GpuSample
 from services.bus.port import Stored
 from services.cli.text import tables
 from services.cli.text.node_timeline import timeline_rows

@@ -23,15 +23,10 @@ from schemas.agent_commands import (
     ResetRequest,
 )
 from schemas.event_subjects import event_subject
+from schemas.gpu_samples import GpuSample
 from schemas.headers import TRACEPARENT
 from schemas.messages import encode
-from schemas.node_events import (
-    BootChecked,
-    CheckResult,
-    GpuSample,
-    Registered,
-    Telemetry,
-)
+from schemas.node_events import BootChecked, CheckResult, Registered, Telemetry
 from schemas.node_records import HeartbeatRecord, node_key
 from schemas.topology import HEARTBEATS
 from services.bus.port import Headers

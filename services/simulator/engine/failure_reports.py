@@ -13,7 +13,7 @@ from agent.fault_reporter import FaultReporter, ReporterInputs
 from agent.faults.fault_builder import GpuMap, NodeIdentity
 from agent.faults.sample_changes import SampleChange, changes
 from agent.observations import CheckFinding, KernelLogLine
-from schemas.node_events import GpuSample
+from schemas.gpu_samples import GpuSample
 from services.primitives.clock import Clock
 from services.simulator.engine.hardware_failures import HardwareFailure, kernel_line
 from services.simulator.engine.simulated_machine import (

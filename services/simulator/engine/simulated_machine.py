@@ -10,7 +10,8 @@ from typing import Final
 from agent.delivery.spool import OutgoingEvent
 from agent.fault_reporter import FaultReporter
 from agent.observations import Notice
-from schemas.node_events import GpuIdentity, GpuSample
+from schemas.gpu_samples import GpuSample
+from schemas.node_events import GpuIdentity
 from services.provisioner.provider_client.provider import Instance
 from services.simulator.engine.hardware_failures import HardwareFailure, MachineSpec
 from services.simulator.engine.simulated_process import SimulatedProcess

@@ -17,8 +17,9 @@ import msgspec
 
 from schemas import headers as h
 from schemas import subjects
+from schemas.gpu_samples import GpuSample
 from schemas.messages import encode
-from schemas.node_events import GpuSample, Telemetry
+from schemas.node_events import Telemetry
 from schemas.node_records import HeartbeatRecord, node_key
 from schemas.settings import AgentSettings
 from schemas.topology import HEARTBEATS, TELEMETRY
