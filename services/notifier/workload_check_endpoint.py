@@ -19,11 +19,13 @@ from schemas.topology import NODES
 from schemas.workload_checks import WorkloadCheck, WorkloadCheckAnswer, WorkloadCheckRequest
 from services.bus.bucket_mirror import readable, readable_record
 from services.bus.port import Bus, Endpoint, Headers
+from services.notifier.workload.combined_notifier import CombinedNotifier
 from services.notifier.workload.pool_notifiers import PoolNotifiers
 from services.notifier.workload.workload_notifier import (
     NodeReference,
     NodeWorkload,
     Notifier,
+    OrderCheckingNotifier,
     RunningWork,
     SelfCheckingNotifier,
     StepFailure,
@@ -105,11 +107,17 @@ class WorkloadCheckEndpoint:
         reference = await read_reference(self._bus, pool, node)
         key = f"workload-check-{secrets.token_hex(4)}"
         order = WorkloadOrder(node=reference, reason="navarch workload check", key=f"{key}/cordon")
-        try:
-            await notifier.cordon(order)
-        finally:
-            await asyncio.shield(self._undo(notifier, order))
-        return [WorkloadCheck(what=what)]
+        checks: list[WorkloadCheck] = []
+        for each in notifier.parts if isinstance(notifier, CombinedNotifier) else [notifier]:
+            if isinstance(each, OrderCheckingNotifier):
+                checks += await each.check_order(order)
+                continue
+            try:
+                await each.cordon(order)
+            finally:
+                await asyncio.shield(self._undo(each, order))
+            checks.append(WorkloadCheck(what=what))
+        return checks
 
     async def _undo(self, notifier: Notifier, order: WorkloadOrder) -> None:
         """Uncordon, unless a saga has begun with the node meanwhile."""

@@ -32,6 +32,7 @@ class Joined(Generic[T]):
         task = self._next.get(key)
         if task is None:
             task = asyncio.create_task(self._after(self._now.get(key), key))
+            task.add_done_callback(_forget_error)
             self._next[key] = task
         # Shielded: one waiter that is cancelled must not take the run from the others.
         return await asyncio.shield(task)
@@ -64,3 +65,9 @@ class Joined(Generic[T]):
                 self._rests_until[key] = clock() + took
             if self._now.get(key) is current:
                 del self._now[key]
+
+
+def _forget_error(task: "asyncio.Task[T]") -> None:
+    """Each caller has it; asyncio would log it where all of them were cancelled."""
+    if not task.cancelled():
+        task.exception()

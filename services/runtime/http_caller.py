@@ -9,6 +9,7 @@ hold secrets and are never shown.
 import asyncio
 import logging
 import math
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import httpx
@@ -56,8 +57,13 @@ class HttpCaller:
         timeout_seconds: float,
         headers: dict[str, str] | None = None,
         answer_bytes_max: int = ANSWER_BYTES_MAX,
+        sign: Callable[[httpx.Request], Mapping[str, str]] = lambda _: {},
     ) -> None:
-        """Make the client; it connects at the first request, and sends `headers` with each."""
+        """Make the client; it connects at the first request, and sends `headers` with each.
+
+        `sign`: headers of each try, which a receiver may refuse when they are old.
+        """
+        self._sign = sign
         self._clock = clock
         self._timeout_seconds = timeout_seconds
         limits = httpx.Limits(
@@ -82,6 +88,7 @@ class HttpCaller:
         `setting` is where the URL is configured.
         """
         where = place(setting, request)
+        request.headers.update(self._sign(request))
         try:
             async with asyncio.timeout(self._timeout_seconds):
                 response = await self._client.send(request)

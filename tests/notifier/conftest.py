@@ -45,6 +45,8 @@ class Receiver:
     """Event and body of every order, in order of arrival."""
     keys: list[str] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
+    bodies: list[bytes] = field(default_factory=list)
+    status_headers: list[dict[str, str]] = field(default_factory=list)
     status_requests: list[str] = field(default_factory=list)
     """Node of every status request."""
     drained: bool = False
@@ -65,11 +67,13 @@ class Receiver:
         self.orders.append((request.url.path, body))
         self.keys.append(request.headers.get("idempotency-key", ""))
         self.headers.append(dict(request.headers))
+        self.bodies.append(await request.body())
         return await self._answer(PlainTextResponse("accepted"))
 
     async def status(self, request: Request) -> Response:
         """Answer whether a node is drained."""
         self.status_requests.append(request.query_params["node_id"])
+        self.status_headers.append(dict(request.headers))
         drained = "true" if self.drained else "false"
         body = f'{{"drained": {drained}, "message": "2 jobs"}}'
         return await self._answer(Response(body, media_type="application/json"))

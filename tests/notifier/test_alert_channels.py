@@ -31,6 +31,7 @@ from services.notifier.alerts.channels.pagerduty_channel import PagerDutyChannel
 from services.notifier.alerts.channels.slack_channel import SlackChannel
 from services.notifier.alerts.channels.teams_channel import TeamsChannel
 from services.notifier.alerts.channels.webhook_channel import AlertWebhookChannel
+from services.notifier.owner_command import CommandTimeoutError
 from services.primitives.clock import SystemClock
 from services.runtime.http_caller import TransientHttpError
 from tests.support.serving import serving
@@ -382,7 +383,7 @@ async def test_a_command_gets_the_alert_and_no_secret(monkeypatch: pytest.Monkey
     with pytest.raises(RuntimeError, match="ended with 3: no"):
         await command("print('no'); raise SystemExit(3)").send(OPENED, "")
     endless = "import time; print('x' * 100_000); time.sleep(60)"
-    with pytest.raises(RuntimeError, match="longer than"):
+    with pytest.raises(CommandTimeoutError, match="longer than"):
         await command(endless, timeout=Duration(0.3)).send(OPENED, "")
 
 

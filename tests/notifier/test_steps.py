@@ -24,7 +24,7 @@ async def test_one_cordon_and_one_drain_and_the_saga_waits(sagas, receiver, noti
     assert len(receiver.status_requests) - before in (0, 1)
     assert POLL_SECONDS <= 0.5
     assert [path for path, _ in receiver.orders] == ["/cordon", "/drain"]
-    assert receiver.keys == ["replace-1/cordon", "replace-1/drain"]
+    assert receiver.keys == ["replace-1/cordon:cordon", "replace-1/drain:drain"]
     assert receiver.orders[0][1]["node_id"] == "training-1"
     assert receiver.orders[0][1]["reason"] == "XID 79"
 
@@ -86,7 +86,7 @@ async def test_a_drain_cut_short_is_ordered_again_under_the_same_key(sagas, rece
         await receiver.wait_for(lambda: len(receiver.orders) >= 2)
         receiver.drained = True
         assert isinstance(await sagas.result("replace-1", "drain"), StepSucceeded)
-    assert receiver.keys == ["replace-1/drain", "replace-1/drain"]
+    assert receiver.keys == ["replace-1/drain:drain", "replace-1/drain:drain"]
 
 
 async def test_two_replicas_send_each_order_once(sagas, receiver, notifier):
@@ -97,7 +97,7 @@ async def test_two_replicas_send_each_order_once(sagas, receiver, notifier):
             await sagas.command(f"replace-{number}", "drain")
         for number in range(20):
             await sagas.result(f"replace-{number}", "drain")
-    assert sorted(receiver.keys) == sorted(f"replace-{number}/drain" for number in range(20))
+    assert sorted(receiver.keys) == sorted(f"replace-{number}/drain:drain" for number in range(20))
 
 
 async def test_many_nodes_are_cordoned_side_by_side(sagas, receiver, notifier):

@@ -199,6 +199,8 @@ class SlurmNotifier:
         # Jobs first: one that starts in between is seen as a busy node.
         jobs = jobs_by_node(await self._slurm.jobs())
         known = await self._nodes("")
+        if not known:
+            raise SlurmUnavailableError("sinfo lists no nodes, so none is known to be drained")
         found: dict[str, WorkloadAnswer] = {}
         for each in nodes:
             try:
@@ -353,7 +355,8 @@ class SlurmNotifier:
     async def _known(self, order: WorkloadOrder) -> SlurmNode | None:
         """The node; None where its absence means that it has no work; else a failure."""
         node = await self._find(order.node)
-        if node is not None or order.node.lost or self._options.unknown_nodes == "ignore":
+        left = order.node.lost or order.node.gone
+        if node is not None or left or self._options.unknown_nodes == "ignore":
             return node
         problem = f"Slurm knows no node {self._name(order.node)!r}"
         if order.node.address:

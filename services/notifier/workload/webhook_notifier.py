@@ -1,10 +1,9 @@
 """A workload system behind HTTP: one URL each for cordon, uncordon, drain and drain status.
 
-Orders are POSTs of `{"event", "node_id", "reason", "timestamp"}` with an `Idempotency-Key`; the
-status is a GET with `?node_id=` that answers `{"drained": true, "message": "…"}`. Any 2xx is
-success. A transient failure (no connection, time-out, 408, 425, 429, 5xx) is retried here with
-back-off until the step's deadline; any other answer fails the step. Errors name the setting, host
-and status; the URL's other parts and the answer's body may hold secrets and are never shown.
+docs/webhook.md has the contract. Any 2xx is success. A transient failure (no connection, time-out,
+408, 425, 429, 5xx) of an order is retried here with back-off until the step's deadline, and one of
+the status by the open drains; any other answer fails the step. Errors name the setting, host and
+status; the URL's other parts and the answer's body may hold secrets and are never shown.
 """
 
 import asyncio
@@ -19,6 +18,7 @@ import msgspec
 from schemas.duration import Duration
 from schemas.secret_text import SecretText
 from schemas.settings import Setting
+from services.notifier.signature import check_secret, signature_headers
 from services.notifier.workload.workload_notifier import (
     NodeReference,
     NodeWorkload,
@@ -35,8 +35,6 @@ log = logging.getLogger(__name__)
 POLL_SECONDS: Final = 0.5
 """At most two polls and their replies, so that a saga continues within a second of the drain."""
 BACKOFF_MAX_SECONDS: Final = 10.0
-STATUS_BACKOFF_MAX_SECONDS: Final = 1.0
-"""Lower, so that a saga continues within a second of the drain after a scheduler outage too."""
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -80,11 +78,14 @@ class WebhookNotifier:
         timeout: Duration = Duration(30)
         """For one request, from connecting to the last byte."""
         headers: dict[str, SecretText] = {}  # noqa: RUF012 - msgspec copies it
+        secret: SecretText = ""
+        """Key of the signature; empty: none is sent."""
 
         def __post_init__(self) -> None:
             """Refuse URLs and time-outs that can never work."""
             for name in ("cordon_url", "uncordon_url", "drain_url", "drain_status_url"):
                 check_url(name, getattr(self, name))
+            check_secret(self.secret)
             if self.timeout <= 0:
                 raise ValueError("timeout must be more than 0 (30s is the default)")
             at_once = self.drain.completes == "at-once"
@@ -104,7 +105,9 @@ class WebhookNotifier:
         """Make the client; it connects at the first request."""
         self._options = options
         self._clock = clock
-        self._http = HttpCaller(clock, timeout_seconds=options.timeout, headers=options.headers)
+        self._http = HttpCaller(
+            clock, timeout_seconds=options.timeout, headers=options.headers, sign=self._sign
+        )
 
     @property
     def name(self) -> str:
@@ -157,11 +160,12 @@ class WebhookNotifier:
     async def _status(self, node: str) -> NodeWorkload:
         target = httpx.URL(self._options.drain_status_url).copy_merge_params({"node_id": node})
         request = self._http.request("GET", target)
-        about = f"drain status of {node}"
-        response = await self._call(request, "drain_status_url", about, STATUS_BACKOFF_MAX_SECONDS)
         try:
+            response = await self._http.send(request, "drain_status_url")
             status = _status.decode(response.content)
-        except msgspec.DecodeError as error:
+        except RefusedHttpError as error:
+            raise StepFailure(str(error), "INVALID") from error
+        except (msgspec.DecodeError, RecursionError) as error:
             where = place("drain_status_url", request)
             raise StepFailure(
                 f"{where}: not a drain status: {error} ({size(response)})", "INVALID"
@@ -179,26 +183,26 @@ class WebhookNotifier:
             return
         now = self._clock.now().astimezone(UTC).isoformat(timespec="seconds")
         body = Order(event=event, node_id=node, reason=reason, timestamp=now.replace("+00:00", "Z"))
+        content = msgspec.json.encode(body)
         request = self._http.request(
             "POST",
             url,
-            content=msgspec.json.encode(body),
+            content=content,
             headers={
                 **current_headers(),
                 "Content-Type": "application/json",
-                "Idempotency-Key": key,
+                "Idempotency-Key": f"{key}:{event}",  # the undo of a step has the step's key
             },
         )
-        await self._call(request, f"{event}_url", f"{event} {node}", BACKOFF_MAX_SECONDS)
-        log.info("notified the workload system", extra={"event": event, "node": node, "key": key})
-
-    async def _call(
-        self, request: httpx.Request, setting: str, about: str, backoff_max_seconds: float
-    ) -> httpx.Response:
-        """Call until there is an answer; the step's deadline cancels this call."""
         try:
-            return await self._http.send_until_answered(
-                request, setting, about, backoff_max_seconds=backoff_max_seconds
+            await self._http.send_until_answered(
+                request, f"{event}_url", f"{event} {node}", backoff_max_seconds=BACKOFF_MAX_SECONDS
             )
         except RefusedHttpError as error:
             raise StepFailure(str(error), "INVALID") from error
+        log.info("notified the workload system", extra={"event": event, "node": node, "key": key})
+
+    def _sign(self, request: httpx.Request) -> dict[str, str]:
+        """Over the body; a GET has none, so over its path and query."""
+        content = request.content if request.method == "POST" else request.url.raw_path
+        return signature_headers(self._options.secret, self._clock.now(), content)

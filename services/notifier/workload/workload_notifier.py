@@ -247,6 +247,15 @@ class NodeListNotifier(Protocol):
         ...
 
 
+@runtime_checkable
+class OrderCheckingNotifier(Protocol):
+    """A notifier whose cordon cannot be undone: `navarch workload check --node` orders none."""
+
+    async def check_order(self, order: WorkloadOrder) -> Sequence[WorkloadCheck]:
+        """Check what can be known about a cordon without giving it."""
+        ...
+
+
 __all__ = [
     "FAILED_MAX",
     "RUNNING_MAX",
@@ -257,6 +266,7 @@ __all__ = [
     "NodeStateReporter",
     "NodeWorkload",
     "Notifier",
+    "OrderCheckingNotifier",
     "RunningWork",
     "SelfCheckingNotifier",
     "StepFailure",

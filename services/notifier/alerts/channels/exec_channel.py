@@ -1,10 +1,6 @@
 """A command of the owner: the alert as JSON on standard input, no shell, a time limit."""
 
-import asyncio
-import os
 import shutil
-import signal
-from contextlib import suppress
 from typing import Final
 
 import msgspec
@@ -14,13 +10,12 @@ from schemas.duration import Duration
 from schemas.settings import Setting
 from services.notifier.alerts.alert_channel import AlertDelivery
 from services.notifier.alerts.channels.alert_document import alert_document
+from services.notifier.owner_command import run_command
 from services.operator_text.safe_text import escape_line
 from services.primitives.clock import Clock
 from services.primitives.redaction import redacted
 
 OUTPUT_BYTES_MAX: Final = 4_096
-ENVIRONMENT: Final = ("PATH", "HOME", "LANG", "TZ")
-"""All that the command gets of the notifier's environment, which holds secrets."""
 
 
 class ExecAlertChannel:
@@ -60,50 +55,19 @@ class ExecAlertChannel:
     async def send(self, alert: Alert, receipt: str) -> AlertDelivery:
         """Run the command; anything but exit 0 is a failure."""
         del receipt
-        names = (*ENVIRONMENT, *self._options.environment)
-        process = await asyncio.create_subprocess_exec(
-            *self._options.command,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            env={each: os.environ[each] for each in names if each in os.environ},
-            start_new_session=True,
+        body = msgspec.json.encode(alert_document(alert))
+        ended = await run_command(
+            self._options.command,
+            body,
+            environment=self._options.environment,
+            seconds_max=self._options.timeout,
+            output_bytes_max=OUTPUT_BYTES_MAX,
         )
-        try:
-            async with asyncio.timeout(self._options.timeout):
-                body = msgspec.json.encode(alert_document(alert))
-                output, _ = await asyncio.gather(_read(process), _write(process, body))
-                code = await process.wait()
-        except TimeoutError as error:
-            limit = f"{self._options.timeout:g} s"
-            raise RuntimeError(f"{self._options.command[0]} took longer than {limit}") from error
-        finally:
-            # Its children too: they are in the session that it leads.
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            if process.returncode is None:
-                await process.wait()
+        output = ended.errors if ended.code and ended.errors else ended.output
         said = escape_line(redacted(" ".join(output.decode("utf-8", "replace").split())))
-        if code:
-            raise RuntimeError(f"{self._options.command[0]} ended with {code}: {said}")
+        if ended.code:
+            raise RuntimeError(f"{self._options.command[0]} ended with {ended.code}: {said}")
         return AlertDelivery(answer=f"exit 0: {said}")
 
     async def close(self) -> None:
         """Nothing is held."""
-
-
-async def _write(process: asyncio.subprocess.Process, body: bytes) -> None:
-    assert process.stdin is not None
-    with suppress(BrokenPipeError, ConnectionResetError):  # it need not read
-        process.stdin.write(body)
-        await process.stdin.drain()
-    process.stdin.close()
-
-
-async def _read(process: asyncio.subprocess.Process) -> bytes:
-    """The beginning of the output; the rest is read and dropped, so that the command can end."""
-    assert process.stdout is not None
-    found = b""
-    while chunk := await process.stdout.read(OUTPUT_BYTES_MAX):
-        found = (found + chunk)[:OUTPUT_BYTES_MAX]
-    return found

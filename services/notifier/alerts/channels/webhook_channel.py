@@ -1,8 +1,6 @@
 """A program of the owner behind HTTP: signed JSON with an idempotency key, or a CloudEvent."""
 
-import hashlib
-import hmac
-from typing import Final, Literal
+from typing import Literal
 
 import msgspec
 
@@ -17,10 +15,9 @@ from services.notifier.alerts.channels.alert_document import (
     idempotency_key,
 )
 from services.notifier.alerts.channels.vendor_http import VendorHttp, answer_text
+from services.notifier.signature import check_secret, signature_headers
 from services.primitives.clock import Clock
 from services.runtime.http_caller import check_url
-
-SECRET_CHARS_MIN: Final = 16
 
 
 class AlertWebhookChannel:
@@ -39,11 +36,7 @@ class AlertWebhookChannel:
         def __post_init__(self) -> None:
             """Refuse what can never be sent."""
             check_url("url", self.url or "-")
-            if self.secret and len(self.secret) < SECRET_CHARS_MIN:
-                raise ValueError(
-                    f"`secret` is shorter than {SECRET_CHARS_MIN} characters; make one with "
-                    "`openssl rand -hex 32`"
-                )
+            check_secret(self.secret)
 
     def __init__(self, *, options: Options, clock: Clock) -> None:
         """Post to one URL."""
@@ -69,20 +62,11 @@ class AlertWebhookChannel:
         headers = {
             "Content-Type": "application/cloudevents+json" if cloud else "application/json",
             "Idempotency-Key": idempotency_key(alert),
+            **signature_headers(self._options.secret, self._clock.now(), body),
         }
-        if self._options.secret:
-            timestamp = str(int(self._clock.now().timestamp()))
-            headers["X-Navarch-Timestamp"] = timestamp
-            headers["X-Navarch-Signature"] = sign(self._options.secret, timestamp, body)
         answer = await self._http.post("url", self._options.url, body, headers)
         return AlertDelivery(answer=f"{answer.status_code} {answer_text(answer)}")
 
     async def close(self) -> None:
         """Close the connections."""
         await self._http.close()
-
-
-def sign(secret: str, timestamp: str, body: bytes) -> str:
-    """HMAC-SHA256 of the timestamp, a dot, and the body."""
-    signed = f"{timestamp}.".encode() + body
-    return f"sha256={hmac.new(secret.encode(), signed, hashlib.sha256).hexdigest()}"

@@ -1,0 +1,247 @@
+"""The contract of a notifier, one test for each rule. docs/write-a-notifier.md shows its use."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Final, Literal, Protocol, TypeVar
+
+import pytest
+
+from services.notifier.workload.workload_notifier import (
+    NodeReference,
+    NodeWorkload,
+    Notifier,
+    WorkloadAnswer,
+    WorkloadOrder,
+)
+
+T = TypeVar("T")
+
+CALL_SECONDS_MAX: Final = 30.0
+CANCEL_SECONDS_MAX: Final = 5.0
+NODES_MAX: Final = 20
+GARBAGE: Final[Mapping[str, bytes]] = {
+    "empty": b"",
+    "null": b"null",
+    "list": b"[]",
+    "cut": b'{"drained": tru',
+    "wrong-types": b'{"drained": "yes", "nodes": {"n1": {"drained": 1}}, "items": 3, "result": 1}',
+    "not-text": b"\xff\x00\x80" * 1000,
+    "deep": b"[" * 100_000,
+    "long": b" " * 3_000_000,
+}
+"""What a broken workload system, or a proxy in front of it, may answer."""
+
+
+class WorkloadSite(Protocol):
+    """A workload system that the tests drive; it knows the nodes n1 to n20 of pool `training`."""
+
+    reversible: bool
+    """Whether an uncordon ends a cordon; False: the system has no such thing."""
+
+    def make(self) -> Notifier:
+        """Make a notifier, as a replica does; its calls time out within a second."""
+        ...
+
+    def place(self, node: str) -> None:
+        """Have work on a node."""
+        ...
+
+    def leave(self, node: str) -> None:
+        """End the work on a node."""
+        ...
+
+    def is_cordoned(self, node: str) -> bool:
+        """Whether nothing new is placed on it."""
+        ...
+
+    def cordon_by_another(self, node: str) -> bool:
+        """Cordon a node as an administrator does; False: this system does not know by whom."""
+        ...
+
+    def answer(
+        self, mode: Literal["well", "never", "with-failures"], garbage: bytes | None = None
+    ) -> None:
+        """How it answers from now on; `garbage` in place of what it would answer."""
+        ...
+
+
+def reference(node: str, *, gone: bool = False) -> NodeReference:
+    """A node of pool `training`."""
+    return NodeReference(pool="training", node=node, hostname=node, gone=gone)
+
+
+def order(node: str, step: str, *, gone: bool = False) -> WorkloadOrder:
+    """One step of a replacement."""
+    return WorkloadOrder(
+        node=reference(node, gone=gone),
+        reason="xid-79 on GPU 3",
+        key=f"replace-{node}-1/{step}",
+        deadline=datetime.now(UTC) + timedelta(hours=1),
+    )
+
+
+class NotifierConformance:
+    """Inherit, name the class `Test…`, and write the fixture `site`."""
+
+    @pytest.fixture
+    def site(self) -> WorkloadSite:
+        """Overridden."""
+        raise NotImplementedError("write the fixture `site`")
+
+    async def test_it_says_what_it_is(self, site: WorkloadSite) -> None:
+        """A name, an interval, and a close that may be repeated."""
+        notifier = site.make()
+        assert isinstance(notifier, Notifier)
+        assert notifier.name
+        assert notifier.poll_seconds > 0
+        await notifier.close()
+        await notifier.close()
+
+    async def test_an_order_that_is_repeated_changes_nothing(self, site: WorkloadSite) -> None:
+        """A replica that was killed repeats it, and so does the next replica."""
+        site.place("n1")
+        async with _closing(site.make(), site.make()) as both:
+            for each in (*both, *both):
+                await _bounded(each.cordon(order("n1", "cordon")))
+                assert _cordoned(site, each, "n1")
+            for each in (*both, *both):
+                await _bounded(each.drain(order("n1", "drain")))
+                assert _cordoned(site, each, "n1")
+            if site.reversible:
+                for each in (*both, *both):
+                    await _bounded(each.uncordon(order("n1", "uncordon")))
+                    assert not site.is_cordoned("n1")
+
+    async def test_what_another_cordoned_stays_cordoned(self, site: WorkloadSite) -> None:
+        """An administrator's cordon outlasts Navarch's."""
+        if not site.cordon_by_another("n1"):
+            pytest.skip("the workload system does not know who cordoned a node")
+        async with _closing(site.make()) as [notifier]:
+            await _bounded(notifier.uncordon(order("n1", "uncordon")))
+            assert site.is_cordoned("n1")
+            await _bounded(notifier.cordon(order("n1", "cordon")))
+            await _bounded(notifier.uncordon(order("n1", "uncordon")))
+            assert site.is_cordoned("n1")
+
+    async def test_a_node_is_drained_when_its_work_has_left(self, site: WorkloadSite) -> None:
+        """Not before the drain, not while work is there, also when another replica asks."""
+        async with _closing(site.make(), site.make()) as [notifier, other]:
+            if not notifier.confirms_drains:
+                assert not await _drained(notifier, "n1")
+                pytest.skip("it confirms no drains")
+            site.place("n1")
+            assert not await _drained(notifier, "n1")
+            await _bounded(notifier.drain(order("n1", "drain")))
+            assert not await _drained(notifier, "n1")
+            assert not await _drained(other, "n1")
+            site.leave("n1")
+            assert await _drained(notifier, "n1")
+            assert await _drained(other, "n1")
+
+    async def test_work_that_comes_back_is_seen(self, site: WorkloadSite) -> None:
+        """Drained is what the workload system says now, not what it once said."""
+        async with _closing(site.make()) as [notifier]:
+            site.place("n1")
+            await _bounded(notifier.cordon(order("n1", "cordon")))
+            assert not await _drained(notifier, "n1")
+            assert not await _drained(notifier, "n1")
+
+    async def test_many_nodes_are_asked_about_at_once(self, site: WorkloadSite) -> None:
+        """Each is answered for itself, and no other node is."""
+        names = [f"n{each + 1}" for each in range(NODES_MAX)]
+        async with _closing(site.make()) as [notifier]:
+            for each in names:
+                site.place(each)
+            answers = await _bounded(notifier.workloads([reference(each) for each in names]))
+            expected = set(names) if notifier.confirms_drains else set()
+            assert set(answers) == expected
+            assert not any(_is_drained(each) for each in answers.values())
+
+    @pytest.mark.parametrize("mode", ["never", "with-failures"])
+    async def test_an_outage_drains_nothing_and_ends(
+        self, site: WorkloadSite, mode: Literal["never", "with-failures"]
+    ) -> None:
+        """While the workload system is away no node is drained; when it is back, orders pass."""
+        async with _closing(site.make()) as [notifier]:
+            site.place("n1")
+            await _bounded(notifier.drain(order("n1", "drain")))
+            site.answer(mode)
+            assert not await _drained(notifier, "n1")
+            site.answer("well")
+            assert not await _drained(notifier, "n1")
+            await _bounded(notifier.drain(order("n1", "drain")))
+            assert _cordoned(site, notifier, "n1")
+
+    @pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE)
+    async def test_garbage_drains_nothing(self, site: WorkloadSite, garbage: bytes) -> None:
+        """An answer that is none is no reason to terminate a node."""
+        async with _closing(site.make()) as [notifier]:
+            site.place("n1")
+            await _bounded(notifier.drain(order("n1", "drain")))
+            site.answer("well", garbage)
+            assert not await _drained(notifier, "n1")
+
+    @pytest.mark.parametrize("step", ["cordon", "drain", "uncordon", "evict"])
+    async def test_an_order_can_be_cancelled_and_repeated(
+        self, site: WorkloadSite, step: str
+    ) -> None:
+        """The step's deadline cancels it while the workload system is silent."""
+        async with _closing(site.make()) as [notifier]:
+            site.place("n1")
+            site.answer("never")
+            call = asyncio.create_task(getattr(notifier, step)(order("n1", step)))
+            await asyncio.sleep(0.05)
+            call.cancel()
+            done, _ = await asyncio.wait([call], timeout=CANCEL_SECONDS_MAX)
+            await asyncio.gather(*done, return_exceptions=True)
+            assert done, f"{step} did not end within {CANCEL_SECONDS_MAX:g} s after its deadline"
+            site.answer("well")
+            if step != "uncordon" or site.reversible:
+                await _bounded(getattr(notifier, step)(order("n1", step)))
+
+    async def test_orders_about_a_machine_that_is_gone_succeed(self, site: WorkloadSite) -> None:
+        """Its workload system may not know it any more, or never did."""
+        async with _closing(site.make()) as [notifier]:
+            await _bounded(notifier.cordon(order("never-was", "cordon", gone=True)))
+            await _bounded(notifier.drain(order("never-was", "drain", gone=True)))
+            await _bounded(notifier.evict(order("never-was", "evict", gone=True)))
+
+
+def _cordoned(site: WorkloadSite, notifier: Notifier, node: str) -> bool:
+    return site.is_cordoned(node) or not notifier.confirms_drains
+
+
+async def _drained(notifier: Notifier, node: str) -> bool:
+    """What it reports of a node; an error is no report."""
+    try:
+        answers = await _bounded(notifier.workloads([reference(node)]))
+    except AssertionError:
+        raise
+    except Exception:  # noqa: BLE001 - any error keeps the drain waiting or fails it
+        return False
+    return _is_drained(answers.get(node))
+
+
+def _is_drained(answer: WorkloadAnswer | None) -> bool:
+    return isinstance(answer, NodeWorkload) and answer.drained
+
+
+async def _bounded(work: Awaitable[T]) -> T:
+    """The result; a call that hangs fails the test."""
+    task = asyncio.ensure_future(work)
+    done, _ = await asyncio.wait([task], timeout=CALL_SECONDS_MAX)
+    if not done:
+        task.cancel()
+        raise AssertionError(f"no answer within {CALL_SECONDS_MAX:g} s, and no error")
+    return task.result()
+
+
+@asynccontextmanager
+async def _closing(*notifiers: Notifier) -> AsyncIterator[Sequence[Notifier]]:
+    try:
+        yield notifiers
+    finally:
+        for each in notifiers:
+            await each.close()

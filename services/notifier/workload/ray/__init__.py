@@ -1,0 +1,1 @@
+"""A Ray cluster: its state, and orders."""

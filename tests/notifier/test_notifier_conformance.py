@@ -1,0 +1,41 @@
+"""What every notifier must keep: the suite that authors of plugins run, on ours."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from services.notifier.conformance import NotifierConformance, WorkloadSite
+from tests.notifier.workload_sites import ExecSite, NoopSite, RaySite, SlurmFolder, WebhookSite
+
+
+class TestNoop(NotifierConformance):
+    @pytest.fixture
+    def site(self) -> WorkloadSite:
+        return NoopSite()
+
+
+class TestWebhook(NotifierConformance):
+    @pytest.fixture
+    async def site(self) -> AsyncIterator[WorkloadSite]:
+        async with WebhookSite().running() as site:
+            yield site
+
+
+class TestRay(NotifierConformance):
+    @pytest.fixture
+    async def site(self) -> AsyncIterator[WorkloadSite]:
+        async with RaySite().running() as site:
+            yield site
+
+
+class TestExec(NotifierConformance):
+    @pytest.fixture
+    def site(self, tmp_path: Path) -> WorkloadSite:
+        return ExecSite(folder=tmp_path)
+
+
+class TestSlurm(NotifierConformance):
+    @pytest.fixture
+    def site(self, tmp_path: Path) -> WorkloadSite:
+        return SlurmFolder(folder=tmp_path)
