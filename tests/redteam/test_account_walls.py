@@ -202,7 +202,9 @@ async def test_a_request_to_itself_permits_an_agent_no_reply_elsewhere(secured: 
     await client.subscribe(f"{NODE}.command.>", cb=command)
     for target in TARGETS:
         await client.publish(f"{NODE}.command.ping", b"", reply=target)
-    await barrier(client)
+    async with asyncio.timeout(30):  # they cross accounts, and a barrier does not
+        while len(received) < len(TARGETS):
+            await asyncio.sleep(0.01)
     await client.close()
     wanted = [("publish", each) for each in TARGETS]
 

@@ -14,14 +14,12 @@ from schemas import permissions
 from schemas.topology import EVENTS
 from services.bus.nats.connection_options import credentials
 from services.bus.nats.nats_bus import NatsBus
-from services.cli.nats_config_files import write
 from services.notifier import flood_watch
 from services.notifier.store_watch import StoreWatch
 from services.primitives.clock import SystemClock
-from services.primitives.errors import Unavailable
 from services.runtime.failure_register import FailureRegister
 from tests.redteam.test_account_walls import AGENT, NODE, plain
-from tests.support.secured import NOW, WHERE, Secured, nats_config, serving_secured
+from tests.support.secured import Secured, nats_config, serving_secured
 
 SIZE = 8 * 1_048_576
 OTHERS = "navarch.v1.node.training.n2.event.fault"
@@ -77,18 +75,3 @@ async def test_agents_that_use_up_their_connections_leave_room_for_services(
         others = [await plain(secured, each) for each in ("pool-manager", "operator")]
         for each in (*agents, *others):
             await each.close()
-
-
-async def test_a_new_signing_key_voids_the_credentials_of_all_agents(tmp_path: Path) -> None:
-    """What the documentation says to do about credentials that are used elsewhere."""
-    directory = nats_config(tmp_path / "config")
-    async with serving_secured(directory, tmp_path / "nats") as secured:
-        await (await plain(secured, AGENT)).close()
-        stolen = secured.file(AGENT).rename(tmp_path / "stolen.creds")
-    (directory / "keys" / "role-agent.nk").unlink()
-    write(directory, "tests", NOW, **WHERE)
-    async with serving_secured(directory, tmp_path / "nats") as secured:
-        with pytest.raises(Unavailable, match="refuses the login"):
-            await NatsBus.connect(secured.options(AGENT, stolen), seconds_max=2)
-        for who in (AGENT, "pool-manager", "operator"):
-            await (await plain(secured, who)).close()

@@ -91,7 +91,7 @@ def rotate(
     nats_url: NatsUrl = "",
     config: Config = None,
 ) -> None:
-    """Replace a key: the servers accept both, and with --finish the new one alone."""
+    """Replace a key: the servers accept both until --finish."""
     if what not in (AUTHORITY, *ROTATIONS):
         known = ", ".join((AUTHORITY, *ROTATIONS))
         raise NavarchError(f"there is no key {what!r}; there is {known}")
