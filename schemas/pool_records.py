@@ -48,6 +48,18 @@ class OpenSaga(SagaTraits, Record, frozen=True, kw_only=True, omit_defaults=True
     since: UtcTime
 
 
+class AwaitedSuccessor(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """A node was removed whose maker is to make another: it has not joined yet."""
+
+    saga: str
+    since: UtcTime
+    began_at: UtcTime
+    """When the replacement began."""
+    reason: str = ""
+    overdue: bool = False
+    """Operators know that none has joined in time, and the pool expects one node fewer."""
+
+
 class PoolRecord(Record, frozen=True, kw_only=True):
     """POOLS `pool.<pool>`: the pool's desired size, open sagas and safety state.
 
@@ -98,6 +110,8 @@ class PoolRecord(Record, frozen=True, kw_only=True):
     """The request to remove it; empty: none."""
     promote_at: UtcTime | None = None
     """Earliest time of the next promotion of a spare, after one failed."""
+    awaited: dict[str, AwaitedSuccessor] = {}
+    """Adopted nodes: removed node -> its successor, which has not joined."""
     completed_requests: tuple[CompletedRequest, ...] = ()
     """The last requests carried out, oldest first."""
     workload_names: dict[str, WorkloadName] = {}

@@ -23,6 +23,7 @@ from services.pool_manager.planner.node_reconstruction import (
     reconstructed_node,
 )
 from services.pool_manager.planner.saga_audit import ARRIVING
+from services.pool_manager.planner.sizing.successors import successor_event, without_awaited
 from services.pool_manager.pool_store import Store
 from services.primitives.clock import Clock
 from services.runtime.event_publisher import publish_event
@@ -94,9 +95,19 @@ class NodeAdoption:
         record = await self._store.change_node(instance.pool, instance.instance, adopted)
         assert record is not None
         log.info("node adopted", extra={"pool": record.pool, "node": record.node})
+        await self._succeed(record)
         await self._store.nodes.caught_up()
         await self._resize(record.pool)
         return encode(record)
+
+    async def _succeed(self, node: NodeRecord) -> None:
+        """Publish whose successor a node is, if one is awaited; repeated, it stores nothing."""
+        found = await self._store.pool(node.pool)
+        event = successor_event(found[0], node.node, self._clock.now()) if found else None
+        if event is not None:
+            await publish_event(self._bus, event)
+            old = event.old_node
+            await self._store.change_pool(node.pool, lambda record: without_awaited(record, old))
 
     async def _events_of(self, instance: InstanceRecord) -> list[StoredEvent]:
         """What was reported of this machine; not of an earlier one of its name."""

@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from schemas.launch_offers import Choice, Offer
-from schemas.settings import Mode, PlacementSpec, PoolSpec, ProviderChoice
+from schemas.settings import Mode, PlacementSpec, PluginSettings, PoolSpec, ProviderChoice
 
 Problem = tuple[tuple[str | int, ...], str]
 
@@ -91,16 +91,20 @@ def unknown_provider(spec: PoolSpec, known: Collection[str]) -> Problem | None:
     return None
 
 
-def adopting_problem(spec: PoolSpec, types: Mapping[str, str], mode: Mode) -> Problem | None:
-    """A pool that launches at a provider that only adopts, or the reverse.
-
-    `types`: provider -> its type; `mode`: the fleet's.
-    """
-    kind = types.get(spec.provider, "")
+def adopting_problem(
+    spec: PoolSpec, providers: Mapping[str, PluginSettings], mode: Mode
+) -> Problem | None:
+    """A pool that launches at a provider that only adopts, or the reverse; `mode`: the fleet's."""
+    configured = providers.get(spec.provider, PluginSettings(type=""))
+    kind = configured.type
     if kind == ADOPTING and spec.nodes == "launched":
         return ("provider",), "launches nothing: add `nodes: adopted` to the pool"
-    if spec.nodes == "adopted" and "observe" not in (mode, spec.mode):
-        return ("mode",), "adopted nodes are only observed so far: add `mode: observe`"
+    acts = "observe" not in (mode, spec.mode)
+    if kind == ADOPTING and acts and not configured.options.get("removal"):
+        return ("provider",), (
+            f"{spec.provider!r} has no `removal`, so no node can be replaced; set it to "
+            "node-claim, auto-scaling-group or node-object, or add `mode: observe` to the pool"
+        )
     if spec.nodes == "adopted" and ":" not in kind and kind != ADOPTING:
         return ("nodes",), f"provider {spec.provider!r} launches its nodes; remove `nodes: adopted`"
     return None

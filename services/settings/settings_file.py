@@ -276,8 +276,7 @@ def _check(document: Document, settings: Settings, paths: Mapping[str, Path_]) -
 def _check_pool(document: Document, pool: PoolSpec, settings: Settings, path: Path_) -> None:
     if wrong := unknown_provider(pool, settings.providers):
         raise document.error((*path, *wrong[0]), wrong[1])
-    types = {name: each.type for name, each in settings.providers.items()}
-    if wrong := adopting_problem(pool, types, settings.mode):
+    if wrong := adopting_problem(pool, settings.providers, settings.mode):
         raise document.error((*path, *wrong[0]), wrong[1])
     if wrong := unknown_notifier(pool, settings.notifiers):
         raise document.error((*path, *wrong[0]), wrong[1])

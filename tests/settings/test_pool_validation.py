@@ -114,7 +114,7 @@ def test_a_pool_that_says_where_its_nodes_come_from_says_it_alone() -> None:
     [
         ("kubernetes", "nodes: adopted, mode: observe", ""),
         ("kubernetes", "mode: observe", "launches nothing: add `nodes: adopted`"),
-        ("kubernetes", "nodes: adopted", "add `mode: observe`"),
+        ("kubernetes", "nodes: adopted", "has no `removal`"),
         ("acme:Group", "nodes: adopted, mode: observe", ""),
         ("fake", "nodes: adopted, mode: observe", "launches its nodes"),
         ("kubernetes", "nodes: adopted, mode: observe, spares: 1", "is of launches"),

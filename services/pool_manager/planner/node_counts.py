@@ -81,12 +81,15 @@ def size(record: PoolRecord, nodes: Nodes) -> int:
     coming = {each.new_node for each in record.open.values() if each.new_node and not each.spare}
     promoted = {each.promotes for each in record.open.values() if each.promotes}
 
+    # The successor of an adopted node has no name yet.
+    nameless = sum(each.kind == "replace" and not each.new_node for each in record.open.values())
+
     def counts(name: str) -> bool:
         node = nodes.by_name.get(name)
         return node is not None and not node.spare
 
     more = sum(1 for name in (coming | promoted) - leaving if not counts(name))
-    return present + more - sum(1 for name in leaving if counts(name))
+    return present + more + nameless - sum(1 for name in leaving if counts(name))
 
 
 def is_gone(node: NodeRecord | None) -> bool:

@@ -16,6 +16,7 @@ from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot, 
 from services.pool_manager.planner.remediation.observe_mode import apply_mode
 from services.pool_manager.planner.remediation.repair import repair
 from services.pool_manager.planner.safety import breaker, eligibility
+from services.pool_manager.planner.sizing import successors
 from services.pool_manager.planner.sizing.pool_size import resize
 from services.pool_manager.planner.sizing.withdrawn_notices import give_back
 from services.pool_manager.planner.sizing.workload_names import give_up
@@ -33,7 +34,7 @@ def plan(snapshot: PoolSnapshot, now: datetime) -> PoolPlan:
     """Decide; with nothing to do the record comes back as it was."""
     # The size first: a surplus takes the unhealthy nodes away, and a gap that is being filled is no
     # reason any more to let an unhealthy node wait.
-    begun = give_back(snapshot, PoolPlan(record=snapshot.record), now)
+    begun = give_back(snapshot, successors.note_overdue(snapshot, now), now)
     decided = repair(snapshot, resize(snapshot, begun, now), now)
     decided = replace(
         decided,
@@ -65,6 +66,8 @@ def close(
     if failed and ended.kind == "promote":
         at = now + timedelta(seconds=PROMOTE_AGAIN_SECONDS)
         record = msgspec.structs.replace(record, promote_at=at)
+    if how == "done":
+        record = successors.await_successor(record, saga, ended, now)
     left = {name: each for name, each in record.open.items() if name != saga}
     if failed and ended.kind != "promote":
         failures = record.failures + 1

@@ -62,7 +62,7 @@ def events_of(state: SagaState, entry: SagaEntry) -> tuple[Event, ...]:
             return (_drained(state, entry, expired=True),)
         case UndoSucceeded():
             return _undo_events(state, entry)
-        case SagaDone() if state.kind == "replace":
+        case SagaDone() if state.kind == "replace" and state.params.new_node:
             return (_replaced(state, entry),)
         case SagaDone() if DEFINITIONS[state.kind].in_place:
             return (_remediated(state, entry),)

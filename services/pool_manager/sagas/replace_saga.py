@@ -15,6 +15,9 @@ Where a spare is ready, `promote` follows `cordon`: the spare takes the node's p
 new node is reserved before it is admitted, as the new spare. Once promoted the spare stays in
 service, whatever becomes of the rest.
 
+Where others make the pool's nodes nothing is launched: `cordon ─► drain ─► terminate`, and the
+successor is the node that joins.
+
 What unwinding leaves behind: the old node cordoned, because an unhealthy node must not take work
 again, and no new instance. A node that was well and in service at the request is uncordoned, unless
 it was begun to be terminated or a spare has its place. With terminate_first the old instance may be
@@ -48,11 +51,12 @@ from services.saga.definition import Definition, Step
 
 def _steps(params: SagaParams) -> tuple[Step, ...]:
     first = (cordon(params), *promoting(params))
+    launching = launch(params) if params.new_node else ()
     if params.order == "launch_ahead":
-        return (*first, VACATE, *launch(params), DRAIN, TERMINATE)
+        return (*first, VACATE, *launching, DRAIN, TERMINATE)
     if params.order == "provision_first":
-        return (*first, *launch(params), DRAIN, TERMINATE)
-    return (*first, DRAIN, TERMINATE, *launch(params))
+        return (*first, *launching, DRAIN, TERMINATE)
+    return (*first, DRAIN, TERMINATE, *launching)
 
 
 REPLACE: Final = Definition(

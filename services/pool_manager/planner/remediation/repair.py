@@ -112,6 +112,8 @@ def _waiting(snapshot: PoolSnapshot, record: PoolRecord, now: datetime) -> Seque
             if node.node not in taken
             and remediation_reason(node, record, now)
             and not eligibility.blocked_reason(node, record, now)
+            # Others have removed it: their maker decides whether there is another.
+            and not (record.spec.nodes == "adopted" and is_gone(node))
         ),
         key=lambda node: (
             not cloud_notices.urgent(node, record.spec, now),

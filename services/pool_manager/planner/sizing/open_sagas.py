@@ -51,7 +51,7 @@ def begin(
     if kind == "replace" and node is not None:
         workload_name = name_of(node)
     new_node = ""
-    if DEFINITIONS[kind].brings_node:
+    if DEFINITIONS[kind].brings_node and record.spec.nodes == "launched":
         serial = record.serial + 1
         record = msgspec.structs.replace(record, serial=serial)
         new_node = node_name(fleet, record.name, serial)

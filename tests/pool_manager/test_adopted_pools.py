@@ -1,0 +1,113 @@
+"""Pools whose nodes others make: nothing is launched, and a successor is the node that joins."""
+
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+
+from schemas.node_records import NodeRecord
+from schemas.pool_events import OperatorNeeded
+from schemas.pool_records import AwaitedSuccessor, PoolRecord
+from schemas.settings import BudgetSpec, PoolSpec
+from services.pool_manager.planner.node_counts import Nodes, size, unavailable
+from services.pool_manager.planner.pool_planner import close, plan
+from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot
+from services.pool_manager.planner.sizing.successors import successor_event, without_awaited
+from services.pool_manager.reconciler import saga_params
+from services.pool_manager.sagas import DEFINITIONS
+
+NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
+SPEC = PoolSpec(
+    provider="eks",
+    nodes="adopted",
+    min_nodes=0,
+    max_nodes=100,
+    budget=BudgetSpec(max_unavailable=1, max_replacements="unlimited"),
+)
+POOL = PoolRecord(name="gpu", spec=SPEC, desired=3)
+
+
+def node(name: str, **changes: object) -> NodeRecord:
+    """A healthy node in service."""
+    plain = NodeRecord(pool="gpu", node=name, state="active", health="healthy", admitted_at=NOW)
+    return msgspec.structs.replace(plain, **changes)
+
+
+def unhealthy(name: str, **changes: object) -> NodeRecord:
+    """An unhealthy node in service."""
+    return node(name, health="unhealthy", health_at=NOW, **changes)
+
+
+def decide(record: PoolRecord, *nodes: NodeRecord, now: datetime = NOW) -> PoolPlan:
+    """A decision about the pool."""
+    return plan(PoolSnapshot(fleet="f", record=record, nodes=Nodes(nodes), revision=7), now)
+
+
+def test_gaps_are_not_filled_and_surplus_is_not_removed() -> None:
+    """Its maker sizes the pool."""
+    assert not decide(POOL, node("a")).start
+    assert not decide(POOL, *(node(name) for name in "abcde")).start
+
+
+def test_a_replacement_launches_nothing() -> None:
+    """Cordon, drain, terminate; the node counts as coming, so the budget is used once."""
+    nodes = (unhealthy("a"), node("b"), node("c"))
+    decided = decide(POOL, *nodes)
+    [(saga, opened)] = decided.start.items()
+    assert (saga, opened.kind, opened.node, opened.new_node) == ("replace-a-1", "replace", "a", "")
+    params = saga_params("f", decided.record, opened)
+    steps = [each.name for each in DEFINITIONS["replace"].steps(params)]
+    assert steps == ["cordon", "drain", "terminate"]
+    assert params.launch is None
+    assert size(decided.record, Nodes(nodes)) == 3
+    assert unavailable(decided.record, Nodes(nodes)) == 1
+
+
+def test_the_next_waits_until_the_successor_has_joined() -> None:
+    """The gap counts against the budget; the node that joins ends it, and is the successor."""
+    started = decide(POOL, unhealthy("a"), node("b"), node("c")).record
+    done = close(started, "replace-a-1", failed=False, now=NOW, how="done")
+    assert list(done.awaited) == ["a"]
+    assert done.desired == 3
+    waiting = decide(done, unhealthy("b"), node("c"))
+    assert not waiting.start
+    event = successor_event(done, "d", NOW + timedelta(minutes=5))
+    assert event is not None
+    assert (event.id, event.old_node, event.new_node) == ("replaced-replace-a-1", "a", "d")
+    joined = without_awaited(done, "a")
+    assert successor_event(joined, "e", NOW) is None
+    assert list(decide(joined, unhealthy("b"), node("c"), node("d")).start) == ["replace-b-1"]
+
+
+def test_a_replacement_that_failed_awaits_nothing() -> None:
+    """Its node is still there."""
+    started = decide(POOL, unhealthy("a"), node("b"), node("c")).record
+    assert not close(started, "replace-a-1", failed=True, now=NOW, how="failed").awaited
+    assert not close(started, "replace-a-1", failed=False, now=NOW, how="cancelled").awaited
+
+
+def test_operators_know_of_a_successor_that_does_not_join() -> None:
+    """Once; then the pool expects one fewer, so that the gap does not block others for ever."""
+    awaited = AwaitedSuccessor(saga="replace-a-1", since=NOW, began_at=NOW)
+    record = msgspec.structs.replace(POOL, awaited={"a": awaited})
+    limit = timedelta(seconds=float(SPEC.launch_timeout))
+    early = decide(record, node("b"), node("c"))
+    assert early.events == ()
+    assert early.wake_at == NOW + limit
+    late = decide(record, node("b"), node("c"), now=NOW + limit)
+    [event] = late.events
+    assert isinstance(event, OperatorNeeded)
+    assert "within 20 minutes" in event.reason
+    assert "expects 2 now" in event.remedy
+    assert late.record.desired == 2
+    again = decide(late.record, node("b"), node("c"), now=NOW + limit * 2)
+    assert (again.events, again.record.desired) == ((), 2)
+    # One that joins later is its successor, which ends the alert.
+    assert successor_event(late.record, "d", NOW) is not None
+
+
+def test_what_others_removed_is_not_replaced() -> None:
+    """Its maker has scaled in, or replaces it by itself: the sweep retires the node."""
+    silent = node("a", lost=True, lost_at=NOW - timedelta(hours=1), provider_state="gone")
+    assert not decide(POOL, silent, node("b"), node("c")).start
+    present = msgspec.structs.replace(silent, provider_state="present")
+    assert list(decide(POOL, present, node("b"), node("c")).start) == ["replace-a-1"]
