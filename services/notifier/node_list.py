@@ -87,7 +87,7 @@ class NodeList:
             self._bus.get(NODES, node_key(event.pool, event.node)),
         )
         record: NodeRecord | None = readable_record(entry, _nodes)
-        serves = record is not None and record.state in ("launching", "active")
+        serves = record is not None and record.state not in ("leaving", "terminated")
         match event:
             case Registered() if serves:
                 # The record may not have them yet: the pool-manager handles the same event.

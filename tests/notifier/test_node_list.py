@@ -97,7 +97,10 @@ LATER = timedelta(seconds=1)
     ("message", "records", "calls"),
     [
         (event(Registered), {}, [("registered", "10.0.0.7")]),
+        (event(Registered), {"nodes": (record(state="launching"),)}, [("registered", "10.0.0.7")]),
+        (event(Registered), {"nodes": (record(state="registered"),)}, [("registered", "10.0.0.7")]),
         (event(Registered), {"nodes": (record(state="terminated"),)}, []),
+        (event(Admitted, saga="s"), {"nodes": (record(state="registered"),)}, [("admitted", "n")]),
         (event(Admitted, saga="s"), {}, [("admitted", "n")]),
         # Late: it is cordoned again, or something else is under way.
         (event(Admitted, saga="s"), {"nodes": (record(cordoned=True),)}, []),

@@ -62,6 +62,14 @@ def test_pool_is_created_with_the_requested_size() -> None:
     )
 
 
+def test_pool_that_its_workload_system_sizes_takes_no_number() -> None:
+    """The number would count as a gap that nothing fills."""
+    refused = applied(ASKED, wants(1, workload_names="a-[1-2]"), None, NOW, configured=False)
+    made = applied(ASKED, wants(workload_names="a-[1-2]"), None, NOW, configured=False)
+    assert isinstance(refused.event, RequestRefused)
+    assert made.record is not None
+
+
 def test_change_keeps_size_serial_and_open_sagas() -> None:
     """The size is kept if the request names none and the new bounds allow it."""
     opened = {"s": OpenSaga(kind="drain", node="n1", since=NOW)}

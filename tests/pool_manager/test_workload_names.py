@@ -161,6 +161,15 @@ def test_requests_that_cannot_be_are_refused() -> None:
         assert (event.refusal, words in event.reason) == (refusal, True), event.reason
 
 
+def test_a_name_that_the_setting_has_no_longer_can_be_suspended_and_not_resumed() -> None:
+    """Its node would stay for ever."""
+    resumed = after(EMPTY, "resume", "train-1", "train-3")
+    shorter = msgspec.structs.replace(SPEC, workload_names="train-[1-2]")
+    record = msgspec.structs.replace(resumed, spec=shorter)
+    assert wanted(after(record, "suspend", "train-3", sequence=2)) == ["train-1"]
+    assert isinstance(ask(record, "resume", "train-3", sequence=2).event, RequestRefused)
+
+
 def test_a_record_that_was_lost_has_its_nodes_names_again() -> None:
     """None of them is surplus; any later request counts."""
     names = found_names([node("train-1"), node("", 2), node("train-2", 3)], NOW)

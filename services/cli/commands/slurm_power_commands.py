@@ -123,7 +123,9 @@ def names_by_pool(
     names: Sequence[str], pools: Sequence[PoolRecord]
 ) -> tuple[Mapping[str, Sequence[str]], Sequence[str]]:
     """The names of each pool, and those of none."""
-    owners = {name: each.name for each in pools for name in expand_hosts(each.spec.workload_names)}
+    # Nodes of a name that the setting has no longer can still be suspended.
+    owners = {name: each.name for each in pools for name in each.workload_names}
+    owners |= {name: each.name for each in pools for name in expand_hosts(each.spec.workload_names)}
     found: dict[str, list[str]] = {}
     for name in names:
         if name in owners:

@@ -27,7 +27,10 @@ def request_names(
         )
     if want and record.removing:
         raise RefusedError("wrong-state", f"pool {record.name} is being removed")
-    if strange := set(payload.names) - set(expand_hosts(spec.workload_names)):
+    known = set(expand_hosts(spec.workload_names))
+    if not want:
+        known |= record.workload_names.keys()  # the setting may have been shortened since
+    if strange := set(payload.names) - known:
         raise RefusedError(
             "unknown-node",
             f"{some_of(sorted(strange))}: not among the workload_names of pool {record.name} "

@@ -68,6 +68,9 @@ def applied(
     if nodes is not None and not least <= nodes <= most:
         reason = f"{nodes} nodes asked for, which is not between min_nodes {least} and max_nodes"
         return _refused(asked, wanted.request, "invalid-request", f"{reason} {most}", now)
+    if nodes is not None and spec.workload_names:
+        reason = "a pool with workload_names is sized by `navarch slurm resume`; leave `nodes` out"
+        return _refused(asked, wanted.request, "invalid-request", reason, now)
     fresh = record or PoolRecord(name=asked.pool, spec=spec, desired=least)
     if record is not None and request_ordering.completed_requests(asked, record):
         # Answered before, and asked again because the answer was not taken down.
