@@ -17,6 +17,7 @@ from agent.faults.sample_changes import SampleChange
 from agent.gpu_monitor import OPEN_SECONDS_MAX, GpuMonitor
 from agent.maintenance.diagnostics_runner import DiagnosticsRunner
 from agent.observations import GpuInventory
+from agent.own_record import MissingEvents
 from agent.settings import AgentConfig
 from agent.sources.host_metrics import HostMetrics
 from agent.sources.kernel_log_reader import KernelLogReader
@@ -29,6 +30,8 @@ from services.primitives.errors import BusError
 
 log = logging.getLogger(__name__)
 
+REGISTER_AGAIN_SECONDS: Final = 20.0
+"""After its registration an agent registers again where its node's record lacks it."""
 FIRST_LOOK_SECONDS: Final = 3.0
 """How long the kernel log reader waits for NVML's PCI addresses."""
 
@@ -44,6 +47,8 @@ class MonitorDependencies:
     reporter: FaultReporter
     diagnostics: DiagnosticsRunner
     bus: Callable[[], Bus | None]
+    missing: Callable[[], MissingEvents]
+    """What the node's record lacks of this boot."""
     rack: Callable[[], Awaitable[str]]
     start_id: str
     hostname: str
@@ -66,6 +71,9 @@ class NodeMonitor:
         self._reporter = dependencies.reporter
         self._who = dependencies.reporter.who
         self._registrations = 0
+        self._registered_at = 0.0
+        self._checked: tuple[CheckResult, ...] = ()
+        """The boot checks as they were last published."""
         self._checks = 0
         self._checked_ok = False
         self._links_until = 0.0
@@ -118,6 +126,7 @@ class NodeMonitor:
     def _register(self) -> None:
         inventory = self._gpus.inventory
         self._registrations += 1
+        self._registered_at = self._clock.monotonic()
         self._reporter.send(
             Registered(
                 id=f"{self._who.prefix}.registered.{self._dependencies.start_id}.{self._registrations}",
@@ -192,8 +201,24 @@ class NodeMonitor:
 
     def _publish(self, checks: tuple[CheckResult, ...]) -> None:
         checked = self.boot_checked(checks)
+        self._checked = checks
         self._checked_ok = checked.ok
         self._reporter.send(checked)
+
+    def _register_again(self) -> None:
+        """Publish once more what the node's record lacks: the store was restored, or it is adopted.
+
+        The record is read at an interval, and may only be behind.
+        """
+        since_seconds = self._clock.monotonic() - self._registered_at
+        if not must_register_again(
+            self._dependencies.missing(), since_seconds, checked=bool(self._checked)
+        ):
+            return
+        log.warning("this node's record lacks its registration: registering again")
+        self._register()
+        if self._checked:
+            self._publish(self._checked)
 
     async def _recheck(self) -> None:
         """Check again when links were still coming up, or the driver started after the agent."""
@@ -224,6 +249,7 @@ class NodeMonitor:
             next_at = max(next_at + self._config.sample_interval, self._clock.monotonic())
             telemetry = await self._sample()
             await self._recheck()
+            self._register_again()
             self._reraise_test_error()
             if self._clock.monotonic() >= publish_at:
                 publish_at += self._config.telemetry_interval
@@ -262,3 +288,12 @@ class NodeMonitor:
             await bus.publish(subject, encode(telemetry), msg_id=telemetry.id)
         except BusError as error:
             log.warning("telemetry: %s", error)
+
+
+def must_register_again(missing: MissingEvents, since_seconds: float, *, checked: bool) -> bool:
+    """Whether the record has lost what was published `since_seconds` ago; it may only be behind.
+
+    `checked`: the boot checks were published.
+    """
+    lost = missing.registration or (missing.checks and checked)
+    return lost and since_seconds >= REGISTER_AGAIN_SECONDS

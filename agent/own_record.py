@@ -5,6 +5,7 @@ The copy is a small file, so that a prolog can ask in milliseconds, and also whi
 
 import logging
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Final
 
@@ -24,9 +25,34 @@ log = logging.getLogger(__name__)
 
 READ_SECONDS: Final = 15.0
 """Interval; each of 10,000 agents reading its record makes 700 reads a second."""
+CHANGING_SECONDS: Final = 3.0
+"""Interval before its admission and during its sagas: what it has read then is repeated in
+heartbeats, and must be known when the store is restored from a backup."""
 REASON_CHARS_MAX: Final = 200
 
 _decoder = decoder(NodeRecord)
+
+
+class Admission(msgspec.Struct, frozen=True):
+    """What the agent has read about its node's admission, whatever the record has lost since."""
+
+    at: datetime | None = None
+    sagas: int = 0
+    """The highest number of ended sagas since."""
+
+    def with_record(self, record: NodeRecord | None) -> "Admission":
+        """Take in the record as it is now."""
+        if record is None or record.admitted_at is None:
+            return self
+        before = self.sagas if record.admitted_at == self.at else 0
+        return Admission(record.admitted_at, max(before, record.sagas))
+
+
+class MissingEvents(msgspec.Struct, frozen=True):
+    """What a node's record lacks of this boot."""
+
+    registration: bool = False
+    checks: bool = False
 
 
 class RecordCopy(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,24 +68,37 @@ class RecordCopy(msgspec.Struct, frozen=True, kw_only=True):
 class OwnRecord:
     """This node's record."""
 
-    def __init__(self, config: AgentConfig, clock: Clock, bus: Callable[[], Bus | None]) -> None:
-        """Read it from `bus`, as soon as there is one."""
+    def __init__(
+        self, config: AgentConfig, clock: Clock, bus: Callable[[], Bus | None], boot_id: str
+    ) -> None:
+        """Read it from `bus`, as soon as there is one; `boot_id`: of this boot."""
+        self._boot_id = boot_id
+        self._last: NodeRecord | None = None
         self._key = node_key(config.pool, config.node)
         self._file = Path(config.state_dir) / FILE
         self._clock = clock
         self._bus = bus
+        self.admission = Admission()
 
     async def cordoned(self) -> bool | None:
         """Whether this node is cordoned; None: unknown."""
         record = await self._read()
         return None if record is None else record.cordoned
 
+    @property
+    def missing(self) -> MissingEvents:
+        """What the record lacked when it was last read."""
+        return missing_events(self._last, self._boot_id)
+
     async def run(self) -> None:
         """Keep the copy up to date."""
         while True:
-            if (record := await self._read()) is not None:
+            self._last = record = await self._read()
+            if record is not None:
                 write_json(self._file, _copy(record, self._clock.now().timestamp()))
-            await self._clock.sleep(READ_SECONDS)
+                self.admission = self.admission.with_record(record)
+            settled = record is not None and record.admitted_at is not None and not record.saga
+            await self._clock.sleep(READ_SECONDS if settled else CHANGING_SECONDS)
 
     async def _read(self) -> NodeRecord | None:
         bus = self._bus()
@@ -71,6 +110,15 @@ class OwnRecord:
         except (BusError, UnreadableRecord) as error:
             log.warning("this node's record cannot be read: %s", error)
             return None
+
+
+def missing_events(record: NodeRecord | None, boot_id: str) -> MissingEvents:
+    """What a node's record lacks: it was restored from a backup, or an operator adopted it."""
+    if record is None:
+        return MissingEvents()
+    return MissingEvents(
+        registration=record.boot_id != boot_id, checks=record.boot_checked_id != boot_id
+    )
 
 
 def _copy(record: NodeRecord, now: float) -> RecordCopy:

@@ -123,7 +123,7 @@ class Agent:
             on_over=self._reporter.notice_over,
         )
         self._bus: Bus | None = None
-        self._record = OwnRecord(config, outside.clock, lambda: self._bus)
+        self._record = OwnRecord(config, outside.clock, lambda: self._bus, outside.boot_id)
         self._diagnostics = self._make_diagnostics()
         self._reset_and_reboot = self._make_reset_and_reboot()
         self._monitor = self._make_monitor()
@@ -177,6 +177,7 @@ class Agent:
             reporter=self._reporter,
             diagnostics=self._diagnostics,
             bus=lambda: self._bus,
+            missing=lambda: self._record.missing,
             rack=self._outside.rack,
             start_id=self._outside.start_id,
             hostname=self._outside.hostname,
@@ -257,6 +258,8 @@ class Agent:
             instance=self._config.instance or self._config.node,
             boot_id=self._who.boot_id,
             time=self._clock.now(),
+            admitted_at=self._record.admission.at,
+            sagas=self._record.admission.sagas,
         )
         key = node_key(self._config.pool, self._config.node)
         try:

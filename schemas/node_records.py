@@ -125,14 +125,22 @@ class NodeRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     changed_at: UtcTime | None = None
 
 
-class HeartbeatRecord(Record, frozen=True, kw_only=True):
-    """HEARTBEATS `<pool>.<node>`: the agent is alive until the record's TTL expires."""
+class HeartbeatRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """HEARTBEATS `<pool>.<node>`: the agent is alive until the record's TTL expires.
+
+    It repeats what the agent has read in its node's record, so that a record restored from a backup
+    is recognised.
+    """
 
     pool: Token
     node: Token
     instance: str = ""
     boot_id: str = ""
     time: UtcTime
+    admitted_at: UtcTime | None = None
+    """Of the node's record; kept when the record no longer has it."""
+    sagas: Int = 0
+    """The highest `sagas` of the node's record since that admission."""
 
 
 def node_key(pool: str, node: str) -> str:

@@ -14,10 +14,13 @@ from schemas.settings import PoolSpec
 from schemas.value_limits import Int, Seconds, Token, UtcTime
 
 
-class FleetRecord(Record, frozen=True, kw_only=True):
+class FleetRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     """POOLS `fleet`: the fleet's ID, with which every instance is tagged."""
 
     id: str
+    restored_at: UtcTime | None = None
+    """When the pool-manager last noticed that the whole store was restored from a backup. What
+    sagas of before have done since the backup is unknown."""
 
 
 class WorkloadName(Record, frozen=True, kw_only=True, omit_defaults=True):

@@ -54,6 +54,8 @@ class BucketView(Generic[R]):
         self.revisions: dict[str, int] = {}
         self.losses = 0
         """How often the bucket lost records that were held: removed by hand, rolled back, gone."""
+        self.before_loss: dict[str, R] = {}
+        """What was held when the bucket was first found to be rolled back, until it is cleared."""
         self._unconfirmed: set[str] = set()
         """Held from before the last loss, and not seen since."""
         self.unreadable: dict[str, UnreadableRecord] = {}
@@ -160,6 +162,7 @@ class BucketView(Generic[R]):
         log.warning("rolled back; mirrored again", extra={"bucket": self._bucket.name})
         self.losses += 1
         self._unconfirmed = set(self.records)
+        self.before_loss = self.before_loss or dict(self.records)
         self._seen, self._newest = 0, ("", 0)
         self._own.clear()
         self.revisions.clear()

@@ -343,6 +343,7 @@ BREAKER_CAUSES: Final[dict[str, str]] = {
     "wave": "many nodes have a common fault",
     "launches-fail": "launches fail",
     "probe-failed": "the probe failed",
+    "restored": "the store was restored from a backup",
     "operator": "requested",
 }
 

@@ -8,11 +8,15 @@ import asyncio
 from collections.abc import Collection
 from typing import Final
 
-from schemas.node_records import node_key
+from schemas.messages import decoder
+from schemas.node_records import HeartbeatRecord, node_key
 from schemas.topology import HEARTBEATS
+from services.bus.bucket_mirror import readable_record
 from services.bus.port import Bus
 
 READS_AT_ONCE: Final = 64
+
+_beats: Final = decoder(HeartbeatRecord)
 
 
 class HeartbeatReader:
@@ -31,3 +35,8 @@ class HeartbeatReader:
     async def _beats(self, pool: str, node: str) -> bool:
         async with self._reads:
             return await self._bus.get(HEARTBEATS, node_key(pool, node)) is not None
+
+    async def last(self, pool: str, node: str) -> HeartbeatRecord | None:
+        """A node's last heartbeat, if it has not expired."""
+        async with self._reads:
+            return readable_record(await self._bus.get(HEARTBEATS, node_key(pool, node)), _beats)

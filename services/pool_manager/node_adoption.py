@@ -17,6 +17,7 @@ from schemas.node_records import NodeRecord
 from schemas.pool_records import PoolRecord
 from schemas.topology import EVENTS
 from services.bus.port import Bus, Endpoint, Headers
+from services.pool_manager.heartbeat_reader import HeartbeatReader
 from services.pool_manager.planner.node_reconstruction import (
     NodeSources,
     StoredEvent,
@@ -58,6 +59,7 @@ class NodeAdoption:
     ) -> None:
         """`last_events` of a node; `reconcile` a pool that has one node more or fewer."""
         self._bus = bus
+        self._heartbeats = HeartbeatReader(bus)
         self._clock = clock
         self._store = store
         self._last_events = last_events
@@ -72,7 +74,8 @@ class NodeAdoption:
 
     async def _adopt(self, data: bytes, _: Headers) -> bytes:
         instance = _instance.decode(data)
-        if await self._store.pool(instance.pool) is None:
+        found_pool = await self._store.pool(instance.pool)
+        if found_pool is None:
             raise UnknownPoolError(
                 f"there is no pool {instance.pool}: create it with `navarch up` or in the "
                 "configuration, then adopt again"
@@ -86,11 +89,18 @@ class NodeAdoption:
         # Its agent may have registered before: what it said then is applied now.
         sources = NodeSources(instance, (), await self._events_of(instance))
         now = self._clock.now()
+        # Only an agent that has registered is missed: one that never beats is lost from the start.
+        silent = found_pool[0].spec.nodes == "launched" and not await self._heartbeats.beating(
+            instance.pool, [instance.instance]
+        )
 
         def adopted(found: NodeRecord | None) -> NodeRecord | None:
             if found is not None and found.state != "terminated":
                 return found
-            return reconstructed_node(None, instance.instance, sources, now)
+            made = reconstructed_node(None, instance.instance, sources, now)
+            if made is None or not silent:
+                return made
+            return msgspec.structs.replace(made, lost=True, lost_at=now)
 
         record = await self._store.change_node(instance.pool, instance.instance, adopted)
         assert record is not None

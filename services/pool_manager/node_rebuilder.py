@@ -43,6 +43,7 @@ AT_ONCE_MAX: Final = 64
 
 SWEEP_SECONDS_MAX: Final = 15.0
 """How long a sweep is waited for."""
+SWEEP_AGAIN_SECONDS: Final = 1.0
 
 _instance: Final = decoder(InstanceRecord)
 
@@ -55,15 +56,16 @@ class NodeRebuilder:
         self._clock = clock
         self._store = store
 
-    async def rebuild(self, pools: Iterable[PoolRecord]) -> None:
+    async def rebuild(self, pools: Iterable[PoolRecord], *, outdated: bool) -> None:
         """Bring NODES up to INSTANCES, SAGAS and EVENTS; no new node gets the name of an old one.
 
-        Where nothing was lost that costs one read of INSTANCES.
+        Where nothing was lost that costs one read of INSTANCES. `outdated`: agents say otherwise.
         """
         await self._store.nodes.caught_up()
         pools = list(pools)
         behind = [each.name for each in pools if await self._store.openings_lost(each)]
-        if self._store.losses or behind:
+        lost = bool(self._store.losses or behind or outdated)
+        if lost:
             await self._record_orphans()
         instances = {
             entry.key: record
@@ -73,7 +75,7 @@ class NodeRebuilder:
         wanted = {key for key, each in instances.items() if each.state == "running"}
         wanted |= {node_key(pool.name, name) for pool in pools for name in busy(pool)}
         sagas: dict[str, list[SagaState]] = {}
-        if self._store.losses or behind or not nodes or wanted - nodes.keys():
+        if lost or not nodes or wanted - nodes.keys():
             sagas = await self._sagas()
             for pool in pools:
                 await self._reopen(pool, (each for about in sagas.values() for each in about))
@@ -88,15 +90,20 @@ class NodeRebuilder:
     async def _record_orphans(self) -> None:
         """Have INSTANCES record instances that only providers know: everything was rolled back.
 
-        Their numbers are above those of the restored records.
+        Their numbers are above those of the restored records. Provisioners may be starting.
         """
-        try:
-            reply = await self._bus.request(
-                subjects.order("sweep-now", "pool-manager"), b"", timeout_seconds=SWEEP_SECONDS_MAX
-            )
-            reply_data(reply)
-        except NavarchError as error:
-            log.warning("no sweep before the nodes are rebuilt: %s", error)
+        until, order = self._clock.monotonic() + SWEEP_SECONDS_MAX, "sweep-now"
+        while (left := until - self._clock.monotonic()) > 0:
+            try:
+                reply = await self._bus.request(
+                    subjects.order(order, "pool-manager"), b"", timeout_seconds=left
+                )
+                reply_data(reply)
+            except NavarchError as error:
+                log.warning("no sweep before the nodes are rebuilt: %s", error)
+                await self._clock.sleep(SWEEP_AGAIN_SECONDS)
+            else:
+                return
 
     async def _sagas(self) -> dict[str, list[SagaState]]:
         """Every saga, by each node that it names."""

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from datetime import datetime
 from typing import Final
 
 import msgspec
@@ -74,6 +75,10 @@ class Store:
         self._pool_losses = 0
         self._trusted: int | None = None
         """The losses after which the records were last found complete."""
+        self._dated: int | None = None
+        """The losses after which it was last known whether the whole store was restored."""
+        self.had_nodes = False
+        """Whether there were nodes then."""
 
     # --- losses -------------------------------------------------------------------------------
 
@@ -90,6 +95,33 @@ class Store:
     def trust(self, losses: int) -> None:
         """Decide on the records as they are after so many losses."""
         self._trusted = losses
+
+    @property
+    def dated(self) -> bool:
+        """Whether it is known if the store was restored from a backup; until then no saga goes on.
+
+        One that was open at the backup may have ended since.
+        """
+        return self._dated == self.losses
+
+    def date(self, losses: int) -> None:
+        """Let sagas go on after so many losses."""
+        self._dated = losses
+        self.had_nodes = bool(self.nodes.records)
+        self.nodes.before_loss = {}
+
+    async def restored_at(self) -> datetime | None:
+        """When it was last noticed that the whole store was restored from a backup."""
+        record = (await self._fleet_records.read(FLEET_KEY)).record
+        return record.restored_at if record is not None else None
+
+    async def record_restored(self, now: datetime) -> None:
+        """Record that the whole store was restored from a backup."""
+
+        def restored(record: FleetRecord | None) -> FleetRecord | None:
+            return record and msgspec.structs.replace(record, restored_at=now)
+
+        await self._fleet_records.change(FLEET_KEY, restored)
 
     async def openings_lost(self, record: PoolRecord) -> int:
         """How many openings of sagas a pool's record lacks: it was rolled back, or made again."""

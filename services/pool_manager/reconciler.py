@@ -65,8 +65,12 @@ class Reconciler:
         store: Store,
         coordinator: Callable[[], Coordinator],
         remediator: Callable[[PoolRecord], Remediator],
+        beat_seconds: float,
     ) -> None:
-        """`coordinator` is asked for late: it and the reconciler call each other."""
+        """`coordinator` is asked for late: it and the reconciler call each other.
+
+        `beat_seconds`: within so long every agent that is connected beats.
+        """
         self._remediator = remediator
         self._bus = bus
         self._clock = clock
@@ -78,7 +82,9 @@ class Reconciler:
         self._begun: set[str] = set()
         self._heartbeats = HeartbeatReader(bus)
         self._starts = asyncio.Semaphore(STARTS_AT_ONCE_MAX)
-        self.interventions = SagaInterventions(clock, store, self._heartbeats, coordinator)
+        self.interventions = SagaInterventions(
+            clock, store, self._heartbeats, coordinator, beat_seconds
+        )
 
     async def reconcile(self, pool: str) -> None:
         """Return when a run that began after this call has ended; raise what it raised."""
@@ -227,6 +233,10 @@ class Reconciler:
         if fresh:
             await self._store.record_openings(record)
         await asyncio.gather(*(self._start(record, saga, each) for saga, each in fresh.items()))
+
+    def forget_begun(self) -> None:
+        """Begin open sagas again whose logs may be lost."""
+        self._begun.clear()
 
     async def begin_again(self, record: PoolRecord, saga: str) -> None:
         """Begin a saga of the record although this process may have begun it: its log is lost."""

@@ -6,13 +6,21 @@ the next replica that looks does what a crashed replica has left undone.
 Each is one guarded entry in the saga's log, and a log that cannot go back any more is left alone.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable
 from datetime import datetime
+from typing import Final
 
 from schemas.node_records import NodeRecord
 from schemas.pool_records import PoolRecord
-from schemas.saga_log_entries import SagaEntry, StepStarted
+from schemas.saga_log_entries import (
+    SagaEntry,
+    SagaUnwinding,
+    StepExpired,
+    StepStarted,
+    UndoStarted,
+)
 from services.bus.record_bucket import retry_conflicts
 from services.pool_manager.heartbeat_reader import HeartbeatReader
 from services.pool_manager.planner import cloud_notices
@@ -22,16 +30,27 @@ from services.pool_manager.planner.remediation.recovered_nodes import (
     is_for_silence,
     recovered,
 )
+from services.pool_manager.planner.safety.restored_store import has_ended_since
 from services.pool_manager.planner.saga_projection import has_succeeded
 from services.pool_manager.planner.sizing.withdrawn_notices import WITHDRAWN
 from services.pool_manager.pool_store import Store
 from services.pool_manager.sagas import DEFINITIONS
 from services.primitives.clock import Clock
+from services.primitives.errors import Retry
 from services.saga.coordinator import Coordinator
 from services.saga.next_entry import Impossible, cancel, proceed
 from services.saga.saga_state import SagaState
 
 log = logging.getLogger(__name__)
+
+DATED_SECONDS: Final = 0.5
+"""Before an entry is decided on again that waits for that."""
+ENDED_SINCE: Final = "it ended before the store was restored from a backup"
+
+
+class UndoPutOff(Retry):
+    """Whether a launch may be undone is known in a moment."""
+
 
 Decide = Callable[[SagaState], "SagaEntry | Impossible"]
 
@@ -45,8 +64,15 @@ class SagaInterventions:
         store: Store,
         heartbeats: HeartbeatReader,
         coordinator: Callable[[], Coordinator],
+        beat_seconds: float,
     ) -> None:
-        """`coordinator` is asked for late: it and the reconciler call each other."""
+        """`coordinator` is asked for late: it and the reconciler call each other.
+
+        `beat_seconds`: within so long every agent that is connected beats.
+        """
+        self._beat_seconds = beat_seconds
+        self._dated = -1
+        self._fresh_until = 0.0
         self._heartbeats = heartbeats
         self._clock = clock
         self._store = store
@@ -103,7 +129,59 @@ class SagaInterventions:
         await self._intervene(saga, entry)
 
     async def confirm(self, state: SagaState, entry: SagaEntry) -> SagaEntry:
-        """The entry to append; where a saga for silence is about to go too far, look first.
+        """The entry to append, once the store is known not to have been restored from a backup."""
+        await self._store.nodes.caught_up()
+        if not self._store.dated:
+            raise Retry("whether the store was restored is not known yet", DATED_SECONDS)
+        await self._await_heartbeat(state, entry)
+        entry = await self._unless_ended(state, entry)
+        return await self._unless_beating(state, entry)
+
+    async def _await_heartbeat(self, state: SagaState, entry: SagaEntry) -> None:
+        """Put off what undoes a launch until its node's agent has had the time to beat.
+
+        What the agent has read shows whether the node was admitted and the store forgot it.
+        """
+        pool, name = state.params.pool, state.params.new_node
+        if not name or isinstance(entry, StepStarted) or not self._is_fresh():
+            return
+        made = state.step("provision").status in ("started", "succeeded", "expired")
+        undoes = isinstance(entry, StepExpired | SagaUnwinding | UndoStarted)
+        if made and undoes and not await self._heartbeats.beating(pool, [name]):
+            raise UndoPutOff(f"{name} may beat in a moment", DATED_SECONDS)
+
+    def _is_fresh(self) -> bool:
+        """Whether agents may not have beaten since this process started, or noticed a loss."""
+        now = self._clock.monotonic()
+        if self._dated != self._store.losses:
+            self._dated, self._fresh_until = self._store.losses, now + self._beat_seconds
+        return self._store.had_nodes and now < self._fresh_until
+
+    async def _unless_ended(self, state: SagaState, entry: SagaEntry) -> SagaEntry:
+        """The entry; a saga that ended before the store was restored is cancelled in its place."""
+        pool, name = state.params.pool, state.params.node
+        if not name or not isinstance(entry, StepStarted):
+            return entry
+        restored_at = await self._store.restored_at()
+        if restored_at is None or state.started_at >= restored_at:
+            return entry
+        node, beat = await asyncio.gather(
+            self._store.fresh_node(pool, name), self._heartbeats.last(pool, name)
+        )
+        if not has_ended_since(state.saga, node, beat):
+            return entry
+        log.warning("ended before the store was restored", extra={"saga": state.saga})
+        instead = cancel(
+            DEFINITIONS[state.kind],
+            state,
+            entry.time,
+            reason=ENDED_SINCE,
+            cause=f"restored-{state.saga}",
+        )
+        return entry if isinstance(instead, Impossible) else instead
+
+    async def _unless_beating(self, state: SagaState, entry: SagaEntry) -> SagaEntry:
+        """The entry; where a saga for silence is about to go too far, look first.
 
         Its node's heartbeat and record are read from the server: a node that beats is kept.
         """

@@ -8,6 +8,7 @@ crashed replica left half done.
 import logging
 import secrets
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -50,8 +51,10 @@ from services.pool_manager.requests.request_replies import (
     RequestDecision,
     read_stored_request,
 )
+from services.pool_manager.restore_detector import RestoreDetector
 from services.pool_manager.saga_auditor import SagaAuditor
 from services.pool_manager.saga_effects import SagaEffects
+from services.pool_manager.saga_interventions import UndoPutOff
 from services.pool_manager.sagas import DEFINITIONS
 from services.primitives.errors import BusError, Reject, Retry, Unavailable, UnreadableRecord
 from services.runtime.consumer_loop import Consumer, Received
@@ -66,6 +69,8 @@ log = logging.getLogger(__name__)
 
 RESYNC_SECONDS: Final = 5.0
 PREPARE_RETRY_SECONDS: Final = 0.25
+BEATS_AWAITED: Final = 1.5
+"""Heartbeat intervals in which every agent that is connected beats."""
 REBUILT_SECONDS: Final = 0.2
 """Before a request that waits for the records is read again."""
 
@@ -102,6 +107,7 @@ class PoolManager:
             self.store,
             lambda: self._coordinator,
             Remediators(context.settings.pools, context.settings_file).of,
+            float(context.settings.agent.heartbeat_ttl),
         )
         self._hardware = HardwareList(context.bus, context.clock)
         self._effects = SagaEffects(
@@ -142,6 +148,10 @@ class PoolManager:
             self._reconciler.reconcile,
         )
         self._rebuilder = NodeRebuilder(context.bus, context.clock, self.store)
+        self._detector = RestoreDetector(
+            *(context.bus, context.clock, self.store),
+            BEATS_AWAITED * float(context.settings.agent.heartbeat_interval),
+        )
         self._adoption = NodeAdoption(
             context.bus,
             context.clock,
@@ -388,7 +398,13 @@ class PoolManager:
         pools = await self.store.pools()
         await self.store.nodes.caught_up()
         losses = self.store.losses
-        await self._rebuilder.rebuild(pools)
+        self._coordinator.forget_cached()
+        self._reconciler.forget_begun()
+        await self._detector.await_heartbeats()
+        outdated = bool(await self._detector.forgotten_nodes())
+        await self._rebuilder.rebuild(pools, outdated=outdated)
+        await self._detector.detect(pools)
+        self.store.date(losses)
         for record in await self.store.pools():
             await self._audit(record)
         self.store.trust(losses)
@@ -399,7 +415,8 @@ class PoolManager:
         seen = {about}
         for saga, opened in record.open.items():
             audit = partial(self._auditor.audit_saga, record.name, saga, opened)
-            await self._in_isolation(f"saga {saga}", audit)
+            with suppress(UndoPutOff):
+                await self._in_isolation(f"saga {saga}", audit)
             seen.add(f"saga {saga}")
         await self._in_isolation(about, partial(self._auditor.audit_nodes, record))
         return seen

@@ -19,11 +19,13 @@ from services.provisioner.instances import instance_decisions
 from services.provisioner.instances.instance_store import InstanceStore
 from services.provisioner.launch.launch_lease import LaunchLeases
 from services.provisioner.launch.launcher import SUPERSEDED, IsSuperseded, Launcher
+from services.provisioner.launch.restored_launches import RestoredLaunches
 from services.provisioner.node_recovery.diagnostic_step import DiagnosticStep
 from services.provisioner.node_recovery.reset_and_reboot_steps import NodeRecovery
 from services.provisioner.offerings.offering_allocator import OfferingAllocator
 from services.provisioner.provider_client.provider_calls import Providers
 from services.provisioner.provider_client.provider_errors import ProviderError
+from services.provisioner.removal.orphans import Orphans
 from services.provisioner.removal.remover import Remover
 from services.provisioner.time_limits import TimeLimits
 from services.saga.participant import Action, Command, StepFailure
@@ -57,8 +59,11 @@ class SagaStepHandlers:
         self._templates = templates
         self._recovery = NodeRecovery(bus, clock, store, providers, limits)
         leases = LaunchLeases(bus, clock, replica)
+        self._restored = RestoredLaunches(bus)
+        self._orphans = Orphans(bus, clock, store, self.remover)
         self._launcher = Launcher(
-            clock, store, providers, self.remover, limits, templates.user_data, allocator, leases
+            *(clock, store, providers, self.remover, limits, templates.user_data),
+            *(allocator, leases, self._restored.why_kept),
         )
 
     @cached_property
@@ -99,7 +104,27 @@ class SagaStepHandlers:
             record.state == "orphaned" or record.saga == instance_decisions.ADOPTED
         ):
             return  # it is not what this launch made
+        if why := await self._restored.why_kept(inputs.pool, inputs.node, command.saga):
+            now = self._clock.now()
+            intended = instance_decisions.intended_record(
+                inputs.pool, inputs.node, launch, command.saga, now
+            )
+            if await self._orphan(record or intended, why):
+                return
         await self._remove(command, launch, self._supersession(command, undo=True))
+
+    async def _orphan(self, record: InstanceRecord, why: str) -> bool:
+        """Leave an instance that may be in service to an operator; False: no provider lists it."""
+        for provider in instance_decisions.possible_providers(record, self._providers.calls):
+            try:
+                listed = await self._providers.get(provider).list_instances()
+            except ProviderError as error:
+                raise Retry(f"{provider} cannot be listed: {error}") from error
+            found = instance_decisions.find_adoptable(record, listed)
+            if found is not None:
+                await self._orphans.keep_launched(record, provider, found, why)
+                return True
+        return False
 
     async def bootstrap(self, command: Command) -> None:
         """Start the agent on the instance, if it does not start by itself."""

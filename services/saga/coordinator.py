@@ -242,6 +242,10 @@ class Coordinator:
             self._keep(state)
         return state
 
+    def forget_cached(self) -> None:
+        """Read every log again: SAGAS may have been rolled back, and sequences used twice."""
+        self._cache.clear()
+
     def _keep(self, state: SagaState) -> None:
         self._cache[state.saga] = state
         self._cache.move_to_end(state.saga)

@@ -68,7 +68,7 @@ async def test_agent_keeps_a_copy_of_its_record(tmp_path: Path) -> None:
         pool="training", node="training-7", health="unhealthy", health_reason="xid-79 on GPU 3"
     )
     await bus.put(NODES, node_key("training", "training-7"), encode(record))
-    copying = asyncio.create_task(OwnRecord(config, SystemClock(), lambda: bus).run())
+    copying = asyncio.create_task(OwnRecord(config, SystemClock(), lambda: bus, "boot").run())
     async with asyncio.timeout(5):
         while not (tmp_path / FILE).exists():
             await asyncio.sleep(0)

@@ -1,16 +1,20 @@
 """The provisioner's steps: errors, zones, leaks, and the service on the real bus."""
 
 import asyncio
+from datetime import UTC, datetime
 
 import msgspec
 import pytest
 
 from schemas.fleet_queries import Page, Query
+from schemas.messages import encode
+from schemas.node_records import HeartbeatRecord
 from schemas.pool_events import InstanceLeaked, pool_codec
+from schemas.pool_records import FLEET_KEY, FleetRecord
 from schemas.saga_log_entries import StepFailed, StepSucceeded, UndoSucceeded
 from schemas.step_data import BootstrapInputs, ProvisionOutputs
 from schemas.subjects import pool_event_wildcard
-from schemas.topology import EVENTS, INSTANCES
+from schemas.topology import EVENTS, HEARTBEATS, INSTANCES, POOLS
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import NatsBus
 from services.primitives.errors import Retry
@@ -19,6 +23,7 @@ from services.provisioner.providers.fake import FakeFault
 from services.provisioner.service import answer_instances
 from services.saga.participant import StepFailure
 from tests.provisioner.provisioner_parts import (
+    FLEET,
     Held,
     answer_to,
     command,
@@ -149,6 +154,39 @@ async def test_a_list_that_lags_does_not_end_a_removal_too_soon(bus: NatsBus) ->
         await steps(bus, provider).provision(provision("web-1", timeout_seconds=0.01))
     await steps(bus, provider).provision_undo(provision("web-1"))
     assert await provider.list() == []
+
+
+@pytest.mark.parametrize("admitted", [True, False])
+async def test_the_undo_of_a_launch_whose_node_was_admitted_leaves_an_orphan(
+    bus: NatsBus, *, admitted: bool
+) -> None:
+    """The store was restored from a backup older than the admission: its agent has read that."""
+    provider = fake()
+    await steps(bus, provider).provision(provision("web-1"))
+    now = datetime.now(UTC)
+    beat = HeartbeatRecord(
+        pool="web", node="web-1", time=now, admitted_at=now if admitted else None
+    )
+    await bus.put(HEARTBEATS, "web.web-1", encode(beat))
+
+    await steps(bus, provider).provision_undo(provision("web-1"))
+
+    record = await recorded(bus, "web-1")
+    assert record.state == ("orphaned" if admitted else "terminated")
+    assert bool(provider.calls("terminate")) is not admitted
+    if admitted:
+        assert "navarch sweep --adopt web-1" in record.error
+
+
+async def test_the_undo_of_a_launch_from_before_the_restore_leaves_an_orphan(bus: NatsBus) -> None:
+    """Its agent may be away; what its log says is as old as the backup."""
+    provider = fake()
+    await steps(bus, provider).provision(provision("web-1"))
+    fleet = FleetRecord(id=FLEET, restored_at=datetime.now(UTC))
+    await bus.put(POOLS, FLEET_KEY, encode(fleet))
+    await steps(bus, provider).provision_undo(provision("web-1"))
+    assert (await recorded(bus, "web-1")).state == "orphaned"
+    assert provider.calls("terminate") == []
 
 
 async def test_what_cannot_be_terminated_is_a_leak_published_once(bus: NatsBus) -> None:

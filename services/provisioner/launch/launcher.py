@@ -61,6 +61,7 @@ SUPERSEDED_POLL_SECONDS: Final = 5.0
 SUPERSEDED: Final = "the saga went on without it"
 
 IsSuperseded = Callable[[], Awaitable[bool]]
+WhyKept = Callable[[str, str, str], Awaitable[str]]
 Decide = Callable[[InstanceRecord | None], InstanceRecord | None]
 
 
@@ -95,9 +96,14 @@ class Launcher:
         user_data: Callable[[InstanceRecord], str],
         allocator: OfferingAllocator,
         leases: LaunchLeases,
+        why_kept: WhyKept,
     ) -> None:
-        """`user_data` renders what a machine runs at its first boot."""
+        """`user_data` renders what a machine runs at its first boot.
+
+        `why_kept`: pool, node, saga -> why what was launched may be in service; empty: it is not.
+        """
         self._leases = leases
+        self._why_kept = why_kept
         self._clock = clock
         self._store = store
         self._providers = providers
@@ -321,7 +327,9 @@ class Launcher:
         self, key: str, error: ProviderError | LaunchRefusedError, progress: _Progress
     ) -> StepFailure:
         """End the record with the reason; if an attempt may have launched it, remove it."""
-        in_doubt = progress.in_doubt
+        in_doubt, launched = progress.in_doubt, progress.record
+        if in_doubt and await self._why_kept(launched.pool, launched.instance, launched.saga):
+            return StepFailure(error.message, error=error.kind)  # its undo decides what is kept
 
         def decide(record: InstanceRecord | None) -> InstanceRecord | None:
             if record is None or record.state != "intended":

@@ -12,6 +12,7 @@ import msgspec
 from schemas import subjects
 from schemas.instance_records import InstanceRecord
 from schemas.messages import encode
+from schemas.node_records import node_key
 from services.bus.port import Bus
 from services.bus.protocol.endpoint_replies import reply_data
 from services.primitives.clock import Clock
@@ -69,6 +70,21 @@ class Orphans:
         orphan = orphaned_record(found, instance, f"{why}; {orphan_remedy(instance.name)}")
         await self._remover.publish_orphan(orphan)
         await self._store.create(orphan)
+
+    async def keep_launched(
+        self, record: InstanceRecord, provider: str, instance: Instance, why: str
+    ) -> None:
+        """Record as an orphan what a launch has made that is undone, and may be in service."""
+        why = f"{why}; {orphan_remedy(instance.name)}"
+        launched = msgspec.structs.replace(record, provider=provider)
+        await self._remover.publish_orphan(orphaned_record(launched, instance, why))
+
+        def orphaned(found: InstanceRecord | None) -> InstanceRecord:
+            if found is not None and found.state not in ("intended", "running"):
+                return found
+            return orphaned_record(found or launched, instance, why)
+
+        await self._store.change(node_key(record.pool, record.instance), orphaned)
 
     async def _adopt(self, key: str, instance: Instance) -> None:
         """Have the pool-manager record its node, then record the instance as running.

@@ -13,7 +13,10 @@ from typing import Any, Final
 
 import msgspec
 
+from agent.delivery.spool import OutgoingEvent
 from agent.fault_reporter import FaultReporter
+from agent.node_monitor import REGISTER_AGAIN_SECONDS
+from agent.own_record import missing_events
 from schemas import subjects
 from schemas.agent_commands import (
     ActionResult,
@@ -22,11 +25,10 @@ from schemas.agent_commands import (
     RebootRequest,
     ResetRequest,
 )
-from schemas.event_subjects import event_subject
 from schemas.gpu_samples import GpuSample
 from schemas.headers import TRACEPARENT
 from schemas.messages import encode
-from schemas.node_events import BootChecked, CheckResult, Registered, Telemetry
+from schemas.node_events import CheckResult, Telemetry
 from schemas.node_records import HeartbeatRecord, node_key
 from schemas.topology import HEARTBEATS
 from services.bus.port import Headers
@@ -34,14 +36,15 @@ from services.primitives.errors import BusError
 from services.provisioner.provider_client.provider import Instance
 from services.simulator.engine.failure_reports import gpu_of, report_failure, reporter_of
 from services.simulator.engine.hardware_failures import REMEDIES, HardwareFailure, MachineSpec
+from services.simulator.engine.node_registration import boot_checked, registered
 from services.simulator.engine.simulated_machine import (
     SimulatedMachine,
     gpu_uuid,
-    gpus_of,
     notice_of,
 )
 from services.simulator.engine.simulated_process import SimulatedProcess
 from services.simulator.engine.simulation_context import SimulationContext
+from services.simulator.engine.stored_records import StoredRecords
 
 AGAIN_SECONDS: Final = 0.5
 BEAT_SECONDS: Final = 3.0
@@ -67,6 +70,7 @@ class AgentMachines:
     ) -> None:
         self._simulation = simulation
         self._chance = simulation.chance("agents")
+        self._records = StoredRecords(simulation.server)
         self.nodes: dict[str, SimulatedMachine] = {}
         """Provider ID -> machine."""
         self._by_name: dict[str, SimulatedMachine] = {}
@@ -184,33 +188,14 @@ class AgentMachines:
         await self._boot(node)
         while True:
             each = await node.outbox.get()
-            await self._publish(node, each.subject, each.data, each.msg_id, each.trace)
+            await self._send(node, each)
             if each not in node.sent:
                 node.sent.append(each)
 
     async def _boot(self, node: SimulatedMachine) -> None:
-        registered = Registered(
-            id=f"{node.boot_id}.registered",
-            instance=node.name,
-            hostname=node.name,
-            boot_id=node.boot_id,
-            gpus=gpus_of(node),
-            rack=node.kind.rack,
-            driver_version="580.65.06",
-            **self._about(node),
-        )
-        await self._publish(node, event_subject(registered), encode(registered), registered.id)
+        await self._send(node, registered(node, self._about(node)))
         await asyncio.sleep(self._chance.random())
-        bad = next((e for e in node.failures.values() if e.kind == "boot_failure"), None)
-        check = CheckResult(name="boot", ok=bad is None, detail=bad.message if bad else "")
-        checked = BootChecked(
-            id=f"{node.boot_id}.boot-checked",
-            ok=check.ok,
-            checks=(check,),
-            boot_id=node.boot_id,
-            **self._about(node),
-        )
-        await self._publish(node, event_subject(checked), encode(checked), checked.id)
+        await self._send(node, boot_checked(node, self._about(node)))
         node.ready = self._simulation.now()
         for failure in list(node.failures.values()):
             if failure.kind != "boot_failure":
@@ -220,27 +205,48 @@ class AgentMachines:
         key = node_key(node.instance.pool, node.name)
         while True:
             await self._awake(node)
-            beat = HeartbeatRecord(instance=node.name, **self._about(node))
+            beat = HeartbeatRecord(
+                instance=node.name,
+                admitted_at=node.admission.at,
+                sagas=node.admission.sagas,
+                **self._about(node),
+            )
             try:
                 ttl = self.beat_ttl_seconds
                 await node.process.bus.put(HEARTBEATS, key, encode(beat), ttl_seconds=ttl)
                 node.last_heartbeat_at = self._simulation.now()
+                self._read_record(node, key)
             except BusError:
                 pass  # the next heartbeat says the same
             await asyncio.sleep(self.beat_seconds)
+
+    def _read_record(self, node: SimulatedMachine, key: str) -> None:
+        """Take in what an agent reads in its node's record."""
+        if (revision := self._records.node_revision(key)) != node.read_revision:
+            record, node.read_revision = self._records.node(key), revision
+            node.admission = node.admission.with_record(record)
+            missing = missing_events(record, node.boot_id)
+            node.forgotten = missing.registration or missing.checks
+        again = self._simulation.now() - node.ready >= REGISTER_AGAIN_SECONDS
+        if node.forgotten and node.ready and again:
+            self._simulation.note(f"{node.name} registers again")
+            node.ready = self._simulation.now()
+            node.registrations += 1
+            node.outbox.put_nowait(registered(node, self._about(node)))
+            node.outbox.put_nowait(boot_checked(node, self._about(node)))
 
     async def _awake(self, node: SimulatedMachine) -> None:
         while (left := node.hung_until - self._simulation.now()) > 0:  # noqa: ASYNC110 - a moment
             await asyncio.sleep(min(left, HUNG_SECONDS))
 
-    async def _publish(
-        self, node: SimulatedMachine, subject: str, data: bytes, msg_id: str, trace: str = ""
-    ) -> None:
-        headers = {TRACEPARENT: trace} if trace else {}
+    async def _send(self, node: SimulatedMachine, event: OutgoingEvent) -> None:
+        headers = {TRACEPARENT: event.trace} if event.trace else {}
         while True:
             await self._awake(node)
             try:
-                await node.process.bus.publish(subject, data, msg_id=msg_id, headers=headers)
+                await node.process.bus.publish(
+                    event.subject, event.data, msg_id=event.msg_id, headers=headers
+                )
             except BusError:
                 await asyncio.sleep(AGAIN_SECONDS)
             else:

@@ -15,6 +15,7 @@ from services.simulator.engine.fault_kinds import (
     CLOUD,
     FAULTS_OF,
     STORE_LOSSES,
+    WHOLE_STORE,
     WORKLOAD,
     InjectedFault,
 )
@@ -87,7 +88,8 @@ class FaultInjector:
         self._chance = simulation.chance("targets")
         self._timers: set[asyncio.TimerHandle] = set()
         self._destroyer = StoreDestroyer(
-            simulation, partial(self._cut, EVERY_CONNECTION), invariants.on_lost
+            *(simulation, partial(self._cut, EVERY_CONNECTION)),
+            *(invariants.on_lost, self._restart_all),
         )
         workload.on_uncordoned = lambda node: self._in(
             SHOWS_AGAIN_SECONDS, partial(machines.show_again, node)
@@ -107,7 +109,7 @@ class FaultInjector:
             case "workload":
                 until = float("inf") if fault.seconds is None else self._after(fault.seconds)
                 setattr(self._workload, UNTIL[fault.kind], until)
-            case _ if fault.kind in STORE_LOSSES or fault.kind == "store_rolled_back":
+            case _ if fault.kind in STORE_LOSSES | WHOLE_STORE:
                 self._destroyer.inject(fault)
             case _ if fault.kind == "crash":
                 self._crash(fault)
@@ -278,6 +280,11 @@ class FaultInjector:
             process = service.process
             process.dies_after = process.effects + fault.after_effects
             process.died = lambda: self._in(seconds, service.start)
+
+    def _restart_all(self, seconds: float) -> None:
+        for service in self._services:
+            service.crash()
+            self._in(seconds, service.start)
 
     def _stall(self, fault: InjectedFault) -> None:
         process = self._chance.choice(self._replicas(fault.target)).process

@@ -83,19 +83,24 @@ StoreLoss = Literal[
 """stream_rolled_back: `stream` is backed up now, and restored after `seconds`;
 stream_shortened: after `seconds` the server restarts without what was stored since now, as after a
 power cut; durable_rolled_back: a `durable` of `stream` forgets what it delivered in `seconds`."""
-BrokerFault = Literal["network", "restart", "refused_writes", "store_rolled_back", StoreLoss]
+WholeStoreLoss = Literal["store_rolled_back", "store_restored"]
+BrokerFault = Literal["network", "restart", "refused_writes", WholeStoreLoss, StoreLoss]
 """restart: what the server keeps in memory is lost, and no connection works meanwhile;
 refused_writes: `stream` takes no message, as on a full disk; what it holds can be read;
-store_rolled_back: everything is backed up now, and restored after `seconds`."""
+store_rolled_back: everything is backed up now, and restored after `seconds` while the services run;
+store_restored: the services are stopped meanwhile."""
 FaultKind = Literal[NodeFault, CloudFault, WorkloadFault, ServiceFault, BrokerFault]
 
 NODE_FAULTS: Final[frozenset[str]] = frozenset(
     HardwareFault.__args__  # type: ignore[attr-defined]
 ) | {"power_off", "preemption", "deleted", "hang", "repeated_facts", "false_report", "flood"}
 STORE_LOSSES: Final[frozenset[str]] = frozenset(StoreLoss.__args__)  # type: ignore[attr-defined]
+WHOLE_STORE: Final[frozenset[str]] = frozenset(
+    WholeStoreLoss.__args__  # type: ignore[attr-defined]
+)
 CLOUD_FAULTS: Final[frozenset[str]] = frozenset(CloudFault.__args__)  # type: ignore[attr-defined]
 FAULTS_OF: Final[dict[str, frozenset[str]]] = {
-    BROKER: STORE_LOSSES | {"network", "restart", "refused_writes", "store_rolled_back"},
+    BROKER: STORE_LOSSES | WHOLE_STORE | {"network", "restart", "refused_writes"},
     CLOUD: CLOUD_FAULTS,
     WORKLOAD: frozenset(WorkloadFault.__args__),  # type: ignore[attr-defined]
     **dict.fromkeys(SERVICES, frozenset(ServiceFault.__args__)),  # type: ignore[attr-defined]

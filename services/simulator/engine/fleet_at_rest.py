@@ -70,7 +70,8 @@ class FleetAtRest:
         yield from self._misrecorded(names)
         yield from self._overdue()
         yield from self._unread()
-        yield from (f"operators have {key} open" for key in self._operators.set_aside())
+        if not self._alerts_lost:
+            yield from (f"operators have {key} open" for key in self._operators.set_aside())
 
     def _misrecorded(self, names: list[str]) -> Iterator[str]:
         records = self._records.instances()
@@ -143,6 +144,25 @@ class FleetAtRest:
         healthy = (each.node for each in self._records.live_nodes() if each.health != "unhealthy")
         machines = map(self._agents.machine_of, healthy)
         return [each.name for each in machines if each and each.broken and not busy.get(each.name)]
+
+    def cordoned_elsewhere(self) -> list[str]:
+        """Nodes in service that the workload system has cordoned since a backup was taken."""
+        return [name for name in self._idle_since_restored() if name in self._workload.cordoned]
+
+    def working_spares(self) -> list[str]:
+        """Spares by a restored record that the workload system uses."""
+        spares = self._idle_since_restored(spare=True)
+        return [name for name in spares if name not in self._workload.cordoned]
+
+    def _idle_since_restored(self, *, spare: bool = False) -> list[str]:
+        """Spares, or nodes that are not cordoned, which no saga is about."""
+        busy = self._invariants.sagas_of
+        return [
+            each.node
+            for each in self._records.live_nodes()
+            if self._invariants.restored and each.state == "active" and not busy.get(each.node)
+            if each.spare == spare == each.cordoned
+        ]
 
     def orphans(self) -> list[str]:
         """Instances that the store has lost and that an operator adopts."""

@@ -41,6 +41,8 @@ from services.simulator.engine.simulation_context import SimulationContext
 from services.simulator.engine.stored_records import StoredRecords
 from services.simulator.engine.virtual_time import moment
 
+EVERYTHING: Final = "everything"
+"""In place of a stream: all were set back together."""
 RESETS_EACH: Final = 3
 """Resets and reboots for each replacement that may begin, unless the budget says otherwise."""
 STORED_WITHIN_SECONDS: Final = 15.0
@@ -89,6 +91,8 @@ class Invariants:
         """Nodes that were ever in service, by NODES, whatever it has lost since."""
         self.destroyed: dict[str, None] = {}
         """Streams that were destroyed or set back."""
+        self.restored = False
+        """Whether everything was ever set back together."""
         self.sagas_of: dict[str, dict[str, None]] = {}
         """Node -> the open sagas that act on it or bring it."""
         self._disrupting: dict[str, dict[str, None]] = {}
@@ -135,6 +139,9 @@ class Invariants:
 
     def on_lost(self, stream: str) -> None:
         """A stream was destroyed, or set back: what was known of its content is known no more."""
+        if stream == EVERYTHING:
+            self.restored = True
+            return
         self.destroyed[stream] = None
         if stream in (EVENTS.name, f"KV_{HEALTH.name}"):
             self._verdicts.clear()

@@ -10,6 +10,7 @@ from typing import Final
 from agent.delivery.spool import OutgoingEvent
 from agent.fault_reporter import FaultReporter
 from agent.observations import Notice
+from agent.own_record import Admission
 from schemas.gpu_samples import GpuSample
 from schemas.node_events import GpuIdentity
 from services.provisioner.provider_client.provider import Instance
@@ -36,6 +37,14 @@ class SimulatedMachine:
     """Its agent publishes nothing until then."""
     last_heartbeat_at: float = 0.0
     """When its last heartbeat was stored."""
+    admission: Admission = field(default_factory=Admission)
+    """What its agent has read about its admission."""
+    forgotten: bool = False
+    """Whether that record lacks its registration or boot checks."""
+    registrations: int = 0
+    """How often it has registered again in this boot."""
+    read_revision: int = 0
+    """Of its node's record, as its agent read it last."""
     boots: int = 1
     outbox: "asyncio.Queue[OutgoingEvent]" = field(default_factory=asyncio.Queue)
     failures: dict[str, HardwareFailure] = field(default_factory=dict)

@@ -8,11 +8,14 @@ from typing import Final
 from schemas.topology import HEARTBEATS
 from services.bus.memory.jetstream.server_state import StreamBackup
 from services.primitives.errors import Refused
-from services.simulator.engine.fault_kinds import InjectedFault
+from services.simulator.engine.fault_kinds import WHOLE_STORE, InjectedFault
+from services.simulator.engine.invariants import EVERYTHING
 from services.simulator.engine.simulation_context import SimulationContext
 
 RESTART_SECONDS: Final = 1.0
 """How long the server is away when it restarts without the end of a stream."""
+STOPPED_SECONDS: Final = 3.0
+"""How long the services are stopped where they are while the store is restored."""
 SET_BACK_SECONDS: Final = 10.0
 """How far a stream is set back, unless the fault says otherwise."""
 
@@ -25,12 +28,17 @@ class StoreDestroyer:
         simulation: SimulationContext,
         cut: Callable[[float], None],
         on_lost: Callable[[str], None],
+        restart: Callable[[float], None],
     ) -> None:
-        """`cut` ends every connection for some seconds; `on_lost` gets each stream destroyed."""
+        """`cut` ends every connection for some seconds; `on_lost` gets each stream destroyed.
+
+        `restart` stops every service for some seconds.
+        """
         self._simulation = simulation
         self._server = simulation.server
         self._cut = cut
         self._on_lost = on_lost
+        self._restart = restart
         self._timers: set[asyncio.TimerHandle] = set()
 
     def inject(self, fault: InjectedFault) -> None:
@@ -38,8 +46,10 @@ class StoreDestroyer:
         stream, durable = fault.stream, fault.durable
         later = asyncio.get_running_loop().call_later
         seconds = SET_BACK_SECONDS if fault.seconds is None else fault.seconds
-        if fault.kind == "store_rolled_back":
-            self._timers.add(later(seconds, partial(self._restore_all, self._back_up_all())))
+        if fault.kind in WHOLE_STORE:
+            stops = fault.kind == "store_restored"
+            backups = self._back_up_all()
+            self._timers.add(later(seconds, partial(self._restore_all, backups, stops=stops)))
         elif fault.kind in ("stream_deleted", "stream_purged", "durable_deleted"):
             call = {
                 "stream_deleted": f"STREAM.DELETE.{stream}",
@@ -70,15 +80,18 @@ class StoreDestroyer:
             if stream.asked.get("storage") != "memory"
         }
 
-    def _restore_all(self, backups: dict[str, StreamBackup]) -> None:
-        """Restart the server with what it had stored before."""
+    def _restore_all(self, backups: dict[str, StreamBackup], *, stops: bool) -> None:
+        """Restart the server with what it had stored before; `stops`: no service runs then."""
         self._simulation.note("the whole store is set back")
+        if stops:
+            self._restart(STOPPED_SECONDS)
         self._cut(RESTART_SECONDS)
         self._server.lose_memory()
         for stream, backup in backups.items():
             self._server.restore(stream, backup)
             self._on_lost(stream)
         self._on_lost(f"KV_{HEARTBEATS.name}")
+        self._on_lost(EVERYTHING)
 
     def _set_back(self, fault: InjectedFault, backup: StreamBackup) -> None:
         state, stream = self._server.state, fault.stream

@@ -39,6 +39,12 @@ class StoredRecords:
         """A node's record."""
         return self._latest(NODES, key, _nodes)
 
+    def node_revision(self, key: str) -> int:
+        """The revision of a node's record; 0: there is none."""
+        stream = self._server.state.streams.get(f"KV_{NODES.name}")
+        stored = stream.last(f"$KV.{NODES.name}.{key}") if stream else None
+        return stored.sequence if stored is not None else 0
+
     def instances(self) -> list[InstanceRecord]:
         """Every instance's record."""
         return list(self._all(INSTANCES, _instances))

@@ -180,6 +180,19 @@ def forced_open(breaker: Breaker, reason: str, by: str, request: str, now: datet
     )
 
 
+def restored(breaker: Breaker, reason: str, now: datetime) -> Breaker:
+    """Open it until a person closes it: the store is older than the fleet."""
+    since = breaker.since if breaker.state == "open" else now
+    return Breaker(
+        state="open",
+        since=since,
+        cause="restored",
+        reason=reason,
+        forced=True,
+        request=breaker.request,
+    )
+
+
 def closed_by_hand(breaker: Breaker, reason: str, by: str, request: str, now: datetime) -> Breaker:
     """Close it; repairs then begin slowly, where there are any."""
     return Breaker(

@@ -17,6 +17,7 @@ from services.simulator.engine.fault_kinds import (
     CLOUD,
     SERVICES,
     STORE_LOSSES,
+    WHOLE_STORE,
     WORKLOAD,
     FaultKind,
     InjectedFault,
@@ -41,6 +42,7 @@ LOST: Final = (*REFUSING, f"KV_{HEARTBEATS.name}")
 """Streams that may be destroyed."""
 
 LOST_SHARE: Final = 0.1
+RESTORED_SHARE: Final = 0.05
 
 OperatorVerb = Literal["scale", "replace", "drain", "cordon", "hold", "cancel", "breaker"]
 Withdrawal = Literal["", "withdrawn", "withdrawn-broken"]
@@ -140,6 +142,7 @@ def draw(seed: str, minutes: float) -> Campaign:
     steps += _outages(Random(f"{seed}/refused-writes"), seconds)  # noqa: S311
     steps += _fatal_messages(Random(f"{seed}/fatal-messages"), seconds)  # noqa: S311
     steps += _losses(Random(f"{seed}/lost-stores"), seconds)  # noqa: S311
+    steps += _restores(Random(f"{seed}/restored-store"), seconds)  # noqa: S311
     return Campaign(shape, tuple(sorted(steps, key=lambda each: each.at)), seconds)
 
 
@@ -175,6 +178,15 @@ def _losses(chance: Random, seconds: float) -> list[CampaignStep]:
         durable=durable.name if durable else "",
         seconds=chance.uniform(1, 90),
     )
+    return [CampaignStep(chance.uniform(0, seconds), fault)]
+
+
+def _restores(chance: Random, seconds: float) -> list[CampaignStep]:
+    """In a few campaigns, a backup of everything that is restored; drawn apart from the others."""
+    if chance.random() >= RESTORED_SHARE:
+        return []
+    kind = chance.choice(sorted(WHOLE_STORE))
+    fault = _fault(kind, BROKER, seconds=chance.uniform(1, 120))
     return [CampaignStep(chance.uniform(0, seconds), fault)]
 
 

@@ -140,7 +140,8 @@ class FuzzSimulation:
     def _clear_up(self) -> None:
         """Act as operators do: decide on waves and lost faults, lift cordons, ask again."""
         pool = self.fleet.records.pool(POOL)
-        if pool is not None and pool.breaker.cause == "wave" and pool.breaker.state == "open":
+        asks = pool is not None and pool.breaker.cause in ("wave", "restored")
+        if pool is not None and asks and pool.breaker.state == "open":
             self._publish("breaker-close", reason=REASON)
         nodes = self.fleet.at_rest.waits_for_operator(POOL)
         if nodes is not None:
@@ -149,6 +150,11 @@ class FuzzSimulation:
             self._publish("replace", node=name)
         if orphans := self.fleet.at_rest.orphans():
             self.fleet.adopt(orphans)
+        for name in self.fleet.at_rest.cordoned_elsewhere():
+            self._publish("cordon", node=name, reason=REASON)
+            self._invariants.left_cordoned[name] = None
+        for name in self.fleet.at_rest.working_spares():
+            self.fleet.workload.cordon(name, REASON)
         for name in self.fleet.at_rest.cordoned() & self._invariants.left_cordoned.keys():
             self._publish("uncordon", node=name)
 

@@ -1,0 +1,77 @@
+"""What follows from a store that was restored from a backup while the fleet went on. Pure.
+
+Agents repeat in their heartbeats what they last read in their nodes' records; that a backup cannot
+set back.
+"""
+
+from datetime import datetime
+
+import msgspec
+
+from schemas.enums import SagaKind
+from schemas.node_records import HeartbeatRecord, NodeRecord
+from schemas.pool_events import BreakerOpened
+from schemas.pool_records import PoolRecord
+from services.pool_manager.planner.disruption_budget import Allowance, allowance, with_begun
+from services.pool_manager.planner.event_outbox import pending_events
+from services.pool_manager.planner.pool_snapshot import PoolSnapshot
+from services.pool_manager.planner.safety.breaker import restored
+
+REASON = (
+    "the store was restored from a backup, so verdicts may be outdated and what began since is not "
+    "counted. Compare `navarch list` with the nodes, adopt orphans (`navarch leaked`), uncordon "
+    "what was repaired since, then: navarch breaker close {pool} --reason TEXT"
+)
+
+
+def is_behind(record: NodeRecord | None, beat: HeartbeatRecord) -> bool:
+    """Whether a node's agent has read more in the node's record than it has now."""
+    if beat.admitted_at is None or (record is not None and record.state == "terminated"):
+        return False
+    if record is None or record.admitted_at is None:
+        return True
+    return record.admitted_at == beat.admitted_at and record.sagas < beat.sagas
+
+
+def has_ended_since(saga: str, record: NodeRecord | None, beat: HeartbeatRecord | None) -> bool:
+    """Whether a node's agent has read that a saga ended whose log has it open."""
+    if record is None or beat is None or record.admitted_at != beat.admitted_at:
+        return False
+    number = saga.rpartition("-")[2]
+    return number.isdigit() and int(number) <= beat.sagas
+
+
+def held(snapshot: PoolSnapshot, now: datetime) -> PoolRecord:
+    """Open the breaker until an operator closes it, and use up what may begin within the window."""
+    record = snapshot.record
+    if record.breaker.state == "open" and record.breaker.cause == "restored":
+        return record
+    allowed = allowance(record, snapshot.nodes, snapshot.others, now)
+    reason = REASON.format(pool=record.name)
+    event = BreakerOpened(
+        id=f"breaker-{record.name}-restored-{now.timestamp():.0f}",
+        time=now,
+        pool=record.name,
+        unavailable=allowed.unavailable,
+        limit=allowed.level,
+        reason=reason,
+        breaker_cause="restored",
+    )
+    opened = msgspec.structs.replace(record, breaker=restored(record.breaker, reason, now))
+    window = float(snapshot.others.spec.window) if snapshot.others else 0.0
+    return pending_events(_used_up(opened, allowed, window, now), [event])
+
+
+def _used_up(
+    record: PoolRecord, allowed: Allowance, fleet_window: float, now: datetime
+) -> PoolRecord:
+    """As many sagas begun as may be: those that began since the backup are not known."""
+    if allowed.rate is not None:
+        replaced: SagaKind = "replace"
+        more = max(allowed.rate - allowed.disruptions, 0)
+        record = with_begun(record, fleet_window, now, (replaced,) * more)
+    if allowed.reset_rate is not None:
+        reset: SagaKind = "reset-gpu"
+        more = max(allowed.reset_rate - allowed.resets, 0)
+        record = with_begun(record, fleet_window, now, (reset,) * more)
+    return record
