@@ -30,6 +30,7 @@ from services.cli.bus_keys import PRELOADED, stated_keys
 from services.cli.nats_config_files import (
     ACCOUNTS,
     REVOCATION_FILE,
+    BusDirectory,
     content,
 )
 
@@ -68,6 +69,7 @@ async def connecting_revoker(directory: Path, nats: NatsSettings) -> AsyncIterat
     import services.runtime.import_trim  # noqa: F401, PLC0415
     from services.bus.nats.nats_bus import NatsBus  # noqa: PLC0415
 
+    BusDirectory(directory).fleet()  # it names a directory that is none of a bus
     if (directory / CERTIFICATE).exists():
         nats = msgspec.structs.replace(nats, tls_ca_file=str(directory / AUTHORITY))
     if (certificate := directory / CLIENTS / f"{REVOKER}.pem").exists():

@@ -39,6 +39,7 @@ ROTATIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "agents": (role_key(AGENT), role_key(BOOTSTRAP)),
     "operator-key": (OPERATOR_KEY, OPERATOR_SIGNING_KEY, role_key(REVOKER)),
     **{role: (role_key(role),) for role in (*SERVICES, VIEWER, OPERATOR, ADMIN)},
+    "all": tuple(key_names(rules())),
 }
 """What `navarch nats-config rotate` replaces together."""
 

@@ -207,14 +207,19 @@ class Site:
         seen = self.reported
         await self._until(lambda: self.consumed > seen)
 
-    async def stop(self) -> list[int]:
-        """End everything; return the facts that are stored."""
+    async def end_clients(self) -> None:
+        """Have nothing connected."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for each in (self.agent, self.service):
             if each is not None:
                 await each.close()
+        self.agent = self.service = None
+
+    async def stop(self) -> list[int]:
+        """End everything; return the facts that are stored."""
+        await self.end_clients()
         admin = self.bus / "creds/root.creds"
         options = self.options("root", admin, self.bus, permissions.inbox("admin"))
         bus = await NatsBus.connect(options, seconds_max=20)
@@ -232,6 +237,7 @@ async def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
     await found.navarch("navarch nats-config write --fleet prod --host bus.example.com")
     await found.start()
     yield found
+    await found.end_clients()
     await found.server.kill()
 
 
@@ -279,7 +285,15 @@ async def refused(options: ConnectOptions) -> bool:
 async def test_a_server_that_verifies_clients_refuses_one_without_a_certificate(
     site: Site,
 ) -> None:
-    """At each connection; nats-config itself uses the one named revoker."""
+    """At each connection; nats-config itself uses the one named revoker, and names mistakes."""
+    for mistake, problem in (
+        ("rotate metric", "there is no key 'metric'; there is authority, agents, operator-key, "),
+        ("rotate metrics --dir elsewhere", "elsewhere.* write` first"),
+    ):
+        with pytest.raises(NavarchError, match=problem):
+            await site.navarch(f"navarch nats-config {mistake}")
+    nothing = await site.navarch("navarch nats-config rotate metrics --finish")
+    assert "No rotation of metrics was under way" in nothing
     for line in (each for each in commands() if "nats-config certificate" in each):
         await site.run(line)
     conf = site.place / "bus-host/bus" / CONF

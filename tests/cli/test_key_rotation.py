@@ -14,9 +14,10 @@ from services.bus.nats.account_updates import UntrustedKeyError
 from services.bus.nats.credentials_file import claims_of, claims_of_token
 from services.bus.nats.nats_accounts import CLAIMS_UPDATE, SERVERS_STATE, Key, role_key
 from services.bus.port import Reply
-from services.cli import key_rotation
+from services.cli import certificates, key_rotation
+from services.cli.bus_certificates import AUTHORITY, CERTIFICATE, BusCertificates
 from services.cli.bus_keys import PRELOADED, ROTATIONS, KeyFiles, operators_of, stated_keys
-from services.cli.nats_config_files import ACCOUNTS, BusDirectory, add_user, write_accounts
+from services.cli.nats_config_files import ACCOUNTS, add_user, write_accounts
 from services.primitives.errors import NavarchError
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
@@ -255,14 +256,13 @@ async def test_all_keys_lost_leave_the_accounts(servers: Servers) -> None:
     accounts = set(servers.tokens)
     shutil.rmtree(servers.directory / "keys")
     (servers.directory / "keys").mkdir()
-    for what in ROTATIONS:
-        for name in ROTATIONS[what]:
-            BusDirectory(servers.directory).key_files().renew(name)
-    for what in ROTATIONS:
-        await begin(servers, what)
+    await begin(servers, "all")
 
     assert accounts == set(servers.tokens)
     assert 2 * len(rules()) + 2 == len(servers.accepted())
+    await finish(servers, "all")
+    servers.restart()
+    assert len(rules()) + 1 == len(servers.accepted())
 
 
 async def test_a_key_of_a_backup_is_refused(servers: Servers) -> None:
@@ -283,6 +283,77 @@ async def test_a_key_of_a_backup_is_refused(servers: Servers) -> None:
         write_accounts(directory, "tests", LATER)
     old.unlink()
     write_accounts(directory, "tests", LATER)
+
+
+async def test_a_lost_accounts_conf_is_written_again_from_the_keys(servers: Servers) -> None:
+    """While the operator is replaced it cannot be: it has the token of the one before."""
+    file = servers.directory / ACCOUNTS
+    accounts, accepted = set(servers.tokens), servers.accepted()
+    file.unlink()
+    write_accounts(servers.directory, "tests", LATER)
+    servers.restart()
+    assert (accounts, accepted) == (set(servers.tokens), servers.accepted())
+    await begin(servers, "operator-key")
+    file.unlink()
+    with pytest.raises(NavarchError, match=r"lacks operator O.*: restore it"):
+        write_accounts(servers.directory, "tests", LATER)
+
+
+def test_an_authority_is_replaced_whatever_is_interrupted(tmp_path: Path) -> None:
+    """After each file of either step the next run completes it; twice is once."""
+    (tmp_path / "keys").mkdir()
+    (tmp_path / "tls").mkdir()
+    hosts = ["a.example", "10.0.0.1"]
+    made = BusCertificates(tmp_path)
+    with pytest.raises(NavarchError, match="without TLS"):
+        made.begin("tests", NOW)
+    made.write("tests", hosts, NOW)
+    accepted, server = tmp_path / AUTHORITY, tmp_path / CERTIFICATE
+    old = accepted.read_text()
+    states = [files_of(tmp_path)]
+    for step in (lambda: made.begin("tests", LATER), lambda: made.finish(LATER)):
+        before = files_of(tmp_path)
+        step()
+        after = files_of(tmp_path)
+        changed = [each for each in after if before.get(each) != after[each]]
+        for count in range(1, len(changed) + 1):
+            parts = sorted(changed, key=lambda each: each.stat().st_mtime_ns)[:count]
+            # A file that was removed was renamed, which is the second step's first change.
+            kept = {each: text for each, text in before.items() if each in after}
+            states.append(kept | {each: after[each] for each in parts})
+    assert 6 == len(states)
+    for state in states:
+        with restored(tmp_path, state):
+            if made.is_under_way or state == states[0]:
+                with suppress(NavarchError):  # its end was interrupted
+                    made.begin("tests", LATER)
+                assert old in accepted.read_text()
+                assert certificates.is_issued_by(server.read_text(), accepted.read_text())
+                made.finish(LATER)
+            assert 1 == certificates.count(accepted.read_text())
+            assert old != accepted.read_text()
+            assert certificates.is_current(server.read_text(), accepted.read_text(), hosts, LATER)
+            made.finish(LATER)
+            made.write_client("alice", LATER)
+
+
+def test_a_lost_key_of_the_authority_is_named(tmp_path: Path) -> None:
+    """And replaced; the server's certificate stays accepted meanwhile."""
+    (tmp_path / "keys").mkdir()
+    (tmp_path / "tls").mkdir()
+    made = BusCertificates(tmp_path)
+    made.write("tests", ["a.example"], NOW)
+    (tmp_path / "keys/ca.key").unlink()
+    made.write("tests", ["a.example"], LATER)
+    for problem in (
+        lambda: made.write("tests", ["b.example"], LATER),
+        lambda: made.write_client("alice", LATER),
+    ):
+        with pytest.raises(NavarchError, match=r"ca.key is lost: .* rotate authority"):
+            problem()
+    made.begin("tests", LATER)
+    made.finish(LATER)
+    made.write("tests", ["b.example"], LATER)
 
 
 def test_no_seed_of_an_account_is_kept(servers: Servers) -> None:

@@ -51,6 +51,7 @@ HAND_OVER: Final[Mapping[str, str]] = {
         )
         for role in ROLES
     },
+    "all": "do what is said for each of the others; then",
 }
 """What an operator does between the two steps."""
 REFUSED: Final[Mapping[str, str]] = {
@@ -69,6 +70,7 @@ REFUSED: Final[Mapping[str, str]] = {
     ),
     **{service: f"credentials of the {service} of the old key" for service in SERVICES},
     **{role: f"credentials of each {role} of the old key" for role in ROLES},
+    "all": "what any old key has signed, as is said for each of the others",
 }
 """What the second step has the servers refuse."""
 
@@ -120,7 +122,11 @@ def rotate(
         return
     ending = partial(key_rotation.finish, what=what, at=now, is_forced=force)
     _write_files(_run(ending, directory, nats))
-    console.write(f"The servers refuse {refused}.")
+    console.write(
+        f"The servers refuse {refused}."
+        if under_way
+        else f"No rotation of {what} was under way; `{again}` begins one."
+    )
 
 
 def _rotate_authority(directory: Path, *, finishes: bool, is_dry_run: bool) -> None:
