@@ -15,6 +15,7 @@ from services.bus.memory.memory_server import MemoryServer
 from services.bus.memory.transport import PerfectLink
 from services.bus.port import Bus
 from services.bus.topology_setup import set_up
+from services.notifier.workload.combined_notifier import CombinedNotifier
 from services.notifier.workload.noop_notifier import NoopNotifier
 from services.notifier.workload.pool_notifiers import PoolNotifiers
 from services.notifier.workload.workload_notifier import (
@@ -130,3 +131,18 @@ async def test_noop_says_that_nothing_confirms_its_drains(bus: Bus) -> None:
     found = await checks(bus, notifier)
     assert len(found) == 1
     assert "a drain ends when it is ordered" in found[0].detail
+
+
+class OneWayWorkload(ScriptedWorkload):
+    """A workload system in which a cordon cannot be undone."""
+
+    async def check_order(self, order: WorkloadOrder) -> Sequence[WorkloadCheck]:
+        return [WorkloadCheck(what=f"find {order.node.node}")]
+
+
+async def test_a_cordon_that_cannot_be_undone_is_not_tried(bus: Bus) -> None:
+    """Also beside one that can, in a pool with two workload systems."""
+    one_way, other = OneWayWorkload(), ScriptedWorkload()
+    found = await checks(bus, CombinedNotifier([one_way, other]), "free")
+    assert [each.what for each in found[-2:]] == ["find free", "cordon and uncordon free"]
+    assert (one_way.orders, other.orders) == ([], ["cordon free", "uncordon free"])

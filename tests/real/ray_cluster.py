@@ -74,8 +74,8 @@ class RayCluster:
     def __init__(self, folder: Path) -> None:
         """Start nothing yet."""
         self.folder = folder
-        self._gcs, self._dashboard = _free_port(), _free_port()
-        self.url = f"http://127.0.0.1:{self._dashboard}"
+        self.gcs_port, self.dashboard_port = free_port(), free_port()
+        self.url = f"http://127.0.0.1:{self.dashboard_port}"
         self._http = httpx.Client(base_url=self.url, timeout=10, trust_env=False)
         program = ray_program()
         assert program is not None
@@ -88,8 +88,8 @@ class RayCluster:
         self._start(
             "head",
             "--head",
-            f"--port={self._gcs}",
-            f"--dashboard-port={self._dashboard}",
+            f"--port={self.gcs_port}",
+            f"--dashboard-port={self.dashboard_port}",
             "--num-cpus=0",
             f"--temp-dir={self.folder}/t{len(self._started)}",
             "--disable-usage-stats",
@@ -99,7 +99,7 @@ class RayCluster:
     def add(self, *names: str) -> None:
         """Start nodes, one after the other: two at once may choose the same port."""
         for name in names:
-            address = f"--address=127.0.0.1:{self._gcs}"
+            address = f"--address=127.0.0.1:{self.gcs_port}"
             self._start(name, address, "--num-cpus=2", f"--labels=navarch-node={name}")
             until(lambda each=name: each in self.alive(), f"{name} is up")
 
@@ -189,7 +189,8 @@ def _kill(mark: str) -> None:
         time.sleep(0.1)
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port that is free now."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])
