@@ -188,7 +188,7 @@ async def test_scale_adds_a_second_replica(compose: Compose) -> None:
 
 
 async def test_secured_compose_file(compose: Compose) -> None:
-    """With secure.yaml a node is replaced, and a client without credentials is refused."""
+    """As its header says: a node is replaced and revoked, who has no credentials is refused."""
     bus = ROOT / "compose" / "bus"
     if bus.exists():
         pytest.skip(f"{bus} exists: it may belong to another project")
@@ -196,7 +196,10 @@ async def test_secured_compose_file(compose: Compose) -> None:
     compose.files.insert(1, "compose/secure.yaml")
     navarch = (sys.executable, "-m", "services.cli")
     try:
-        run(*navarch, "nats-config", str(bus), "--fleet", "compose")
+        write = ("write", "--dir", str(bus), "--fleet", "compose", "--no-tls")
+        run(*navarch, "nats-config", *write)
+        person = ("user", "add", "operator", "--role", "operator", "--dir", str(bus))
+        run(*navarch, "nats-config", *person)
         run("chown", "-R", "10001", str(bus))
         compose("up", "-d", "--no-build")
         await compose.healthy("nats", *SERVICES)
@@ -220,4 +223,5 @@ async def test_secured_compose_file(compose: Compose) -> None:
 
     assert old not in after
     assert "ermissions violation" not in logs
+    assert "revoked credentials of nodes" in logs
     assert 0 != refused.returncode
