@@ -90,6 +90,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def __init__(self) -> None:
         super().__init__()
+        self._ready: deque[asyncio.Handle]
+        self._stopping: bool
         self._now = 0.0
         self._collected = 0.0
         self._numbers = itertools.count(1)
@@ -116,36 +118,40 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return handle
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """Count it; clear the heap when most of it is cancelled."""
-        del handle
+        """Count it if it is in the heap; clear the heap when most of it is cancelled."""
+        if not handle._scheduled:  # type: ignore[attr-defined]  # noqa: SLF001 - as asyncio does
+            return
         self._cancelled += 1
         if self._cancelled > CANCELLED_MIN and self._cancelled * 2 > len(self._timers):
-            self._timers = [each for each in self._timers if not each[2].cancelled()]
+            # In place: `_run_once` holds the list.
+            self._timers[:] = [each for each in self._timers if not each[2].cancelled()]
             heapq.heapify(self._timers)
             self._cancelled = 0
 
     def _run_once(self) -> None:
-        """Run what is ready; if nothing is, jump to the next timer."""
-        timers: list[tuple[float, int, asyncio.TimerHandle]] = self._timers
-        ready: deque[asyncio.Handle] = self._ready  # type: ignore[attr-defined]
-        while timers and timers[0][2].cancelled():
-            heapq.heappop(timers)
-            self._cancelled -= 1
-        if not ready:
-            if not timers:
-                raise StalledError("nothing is ready and no timer runs")
-            self._jump(timers[0][0])
-        while timers and timers[0][0] <= self._now:
-            handle = heapq.heappop(timers)[2]
-            handle._scheduled = False  # type: ignore[attr-defined]  # noqa: SLF001 - as asyncio does
-            if handle.cancelled():
+        """Run rounds until the loop is to stop: what is ready, or else the next timer's moment."""
+        timers, ready = self._timers, self._ready
+        while True:
+            while timers and timers[0][2].cancelled():
+                heapq.heappop(timers)
                 self._cancelled -= 1
-            else:
-                ready.append(handle)
-        for _ in range(len(ready)):
-            next_ = ready.popleft()
-            if not next_.cancelled():
-                next_._run()  # noqa: SLF001 - as asyncio does
+            if not ready:
+                if not timers:
+                    raise StalledError("nothing is ready and no timer runs")
+                self._jump(timers[0][0])
+            while timers and timers[0][0] <= self._now:
+                handle = heapq.heappop(timers)[2]
+                handle._scheduled = False  # type: ignore[attr-defined]  # noqa: SLF001 - as asyncio does
+                if handle.cancelled():
+                    self._cancelled -= 1
+                else:
+                    ready.append(handle)
+            for _ in range(len(ready)):
+                next_ = ready.popleft()
+                if not next_.cancelled():
+                    next_._run()  # noqa: SLF001 - as asyncio does
+            if self._stopping:
+                return
 
     def _jump(self, when: float) -> None:
         self._now = max(self._now, when)
