@@ -12,6 +12,7 @@ from schemas.node_events import (
     CheckResult,
     Drained,
     Fault,
+    RemainingWork,
     Remediated,
     Telemetry,
     Verdict,
@@ -189,5 +190,6 @@ def _any(kind: type[Message]) -> Message:
                 bool: True,
                 str: "x",
                 SagaParams: SagaParams(pool="p"),
+                RemainingWork: RemainingWork(id="job 4711"),
             }.get(field.type, NOW if field.name.endswith(("time", "_at", "until")) else "healthy")
     return kind(**values)

@@ -101,7 +101,7 @@ def certificate(
     name: Annotated[str, typer.Argument(help="Who uses it.", show_default=False)],
     directory: BusDirectoryOption = BUS,
 ) -> None:
-    """Write a client's certificate and key, for servers that verify clients."""
+    """Write a client's certificate and its key."""
     from services.cli.bus_certificates import BusCertificates  # noqa: PLC0415
 
     file = BusCertificates(directory).write_client(name, datetime.now(UTC))
