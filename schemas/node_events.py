@@ -265,6 +265,14 @@ class WorkloadState(
     """Since when, where the system says it."""
 
 
+class WorkGangs(
+    NodeEvent, frozen=True, kw_only=True, tag="io.navarch.notifier.event.v1.work_gangs"
+):
+    """Which jobs of several nodes run on a node that is unhealthy or drains; all that are known."""
+
+    gangs: tuple[Name, ...] = ()
+
+
 class WorkFailed(
     NodeEvent, frozen=True, kw_only=True, tag="io.navarch.notifier.event.v1.work_failed"
 ):
@@ -403,6 +411,7 @@ FACTS: dict[type[NodeEvent], str] = {
     WorkRemains: "work-remains",
     CheckpointRequested: "checkpoint-requested",
     WorkloadState: "workload-state",
+    WorkGangs: "work-gangs",
     WorkFailed: "work-failed",
     Drained: "drained",
     Terminated: "terminated",

@@ -1,12 +1,15 @@
 """Records of nodes: buckets NODES and HEARTBEATS, key `<pool>.<node>`."""
 
-from typing import Literal
+from typing import Final, Literal
 
 from schemas.enums import Action, AttemptOutcome, HealthStatus, NodeState, SagaKind
 from schemas.messages import Record
 from schemas.node_events import GpuIdentity
 from schemas.saga_params import LaunchSpec
-from schemas.value_limits import Address, Identifier, Int, Token, UtcTime
+from schemas.value_limits import Address, Identifier, Int, Name, Token, UtcTime
+
+GANGS_MAX: Final = 4
+"""Gangs that a node's record has."""
 
 
 class RemediationAttempt(Record, frozen=True, kw_only=True):
@@ -102,6 +105,11 @@ class NodeRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     """None: its workload system says nothing, or that it is ready and not cordoned by another."""
     workload_at: UtcTime | None = None
     """Time of the last event about that; older events are ignored."""
+    gangs: tuple[Name, ...] = ()
+    """Jobs of several nodes that run on it, or ran when its saga began, while it is unhealthy or
+    drains; at most GANGS_MAX."""
+    gangs_at: UtcTime | None = None
+    """Time of the last event about them; older events are ignored."""
     launch: LaunchSpec | None = None
     hostname: str = ""
     address: Address = ""

@@ -328,7 +328,7 @@ POOL_NODE_EVENTS: Final = DurableSpec(
         subjects.node_event_wildcard(fact)
         for fact in (
             *("registered", "boot-checked", "verdict", "lost", "returned", "provider-notice"),
-            "workload-state",
+            *("workload-state", "work-gangs"),
         )
     ),
 )

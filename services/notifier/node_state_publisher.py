@@ -21,6 +21,7 @@ from schemas.topology import EVENTS, INSTANCES, NODES
 from schemas.value_limits import NAME_CHARS_MAX
 from services.bus.bucket_mirror import BucketView
 from services.bus.port import Bus
+from services.notifier.gang_publisher import GangPublisher
 from services.notifier.workload.pool_notifiers import PoolNotifiers
 from services.notifier.workload.workload_notifier import (
     FailedWork,
@@ -70,7 +71,11 @@ class NodeStatePublisher:
         instances = BucketView(self._bus, INSTANCES, InstanceRecord)
         self._published.clear()
         self._failures.clear()
-        done = await race(nodes.run(), instances.run(), self._look_for_ever(nodes, instances))
+        gangs = GangPublisher(self._notifiers, self._bus, self._clock)
+        done = await race(
+            *(nodes.run(), instances.run()),
+            *(self._look_for_ever(nodes, instances), gangs.run(nodes, instances)),
+        )
         for each in done:
             if not each.cancelled():
                 each.result()

@@ -202,6 +202,8 @@ def _node_words(event: n.NodeEvent) -> Words:  # noqa: C901, PLR0912 - one case 
             return "checkpoint", checkpoint_words(event), "plain"
         case n.WorkloadState():
             return "workload system", state_words(event), "plain" if event.ready else "bad"
+        case n.WorkGangs():
+            return "jobs on several nodes", ", ".join(event.gangs) or "none", "plain"
         case n.WorkFailed():
             return "job failed", failed_work_words(event), "bad"
         case n.Drained(expired=True):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from schemas.messages import encode
-from schemas.node_events import WorkFailed, WorkloadState
+from schemas.node_events import WorkFailed, WorkGangs, WorkloadState
 from schemas.node_records import NodeRecord, WorkloadView, node_key
 from schemas.stored_messages import decode_stored
 from schemas.topology import EVENTS, NODES
@@ -18,12 +18,15 @@ from services.bus.memory.memory_server import MemoryServer
 from services.bus.memory.transport import PerfectLink
 from services.bus.port import Bus
 from services.bus.topology_setup import set_up
+from services.notifier.gang_publisher import gangs_of, is_asked_about
 from services.notifier.node_state_publisher import NodeStatePublisher, state_event
 from services.notifier.workload.noop_notifier import NoopNotifier
 from services.notifier.workload.pool_notifiers import PoolNotifiers
 from services.notifier.workload.workload_notifier import (
     FailedWork,
     NodeReference,
+    NodeWorkload,
+    RunningWork,
     WorkloadNodeState,
 )
 from services.operator_text.event_text import describe
@@ -144,3 +147,49 @@ def test_an_event_is_bounded_whatever_the_system_says() -> None:
     assert len(event.reason) == 512
     assert event.since is None
     assert describe(event).title == "workload system"
+
+
+async def test_gangs_of_an_unhealthy_node_are_published_once_and_of_healthy_ones_never(
+    bus: Bus,
+) -> None:
+    """Only unhealthy and draining nodes are asked about."""
+
+    class Running(Reporting):
+        """A job of several nodes is on each."""
+
+        async def workloads(self, nodes: Sequence[NodeReference]) -> Mapping[str, NodeWorkload]:
+            """The job, and one of this node alone."""
+            jobs = (RunningWork(id="job 1", gang="4711"), RunningWork(id="job 2"))
+            return {each.node: NodeWorkload(drained=False, running=jobs) for each in nodes}
+
+    record = NodeRecord(pool="training", node="training-8", state="active", health="unhealthy")
+    await bus.put(NODES, node_key("training", "training-8"), encode(record))
+    subject = SUBJECT.replace("training-7", "training-8") + ".work-gangs"
+    async with publishing(bus, Running()):
+        (event,) = await eventually(lambda: bus.read(EVENTS.name, subject), every=0.02)
+    decoded = decode_stored(event)
+    assert isinstance(decoded, WorkGangs)
+    assert decoded.gangs == ("4711",)
+    assert await stored(bus, "work-gangs") == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "asked", "gangs"),
+    [
+        ({}, False, ("new",)),
+        ({"health": "unhealthy"}, True, ("new",)),
+        ({"lost": True}, True, ("new",)),
+        ({"saga": "s", "cordoned": True}, True, ("new",)),
+        # what ran when its saga began is kept, and forgotten after it
+        ({"saga": "s", "cordoned": True, "gangs": ("old",)}, True, ("old", "new")),
+        ({"gangs": ("old",)}, True, ("new",)),
+        ({"state": "launching", "saga": "s", "cordoned": True}, False, ("new",)),
+    ],
+)
+def test_what_is_asked_about_and_how_long_it_counts(
+    changes: dict[str, Any], asked: bool, gangs: tuple[str, ...]
+) -> None:
+    """The cost does not grow with the fleet."""
+    record = NodeRecord(**{"pool": "p", "node": "n", "state": "active"} | changes)
+    answer = NodeWorkload(drained=False, running=(RunningWork(id="job", gang="new"),))
+    assert (is_asked_about(record), gangs_of(record, answer)) == (asked, gangs)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from schemas.node_events import Registered, Verdict, WorkloadState
+from schemas.node_events import Registered, Verdict, WorkGangs, WorkloadState
 from schemas.node_records import NodeRecord
 from schemas.saga_params import LaunchSpec
 from services.pool_manager.planner import node_projection
@@ -59,6 +59,21 @@ def test_node_record_names_the_job_of_its_verdict() -> None:
         assert changed is not None
         jobs.append(changed.health_job)
     assert ["slurm-7", "slurm-7", ""] == jobs
+
+
+def test_gangs_are_bounded_and_an_older_event_changes_nothing() -> None:
+    """A record has the first four; the last event counts."""
+    changed: NodeRecord | None = record()
+    seen = []
+    for number, (gangs, seconds) in enumerate(
+        ((("a", "b", "c", "d", "e"), 2), ((), 1), (("f",), 3))
+    ):
+        about = NODE | {"time": NOW + timedelta(seconds=seconds)}
+        event = WorkGangs(id=f"g{number}", gangs=gangs, **about)
+        changed = node_projection.apply_event(changed, event, NOW)
+        assert changed is not None
+        seen.append(changed.gangs)
+    assert seen == [("a", "b", "c", "d"), ("a", "b", "c", "d"), ("f",)]
 
 
 def test_what_the_workload_system_says_is_kept_while_it_matters() -> None:

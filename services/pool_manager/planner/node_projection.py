@@ -18,9 +18,10 @@ from schemas.node_events import (
     Registered,
     Returned,
     Verdict,
+    WorkGangs,
     WorkloadState,
 )
-from schemas.node_records import NodeRecord, WorkloadView
+from schemas.node_records import GANGS_MAX, NodeRecord, WorkloadView
 from schemas.saga_params import LaunchSpec
 from services.pool_manager.planner import cloud_notices
 
@@ -77,7 +78,7 @@ def _change(record: NodeRecord, event: NodeEvent, stored_at: datetime) -> NodeRe
             return change(
                 record, lost=True, lost_at=stored_at, provider_state="", liveness_at=event.time
             )
-        case WorkloadState():
+        case WorkloadState() | WorkGangs():
             return _with_workload(record, event)
         case Returned():
             if _stale(record, event):
@@ -87,7 +88,12 @@ def _change(record: NodeRecord, event: NodeEvent, stored_at: datetime) -> NodeRe
             return record
 
 
-def _with_workload(record: NodeRecord, event: WorkloadState) -> NodeRecord:
+def _with_workload(record: NodeRecord, event: WorkloadState | WorkGangs) -> NodeRecord:
+    if isinstance(event, WorkGangs):
+        if record.gangs_at is not None and event.time < record.gangs_at:
+            return record
+        gangs = event.gangs[:GANGS_MAX]
+        return msgspec.structs.replace(record, gangs=gangs, gangs_at=event.time)
     if record.workload_at is not None and event.time < record.workload_at:
         return record
     view = WorkloadView(

@@ -22,7 +22,7 @@ from services.pool_manager.planner.disruption_budget import (
 )
 from services.pool_manager.planner.node_counts import automatic, busy, is_gone
 from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot, earlier, to_come
-from services.pool_manager.planner.remediation import remedy_selection
+from services.pool_manager.planner.remediation import gangs, remedy_selection
 from services.pool_manager.planner.remediator import RemedyChoice
 from services.pool_manager.planner.safety import breaker, eligibility, incidents
 from services.pool_manager.planner.safety.breaker_messages import spent_words, wave_words
@@ -69,6 +69,8 @@ def repair(snapshot: PoolSnapshot, begun: PoolPlan, now: datetime) -> PoolPlan:
     )
     actions = _begin_urgent(snapshot, actions, obstacle, now)
     actions = _replace_gone(snapshot, actions, obstacle, now)
+    if obstacle is None and gangs.may_join(actions.record.breaker):
+        actions = _begin_with_gang(snapshot, actions, now)
     if obstacle is not None:
         if obstacle.cause == "wave":
             actions = _begin_confirmed(snapshot, actions, now)
@@ -226,6 +228,27 @@ def _replace_gone(
             actions = replace(actions, allowance=allowed)
         else:
             left.append(node)
+    return replace(actions, left=tuple(left))
+
+
+def _begin_with_gang(snapshot: PoolSnapshot, actions: _Actions, now: datetime) -> _Actions:
+    """Act on nodes that share a job with one that is being taken out, beyond the budget's level."""
+    interrupts = gangs.interrupted(actions.record, snapshot.nodes)
+    left: list[NodeRecord] = []
+    before = len(actions.start)
+    for node in actions.left:
+        choice = actions.choices[node.node]
+        # What is only inspected keeps its work.
+        shared = "" if choice.remedy == "inspect" else gangs.shared_reason(node, interrupts)
+        beyond = replace(actions, allowance=gangs.widened(actions.allowance))
+        if not shared or not room_for_sagas(actions.record) or _refusal(beyond, node):
+            left.append(node)
+            continue
+        reason = "; ".join(each for each in (choice.reason, shared) if each)
+        joined = replace(choice, reason=reason)
+        actions = replace(actions, choices={**actions.choices, node.node: joined})
+        _, actions = _begin(snapshot, actions, node, now)
+    actions = _count_begun(snapshot, actions, before, now)
     return replace(actions, left=tuple(left))
 
 
