@@ -3,9 +3,11 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from services.notifier.workload.drain_watch import DrainWatch
@@ -261,3 +263,27 @@ async def test_what_others_did_and_what_failed_is_reported(site: SlurmSite) -> N
     }
     (job,) = states["training-gpu3"].failed
     assert (job.id, job.owner, job.reason) == (f"job {failed}", "root", "FAILED (wrap)")
+
+
+async def test_a_job_that_says_so_is_asked_for_a_checkpoint_and_others_are_left_alone(
+    site: SlurmSite,
+) -> None:
+    """SIGUSR1 ends a script that does not catch it, so only a job with the comment gets it."""
+    slurm = notifier(site)
+    saved = site.folder / "saved"
+    script = f"trap 'echo saved >> {saved}; sleep 3; exit 0' USR1; sleep 300 & wait"
+    catches = await site.submit(
+        "-N2", "-n2", "-c1", "--mem=100", "--comment=navarch-checkpoint", "--time=10", script=script
+    )
+    silent = await site.submit("-w", "gpu1", "-c1", "--mem=100", "--time=10")
+    await asyncio.sleep(1.0)  # until the batch script has set its trap
+    until = SystemClock().now() + timedelta(seconds=60)
+    for name in site.job_hosts(catches):
+        about = msgspec.structs.replace(order(name, "checkpoint"), deadline=until)
+        asked = await slurm.checkpoint(about)
+        assert [each.id for each in asked] == [f"job {catches}"]
+    await site.until_job(catches, "COMPLETED", "")
+    assert saved.read_text() == "saved\n"
+    assert site.job_state(silent) == "RUNNING"
+    site.run("scancel", silent)
+    await site.until_job(silent, "CANCELLED", "")
