@@ -95,7 +95,7 @@ class Evidence:
     most: int
     """The most instances that were seen at once."""
     orders: Mapping[tuple[str, str], Collection[str]]
-    """(event, node) -> the idempotency keys that the workload system received."""
+    """(event, node) -> the saga steps whose keys the workload system received."""
     acts: tuple[tuple[str, str], ...] | None = None
     """(key, node) of each reset and reboot; the provider's have no key. None: not observable."""
     disturbed: tuple[str, ...] = ()

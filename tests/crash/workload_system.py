@@ -33,7 +33,7 @@ class Workload:
     refusing: str = ""
     """The event that is refused for good, each time it is ordered."""
     orders: dict[tuple[str, str], set[str]] = field(default_factory=dict)
-    """(event, node) -> the idempotency keys it was ordered with."""
+    """(event, node) -> the saga steps by whose idempotency keys it was ordered."""
     _cordoned: set[str] = field(default_factory=set)
     _drained_at: dict[str, float] = field(default_factory=dict)
 
@@ -44,7 +44,7 @@ class Workload:
         if event == self.refusing:
             return PlainTextResponse("not now", status_code=403)
         keys = self.orders.setdefault((event, node), set())
-        keys.add(request.headers.get("idempotency-key", ""))
+        keys.add(request.headers.get("idempotency-key", "").removesuffix(f":{event}"))
         if event == "drain":
             drained_at = asyncio.get_running_loop().time() + self.drain_seconds
             self._drained_at.setdefault(node, drained_at)

@@ -74,10 +74,11 @@ async def test_one_fault_is_one_cordon_and_one_drain(
         for event in ("cordon", "drain")
     ]
     for each in orders:
+        event = each.body["event"]
         assert each.body["timestamp"].endswith("Z")
         sent = datetime.fromisoformat(each.body["timestamp"])
         assert begun.replace(microsecond=0) <= sent <= each.at
         assert each.headers["content-type"] == "application/json"
         assert each.headers["x-fleet"] == "scenarios"
-        assert each.headers["idempotency-key"] == f"{replaced.saga}/{each.body['event']}"
+        assert each.headers["idempotency-key"] == f"{replaced.saga}/{event}:{event}"
     assert set(workload.asked) == {old.node}
