@@ -12,6 +12,7 @@ import asyncio
 import hashlib
 import logging
 import shlex
+from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -170,7 +171,10 @@ class CrashGuard:
         self._remove(suspect.key)
 
     def _remove(self, key: str) -> None:
-        task = asyncio.create_task(self._removed(key))
+        self._run(self._removed(key))
+
+    def _run(self, removal: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(removal)
         self._removals[task] = None
         task.add_done_callback(lambda done: self._removals.pop(done, None))
 
@@ -208,6 +212,18 @@ class CrashGuard:
         """End the failure of a message that was set aside, if this one replays it."""
         if self._replays and (key := self._replays.pop(_digest(stored), "")):
             self._remove(key)
+        elif not stored.headers:
+            # Published by an operator: another process may have set it aside since the last look.
+            self._run(self._end_replay(stored))
+
+    async def _end_replay(self, stored: Stored) -> None:
+        while True:
+            with suppress(BusError):
+                await self.look()
+                break
+            await self._clock.sleep(RETRY_SECONDS)
+        if key := self._replays.pop(_digest(stored), ""):
+            await self._removed(key)
 
     def _failure(self, key: str, record: SetAsideRecord) -> CurrentFailure:
         self._replays[record.digest] = key

@@ -132,6 +132,21 @@ async def test_what_is_set_aside_is_reported_until_it_is_replayed(
     assert (letter.sequence, letter.deliveries) == (sequence, 2)
 
 
+async def test_a_replay_ends_the_report_of_another_process(any_bus, durable):
+    """Also where this process has not looked since the other one set the message aside."""
+    spec = await durable(NODES, ack_wait_seconds=30)
+    sequence = await publish(any_bus, 1)
+    (stored,) = await any_bus.read("EVENTS", NODES, after=sequence - 1)
+    await guard_of(any_bus, "one", Instruments()).set_aside(spec, stored, 4, replayed=True)
+    replay = msgspec.structs.replace(stored, sequence=sequence + 1, headers={})
+    guard_of(any_bus, "two", Instruments()).settled(replay)
+
+    async def over() -> bool:
+        return not await any_bus.entries(LEASES, "*.set-aside.>")
+
+    await eventually(over)
+
+
 @pytest.mark.parametrize("error", [Retry("not yet", 0.0), Unavailable("no leader")])
 async def test_an_answered_delivery_is_no_death(any_bus, durable, handler, looping, error):
     """Two replicas that answer in turns, and stop in turns, never set a message aside."""
