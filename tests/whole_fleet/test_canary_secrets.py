@@ -46,6 +46,9 @@ PLANTED: Final = {
     "WebhookNotifier.Options.drain_url",
     "WebhookNotifier.Options.drain_status_url",
     "WebhookNotifier.Options.headers",
+    "WebhookNotifier.Options.secret",
+    "RayNotifier.Options.dashboard",
+    "RayNotifier.Options.headers",
     "AlertWebhookChannel.Options.headers",
     "AlertWebhookChannel.Options.secret",
     "AlertWebhookChannel.Options.url",
@@ -82,6 +85,12 @@ notifier:
     drain_url: "{url}/{canary}-drain?token={canary}-drain"
     drain_status_url: "{url}/drained?token={canary}-status"
     headers: {{Authorization: "Bearer {canary}-header"}}
+    secret: "{canary}-orders-signature-of-32-characters"
+notifiers:
+  cluster:
+    type: ray
+    dashboard: "http://u:{canary}-ray@{host}/ray/{canary}-dashboard"
+    headers: {{Authorization: "Bearer {canary}-ray-token"}}
 alerts:
   - {{type: log}}
   - type: slack
@@ -121,6 +130,12 @@ pools:
       type: http
       url: "http://u:{canary}@127.0.0.1:9/{canary}-metrics?token={canary}-metrics"
       headers: {{X-Key: "${{CANARY_KEY}}"}}
+  b:
+    provider: local
+    instance_type: local-8gpu
+    min_nodes: 0
+    max_nodes: 1
+    notifiers: [cluster]
 """
 
 _pool = decoder(PoolRecord)
@@ -189,13 +204,18 @@ async def test_planted_secrets_are_found_nowhere(
         for name in ("pools", "nodes", "sagas", "budget", "instances", "offerings", "hardware"):
             answer = await fleet.bus.request(subjects.query(name), b"{}", timeout_seconds=30)
             shown[f"query {name}"] = answer.data
+        check = b'{"pool": "b"}'
+        query = subjects.query("workload-check")
+        answer = await fleet.bus.request(query, check, timeout_seconds=60)
+        shown["query workload-check"] = answer.data
         async with _leaking(fleet, outside):
             found = find_leaks(await _shown(fleet, outside), CONTROL)
     shown |= dict(file_texts(tmp_path / "data"))
 
     assert {"v1", "lambda", "drained", f"{CANARY}-cordon", f"{CANARY}-drain"} <= outside.seen
     vendors = {"slack", "slack-hook", "pagerduty", "opsgenie", "teams", "alertmanager", "alerts"}
-    assert vendors <= outside.seen
+    assert vendors | {"ray"} <= outside.seen
+    assert b"connect" in shown["query workload-check"]
     assert [] == find_leaks(shown, CANARY)
     where = "\n".join(found)
     assert [] == [each for each in LEAKS if each not in where]
