@@ -73,6 +73,8 @@ class Store:
         self._read: dict[str, tuple[PoolRecord, int]] = {}
         """Each pool's record and revision as this process last read or wrote it."""
         self._pool_losses = 0
+        self._rolled_back: set[str] = set()
+        """Pools whose records lack openings: a loss counts once, until it is repaired."""
         self._trusted: int | None = None
         """The losses after which the records were last found complete."""
         self._dated: int | None = None
@@ -141,6 +143,7 @@ class Store:
         """Let a pool's record be decided on again, once it has what it lacked."""
         found = await self.pool(pool)
         if found is None or not (lost := await self.openings_lost(found[0])):
+            self._rolled_back.discard(pool)
             return
         openings = found[0].openings + lost
 
@@ -148,6 +151,7 @@ class Store:
             return msgspec.structs.replace(record, openings=max(record.openings, openings))
 
         await self.change_pool(pool, restored)
+        self._rolled_back.discard(pool)
 
     async def fleet_is_recorded(self) -> bool:
         """Whether POOLS has the fleet: without it, it was lost."""
@@ -342,8 +346,11 @@ class Store:
         if found is None:
             return None
         lost, _ = await asyncio.gather(self.openings_lost(found[0]), self.nodes.caught_up())
-        if lost:
+        if not lost:
+            self._rolled_back.discard(pool)
+        elif pool not in self._rolled_back:
             log.warning("pool rolled back", extra={"pool": pool, "openings": lost})
+            self._rolled_back.add(pool)
             self._pool_losses += 1
         nodes = Nodes(self.nodes_of(pool))
         return PoolSnapshot(

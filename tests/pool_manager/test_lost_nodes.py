@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from schemas import subjects
 from schemas.instance_records import InstanceRecord
 from schemas.node_events import NodeEvent, NodeHeld, Registered, Verdict
 from schemas.node_records import NodeRecord, node_key
@@ -175,6 +176,11 @@ async def test_a_lost_pool_is_recorded_again_and_names_no_node_twice(
     server: EmbeddedServer, bus: NatsBus, peers: Peers
 ) -> None:
     """With the nodes that it has; the next node gets a new name."""
+
+    async def sweep(_data: bytes, _: object) -> bytes:
+        return b"{}"
+
+    await bus.serve("provisioner", "", {subjects.order_wildcard("sweep-now"): sweep})
     async with Running(server.url, "pool-manager", build, settings()):
         before = await eventually(settled(bus, 3))
         await _lost(bus, POOLS)

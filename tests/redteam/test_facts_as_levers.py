@@ -40,6 +40,8 @@ LIMITED_BY: Final = {
     "lost": "lost_after, the budget and the breaker",
     "returned": "ends a loss; begins nothing",
     "registered": "describes a node that the pool-manager has named; begins nothing",
+    "workload_state": "what the workload system says of the node; begins nothing",
+    "work_gangs": "begins with others what is to be begun anyway, twice the budget at most",
     "boot_checked": "admits or refuses a node that is launched; `admission.attempts`",
 }
 """Facts that change a node's record, from which everything is decided, and what limits each."""
