@@ -288,3 +288,14 @@ def test_an_empty_node_is_drained_only_if_nothing_will_come(closed):
     )
     assert found.drained is closed
     assert bool(found.detail) is not closed
+
+
+def test_a_time_that_is_not_set_is_null():
+    """The API writes it so where a container has not ended, and where a condition has no time."""
+    ended = {"terminated": {"exitCode": 137, "startedAt": None, "finishedAt": None}}
+    status = {
+        "conditions": [{"type": "Ready", "status": "False", "lastTransitionTime": None}],
+        "containerStatuses": [{"name": "main", "state": ended}],
+    }
+    found = msgspec.convert({"metadata": {"name": "p"}, "status": status}, KubernetesPod)
+    assert found.status.conditions[0].last_transition_time is None

@@ -95,10 +95,10 @@ def _last_transition(pod: KubernetesPod) -> datetime | None:
     return max((each for each in times if each), default=_time(pod.status.start_time))
 
 
-def _time(text: str) -> datetime | None:
+def _time(text: str | None) -> datetime | None:
     """A time of the API; None for what is none."""
     try:
-        found = datetime.fromisoformat(text)
+        found = datetime.fromisoformat(text or "")
     except ValueError:
         return None
     return found if found.tzinfo is not None else None

@@ -87,7 +87,7 @@ class TerminatedContainer(_Part, frozen=True):
 
     exit_code: int = 0
     reason: str = ""
-    finished_at: str = ""
+    finished_at: str | None = None
 
 
 class ContainerState(_Part, frozen=True):
@@ -110,7 +110,8 @@ class StatusCondition(_Part, frozen=True):
     status: str = ""
     reason: str = ""
     message: str = ""
-    last_transition_time: str = ""
+    last_transition_time: str | None = None
+    """None: the API writes a time that is not set as null."""
 
 
 class PodStatus(_Part, frozen=True):
