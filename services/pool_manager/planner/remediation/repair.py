@@ -1,17 +1,15 @@
 """Which unhealthy nodes are remediated now, within the budget, and which wait. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import islice
-from typing import Final
 
 import msgspec
 
 from schemas.breaker_state import Breaker
 from schemas.enums import BreakerCause
 from schemas.node_records import NodeRecord
-from schemas.pool_events import BreakerClosed, BreakerHalfOpened, BreakerOpened, PoolEvent
 from schemas.pool_records import OpenSaga, PoolRecord
 from services.pool_manager.planner import cloud_notices
 from services.pool_manager.planner.disruption_budget import (
@@ -25,14 +23,12 @@ from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot, 
 from services.pool_manager.planner.remediation import gangs, remedy_selection
 from services.pool_manager.planner.remediator import RemedyChoice
 from services.pool_manager.planner.safety import breaker, eligibility, incidents
+from services.pool_manager.planner.safety.breaker_events import breaker_events
 from services.pool_manager.planner.safety.breaker_messages import spent_words, wave_words
 from services.pool_manager.planner.sizing import spares
 from services.pool_manager.planner.sizing.open_sagas import room_for_sagas
 from services.pool_manager.planner.unhealthy_nodes import given_up_at, remediation_reason
 from services.pool_manager.sagas import DEFINITIONS
-
-WAITING_NAMED_MAX: Final = 50
-"""Nodes that a breaker event names; it has their number as well."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +88,14 @@ def repair(snapshot: PoolSnapshot, begun: PoolPlan, now: datetime) -> PoolPlan:
             *begun.events,
             *seen.events,
             *people.events,
-            *_breaker_events(snapshot, before, actions, now),
+            *breaker_events(
+                before,
+                actions.record,
+                actions.allowance,
+                actions.left,
+                snapshot.revision,
+                now,
+            ),
         ),
         wake_at=earlier(begun.wake_at, _wake_at(snapshot, actions, now)),
     )
@@ -191,6 +194,31 @@ def _begin(
     )
 
 
+def _begin_one(
+    snapshot: PoolSnapshot, actions: _Actions, node: NodeRecord, now: datetime
+) -> tuple[str, _Actions]:
+    """Begin one of the waiting nodes, counted in the rates."""
+    saga, begun = _begin(snapshot, actions, node, now)
+    left = tuple(each for each in actions.left if each is not node)
+    return saga, replace(_count_begun(snapshot, begun, len(actions.start), now), left=left)
+
+
+def _begin_where(
+    snapshot: PoolSnapshot,
+    actions: _Actions,
+    wanted: Callable[[_Actions, NodeRecord], bool],
+    now: datetime,
+) -> _Actions:
+    """Begin the waiting nodes that are wanted, given what was begun before each of them."""
+    left: list[NodeRecord] = []
+    for node in actions.left:
+        if wanted(actions, node):
+            _, actions = _begin(snapshot, actions, node, now)
+        else:
+            left.append(node)
+    return replace(actions, left=tuple(left))
+
+
 def _begin_urgent(
     snapshot: PoolSnapshot, actions: _Actions, obstacle: breaker.BreakerReason | None, now: datetime
 ) -> _Actions:
@@ -198,58 +226,51 @@ def _begin_urgent(
 
     Where launches fail one try is made to be ahead of it. A person's word holds these too.
     """
-    spec = actions.record.spec
+    if actions.record.breaker.forced:
+        return actions
     failing = obstacle is not None and obstacle.cause == "launches-fail"
-    left: list[NodeRecord] = []
-    before = len(actions.start)
-    for node in actions.left:
-        ahead = not (failing and node.cordoned) and not actions.record.breaker.forced
-        if ahead and cloud_notices.urgent(node, spec, now):
-            _, actions = _begin(snapshot, actions, node, now)
-        else:
-            left.append(node)
-    actions = _count_begun(snapshot, actions, before, now)
-    return replace(actions, left=tuple(left))
+    spec = actions.record.spec
+
+    def taken(_: _Actions, node: NodeRecord) -> bool:
+        return not (failing and node.cordoned) and cloud_notices.urgent(node, spec, now)
+
+    begun = _begin_where(snapshot, actions, taken, now)
+    return _count_begun(snapshot, begun, len(actions.start), now)
 
 
 def _replace_gone(
     snapshot: PoolSnapshot, actions: _Actions, obstacle: breaker.BreakerReason | None, now: datetime
 ) -> _Actions:
     """Replace the nodes whose instances are gone: that disturbs nothing, so no budget binds it."""
-    failing = obstacle is not None and obstacle.cause == "launches-fail"
-    if failing or actions.record.breaker.forced:
+    if actions.record.breaker.forced or (obstacle and obstacle.cause == "launches-fail"):
         return actions
-    left: list[NodeRecord] = []
-    for node in actions.left:
-        replaced = actions.choices[node.node].remedy == "replace"
-        if replaced and is_gone(node) and room_for_sagas(actions.record):
-            allowed = actions.allowance
-            _, actions = _begin(snapshot, actions, node, now)
-            actions = replace(actions, allowance=allowed)
-        else:
-            left.append(node)
-    return replace(actions, left=tuple(left))
+
+    def gone(so_far: _Actions, node: NodeRecord) -> bool:
+        replaced = so_far.choices[node.node].remedy == "replace"
+        return replaced and is_gone(node) and room_for_sagas(so_far.record) > 0
+
+    begun = _begin_where(snapshot, actions, gone, now)
+    return replace(begun, allowance=actions.allowance)
 
 
 def _begin_with_gang(snapshot: PoolSnapshot, actions: _Actions, now: datetime) -> _Actions:
     """Act on nodes that share a job with one that is being taken out, beyond the budget's level."""
     interrupts = gangs.interrupted(actions.record, snapshot.nodes)
     left: list[NodeRecord] = []
-    before = len(actions.start)
+    begun = actions
     for node in actions.left:
-        choice = actions.choices[node.node]
+        choice = begun.choices[node.node]
         # What is only inspected keeps its work.
         shared = "" if choice.remedy == "inspect" else gangs.shared_reason(node, interrupts)
-        beyond = replace(actions, allowance=gangs.widened(actions.allowance))
-        if not shared or not room_for_sagas(actions.record) or _refusal(beyond, node):
+        beyond = replace(begun, allowance=gangs.widened(begun.allowance))
+        if not shared or not room_for_sagas(begun.record) or _refusal(beyond, node):
             left.append(node)
             continue
-        reason = "; ".join(each for each in (choice.reason, shared) if each)
-        joined = replace(choice, reason=reason)
-        actions = replace(actions, choices={**actions.choices, node.node: joined})
-        _, actions = _begin(snapshot, actions, node, now)
-    actions = _count_begun(snapshot, actions, before, now)
-    return replace(actions, left=tuple(left))
+        joined = replace(choice, reason="; ".join(filter(None, (choice.reason, shared))))
+        begun = replace(begun, choices={**begun.choices, node.node: joined})
+        _, begun = _begin(snapshot, begun, node, now)
+    begun = _count_begun(snapshot, begun, len(actions.start), now)
+    return replace(begun, left=tuple(left))
 
 
 def _begin_confirmed(snapshot: PoolSnapshot, actions: _Actions, now: datetime) -> _Actions:
@@ -263,10 +284,7 @@ def _begin_confirmed(snapshot: PoolSnapshot, actions: _Actions, now: datetime) -
             continue
         if _refusal(actions, node):
             continue
-        before = len(actions.start)
-        _, actions = _begin(snapshot, actions, node, now)
-        left = tuple(each for each in actions.left if each is not node)
-        return replace(_count_begun(snapshot, actions, before, now), left=left)
+        return _begin_one(snapshot, actions, node, now)[1]
     return actions
 
 
@@ -317,12 +335,9 @@ def _begin_probe(snapshot: PoolSnapshot, actions: _Actions, now: datetime) -> _A
         if why:
             refused = refused or why
             continue
-        before = len(actions.start)
-        saga, actions = _begin(snapshot, actions, node, now)
-        actions = _count_begun(snapshot, actions, before, now)
-        left = tuple(each for each in actions.left if each is not node)
+        saga, actions = _begin_one(snapshot, actions, node, now)
         half = breaker.half_opened(actions.record.breaker, saga, now)
-        return replace(actions, record=_with_breaker(actions.record, half), left=left)
+        return replace(actions, record=_with_breaker(actions.record, half))
     if refused:
         obstacle = breaker.BreakerReason(
             refused, spent_words(actions.record, actions.allowance, refused, now)
@@ -360,7 +375,7 @@ def _begin_allowed(snapshot: PoolSnapshot, actions: _Actions, now: datetime) -> 
     return replace(actions, record=record, left=tuple(left), refused=cause)
 
 
-# --- events and timers ---------------------------------------------------------------------------
+# --- timers --------------------------------------------------------------------------------------
 
 
 def _wake_at(snapshot: PoolSnapshot, actions: _Actions, now: datetime) -> datetime | None:
@@ -389,54 +404,3 @@ def _next_loss(snapshot: PoolSnapshot, record: PoolRecord, now: datetime) -> dat
         if due is not None and not remediation_reason(node, record, now):
             soonest = earlier(soonest, to_come(due, now))
     return soonest
-
-
-def _breaker_events(
-    snapshot: PoolSnapshot, before: Breaker, actions: _Actions, now: datetime
-) -> tuple[PoolEvent, ...]:
-    """The one change of the breaker's state, if there was any."""
-    after, name = actions.record.breaker, actions.record.name
-    if after.state == before.state:
-        return ()
-    allowed, count = actions.allowance, len(actions.left)
-    match after.state:
-        case "open":
-            waits = f"{count} unhealthy nodes wait: " if count else ""
-            return (
-                BreakerOpened(
-                    id=f"breaker-opened-{name}-{snapshot.revision}",
-                    time=now,
-                    pool=name,
-                    unavailable=allowed.unavailable,
-                    limit=allowed.level,
-                    waiting=tuple(node.node for node in actions.left[:WAITING_NAMED_MAX]),
-                    reason=f"{waits}{after.reason}",
-                    breaker_cause=after.cause,
-                    disruptions=allowed.disruptions,
-                    disruptions_limit=-1 if allowed.rate is None else allowed.rate,
-                ),
-            )
-        case "half-open":
-            return (
-                BreakerHalfOpened(
-                    id=f"breaker-half-opened-{name}-{snapshot.revision}",
-                    time=now,
-                    pool=name,
-                    saga=after.probe,
-                    node=actions.record.open[after.probe].node,
-                    breaker_cause=after.cause,
-                    reason="what opened it is over; if this repair succeeds, others follow",
-                ),
-            )
-        case "closed":
-            return (
-                BreakerClosed(
-                    id=f"breaker-closed-{name}-{snapshot.revision}",
-                    time=now,
-                    pool=name,
-                    unavailable=allowed.unavailable,
-                    limit=allowed.level,
-                    breaker_cause=after.cause,
-                    reason=after.reason,
-                ),
-            )
