@@ -8,6 +8,8 @@ import msgspec
 
 from schemas.alert_records import Alert
 
+Stage = Literal["begin", "acknowledge", "end"]
+
 CLOUD_EVENT_TYPE: Final = "io.navarch.alert.v1"
 
 
@@ -73,3 +75,15 @@ def idempotency_key(alert: Alert) -> str:
 def utc_text(at: datetime) -> str:
     """RFC 3339, in UTC."""
     return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def stages_of(alert: Alert, receipt: str) -> tuple[Stage, ...]:
+    """What a vendor that knows acknowledgements is sent; what it does not have is begun first.
+
+    `receipt`: of the last delivery; empty: the vendor does not have the alert.
+    """
+    if alert.resolved:
+        return ("end",)
+    if not alert.acknowledged_by:
+        return ("begin",)
+    return ("acknowledge",) if receipt else ("begin", "acknowledge")

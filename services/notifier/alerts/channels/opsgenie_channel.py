@@ -8,6 +8,7 @@ from schemas.duration import Duration
 from schemas.secret_text import SecretText
 from schemas.settings import Setting
 from services.notifier.alerts.alert_channel import AlertDelivery
+from services.notifier.alerts.channels.alert_document import Stage, stages_of
 from services.notifier.alerts.channels.pagerduty_channel import dedup_key
 from services.notifier.alerts.channels.vendor_http import VendorHttp, answer_text, shorten
 from services.primitives.clock import Clock
@@ -60,31 +61,29 @@ class OpsgenieChannel:
 
     async def send(self, alert: Alert, receipt: str) -> AlertDelivery:
         """Create, acknowledge or close."""
-        answer = ""
-        if alert.resolved:
-            answer = await self._act(alert, "close")
-        elif not alert.acknowledged_by or not receipt:
-            answer = await self._post("", opsgenie_alert(alert))
-        if alert.acknowledged_by and not alert.resolved:
-            answer = await self._act(alert, "acknowledge")
-        return AlertDelivery(receipt=CREATED, answer=answer)
-
-    async def _act(self, alert: Alert, action: Literal["acknowledge", "close"]) -> str:
-        alias = quote(dedup_key(alert.key), safe="")
-        note = shorten(f"{alert.title}. {alert.text}", DESCRIPTION_CHARS_MAX)
-        body = {"source": "Navarch", "note": note}
-        if action == "acknowledge":
-            body["user"] = shorten(alert.acknowledged_by, USER_CHARS_MAX)
-        return await self._post(f"/{alias}/{action}?identifierType=alias", body)
-
-    async def _post(self, path: str, body: dict[str, Any]) -> str:
-        url = f"{self._options.api_url.rstrip('/')}/v2/alerts{path}"
-        answer = await self._http.post("api_url", url, body)
-        return f"{answer.status_code} {answer_text(answer)}"
+        url, said = f"{self._options.api_url.rstrip('/')}/v2/alerts", ""
+        for stage in stages_of(alert, receipt):
+            path, body = opsgenie_request(alert, stage)
+            answer = await self._http.post("api_url", f"{url}{path}", body)
+            said = f"{answer.status_code} {answer_text(answer)}"
+        return AlertDelivery(receipt=CREATED, answer=said)
 
     async def close(self) -> None:
         """Close the connections."""
         await self._http.close()
+
+
+def opsgenie_request(alert: Alert, stage: Stage) -> tuple[str, dict[str, Any]]:
+    """The path below `/v2/alerts`, and the body."""
+    if stage == "begin":
+        return "", opsgenie_alert(alert)
+    note = shorten(f"{alert.title}. {alert.text}", DESCRIPTION_CHARS_MAX)
+    body = {"source": "Navarch", "note": note}
+    if stage == "acknowledge":
+        body["user"] = shorten(alert.acknowledged_by, USER_CHARS_MAX)
+    action = "close" if stage == "end" else "acknowledge"
+    alias = quote(dedup_key(alert.key), safe="")
+    return f"/{alias}/{action}?identifierType=alias", body
 
 
 def opsgenie_alert(alert: Alert) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from schemas.duration import Duration
 from schemas.secret_text import SecretText
 from schemas.settings import Setting
 from services.notifier.alerts.alert_channel import AlertDelivery
-from services.notifier.alerts.channels.alert_document import utc_text
+from services.notifier.alerts.channels.alert_document import Stage, stages_of, utc_text
 from services.notifier.alerts.channels.vendor_http import VendorHttp, answer_text, shorten
 from services.primitives.clock import Clock
 from services.runtime.http_caller import check_url
@@ -22,6 +22,11 @@ TRIGGERED: Final = "triggered"
 """The receipt of an alert that PagerDuty has."""
 
 Action = Literal["trigger", "acknowledge", "resolve"]
+ACTIONS: Final[dict[Stage, Action]] = {
+    "begin": "trigger",
+    "acknowledge": "acknowledge",
+    "end": "resolve",
+}
 
 
 class PagerDutyChannel:
@@ -59,19 +64,12 @@ class PagerDutyChannel:
 
     async def send(self, alert: Alert, receipt: str) -> AlertDelivery:
         """Trigger, acknowledge or resolve."""
-        answer = ""
-        # What was never triggered cannot be acknowledged.
-        if alert.resolved or not alert.acknowledged_by or not receipt:
-            answer = await self._send(alert, "resolve" if alert.resolved else "trigger")
-        if alert.acknowledged_by and not alert.resolved:
-            answer = await self._send(alert, "acknowledge")
-        return AlertDelivery(receipt=TRIGGERED, answer=answer)
-
-    async def _send(self, alert: Alert, action: Action) -> str:
-        url = f"{self._options.events_url.rstrip('/')}/v2/enqueue"
-        body = pagerduty_event(alert, action, self._options.routing_key)
-        answer = await self._http.post("events_url", url, body)
-        return f"{answer.status_code} {answer_text(answer)}"
+        url, said = f"{self._options.events_url.rstrip('/')}/v2/enqueue", ""
+        for stage in stages_of(alert, receipt):
+            body = pagerduty_event(alert, ACTIONS[stage], self._options.routing_key)
+            answer = await self._http.post("events_url", url, body)
+            said = f"{answer.status_code} {answer_text(answer)}"
+        return AlertDelivery(receipt=TRIGGERED, answer=said)
 
     async def close(self) -> None:
         """Close the connections."""
