@@ -29,6 +29,11 @@ class StoredMessage(Protocol):
     def data(self) -> bytes: ...  # noqa: D102
 
 
+def event_source(stored: StoredMessage) -> str:
+    """The subject without the event's name: the node or pool that it is about."""
+    return stored.subject.partition(".event.")[0]
+
+
 def decode_stored(stored: StoredMessage) -> Message | UnknownType | Invalid:
     """Decode a message with the codec of its subject; it must agree with its subject."""
     message = _codec(stored.subject).decode(stored.data)

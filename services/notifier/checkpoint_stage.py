@@ -105,7 +105,7 @@ async def _read_request(bus: Bus, order: WorkloadOrder) -> CheckpointRequested |
     subject = subjects.node_event(order.node.pool, order.node.node, FACTS[CheckpointRequested])
     stored = await bus.last(EVENTS.name, subject)
     message = decode_stored(stored) if stored is not None else None
-    if isinstance(message, CheckpointRequested) and message.saga == _saga(order):
+    if isinstance(message, CheckpointRequested) and message.saga == order.saga:
         return message
     return None
 
@@ -115,11 +115,11 @@ def checkpoint_requested(
 ) -> CheckpointRequested:
     """The event. Pure."""
     return CheckpointRequested(
-        id=f"checkpoint-{_saga(order)}",
+        id=f"checkpoint-{order.saga}",
         pool=order.node.pool,
         node=order.node.node,
         time=now,
-        saga=_saga(order),
+        saga=order.saga,
         work=listed_work(work),
         total=len(work),
         until=until,
@@ -132,8 +132,4 @@ def checkpoint_order(order: WorkloadOrder, until: datetime) -> WorkloadOrder:
     Pure.
     """
     latest = until if order.deadline is None else min(until, order.deadline)
-    return msgspec.structs.replace(order, key=f"{_saga(order)}/checkpoint", deadline=latest)
-
-
-def _saga(order: WorkloadOrder) -> str:
-    return order.key.partition("/")[0]
+    return msgspec.structs.replace(order, key=f"{order.saga}/checkpoint", deadline=latest)

@@ -7,7 +7,6 @@ may yet be found unhealthy.
 
 import hashlib
 import logging
-from collections import defaultdict
 from collections.abc import Mapping
 from typing import Final
 
@@ -17,16 +16,14 @@ from schemas.node_records import GANGS_MAX, NodeRecord
 from schemas.value_limits import NAME_CHARS_MAX
 from services.bus.bucket_mirror import BucketView
 from services.bus.port import Bus
+from services.notifier.node_reporters import nodes_by_reporter
 from services.notifier.workload.pool_notifiers import PoolNotifiers
 from services.notifier.workload.workload_notifier import (
     NodeReference,
-    NodeStateReporter,
     NodeWorkload,
     Notifier,
-    StepFailure,
     WorkloadAnswer,
 )
-from services.notifier.workload_steps import node_reference
 from services.primitives.clock import Clock
 from services.runtime.event_publisher import publish_event
 
@@ -59,11 +56,13 @@ class GangPublisher:
         while True:
             await nodes.caught_up()
             await instances.caught_up()
-            keys = [key for key, each in nodes.records.items() if is_asked_about(each)]
+            keys = sorted(key for key, each in nodes.records.items() if is_asked_about(each))
             self._published = {
                 key: last for key, last in self._published.items() if key in nodes.records
             }
-            for notifier, asked in (await self._asked(keys, nodes, instances)).items():
+            some = {key: nodes.records[key] for key in keys[:NODES_MAX]}
+            reporters = await nodes_by_reporter(self._notifiers, some, instances.records)
+            for notifier, asked in reporters.items():
                 try:
                     answers = await notifier.workloads(list(asked.values()))
                     failing.discard(notifier)
@@ -77,27 +76,6 @@ class GangPublisher:
                     continue
                 await self._compare(nodes.records, asked, answers)
             await self._clock.sleep(LOOK_SECONDS)
-
-    async def _asked(
-        self,
-        keys: list[str],
-        nodes: BucketView[NodeRecord],
-        instances: BucketView[InstanceRecord],
-    ) -> dict[Notifier, dict[str, NodeReference]]:
-        """The notifiers, with the nodes to ask each about."""
-        found: dict[Notifier, dict[str, NodeReference]] = defaultdict(dict)
-        for key in sorted(keys)[:NODES_MAX]:
-            record = nodes.records[key]
-            try:
-                notifier = await self._notifiers.of(record.pool)
-            except StepFailure:
-                continue  # its cordons and drains report that
-            if isinstance(notifier, NodeStateReporter):
-                reference = node_reference(
-                    record.pool, record.node, record, instances.records.get(key)
-                )
-                found[notifier][key] = reference
-        return found
 
     async def _compare(
         self,

@@ -12,10 +12,10 @@ from schemas.node_records import NodeRecord, node_key
 from schemas.pool_events import SagaFailed
 from schemas.pool_records import PoolRecord, WorkloadName, pool_key
 from schemas.saga_params import WORKLOAD_NAME
-from schemas.stored_messages import decode_stored
+from schemas.stored_messages import decode_stored, event_source
 from schemas.topology import NODES, NOTIFIER_NODES, POOLS
 from services.bus.bucket_mirror import readable, readable_record
-from services.bus.port import Bus, Stored
+from services.bus.port import Bus
 from services.notifier.workload.pool_notifiers import PoolNotifiers
 from services.notifier.workload.workload_notifier import (
     NodeListNotifier,
@@ -48,7 +48,7 @@ class NodeList:
     def consumer(self) -> Consumer:
         """The consumer; events of one node are handled in order."""
         return Consumer(
-            durable=NOTIFIER_NODES, decode=decode_stored, handle=self.handle, key=_subject_of
+            durable=NOTIFIER_NODES, decode=decode_stored, handle=self.handle, key=event_source
         )
 
     async def handle(self, received: Received[Message]) -> None:
@@ -132,8 +132,3 @@ class NodeList:
             await self._bus.get(POOLS, pool_key(pool)), _pools
         )
         return record.workload_names if record else {}
-
-
-def _subject_of(stored: Stored) -> str:
-    """The subject without the event's name."""
-    return stored.subject.partition(".event.")[0]

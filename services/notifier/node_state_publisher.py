@@ -7,8 +7,7 @@ with the records again, and goes on after the last failure that was published.
 import asyncio
 import hashlib
 import logging
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -22,15 +21,14 @@ from schemas.value_limits import NAME_CHARS_MAX
 from services.bus.bucket_mirror import BucketView
 from services.bus.port import Bus
 from services.notifier.gang_publisher import GangPublisher
+from services.notifier.node_reporters import nodes_by_reporter
 from services.notifier.workload.pool_notifiers import PoolNotifiers
 from services.notifier.workload.workload_notifier import (
     FailedWork,
     NodeReference,
     NodeStateReporter,
-    StepFailure,
     WorkloadNodeState,
 )
-from services.notifier.workload_steps import node_reference
 from services.primitives.clock import Clock
 from services.primitives.race import race
 from services.runtime.event_publisher import publish_event
@@ -86,10 +84,11 @@ class NodeStatePublisher:
         failing: set[NodeStateReporter] = set()
         while True:
             await asyncio.gather(nodes.caught_up(), instances.caught_up())
-            reporters = await self._reporters(nodes.records, instances.records)
+            present = {key: each for key, each in nodes.records.items() if each.state in PRESENT}
+            reporters = await nodes_by_reporter(self._notifiers, present, instances.records)
             for reporter, references in reporters.items():
                 try:
-                    states = await reporter.node_states(references)
+                    states = await reporter.node_states(list(references.values()))
                     failing.discard(reporter)
                 except Exception as error:  # noqa: BLE001 - a notifier may be a third party's code
                     if reporter not in failing:
@@ -99,32 +98,12 @@ class NodeStatePublisher:
                         )
                     failing.add(reporter)
                     continue
-                for each in references:
+                for key, each in references.items():
                     if (state := states.get(each.node)) is not None:
-                        key = node_key(each.pool, each.node)
-                        await self._compare(each, nodes.records[key], state, _name(reporter))
+                        await self._compare(each, nodes.records[key], state, reporter.name)
             await self._clock.sleep(GAP_SECONDS)
             changes = (each.wait_for_node_change() for each in reporters if each not in failing)
             await race(self._clock.sleep(LOOK_SECONDS - GAP_SECONDS), *changes)
-
-    async def _reporters(
-        self, nodes: Mapping[str, NodeRecord], instances: Mapping[str, InstanceRecord]
-    ) -> dict[NodeStateReporter, list[NodeReference]]:
-        """The notifiers that report on nodes, with the nodes of their pools."""
-        pools: dict[str, list[NodeReference]] = defaultdict(list)
-        for key, record in nodes.items():
-            if record.state in PRESENT:
-                found = node_reference(record.pool, record.node, record, instances.get(key))
-                pools[record.pool].append(found)
-        found_of: dict[NodeStateReporter, list[NodeReference]] = defaultdict(list)
-        for pool, references in pools.items():
-            try:
-                notifier = await self._notifiers.of(pool)
-            except StepFailure:
-                continue  # its cordons and drains report that
-            if isinstance(notifier, NodeStateReporter):
-                found_of[notifier] += references
-        return found_of
 
     async def _compare(
         self, node: NodeReference, record: NodeRecord, state: WorkloadNodeState, system: str
@@ -202,7 +181,3 @@ def _said(event: WorkloadState) -> tuple[bool, bool, str]:
 def _recorded(record: NodeRecord) -> tuple[bool, bool, str]:
     found = record.workload
     return (found.ready, found.cordoned, found.reason) if found else (True, False, "")
-
-
-def _name(reporter: NodeStateReporter) -> str:
-    return str(getattr(reporter, "name", type(reporter).__name__))

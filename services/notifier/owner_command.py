@@ -67,7 +67,7 @@ async def run_command(
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         if process.returncode is None:
-            await asyncio.shield(_close(process))
+            await asyncio.shield(close_killed(process))
     return CommandResult(code, output[0], errors[0], output[1] or errors[1])
 
 
@@ -90,7 +90,7 @@ async def _read(stream: asyncio.StreamReader, bytes_max: int) -> tuple[bytes, bo
     return b"".join(chunks), cut
 
 
-async def _close(process: Process) -> None:
+async def close_killed(process: Process) -> None:
     """Read a killed process's pipes to their end, without which asyncio does not see its end."""
     with suppress(TimeoutError):
         async with asyncio.timeout(CLOSE_SECONDS_MAX):

@@ -79,8 +79,7 @@ class WorkloadSteps:
         if waits and command.deliveries > 1 and await _is_drained(notifier, order.node):
             return DrainOutputs()
         watch = self._watches.setdefault(notifier, DrainWatch(notifier, self._clock))
-        saga = order.key.partition("/")[0]
-        report = WorkReport(self._bus, self._clock, order.node, saga, order.deadline)
+        report = WorkReport(self._bus, self._clock, order.node, order.saga, order.deadline)
         if about.checkpoint_seconds and waits:
             until = self._clock.now() + timedelta(seconds=about.checkpoint_seconds)
             await await_checkpoint(

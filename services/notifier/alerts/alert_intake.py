@@ -16,10 +16,10 @@ from schemas.node_events import Lost
 from schemas.node_records import NodeRecord, node_key
 from schemas.pool_events import SagaOverdue
 from schemas.pool_records import pool_key
-from schemas.stored_messages import decode_stored
+from schemas.stored_messages import decode_stored, event_source
 from schemas.topology import NODES, NOTIFIER_ALERTS, POOLS
 from services.bus.bucket_mirror import readable, readable_record
-from services.bus.port import Bus, Stored
+from services.bus.port import Bus
 from services.notifier.alerts.alert_dedup import (
     HOLD_SECONDS,
     QUIET_SECONDS,
@@ -75,7 +75,7 @@ class AlertIntake:
     def consumer(self) -> Consumer:
         """The consumer of its events; those about one node or pool are handled in order."""
         return Consumer(
-            durable=NOTIFIER_ALERTS, decode=decode_stored, handle=self.handle, key=_subject_of
+            durable=NOTIFIER_ALERTS, decode=decode_stored, handle=self.handle, key=event_source
         )
 
     async def handle(self, received: Received[Message]) -> None:
@@ -182,8 +182,3 @@ class AlertIntake:
         found = await self._bus.get(POOLS, pool_key(pool))
         record = readable_record(found, _incidents)
         return record.incidents if record else {}
-
-
-def _subject_of(stored: Stored) -> str:
-    """The subject without the event name: the node or pool that the alert is about."""
-    return stored.subject.partition(".event.")[0]

@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from services.notifier.owner_command import close_killed
 from services.notifier.workload.slurm_output import (
     JOB_STATES,
     SlurmJob,
@@ -27,7 +28,6 @@ COMMANDS_MAX: Final = 8
 """At once: a wave of cordons must not start a process for each of its nodes."""
 OUTPUT_BYTES_MAX: Final = 64 * 1024 * 1024
 MESSAGE_CHARS_MAX: Final = 500
-CLOSE_SECONDS_MAX: Final = 1.0
 _DENIED: Final = ("Access/permission denied", "Invalid user id")
 
 
@@ -149,21 +149,7 @@ async def _end(process: Process) -> None:
     if process.returncode is None:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        await asyncio.shield(_close(process))
-
-
-async def _close(process: Process) -> None:
-    """Read a killed process's pipes to their end and wait for it, in this order.
-
-    asyncio reports the end of a process only once its pipes are closed, and a pipe that is not read
-    does not close.
-    """
-    with suppress(TimeoutError):
-        async with asyncio.timeout(CLOSE_SECONDS_MAX):
-            for stream in (process.stdout, process.stderr):
-                if stream is not None:
-                    await stream.read()
-            await process.wait()
+        await asyncio.shield(close_killed(process))
 
 
 def _failure(program: str, text: str) -> Exception:

@@ -45,6 +45,11 @@ class WorkloadOrder(msgspec.Struct, frozen=True, kw_only=True):
     deadline: datetime | None = None
     """drain: when work that is left is evicted; None: never, it may take as long as it needs."""
 
+    @property
+    def saga(self) -> str:
+        """The saga whose step it is."""
+        return self.key.partition("/")[0]
+
 
 class RunningWork(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A job, pod or actor that runs on a node."""
@@ -181,7 +186,7 @@ FAILED_MAX: Final = 20
 
 
 @runtime_checkable
-class NodeStateReporter(Protocol):
+class NodeStateReporter(Notifier, Protocol):
     """What a notifier has besides if its workload system reports on nodes unasked."""
 
     async def node_states(self, nodes: Sequence[NodeReference]) -> Mapping[str, WorkloadNodeState]:
