@@ -226,7 +226,10 @@ class NatsBus(Replicas, Buckets, Objects):
         """Ask for many messages at once; the answers end with a status."""
         if not self._client.is_connected:
             raise Unavailable(f"{stream}: not connected to the bus")
-        ends = lambda each: ends_batch(each.headers, stream)  # noqa: E731
+
+        def ends(message: ClientMessage) -> bool:
+            return ends_batch(message.headers, stream)
+
         subject, body = f"$JS.API.DIRECT.GET.{stream}", _json.encode(query)
         silences = REPLICA_SILENCE_SECONDS if self._replicated else READ_SILENCE_SECONDS
         try:
