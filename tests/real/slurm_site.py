@@ -16,6 +16,7 @@ import subprocess
 from asyncio.subprocess import DEVNULL, Process
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from fnmatch import fnmatch
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
@@ -208,10 +209,11 @@ class SlurmSite:
         )
 
     async def kill(self, name: str) -> None:
-        """End slurmctld or a node's slurmd, as a power cut would."""
+        """End slurmctld or a node's slurmd with its jobs, as a power cut would."""
         process = self._processes.pop(name)
         process.kill()
         await process.wait()
+        self._kill_jobs(name)
 
     async def stop(self, name: str) -> None:
         """End slurmctld or a node's slurmd in order."""
@@ -229,6 +231,17 @@ class SlurmSite:
             except TimeoutError:
                 process.kill()
                 await process.wait()
+        self._kill_jobs("*")
+
+    def _kill_jobs(self, name: str) -> None:
+        """Kill a node's slurmstepds, which outlive slurmd, and what runs below them."""
+        log = str(self.folder / f"slurmd-{name}.log")
+        sessions = {_session(each) for each in _processes() if _has_open(each, log)} - {0}
+        # Each slurmstepd before its job: one that sees its job end reports it to slurmctld.
+        for each in sorted(_processes()):
+            if _session(each) in sessions:
+                with suppress(ProcessLookupError):
+                    os.kill(each, signal.SIGKILL)
 
     async def _start(self, name: str, program: str, *arguments: str) -> None:
         path = _program(program)
@@ -301,6 +314,28 @@ def free_ports(count: int) -> Iterator[int]:
         yield int(each.getsockname()[1])
     for each in taken:
         each.close()
+
+
+def _processes() -> Iterator[int]:
+    """The ids of this machine's processes."""
+    return (int(each.name) for each in Path("/proc").iterdir() if each.name.isdecimal())
+
+
+def _has_open(process: int, pattern: str) -> bool:
+    """Whether a process has a file open whose path matches."""
+    with suppress(OSError):
+        return any(
+            fnmatch(os.path.realpath(each.path), pattern)
+            for each in os.scandir(f"/proc/{process}/fd")
+        )
+    return False
+
+
+def _session(process: int) -> int:
+    """Its session; 0: it has ended."""
+    with suppress(ProcessLookupError):
+        return os.getsid(process)
+    return 0
 
 
 def _program(name: str) -> str | None:

@@ -5,7 +5,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -127,7 +127,8 @@ async def cluster(folder: Path, directory: Path) -> AsyncIterator[tuple[Rig, Slu
                 yield rig, site, machines
             finally:
                 following.cancel()
-                await asyncio.gather(following, return_exceptions=True)
+                with suppress(asyncio.CancelledError):
+                    await following
                 (directory / "slurmctld.log").write_bytes((folder / "slurmctld.log").read_bytes())
         assert rig.unexpected_ends == []
 
