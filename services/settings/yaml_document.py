@@ -124,7 +124,7 @@ def _plain(document: Document, node: yaml.Node, path: Path_) -> Any:
         # Some forms of numbers (`1:30:00`) take time that grows with the square of their length.
         raise document.error(path, "is too long for a number; put it in quotes")
     try:
-        return yaml.SafeLoader("").construct_object(node, deep=True)
+        return yaml.constructor.SafeConstructor().construct_object(node, deep=True)
     except (yaml.YAMLError, ValueError) as error:
         # `=` alone, or a date that is none: YAML calls them values that it cannot make.
         raise document.error(path, "cannot be read as a value; put it in quotes") from error
