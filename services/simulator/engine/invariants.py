@@ -286,10 +286,10 @@ class Invariants:
         if pool is None:
             self._fail(f"{entry.saga} begins in a pool that is not recorded", entry.saga)
             return
-        if node in self.misreported - self.broken_nodes and self._in_wave(entry, pool):
-            self._fail(f"{entry.saga} begins for a wave of false reports", entry.saga, node)
         if entry.params.gone and not self._cloud.count(node):
             return  # nothing is taken out of service
+        if node in self.misreported - self.broken_nodes and self._in_wave(entry, pool):
+            self._fail(f"{entry.saga} begins for a wave of false reports", entry.saga, node)
         if entry.saga not in self._vanished:  # begun again, it was counted before
             self._rate(entry, pool)
         if record is not None and record.cordoned:
