@@ -9,6 +9,7 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Final, Protocol, TypeVar
 
 import msgspec
@@ -20,6 +21,7 @@ from agent.observations import GpuInventory, GpuState, NodeSample, NvmlFailure
 from agent.sources.blocking_calls import ProbeHung, ProbeThread
 from agent.sources.nvml import GpuProcess, NvmlUnavailable
 from schemas.node_events import GpuIdentity, Metric
+from schemas.node_records import GpuUse
 
 log = logging.getLogger(__name__)
 
@@ -100,6 +102,7 @@ class GpuMonitor:
         if before.same_boot:
             self._failing.update(before.gpus.failing)
         self._released = False
+        self._use: GpuUse | None = None
         self._reopen_at = 0.0
         self._look_again_at = 0.0
         self.inventory: GpuInventory | None = None
@@ -131,6 +134,14 @@ class GpuMonitor:
             self._report_missing(gpu)
         self._publish_new(inventory.failures)
         return True
+
+    def use(self, now: datetime) -> GpuUse | None:
+        """Whether a GPU is in use and since when; None while NVML is unavailable."""
+        if self.inventory is None or not self._samples:
+            self._use = None
+        elif self._use is None or self._use.busy != self.busy:
+            self._use = GpuUse(busy=self.busy, since=now)
+        return self._use
 
     @property
     def busy(self) -> bool:

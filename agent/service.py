@@ -252,12 +252,14 @@ class Agent:
                 retry *= 2
 
     async def _beat(self, bus: Bus) -> bool:
+        now = self._clock.now()
         record = HeartbeatRecord(
             pool=self._config.pool,
             node=self._config.node,
             instance=self._config.instance or self._config.node,
             boot_id=self._who.boot_id,
-            time=self._clock.now(),
+            time=now,
+            gpu_use=self._gpus.use(now),
             admitted_at=self._record.admission.at,
             sagas=self._record.admission.sagas,
         )

@@ -2,6 +2,8 @@
 
 from typing import Final, Literal
 
+import msgspec
+
 from schemas.enums import Action, AttemptOutcome, HealthStatus, NodeState, SagaKind
 from schemas.messages import Record
 from schemas.node_events import GpuIdentity
@@ -133,6 +135,13 @@ class NodeRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     changed_at: UtcTime | None = None
 
 
+class GpuUse(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether any GPU of a node is in use, as its agent samples it, and since when."""
+
+    busy: bool
+    since: UtcTime
+
+
 class HeartbeatRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     """HEARTBEATS `<pool>.<node>`: the agent is alive until the record's TTL expires.
 
@@ -149,6 +158,8 @@ class HeartbeatRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     """Of the node's record; kept when the record no longer has it."""
     sagas: Int = 0
     """The highest `sagas` of the node's record since that admission."""
+    gpu_use: GpuUse | None = None
+    """None: not known."""
 
 
 def node_key(pool: str, node: str) -> str:

@@ -23,6 +23,7 @@ from schemas.saga_params import WORKLOAD_NAME, LaunchSpec, SagaParams, traits_of
 from services.bus.port import Bus
 from services.bus.record_bucket import retry_conflicts
 from services.pool_manager.heartbeat_reader import HeartbeatReader
+from services.pool_manager.node_use_reader import NodeUseReader
 from services.pool_manager.planner import event_outbox
 from services.pool_manager.planner.admission import admission_refusals
 from services.pool_manager.planner.node_counts import Nodes
@@ -34,6 +35,7 @@ from services.pool_manager.planner.remediator import Remediator
 from services.pool_manager.planner.safety import holds
 from services.pool_manager.planner.safety.budget_claims import claiming
 from services.pool_manager.planner.setup_spec import setup_of
+from services.pool_manager.planner.sizing import pool_size
 from services.pool_manager.planner.sizing.open_sagas import numbered
 from services.pool_manager.pool_store import Store
 from services.pool_manager.requests import pool_apply
@@ -81,6 +83,7 @@ class Reconciler:
         """Facts that stand in a pool's record, and that this process has published."""
         self._begun: set[str] = set()
         self._heartbeats = HeartbeatReader(bus)
+        self._node_use = NodeUseReader(bus, self._heartbeats)
         self._starts = asyncio.Semaphore(STARTS_AT_ONCE_MAX)
         self.interventions = SagaInterventions(
             clock, store, self._heartbeats, coordinator, beat_seconds
@@ -160,6 +163,15 @@ class Reconciler:
         return decided
 
     async def _plan(self, snapshot: PoolSnapshot) -> PoolPlan:
+        """Decide; which of several nodes leaves depends on how they are used."""
+        decided = await self._plan_once(snapshot)
+        free = pool_size.removable(snapshot, decided, self._clock.now())
+        if not free:
+            return decided
+        use = await self._node_use.read(snapshot.record.name, free)
+        return await self._plan_once(replace(snapshot, use=use))
+
+    async def _plan_once(self, snapshot: PoolSnapshot) -> PoolPlan:
         """Decide; a node that would be remediated for silence and beats is not silent."""
         pool = snapshot.record.name
         found: set[str] = set()

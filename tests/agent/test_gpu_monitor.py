@@ -4,6 +4,7 @@ import asyncio
 import os
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from agent.faults.sample_changes import FABRIC_PROBLEMS, SampleChange, fabric_pr
 from agent.gpu_monitor import GpuMonitor
 from agent.sources.blocking_calls import ProbeHung, ProbeThread
 from agent.sources.nvml import Nvml, NvmlUnavailable
+from schemas.node_records import GpuUse
 from services.provisioner.providers.local_gpus import (
     build_library,
     compiler,
@@ -97,6 +99,31 @@ def test_no_driver_is_said_so(driver: Driver):
         Nvml(driver.library).open()
     with pytest.raises(NvmlUnavailable, match="missing"):
         Nvml("/missing/libnvidia-ml.so.1").open()
+
+
+def test_use_is_dated_from_its_change(driver: Driver):
+    """Utilization or memory means busy; without NVML nothing is known."""
+    noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
+    found = []
+
+    async def run() -> None:
+        watch = MonitorRun(driver).watch
+        for minute, orders in enumerate(
+            ((), (), ("gpu 1 utilization 3",), ("gpu 1 memory_used 9000000000",), ())
+        ):
+            driver.order(*orders)
+            await watch.sample()
+            found.append(watch.use(noon + timedelta(minutes=minute)))
+        driver.order("fail nvmlDeviceGetCount 999")
+        async with watch.release():
+            found.append(watch.use(noon))
+
+    asyncio.run(run())
+    since = [0, 0, 2, 2, 4]
+    assert found == [
+        GpuUse(busy=minute in (2, 3), since=noon + timedelta(minutes=since[minute]))
+        for minute in range(5)
+    ] + [None]
 
 
 SCRIPTS = [

@@ -6,12 +6,22 @@ from datetime import datetime
 
 from schemas.fleet_budget import FleetBudgetRecord
 from schemas.health_records import HealthRecord
-from schemas.node_records import NodeRecord
+from schemas.node_records import GpuUse, NodeRecord
 from schemas.pool_events import PoolEvent
 from schemas.pool_records import OpenSaga, PoolRecord
 from services.pool_manager.planner.disruption_budget import Others
 from services.pool_manager.planner.node_counts import Nodes
 from services.pool_manager.planner.remediator import REPLACE, Remediator
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeUse:
+    """What decides which of several nodes leaves."""
+
+    gpus: GpuUse | None = None
+    """None: not known."""
+    dollars_per_hour: float = 0.0
+    """0: not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +43,8 @@ class PoolSnapshot:
     """Node -> its health, of the nodes that need attention while an incident is open."""
     remediator: Remediator = REPLACE
     """Chooses what is done about an unhealthy node."""
+    use: Mapping[str, NodeUse] | None = None
+    """By node, of those that may leave; None: not read, as it need not be while none has to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

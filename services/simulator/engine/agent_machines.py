@@ -29,7 +29,7 @@ from schemas.gpu_samples import GpuSample
 from schemas.headers import TRACEPARENT
 from schemas.messages import encode
 from schemas.node_events import CheckResult, Telemetry
-from schemas.node_records import HeartbeatRecord, node_key
+from schemas.node_records import GpuUse, HeartbeatRecord, node_key
 from schemas.topology import HEARTBEATS
 from services.bus.port import Headers
 from services.primitives.errors import BusError
@@ -146,7 +146,7 @@ class AgentMachines:
         seconds = booting(machine.instance) if booting else self._chance.uniform(*BOOT_SECONDS)
         machine.powered_off = False
         machine.process.spawn(self._live(machine, seconds))
-        if machine.instance.pool in self.loads:
+        if self._used_percent(machine) is not None:
             self._sample_from_now(machine)
 
     def restart(self, machine: SimulatedMachine) -> None:
@@ -207,6 +207,7 @@ class AgentMachines:
             await self._awake(node)
             beat = HeartbeatRecord(
                 instance=node.name,
+                gpu_use=self._gpu_use(node),
                 admitted_at=node.admission.at,
                 sagas=node.admission.sagas,
                 **self._about(node),
@@ -347,12 +348,24 @@ class AgentMachines:
 
     # --- samples ----------------------------------------------------------------------------------
 
-    def load(self, pool: str, percent: float) -> None:
-        """Set the utilization of a pool's GPUs."""
-        self.loads[pool] = percent
+    def load(self, target: str, percent: float) -> None:
+        """Set the utilization of the GPUs of a pool or a node."""
+        self.loads[target] = percent
         for node in self.nodes.values():
-            if node.instance.pool == pool:
+            if target in (node.instance.pool, node.name):
                 self._sample_from_now(node)
+
+    def _used_percent(self, machine: SimulatedMachine) -> float | None:
+        """None: nothing was set."""
+        return self.loads.get(machine.name, self.loads.get(machine.instance.pool))
+
+    def _gpu_use(self, machine: SimulatedMachine) -> GpuUse | None:
+        used, before = self._used_percent(machine), machine.gpu_use
+        if used is None:
+            machine.gpu_use = None
+        elif before is None or before.busy != (used > 0):
+            machine.gpu_use = GpuUse(busy=used > 0, since=self._simulation.clock.now())
+        return machine.gpu_use
 
     def _sample_from_now(self, machine: SimulatedMachine) -> None:
         if not machine.sampling:
@@ -372,7 +385,7 @@ class AgentMachines:
             await asyncio.sleep(self.sample_seconds)
 
     def _sample(self, machine: SimulatedMachine) -> Telemetry:
-        used = self.loads.get(machine.instance.pool, 0.0)
+        used = self._used_percent(machine) or 0.0
         gpus = tuple(
             GpuSample(
                 index=i,

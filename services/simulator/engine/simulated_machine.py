@@ -13,6 +13,7 @@ from agent.observations import Notice
 from agent.own_record import Admission
 from schemas.gpu_samples import GpuSample
 from schemas.node_events import GpuIdentity
+from schemas.node_records import GpuUse
 from services.provisioner.provider_client.provider import Instance
 from services.simulator.engine.hardware_failures import HardwareFailure, MachineSpec
 from services.simulator.engine.simulated_process import SimulatedProcess
@@ -57,6 +58,8 @@ class SimulatedMachine:
     """GPU -> its temperature, where it is too hot."""
     sampling: bool = False
     """Whether it publishes samples; an idle, healthy machine need not."""
+    gpu_use: GpuUse | None = None
+    """As its heartbeats have it; None: no load was set."""
     sequence: int = 0
     reporter: FaultReporter | None = None
     sent: deque[OutgoingEvent] = field(default_factory=lambda: deque(maxlen=SENT_MAX))

@@ -1,16 +1,16 @@
 """Bringing a pool and its reserve to size: which nodes are begun and which may leave. Pure."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 import msgspec
 
-from schemas.node_records import NodeRecord
+from schemas.node_records import GpuUse, NodeRecord
 from schemas.pool_records import OpenSaga, PoolRecord
 from services.pool_manager.planner.node_counts import busy, size
-from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot
+from services.pool_manager.planner.pool_snapshot import NodeUse, PoolPlan, PoolSnapshot
 from services.pool_manager.planner.safety import eligibility
 from services.pool_manager.planner.sizing import workload_names
 from services.pool_manager.planner.sizing.open_sagas import begin, room_for_sagas, with_open
@@ -19,6 +19,11 @@ from services.pool_manager.planner.unhealthy_nodes import remediation_reason
 
 LAUNCHES_MAX: Final = 200
 """New nodes begun in one decision; the next decision goes on from there."""
+IDLE_MIN: Final = timedelta(minutes=5)
+"""A node whose GPUs have rested for less may be between two steps of a job."""
+USES_READ_MAX: Final = 2_000
+"""Nodes of one decision whose use is read; that of the others counts as unknown."""
+IDLE, UNKNOWN_USE, BUSY = 2, 3, 4
 
 
 def resize(snapshot: PoolSnapshot, begun: PoolPlan, now: datetime) -> PoolPlan:
@@ -126,7 +131,7 @@ class _Sizing:
         reason = f"{wanted + surplus} {what} where {wanted} are wanted"
         nodes = (node for node in self._world.nodes if node.spare == spare)
         leaving = min(surplus, room_for_sagas(self.record))
-        for node in _surplus(self.record, nodes, self._now)[:leaving]:
+        for node in _surplus(self.record, nodes, self._now, self._world.use)[:leaving]:
             begun = begin(self._world.fleet, self.record, "scale-down", self._now, node=node)
             self._note(begun, reason)
 
@@ -140,9 +145,30 @@ class _Sizing:
         self.record = with_open(record, saga, self.start[saga])
 
 
-def _surplus(record: PoolRecord, nodes: Iterable[NodeRecord], now: datetime) -> list[NodeRecord]:
-    """Nodes that may leave; the least useful first: unhealthy, cordoned, youngest."""
-    taken = busy(record)
+def removable(snapshot: PoolSnapshot, decided: PoolPlan, now: datetime) -> list[str]:
+    """Nodes of which some but not all leave in a plan, so that their use decides which."""
+    leaving = [each for each in decided.start.values() if each.kind == "scale-down"]
+    found = []
+    for spare in {each.spare for each in leaving}:
+        nodes = (node for node in snapshot.nodes if node.spare == spare)
+        free = _surplus(snapshot.record, nodes, now)
+        if len(free) > sum(each.spare == spare for each in leaving):
+            found += [node.node for node in free]
+    return found[:USES_READ_MAX]
+
+
+def _surplus(
+    record: PoolRecord,
+    nodes: Iterable[NodeRecord],
+    now: datetime,
+    use: Mapping[str, NodeUse] | None = None,
+) -> list[NodeRecord]:
+    """Nodes that may leave, the least useful first.
+
+    Unhealthy, cordoned, idle, of unknown use, busy; of equal ones the most expensive, and then the
+    youngest, but of busy ones the oldest: a young one's work is the furthest from its end.
+    """
+    taken, known = busy(record), use or {}
     free = [
         node
         for node in nodes
@@ -151,9 +177,21 @@ def _surplus(record: PoolRecord, nodes: Iterable[NodeRecord], now: datetime) -> 
         and not eligibility.blocked_reason(node, record, now)
     ]
 
-    def use(node: NodeRecord) -> tuple[int, float, str]:
-        rank = 0 if remediation_reason(node, record, now) else 1 if node.cordoned else 2
+    def usefulness(node: NodeRecord) -> tuple[int, float, float, str]:
+        used = known.get(node.node, NodeUse())
+        if remediation_reason(node, record, now):
+            rank = 0
+        elif node.cordoned:
+            rank = 1
+        else:
+            rank = _use_rank(used.gpus, now)
         age = (now - (node.admitted_at or now)).total_seconds()
-        return rank, age, node.node
+        return rank, -used.dollars_per_hour, -age if rank == BUSY else age, node.node
 
-    return sorted(free, key=use)
+    return sorted(free, key=usefulness)
+
+
+def _use_rank(use: GpuUse | None, now: datetime) -> int:
+    if use is None:
+        return UNKNOWN_USE
+    return IDLE if not use.busy and (now - use.since) >= IDLE_MIN else BUSY

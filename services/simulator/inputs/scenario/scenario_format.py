@@ -205,7 +205,7 @@ class RequestParams(Setting, frozen=True, kw_only=True):
 
 
 class LoadParams(Setting, frozen=True, kw_only=True):
-    """Of `set_load`: a pool's GPU utilization and queue from now on."""
+    """Of `set_load`: GPU utilization of a pool or a node, and a pool's queue, from now on."""
 
     utilization: Percent | None = None
     pending_jobs: Annotated[int, msgspec.Meta(ge=0)] | None = None

@@ -247,12 +247,12 @@ class ScenarioRunner:
         )
         return ok
 
-    def _load(self, pool: str, params: f.LoadParams) -> None:
-        """Set the utilization of a pool's GPUs and its queue."""
+    def _load(self, target: str, params: f.LoadParams) -> None:
+        """Set the utilization of the GPUs of a pool or a node, and a pool's queue."""
         if params.utilization is not None:
-            self.fleet.machines.load(pool, params.utilization)
+            self.fleet.machines.load(target, params.utilization)
         if params.pending_jobs is not None or params.queue_depth is not None:
-            self.fleet.workload.loads[pool] = Load(
+            self.fleet.workload.loads[target] = Load(
                 pending_jobs=params.pending_jobs, queue_depth=params.queue_depth
             )
 

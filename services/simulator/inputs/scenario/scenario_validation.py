@@ -132,10 +132,19 @@ def event_problems(
         case f.RequestParams(verb=verb, body=body):
             yield from _pool(target, pools)
             yield from _body(body, verb, "body", f"is no request {verb!r}")
-        case f.LoadParams():
-            yield from _pool(target, pools)
+        case f.LoadParams() as params:
+            yield from _load(target, params, ids, pools)
         case _ if target not in ("", fault_kinds.ALL):
             yield ("target",), f"{event.action} is about nothing in particular; take it out"
+
+
+def _load(
+    target: str, params: f.LoadParams, ids: Collection[str], pools: Collection[str]
+) -> Iterator[Problem]:
+    if target not in ids:
+        yield from _pool(target, pools)
+    elif params.pending_jobs is not None or params.queue_depth is not None:
+        yield ("params",), "a node has no queue; set that of its pool"
 
 
 def _body(body: dict[str, Any], verb: str, key: str, text: str) -> Iterator[Problem]:
