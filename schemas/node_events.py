@@ -248,6 +248,14 @@ class CheckpointRequested(
     """Until then it may leave by itself; then the drain is ordered."""
 
 
+class WorkLeft(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.notifier.event.v1.work_left"):
+    """A workload system called back: the work that a saga's drain waits for has left the node."""
+
+    saga: str
+    by: Name
+    """The user in the order's subject."""
+
+
 class WorkloadState(
     NodeEvent, frozen=True, kw_only=True, tag="io.navarch.notifier.event.v1.workload_state"
 ):
@@ -410,6 +418,7 @@ FACTS: dict[type[NodeEvent], str] = {
     Released: "released",
     WorkRemains: "work-remains",
     CheckpointRequested: "checkpoint-requested",
+    WorkLeft: "work-left",
     WorkloadState: "workload-state",
     WorkGangs: "work-gangs",
     WorkFailed: "work-failed",

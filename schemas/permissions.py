@@ -35,6 +35,9 @@ BOOTSTRAP: Final = "bootstrap"
 OPERATOR: Final = "operator"
 VIEWER: Final = "viewer"
 ADMIN: Final = "admin"
+SCHEDULER: Final = "scheduler"
+"""Role of a workload system: it may say that work has left a node, and nothing else."""
+WORK_DONE: Final = "work-done"
 CLI: Final = "cli"
 """Name of the inbox of `navarch` on a bus without accounts."""
 POOL_TAG: Final = "{{tag(pool)}}"
@@ -78,7 +81,10 @@ ALSO_ANSWERED: Final[Mapping[str, tuple[str, ...]]] = {
         subjects.order_wildcard("hardware-add"),
         subjects.order_wildcard("hardware-forget"),
     ),
-    "notifier": (subjects.order_wildcard("acknowledge-alert"),),
+    "notifier": (
+        subjects.order_wildcard("acknowledge-alert"),
+        subjects.order_wildcard(WORK_DONE),
+    ),
 }
 """Service -> requests it answers beside queries."""
 SERVICE_QUERIES: Final = (
@@ -207,6 +213,13 @@ def rules() -> dict[str, Rules]:
     found[OPERATOR] = msgspec.structs.replace(
         viewer,
         publish=(*viewer.publish, *asks),
+    )
+    box = f"{user_inbox(USER_KEY)}.>"
+    found[SCHEDULER] = Rules(
+        account=Account.USERS,
+        publish=(f"{subjects.ROOT}.order.{WORK_DONE}.{USER_NAME}", box),
+        subscribe=(box,),
+        payload_bytes_max=REQUEST_BYTES_MAX,
     )
     found[ADMIN] = Rules(publish=(">",), subscribe=(">",))
     found[AGENT] = _agent()

@@ -36,7 +36,7 @@ from schemas.operator_requests import (
     SagaRequest,
     ScaleRequest,
 )
-from schemas.permissions import ADMIN, CLI, OPERATOR, SERVICES, VIEWER, inbox, user_inbox
+from schemas.permissions import ADMIN, CLI, OPERATOR, SERVICES, inbox, user_inbox
 from schemas.pool_events import (
     PoolEvent,
     RequestAccepted,
@@ -56,6 +56,7 @@ from services.bus.nats.credentials_file import name_of, role_and_key
 from services.bus.port import Bus, Stored
 from services.bus.protocol.endpoint_replies import reply_data
 from services.bus.protocol.ordered_pages import read_page
+from services.cli.bus_users import ROLES
 from services.cli.text.node_timeline import mentions, sagas_about
 from services.operator_text.safe_text import escape_line
 from services.operator_text.workload_words import work_words
@@ -97,7 +98,7 @@ def user_options(settings: NatsSettings) -> ConnectOptions:
         settings=settings, name="navarch-cli", inbox_prefix=inbox(CLI), role=OPERATOR
     )
     role, key = role_and_key(settings.creds_file.replace(SERVICE, OPERATOR))
-    if role not in (OPERATOR, VIEWER):
+    if role not in ROLES or role == ADMIN:
         return options
     return replace(options, inbox_prefix=user_inbox(key), may_create_consumers=False)
 
@@ -105,7 +106,7 @@ def user_options(settings: NatsSettings) -> ConnectOptions:
 def person(options: ConnectOptions) -> str:
     """The name of the user whose credentials these are; empty: they are no person's."""
     file = options.settings.creds_file.replace(SERVICE, OPERATOR)
-    return name_of(file) if role_and_key(file)[0] in (OPERATOR, VIEWER, ADMIN) else ""
+    return name_of(file) if role_and_key(file)[0] in ROLES else ""
 
 
 @asynccontextmanager

@@ -12,7 +12,7 @@ from typing import Final
 
 import nkeys
 
-from schemas.permissions import ADMIN, AGENT, BOOTSTRAP, OPERATOR, SERVICES, VIEWER, Account, rules
+from schemas.permissions import AGENT, BOOTSTRAP, SERVICES, Account, rules
 from services.bus.nats.credentials_file import claims_of_token
 from services.bus.nats.nats_accounts import (
     OPERATOR_KEY,
@@ -28,6 +28,7 @@ from services.bus.nats.nats_accounts import (
     new_seed,
     role_key,
 )
+from services.cli.bus_users import ROLES
 from services.primitives.atomic_files import write_secret
 from services.primitives.errors import NavarchError
 
@@ -38,7 +39,7 @@ OPERATOR_LINE: Final = re.compile(r"^operator: (.+)$", re.MULTILINE)
 ROTATIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "agents": (role_key(AGENT), role_key(BOOTSTRAP)),
     "operator-key": (OPERATOR_KEY, OPERATOR_SIGNING_KEY, role_key(REVOKER)),
-    **{role: (role_key(role),) for role in (*SERVICES, VIEWER, OPERATOR, ADMIN)},
+    **{role: (role_key(role),) for role in (*SERVICES, *ROLES)},
     "all": tuple(key_names(rules())),
 }
 """What `navarch nats-config rotate` replaces together."""

@@ -10,11 +10,20 @@ from typing import Final
 import msgspec
 
 from schemas.names import token
-from schemas.permissions import ADMIN, AGENT, OPERATOR, SERVICES, VIEWER, Account, Rules
+from schemas.permissions import (
+    ADMIN,
+    AGENT,
+    OPERATOR,
+    SCHEDULER,
+    SERVICES,
+    VIEWER,
+    Account,
+    Rules,
+)
 from schemas.value_limits import UtcTime
 from services.primitives.errors import NavarchError
 
-ROLES: Final = (VIEWER, OPERATOR, ADMIN)
+ROLES: Final = (VIEWER, SCHEDULER, OPERATOR, ADMIN)
 KEPT: Final = timedelta(days=90)
 """How long a user is listed after the end of its credentials."""
 RESERVED: Final = ("agent", "bootstrap")

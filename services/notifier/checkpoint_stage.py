@@ -73,7 +73,9 @@ async def await_checkpoint(
         await publish_event(bus, asked)
     left = (min(asked.until, order.deadline) - clock.now()).total_seconds()
     drained, _ = await race(
-        watch.drained(order.node, report.update), report.run(), seconds_max=max(left, 0.0)
+        watch.drained(order.node, report.update, saga=order.saga),
+        report.run(),
+        seconds_max=max(left, 0.0),
     )
     if not drained.cancelled():
         drained.result()

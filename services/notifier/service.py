@@ -116,6 +116,7 @@ async def build(context: Context) -> Service:
         ],
         tasks=[
             participant.watch,
+            workload.callbacks.run,
             StoreWatch(context.bus, context.clock, failures, settings.nats.replicas).run,
             AlertSender(channels, context.bus, context.clock, lease, failures).run,
             StoreAlerts([each.channel for each in channels], context.clock, failures).run,
@@ -124,6 +125,7 @@ async def build(context: Context) -> Service:
         ],
         endpoints={
             **WorkloadCheckEndpoint(notifiers, context.bus).endpoints,
+            **workload.callbacks.endpoints,
             **AlertAcknowledgement(OpenAlerts(context.bus), context.clock).endpoints,
         },
         close=close,

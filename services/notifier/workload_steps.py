@@ -16,6 +16,7 @@ from schemas.topology import HEALTH, INSTANCES, NODES
 from services.bus.bucket_mirror import readable_record
 from services.bus.port import Bus
 from services.notifier.checkpoint_stage import await_checkpoint, checkpoint_order
+from services.notifier.drain_callbacks import DrainCallbacks
 from services.notifier.work_report import WorkReport
 from services.notifier.workload.drain_watch import DrainWatch
 from services.notifier.workload.pool_notifiers import PoolNotifiers
@@ -52,6 +53,7 @@ class WorkloadSteps:
         self._bus = bus
         self._clock = clock
         self._watches: dict[Notifier, DrainWatch] = {}
+        self.callbacks = DrainCallbacks(bus, clock, self._watches.values())
 
     async def cordon(self, command: Command) -> None:
         """Stop placing new work on the node."""
@@ -94,9 +96,10 @@ class WorkloadSteps:
         if not waits:
             return DrainOutputs(drain_confirmed=False)
         drained, *_ = await race(
-            watch.drained(order.node, report.update),
+            watch.drained(order.node, report.update, saga=order.saga),
             self._evict_in_time(notifier, order),
             report.run(),
+            self.callbacks.recall(order),
         )
         drained.result()
         return DrainOutputs()

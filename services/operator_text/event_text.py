@@ -200,6 +200,8 @@ def _node_words(event: n.NodeEvent) -> Words:  # noqa: C901, PLR0912 - one case 
             return "drain", work_words(event), "plain"
         case n.CheckpointRequested():
             return "checkpoint", checkpoint_words(event), "plain"
+        case n.WorkLeft():
+            return "work left", f"the workload system called back{_by(event.by)}", "plain"
         case n.WorkloadState():
             return "workload system", state_words(event), "plain" if event.ready else "bad"
         case n.WorkGangs():

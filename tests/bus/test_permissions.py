@@ -66,6 +66,7 @@ MAY: dict[str, list[str]] = {
         "navarch.v1.order.sweep-now.operator",
         f"{NODE}.command.diagnose",
     ],
+    "scheduler": ["navarch.v1.order.work-done.scheduler"],
     "viewer": ["$SRV.PING", "navarch.v1.query.nodes", "$JS.API.STREAM.LIST"],
     "agent:training/n1": [
         f"{NODE}.telemetry",
@@ -116,6 +117,14 @@ MAY_NOT: dict[str, list[str]] = {
         "$JS.API.CONSUMER.CREATE.SAGAS.pool-sagas",
         "$JS.API.CONSUMER.DELETE.SAGAS.pool-sagas",
     ],
+    "scheduler": [
+        "navarch.v1.order.work-done.operator",
+        "navarch.v1.order.sweep-now.scheduler",
+        "navarch.v1.pool.training.request.drain.scheduler",
+        "navarch.v1.query.nodes",
+        f"{NODE}.event.work-left",
+        "$JS.API.STREAM.LIST",
+    ],
     "viewer": [
         "navarch.v1.pool.training.request.scale",
         f"{NODE}.command.diagnose",
@@ -139,6 +148,7 @@ LISTENS: dict[str, tuple[list[str], list[str]]] = {
         ["navarch.v1.saga.>", "$KV.NODES.>", "navarch.v1.>"],
         ["_INBOX.>", "_INBOX.user.>", "navarch.v1.query.>", "navarch.v1.pool.*.request.>", ">"],
     ),
+    "scheduler": ([], ["navarch.v1.>", "$KV.>", "_INBOX.>"]),
     "notifier": (["navarch.v1.query.x", "_INBOX.notifier.x"], ["_INBOX.pool-manager.>", "$KV.>"]),
     "agent:training/n1": (
         [f"{NODE}.command.>", "_INBOX.node.training.n1.x"],

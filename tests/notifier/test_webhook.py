@@ -83,14 +83,14 @@ async def test_orders_have_the_documented_bodies(receiver, webhook):
     await webhook.cordon(order("replace-1/cordon", "XID 79"))
     await webhook.drain(order("replace-1/drain"))
     await webhook.uncordon(order("replace-1/cordon"))
-    moment = "2024-01-15T10:30:00Z"
+    moment, about = "2024-01-15T10:30:00Z", {"node_id": "node-1", "saga": "replace-1"}
     expected = [
         (
             "/cordon",
-            {"event": "cordon", "node_id": "node-1", "reason": "XID 79", "timestamp": moment},
+            {"event": "cordon", **about, "reason": "XID 79", "timestamp": moment},
         ),
-        ("/drain", {"event": "drain", "node_id": "node-1", "timestamp": moment}),
-        ("/uncordon", {"event": "uncordon", "node_id": "node-1", "timestamp": moment}),
+        ("/drain", {"event": "drain", **about, "timestamp": moment}),
+        ("/uncordon", {"event": "uncordon", **about, "timestamp": moment}),
     ]
     assert receiver.orders == expected
     assert {each["authorization"] for each in receiver.headers} == {"Bearer secret"}
@@ -246,7 +246,14 @@ async def test_a_receiver_that_is_down_is_retried(clock):
         ({"headers": {"a": 1}}, "headers"),
         ({"cordon_url": "http://a/b"}, "`drain_status_url` is missing.*{completes: at-once}"),
         ({"drain_status_url": "http://a", "drain": {"completes": "at-once"}}, "exclude each other"),
-        ({"drain": {"completes": "later"}}, "drain.completes.*write one of when-reported, at-once"),
+        (
+            {"drain_status_url": "http://a", "drain": {"completes": "when-called-back"}},
+            "exclude each other",
+        ),
+        (
+            {"drain": {"completes": "later"}},
+            "drain.completes.*write one of when-reported, when-called-back",
+        ),
     ],
 )
 def test_wrong_options_are_refused_with_the_key(options, problem):

@@ -32,7 +32,7 @@ from tests.support.secured import Secured
 
 AGENT = "agent:training/n1"
 NODE = "navarch.v1.node.training.n1"
-OUTSIDERS = ("viewer", "operator", AGENT)
+OUTSIDERS = ("viewer", "scheduler", "operator", AGENT)
 """Who is not a service. Bootstrap credentials permit one request, tried below."""
 TARGETS = (
     "$KV.POOLS.pool.training",
@@ -101,10 +101,10 @@ async def stored_in(client: Client, before: dict[str, int]) -> set[str]:
     return {name for name, at in after.items() if at != before[name] + 1}
 
 
-def concrete(subject: str) -> str:
+def concrete(subject: str, user: str = permissions.OPERATOR) -> str:
     """A subject under a permission: of this node where the server fills in one."""
     known = subject.replace(permissions.POOL_TAG, "training").replace(permissions.NODE_TAG, "n1")
-    known = known.replace(permissions.USER_NAME, permissions.OPERATOR)
+    known = known.replace(permissions.USER_NAME, user)
     return ".".join("x" if each in ("*", ">") else each for each in known.split("."))
 
 
@@ -136,6 +136,7 @@ def attacks() -> list[str]:
     ("who", "except_for"),
     [
         ("viewer", set()),
+        ("scheduler", set()),
         ("operator", set()),
         (AGENT, set()),
     ],
@@ -164,7 +165,7 @@ async def test_an_answer_cannot_be_sent_to_a_subject_of_another_account(secured:
             if subject.startswith("_"):
                 continue
             for target in TARGETS:
-                await client.publish(concrete(subject), b"{}", reply=target)
+                await client.publish(concrete(subject, role), b"{}", reply=target)
                 asked += 1
         await barrier(client)
         await client.close()

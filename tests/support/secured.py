@@ -62,7 +62,7 @@ class Secured:
             box = permissions.node_inbox(pool, node)
         elif kind == "bootstrap":
             box = permissions.bootstrap_inbox(pool, node)
-        elif who in (permissions.OPERATOR, permissions.VIEWER):
+        elif who in (permissions.OPERATOR, permissions.VIEWER, permissions.SCHEDULER):
             return user_options(settings)
         else:
             box = permissions.inbox(who)

@@ -131,7 +131,8 @@ def agent(
 def add(
     name: Annotated[str, typer.Argument(help="The person's name.", show_default=False)],
     role: Annotated[
-        str, typer.Option("--role", metavar="viewer|operator|admin", help="What it may do.")
+        str,
+        typer.Option("--role", metavar="viewer|scheduler|operator|admin", help="What it may do."),
     ],
     valid: Valid = "90d",
     directory: BusDirectoryOption = BUS,

@@ -1,9 +1,11 @@
-"""`navarch workload check`: whether a pool's workload system can be used."""
+"""`navarch workload check` and `done`: a pool's workload system, and its callback."""
 
 from typing import Annotated, Final
 
 import typer
 
+from schemas.permissions import WORK_DONE
+from schemas.work_done import WorkDone, WorkDoneAccepted
 from schemas.workload_checks import WorkloadCheckAnswer, WorkloadCheckRequest
 from services.cli import console
 from services.cli.bus_client import FleetClient, decode_answer, requester
@@ -53,3 +55,29 @@ async def check(
                 console.write(f"      {each.remedy}")
     if not all(each.passed for each in answer.checks):
         raise typer.Exit(FAILED)
+
+
+@commands.command("done")
+@fleet_command
+async def done(
+    fleet: FleetClient,
+    node: Annotated[str, typer.Argument(metavar="NODE", show_default=False)],
+    saga: Annotated[
+        str,
+        typer.Option(
+            "--saga", help="The saga in the drain's order; without it, the node's current one."
+        ),
+    ] = "",
+    output: Output = Format.TABLE,
+) -> None:
+    """Say that the work has left a node that is being drained.
+
+    For workload systems: the drain asks at once instead of at its next interval. It changes nothing
+    unless that saga waits for the node. It may be repeated.
+    """
+    data = await fleet.order(WORK_DONE, WorkDone(node=node, saga=saga), who="notifier")
+    answer = decode_answer(WorkDoneAccepted, data, WORK_DONE, "notifier")
+    if output is Format.JSON:
+        console.write_json(data)
+    else:
+        console.write(f"{answer.node}: work has left; {answer.saga} goes on once it is confirmed")

@@ -28,6 +28,7 @@ TOPICS: Final[dict[type, Topic]] = {
     n.Registered: "observed",
     n.ProviderNotice: "observed",
     n.CheckpointRequested: "done",
+    n.WorkLeft: "observed",
     n.WorkloadState: "observed",
     n.WorkFailed: "observed",
     n.Verdict: "judged",

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
+
 from services.notifier.workload.workload_notifier import (
     NodeReference,
     NodeWorkload,
@@ -35,6 +37,7 @@ def _ignore(_: NodeWorkload) -> None:
 class _Drain:
     reference: NodeReference
     update: Callable[[NodeWorkload], None]
+    saga: str
     over: asyncio.Future[NodeWorkload] = field(default_factory=asyncio.Future)
 
 
@@ -46,22 +49,38 @@ class DrainWatch:
         self._notifier = notifier
         self._clock = clock
         self._all = _Questions(self)
-        self.open = 0
+        self._open: dict[_Drain, _Questions] = {}
+
+    @property
+    def open(self) -> int:
         """Number of open drains."""
+        return len(self._open)
 
     async def drained(
-        self, reference: NodeReference, update: Callable[[NodeWorkload], None] = _ignore
+        self,
+        reference: NodeReference,
+        update: Callable[[NodeWorkload], None] = _ignore,
+        *,
+        saga: str = "",
     ) -> NodeWorkload:
         """Return when the workload system says that no work is left; StepFailure if it cannot.
 
-        `update` is called with each answer before that.
+        `update` is called with each answer before that; `saga` is named by a callback.
         """
         questions = self._all if self._notifier.batches else _Questions(self)
-        self.open += 1
+        drain = _Drain(reference, update, saga)
+        self._open[drain] = questions
         try:
-            return await questions.drained(reference, update)
+            return await questions.drained(drain)
         finally:
-            self.open -= 1
+            del self._open[drain]
+
+    def call_back(self, saga: str) -> None:
+        """The workload system says that the work which a saga's drain waits for has left: ask."""
+        for drain, questions in self._open.items():
+            if drain.saga == saga:
+                drain.reference = msgspec.structs.replace(drain.reference, called_back=True)
+                questions.ask_now()
 
     async def wait(self, new: asyncio.Event, failures: int) -> None:
         """Wait until it is worth asking again."""
@@ -107,10 +126,10 @@ class _Questions:
         self._new = asyncio.Event()
         self._asking: asyncio.Task[None] | None = None
 
-    async def drained(
-        self, reference: NodeReference, update: Callable[[NodeWorkload], None]
-    ) -> NodeWorkload:
-        drain = _Drain(reference, update)
+    def ask_now(self) -> None:
+        self._new.set()
+
+    async def drained(self, drain: _Drain) -> NodeWorkload:
         self._open[drain] = None
         self._new.set()
         if self._asking is None or self._asking.done():

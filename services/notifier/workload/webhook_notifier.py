@@ -42,6 +42,8 @@ class Order(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     event: str
     node_id: str
+    saga: str = ""
+    """Which a callback names."""
     reason: str = ""
     timestamp: str
 
@@ -59,9 +61,10 @@ _status = msgspec.json.Decoder(DrainStatus)
 class WebhookDrain(Setting, frozen=True, kw_only=True):
     """When a drain has ended."""
 
-    completes: Literal["when-reported", "at-once"] = "when-reported"
-    """when-reported: when `drain_status_url` says so; at-once: when the order was accepted,
-    whatever still runs on the node."""
+    completes: Literal["when-reported", "when-called-back", "at-once"] = "when-reported"
+    """when-reported: when `drain_status_url` says so, which a callback has asked at once;
+    when-called-back: when a callback says so; at-once: when the order was accepted, whatever still
+    runs on the node."""
 
 
 class WebhookNotifier:
@@ -88,17 +91,17 @@ class WebhookNotifier:
             check_secret(self.secret)
             if self.timeout <= 0:
                 raise ValueError("timeout must be more than 0 (30s is the default)")
-            at_once = self.drain.completes == "at-once"
-            if not self.drain_status_url and not at_once:
+            completes = self.drain.completes
+            if not self.drain_status_url and completes == "when-reported":
                 raise ValueError(
                     "`drain_status_url` is missing, so nothing would report whether work is left "
-                    "on a node; add it, or terminate nodes without asking: "
-                    "`drain: {completes: at-once}`"
+                    "on a node; add it, or call back: `drain: {completes: when-called-back}`, or "
+                    "terminate nodes without asking: `drain: {completes: at-once}`"
                 )
-            if self.drain_status_url and at_once:
+            if self.drain_status_url and completes != "when-reported":
                 raise ValueError(
-                    "`drain_status_url` and `drain: {completes: at-once}` exclude each other; "
-                    "remove one"
+                    f"`drain_status_url` and `drain: {{completes: {completes}}}` exclude each "
+                    "other; remove one"
                 )
 
     def __init__(self, *, options: Options, clock: Clock) -> None:
@@ -116,8 +119,8 @@ class WebhookNotifier:
 
     @property
     def confirms_drains(self) -> bool:
-        """Whether there is a status URL."""
-        return bool(self._options.drain_status_url)
+        """Whether there is a status URL or a callback."""
+        return self._options.drain.completes != "at-once"
 
     async def close(self) -> None:
         """Close the connections."""
@@ -149,7 +152,15 @@ class WebhookNotifier:
         """Nothing: the contract has no such event."""
 
     async def workloads(self, nodes: Sequence[NodeReference]) -> Mapping[str, WorkloadAnswer]:
-        """GET the status of each."""
+        """GET the status of each, or take what the callback said."""
+        if not self._options.drain_status_url:
+            waits = "it calls back when the work has left"
+            return {
+                each.node: NodeWorkload(
+                    drained=each.called_back, detail="" if each.called_back else waits
+                )
+                for each in nodes
+            }
         answers = await asyncio.gather(*(self._status(each.node) for each in nodes))
         return dict(zip((each.node for each in nodes), answers, strict=True))
 
@@ -182,7 +193,13 @@ class WebhookNotifier:
             )
             return
         now = self._clock.now().astimezone(UTC).isoformat(timespec="seconds")
-        body = Order(event=event, node_id=node, reason=reason, timestamp=now.replace("+00:00", "Z"))
+        body = Order(
+            event=event,
+            node_id=node,
+            saga=order.saga,
+            reason=reason,
+            timestamp=now.replace("+00:00", "Z"),
+        )
         content = msgspec.json.encode(body)
         request = self._http.request(
             "POST",

@@ -33,6 +33,8 @@ class NodeReference(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """Its provider reports that the instance no longer exists."""
     faulty_gpus: tuple[int, ...] = ()
     """Indices of the GPUs that are not healthy; empty: the whole node, or unknown."""
+    called_back: bool = False
+    """A workload system has called back: the work that the drain waits for has left."""
 
 
 class WorkloadOrder(msgspec.Struct, frozen=True, kw_only=True):
