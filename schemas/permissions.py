@@ -6,13 +6,13 @@ own node only; viewers read everything and write nothing. `services.bus.nats.nat
 turns this into the server's configuration; docs/operate.md describes it.
 """
 
-import enum
 from collections.abc import Iterable, Mapping
 from typing import Final
 
 import msgspec
 
 from schemas import fleet_events, node_events, pool_events, subjects
+from schemas.account_rules import Account, Rules, Share
 from schemas.messages import Message
 from schemas.topology import (
     BUCKETS,
@@ -21,7 +21,6 @@ from schemas.topology import (
     EVERY_STREAM,
     HEARTBEATS,
     LEASES,
-    MESSAGE_BYTES_MAX,
     NODES,
     OBJECT_BUCKETS,
     SAGAS,
@@ -97,7 +96,6 @@ SERVICE_QUERIES: Final = (
 """Queries that change something: services' own, denied to users."""
 REPLY_SECONDS: Final = 7_200.0
 """Time limit of a reply to another account; diagnostics of a host take long."""
-SUBSCRIPTIONS_MAX: Final = 1_000
 AGENT_BYTES_MAX: Final = 65_536
 """Of one message of an agent; samples of 16 GPUs have 17,000."""
 AGENT_SUBSCRIPTIONS_MAX: Final = 64
@@ -107,49 +105,6 @@ CONNECTIONS_MAX: Final[Mapping[str, int]] = {"agents": 40_000, "users": 1_000}
 """Of an account: below the 65,536 of a server, so that services always find room."""
 REPLIES: Final = "_R_.>"
 """Where the server has the answers to requests from other accounts sent; its words are random."""
-
-
-class Account(enum.StrEnum):
-    """A subject space of its own on the server: nothing passes between two but by a `Share`."""
-
-    FLEET = "fleet"
-    """The streams, and the services alone."""
-    AGENTS = "agents"
-    """Agents, and nodes that ask for their agent's credentials."""
-    USERS = "users"
-    """Operators and viewers."""
-
-
-class Rules(msgspec.Struct, frozen=True, kw_only=True):
-    """Permissions of one role in its account; a denial wins."""
-
-    account: Account = Account.FLEET
-    publish: tuple[str, ...] = ()
-    publish_not: tuple[str, ...] = ()
-    subscribe: tuple[str, ...] = ()
-    subscribe_not: tuple[str, ...] = ()
-    payload_bytes_max: int = MESSAGE_BYTES_MAX
-    subscriptions_max: int = SUBSCRIPTIONS_MAX
-
-
-class Share(msgspec.Struct, frozen=True, kw_only=True):
-    """What one account offers to others.
-
-    A request crosses with a reply subject that the server makes, so that no client can have an
-    answer sent to a subject of another account.
-    """
-
-    subject: str
-    owner: Account
-    importers: tuple[Account, ...]
-    live: bool = False
-    """False: requests to the owner. True: the owner's messages, as they are published."""
-    many: bool = False
-    """A request has many answers."""
-    exported: bool = True
-    """False: part of another share of the same owner, which the server refuses to export twice."""
-    local_subject: str = ""
-    """Its name at the importers, if it is another."""
 
 
 def owner(durable: DurableSpec) -> str:

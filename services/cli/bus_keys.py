@@ -12,7 +12,8 @@ from typing import Final
 
 import nkeys
 
-from schemas.permissions import AGENT, BOOTSTRAP, SERVICES, Account, rules
+from schemas.account_rules import Account
+from schemas.permissions import AGENT, BOOTSTRAP, SERVICES, rules
 from services.bus.nats.credentials_file import claims_of_token
 from services.bus.nats.nats_accounts import (
     OPERATOR_KEY,

@@ -9,6 +9,7 @@ from typing import Final
 
 import msgspec
 
+from schemas.account_rules import Account, Rules
 from schemas.names import token
 from schemas.permissions import (
     ADMIN,
@@ -17,8 +18,6 @@ from schemas.permissions import (
     SCHEDULER,
     SERVICES,
     VIEWER,
-    Account,
-    Rules,
 )
 from schemas.value_limits import UtcTime
 from services.primitives.errors import NavarchError

@@ -13,8 +13,9 @@ from typing import Final
 
 import msgspec
 
+from schemas.account_rules import Account
 from schemas.names import pool_name, token
-from schemas.permissions import AGENT, BOOTSTRAP, SERVICES, Account, rules, shares
+from schemas.permissions import AGENT, BOOTSTRAP, SERVICES, rules, shares
 from services.bus.nats.credentials_file import (
     CREDENTIALS,
     ROLE_TAG,

@@ -12,7 +12,8 @@ from typing import Final
 
 import msgspec
 
-from schemas.permissions import OPERATOR, Account, user_inbox
+from schemas.account_rules import Account
+from schemas.permissions import OPERATOR, user_inbox
 from services.bus.nats.credentials_file import ROLE_TAG, role_and_key
 from services.bus.nats.embedded_server import OPEN_ACCOUNT, move_store
 from services.bus.nats.nats_accounts import AgentKeys, BusKeys, account_key, credentials

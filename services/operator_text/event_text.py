@@ -16,12 +16,7 @@ from schemas.stored_messages import StoredMessage, decode_stored
 from services.operator_text.provisioner_words import access_words, setup_words
 from services.operator_text.quantities import gpu_hours
 from services.operator_text.safe_text import escape_line
-from services.operator_text.workload_words import (
-    checkpoint_words,
-    failed_work_words,
-    state_words,
-    work_words,
-)
+from services.operator_text.workload_words import drain_event_words, workload_event_words
 
 Tone = Literal["good", "bad", "plain"]
 SUMMARY_CHARS_MAX: Final = 240
@@ -196,18 +191,10 @@ def _node_words(event: n.NodeEvent) -> Words:  # noqa: C901, PLR0912 - one case 
             return "held", f"{until}: {event.reason}", "plain"
         case n.Released():
             return "released", f"{event.reason}{_by(event.by)}".strip(), "plain"
-        case n.WorkRemains():
-            return "drain", work_words(event), "plain"
-        case n.CheckpointRequested():
-            return "checkpoint", checkpoint_words(event), "plain"
-        case n.WorkLeft():
-            return "work left", f"the workload system called back{_by(event.by)}", "plain"
-        case n.WorkloadState():
-            return "workload system", state_words(event), "plain" if event.ready else "bad"
-        case n.WorkGangs():
-            return "jobs on several nodes", ", ".join(event.gangs) or "none", "plain"
-        case n.WorkFailed():
-            return "job failed", failed_work_words(event), "bad"
+        case n.WorkRemains() | n.CheckpointRequested() | n.WorkLeft():
+            return drain_event_words(event)
+        case n.WorkloadState() | n.WorkGangs() | n.WorkFailed():
+            return workload_event_words(event)
         case n.Drained(expired=True):
             return "drained", "the wait ended with work left on the node", "bad"
         case n.Drained():

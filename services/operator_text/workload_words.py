@@ -1,16 +1,44 @@
 """What a workload system says of a node and its work, in words. Pure."""
 
 from collections.abc import Sequence
+from typing import Literal
 
 from schemas.node_events import (
     CheckpointRequested,
     RemainingWork,
     WorkFailed,
+    WorkGangs,
+    WorkLeft,
     WorkloadState,
     WorkRemains,
 )
 from schemas.node_records import WorkloadView
 from services.operator_text.quantities import local_time
+
+_Words = tuple[str, str, Literal["bad", "plain"]]
+
+
+def drain_event_words(event: WorkRemains | CheckpointRequested | WorkLeft) -> _Words:
+    """What a drain waits for, has asked or was called back about."""
+    match event:
+        case WorkRemains():
+            return "drain", work_words(event), "plain"
+        case CheckpointRequested():
+            return "checkpoint", checkpoint_words(event), "plain"
+        case WorkLeft():
+            by = f" by {event.by}" if event.by else ""
+            return "work left", f"the workload system called back{by}", "plain"
+
+
+def workload_event_words(event: WorkloadState | WorkGangs | WorkFailed) -> _Words:
+    """What a workload system says unasked."""
+    match event:
+        case WorkloadState():
+            return "workload system", state_words(event), "plain" if event.ready else "bad"
+        case WorkGangs():
+            return "jobs on several nodes", ", ".join(event.gangs) or "none", "plain"
+        case WorkFailed():
+            return "job failed", failed_work_words(event), "bad"
 
 
 def work_words(event: WorkRemains) -> str:

@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from schemas.permissions import VIEWER, Account, inbox, rules
+from schemas.account_rules import Account
+from schemas.permissions import VIEWER, inbox, rules
 from schemas.settings import NatsSettings
 from services.bus.nats.connection_expiry import Expiry, expiries, expiring
 from services.bus.nats.connection_options import credentials

@@ -9,10 +9,11 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from schemas import permissions, subjects
+from schemas.account_rules import Account
 from schemas.headers import SUBJECT
 from schemas.messages import encode
 from schemas.node_records import NodeRecord
-from schemas.permissions import SERVICE_QUERIES, SERVICES, Account, durables_of
+from schemas.permissions import SERVICE_QUERIES, SERVICES, durables_of
 from schemas.topology import (
     BUCKETS,
     DURABLES,

@@ -21,14 +21,12 @@ from typing import Any, Final
 import msgspec
 import nkeys
 
+from schemas.account_rules import Account, Rules, Share
 from schemas.permissions import (
     AGENT,
     BOOTSTRAP,
     CONNECTIONS_MAX,
     REPLY_SECONDS,
-    Account,
-    Rules,
-    Share,
     inbox,
 )
 from services.bus.nats.credentials_file import CREDENTIALS, claims_of_token

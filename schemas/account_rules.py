@@ -1,0 +1,53 @@
+"""What permissions are made of: accounts, rules of roles, and what passes between accounts."""
+
+import enum
+from typing import Final
+
+import msgspec
+
+from schemas.topology import MESSAGE_BYTES_MAX
+
+SUBSCRIPTIONS_MAX: Final = 1_000
+
+
+class Account(enum.StrEnum):
+    """A subject space of its own on the server: nothing passes between two but by a `Share`."""
+
+    FLEET = "fleet"
+    """The streams, and the services alone."""
+    AGENTS = "agents"
+    """Agents, and nodes that ask for their agent's credentials."""
+    USERS = "users"
+    """Operators and viewers."""
+
+
+class Rules(msgspec.Struct, frozen=True, kw_only=True):
+    """Permissions of one role in its account; a denial wins."""
+
+    account: Account = Account.FLEET
+    publish: tuple[str, ...] = ()
+    publish_not: tuple[str, ...] = ()
+    subscribe: tuple[str, ...] = ()
+    subscribe_not: tuple[str, ...] = ()
+    payload_bytes_max: int = MESSAGE_BYTES_MAX
+    subscriptions_max: int = SUBSCRIPTIONS_MAX
+
+
+class Share(msgspec.Struct, frozen=True, kw_only=True):
+    """What one account offers to others.
+
+    A request crosses with a reply subject that the server makes, so that no client can have an
+    answer sent to a subject of another account.
+    """
+
+    subject: str
+    owner: Account
+    importers: tuple[Account, ...]
+    live: bool = False
+    """False: requests to the owner. True: the owner's messages, as they are published."""
+    many: bool = False
+    """A request has many answers."""
+    exported: bool = True
+    """False: part of another share of the same owner, which the server refuses to export twice."""
+    local_subject: str = ""
+    """Its name at the importers, if it is another."""
