@@ -27,8 +27,10 @@ from schemas.saga_log_entries import (
     StepSucceeded,
     saga_codec,
 )
+from schemas.saga_params import SagaParams
 from schemas.topology import DEAD, EVENTS, HEALTH, HEARTBEATS, INSTANCES, NODES, REQUESTS, SAGAS
 from services.bus.port import Stored
+from services.pool_manager.planner.node_counts import is_gone
 from services.pool_manager.planner.remediation.recovered_nodes import is_for_silence
 from services.pool_manager.sagas import DEFINITIONS
 from services.provisioner.provider_client.provider import Instance
@@ -294,8 +296,9 @@ class Invariants:
             self._rate(entry, pool)
         if record is not None and record.cordoned:
             return
-        out = self._disrupting.setdefault(entry.params.pool, {})
-        out[entry.saga] = None
+        disrupting = self._disrupting.setdefault(entry.params.pool, {})
+        disrupting[entry.saga] = None
+        out = [each for each in disrupting if not self._is_gap(self._started(each).params)]
         allowed = _count(pool.spec.budget.max_unavailable, pool.desired, least=1)
         # The cloud does not wait for the budget, so leaving ahead of it does not either.
         if len(out) > allowed and node not in self.preempted:
@@ -303,6 +306,11 @@ class Invariants:
                 f"{len(out)} nodes are out of service where {allowed} may be: {', '.join(out)}",
                 *out,
             )
+
+    def _is_gap(self, params: SagaParams) -> bool:
+        """Whether the cloud removed the node that a saga is about, and Navarch has recorded it."""
+        record = self._records.node(node_key(params.pool, params.node))
+        return is_gone(record) and not self._cloud.count(params.node)
 
     def _in_wave(self, entry: SagaStarted, pool: PoolRecord) -> bool:
         """Whether a saga was decided on when the incident of its fault was known and open."""
