@@ -295,6 +295,34 @@ def test_a_node_that_is_not_in_service_is_not_alerted_as_lost(state: Any) -> Non
     run(work)
 
 
+@pytest.mark.parametrize(
+    ("changes", "alerts"),
+    [
+        ({"health_at": NOW}, 1),
+        ({"health_at": NOW + timedelta(seconds=1)}, 0),
+        ({"state": "terminated"}, 0),
+    ],
+    ids=["the last verdict", "judged since", "gone"],
+)
+def test_a_verdict_that_is_published_again_late_alerts_about_the_present(
+    changes: dict[str, Any], alerts: int
+) -> None:
+    """It was set aside, and an operator published it again after its node had changed."""
+
+    async def work() -> None:
+        channel = RecordingChannel()
+        async with alert_desk(channel) as desk:
+            record = NodeRecord(pool="training", node="n1", state="active")
+            await desk.bus.put(
+                NODES, node_key("training", "n1"), encode(replace(record, **changes))
+            )
+            await desk.occur(UNHEALTHY)
+            await asyncio.sleep(60)
+            assert len(channel.sent) == alerts
+
+    run(work)
+
+
 def test_flapping_nodes_are_summarised_and_every_alert_ends() -> None:
     """Twenty nodes, lost and returned four times: six alerts; the summary ends when all is well."""
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from schemas.alert_records import Alert
 from schemas.breaker_state import OpenIncident
 from schemas.messages import LimitedDecoder, Message, decoder
-from schemas.node_events import Lost
+from schemas.node_events import Lost, Verdict
 from schemas.node_records import NodeRecord, node_key
 from schemas.pool_events import SagaOverdue
 from schemas.pool_records import pool_key
@@ -112,8 +112,8 @@ class AlertIntake:
             return
         if received.deliveries == 1 and is_held(self._groups, alert):
             raise Retry("held in case it ends, or is part of an incident", HOLD_SECONDS)
-        if isinstance(event, Lost) and not await self._is_in_service(alert):
-            log.info("not in service", extra={"alert": alert.key})
+        if isinstance(event, Lost | Verdict) and await self._is_outdated(alert, event):
+            log.info("outdated", extra={"alert": alert.key})
             return
         # Counted at once: alerts about other nodes are handled concurrently.
         self._groups, limited = limit_alert(self._groups, alert)
@@ -168,10 +168,19 @@ class AlertIntake:
         node = await self._node(alert)
         return matching_incident(received.message, node, incidents, received.stored.time)
 
-    async def _is_in_service(self, alert: Alert) -> bool:
-        """Whether the node of an alert is in service; a node without a record may be."""
+    async def _is_outdated(self, alert: Alert, event: Lost | Verdict) -> bool:
+        """Whether the node's record is past the event: it is not in service, or was judged since.
+
+        So it is after a verdict that was set aside is published again. A node without a record may
+        be in service.
+        """
         node = await self._node(alert)
-        return node is None or node.state == "active"
+        if node is None:
+            return False
+        if isinstance(event, Lost):
+            return node.state != "active"
+        judged_since = node.health_at is not None and event.time < node.health_at
+        return node.state == "terminated" or judged_since
 
     async def _node(self, alert: Alert) -> NodeRecord | None:
         entry = await self._bus.get(NODES, node_key(alert.pool, alert.node))
