@@ -2,11 +2,13 @@
 
 from typing import Final
 
-from schemas.settings import NOTIFIER_PLUGINS, PoolSpec, Settings
+from schemas.settings import NOTIFIER_PLUGINS, PluginSettings, PoolSpec, Settings
 from services.settings.plugin_loader import plugin_class
 
 SIMULATED_PROVIDERS: Final = frozenset({"fake", "local"})
 """Provider types whose nodes run no work of anyone."""
+CHECKPOINT_SETTINGS: Final = {"webhook": "checkpoint_url", "kubernetes": "checkpoint_pods"}
+"""Notifier type -> the setting without which it asks for no checkpoint."""
 
 
 def drain_warning(settings: Settings, spec: PoolSpec) -> str:
@@ -40,17 +42,20 @@ def checkpoint_warning(settings: Settings, spec: PoolSpec) -> str:
     if spec.drain == "immediate":
         return "`checkpoint_timeout` has no effect with `drain: immediate`; remove one of them"
     named = [settings.notifiers[each] for each in spec.notifiers if each in settings.notifiers]
-    unable = [
-        each.type
-        for each in named or [settings.notifier]
-        if not hasattr(plugin_class(NOTIFIER_PLUGINS, each, None), "checkpoint")
-    ]
+    unable = [each.type for each in named or [settings.notifier] if not _can_checkpoint(each)]
     if not unable:
         return ""
     return (
         f"`checkpoint_timeout` has no effect in the workload system {' and '.join(unable)}: its "
-        "notifier cannot ask running work for a checkpoint; use one that can (slurm), or remove it"
+        "notifier cannot ask running work for a checkpoint; use one that can (slurm, exec; webhook "
+        "with `checkpoint_url`, kubernetes with `checkpoint_pods`), or remove it"
     )
+
+
+def _can_checkpoint(notifier: PluginSettings) -> bool:
+    setting = CHECKPOINT_SETTINGS.get(notifier.type)
+    able = hasattr(plugin_class(NOTIFIER_PLUGINS, notifier, None), "checkpoint")
+    return able and (setting is None or bool(notifier.options.get(setting)))
 
 
 def drain_warnings(settings: Settings) -> list[str]:

@@ -150,6 +150,16 @@ def test_real_machines_without_a_workload_system_are_warned_about(
     [
         ("{type: slurm}", {}, []),
         ("{type: slurm}", {"checkpoint_timeout": "5m"}, []),
+        (
+            "{type: webhook, drain: {completes: when-called-back}}",
+            {"checkpoint_timeout": "5m"},
+            ["system webhook"],
+        ),
+        (
+            "{type: webhook, drain: {completes: at-once}, checkpoint_url: 'http://a/b'}",
+            {"checkpoint_timeout": "5m"},
+            [],
+        ),
         ("{type: noop, accept_no_drain: true}", {"checkpoint_timeout": "5m"}, ["system noop"]),
         ("{type: slurm}", {"checkpoint_timeout": "5m", "drain": "immediate"}, ["no effect with"]),
     ],

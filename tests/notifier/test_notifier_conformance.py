@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from services.notifier.conformance import NotifierConformance, WorkloadSite
+from tests.notifier.kubernetes_site import KubernetesSite
 from tests.notifier.workload_sites import ExecSite, NoopSite, RaySite, SlurmFolder, WebhookSite
 
 
@@ -39,3 +40,10 @@ class TestSlurm(NotifierConformance):
     @pytest.fixture
     def site(self, tmp_path: Path) -> WorkloadSite:
         return SlurmFolder(folder=tmp_path)
+
+
+class TestKubernetes(NotifierConformance):
+    @pytest.fixture
+    async def site(self, tmp_path: Path) -> AsyncIterator[WorkloadSite]:
+        async with KubernetesSite(tmp_path).running() as site:
+            yield site

@@ -38,6 +38,8 @@ class Site:
     reversible: bool = True
     cordons: dict[str, str] = field(default_factory=dict)
     work: set[str] = field(default_factory=set)
+    checkpoints: dict[str, set[str]] = field(default_factory=dict)
+    """Node -> keys of the requests."""
     mode: Mode = "well"
     garbage: bytes | None = None
 
@@ -53,6 +55,9 @@ class Site:
     def cordon_by_another(self, node: str) -> bool:
         del node
         return False
+
+    def asked(self, node: str) -> int:
+        return len(self.checkpoints.get(node, ()))
 
     def answer(self, mode: Mode, garbage: bytes | None = None) -> None:
         self.mode, self.garbage = mode, garbage
@@ -99,7 +104,7 @@ class WebhookSite(HttpSite):
     def make(self) -> Notifier:
         urls = {
             f"{each}_url": f"{self.url}/{each}"
-            for each in ("cordon", "uncordon", "drain", "drain_status")
+            for each in ("cordon", "uncordon", "checkpoint", "drain", "drain_status")
         }
         options = WebhookNotifier.Options(**urls, timeout=TIMEOUT, secret="0123456789abcdef")
         return WebhookNotifier(options=options, clock=CLOCK)
@@ -110,7 +115,11 @@ class WebhookSite(HttpSite):
             node = request.query_params["node_id"]
             return JSONResponse({"drained": node in self.cordons and node not in self.work})
         order = await request.json()
-        if event == "uncordon":
+        if event == "checkpoint":
+            assert order["deadline"]
+            key = request.headers["Idempotency-Key"]
+            self.checkpoints.setdefault(order["node_id"], set()).add(key)
+        elif event == "uncordon":
             self.cordons.pop(order["node_id"], None)
         else:
             self.cordons[order["node_id"]] = "navarch"
@@ -205,7 +214,7 @@ class FolderSite(Site):
     folder: Path = Path()
 
     def __post_init__(self) -> None:
-        for each in ("work", "cordons", "bin"):
+        for each in ("work", "cordons", "bin", "asked"):
             (self.folder / each).mkdir()
         self.answer("well")
 
@@ -225,6 +234,9 @@ class FolderSite(Site):
     def answer(self, mode: Mode, garbage: bytes | None = None) -> None:
         (self.folder / "mode").write_text("garbled" if garbage is not None else mode)
         (self.folder / "garbage").write_bytes(garbage or b"")
+
+    def asked(self, node: str) -> int:
+        return len(list((self.folder / "asked").glob(f"{node}:*")))
 
     def program(self, name: str, script: str) -> str:
         """A command whose first lines do what the mode says."""
@@ -257,7 +269,9 @@ import json, os, sys
 asked = json.load(sys.stdin)
 assert asked["version"] == 1
 nodes = [each["node"] for each in asked["nodes"]]
-if asked["order"] == "status":
+if asked["order"] == "checkpoint":
+    open("asked/" + nodes[0] + ":" + asked["key"].replace("/", ":"), "w")
+if asked["order"] in ("status", "checkpoint"):
     print(json.dumps({"nodes": {each: {
         "drained": os.path.exists("cordons/" + each) and not os.path.exists("work/" + each),
         "running": [{"id": "job 1"}] if os.path.exists("work/" + each) else [],
@@ -279,7 +293,11 @@ class SlurmFolder(FolderSite):
             self.program(name, script)
         folder = str(self.folder / "bin")
         options = SlurmNotifier.Options(
-            commands=folder, node_name="{node}", timeout=Duration(2), conf="slurm.conf"
+            commands=folder,
+            node_name="{node}",
+            timeout=Duration(2),
+            conf="slurm.conf",
+            checkpoint_comment="",
         )
         return SlurmNotifier(options=options, clock=CLOCK)
 
@@ -311,5 +329,11 @@ State=RESUME) rm -f cordons/$node ;;
 *) echo "${4#Reason=}" > cordons/$node ;;
 esac
 """,
-    "scancel": "",
+    "scancel": """
+for each; do
+    case $each in --signal=*) ls work | while read node; do
+        touch "asked/$node:$(ls asked | wc -l)"
+    done ;; esac
+done
+""",
 }

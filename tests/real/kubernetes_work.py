@@ -105,7 +105,9 @@ async def add_replicas(
     await running(cluster, pool, count)
 
 
-async def add_job(cluster: Cluster, pool: str, count: int) -> None:
+async def add_job(
+    cluster: Cluster, pool: str, count: int, annotations: dict[str, str] | None = None, **more: Any
+) -> None:
     """A Job of the pool's name with one pod on each of several nodes, running."""
     spread = [
         {
@@ -114,8 +116,11 @@ async def add_job(cluster: Cluster, pool: str, count: int) -> None:
         }
     ]
     affinity = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": spread}}
-    spec = pod_spec(pool, restartPolicy="Never", affinity=affinity, activeDeadlineSeconds=7200)
-    template = {"metadata": {"labels": {"app": pool}}, "spec": spec}
+    spec = pod_spec(
+        pool, restartPolicy="Never", affinity=affinity, activeDeadlineSeconds=7200, **more
+    )
+    about = {"labels": {"app": pool}, "annotations": annotations or {}}
+    template = {"metadata": about, "spec": spec}
     await cluster.create(
         {
             "apiVersion": "batch/v1",

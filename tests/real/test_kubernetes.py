@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+import yaml
 
 from services.notifier.workload.drain_watch import DrainWatch
 from services.notifier.workload.kubernetes.kubernetes_rights import RIGHTS
@@ -37,6 +38,7 @@ from tests.real.kubernetes_work import (
     until_said,
     workload,
 )
+from tests.real.test_kubernetes_page import blocks
 from tests.support.cutting import Proxy
 from tests.support.inprocess import eventually
 
@@ -133,6 +135,38 @@ async def test_a_job_runs_until_the_deadline(cluster: Cluster) -> None:
         await until_drained(made, first)
         assert len(await pods(cluster, "job", second)) == 1
         assert "NavarchDeadline" in await events_of(cluster, first)
+
+
+async def test_the_pods_of_a_job_are_asked_for_a_checkpoint_once(cluster: Cluster) -> None:
+    """Those whose owner says so, on all its nodes, after the right for it was granted."""
+    first, second = await add_nodes(cluster, "checkpoint", 2)
+    [page] = [each for each in blocks("yaml") if "downwardAPI" in each]
+    template = yaml.safe_load(page)
+    marked = template["metadata"]["annotations"]
+    await add_job(cluster, "checkpoint", 2, marked, volumes=template["spec"]["volumes"])
+    async with notifier(cluster, checkpoint_pods=True) as made:
+        with pytest.raises(StepFailure, match='cannot patch resource "pods"') as refused:
+            await made.checkpoint(order(first, "checkpoint"))
+        right = await cluster.apply(RBAC.with_name("notifier-checkpoint-rbac.yaml"))
+        assert refused.value.remedy.endswith("notifier-checkpoint-rbac.yaml"), right
+        (work,) = await made.checkpoint(order(first, "checkpoint"))
+        assert (work.name, work.gang) == ("checkpoint", "default/Job/checkpoint")
+        found = await pods(cluster, "checkpoint")
+        by = "pod.navarch.io/checkpoint-by"
+        assert all(by in each["metadata"]["annotations"] for each in found)
+
+        async def seen() -> bool:
+            before = await pods(cluster, "checkpoint")
+            await made.checkpoint(order(second, "checkpoint"))
+            return versions(await pods(cluster, "checkpoint")) == versions(before)
+
+        await eventually(seen)
+        assert not (await workload(made, first)).drained
+
+
+def versions(found: list[dict[str, Any]]) -> list[str]:
+    """They differ if any of these objects has changed."""
+    return sorted(each["metadata"]["resourceVersion"] for each in found)
 
 
 async def test_a_job_that_finishes_ends_the_drain(cluster: Cluster) -> None:

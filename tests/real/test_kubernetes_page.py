@@ -101,7 +101,7 @@ async def check(notifier: Notifier, name: str) -> None:
 async def test_the_page_connects_a_cluster(cluster: Cluster) -> None:
     """Rights, kubeconfig, configuration, a cordon that kubectl shows, and the way back by hand."""
     (name,) = await add_nodes(cluster, "gpu", 1)
-    rights, login, names, look, undo = blocks("bash")
+    rights, login, names, look, checkpoint, undo = blocks("bash")
     await run(cluster, rights)
     await run(cluster, login)
     written = (cluster.folder / "navarch.kubeconfig").read_text()
@@ -130,6 +130,7 @@ async def test_the_page_connects_a_cluster(cluster: Cluster) -> None:
         await until_drained(made, name)
     finally:
         await made.close()
+    assert "navarch-notifier-checkpoint created" in await run(cluster, checkpoint)
     await run(cluster, undo)
     node = await node_of(cluster, name)
     assert "unschedulable" not in node["spec"]

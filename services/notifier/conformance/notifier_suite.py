@@ -8,18 +8,22 @@ from typing import Final, Literal, Protocol, TypeVar
 
 import pytest
 
+from services.notifier.workload.drain_watch import DrainWatch
 from services.notifier.workload.workload_notifier import (
+    CheckpointingNotifier,
     NodeReference,
     NodeWorkload,
     Notifier,
     WorkloadAnswer,
     WorkloadOrder,
 )
+from services.primitives.clock import SystemClock
 
 T = TypeVar("T")
 
 CALL_SECONDS_MAX: Final = 30.0
 CANCEL_SECONDS_MAX: Final = 5.0
+SEEN_SECONDS_MAX: Final = 10.0
 NODES_MAX: Final = 20
 GARBAGE: Final[Mapping[str, bytes]] = {
     "empty": b"",
@@ -58,6 +62,10 @@ class WorkloadSite(Protocol):
 
     def cordon_by_another(self, node: str) -> bool:
         """Cordon a node as an administrator does; False: this system does not know by whom."""
+        ...
+
+    def asked(self, node: str) -> int:
+        """How many requests for a checkpoint, of different keys, the work on a node got."""
         ...
 
     def answer(
@@ -137,8 +145,26 @@ class NotifierConformance:
             assert not await _drained(notifier, "n1")
             assert not await _drained(other, "n1")
             site.leave("n1")
-            assert await _drained(notifier, "n1")
-            assert await _drained(other, "n1")
+            await _until_drained(notifier, "n1")
+            await _until_drained(other, "n1")
+
+    async def test_work_is_asked_for_a_checkpoint_once_and_not_ended(
+        self, site: WorkloadSite
+    ) -> None:
+        """A request that is repeated asks no second time; no other node's work is asked."""
+        async with _closing(site.make()) as [notifier]:
+            if not isinstance(notifier, CheckpointingNotifier):
+                pytest.skip("it asks for no checkpoints")
+            site.place("n1")
+            await _bounded(notifier.cordon(order("n1", "cordon")))
+            request = order("n1", "checkpoint")
+            assert await _bounded(notifier.checkpoint(request))
+            await _bounded(notifier.checkpoint(request))
+            assert [site.asked("n1"), site.asked("n2")] == [1, 0]
+            assert not await _drained(notifier, "n1")
+            await _bounded(notifier.drain(order("n1", "drain")))
+            assert not await _drained(notifier, "n1")
+            assert _cordoned(site, notifier, "n1")
 
     async def test_work_that_comes_back_is_seen(self, site: WorkloadSite) -> None:
         """Drained is what the workload system says now, not what it once said."""
@@ -183,12 +209,14 @@ class NotifierConformance:
             site.answer("well", garbage)
             assert not await _drained(notifier, "n1")
 
-    @pytest.mark.parametrize("step", ["cordon", "drain", "uncordon", "evict"])
+    @pytest.mark.parametrize("step", ["cordon", "checkpoint", "drain", "uncordon", "evict"])
     async def test_an_order_can_be_cancelled_and_repeated(
         self, site: WorkloadSite, step: str
     ) -> None:
         """The step's deadline cancels it while the workload system is silent."""
         async with _closing(site.make()) as [notifier]:
+            if not hasattr(notifier, step):
+                pytest.skip("it asks for no checkpoints")
             site.place("n1")
             site.answer("never")
             call = asyncio.create_task(getattr(notifier, step)(order("n1", step)))
@@ -222,6 +250,12 @@ async def _drained(notifier: Notifier, node: str) -> bool:
     except Exception:  # noqa: BLE001 - any error keeps the drain waiting or fails it
         return False
     return _is_drained(answers.get(node))
+
+
+async def _until_drained(notifier: Notifier, node: str) -> None:
+    """It may be reported a moment late, by a system that is watched."""
+    async with asyncio.timeout(SEEN_SECONDS_MAX):
+        await DrainWatch(notifier, SystemClock()).drained(reference(node))
 
 
 def _is_drained(answer: WorkloadAnswer | None) -> bool:

@@ -39,12 +39,14 @@ MESSAGE_CHARS_MAX: Final = 300
 COMMANDS_MAX: Final = 8
 """At once: a wave of cordons must not start a process for each of its nodes."""
 
+ExecOrderName = Literal["cordon", "uncordon", "checkpoint", "drain", "evict", "status"]
+
 
 class ExecOrder(msgspec.Struct, frozen=True, kw_only=True):
     """What the command reads; fields are added and never changed."""
 
     version: int = VERSION
-    order: Literal["cordon", "uncordon", "drain", "evict", "status"]
+    order: ExecOrderName
     key: str = ""
     """The same whenever the order is repeated; empty for `status`."""
     reason: str = ""
@@ -138,6 +140,14 @@ class ExecNotifier:
         """Run it with `drain`."""
         await self._order("drain", order)
 
+    async def checkpoint(self, order: WorkloadOrder) -> Sequence[RunningWork]:
+        """Run it with `checkpoint`; it prints the work that it asked, as for `status`."""
+        ended = await self._order("checkpoint", order)
+        if not ended.output.strip():
+            return ()
+        found = self._statuses(ended).get(order.node.node)
+        return found.running[:RUNNING_MAX] if found else ()
+
     async def evict(self, order: WorkloadOrder) -> None:
         """Run it with `evict`."""
         await self._order("evict", order)
@@ -145,13 +155,7 @@ class ExecNotifier:
     async def workloads(self, nodes: Sequence[NodeReference]) -> Mapping[str, WorkloadAnswer]:
         """Run it once with `status`."""
         ended = await self._run(ExecOrder(order="status", nodes=nodes))
-        program = self._options.command[0]
-        if ended.cut:
-            raise UnansweredCommandError(f"{program} printed more than {OUTPUT_BYTES_MAX} bytes")
-        try:
-            found = _status.decode(ended.output).nodes
-        except (msgspec.DecodeError, RecursionError) as error:
-            raise UnansweredCommandError(f"{program} printed no status: {error}") from error
+        found = self._statuses(ended)
         asked = {each.node for each in nodes}
         return {
             node: NodeWorkload(
@@ -176,10 +180,8 @@ class ExecNotifier:
     async def close(self) -> None:
         """Nothing is held."""
 
-    async def _order(
-        self, kind: Literal["cordon", "uncordon", "drain", "evict"], order: WorkloadOrder
-    ) -> None:
-        await self._run(
+    async def _order(self, kind: ExecOrderName, order: WorkloadOrder) -> CommandResult:
+        ended = await self._run(
             ExecOrder(
                 order=kind,
                 key=order.key,
@@ -189,6 +191,16 @@ class ExecNotifier:
             )
         )
         log.info("ran the command", extra={"order": kind, "node": order.node.node})
+        return ended
+
+    def _statuses(self, ended: CommandResult) -> Mapping[str, ExecWorkload]:
+        program = self._options.command[0]
+        if ended.cut:
+            raise UnansweredCommandError(f"{program} printed more than {OUTPUT_BYTES_MAX} bytes")
+        try:
+            return _status.decode(ended.output).nodes
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise UnansweredCommandError(f"{program} printed no status: {error}") from error
 
     async def _run(self, order: ExecOrder) -> CommandResult:
         command = self._options.command

@@ -47,8 +47,11 @@ from services.notifier.workload.kubernetes.kubernetes_pods import (
     BatchPods,
     holds_node,
     node_workload,
+    running_work,
 )
 from services.notifier.workload.kubernetes.kubernetes_rights import (
+    CHECKPOINT,
+    CHECKPOINT_GRANT,
     DELETE,
     GRANT,
     REVIEWS,
@@ -56,11 +59,13 @@ from services.notifier.workload.kubernetes.kubernetes_rights import (
     Right,
     access_review,
 )
+from services.notifier.workload.kubernetes.pod_checkpoints import ask_pods
 from services.notifier.workload.kubernetes.pod_evictor import PodEvictor
 from services.notifier.workload.node_name import check_template, node_name
 from services.notifier.workload.workload_notifier import (
     NodeReference,
     NodeWorkload,
+    RunningWork,
     StepFailure,
     WorkloadAnswer,
     WorkloadCheck,
@@ -115,6 +120,9 @@ class KubernetesNotifier:
         at_deadline: Literal["delete", "leave"] = "delete"
         """Pods that are left at the drain's deadline: deleted, so that their controllers recreate
         them elsewhere while the node still exists, or left to end with the node."""
+        checkpoint_pods: bool = False
+        """Whether pods with `pod.navarch.io/checkpoint: "true"` are asked for a checkpoint before a
+        drain, in pools with a `checkpoint_timeout`."""
         unknown_nodes: Literal["refuse", "ignore"] = "refuse"
         """refuse: a node that Kubernetes does not know is not drained, because it may be there
         under another name; ignore: it has no pods."""
@@ -173,6 +181,20 @@ class KubernetesNotifier:
         await self._mark(order, drain=True)
         await self._watched()
 
+    async def checkpoint(self, order: WorkloadOrder) -> Sequence[RunningWork]:
+        """Annotate the pods whose owners say that they read it."""
+        node = await self._find(order.node) if self._options.checkpoint_pods else None
+        if node is None:
+            return ()
+        await self._state.listed()
+        now = self._clock.now()
+        pods = await ask_pods(
+            *(self._client, self._state, self._slots, node.key),
+            now=now,
+            until=order.deadline or now,
+        )
+        return [running_work(each, self._state.spans_nodes) for each in pods]
+
     async def uncordon(self, order: WorkloadOrder) -> None:
         """Remove what Navarch set; a cordon by another stays."""
         node, changed = await self._patch(order, uncordon_patch)
@@ -213,9 +235,14 @@ class KubernetesNotifier:
         checks = [WorkloadCheck(what="connect", detail=f"Kubernetes {version.git_version}")]
         leaves = self._options.at_deadline == "leave"
         needed = [each for each in RIGHTS if each != DELETE or not leaves]
+        needed += [CHECKPOINT] if self._options.checkpoint_pods else []
         granted = await asyncio.gather(*(self._has(each) for each in needed))
         checks += [
-            WorkloadCheck(what=f"right to {each.verb} {each.resource}", passed=has, remedy=GRANT)
+            WorkloadCheck(
+                what=f"right to {each.verb} {each.resource}",
+                passed=has,
+                remedy=CHECKPOINT_GRANT if each == CHECKPOINT else GRANT,
+            )
             for each, has in zip(needed, granted, strict=True)
             if not has
         ]

@@ -1,4 +1,4 @@
-"""A workload system behind HTTP: one URL each for cordon, uncordon, drain and drain status.
+"""A workload system behind HTTP: a URL for each order, and one for the drain status.
 
 docs/webhook.md has the contract. Any 2xx is success. A transient failure (no connection, time-out,
 408, 425, 429, 5xx) of an order is retried here with back-off until the step's deadline, and one of
@@ -9,7 +9,7 @@ status; the URL's other parts and the answer's body may hold secrets and are nev
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from datetime import UTC
+from datetime import UTC, datetime
 from typing import Final, Literal
 
 import httpx
@@ -22,6 +22,7 @@ from services.notifier.signature import check_secret, signature_headers
 from services.notifier.workload.workload_notifier import (
     NodeReference,
     NodeWorkload,
+    RunningWork,
     StepFailure,
     WorkloadAnswer,
     WorkloadOrder,
@@ -35,6 +36,8 @@ log = logging.getLogger(__name__)
 POLL_SECONDS: Final = 0.5
 """At most two polls and their replies, so that a saga continues within a second of the drain."""
 BACKOFF_MAX_SECONDS: Final = 10.0
+EVENTS: Final = ("cordon", "uncordon", "checkpoint", "drain")
+"""What is posted, each to its own URL."""
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -45,6 +48,8 @@ class Order(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     saga: str = ""
     """Which a callback names."""
     reason: str = ""
+    deadline: str = ""
+    """checkpoint, drain: when work that is left ends; empty: it may take as long as it needs."""
     timestamp: str
 
 
@@ -75,6 +80,7 @@ class WebhookNotifier:
 
         cordon_url: SecretText = ""
         uncordon_url: SecretText = ""
+        checkpoint_url: SecretText = ""
         drain_url: SecretText = ""
         drain_status_url: SecretText = ""
         drain: WebhookDrain = WebhookDrain()
@@ -86,7 +92,7 @@ class WebhookNotifier:
 
         def __post_init__(self) -> None:
             """Refuse URLs and time-outs that can never work."""
-            for name in ("cordon_url", "uncordon_url", "drain_url", "drain_status_url"):
+            for name in (*(f"{each}_url" for each in EVENTS), "drain_status_url"):
                 check_url(name, getattr(self, name))
             check_secret(self.secret)
             if self.timeout <= 0:
@@ -148,6 +154,13 @@ class WebhookNotifier:
         """POST `drain`."""
         await self._order("drain", self._options.drain_url, order)
 
+    async def checkpoint(self, order: WorkloadOrder) -> Sequence[RunningWork]:
+        """POST `checkpoint`; which work was asked the receiver alone knows."""
+        if not self._options.checkpoint_url:
+            return ()
+        await self._order("checkpoint", self._options.checkpoint_url, order)
+        return [RunningWork(id=f"the work on {order.node.node}")]
+
     async def evict(self, order: WorkloadOrder) -> None:
         """Nothing: the contract has no such event."""
 
@@ -192,13 +205,13 @@ class WebhookNotifier:
                 extra={"node": node},
             )
             return
-        now = self._clock.now().astimezone(UTC).isoformat(timespec="seconds")
         body = Order(
             event=event,
             node_id=node,
             saga=order.saga,
             reason=reason,
-            timestamp=now.replace("+00:00", "Z"),
+            deadline=_moment(order.deadline) if order.deadline else "",
+            timestamp=_moment(self._clock.now()),
         )
         content = msgspec.json.encode(body)
         request = self._http.request(
@@ -223,3 +236,7 @@ class WebhookNotifier:
         """Over the body; a GET has none, so over its path and query."""
         content = request.content if request.method == "POST" else request.url.raw_path
         return signature_headers(self._options.secret, self._clock.now(), content)
+
+
+def _moment(at: datetime) -> str:
+    return at.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

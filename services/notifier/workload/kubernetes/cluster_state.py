@@ -93,6 +93,10 @@ class ClusterState:
         """The unfinished pods of a node."""
         return list(self._by_node.get(node, {}).values())
 
+    def pods_of_job(self, job: str) -> Sequence[KubernetesPod]:
+        """The unfinished pods of a job, on all nodes."""
+        return [self._by_node[place][key] for key, place in self._gangs.get(job, {}).items()]
+
     def state_of(self, node: KubernetesNode) -> WorkloadNodeState:
         """What Kubernetes says of a node."""
         return node_state(node, self._failed_on.get(node.key, {}).values())

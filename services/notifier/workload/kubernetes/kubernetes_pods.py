@@ -4,7 +4,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final, Literal
 
-from services.notifier.workload.kubernetes.kubernetes_objects import KubernetesPod, OwnerReference
+from services.notifier.workload.kubernetes.kubernetes_objects import (
+    CHECKPOINT_BY,
+    CHECKPOINTS,
+    KubernetesPod,
+    OwnerReference,
+)
 from services.notifier.workload.workload_notifier import RUNNING_MAX, NodeWorkload, RunningWork
 
 MIRROR: Final = "kubernetes.io/config.mirror"
@@ -60,6 +65,23 @@ def gang(pod: KubernetesPod) -> str:
     return f"{namespace}/{owner.kind}/{owner.name}"
 
 
+def may_checkpoint(pod: KubernetesPod) -> bool:
+    """Whether the pod is work whose owner says that it can save itself."""
+    return (
+        holds_node(pod)
+        and not pod.metadata.deletion_timestamp
+        and pod.metadata.annotations.get(CHECKPOINTS) == "true"
+    )
+
+
+def was_asked(pod: KubernetesPod, now: datetime) -> bool:
+    """Whether it was asked for a checkpoint, and the time that it was given lasts."""
+    try:
+        return datetime.fromisoformat(pod.metadata.annotations.get(CHECKPOINT_BY, "")) > now
+    except (ValueError, TypeError):
+        return False
+
+
 def waits_because(pod: KubernetesPod, batch_pods: BatchPods) -> str:
     """Why the pod is left alone until the deadline; empty: it may be evicted at once."""
     for name, value in PROTECTED:
@@ -99,13 +121,14 @@ def node_workload(
         remarks.insert(0, "another client uncordoned the node, so new pods may come")
     return NodeWorkload(
         drained=closed and not held,
-        running=tuple(_work(each, spans_nodes) for each in held[:RUNNING_MAX]),
+        running=tuple(running_work(each, spans_nodes) for each in held[:RUNNING_MAX]),
         total=len(held),
         detail="; ".join(remarks),
     )
 
 
-def _work(pod: KubernetesPod, spans_nodes: Callable[[str], bool]) -> RunningWork:
+def running_work(pod: KubernetesPod, spans_nodes: Callable[[str], bool]) -> RunningWork:
+    """A pod, as drains report it."""
     job, owner = gang(pod), controller(pod)
     return RunningWork(
         id=pod.key,

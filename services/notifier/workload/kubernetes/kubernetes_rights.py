@@ -24,8 +24,12 @@ RIGHTS: Final = (
 )
 DELETE: Final = Right("pods", "delete")
 """Not needed where pods are left at the deadline."""
+CHECKPOINT: Final = Right("pods", "patch")
+"""Needed only with `checkpoint_pods`."""
 REVIEWS: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 GRANT: Final = "kubectl apply -f deploy/kubernetes/notifier-rbac.yaml"
+
+CHECKPOINT_GRANT: Final = "kubectl apply -f deploy/kubernetes/notifier-checkpoint-rbac.yaml"
 
 
 def access_review(right: Right) -> dict[str, Any]:
