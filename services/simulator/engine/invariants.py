@@ -253,7 +253,8 @@ class Invariants:
         if getattr(entry, "step", "") != "drain":
             return
         if isinstance(entry, StepStarted):
-            self._drains_since[entry.saga] = at
+            # The published deadline counts from the decision, which a slow service stores later.
+            self._drains_since[entry.saga] = at if self._simulation.skew_seconds else entry.time
         saga = self._started(entry.saga)
         if isinstance(entry, StepSucceeded) and saga.params.drain != "immediate":
             self._confirmed(saga)
