@@ -282,5 +282,5 @@ def _check_pool(document: Document, pool: PoolSpec, settings: Settings, path: Pa
         raise document.error((*path, *wrong[0]), wrong[1])
     if wrong := workload_names_problem(pool, settings.pools.values()):
         raise document.error((*path, *wrong[0]), wrong[1])
-    if wrong := birth_problem(pool, Path(document.file).parent):
+    if wrong := birth_problem(pool, settings.nats, Path(document.file).parent):
         raise document.error((*path, *wrong[0]), wrong[1])

@@ -5,7 +5,7 @@ from typing import Final
 
 import yaml
 
-from schemas.settings import PoolSpec
+from schemas.settings import NatsSettings, PoolSpec
 from services.settings import placeholders
 
 CLOUD_CONFIG: Final = "#cloud-config"
@@ -15,7 +15,7 @@ KINDS: Final = (CLOUD_CONFIG, "#!", "Content-Type:", "MIME-Version:", "#include"
 Problem = tuple[tuple[str | int, ...], str]
 
 
-def birth_problem(spec: PoolSpec, directory: Path) -> Problem | None:
+def birth_problem(spec: PoolSpec, nats: NatsSettings, directory: Path) -> Problem | None:
     """The key that is wrong and why; None where all is right. `directory`: of the configuration."""
     for number, command in enumerate(spec.setup_commands):
         if wrong := placeholders.problem("the command", command, placeholders.SETUP_NAMES):
@@ -24,6 +24,12 @@ def birth_problem(spec: PoolSpec, directory: Path) -> Problem | None:
         return ("setup_commands",), (
             "they run over SSH, and the pool has no `ssh_private_key_path`; name the private "
             "key's file"
+        )
+    if spec.user_data == placeholders.AUTO and nats.tls_cert_file and not spec.setup_commands:
+        return ("user_data",), (
+            "`auto` gives the agent no client certificate, and nats-server requires one "
+            "(nats.tls_cert_file): write it to the node by `setup_commands`, or name a template "
+            "of your own that sets NAVARCH_NATS_TLS_CERT_FILE to one in the image"
         )
     if spec.user_data not in ("", placeholders.AUTO):
         wrong = template_problem(directory / spec.user_data)

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from shutil import copy
 
 import pytest
 from hypothesis import given
@@ -24,6 +25,7 @@ from services.bus.nats.account_updates import read_account, replace_accounts, re
 from services.bus.nats.credentials_file import CREDENTIALS
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_accounts import (
+    REVOKER,
     Key,
     agent_token,
     new_seed,
@@ -40,6 +42,7 @@ from services.primitives.clock import SystemClock
 from services.primitives.errors import LoginRefused
 from services.provisioner.instances import instance_decisions
 from services.provisioner.instances.instance_store import InstanceStore
+from services.provisioner.removal import credentials_revoker
 from services.provisioner.removal.credentials_revoker import (
     REVOCATIONS_MAX,
     Revoker,
@@ -94,9 +97,9 @@ class Place:
         await self.store.change(f"training.{node}", lambda each: each and terminated(each))
 
     @contextmanager
-    def provisioner(self) -> Iterator[None]:
-        """Let a provisioner run."""
-        file = self.secured.directory / REVOCATION_FILE
+    def provisioner(self, file: Path | None = None) -> Iterator[None]:
+        """Let a provisioner run; `file`: which it reads in place of the bus's own."""
+        file = file or self.secured.directory / REVOCATION_FILE
         settings = NatsSettings(url=self.secured.url, revocation_file=str(file))
         revoker = Revoker(self.bus, SystemClock(), settings, DAY, self.failures)
         running = asyncio.create_task(revoker.run())
@@ -139,6 +142,37 @@ async def test_a_terminated_nodes_connection_ends_and_others_go_on(place: Place)
         assert await buses["n2"].publish(subject, b"{}")
     for each in buses.values():
         await each.close()
+
+
+async def test_a_replaced_revocation_file_needs_no_restart(
+    place: Place, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after `rotate operator-key`: the old key is refused, and what it missed is made up for."""
+    monkeypatch.setattr(credentials_revoker, "CHECK_SECONDS", 0.2)
+    good = place.secured.directory / REVOCATION_FILE
+    file = place.directory / REVOCATION_FILE
+    old = replace(read_agent_keys(good), seed=new_seed("operator"))
+    file.write_bytes(encode(old))
+    copy(good.with_name(f"{REVOKER}.creds"), file.parent)
+    options = [await place.enrolled(node) for node in ("n1", "n2", "n3")]
+    with place.provisioner(file):
+        await place.terminate("n1")
+        await logged(caplog, "does not trust key")
+        file.write_bytes(b"{")  # half of it is copied
+        await place.terminate("n2")
+        await logged(caplog, "was replaced, and cannot be used")
+        copy(good, file)
+        await place.terminate("n3")
+        async with asyncio.timeout(10):
+            while not all([await place.refused(each) for each in options]):
+                await asyncio.sleep(0.05)
+
+
+async def logged(caplog: pytest.LogCaptureFixture, text: str) -> None:
+    """Wait for a line of the log."""
+    async with asyncio.timeout(10):
+        while text not in caplog.text:
+            await asyncio.sleep(0.01)
 
 
 async def ended(bus: NatsBus) -> None:

@@ -80,6 +80,29 @@ def test_what_cannot_be_filled_in_is_an_error_of_the_configuration(
 
 
 @pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (
+            "user_data: auto",
+            "navarch.yaml:9: pools.web.user_data: `auto` gives the agent no client",
+        ),
+        ("user_data: own.yaml", ""),
+        (
+            "user_data: auto\n    ssh_private_key_path: own.yaml\n    setup_commands: [put-there]",
+            "",
+        ),
+    ],
+)
+def test_nodes_of_a_server_that_verifies_clients_need_a_certificate(
+    tmp_path: Path, more: str, says: str
+) -> None:
+    """Their agents could not connect: each would be launched, paid for, and given up."""
+    nats = "nats: {url: tls://bus, tls_cert_file: /x.pem}"
+    assert load(tmp_path, f"{more}\n{nats}", "#!/bin/sh\n").startswith(says)
+    assert bool(says) == bool(load(tmp_path, f"{more}\n{nats}", "#!/bin/sh\n"))
+
+
+@pytest.mark.parametrize(
     ("more", "template"),
     [
         ("user_data: auto", ""),

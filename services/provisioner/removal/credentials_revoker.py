@@ -7,6 +7,7 @@ INSTANCES: at each termination, and regularly, so that nothing is missed while n
 import asyncio
 import logging
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -23,7 +24,12 @@ from services.bus.nats.account_updates import (
     revoker_options,
 )
 from services.bus.nats.credentials_file import claims_of_token
-from services.bus.nats.nats_accounts import AgentKeys, read_agent_keys, with_revocations
+from services.bus.nats.nats_accounts import (
+    REVOKER,
+    AgentKeys,
+    read_agent_keys,
+    with_revocations,
+)
 from services.bus.nats.nats_bus import NatsBus
 from services.bus.port import Bus
 from services.primitives.clock import Clock
@@ -71,6 +77,10 @@ def merge(
     return {key: until for until, key in alive[:REVOCATIONS_MAX]}
 
 
+def _contents(files: Collection[Path]) -> list[bytes]:
+    return [each.read_bytes() if each.exists() else b"" for each in files]
+
+
 class Revoker:
     """Revokes the credentials of nodes that are terminated, or disconnected until readmitted."""
 
@@ -103,13 +113,28 @@ class Revoker:
         if not self._nats.revocation_file:
             await asyncio.Event().wait()
         file = Path(self._nats.revocation_file)
-        keys = read_agent_keys(file)
-        server = await NatsBus.connect(revoker_options(self._nats, file.parent))
         watching = asyncio.create_task(self._watch())
         try:
-            await self._revoke_for_ever(keys, server)
+            await self._revoke_with(file)
+            while True:
+                try:
+                    await self._revoke_with(file)
+                except NavarchError as error:
+                    log.warning("%s was replaced, and cannot be used: %s", file, error)
+                    await self._clock.sleep(CHECK_SECONDS)
         finally:
             watching.cancel()
+
+    async def _revoke_with(self, file: Path) -> None:
+        """Revoke until one of the files is replaced, as it is with the operator's key."""
+        files = (file, file.with_name(f"{REVOKER}.creds"))
+        used = _contents(files)
+        keys = read_agent_keys(file)
+        server = await NatsBus.connect(revoker_options(self._nats, file.parent))
+        try:
+            while _contents(files) == used:
+                await self._revoke_and_wait(keys, server)
+        finally:
             await server.close()
 
     async def _watch(self) -> None:
@@ -144,19 +169,16 @@ class Revoker:
             found = [disconnected_failure(each) for each in self._disconnected.values()]
             self._failures.update("disconnected nodes", found)
 
-    async def _revoke_for_ever(self, keys: AgentKeys, server: Requests) -> None:
-        while True:
-            self._changed.clear()
-            try:
-                await self.revoke(keys, server)
-            except NavarchError as error:
-                log.warning("credentials of nodes are not revoked: %s", error)
-            try:
-                async with asyncio.timeout(CHECK_SECONDS):
-                    await self._changed.wait()
-                    await self._clock.sleep(GATHER_SECONDS)
-            except TimeoutError:
-                continue
+    async def _revoke_and_wait(self, keys: AgentKeys, server: Requests) -> None:
+        self._changed.clear()
+        try:
+            await self.revoke(keys, server)
+        except NavarchError as error:
+            log.warning("credentials of nodes are not revoked: %s", error)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CHECK_SECONDS):
+                await self._changed.wait()
+                await self._clock.sleep(GATHER_SECONDS)
 
     async def revoke(self, keys: AgentKeys, server: Requests) -> None:
         """Give the server the list, unless it has it."""
