@@ -304,7 +304,7 @@ class Drained(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager
 class Terminated(
     NodeEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.terminated"
 ):
-    """The provider confirmed that the node's instance is gone."""
+    """The node has left its pool: the provider removes its instance, or it becomes a leak."""
 
     saga: str = ""
 

@@ -203,7 +203,7 @@ def _node_words(event: n.NodeEvent) -> Words:  # noqa: C901, PLR0912 - one case 
         case n.Remediated():
             return _remediated_words(event)
         case n.Terminated():
-            return "terminated", "the provider confirmed it", "plain"
+            return "terminated", "its instance is gone or being removed, or becomes a leak", "plain"
         case n.Repaired():
             seconds = (event.restored_at - event.unhealthy_at).total_seconds()
             cost = f"{seconds:.1f} s out of service, {gpu_hours(event.lost_gpu_hours)} GPU-hours"

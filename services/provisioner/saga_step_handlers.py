@@ -111,7 +111,10 @@ class SagaStepHandlers:
             )
             if await self._orphan(record or intended, why):
                 return
-        await self._remove(command, launch, self._supersession(command, undo=True))
+        # A launch in doubt may still come into effect: a refusal is waited for as long as a leak.
+        accepted_within = self._limits.leak_after_seconds
+        superseded = self._supersession(command, undo=True)
+        await self._remove(command, launch, superseded, accepted_within)
 
     async def _orphan(self, record: InstanceRecord, why: str) -> bool:
         """Leave an instance that may be in service to an operator; False: no provider lists it."""
@@ -144,10 +147,15 @@ class SagaStepHandlers:
     async def terminate(self, command: Command) -> None:
         """Remove the instance; without a record, wherever a provider lists it."""
         launch = LaunchSpec(fleet=await self._store.fleet(), provider="", instance_type="")
-        await self._remove(command, launch, self._supersession(command))
+        accepted_within = self._limits.accepted_within_seconds
+        await self._remove(command, launch, self._supersession(command), accepted_within)
 
     async def _remove(
-        self, command: Command, launch: LaunchSpec, is_superseded: IsSuperseded
+        self,
+        command: Command,
+        launch: LaunchSpec,
+        is_superseded: IsSuperseded,
+        accepted_within_seconds: float,
     ) -> None:
         """Remove an instance; `launch` says what is known of one without a record."""
         inputs = command.inputs_as(TerminateInputs)
@@ -163,7 +171,7 @@ class SagaStepHandlers:
                 )
             return instance_decisions.mark_terminating(record, now)
 
-        if not await self.remover.remove_until_gone(key, decide, is_superseded):
+        if not await self.remover.remove(key, decide, is_superseded, accepted_within_seconds):
             raise StepFailure(f"{SUPERSEDED}; the sweep keeps removing the instance")
 
     def _supersession(self, command: Command, *, undo: bool = False) -> IsSuperseded:

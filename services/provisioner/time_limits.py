@@ -26,6 +26,8 @@ class TimeLimits:
     """How long a request that the agent refuses is repeated: the last processes are leaving."""
     reboot_tries_max: int = 5
     """Reboot requests to the provider."""
+    accepted_within_seconds: float = 300.0
+    """A replacement waits so long for the provider to accept the removal, and then launches."""
     leak_after_seconds: float = 1800.0
     """A removal that takes longer is recorded as a leak, unless the provider is removing it."""
     sweep_interval_seconds: float = 30.0

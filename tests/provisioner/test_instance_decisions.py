@@ -274,6 +274,27 @@ def test_no_sweep_touches_another_fleet_or_the_instance_that_a_record_runs(
                 assert not (state == "running" and action.instance.provider_id == "i-1")
 
 
+@pytest.mark.parametrize(
+    ("waited", "accepted", "waits_seconds", "expected"),
+    [
+        (0.0, True, 0.0, True),  # the provider is removing it, and has others
+        (0.0, True, 900.0, False),  # there is no other until it is free
+        (899.0, True, 900.0, False),
+        (900.0, True, 900.0, True),
+        (0.0, False, 0.0, True),
+        (299.0, False, 300.0, False),
+        (300.0, False, 300.0, True),
+    ],
+)
+def test_how_long_a_saga_waits_for_a_removal(
+    waited: float, accepted: bool, waits_seconds: float, expected: bool
+) -> None:
+    """Until the provider is removing it, or its capacity is free; and each only so long."""
+    removed = record("terminating", terminating_at=NOW - timedelta(seconds=waited))
+    found = decisions.may_go_on(removed, NOW, accepted=accepted, waits_seconds=waits_seconds)
+    assert found is expected
+
+
 def test_every_kind_of_error_has_a_rule() -> None:
     """What may be tried again within a step, and what leaves in doubt, is declared per kind."""
     assert {kind for kind, rule in RULES.items() if rule.retry_in_step} == {

@@ -24,11 +24,12 @@ it was begun to be terminated or a spare has its place. With terminate_first the
 gone as well: the pool is then one short, and the reconciler fills the gap with a scale-up,
 elsewhere and later if need be.
 
-The order is the pool's choice. terminate_first gives the quota back before it asks again and never
-holds two instances; provision_first (new resource first, old one last) keeps the pool at its size.
-Once the new node is admitted there is no way back: a later failure is stuck, for a person to see,
-and never costs the healthy new node. Cordon comes first in both orders: from then on nothing new is
-placed on the unhealthy node.
+The order is the pool's choice. terminate_first gives the quota back before it asks again: it
+launches once the provider is removing the old instance or, of a fixed number of machines, once that
+is free. An instance that does not go is waited for minutes, and becomes a leak; provision_first
+(new resource first, old one last) keeps the pool at its size. Once the new node is admitted there
+is no way back: a later failure is stuck, for a person to see, and never costs the healthy new node.
+Cordon comes first in both orders: from then on nothing new is placed on the unhealthy node.
 
 launch_ahead is no choice of the pool: the cloud has announced that it takes the node soon. The work
 is asked to leave at once (vacate, which waits for nothing) while the new node is launched; what is

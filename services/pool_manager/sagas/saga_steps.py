@@ -33,7 +33,7 @@ VACATE_SECONDS: Final = 5.0
 PROMOTE_SECONDS: Final = 60.0
 """The workload system has just cordoned the node whose place the spare takes."""
 TERMINATE_SECONDS: Final = 86_400.0
-"""After a day the saga goes on without the confirmation; the sweep never gives up."""
+"""The provisioner waits minutes, and leaves the rest to its sweep: only without one is it a day."""
 
 RESET_SECONDS: Final = 900.0
 """To wait for the last process to leave the GPUs, to reset one, and then all where one alone

@@ -232,6 +232,20 @@ def is_leak(
     return refused or now - (record.terminating_at or record.intended_at) >= after
 
 
+def may_go_on(
+    record: InstanceRecord, now: datetime, *, accepted: bool, waits_seconds: float
+) -> bool:
+    """Whether a saga need not wait any longer for a removal; the sweep goes on with it.
+
+    `accepted`: the provider is removing it, and `waits_seconds` is the wait for its capacity;
+    otherwise that for the provider to accept.
+    """
+    if accepted and not waits_seconds:
+        return True
+    waited = now - (record.terminating_at or record.intended_at)
+    return waited >= timedelta(seconds=waits_seconds)
+
+
 def provider_ids_to_remove(record: InstanceRecord, listed: Iterable[Instance]) -> tuple[str, ...]:
     """Return every provider ID of this record that is not being removed, the recorded one first."""
     mine = instances_of(record, listed)

@@ -2,7 +2,7 @@
 
 A launch's price counts as soon as its offering is chosen: first as a reservation, then by its own
 record. A reservation is kept longer than that, because other replicas read records with a delay;
-each instance counts once.
+each instance counts once. An instance that is being removed makes room for the next; a leak counts.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ def sum_costs(
     found: dict[str, float] = {}
     for key in {*records, *reserved} - {besides}:
         record = records.get(key)
-        if record is not None and record.state == "terminated":
+        if record is not None and record.state in ("terminated", "terminating"):
             continue
         dollars = record.dollars_per_hour if record is not None else 0.0
         if key in reserved and (record is None or record.offering is None):

@@ -106,6 +106,11 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """Others make its instances: it launches none, and what it lists is adopted."""
     list_lag_seconds: float = 0.0
     """How long a new instance may be missing from `list`."""
+    fixed_capacity: bool = False
+    """It has a fixed number of machines: what is removed must be free before another is launched,
+    as with every reserved offering."""
+    freed_within_seconds: float = 900.0
+    """How long a launch in place of a removed instance waits until its capacity is free."""
 
 
 class Provider(Protocol):

@@ -109,7 +109,7 @@ class DockerProvider:
 
         A container shares its host's kernel: a reboot would repair nothing, so it is not offered.
         """
-        return Capabilities(idempotency_token=True)
+        return Capabilities(idempotency_token=True, fixed_capacity=True)
 
     async def provision(self, request: ProvisionRequest) -> Instance:
         """Start a container, or continue with the one of this token."""

@@ -96,7 +96,7 @@ class SshProvider:
     @property
     def capabilities(self) -> Capabilities:
         """A claim is found again by its token, and a machine is known by its name."""
-        return Capabilities(idempotency_token=True, reboot=True)
+        return Capabilities(idempotency_token=True, reboot=True, fixed_capacity=True)
 
     async def provision(self, request: ProvisionRequest) -> Instance:
         """Claim a free machine, or return the one that this token has claimed."""

@@ -1,7 +1,8 @@
 """Removes instances: terminates them at the provider and trusts nothing but its list.
 
 A removal ends only when the absence is confirmed. Until then it is retried with back-off, without
-end; one that takes too long, or that the provider refuses, is recorded and published as a leak.
+end, by the sweep once no saga waits for it; one that takes too long, or that the provider refuses,
+is recorded and published as a leak.
 """
 
 import logging
@@ -59,39 +60,61 @@ class Remover:
         self._limits = limits
         self._published: set[str] = set()
 
-    async def remove_until_gone(
-        self, key: str, decide: Change, is_superseded: Callable[[], Awaitable[bool]]
+    async def remove(
+        self,
+        key: str,
+        decide: Change,
+        is_superseded: Callable[[], Awaitable[bool]],
+        accepted_within_seconds: float,
     ) -> bool:
-        """Retry until the provider confirms the absence; False if the saga went on without it.
+        """Retry until the saga need not wait any longer; False if it went on without it.
 
-        `decide` makes the record say that the instance must go, before each attempt: it may be lost
-        between two.
+        It waits until the provider is removing the instance, and where capacity is fixed until that
+        is free; each at most so long: the sweep goes on with the removal. `decide` makes the record
+        say that the instance must go, before each attempt: it may be lost between two.
         """
         tries = 0
-        while not await self._try_removal(
-            key, await self._store.change(key, decide), again=tries > 0
-        ):
+        while True:
+            record = await self._store.change(key, decide)
+            result = await self._try_removal(key, record, again=tries > 0)
+            if record is None or result is None:
+                return True
+            waits = self._freed_within(record) if result.stopping else accepted_within_seconds
+            if instance_decisions.may_go_on(
+                record, self._clock.now(), accepted=result.stopping, waits_seconds=waits
+            ):
+                return True
             tries += 1
             if await is_superseded():
                 return False
             await self._clock.sleep(self._limits.backoff_seconds(tries))
-        return True
+
+    def _freed_within(self, record: InstanceRecord) -> float:
+        """How long a launch in its place waits for its capacity; 0: it can have another."""
+        if record.provider not in self._providers.calls:
+            return 0.0
+        can = self._providers.get(record.provider).provider.capabilities
+        reserved = record.offering is not None and record.offering.market == "reserved"
+        return can.freed_within_seconds if can.fixed_capacity or reserved else 0.0
 
     async def try_removal(self, key: str) -> bool:
         """Try once; True if no instance of the record is left."""
-        return await self._try_removal(key, await self._store.get(key), again=True)
+        return await self._try_removal(key, await self._store.get(key), again=True) is None
 
-    async def _try_removal(self, key: str, record: InstanceRecord | None, *, again: bool) -> bool:
+    async def _try_removal(
+        self, key: str, record: InstanceRecord | None, *, again: bool
+    ) -> NotRemoved | None:
+        """Try once; None: no instance of the record is left."""
         if record is None or record.state == "terminated":
-            return True
+            return None
         result = await self._terminate(key, record, again=again)
         if result is None:
             await self._store.change(
                 key, lambda now: now and instance_decisions.mark_terminated(now, self._clock.now())
             )
-            return True
+            return None
         await self._record_attempt(key, record, result)
-        return False
+        return result
 
     async def _terminate(
         self, key: str, record: InstanceRecord, *, again: bool

@@ -143,6 +143,7 @@ class FaultInjector:
         self._simulation.server.refusing.clear()
         self._update_connections()
         self._cloud.call_failures.clear()
+        self._cloud.removing_until, self._cloud.machines_max = 0.0, None
         self._machines.never_boot = self._machines.failing_boot_checks = 0
         self._workload.recover()
         for each in self._services:
@@ -360,6 +361,13 @@ class FaultInjector:
                 self._machines.failing_boot_checks += fault.count
             case "old_hardware":
                 self._machines.reused += fault.count
+            case "slow_removal":
+                until = float("inf") if fault.seconds is None else self._after(fault.seconds)
+                self._cloud.removing_until = until
+            case "fixed_capacity":
+                self._cloud.machines_max = fault.count
+                if fault.seconds is not None:
+                    self._in(fault.seconds, partial(self._recover_cloud, fault.kind))
             case _:
                 self._fail_calls(fault)
 
@@ -405,6 +413,10 @@ class FaultInjector:
             self._machines.failing_boot_checks = 0
         if kind in ("", "old_hardware"):
             self._machines.reused = 0
+        if kind in ("", "slow_removal"):
+            self._cloud.removing_until = 0.0
+        if kind in ("", "fixed_capacity"):
+            self._cloud.machines_max = None
         call, error = CALLS.get(kind, ("", None))
         self._cloud.call_failures = [
             each

@@ -47,6 +47,8 @@ CloudFault = Literal[
     "lost_answer",
     "launch_cut_off",
     "terminate_error",
+    "slow_removal",
+    "fixed_capacity",
     "list_error",
     "never_boots",
     "boot_failure",
@@ -54,9 +56,11 @@ CloudFault = Literal[
     "preemption",
 ]
 """lost_answer: a launch takes effect and its answer is lost; launch_cut_off: the replica that
-launches loses its connection until the launch takes effect; never_boots: the next machines never
-boot; boot_failure: their boot checks fail; old_hardware: they have the hardware that was terminated
-last; preemption: the cloud announces that it takes some of its machines."""
+launches loses its connection until the launch takes effect; slow_removal: machines that are being
+removed stay so until it ends; fixed_capacity: the cloud has `count` machines, and those that are
+being removed count; never_boots: the next machines never boot; boot_failure: their boot checks
+fail; old_hardware: they have the hardware that was terminated last; preemption: the cloud announces
+that it takes some of its machines."""
 WorkloadFault = Literal["network", "endless_drain", "no_drain_status"]
 """no_drain_status: orders are accepted, and whether a node is drained is not answered."""
 ServiceFault = Literal[

@@ -37,6 +37,7 @@ from services.provisioner.provider_client.provider import Instance
 from services.simulator.engine.agent_machines import AgentMachines
 from services.simulator.engine.announced_notices import AnnouncedNotices
 from services.simulator.engine.node_liveness import NodeLiveness
+from services.simulator.engine.node_removals import NodeRemovals
 from services.simulator.engine.simulated_cloud import SimulatedCloud
 from services.simulator.engine.simulated_workload import SimulatedWorkload
 from services.simulator.engine.simulation_context import SimulationContext
@@ -118,6 +119,7 @@ class Invariants:
         self.flooding: set[str] = set()
         """Nodes whose agents have ever published garbage."""
         self._notices = AnnouncedNotices()
+        self._removals = NodeRemovals()
         self._drains_since: dict[str, datetime] = {}
         """Saga -> when its drain began."""
         self._drains_expired: set[str] = set()
@@ -168,6 +170,8 @@ class Invariants:
 
     def _on_stored(self, stream: str, stored: Stored) -> None:
         self.liveness.stored(stream, stored)
+        if self._simulation.server.refusing:
+            self._removals.writes_refused = True
         if stream == SAGAS.name:
             self._saga(stored)
         elif stream == f"KV_{NODES.name}" and stored.data:
@@ -206,6 +210,9 @@ class Invariants:
             # From then on the spare is a node like any other.
             self._release(self._started(entry.saga).params.promotes, entry.saga)
         self._drained(entry, stored.time)
+        overdue = self._removals.overdue(entry, stored.time)
+        if overdue and not self.destroyed:
+            self._fail(overdue, entry.saga)
         pivot = isinstance(entry, StepSucceeded) and entry.step == "admit"
         if pivot or (isinstance(entry, StepStarted) and entry.step == "terminate"):
             node = self._started(entry.saga).params.node
@@ -238,6 +245,8 @@ class Invariants:
         if ended is None:
             return
         params = ended.params
+        if isinstance(entry, SagaDone) and DEFINITIONS[ended.kind].removes_node:
+            self._removals.by[params.node] = ended
         for node in self._about(ended):
             self._release(node, entry.saga)
         self._disrupting.get(params.pool, {}).pop(entry.saga, None)
@@ -390,7 +399,8 @@ class Invariants:
         if node is None or name not in self._admitted:
             return  # it never was in service
         sagas = map(self._started, (*self.sagas_of.get(name, ()), *self._vanished))
-        by = next((each for each in sagas if each.params.node == name), None)
+        removed_by = self._removals.by.get(name)
+        by = next((each for each in sagas if each.params.node == name), removed_by)
         if by is None or not DEFINITIONS[by.kind].removes_node:
             self._fail(f"{name} is ended, and no open saga removes it", name)
             return

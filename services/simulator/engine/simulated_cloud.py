@@ -31,6 +31,8 @@ from services.simulator.engine.simulation_context import CURRENT_SIMULATION, Sim
 CALL_SECONDS_MAX: Final = 1.5
 """Of an ordinary call; half of it passes before the effect."""
 STOPPING_SECONDS_MAX: Final = 5.0
+SLOW_SECONDS: Final = 5.0
+"""How often a cloud that takes its time looks whether a machine may be gone."""
 
 Call = Literal["provision", "terminate", "list"]
 Effect = Literal["before", "after", "hang", "hang-after", "cut-off"]
@@ -87,6 +89,10 @@ class SimulatedCloud:
     """Completes an instance's place and type where the launch leaves them open."""
     on_cut_off: Callable[[str, float], None] = lambda *_: None
     """Cuts a process off from the bus for so many seconds."""
+    removing_until: float = 0.0
+    """Until then no machine that is being removed is gone."""
+    machines_max: int | None = None
+    """So many machines exist at most, those that are being removed included; None: any number."""
     on_rebooted: Callable[[Instance], None] | None = None
     """Set where the cloud can reboot a machine."""
     made: int = 0
@@ -123,6 +129,9 @@ class SimulatedCloud:
             known = self.machines.get(self.tokens.get(request.token, ""))
             if known is not None:
                 return known.instance
+        if self.machines_max is not None and len(self.machines) >= self.machines_max:
+            used = f"all {self.machines_max} machines are in use or being removed"
+            raise ProviderError("CAPACITY", f"simulated: {used}")
         self.made += 1
         now = self.simulation.now()
         plain = instance_for(request, f"sim-{self.made:05d}")
@@ -146,7 +155,14 @@ class SimulatedCloud:
         self.simulation.note(f"cloud ends {machine.instance.name} ({provider_id})")
         self.on_ending(machine.instance)
         seconds = self.chance.random() * STOPPING_SECONDS_MAX
-        asyncio.get_running_loop().call_later(seconds, self.vanish, provider_id)
+        asyncio.get_running_loop().call_later(seconds, self._removed, provider_id)
+
+    def _removed(self, provider_id: str) -> None:
+        """A machine is gone, unless the cloud takes its time."""
+        if self.simulation.now() < self.removing_until:
+            asyncio.get_running_loop().call_later(SLOW_SECONDS, self._removed, provider_id)
+        else:
+            self.vanish(provider_id)
 
     def vanish(self, provider_id: str) -> None:
         """A machine is gone."""
@@ -196,6 +212,7 @@ class SimulatedProvider:
             spot=True,
             list_lag_seconds=self._cloud.list_lag_seconds,
             reboot=self._cloud.on_rebooted is not None,
+            fixed_capacity=self._cloud.machines_max is not None,
         )
 
     async def _take_time(self) -> None:

@@ -41,6 +41,8 @@ REFUSING: Final = tuple(
 LOST: Final = (*REFUSING, f"KV_{HEARTBEATS.name}")
 """Streams that may be destroyed."""
 
+SLOW_REMOVAL_SHARE: Final = 0.15
+FIXED_CAPACITY_SHARE: Final = 0.1
 LOST_SHARE: Final = 0.1
 RESTORED_SHARE: Final = 0.05
 
@@ -143,6 +145,7 @@ def draw(seed: str, minutes: float) -> Campaign:
     steps += _fatal_messages(Random(f"{seed}/fatal-messages"), seconds)  # noqa: S311
     steps += _losses(Random(f"{seed}/lost-stores"), seconds)  # noqa: S311
     steps += _restores(Random(f"{seed}/restored-store"), seconds)  # noqa: S311
+    steps += _removals(Random(f"{seed}/removals"), shape, seconds)  # noqa: S311
     return Campaign(shape, tuple(sorted(steps, key=lambda each: each.at)), seconds)
 
 
@@ -188,6 +191,20 @@ def _restores(chance: Random, seconds: float) -> list[CampaignStep]:
     kind = chance.choice(sorted(WHOLE_STORE))
     fault = _fault(kind, BROKER, seconds=chance.uniform(1, 120))
     return [CampaignStep(chance.uniform(0, seconds), fault)]
+
+
+def _removals(chance: Random, shape: FleetShape, seconds: float) -> list[CampaignStep]:
+    """In some campaigns, machines that are slow to go or refuse to, or of which there are few."""
+    steps: list[CampaignStep] = []
+    if chance.random() < SLOW_REMOVAL_SHARE:
+        kind = chance.choice(("slow_removal", "terminate_error"))
+        fault = _fault(kind, CLOUD, seconds=chance.uniform(30, 1_200))
+        steps.append(CampaignStep(chance.uniform(0, seconds), fault))
+    if chance.random() < FIXED_CAPACITY_SHARE:
+        count = shape.nodes + shape.spares
+        fault = _fault("fixed_capacity", CLOUD, count=count, seconds=chance.uniform(30, 1_200))
+        steps.append(CampaignStep(chance.uniform(0, seconds), fault))
+    return steps
 
 
 def keep(campaign: Campaign, numbers: Sequence[int]) -> Campaign:

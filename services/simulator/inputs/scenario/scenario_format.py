@@ -35,6 +35,7 @@ COUNTED: Final = frozenset(
         "launch_error",
         "lost_answer",
         "terminate_error",
+        "fixed_capacity",
         "list_error",
         "old_hardware",
         "repeated_facts",
