@@ -94,8 +94,7 @@ class Remover:
         if record.provider not in self._providers.calls:
             return 0.0
         can = self._providers.get(record.provider).provider.capabilities
-        reserved = record.offering is not None and record.offering.market == "reserved"
-        return can.freed_within_seconds if can.fixed_capacity or reserved else 0.0
+        return can.freed_within_seconds if can.fixed_capacity else 0.0
 
     async def try_removal(self, key: str) -> bool:
         """Try once; True if no instance of the record is left."""
