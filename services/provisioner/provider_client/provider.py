@@ -107,7 +107,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     list_lag_seconds: float = 0.0
     """How long a new instance may be missing from `list`."""
     fixed_capacity: bool = False
-    """It has a fixed number of machines: what is removed must be free before another is launched."""
+    """It has so many machines: what is removed must be free before another is launched."""
     freed_within_seconds: float = 900.0
     """How long a launch in place of a removed instance waits until its capacity is free."""
 
