@@ -14,6 +14,7 @@ from schemas.node_events import Returned
 from schemas.pool_records import OpenSaga, PoolRecord
 from services.bus.memory.memory_bus import MemoryBus
 from services.health_monitor.health_store import HealthStore
+from services.notifier.alerts import alert_intake
 from services.notifier.alerts.alert_intake import AlertIntake
 from services.notifier.workload.workload_notifier import (
     NodeReference,
@@ -150,6 +151,11 @@ async def _look_at_pools_alone(self: Any) -> None:
         await self._clock.sleep(5.0)
 
 
+def alerts_without_limit(patch: pytest.MonkeyPatch) -> None:
+    """Every alert is sent, however many there were."""
+    patch.setattr(alert_intake, "limit_alert", lambda groups, alert: (groups, alert))
+
+
 BUGS: dict[str, Plant] = {
     "save before publish": save_before_publish,
     "budget in memory": budget_in_memory,
@@ -158,4 +164,5 @@ BUGS: dict[str, Plant] = {
     "launch without a claim": launch_without_a_claim,
     "silence never ends": silence_never_ends,
     "unanswered counts as drained": unanswered_counts_as_drained,
+    "alerts without limit": alerts_without_limit,
 }

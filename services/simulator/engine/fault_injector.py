@@ -14,6 +14,7 @@ from services.simulator.engine.fault_kinds import (
     BROKER,
     CLOUD,
     FAULTS_OF,
+    HALF,
     STORE_LOSSES,
     WHOLE_STORE,
     WORKLOAD,
@@ -41,6 +42,9 @@ STALL_SECONDS: Final = 30.0
 """How long a service stalls, unless the fault says otherwise."""
 NOTICE_SECONDS: Final = 120.0
 FLOOD_SECONDS: Final = 60.0
+FLAP_SECONDS: Final = 25.0
+FLAP_PAUSE_SECONDS: Final = 10.0
+"""Enough for several heartbeats."""
 SHOWS_AGAIN_SECONDS: Final = 10.0
 CALLS: Final[dict[str, tuple[Call, ProviderErrorKind | None]]] = {
     "no_capacity": ("provision", "CAPACITY"),
@@ -167,8 +171,10 @@ class FaultInjector:
 
     def _inject_nodes(self, fault: InjectedFault) -> str:
         names = [fault.target]
-        if fault.target == ALL:
+        if fault.target in (ALL, HALF):
             names = [*dict.fromkeys((*self._machines.names(), *sorted(self._expected)))]
+        if fault.target == HALF:
+            names = names[::2]
         gone = []
         for name in names:
             if self._machines.machine_of(name) is None and name in self._expected:
@@ -190,6 +196,11 @@ class FaultInjector:
             case "hang":
                 lasts = float("inf") if fault.seconds is None else fault.seconds
                 self._machines.hang(machine, lasts)
+            case "flapping":
+                for number in range(fault.count):
+                    seconds = fault.seconds or FLAP_SECONDS
+                    again = partial(self._machines.hang, machine, seconds)
+                    self._in(number * (seconds + FLAP_PAUSE_SECONDS), again)
             case "repeated_facts":
                 self._machines.repeat(machine, fault.count)
             case "flood":

@@ -11,6 +11,7 @@ from services.simulator.engine.offering_selector import ANYWHERE, OfferingSelect
 from services.simulator.engine.simulated_cloud import Effect
 
 ALL: Final = "all"
+HALF: Final = "half"
 BROKER: Final = "broker"
 CLOUD: Final = "cloud"
 WORKLOAD: Final = "workload"
@@ -31,15 +32,17 @@ NodeFault = Literal[
     "preemption",
     "deleted",
     "hang",
+    "flapping",
     "repeated_facts",
     "false_report",
     "flood",
 ]
 """power_off: the machine is dead and its instance still exists; preemption: the cloud announces
 that it takes the node; deleted: an operator deletes its instance at the cloud; hang: its agent
-stops for a while; repeated_facts: its agent publishes its last facts again, in any order;
-false_report: its kernel log shows an XID, and nothing is broken; flood: its agent publishes `count`
-facts within `seconds`, all different, and garbage among them."""
+stops for a while; flapping: it stops `count` times, and beats in between; repeated_facts: its agent
+publishes its last facts again, in any order; false_report: its kernel log shows an XID, and nothing
+is broken; flood: its agent publishes `count` facts within `seconds`, all different, and garbage
+among them."""
 CloudFault = Literal[
     "no_capacity",
     "no_quota",
@@ -97,7 +100,16 @@ FaultKind = Literal[NodeFault, CloudFault, WorkloadFault, ServiceFault, BrokerFa
 
 NODE_FAULTS: Final[frozenset[str]] = frozenset(
     HardwareFault.__args__  # type: ignore[attr-defined]
-) | {"power_off", "preemption", "deleted", "hang", "repeated_facts", "false_report", "flood"}
+) | {
+    "power_off",
+    "preemption",
+    "deleted",
+    "hang",
+    "flapping",
+    "repeated_facts",
+    "false_report",
+    "flood",
+}
 STORE_LOSSES: Final[frozenset[str]] = frozenset(StoreLoss.__args__)  # type: ignore[attr-defined]
 WHOLE_STORE: Final[frozenset[str]] = frozenset(
     WholeStoreLoss.__args__  # type: ignore[attr-defined]
@@ -118,7 +130,7 @@ class InjectedFault:
 
     kind: FaultKind
     target: str = ""
-    """A node, `all` nodes, or a key of FAULTS_OF."""
+    """A node, `all` nodes, every second one (`half`), or a key of FAULTS_OF."""
     seconds: float | None = None
     """How long it lasts; None: until it is recovered. Of `preemption`: until the cloud takes the
     machine; of `crash`: until the service is restarted."""
@@ -128,7 +140,7 @@ class InjectedFault:
     job: str = ""
     temperature: int = 96
     count: int = 1
-    """Of errors, failing calls, machines or facts."""
+    """Of errors, failing calls, machines, facts or silences."""
     fixed_by: str = "reset_gpu"
     """The mildest remedy that fixes it."""
     momentary: bool = False

@@ -70,6 +70,7 @@ class FleetAtRest:
         yield from self._misrecorded(names)
         yield from self._overdue()
         yield from self._unread()
+        yield from self._operators.flooded(self._simulation.now())
         if not self._alerts_lost:
             yield from (f"operators have {key} open" for key in self._operators.set_aside())
 

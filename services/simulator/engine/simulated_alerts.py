@@ -1,11 +1,14 @@
 """What the operators of a simulated fleet were alerted about, and the channel that alerts them."""
 
 import shlex
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from schemas.alert_records import Alert
 from schemas.settings import Setting
 from services.notifier.alerts.alert_channel import AlertDelivery
+from services.notifier.alerts.alert_dedup import EACH_MAX, HELD_KINDS, REFILL_SECONDS
 from services.primitives.clock import Clock
 from services.simulator.engine.simulation_context import CURRENT_SIMULATION
 
@@ -15,8 +18,29 @@ class SimulatedOperators:
     """The alerts that operators have open."""
 
     open: dict[str, Alert] = field(default_factory=dict)
+    channels: int = 0
+    """Notifier processes that have started; each counts its own alerts."""
+    _begun: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Kind and severity -> alerts about nodes that began."""
     _replayed: set[str] = field(default_factory=set)
     """Events of alerts of which the command was run."""
+
+    def receive(self, alert: Alert) -> None:
+        """Open or end an alert."""
+        kind = alert.key.partition("/")[0]
+        if alert.resolved:
+            self.open.pop(alert.key, None)
+        else:
+            if kind in HELD_KINDS and alert.key not in self.open:
+                self._begun[kind, alert.severity] += 1
+            self.open[alert.key] = alert
+
+    def flooded(self, elapsed_seconds: float) -> Iterator[str]:
+        """Kinds of alerts of which one pool's operators got more than is promised."""
+        most = (EACH_MAX + elapsed_seconds / REFILL_SECONDS) * self.channels
+        for (kind, severity), count in sorted(self._begun.items()):
+            if count > most:
+                yield f"operators got {count} {severity} {kind} alerts where {most:.0f} may be"
 
     def about(self, pool: str, node: str) -> list[str]:
         """The keys of the open alerts about the health or the silence of a node."""
@@ -49,6 +73,7 @@ class SimulatedAlertChannel:
         """Find the operators of this simulation."""
         del options, clock
         self._operators: SimulatedOperators = CURRENT_SIMULATION.get().parts["operators"]
+        self._operators.channels += 1
 
     @property
     def name(self) -> str:
@@ -63,10 +88,7 @@ class SimulatedAlertChannel:
     async def send(self, alert: Alert, receipt: str) -> AlertDelivery:
         """Open or end an alert."""
         del receipt
-        if alert.resolved:
-            self._operators.open.pop(alert.key, None)
-        else:
-            self._operators.open[alert.key] = alert
+        self._operators.receive(alert)
         return AlertDelivery()
 
     async def close(self) -> None:

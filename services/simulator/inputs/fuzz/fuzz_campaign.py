@@ -15,6 +15,7 @@ from services.simulator.engine.fault_kinds import (
     ALL,
     BROKER,
     CLOUD,
+    HALF,
     SERVICES,
     STORE_LOSSES,
     WHOLE_STORE,
@@ -45,6 +46,7 @@ SLOW_REMOVAL_SHARE: Final = 0.15
 FIXED_CAPACITY_SHARE: Final = 0.1
 LOST_SHARE: Final = 0.1
 RESTORED_SHARE: Final = 0.05
+FLAPPING_SHARE: Final = 0.05
 
 OperatorVerb = Literal["scale", "replace", "drain", "cordon", "hold", "cancel", "breaker"]
 Withdrawal = Literal["", "withdrawn", "withdrawn-broken"]
@@ -146,6 +148,7 @@ def draw(seed: str, minutes: float) -> Campaign:
     steps += _losses(Random(f"{seed}/lost-stores"), seconds)  # noqa: S311
     steps += _restores(Random(f"{seed}/restored-store"), seconds)  # noqa: S311
     steps += _removals(Random(f"{seed}/removals"), shape, seconds)  # noqa: S311
+    steps += _flapping(Random(f"{seed}/flapping"), seconds)  # noqa: S311
     return Campaign(shape, tuple(sorted(steps, key=lambda each: each.at)), seconds)
 
 
@@ -205,6 +208,15 @@ def _removals(chance: Random, shape: FleetShape, seconds: float) -> list[Campaig
         fault = _fault("fixed_capacity", CLOUD, count=count, seconds=chance.uniform(30, 1_200))
         steps.append(CampaignStep(chance.uniform(0, seconds), fault))
     return steps
+
+
+def _flapping(chance: Random, seconds: float) -> list[CampaignStep]:
+    """In a few campaigns, half of the fleet is silent again and again; drawn apart from others."""
+    if chance.random() >= FLAPPING_SHARE:
+        return []
+    # Longer than alerts about silence are held, shorter than a silent node is kept.
+    fault = _fault("flapping", HALF, seconds=chance.uniform(24, 28), count=chance.randint(3, 12))
+    return [CampaignStep(chance.uniform(0, seconds), fault)]
 
 
 def keep(campaign: Campaign, numbers: Sequence[int]) -> Campaign:
