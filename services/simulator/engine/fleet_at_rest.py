@@ -137,9 +137,12 @@ class FleetAtRest:
                 yield f"{durable.name} has messages to process"
 
     def unjudged(self) -> list[str]:
-        """Broken nodes that count as healthy after a store was lost that operators know of."""
+        """Broken nodes that count as healthy after a store was lost that operators know of.
+
+        They know of a backup that they restored themselves, even if it left nothing to notice.
+        """
         lost = {f"store-lost/stream {each}" for each in self._invariants.destroyed}
-        if not lost & self._operators.open.keys():
+        if not (lost & self._operators.open.keys() or self._invariants.restored):
             return []
         busy = self._invariants.sagas_of
         healthy = (each.node for each in self._records.live_nodes() if each.health != "unhealthy")
