@@ -8,6 +8,7 @@ own, so there is one. Requeued jobs start after five seconds; elsewhere after tw
 
 import asyncio
 import os
+import re
 import shutil
 import signal
 import socket
@@ -202,10 +203,17 @@ class SlurmSite:
         await self._start(name, "slurmd", "-D", *options, "-N", name, "-f", str(self.conf))
 
     async def start_dynamic_node(self, name: str) -> None:
-        """Start a slurmd that registers itself."""
+        """Start a slurmd that registers itself, on a port of its own."""
         about = "CPUs=4 RealMemory=1000 Gres=gpu:h100:8 Feature=navarch NodeAddr=127.0.0.1"
+        [port] = free_ports(1)
+        folder = self.folder / f"dynamic-{name}"
+        folder.mkdir()
+        conf = re.sub("(?m)^SlurmdPort=.*$", f"SlurmdPort={port}", self.conf.read_text())
+        (folder / "slurm.conf").write_text(conf)
+        (folder / "gres.conf").write_text((self.folder / "gres.conf").read_text())
         await self._start(
-            name, "slurmd", "-D", "-Z", "-N", name, "-f", str(self.conf), "--conf", about
+            *(name, "slurmd", "-D", "-Z", "-N", name, "-f", str(folder / "slurm.conf")),
+            *("--conf", about),
         )
 
     async def kill(self, name: str) -> None:
