@@ -21,6 +21,7 @@ from services.notifier.workload.workload_notifier import (
     NodeWorkload,
     WorkloadAnswer,
 )
+from services.notifier.workload_steps import WorkloadSteps
 from services.pool_manager.planner import disruption_budget
 from services.pool_manager.planner.remediation import remedy_selection
 from services.pool_manager.service import PoolManager
@@ -28,6 +29,7 @@ from services.primitives.errors import BusError
 from services.provisioner.instances import instance_decisions
 from services.provisioner.launch import launcher
 from services.provisioner.launch.launch_lease import LaunchLeases
+from services.saga.participant import Command
 from services.simulator.engine.simulated_workload import SimulatedNotifier
 from services.simulator.engine.virtual_time import TASK_OWNER
 
@@ -141,6 +143,15 @@ def launch_without_a_claim(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LaunchLeases, "acquired", acquired)
 
 
+def evicts_at_once(patch: pytest.MonkeyPatch) -> None:
+    """The notifier ends work when it begins to drain the node, and not at the deadline."""
+
+    def at_once(self: WorkloadSteps, command: Command) -> datetime | None:
+        return command.deadline and self._clock.now()
+
+    patch.setattr(WorkloadSteps, "_evict_at", at_once)
+
+
 async def _look_at_pools_alone(self: Any) -> None:
     while True:
         try:
@@ -165,4 +176,5 @@ BUGS: dict[str, Plant] = {
     "silence never ends": silence_never_ends,
     "unanswered counts as drained": unanswered_counts_as_drained,
     "alerts without limit": alerts_without_limit,
+    "evicts at once": evicts_at_once,
 }

@@ -59,6 +59,7 @@ FOUND_AT = {
     "silence never ends": 49,
     "unanswered counts as drained": 3,
     "alerts without limit": 188,
+    "evicts at once": 3,
 }
 """Where each was found first; from there on it is looked for, so that the test is quick."""
 

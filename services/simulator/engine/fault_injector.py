@@ -60,6 +60,10 @@ UNTIL: Final = {
     "network": "away_until",
     "endless_drain": "endless_until",
     "no_drain_status": "no_status_until",
+    "slow_orders": "slow_until",
+    "refused_orders": "refusing_until",
+    "late_work": "late_until",
+    "returning_work": "returning_until",
 }
 """Fault of the workload system -> its field with the fault's end."""
 LASTING: Final = frozenset({"no_capacity", "no_quota"})

@@ -64,8 +64,19 @@ removed stay so until it ends; fixed_capacity: the cloud has `count` machines, a
 being removed count; never_boots: the next machines never boot; boot_failure: their boot checks
 fail; old_hardware: they have the hardware that was terminated last; preemption: the cloud announces
 that it takes some of its machines."""
-WorkloadFault = Literal["network", "endless_drain", "no_drain_status"]
-"""no_drain_status: orders are accepted, and whether a node is drained is not answered."""
+WorkloadFault = Literal[
+    "network",
+    "endless_drain",
+    "no_drain_status",
+    "slow_orders",
+    "refused_orders",
+    "late_work",
+    "returning_work",
+]
+"""no_drain_status: orders are accepted, and whether a node is drained is not answered; slow_orders:
+each call takes up to half a minute; refused_orders: cordons and drains are refused for good;
+late_work: work leaves only when it is evicted; returning_work: work that has left comes back once.
+"""
 ServiceFault = Literal[
     "crash",
     "stall",

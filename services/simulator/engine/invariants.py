@@ -130,7 +130,8 @@ class Invariants:
         """Resolved by the first violation."""
         simulation.watchers.append(self._on_stored)
 
-    def _fail(self, text: str, *about: str) -> None:
+    def fail(self, text: str, *about: str) -> None:
+        """Record the first violation, and end the run."""
         if self.violation is None:
             self.violation = ViolationError(text, *about)
             self._simulation.note(f"VIOLATION: {text}")
@@ -195,12 +196,12 @@ class Invariants:
         garbage = about is not None and about.node in self.flooding
         expected = fatal.wrote(found.durable, found.stream, found.sequence, found.data)
         if not garbage and not expected:
-            self._fail(f"a dead letter: {stored.data.decode('utf-8', 'replace')[:300]}")
+            self.fail(f"a dead letter: {stored.data.decode('utf-8', 'replace')[:300]}")
 
     def _saga(self, stored: Stored) -> None:
         entry = saga_codec.decode(stored.data)
         if not isinstance(entry, SagaEntry):
-            self._fail(f"{stored.subject} holds no entry")
+            self.fail(f"{stored.subject} holds no entry")
             return
         if isinstance(entry, SagaStarted):
             self._begin(entry)
@@ -208,24 +209,24 @@ class Invariants:
             self._end(entry)
         elif isinstance(entry, StepSucceeded) and entry.step == "promote":
             # From then on the spare is a node like any other.
-            self._release(self._started(entry.saga).params.promotes, entry.saga)
+            self._release(self.started(entry.saga).params.promotes, entry.saga)
         self._drained(entry, stored.time)
         overdue = self._removals.overdue(entry, stored.time)
         if overdue and not self.destroyed:
-            self._fail(overdue, entry.saga)
+            self.fail(overdue, entry.saga)
         pivot = isinstance(entry, StepSucceeded) and entry.step == "admit"
         if pivot or (isinstance(entry, StepStarted) and entry.step == "terminate"):
-            node = self._started(entry.saga).params.node
+            node = self.started(entry.saga).params.node
             self._barred.setdefault(entry.saga, self.liveness.beating_seconds(node))
 
     def _begin(self, entry: SagaStarted) -> None:
         params = entry.params
         for node in sorted(self._about(entry)):
             for saga in self.sagas_of.get(node, ()):
-                self._fail(f"{entry.saga} begins while {saga} is open", entry.saga, params.node)
+                self.fail(f"{entry.saga} begins while {saga} is open", entry.saga, params.node)
         if params.by and self._carried_out.setdefault(entry.cause, entry.saga) != entry.saga:
             other = self._carried_out[entry.cause]
-            self._fail(f"{entry.saga} and {other} begin for one request", entry.saga, params.node)
+            self.fail(f"{entry.saga} and {other} begin for one request", entry.saga, params.node)
         self._open(entry)
         # An operator's requests are bound by no rate, and their cordons by no level.
         if DEFINITIONS[entry.kind].remediates and not params.by:
@@ -236,7 +237,7 @@ class Invariants:
         for node in sorted(self._about(entry)):
             self.sagas_of.setdefault(node, {})[entry.saga] = None
 
-    def _started(self, saga: str) -> SagaStarted:
+    def started(self, saga: str) -> SagaStarted:
         """How a saga began, even if its log is lost."""
         return self.open.get(saga) or self._vanished[saga]
 
@@ -264,7 +265,7 @@ class Invariants:
         if isinstance(entry, StepStarted):
             # The published deadline counts from the decision, which a slow service stores later.
             self._drains_since[entry.saga] = at if self._simulation.skew_seconds else entry.time
-        saga = self._started(entry.saga)
+        saga = self.started(entry.saga)
         if isinstance(entry, StepSucceeded) and saga.params.drain != "immediate":
             self._confirmed(saga)
         if not isinstance(entry, StepExpired):
@@ -276,13 +277,13 @@ class Invariants:
         cut = not in_time and not entry.requested and self._cloud.count(node)
         if cut and not self._notices.takes(node, at):
             seconds = lasted.total_seconds()
-            self._fail(f"the drain of {node} was cut short after {seconds:.0f} s", node, saga.saga)
+            self.fail(f"the drain of {node} was cut short after {seconds:.0f} s", node, saga.saga)
 
     def _confirmed(self, saga: SagaStarted) -> None:
         """The notifier reported that no work is left; the workload system must agree."""
         node = saga.params.node
         if self._cloud.count(node) and not self._workload.is_drained(node):
-            self._fail(f"{node} is reported as drained, and has work", node, saga.saga)
+            self.fail(f"{node} is reported as drained, and has work", node, saga.saga)
 
     def _disrupts(self, entry: SagaStarted) -> None:
         """A node is taken out of service; one that was out already does not count again."""
@@ -291,28 +292,28 @@ class Invariants:
         beating = self.liveness.beating_seconds(node)
         may_beat = CALLED_OFF_WITHIN_SECONDS + STORED_WITHIN_SECONDS
         if is_for_silence(entry.kind, entry.params) and beating > may_beat:
-            self._fail(
+            self.fail(
                 f"{entry.saga} begins for silence, and {node} has been beating for {beating:.0f} s",
                 *(entry.saga, node),
             )
         if pool is None:
-            self._fail(f"{entry.saga} begins in a pool that is not recorded", entry.saga)
+            self.fail(f"{entry.saga} begins in a pool that is not recorded", entry.saga)
             return
         if entry.params.gone and not self._cloud.count(node):
             return  # nothing is taken out of service
         if node in self.misreported - self.broken_nodes and self._in_wave(entry, pool):
-            self._fail(f"{entry.saga} begins for a wave of false reports", entry.saga, node)
+            self.fail(f"{entry.saga} begins for a wave of false reports", entry.saga, node)
         if entry.saga not in self._vanished:  # begun again, it was counted before
             self._rate(entry, pool)
         if record is not None and record.cordoned:
             return
         disrupting = self._disrupting.setdefault(entry.params.pool, {})
         disrupting[entry.saga] = None
-        out = [each for each in disrupting if not self._is_gap(self._started(each).params)]
+        out = [each for each in disrupting if not self._is_gap(self.started(each).params)]
         allowed = _count(pool.spec.budget.max_unavailable, pool.desired, least=1)
         # The cloud does not wait for the budget, so leaving ahead of it does not either.
         if len(out) > allowed and node not in self.preempted:
-            self._fail(
+            self.fail(
                 f"{len(out)} nodes are out of service where {allowed} may be: {', '.join(out)}",
                 *out,
             )
@@ -347,7 +348,7 @@ class Invariants:
         most = _count(limit, pool.desired, least=3)
         most *= RESETS_EACH if resets and budget.max_resets is None else 1
         if len(recent) >= most:
-            self._fail(
+            self.fail(
                 f"{len(recent) + 1} nodes were {'reset or rebooted' if resets else 'taken out'} "
                 f"within {float(budget.window):.0f} s where {most} may be",
                 entry.saga,
@@ -355,12 +356,12 @@ class Invariants:
 
     def _instance(self, record: InstanceRecord) -> None:
         if record.state == "terminated" and self._cloud.count(record.instance):
-            self._fail(f"{record.instance} is recorded as gone, and exists", record.instance)
+            self.fail(f"{record.instance} is recorded as gone, and exists", record.instance)
 
     def _health(self, record: HealthRecord) -> None:
         faults = [each.id for each in record.recent]
         if len(set(faults)) != len(faults):
-            self._fail(f"a fault of {record.node} was judged twice: {faults}", record.node)
+            self.fail(f"a fault of {record.node} was judged twice: {faults}", record.node)
 
     def _event(self, stored: Stored) -> None:
         event = node_codec.decode(stored.data)
@@ -369,7 +370,7 @@ class Invariants:
             again = event.cause if event.cause.startswith("uncordoned-") else ""
             first = self._verdicts.setdefault(f"{event.node}/{event.fault}/{again}", event.id)
             if first != event.id:
-                self._fail(f"two verdicts on {event.fault}: {first} and {event.id}", event.node)
+                self.fail(f"two verdicts on {event.fault}: {first} and {event.id}", event.node)
         if isinstance(event, ProviderNotice):
             self._notices.add(event, stored.time)
         if isinstance(event, NodeEvent):
@@ -381,16 +382,16 @@ class Invariants:
         """A machine was made."""
         name = instance.name
         if (count := self._cloud.count(name)) > 1:
-            self._fail(f"{name} exists {count} times", name)
+            self.fail(f"{name} exists {count} times", name)
         record = self._records.instance(node_key(instance.pool, name))
         if record is None:
             if f"KV_{INSTANCES.name}" not in self.destroyed:  # else the launch records it again
-                self._fail(f"{name} was made without a record", name)
+                self.fail(f"{name} was made without a record", name)
         elif record.state == "terminated":
-            self._fail(f"{name} was made after its record said that it is gone", name)
+            self.fail(f"{name} was made after its record said that it is gone", name)
         sagas = (*self.sagas_of.get(name, ()), *self._vanished)
-        if not any(self._started(saga).params.new_node == name for saga in sagas):
-            self._fail(f"{name} was made, and no open saga brings it", name)
+        if not any(self.started(saga).params.new_node == name for saga in sagas):
+            self.fail(f"{name} was made, and no open saga brings it", name)
 
     def on_ending(self, instance: Instance) -> None:
         """A machine is being ended: a saga must allow it."""
@@ -398,11 +399,11 @@ class Invariants:
         node = self._agents.machine_of(name)
         if node is None or name not in self._admitted:
             return  # it never was in service
-        sagas = map(self._started, (*self.sagas_of.get(name, ()), *self._vanished))
+        sagas = map(self.started, (*self.sagas_of.get(name, ()), *self._vanished))
         removed_by = self._removals.by.get(name)
         by = next((each for each in sagas if each.params.node == name), removed_by)
         if by is None or not DEFINITIONS[by.kind].removes_node:
-            self._fail(f"{name} is ended, and no open saga removes it", name)
+            self.fail(f"{name} is ended, and no open saga removes it", name)
             return
         barred = self._barred.get(by.saga, self.liveness.beating_seconds(name))
         silent = is_for_silence(by.kind, by.params) and barred <= CALLED_OFF_WITHIN_SECONDS
@@ -410,11 +411,11 @@ class Invariants:
         known = self.broken_nodes | self.preempted | self.misreported
         reason = name in known or node.broken
         if not requested and not reason and not silent:
-            self._fail(f"{name} is ended on the health path, and is healthy", name, by.saga)
+            self.fail(f"{name} is ended on the health path, and is healthy", name, by.saga)
         if by.params.drain == "immediate" or by.saga in self._drains_expired:
             return  # whether the drain was cut short was checked when it ended
         if not self._workload.is_drained(name):
-            self._fail(f"{name} is ended before it was drained", name, by.saga)
+            self.fail(f"{name} is ended before it was drained", name, by.saga)
 
     def _about(self, saga: SagaStarted) -> set[str]:
         """The nodes that no other saga may be about meanwhile."""

@@ -43,6 +43,7 @@ from services.simulator.engine.simulation_context import (
 )
 from services.simulator.engine.stored_records import StoredRecords
 from services.simulator.engine.supervised_service import SupervisedService
+from services.simulator.engine.workload_invariants import WorkloadInvariants
 
 BUILDS: Final[dict[str, Build]] = {
     "health-monitor": build_health_monitor,
@@ -111,6 +112,7 @@ class SimulatedFleet:
         }
         self.records = StoredRecords(simulation.server)
         self.invariants = Invariants(simulation, self.cloud, self.workload, self.machines)
+        WorkloadInvariants(simulation, self.workload, self.invariants)
         self.at_rest = FleetAtRest(
             *(simulation, self.cloud, self.workload, self.machines, self.operators), self.invariants
         )

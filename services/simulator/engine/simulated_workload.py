@@ -10,6 +10,7 @@ from services.notifier.workload.webhook_notifier import POLL_SECONDS
 from services.notifier.workload.workload_notifier import (
     NodeReference,
     NodeWorkload,
+    StepFailure,
     WorkloadAnswer,
     WorkloadOrder,
 )
@@ -20,6 +21,7 @@ from services.simulator.engine.simulation_context import CURRENT_SIMULATION, Sim
 
 CALL_SECONDS_MAX: Final = 0.3
 DRAIN_SECONDS_MAX: Final = 12.0
+SLOW_SECONDS_MAX: Final = 30.0
 
 
 @dataclass(slots=True)
@@ -37,6 +39,20 @@ class SimulatedWorkload:
     """Drains that begin before this never end."""
     no_status_until: float = 0.0
     """Until then no question about a drain is answered."""
+    slow_until: float = 0.0
+    """Until then every call takes long."""
+    refusing_until: float = 0.0
+    """Until then cordons and drains are refused."""
+    late_until: float = 0.0
+    """In drains that begin before this, work leaves only when it is evicted."""
+    returning_until: float = 0.0
+    """Until then work that has left comes back, once for each drain."""
+    late: set[str] = field(default_factory=set)
+    """Nodes whose work waits for its eviction."""
+    returned: set[str] = field(default_factory=set)
+    """Nodes whose work has come back since their drain began."""
+    on_order: Callable[[str, WorkloadOrder], None] = lambda *_: None
+    """Called with `cordon`, `drain` or `evict` when an order has changed something."""
     loads: dict[str, Load] = field(default_factory=dict)
     """Pool -> its queue."""
     on_uncordoned: Callable[[str], None] = lambda _: None
@@ -57,6 +73,8 @@ class SimulatedWorkload:
             self.simulation.note(f"workload system uncordons {node}")
         self.on_uncordoned(node)
         self.drained_at.pop(node, None)
+        self.late.discard(node)
+        self.returned.discard(node)
 
     def drain(self, node: str) -> None:
         """Begin to move the work off a node."""
@@ -65,8 +83,30 @@ class SimulatedWorkload:
         now = self.simulation.now()
         seconds = self.chance.random() * DRAIN_SECONDS_MAX
         endless = now < self.endless_until
-        self.drained_at[node] = float("inf") if endless else now + seconds
+        if now < self.late_until and not endless:
+            self.late.add(node)
+        self.drained_at[node] = float("inf") if endless or node in self.late else now + seconds
         self.simulation.note(f"workload system drains {node}{' without end' if endless else ''}")
+
+    def evict(self, node: str) -> bool:
+        """End the work that is left, and say whether there was any that ends."""
+        now = self.simulation.now()
+        at = self.drained_at.get(node, float("inf"))
+        if at <= now or (at == float("inf") and node not in self.late):
+            return False
+        self.drained_at[node] = now
+        self.simulation.note(f"workload system evicts the work on {node}")
+        return True
+
+    def answers_drained(self, node: str) -> bool:
+        """What the notifier is answered; from then on no work comes back."""
+        drained = self.is_drained(node)
+        if drained and self.simulation.now() < self.returning_until and node not in self.returned:
+            self.drained_at[node] = self.simulation.now() + self.chance.random() * DRAIN_SECONDS_MAX
+            self.simulation.note(f"work comes back to {node}")
+            drained = False
+        self.returned.add(node)
+        return drained
 
     def leave(self, node: str) -> None:
         """A machine is gone, and its work with it."""
@@ -77,6 +117,7 @@ class SimulatedWorkload:
     def recover(self) -> None:
         """End every fault of the workload system, except drains that have no end."""
         self.away_until = self.endless_until = self.no_status_until = 0.0
+        self.slow_until = self.refusing_until = self.late_until = self.returning_until = 0.0
 
     def end_drains(self) -> None:
         """Complete the drains that would never end."""
@@ -127,10 +168,18 @@ class SimulatedNotifier:
         return "simulated"
 
     async def _reach(self) -> None:
-        await asyncio.sleep(self._workload.chance.random() * CALL_SECONDS_MAX)
+        workload, now = self._workload, self._workload.simulation.now
+        slow = now() < workload.slow_until
+        longest = SLOW_SECONDS_MAX if slow else CALL_SECONDS_MAX
+        await asyncio.sleep(workload.chance.random() * longest)
         await self._process.alive()
-        if self._workload.simulation.now() < self._workload.away_until:
+        if now() < workload.away_until:
             raise ConnectionError("the workload system is away")
+
+    async def _order(self) -> None:
+        await self._reach()
+        if self._workload.simulation.now() < self._workload.refusing_until:
+            raise StepFailure("the workload system refuses", "INVALID")
 
     @property
     def confirms_drains(self) -> bool:
@@ -149,8 +198,11 @@ class SimulatedNotifier:
 
     async def cordon(self, order: WorkloadOrder) -> None:
         """Place nothing new on the node."""
-        await self._reach()
+        await self._order()
+        changed = order.node.node not in self._workload.cordoned
         self._workload.cordon(order.node.node, order.reason)
+        if changed:
+            self._workload.on_order("cordon", order)
         await self._process.effect("a cordon")
 
     async def uncordon(self, order: WorkloadOrder) -> None:
@@ -161,19 +213,26 @@ class SimulatedNotifier:
 
     async def drain(self, order: WorkloadOrder) -> None:
         """Begin to move the work off the node."""
-        await self._reach()
+        await self._order()
+        changed = order.node.node not in self._workload.drained_at
         self._workload.drain(order.node.node)
+        if changed:
+            self._workload.on_order("drain", order)
         await self._process.effect("a drain")
 
     async def evict(self, order: WorkloadOrder) -> None:
-        """Nothing: the work ends with its machine."""
+        """End the work that is left, unless it refuses to leave."""
+        await self._reach()
+        if self._workload.evict(order.node.node):
+            self._workload.on_order("evict", order)
+        await self._process.effect("an eviction")
 
     async def workloads(self, nodes: Sequence[NodeReference]) -> Mapping[str, WorkloadAnswer]:
         """Whether no work is left on each."""
         await self._reach()
         if self._workload.simulation.now() < self._workload.no_status_until:
             raise ConnectionError("the workload system does not answer about drains")
-        is_drained = self._workload.is_drained
+        is_drained = self._workload.answers_drained
         return {each.node: NodeWorkload(drained=is_drained(each.node)) for each in nodes}
 
     async def wait_for_change(self) -> None:

@@ -47,6 +47,8 @@ FIXED_CAPACITY_SHARE: Final = 0.1
 LOST_SHARE: Final = 0.1
 RESTORED_SHARE: Final = 0.05
 FLAPPING_SHARE: Final = 0.05
+SCHEDULER_SHARE: Final = 0.25
+SCHEDULER_FAULTS: Final = ("slow_orders", "refused_orders", "late_work", "returning_work")
 
 OperatorVerb = Literal["scale", "replace", "drain", "cordon", "hold", "cancel", "breaker"]
 Withdrawal = Literal["", "withdrawn", "withdrawn-broken"]
@@ -149,6 +151,7 @@ def draw(seed: str, minutes: float) -> Campaign:
     steps += _restores(Random(f"{seed}/restored-store"), seconds)  # noqa: S311
     steps += _removals(Random(f"{seed}/removals"), shape, seconds)  # noqa: S311
     steps += _flapping(Random(f"{seed}/flapping"), seconds)  # noqa: S311
+    steps += _schedulers(Random(f"{seed}/scheduler"), seconds)  # noqa: S311
     return Campaign(shape, tuple(sorted(steps, key=lambda each: each.at)), seconds)
 
 
@@ -217,6 +220,19 @@ def _flapping(chance: Random, seconds: float) -> list[CampaignStep]:
     # Longer than alerts about silence are held, shorter than a silent node is kept.
     fault = _fault("flapping", HALF, seconds=chance.uniform(24, 28), count=chance.randint(3, 12))
     return [CampaignStep(chance.uniform(0, seconds), fault)]
+
+
+def _schedulers(chance: Random, seconds: float) -> list[CampaignStep]:
+    """In some campaigns, a workload system that is slow, or refuses, and work that stays."""
+    if chance.random() >= SCHEDULER_SHARE:
+        return []
+    return [
+        CampaignStep(
+            chance.uniform(0, seconds),
+            _fault(chance.choice(SCHEDULER_FAULTS), WORKLOAD, seconds=chance.uniform(5, 300)),
+        )
+        for _ in range(chance.randint(1, 3))
+    ]
 
 
 def keep(campaign: Campaign, numbers: Sequence[int]) -> Campaign:

@@ -223,6 +223,11 @@ class JobQueues(SimulatedWorkload):
             self.simulation.note(f"workload system drains {node}")
         self.drained_at.setdefault(node, self.simulation.now())
 
+    def evict(self, node: str) -> bool:
+        """Nothing: jobs end with their machine."""
+        del node
+        return False
+
     def is_drained(self, node: str) -> bool:
         """Whether its last job has ended."""
         seat = self._seats.get(node)
