@@ -31,7 +31,7 @@ from services.simulator.engine.simulated_cloud import (
     SimulatedCloud,
 )
 from services.simulator.engine.simulated_machine import SimulatedMachine
-from services.simulator.engine.simulated_workload import SimulatedWorkload
+from services.simulator.engine.simulated_workload import UNTIL, SimulatedWorkload
 from services.simulator.engine.simulation_context import SimulationContext
 from services.simulator.engine.store_destroyer import StoreDestroyer
 from services.simulator.engine.supervised_service import SupervisedService
@@ -56,16 +56,6 @@ CALLS: Final[dict[str, tuple[Call, ProviderErrorKind | None]]] = {
     "list_error": ("list", None),
 }
 """Fault -> the call that fails, and its error; None: as the fault says."""
-UNTIL: Final = {
-    "network": "away_until",
-    "endless_drain": "endless_until",
-    "no_drain_status": "no_status_until",
-    "slow_orders": "slow_until",
-    "refused_orders": "refusing_until",
-    "late_work": "late_until",
-    "returning_work": "returning_until",
-}
-"""Fault of the workload system -> its field with the fault's end."""
 LASTING: Final = frozenset({"no_capacity", "no_quota"})
 """These last until they are recovered; the others fail `count` calls."""
 

@@ -22,6 +22,16 @@ from services.simulator.engine.simulation_context import CURRENT_SIMULATION, Sim
 CALL_SECONDS_MAX: Final = 0.3
 DRAIN_SECONDS_MAX: Final = 12.0
 SLOW_SECONDS_MAX: Final = 30.0
+UNTIL: Final = {
+    "network": "away_until",
+    "endless_drain": "endless_until",
+    "no_drain_status": "no_status_until",
+    "slow_orders": "slow_until",
+    "refused_orders": "refusing_until",
+    "late_work": "late_until",
+    "returning_work": "returning_until",
+}
+"""Fault of the workload system -> its field with the fault's end."""
 
 
 @dataclass(slots=True)
