@@ -154,6 +154,8 @@ LaunchRefusal = Literal[
 ]
 """Why a launch is refused. nothing-offered: no provider of the pool has a matching offering;
 price-unknown: the price is unknown and a price limit applies."""
+NO_ROOM: Final = frozenset({"CAPACITY", "QUOTA", "above-pool-cap", "above-fleet-cap"})
+"""Why there is no room for one more node beside those that exist."""
 OVER_CAP: Final = frozenset({"above-pool-cap", "above-fleet-cap"})
 """Refusals that end when another node of the pool or fleet is removed."""
 

@@ -93,6 +93,8 @@ class NodeRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     """The last resets and reboots, oldest first."""
     health_trace: str = ""
     """traceparent of the verdict, so that its consequences join that trace."""
+    no_room_since: UtcTime | None = None
+    """Since when its replacement finds no capacity beside it; None once it is uncordoned."""
     notices: dict[str, CloudNotice] = {}
     """Notices by ID, withdrawn ones included."""
     withdrawals: tuple[UtcTime, ...] = ()

@@ -273,6 +273,9 @@ class PoolSpec(Setting, frozen=True, kw_only=True):
     """The stricter of the pool's and the fleet's mode applies."""
     windows: tuple[WindowSpec, ...] = ()
     replace_order: Literal["terminate_first", "provision_first"] = "terminate_first"
+    provision_first_for: Duration = Duration(1800)
+    """After this time without room for one more node, the next try terminates the cordoned node
+    before it launches its successor, although the order is provision_first. 0s: never."""
     notifiers: tuple[str, ...] = ()
     """The workload systems that run work on its nodes, by their names in the fleet's `notifiers`;
     empty: the fleet's `notifier`."""

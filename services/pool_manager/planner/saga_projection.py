@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from schemas.enums import STOPPED, AttemptOutcome, HealthStatus, NodeState
+from schemas.enums import NO_ROOM, STOPPED, AttemptOutcome, HealthStatus, NodeState
 from schemas.node_records import NodeRecord, RemediationAttempt
 from schemas.pool_records import OpenSaga, PoolRecord
 from services.pool_manager.planner.node_projection import launched
@@ -42,6 +42,7 @@ def leaving_node(record: NodeRecord | None, state: SagaState) -> NodeRecord | No
         health=_health(record, state),
         attempts=_attempts(record, state),
         sole_notice=_ahead_of(record, state, cordoned=cordoned),
+        no_room_since=_no_room_since(record, state) if cordoned else None,
     )
 
 
@@ -51,6 +52,16 @@ def _ahead_of(record: NodeRecord, state: SagaState, *, cordoned: bool) -> str:
         return record.sole_notice
     unwound = state.status == "unwound" and cordoned
     return state.params.sole_notice if unwound else ""
+
+
+def _no_room_since(record: NodeRecord, state: SagaState) -> datetime | None:
+    """When the first of its replacements began that found no room for one node more."""
+    launch = state.step("provision")
+    if not state.ended or state.params.order == "terminate_first" or launch.status == "pending":
+        return record.no_room_since
+    expired = "expired" in (launch.status, launch.before)
+    failed = state.status == "unwound" and (expired or launch.error in NO_ROOM)
+    return (record.no_room_since or state.started_at) if failed else None
 
 
 def promoted_node(record: NodeRecord | None, state: SagaState) -> NodeRecord | None:

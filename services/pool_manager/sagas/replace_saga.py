@@ -31,6 +31,9 @@ is free. An instance that does not go is waited for minutes, and becomes a leak;
 is no way back: a later failure is stuck, for a person to see, and never costs the healthy new node.
 Cordon comes first in both orders: from then on nothing new is placed on the unhealthy node.
 
+Where there is no room for one node more, a pool's provision_first becomes terminate_first after
+`provision_first_for`.
+
 launch_ahead is no choice of the pool: the cloud has announced that it takes the node soon. The work
 is asked to leave at once (vacate, which waits for nothing) while the new node is launched; what is
 left of the time until the cloud's deadline is the drain's.

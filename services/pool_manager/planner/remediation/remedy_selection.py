@@ -24,7 +24,7 @@ from services.pool_manager.planner.remediator import RemedyChoice
 from services.pool_manager.planner.safety import eligibility
 from services.pool_manager.planner.safety.fault_waves import fault_signature
 from services.pool_manager.planner.sizing import spares
-from services.pool_manager.planner.sizing.open_sagas import begin, with_open
+from services.pool_manager.planner.sizing.open_sagas import begin, lacks_room, with_open
 from services.pool_manager.planner.unhealthy_nodes import remediation_reason
 from services.pool_manager.sagas import DEFINITIONS
 
@@ -128,6 +128,8 @@ def start_remediation(
     promotes = spares.substitute(record, snapshot.nodes, node, now) if kind == "replace" else ""
     saga, opened, record = begin(snapshot.fleet, record, kind, now, node=node, promotes=promotes)
     why = f"; {choice.reason}" if choice.reason and choice.remedy != "inspect" else ""
+    if kind == "replace" and lacks_room(node, record.spec, now):
+        why += "; it makes room for its successor, since there is none for one node more"
     opened = msgspec.structs.replace(
         opened,
         reason=f"{remediation_reason(node, record, now) or node.health_reason or node.health}{why}",

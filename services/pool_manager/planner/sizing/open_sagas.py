@@ -10,6 +10,7 @@ from schemas.enums import SagaKind
 from schemas.names import node_serial
 from schemas.node_records import NodeRecord
 from schemas.pool_records import OPEN_SAGAS_MAX, OpenSaga, PoolRecord
+from schemas.settings import PoolSpec
 from services.pool_manager.planner import cloud_notices
 from services.pool_manager.planner.node_counts import is_gone
 from services.pool_manager.planner.safety.fault_waves import fault_signature
@@ -50,6 +51,7 @@ def begin(
     """
     if kind == "replace" and node is not None:
         workload_name = name_of(node)
+    forced = lacks_room(node, record.spec, now)
     new_node = ""
     if DEFINITIONS[kind].brings_node and record.spec.nodes == "launched":
         serial = record.serial + 1
@@ -69,7 +71,7 @@ def begin(
         gone=is_gone(node),
         workload_name=workload_name,
         # Two machines cannot have one name.
-        order="terminate_first" if kind == "replace" and workload_name else "",
+        order="terminate_first" if kind == "replace" and (workload_name or forced) else "",
         trace=node.health_trace if node else "",
         since=now,
     )
@@ -78,6 +80,18 @@ def begin(
         if kind != "replace":
             opened = _for_no_notice(opened)
     return saga_id(kind, node, new_node), opened, record
+
+
+def lacks_room(node: NodeRecord | None, spec: PoolSpec, now: datetime) -> bool:
+    """Whether a node makes room for its successor, in a pool that would launch that first.
+
+    It is out of service already: its drain has its time, and ends no other work than its own.
+    """
+    if node is None or not node.cordoned or node.no_room_since is None:
+        return False
+    limit = float(spec.provision_first_for)
+    first = spec.replace_order == "provision_first" and limit > 0
+    return first and (now - node.no_room_since).total_seconds() >= limit
 
 
 def _for_no_notice(opened: OpenSaga) -> OpenSaga:

@@ -1,0 +1,81 @@
+"""When a node of a `provision_first` pool makes room for its successor."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from schemas.node_records import NodeRecord
+from schemas.saga_params import SagaParams
+from schemas.settings import PoolSpec
+from services.pool_manager.planner.saga_projection import leaving_node
+from services.pool_manager.planner.sizing.open_sagas import lacks_room
+from services.saga.saga_state import SagaState, StepState
+
+NOW = datetime(2026, 11, 23, 12, 0, tzinfo=UTC)
+EARLIER = NOW - timedelta(hours=1)
+
+
+@pytest.mark.parametrize(
+    ("order", "limit", "cordoned", "since", "expected"),
+    [
+        ("provision_first", 1800, True, 1800, True),
+        ("provision_first", 1800, True, 1799, False),
+        ("provision_first", 1800, True, None, False),
+        ("provision_first", 1800, False, 1800, False),  # it serves
+        ("provision_first", 0, True, 99_999, False),  # the operator has forbidden it
+        ("terminate_first", 1800, True, 1800, False),  # that is its order already
+    ],
+)
+def test_when_a_node_makes_room(
+    order: str, limit: float, since: float | None, *, cordoned: bool, expected: bool
+) -> None:
+    """A cordoned node, where it is allowed, after its time."""
+    spec = PoolSpec(min_nodes=1, max_nodes=1, replace_order=order, provision_first_for=limit)  # type: ignore[arg-type]
+    began = None if since is None else NOW - timedelta(seconds=since)
+    node = NodeRecord(pool="p", node="p-1", cordoned=cordoned, no_room_since=began)
+    assert lacks_room(node, spec, NOW) is expected
+
+
+@pytest.mark.parametrize(
+    ("order", "launch", "before", "expected"),
+    [
+        (
+            "provision_first",
+            StepState(status="undone", before="failed", error="CAPACITY"),
+            None,
+            NOW,
+        ),
+        ("provision_first", StepState(status="failed", error="above-pool-cap"), None, NOW),
+        ("provision_first", StepState(status="undone", before="expired"), None, NOW),
+        ("provision_first", StepState(status="failed", error="QUOTA"), EARLIER, EARLIER),
+        ("provision_first", StepState(status="failed", error="INVALID"), EARLIER, None),
+        (
+            "provision_first",
+            StepState(status="undone", before="succeeded"),
+            EARLIER,
+            None,
+        ),  # it had room, and failed
+        ("provision_first", StepState(), EARLIER, EARLIER),  # it did not come so far
+        ("terminate_first", StepState(status="failed", error="CAPACITY"), None, None),
+    ],
+)
+def test_since_when_there_is_no_room(
+    order: str, launch: StepState, before: datetime | None, expected: datetime | None
+) -> None:
+    """From the first of the tries in a row that found none."""
+    state = SagaState(
+        saga="replace-p-1-1",
+        kind="replace",
+        params=SagaParams(pool="p", node="p-1", new_node="p-2", order=order),
+        cause="",
+        trace="",
+        last_id="",
+        status="unwound",
+        started_at=NOW,
+        sequence=9,
+        steps={"cordon": StepState(status="succeeded"), "provision": launch},
+    )
+    node = NodeRecord(pool="p", node="p-1", cordoned=True, no_room_since=before)
+    found = leaving_node(node, state)
+    assert found is not None
+    assert found.no_room_since == expected
