@@ -35,7 +35,7 @@ from services.runtime.consumer_loop import Consumer, Received
 from services.runtime.tracing import current_headers
 from services.saga.definition import Definition
 from services.saga.next_entry import Waiting, next_entry, waits_for_node
-from services.saga.saga_log import append, decode_entry, fold_stored, read_state, saga_of
+from services.saga.saga_log import append, decode_entry, fold_stored, read_log, read_state, saga_of
 from services.saga.saga_state import SagaState, fold
 
 log = logging.getLogger(__name__)
@@ -126,7 +126,8 @@ class Coordinator:
 
     async def state(self, saga: str) -> SagaState | None:
         """Read a saga's log as it is now; None where there is none."""
-        return await self._load(saga)
+        state, _ = await self._load(saga)
+        return state
 
     async def intervene(self, state: SagaState, entry: SagaEntry) -> None:
         """Append what a person asked for, decided on this state; Conflict where it has gone on."""
@@ -183,7 +184,7 @@ class Coordinator:
         if fresh:
             await self._freshen(saga)
         for _ in range(APPENDS_MAX):
-            state = self._cache.get(saga) or await self._load(saga)
+            state = self._cache.get(saga) or await self.state(saga)
             if state is None:
                 return None
             now = self._clock.now()
@@ -217,9 +218,11 @@ class Coordinator:
                 self._keep(state)
                 return state
         for _ in range(TRIES_MAX):
-            state_or_none = await self._load(entry.saga)
+            state_or_none, last = await self._load(entry.saga)
             if state_or_none is not None and state_or_none.sequence >= stored.sequence:
                 return state_or_none
+            if state_or_none is None and last >= stored.sequence:
+                raise Reject(f"{entry.saga}: its log has no beginning")
         raise Retry(f"{entry.saga}: its log cannot yet be read up to {stored.sequence}")
 
     async def _freshen(self, saga: str) -> None:
@@ -236,11 +239,12 @@ class Coordinator:
         else:
             self._keep(state)
 
-    async def _load(self, saga: str) -> SagaState | None:
-        state = await read_state(self._bus, saga)
+    async def _load(self, saga: str) -> tuple[SagaState | None, int]:
+        """Read a log and keep its state; its last sequence is 0 where there is no log."""
+        state, last = await read_log(self._bus, saga)
         if state is not None:
             self._keep(state)
-        return state
+        return state, last
 
     def forget_cached(self) -> None:
         """Read every log again: SAGAS may have been rolled back, and sequences used twice."""

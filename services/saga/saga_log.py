@@ -45,10 +45,17 @@ def fold_stored(state: SagaState | None, stored: Stored) -> SagaState | None:
 
 async def read_state(bus: Bus, saga: str) -> SagaState | None:
     """Read a whole log; None where there is none."""
-    state: SagaState | None = None
-    for stored in await bus.read(SAGAS.name, subjects.saga_tree(saga)):
-        state = fold_stored(state, stored)
+    state, _ = await read_log(bus, saga)
     return state
+
+
+async def read_log(bus: Bus, saga: str) -> tuple[SagaState | None, int]:
+    """Read a whole log; return its state, None where it has no beginning, and its last sequence."""
+    state: SagaState | None = None
+    last = 0
+    for stored in await bus.read(SAGAS.name, subjects.saga_tree(saga)):
+        state, last = fold_stored(state, stored), stored.sequence
+    return state, last
 
 
 async def append(bus: Bus, entry: SagaEntry, expected: int, headers: Mapping[str, str]) -> int:

@@ -1,4 +1,4 @@
-"""Folding a saga's log: allowed entries, corrupt ones, and what is passed over."""
+"""Folding a saga's log: allowed entries, corrupt ones, what is passed over, and no beginning."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -19,8 +19,18 @@ from schemas.saga_log_entries import (
     UndoSucceeded,
 )
 from schemas.saga_params import SagaParams
+from schemas.topology import SAGAS
+from services.bus.memory.memory_bus import MemoryBus
+from services.bus.memory.memory_server import MemoryServer
+from services.bus.memory.transport import PerfectLink
 from services.bus.port import Stored
-from services.saga.saga_log import fold_stored
+from services.bus.topology_setup import set_up
+from services.pool_manager.sagas import DEFINITIONS
+from services.primitives.clock import SystemClock
+from services.primitives.errors import Reject
+from services.runtime.consumer_loop import Received
+from services.saga.coordinator import Coordinator
+from services.saga.saga_log import append, fold_stored
 from services.saga.saga_state import CorruptLogError, SagaState, fold
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -95,3 +105,33 @@ def test_what_was_put_there_by_hand_is_passed_over(data: bytes) -> None:
 
     assert after is not None
     assert (7, before.status, before.steps) == (after.sequence, after.status, after.steps)
+
+
+class CountingBus(MemoryBus):
+    """Counts how often a log is read."""
+
+    reads = 0
+
+    async def read(self, *args: Any, **named: Any) -> list[Stored]:
+        """Read, and count."""
+        self.reads += 1
+        return await super().read(*args, **named)
+
+
+async def _nothing(*_: Any) -> None:
+    """Stand-in: no saga waits or has effects."""
+
+
+async def test_an_entry_of_a_log_without_a_beginning_is_rejected_at_once() -> None:
+    """It was read ten times for each delivery, which held up the sagas of healthy pools."""
+    bus = CountingBus(MemoryServer(SystemClock()), PerfectLink())
+    await set_up(bus, SystemClock(), replicas=1)
+    entry = StepFailed(id="1", reason="r", **STEP)
+    await append(bus, entry, 0, {})
+    (stored,) = await bus.read(SAGAS.name, subjects.saga_tree("s"))
+    coordinator = Coordinator(bus, SystemClock(), DEFINITIONS, _nothing, _nothing, "pool-manager")
+    before = bus.reads
+
+    with pytest.raises(Reject, match="no beginning"):
+        await coordinator.handle(Received(entry, stored))
+    assert bus.reads - before == 1
