@@ -43,6 +43,7 @@ PLANTED: Final = {
     "TracingSettings.otlp_endpoint",
     "WebhookNotifier.Options.cordon_url",
     "WebhookNotifier.Options.uncordon_url",
+    "WebhookNotifier.Options.checkpoint_url",
     "WebhookNotifier.Options.drain_url",
     "WebhookNotifier.Options.drain_status_url",
     "WebhookNotifier.Options.headers",
@@ -82,6 +83,7 @@ notifier:
   webhook:
     cordon_url: "http://u:{canary}-cordon@{host}/{canary}-cordon"
     uncordon_url: "http://u:{canary}@{host}/uncordon?token={canary}-uncordon"
+    checkpoint_url: "{url}/{canary}-checkpoint?token={canary}-checkpoint"
     drain_url: "{url}/{canary}-drain?token={canary}-drain"
     drain_status_url: "{url}/drained?token={canary}-status"
     headers: {{Authorization: "Bearer {canary}-header"}}
