@@ -9,23 +9,42 @@ import msgspec
 from msgspec import inspect
 
 from schemas import fleet_events, node_events, pool_events, subjects
+from schemas.alert_records import OpenAlertRecord
 from schemas.dead_letters import DeadLetter
+from schemas.hardware_denylist import HardwareRecord
 from schemas.health_records import HealthRecord
 from schemas.instance_records import InstanceRecord
+from schemas.lease_records import (
+    LeaseRecord,
+    OpeningsRecord,
+    RateLimitRecord,
+    SetAsideRecord,
+    SuspectRecord,
+)
 from schemas.messages import Message, Record, decoder
 from schemas.node_records import HeartbeatRecord, NodeRecord
 from schemas.offering_records import BlockRecord, PricesRecord
-from schemas.operator_requests import REQUESTS
-from schemas.pool_records import PoolRecord
+from schemas.operator_requests import REQUESTS, Request
+from schemas.pool_records import PoolRecord, RemovedPool
 from schemas.saga_log_entries import STATUSES, WHOLE, SagaStarted, TimerDue
-from schemas.topology import HEALTH, HEARTBEATS, INSTANCES, NODES, OFFERINGS, POOLS
+from schemas.topology import (
+    ALERTS,
+    HARDWARE,
+    HEALTH,
+    HEARTBEATS,
+    INSTANCES,
+    LEASES,
+    NODES,
+    OFFERINGS,
+    POOLS,
+)
 from services.pool_manager.requests import pool_apply
 from tests.golden.catalogue import everything
 
 DEPTH = 1
+"""How deep nested structs are varied."""
 RECORDS_SHARE = 5
 """Every fifth variation of a record: what reads them does not depend on the field."""
-"""How deep nested structs are varied."""
 TIMES = (
     "0001-01-01T00:00:00Z",
     "1969-12-31T23:59:59Z",
@@ -145,7 +164,54 @@ _OTHER_KEYS: dict[type[Any], str] = {
     PoolRecord: f"{POOLS.name}.pool.poisonNUMBER",
     BlockRecord: f"{OFFERINGS.name}.blocked.poisonNUMBER",
     PricesRecord: f"{OFFERINGS.name}.prices.poisonNUMBER",
+    RemovedPool: f"{POOLS.name}.removed.poisonNUMBER",
+    OpenAlertRecord: f"{ALERTS.name}.poisonNUMBER",
+    HardwareRecord: f"{HARDWARE.name}.gpu.poisonNUMBER",
+    LeaseRecord: f"{LEASES.name}.poisonNUMBER",
+    OpeningsRecord: f"{LEASES.name}.pool-manager.openings.poisonNUMBER",
+    RateLimitRecord: f"{LEASES.name}.provisioner.pace-poisonNUMBER",
+    SuspectRecord: f"{LEASES.name}.notifier.suspect.notifier-alerts.9000000NUMBER",
+    SetAsideRecord: f"{LEASES.name}.notifier.set-aside.notifier-alerts.9000000NUMBER",
 }
+NOT_PUBLISHED: dict[str, str] = {
+    "FleetBudgetRecord": "one key, which every pool needs",
+    "FleetRecord": "one key, which every pool needs",
+    "SpendRecord": "one key, which every launch needs",
+    "RepairTotals": "one key of the metrics service",
+    "EvidenceBundle": "an object",
+    "EvidenceCapture": "an object",
+    "ApplyRequest": "what can be read makes pools",
+    "RemoveRequest": "what can be read removes the pool",
+}
+"""Types that the table lacks, and why. Step data and answers are no messages of their own."""
+
+
+def stored_types() -> Iterator[tuple[str, bool]]:
+    """Each message, request and record with a key of its own, and whether the table has it."""
+    golden = [each for each in everything() if issubclass(each.kind, Message | Record | Request)]
+    nested = {found for each in golden for found in _nested(inspect.type_info(each.kind))}
+    for each in golden:
+        if each.kind not in nested:
+            yield each.kind.__name__, bool(_subject(each.kind, each.name, "pool", "node"))
+
+
+def _nested(kind: inspect.Type) -> Iterator[type[Any]]:
+    """The structs inside a type."""
+    match kind:
+        case inspect.StructType():
+            for field in kind.fields:
+                if isinstance(field.type, inspect.StructType):
+                    yield field.type.cls
+                yield from _nested(field.type)
+        case inspect.UnionType():
+            for member in kind.types:
+                if isinstance(member, inspect.StructType):
+                    yield member.cls
+                yield from _nested(member)
+        case inspect.VarTupleType() | inspect.ListType():
+            yield from _nested(inspect.UnionType((kind.item_type,)))
+        case inspect.DictType():
+            yield from _nested(inspect.UnionType((kind.value_type,)))
 
 
 def _subject(kind: type[Any], name: str, pool: str, node: str) -> str:
