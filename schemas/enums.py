@@ -46,6 +46,7 @@ AlertKind = Literal[
     "operator-needed",
     "node-refused",
     "breaker-opened",
+    "quarantine-full",
     "incident",
     "saga-failed",
     "saga-stuck",
@@ -83,6 +84,7 @@ SagaKind = Literal[
     "uncordon",
     "reset-gpu",
     "reboot",
+    "quarantine",
 ]
 
 _LAUNCH: Final = frozenset(
@@ -98,6 +100,7 @@ SAGA_STEPS: Final[dict[SagaKind, frozenset[str]]] = {
     "uncordon": frozenset({"uncordon"}),
     "reset-gpu": frozenset({"cordon", "drain", "reset", "check", "uncordon"}),
     "reboot": frozenset({"cordon", "drain", "reboot", "return", "check", "uncordon"}),
+    "quarantine": frozenset({"cordon"}),
 }
 """Steps that a saga of each kind may have; its log allows no entry about another one."""
 IRREVERSIBLE_STEPS: Final = frozenset({"terminate", "reset", "reboot"})

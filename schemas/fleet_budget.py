@@ -12,6 +12,7 @@ class BudgetClaim(Record, frozen=True, kw_only=True):
 
     desired: Int = 0
     unavailable: Int = 0
+    quarantined: Int = 0
     disruptions: dict[str, Int] = {}
     """Disruptions by slots of the fleet's window, as in the pool's record."""
     resets: dict[str, Int] = {}

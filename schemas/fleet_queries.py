@@ -30,6 +30,8 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     """The node's state: launching, registered, active, leaving or terminated."""
     health: str
     cordoned: bool = False
+    quarantined: bool = False
+    """It is cordoned while its repair waits."""
     spare: bool = False
     """It is kept cordoned until it replaces another node."""
     drained: bool = False

@@ -50,6 +50,17 @@ class WorkloadView(Record, frozen=True, kw_only=True, omit_defaults=True):
     since: UtcTime | None = None
 
 
+class Quarantine(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """An unhealthy node was cordoned by Navarch alone, until its repair begins or it is healthy."""
+
+    reason: str = ""
+    """What is wrong with it."""
+    since: UtcTime
+    failed_at: UtcTime | None = None
+    """When its last cordon or uncordon failed: whether it takes work is unknown, and the order is
+    repeated."""
+
+
 class NodeRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     """NODES `<pool>.<node>`: a node from the decision to launch it until its instance is gone."""
 
@@ -59,6 +70,8 @@ class NodeRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     cordoned: bool = False
     cordoned_at: UtcTime | None = None
     """Since when; absent while it is not cordoned."""
+    quarantine: Quarantine | None = None
+    """Set while the cordon is a quarantine: not an operator's, and not a repair's."""
     spare: bool = False
     """It is kept cordoned until it replaces another node."""
     drained: bool = False

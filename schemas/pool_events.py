@@ -115,6 +115,21 @@ class BreakerClosed(
     request: str = ""
 
 
+class QuarantineFull(
+    PoolEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.quarantine_full"
+):
+    """As many unhealthy nodes as may be are quarantined: the others still take work."""
+
+    status: Literal["opened", "closed"]
+    quarantined: Int
+    limit: Int
+    """Of the pool; the fleet's and that of an incident's nodes may be lower."""
+    waiting: tuple[str, ...] = ()
+    """The first unhealthy nodes that still take work."""
+    reason: str = ""
+    remedy: str = ""
+
+
 class Incident(PoolEvent, frozen=True, kw_only=True, tag="io.navarch.runtime.event.v1.incident"):
     """Several nodes have the same fault: they are one incident, not as many replacements."""
 
@@ -302,6 +317,7 @@ POOL_EVENT_TYPES: tuple[type[PoolEvent], ...] = (
     BreakerOpened,
     BreakerHalfOpened,
     BreakerClosed,
+    QuarantineFull,
     Incident,
     SagaOpened,
     WouldStart,
@@ -326,6 +342,7 @@ FACTS: dict[type[PoolEvent], str] = {
     BreakerOpened: "breaker-opened",
     BreakerHalfOpened: "breaker-half-opened",
     BreakerClosed: "breaker-closed",
+    QuarantineFull: "quarantine-full",
     Incident: "incident",
     SagaOpened: "saga-opened",
     WouldStart: "would-start",

@@ -91,6 +91,8 @@ class PoolRecord(Record, frozen=True, kw_only=True):
     """GPU resets and reboots started, by slots of the budget's window."""
     fleet_resets: dict[str, Int] = {}
     """The same by slots of the fleet's window."""
+    quarantine_full: bool = False
+    """Unhealthy nodes are left in service, because as many as may be are quarantined."""
     operator_notified: dict[str, str] = {}
     """Node -> ID of the fault or notice, so that operators are notified once."""
     incidents: dict[str, OpenIncident] = {}

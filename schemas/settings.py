@@ -127,6 +127,10 @@ class BudgetSpec(Setting, frozen=True, kw_only=True):
     max_resets: int | str | None = None
     """GPU resets and reboots started within `window`, in the same form. None: three for each
     allowed replacement, the number of attempts that the ladder makes before it."""
+    max_quarantined: int | str = 0
+    """Unhealthy nodes that may be quarantined at once while their repair waits, in addition to
+    `max_unavailable`: a count (0: none), or a percentage of the desired size, rounded up: at least
+    one."""
     window: Duration = Duration(3600)
 
 
@@ -140,6 +144,8 @@ class FleetBudgetSpec(Setting, frozen=True, kw_only=True):
     `unlimited`."""
     max_resets: int | str | None = None
     """As in a pool."""
+    max_quarantined: int | str = "100%"
+    """As in a pool, of all desired sizes: at least five."""
     window: Duration = Duration(3600)
 
 

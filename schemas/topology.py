@@ -392,7 +392,8 @@ NOTIFIER_ALERTS: Final = DurableSpec(
         *(
             subjects.pool_event_wildcard(fact)
             for fact in (
-                *("breaker-opened", "breaker-closed", "incident", "operator-needed"),
+                *("breaker-opened", "breaker-closed", "quarantine-full", "incident"),
+                "operator-needed",
                 *("saga-failed", "saga-stuck", "saga-overdue", "saga-cancelled"),
                 *("node-refused", "node-replaced", "pool-removed"),
                 *("instance-leaked", "launch-refused"),

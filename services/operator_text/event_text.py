@@ -277,6 +277,9 @@ def _pool_words(event: p.PoolEvent) -> Words:  # noqa: C901, PLR0912 - one case 
             return "removed", "its last instance is terminated and its record is deleted", "plain"
         case p.BreakerOpened() | p.BreakerHalfOpened() | p.BreakerClosed():
             return _breaker_words(event)
+        case p.QuarantineFull(status=status):
+            tone: Tone = "bad" if status == "opened" else "good"
+            return f"quarantine full: {status}", _advise(event.reason, event.remedy), tone
         case p.Incident():
             return _incident_words(event)
         case p.SagaOpened():

@@ -17,7 +17,7 @@ from schemas.settings import FleetBudgetSpec, Settings
 from services.bus.port import Endpoint, Headers
 from services.operator_text.workload_words import state_words
 from services.pool_manager.planner.disruption_budget import allowance, others
-from services.pool_manager.planner.node_counts import Nodes, busy
+from services.pool_manager.planner.node_counts import Nodes, busy, is_quarantined
 from services.pool_manager.planner.sizing.open_sagas import room_for_sagas
 from services.pool_manager.planner.unhealthy_nodes import remediation_reason
 from services.pool_manager.pool_store import Store
@@ -40,6 +40,7 @@ def node_view(record: NodeRecord, health: HealthRecord | None) -> NodeView:
         status=record.state,
         health=_health(record, health),
         cordoned=record.cordoned,
+        quarantined=is_quarantined(record),
         spare=record.spare,
         drained=record.drained,
         lost=record.lost,

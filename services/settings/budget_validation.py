@@ -19,6 +19,13 @@ def level_problem(value: int | str) -> str:
     return f"{value!r} is neither a count nor a percentage; write 2 or 20%"
 
 
+def quarantine_problem(value: int | str) -> str:
+    """What is wrong with how many nodes may be quarantined; empty where nothing is."""
+    if isinstance(value, int):
+        return "" if value >= 0 else f"{value} is no count; use 0 for none"
+    return level_problem(value)
+
+
 def rate_problem(value: int | str) -> str:
     """What is wrong with how many repairs may be begun in a time; empty where nothing is."""
     if isinstance(value, int):

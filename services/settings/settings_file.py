@@ -24,7 +24,12 @@ from schemas.settings import (
 from services.primitives.errors import ConfigurationError
 from services.primitives.redaction import register_secrets
 from services.settings.alert_routes import alert_settings
-from services.settings.budget_validation import level_problem, rate_problem, rate_window_problem
+from services.settings.budget_validation import (
+    level_problem,
+    quarantine_problem,
+    rate_problem,
+    rate_window_problem,
+)
 from services.settings.provider_choices import (
     adopting_problem,
     folded,
@@ -225,6 +230,7 @@ def _check_budget(document: Document, budget: BudgetSpec | FleetBudgetSpec, path
         ("max_unavailable", level_problem(budget.max_unavailable)),
         ("max_replacements", rate_problem(budget.max_replacements)),
         ("max_resets", "" if budget.max_resets is None else rate_problem(budget.max_resets)),
+        ("max_quarantined", quarantine_problem(budget.max_quarantined)),
         ("window", rate_window_problem(budget.window)),
     ):
         if problem:

@@ -35,6 +35,22 @@ def node_blocks(
     return tuple(lines)
 
 
+def quarantine_lines(node: NodeRecord, pool: PoolRecord | None) -> tuple[str, ...]:
+    """That a node is quarantined, since when and why; or that the cap leaves it in service."""
+    if node.state == "terminated" or node.saga:
+        return ()
+    found = node.quarantine
+    if node.cordoned and found is not None:
+        since = f"{found.since.astimezone():%m-%d %H:%M}"
+        last = "; the last order to the workload system failed and is repeated"
+        return (f"It is quarantined since {since}: {found.reason}{last * bool(found.failed_at)}.",)
+    full = pool is not None and pool.quarantine_full
+    if full and node.health == "unhealthy" and not node.cordoned:
+        by_hand = f"by hand: navarch cordon {node.node}"
+        return (f"It still takes work, as budget.max_quarantined is reached; {by_hand}",)
+    return ()
+
+
 def _freeze_lines(pool: PoolRecord, now: datetime) -> list[str]:
     frozen = maintenance_windows.opening(pool.spec.windows, "freeze", now)
     if frozen is None:

@@ -44,6 +44,7 @@ TOPICS: Final[dict[type, Topic]] = {
     p.BreakerOpened: "blocked",
     p.BreakerHalfOpened: "decided",
     p.BreakerClosed: "done",
+    p.QuarantineFull: "blocked",
     p.SagaOpened: "decided",
     p.WouldStart: "blocked",
     p.NodeRefused: "tried",

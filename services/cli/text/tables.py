@@ -80,8 +80,10 @@ NODE_HEADERS: Final = (
 
 def _remarks(node: NodeView) -> str:
     words = [word for word in ("spare", "cordoned", "drained", "lost") if getattr(node, word)]
-    if node.spare:
+    if node.spare or node.quarantined:
         words.remove("cordoned")
+    if node.quarantined:
+        words.append("quarantined")
     if node.saga:
         words.append(f"saga {node.saga}")
     if node.held_until:

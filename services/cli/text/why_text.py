@@ -24,6 +24,7 @@ from services.operator_text.quantities import local_time
 from services.operator_text.safe_text import escape_line
 from services.operator_text.workload_words import state_words, work_words
 from services.pool_manager.planner.cloud_notices import taken_reason
+from services.pool_manager.planner.node_counts import is_quarantined
 from services.saga.saga_state import SagaState
 
 LINES_MAX: Final = 40
@@ -69,9 +70,11 @@ def why_node(
     lines = history_lines(stored)
     words: list[str] = [node.state, node.health]
     words += [word for word in ("spare", "cordoned", "drained", "lost") if getattr(node, word)]
+    if is_quarantined(node):
+        words[words.index("cordoned")] = "quarantined"
     blocks = blocked_text.node_blocks(node, pool, at)
     now, then = _node_now(node, pool, sagas, lines, blocks, _remaining_work(node, sagas, stored))
-    now = (*blocks, *now)
+    now = (*blocked_text.quarantine_lines(node, pool), *blocks, *now)
     if not now and (waits := blocked_text.degraded_wait(node, pool, at)):
         now = (waits,)
     return _answer(

@@ -125,6 +125,8 @@ def _rule(event: Message) -> Rule | None:  # noqa: C901, PLR0912 - one case an e
             return None  # the incident alerts already
         case p.BreakerOpened(pool=pool, by=by):
             return "warning" if by else "critical", "breaker-opened", f"breaker/{pool}", ""
+        case p.QuarantineFull(status="opened", pool=pool):
+            return "critical", "quarantine-full", f"quarantine/{pool}", ""
         case p.Incident(status="opened", pool=pool, incident=incident):
             return _incident_severity(event), "incident", f"incident/{pool}/{incident}", ""
         case p.SagaIsStuck(saga=saga):
@@ -186,6 +188,8 @@ def ended_keys(event: Message) -> tuple[str, ...]:  # noqa: C901, PLR0912 - one 
             return _of_saga(saga)
         case p.BreakerClosed(pool=pool):
             return (f"breaker/{pool}",)
+        case p.QuarantineFull(status="closed", pool=pool):
+            return (f"quarantine/{pool}",)
         case p.Incident(status="closed", pool=pool, incident=incident):
             return (f"incident/{pool}/{incident}",)
         case ConsumerLag(status="caught-up", durable=durable):
@@ -234,6 +238,8 @@ def ending_subjects(event: Message) -> tuple[str, ...]:
             )
         case p.BreakerOpened(pool=pool):
             return (subjects.pool_event(pool, "breaker-closed"),)
+        case p.QuarantineFull(pool=pool):
+            return (subjects.pool_event(pool, "quarantine-full"),)
         case p.Incident(pool=pool):
             return (subjects.pool_event(pool, "incident"),)
         case ConsumerLag() | ServiceFailure():

@@ -73,6 +73,8 @@ def _share(percentage: str, of: int) -> int:
 def lifted(spec: FleetBudgetSpec) -> bool:
     """Whether the fleet's budget cannot bind, so that nothing need be counted for it."""
     resets = spec.max_resets in (None, UNLIMITED)
+    if spec.max_quarantined != ALL:
+        return False
     return spec.max_unavailable == ALL and spec.max_replacements == UNLIMITED and resets
 
 
@@ -161,11 +163,16 @@ class Others:
     spec: FleetBudgetSpec
     desired: int = 0
     unavailable: int = 0
+    quarantined: int = 0
     claims: tuple[BudgetClaim, ...] = ()
 
     def level(self, desired: int) -> int:
         """Nodes of the fleet that may be out of service, where this pool wants `desired`."""
         return limit(self.spec.max_unavailable, self.desired + desired, least=FLEET_LEVEL_MIN)
+
+    def quarantine_limit(self, desired: int) -> int:
+        """Nodes of the fleet that may be quarantined, where this pool wants `desired`."""
+        return limit(self.spec.max_quarantined, self.desired + desired, least=FLEET_LEVEL_MIN)
 
     def rate(self, desired: int) -> int | None:
         """Sagas that may be begun in the fleet within its window."""
@@ -194,6 +201,7 @@ def others(spec: FleetBudgetSpec, fleet: FleetBudgetRecord, pool: str) -> Others
         spec=spec,
         desired=sum(each.desired for each in claims),
         unavailable=sum(each.unavailable for each in claims),
+        quarantined=sum(each.quarantined for each in claims),
         claims=claims,
     )
 

@@ -97,6 +97,20 @@ def is_gone(node: NodeRecord | None) -> bool:
     return node is not None and node.lost and node.provider_state == "gone"
 
 
+def is_quarantined(node: NodeRecord) -> bool:
+    """Whether a node is cordoned only because it is unhealthy and its repair waits."""
+    return node.cordoned and node.quarantine is not None
+
+
+def is_out(node: NodeRecord) -> bool:
+    """Whether a node counts as out of service already, so that a disruption takes out no more.
+
+    A quarantined one does not: it has a cap of its own, and its repair waits for the budget as if
+    it were in service.
+    """
+    return node.cordoned and node.quarantine is None
+
+
 def unavailable(record: PoolRecord, nodes: Nodes) -> int:
     """How many of the pool's nodes are out of service by our own doing, or missing.
 
@@ -116,10 +130,23 @@ def unavailable(record: PoolRecord, nodes: Nodes) -> int:
     cordoned = sum(
         1
         for node in nodes.needs_attention
-        if node.cordoned and not node.spare and node.node not in taken and not is_gone(node)
+        if is_out(node) and not node.spare and node.node not in taken and not is_gone(node)
     )
     gap = 0 if record.over_spend_cap else max(0, record.desired - size(record, nodes))
     return disrupted + cordoned + gap
+
+
+def quarantined(record: PoolRecord, nodes: Nodes) -> set[str]:
+    """The nodes that count against the cap of quarantined nodes; one in repair does not."""
+    begun = {each.node for each in record.open.values() if each.kind == "quarantine"}
+    others = busy(record) - {
+        each.node for each in record.open.values() if each.kind in ("quarantine", "uncordon")
+    }
+    return begun | {
+        node.node
+        for node in nodes.needs_attention
+        if is_quarantined(node) and node.node not in others
+    }
 
 
 def automatic(opened: OpenSaga) -> bool:

@@ -14,6 +14,7 @@ import msgspec
 from schemas.pool_records import PoolRecord
 from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot, earlier
 from services.pool_manager.planner.remediation.observe_mode import apply_mode
+from services.pool_manager.planner.remediation.quarantine import quarantine
 from services.pool_manager.planner.remediation.repair import repair
 from services.pool_manager.planner.safety import breaker, eligibility
 from services.pool_manager.planner.sizing import successors
@@ -36,6 +37,7 @@ def plan(snapshot: PoolSnapshot, now: datetime) -> PoolPlan:
     # reason any more to let an unhealthy node wait.
     begun = give_back(snapshot, successors.note_overdue(snapshot, now), now)
     decided = repair(snapshot, resize(snapshot, begun, now), now)
+    decided = quarantine(snapshot, decided, now)
     decided = replace(
         decided,
         wake_at=earlier(decided.wake_at, eligibility.next_change(snapshot, now)),

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from schemas.enums import NO_ROOM, STOPPED, AttemptOutcome, HealthStatus, NodeState
-from schemas.node_records import NodeRecord, RemediationAttempt
+from schemas.node_records import NodeRecord, Quarantine, RemediationAttempt
 from schemas.pool_records import OpenSaga, PoolRecord
 from services.pool_manager.planner.node_projection import launched
 from services.pool_manager.sagas import DEFINITIONS
@@ -37,6 +37,7 @@ def leaving_node(record: NodeRecord | None, state: SagaState) -> NodeRecord | No
         state=_leaving_state(record, state),
         cordoned=cordoned,
         cordoned_at=_cordoned_since(record, state, cordoned=cordoned),
+        quarantine=_quarantine(record, state, cordoned=cordoned),
         spare=record.spare and cordoned,
         drained=cordoned and drained,
         health=_health(record, state),
@@ -165,6 +166,23 @@ def _cordoned_since(record: NodeRecord, state: SagaState, *, cordoned: bool) -> 
         return None
     ended_at = state.step("cordon").ended_at
     return record.cordoned_at if record.cordoned else ended_at or state.started_at
+
+
+def _quarantine(record: NodeRecord, state: SagaState, *, cordoned: bool) -> Quarantine | None:
+    """What of its cordon is a quarantine: a repair or an operator's cordon takes it over."""
+    found, failed = record.quarantine, state.ended and state.status != "done"
+    cordon = state.step("cordon")
+    if state.kind == "quarantine":
+        if cordon.status != "succeeded" and not failed:
+            return found
+        since = found.since if found and record.cordoned else cordon.ended_at or state.started_at
+        failed_at = (state.unwinding_at or state.started_at) if failed else None
+        return Quarantine(reason=state.params.reason, since=since, failed_at=failed_at)
+    if not cordoned or cordon.status in ("succeeded", "expired"):
+        return None
+    if found is not None and failed and state.kind == "uncordon":
+        return msgspec.structs.replace(found, failed_at=state.unwinding_at or state.started_at)
+    return found
 
 
 def _reserved(record: NodeRecord, state: SagaState) -> bool:

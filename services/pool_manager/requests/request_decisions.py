@@ -30,7 +30,7 @@ from schemas.pool_records import OpenSaga, PoolRecord
 from schemas.saga_log_entries import SagaEntry
 from services.pool_manager.planner.admission.admission_refusals import reset_refusals
 from services.pool_manager.planner.disruption_budget import limit, with_begun
-from services.pool_manager.planner.node_counts import is_gone, unavailable
+from services.pool_manager.planner.node_counts import is_gone, is_out, unavailable
 from services.pool_manager.planner.pool_snapshot import PoolSnapshot
 from services.pool_manager.planner.safety import eligibility
 from services.pool_manager.planner.safety.breaker_requests import change_breaker
@@ -248,7 +248,7 @@ def _about_node(
             "saga-open",
             f"{existing.kind} of {node.node} is under way ({saga}); wait until it has ended",
         )
-    if (asked.verb == "cordon" and node.cordoned) or (
+    if (asked.verb == "cordon" and is_out(node)) or (
         asked.verb == "uncordon" and not node.cordoned and node.health != "unhealthy"
     ):
         return RequestDecision(event=accepted(asked, payload, now, node=node.node))
@@ -393,7 +393,7 @@ def _check(verb: str, node: NodeRecord, snapshot: PoolSnapshot, now: datetime) -
         raise RefusedError("not-active", f"{node.node} is {node.state}, not active")
     if kept := eligibility.refusal(verb, node, snapshot.record, now):
         raise RefusedError(*kept)
-    takes_out = ON_REQUEST[verb].disrupts and not node.cordoned and not is_gone(node)
+    takes_out = ON_REQUEST[verb].disrupts and not is_out(node) and not is_gone(node)
     record = snapshot.record
     allowed = limit(record.spec.budget.max_unavailable, record.desired)
     spent = unavailable(record, snapshot.nodes)

@@ -5,6 +5,7 @@ from typing import Final
 from schemas.enums import SagaKind
 from services.pool_manager.sagas.drain_saga import CORDON_NODE, DRAIN_NODE, UNCORDON_NODE
 from services.pool_manager.sagas.promote_saga import PROMOTE_SPARE
+from services.pool_manager.sagas.quarantine_saga import QUARANTINE_NODE
 from services.pool_manager.sagas.reboot_saga import REBOOT_NODE
 from services.pool_manager.sagas.replace_saga import REPLACE
 from services.pool_manager.sagas.reset_gpu_saga import RESET_GPU
@@ -24,6 +25,7 @@ DEFINITIONS: Final[dict[SagaKind, Definition]] = {
         DRAIN_NODE,
         CORDON_NODE,
         UNCORDON_NODE,
+        QUARANTINE_NODE,
     )
 }
 """Every saga there is; the generic checks run over all of them."""

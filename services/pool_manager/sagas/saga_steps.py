@@ -26,6 +26,7 @@ from services.saga.definition import Met, Outputs, Step, Unmeetable
 
 CORDON_SECONDS: Final = 300.0
 """A workload system that is away this long is a matter for a person."""
+QUARANTINE_SECONDS: Final = 60.0
 IMMEDIATE_SECONDS: Final = 15.0
 """How long the order to drain may take where the work is not waited for."""
 VACATE_SECONDS: Final = 5.0
@@ -202,6 +203,10 @@ def returned(params: SagaParams, node: NodeRecord | None) -> Met | Unmeetable | 
 
 
 CORDON: Final = Step(name="cordon", inputs=_node, deadline_seconds=lambda _: CORDON_SECONDS)
+QUARANTINE_CORDON: Final = Step(
+    name="cordon", inputs=_node, deadline_seconds=lambda _: QUARANTINE_SECONDS
+)
+"""Its deadline is short, because it keeps the node's repair waiting; it is repeated."""
 CORDON_UNDONE: Final = Step(
     name="cordon", inputs=_node, deadline_seconds=lambda _: CORDON_SECONDS, undo=True
 )

@@ -30,7 +30,7 @@ from schemas.saga_log_entries import (
 from schemas.saga_params import SagaParams
 from schemas.topology import DEAD, EVENTS, HEALTH, HEARTBEATS, INSTANCES, NODES, REQUESTS, SAGAS
 from services.bus.port import Stored
-from services.pool_manager.planner.node_counts import is_gone
+from services.pool_manager.planner.node_counts import is_gone, is_out, is_quarantined
 from services.pool_manager.planner.remediation.recovered_nodes import is_for_silence
 from services.pool_manager.sagas import DEFINITIONS
 from services.provisioner.provider_client.provider import Instance
@@ -228,9 +228,30 @@ class Invariants:
             other = self._carried_out[entry.cause]
             self.fail(f"{entry.saga} and {other} begin for one request", entry.saga, params.node)
         self._open(entry)
+        if entry.kind == "quarantine":
+            self._quarantines(entry)
         # An operator's requests are bound by no rate, and their cordons by no level.
         if DEFINITIONS[entry.kind].remediates and not params.by:
             self._disrupts(entry)
+
+    def _quarantines(self, entry: SagaStarted) -> None:
+        """Only accused nodes are quarantined, and no more of them than the cap allows."""
+        name, pool = entry.params.node, self._records.pool(entry.params.pool)
+        machine = self._agents.machine_of(name)
+        known = self.broken_nodes | self.misreported | self.preempted
+        if name not in known and machine is not None and not machine.broken:
+            self.fail(f"{name} is quarantined, and is healthy", name, entry.saga)
+        if pool is None:
+            return
+        # A repair that was decided on takes its node over before its log begins.
+        begun = [each for each in pool.open.values() if each.node]
+        repaired = {e.node for e in begun if e.kind not in ("quarantine", "uncordon")}
+        nodes = [each for each in self._records.live_nodes() if each.pool == pool.name]
+        found = {each.node for each in nodes if is_quarantined(each)} - repaired
+        found |= {each.node for each in begun if each.kind == "quarantine"}
+        allowed = _count(pool.spec.budget.max_quarantined, pool.desired, least=1)
+        if len(found) > allowed:
+            self.fail(f"{len(found)} nodes are quarantined where {allowed} may be", *found)
 
     def _open(self, entry: SagaStarted) -> None:
         self.open[entry.saga] = entry
@@ -305,7 +326,7 @@ class Invariants:
             self.fail(f"{entry.saga} begins for a wave of false reports", entry.saga, node)
         if entry.saga not in self._vanished:  # begun again, it was counted before
             self._rate(entry, pool)
-        if record is not None and record.cordoned:
+        if record is not None and is_out(record):
             return
         disrupting = self._disrupting.setdefault(entry.params.pool, {})
         disrupting[entry.saga] = None

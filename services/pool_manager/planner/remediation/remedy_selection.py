@@ -18,7 +18,7 @@ from schemas.node_records import NodeRecord
 from schemas.pool_events import OperatorNeeded, PoolEvent
 from schemas.pool_records import OpenSaga, PoolRecord
 from services.pool_manager.planner import cloud_notices
-from services.pool_manager.planner.node_counts import busy, is_gone
+from services.pool_manager.planner.node_counts import busy, is_gone, is_out
 from services.pool_manager.planner.pool_snapshot import PoolSnapshot
 from services.pool_manager.planner.remediator import RemedyChoice
 from services.pool_manager.planner.safety import eligibility
@@ -90,7 +90,7 @@ def notify_operators(
     others: list[NodeRecord] = []
     for node in waiting:
         choice = chosen[node.node]
-        alone = choice.remedy == "alert" or (choice.remedy == "inspect" and node.cordoned)
+        alone = choice.remedy == "alert" or (choice.remedy == "inspect" and is_out(node))
         if not alone:
             others.append(node)
         if choice.remedy in ("alert", "inspect"):

@@ -18,9 +18,9 @@ from services.pool_manager.planner.disruption_budget import (
     room_at,
     with_begun,
 )
-from services.pool_manager.planner.node_counts import automatic, busy, is_gone
+from services.pool_manager.planner.node_counts import automatic, busy, is_gone, is_out
 from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot, earlier, to_come
-from services.pool_manager.planner.remediation import gangs, remedy_selection
+from services.pool_manager.planner.remediation import gangs, quarantine, remedy_selection
 from services.pool_manager.planner.remediator import RemedyChoice
 from services.pool_manager.planner.safety import breaker, eligibility, incidents
 from services.pool_manager.planner.safety.breaker_events import breaker_events
@@ -75,11 +75,13 @@ def repair(snapshot: PoolSnapshot, begun: PoolPlan, now: datetime) -> PoolPlan:
         actions = _begin_probe(snapshot, actions, now)
     elif actions.record.breaker.state == "closed":
         actions = _begin_allowed(snapshot, actions, now)
-    if obstacle is None and not actions.left:
+    # A node whose quarantine is under way waits for its repair all the same.
+    calm = obstacle is None and not actions.left and not quarantine.under_way(actions.record)
+    if calm:
         actions = _remediate_degraded(snapshot, actions, now)
-    if obstacle is None and not actions.left and not _ramping(actions.record):
-        calm = breaker.nothing_waits(actions.record.breaker, now)
-        actions = replace(actions, record=_with_breaker(actions.record, calm))
+    if calm and not actions.left and not _ramping(actions.record):
+        closed = breaker.nothing_waits(actions.record.breaker, now)
+        actions = replace(actions, record=_with_breaker(actions.record, closed))
     return replace(
         begun,
         record=actions.record,
@@ -174,7 +176,7 @@ def _count_begun(snapshot: PoolSnapshot, actions: _Actions, before: int, now: da
 def _refusal(actions: _Actions, node: NodeRecord) -> BreakerCause:
     """What of the budget forbids the node's remedy."""
     resets = remedy_selection.is_in_place(actions.choices[node.node].remedy)
-    return actions.allowance.refusal(cordoned=node.cordoned, resets=resets)
+    return actions.allowance.refusal(cordoned=is_out(node), resets=resets)
 
 
 def _begin(
@@ -189,7 +191,7 @@ def _begin(
         record=record,
         start={**actions.start, saga: opened},
         allowance=actions.allowance.took(
-            cordoned=node.cordoned, resets=remedy_selection.is_in_place(choice.remedy)
+            cordoned=is_out(node), resets=remedy_selection.is_in_place(choice.remedy)
         ),
     )
 
@@ -232,7 +234,7 @@ def _begin_urgent(
     spec = actions.record.spec
 
     def taken(_: _Actions, node: NodeRecord) -> bool:
-        return not (failing and node.cordoned) and cloud_notices.urgent(node, spec, now)
+        return not (failing and is_out(node)) and cloud_notices.urgent(node, spec, now)
 
     begun = _begin_where(snapshot, actions, taken, now)
     return _count_begun(snapshot, begun, len(actions.start), now)

@@ -7,7 +7,7 @@ import msgspec
 
 from schemas.fleet_budget import BudgetClaim, FleetBudgetRecord
 from schemas.pool_records import PoolRecord
-from services.pool_manager.planner.node_counts import Nodes, unavailable
+from services.pool_manager.planner.node_counts import Nodes, quarantined, unavailable
 from services.pool_manager.planner.pool_snapshot import PoolSnapshot
 
 
@@ -42,6 +42,7 @@ def claim_of(record: PoolRecord, nodes: Nodes, revision: int) -> BudgetClaim:
     return BudgetClaim(
         desired=record.desired,
         unavailable=unavailable(record, nodes),
+        quarantined=len(quarantined(record, nodes)),
         disruptions=record.fleet_disruptions,
         resets=record.fleet_resets,
         revision=revision,
@@ -59,6 +60,7 @@ def claimed(old: BudgetClaim | None, wanted: BudgetClaim) -> BudgetClaim:
     return BudgetClaim(
         desired=wanted.desired,
         unavailable=max(old.unavailable, wanted.unavailable),
+        quarantined=max(old.quarantined, wanted.quarantined),
         disruptions=_greater(old.disruptions, wanted.disruptions),
         resets=_greater(old.resets, wanted.resets),
         revision=old.revision,
@@ -74,6 +76,7 @@ def says_less(wanted: BudgetClaim, written: BudgetClaim) -> bool:
     """Whether a claim could be lowered, were it not for who may still act on it."""
     return (
         written.unavailable > wanted.unavailable
+        or written.quarantined > wanted.quarantined
         or any(
             count > wanted.disruptions.get(slot, 0) for slot, count in written.disruptions.items()
         )

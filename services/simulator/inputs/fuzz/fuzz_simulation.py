@@ -232,6 +232,7 @@ def settings_of(shape: FleetShape) -> dict[str, Any]:
         "budget": {
             "max_unavailable": shape.max_unavailable,
             "max_replacements": shape.max_replacements or "unlimited",
+            "max_quarantined": "40%",
             "window": f"{WINDOW_SECONDS}s",
         },
         "health": {

@@ -1,0 +1,212 @@
+"""Which unhealthy nodes are cordoned while their repair waits, and which are released. Pure.
+
+A quarantine disturbs no work: it only keeps new work off a node. So neither breaker, budget, freeze
+window nor missing capacity delays it. What bounds it is a cap of its own, of the pool and of the
+fleet: verdicts that are wrong on many nodes at once take no more than that. The nodes of an open
+incident that show no evidence of their own get half of the pool's cap, so that a node that fails
+beside a false wave is quarantined all the same.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Final
+
+import msgspec
+
+from schemas.node_records import NodeRecord
+from schemas.pool_events import QuarantineFull
+from schemas.pool_records import PoolRecord
+from services.pool_manager.planner import cloud_notices
+from services.pool_manager.planner.disruption_budget import limit
+from services.pool_manager.planner.node_counts import (
+    busy,
+    is_gone,
+    is_quarantined,
+    quarantined,
+)
+from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot, earlier, to_come
+from services.pool_manager.planner.remediation import remedy_selection
+from services.pool_manager.planner.safety import eligibility, incidents
+from services.pool_manager.planner.safety.fault_evidence import is_confirmed
+from services.pool_manager.planner.safety.fault_waves import (
+    UnhealthyNode,
+    belongs,
+    fault_signature,
+)
+from services.pool_manager.planner.sizing.open_sagas import begin, room_for_sagas, with_open
+
+AGAIN_SECONDS: Final = 60.0
+"""After a cordon or uncordon that failed, before it is repeated."""
+TEXT_NAMED_MAX: Final = 10
+WAITING_NAMED_MAX: Final = 50
+"""Nodes that an event names."""
+RELEASED: Final = "the node is healthy again"
+
+
+def under_way(record: PoolRecord) -> bool:
+    """Whether a quarantine is being set: its node is unhealthy, and waits for its repair."""
+    return any(each.kind == "quarantine" for each in record.open.values())
+
+
+def quarantine(snapshot: PoolSnapshot, decided: PoolPlan, now: datetime) -> PoolPlan:
+    """Release the nodes that are healthy again, and cordon unhealthy ones up to the cap."""
+    decided = _release(snapshot, decided, now)
+    found = _candidates(snapshot, decided.record, now)
+    waiting: list[str] = []
+    for node, unconfirmed in found:
+        if not room_for_sagas(decided.record):
+            break
+        if _is_full(snapshot, decided.record, unconfirmed=unconfirmed):
+            waiting.append(node.node)
+            continue
+        reason = f"{node.health_reason or 'unhealthy'}; it gets no new work until its repair begins"
+        saga, opened, record = begin(snapshot.fleet, decided.record, "quarantine", now, node=node)
+        opened = msgspec.structs.replace(opened, reason=reason)
+        decided = replace(
+            decided, record=with_open(record, saga, opened), start={**decided.start, saga: opened}
+        )
+    repeated = earlier(decided.wake_at, _next_repeat(snapshot, now))
+    return _published(snapshot, replace(decided, wake_at=repeated), waiting, now)
+
+
+def pool_limit(record: PoolRecord, *, unconfirmed: bool = False) -> int:
+    """Nodes of a pool that may be quarantined; of an incident's unconfirmed nodes half as many."""
+    allowed = limit(record.spec.budget.max_quarantined, record.desired)
+    return (allowed + 1) // 2 if unconfirmed else allowed
+
+
+def _is_full(snapshot: PoolSnapshot, record: PoolRecord, *, unconfirmed: bool) -> bool:
+    count = len(quarantined(record, snapshot.nodes))
+    if count >= pool_limit(record, unconfirmed=unconfirmed):
+        return True
+    others = snapshot.others
+    if others is None:
+        return False
+    return others.quarantined + count >= others.quarantine_limit(record.desired)
+
+
+def _candidates(
+    snapshot: PoolSnapshot, record: PoolRecord, now: datetime
+) -> list[tuple[NodeRecord, bool]]:
+    """Unhealthy nodes that take work, those of an incident last, and whether it is one of those."""
+    restored = record.breaker.cause == "restored" and record.breaker.forced
+    if not record.spec.health.auto_replace or restored or not pool_limit(record):
+        return []
+    taken = busy(record)
+    found = [
+        (node, _is_unconfirmed(snapshot, record, node))
+        for node in snapshot.nodes.needs_attention
+        if node.state == "active"
+        and node.health == "unhealthy"
+        and node.node not in taken
+        and _takes_work(node, now)
+        and not is_gone(node)
+        and not eligibility.is_held(node, now)
+        # Where operators have reserved every decision about the node, this is one.
+        and remedy_selection.choose(snapshot, node, now).remedy != "alert"
+    ]
+    return sorted(found, key=lambda each: (each[1], each[0].health_at or now, each[0].node))
+
+
+def _takes_work(node: NodeRecord, now: datetime) -> bool:
+    if node.spare or (node.workload is not None and node.workload.cordoned):
+        return False
+    if node.quarantine is not None and node.quarantine.failed_at is not None:
+        return now >= _repeat_at(node.quarantine.failed_at)
+    return not node.cordoned
+
+
+def _is_unconfirmed(snapshot: PoolSnapshot, record: PoolRecord, node: NodeRecord) -> bool:
+    """Whether an open incident explains the node, and nothing else is known against it."""
+    held = incidents.holding(record)
+    if not held or node.health_at is None or is_confirmed(node, snapshot.health.get(node.node)):
+        return False
+    unhealthy = UnhealthyNode(node=node, what=fault_signature(node), since=node.health_at)
+    return any(belongs(unhealthy, what, each) for what, each in held.items())
+
+
+def _release(snapshot: PoolSnapshot, decided: PoolPlan, now: datetime) -> PoolPlan:
+    taken = busy(decided.record)
+    for node in snapshot.nodes.needs_attention:
+        if node.node in taken or not _is_released(node, now):
+            continue
+        saga, opened, record = begin(snapshot.fleet, decided.record, "uncordon", now, node=node)
+        opened = msgspec.structs.replace(opened, reason=RELEASED)
+        decided = replace(
+            decided, record=with_open(record, saga, opened), start={**decided.start, saga: opened}
+        )
+    return decided
+
+
+def _is_released(node: NodeRecord, now: datetime) -> bool:
+    """Whether nothing keeps a quarantined node out of service any more."""
+    if not is_quarantined(node) or node.quarantine is None or node.state != "active":
+        return False
+    failed_at = node.quarantine.failed_at
+    return (
+        node.health != "unhealthy"
+        and not node.lost
+        and not node.spare
+        and cloud_notices.current_notice(node) is None
+        and not (node.workload is not None and node.workload.cordoned)
+        and not eligibility.is_held(node, now)
+        and (failed_at is None or now >= _repeat_at(failed_at))
+    )
+
+
+def _repeat_at(failed_at: datetime) -> datetime:
+    return failed_at + timedelta(seconds=AGAIN_SECONDS)
+
+
+def _next_repeat(snapshot: PoolSnapshot, now: datetime) -> datetime | None:
+    soonest: datetime | None = None
+    for node in snapshot.nodes.needs_attention:
+        if node.quarantine is not None and node.quarantine.failed_at is not None:
+            soonest = earlier(soonest, to_come(_repeat_at(node.quarantine.failed_at), now))
+    return soonest
+
+
+def _published(
+    snapshot: PoolSnapshot, decided: PoolPlan, waiting: Sequence[str], now: datetime
+) -> PoolPlan:
+    """Publish once that the cap is reached, and once that it no longer is."""
+    record = decided.record
+    if bool(waiting) == record.quarantine_full:
+        return decided
+    count, status = len(quarantined(record, snapshot.nodes)), "opened" if waiting else "closed"
+    most = pool_limit(record)
+    event = QuarantineFull(
+        id=f"quarantine-full-{record.name}-{status}-{snapshot.revision}",
+        time=now,
+        pool=record.name,
+        status="opened" if waiting else "closed",
+        quarantined=count,
+        limit=most,
+        waiting=tuple(waiting[:WAITING_NAMED_MAX]),
+        reason=_full_reason(record, waiting, count) if waiting else _RESOLVED,
+        remedy=_remedy(record) if waiting else "",
+    )
+    record = msgspec.structs.replace(record, quarantine_full=bool(waiting))
+    return replace(decided, record=record, events=(*decided.events, event))
+
+
+_RESOLVED: Final = "no unhealthy node is left in service for the cap"
+
+
+def _full_reason(record: PoolRecord, waiting: Sequence[str], count: int) -> str:
+    spec = record.spec.budget.max_quarantined
+    wave = " (an incident's unconfirmed nodes use half of it)" if incidents.holding(record) else ""
+    return (
+        f"{count} nodes are quarantined, as many as budget.max_quarantined of the pool ({spec}) or "
+        f"of the fleet allows{wave}; {len(waiting)} more unhealthy nodes still take work: "
+        f"{', '.join(waiting[:TEXT_NAMED_MAX])}"
+    )
+
+
+def _remedy(record: PoolRecord) -> str:
+    return (
+        f"see navarch list --pool {record.name}. If the faults are real: navarch cordon NODE, or "
+        "raise budget.max_quarantined; if they are false: navarch uncordon NODE for each "
+        "quarantined node"
+    )

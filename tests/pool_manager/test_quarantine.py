@@ -1,0 +1,237 @@
+"""Unhealthy nodes get no new work while their repair waits, up to a cap of their own."""
+
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.breaker_state import Breaker
+from schemas.duration import Duration
+from schemas.fleet_budget import BudgetClaim
+from schemas.node_records import NodeRecord, Quarantine, WorkloadView
+from schemas.pool_events import QuarantineFull
+from schemas.pool_records import PoolRecord
+from schemas.saga_params import SagaParams
+from schemas.settings import (
+    BudgetSpec,
+    FleetBudgetSpec,
+    HealthSpec,
+    IncidentSpec,
+    PluginSettings,
+    PoolSpec,
+    WindowSpec,
+)
+from services.pool_manager.planner.disruption_budget import Others, allowance
+from services.pool_manager.planner.node_counts import Nodes, is_quarantined, quarantined
+from services.pool_manager.planner.pool_planner import plan
+from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot
+from services.pool_manager.planner.remediator import AlertOnly
+from services.pool_manager.planner.saga_projection import leaving_node
+from services.saga.saga_state import SagaState, StepState
+
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+SHUT = Breaker(state="open", forced=True, cause="operator", since=NOW)
+SET = Quarantine(reason="xid-79", since=NOW)
+OUT = {"cordoned": True, "quarantine": SET}
+FROZEN = (WindowSpec(name="f", kind="freeze", start="0 0 * * *", duration=Duration(86_400)),)
+
+
+def pool(desired: int = 10, most: int | str = 2, **changes: object) -> PoolRecord:
+    """A pool whose breaker an operator has opened."""
+    spec = PoolSpec(
+        provider="p",
+        instance_type="t",
+        min_nodes=0,
+        max_nodes=100,
+        budget=BudgetSpec(max_unavailable=1, max_quarantined=most),
+        health=HealthSpec(incident=IncidentSpec(nodes=1000)),
+    )
+    fields = {"breaker": SHUT} | changes
+    of_spec = {key: fields.pop(key) for key in ("windows", "mode", "health") if key in fields}
+    spec = msgspec.structs.replace(spec, **of_spec)
+    return PoolRecord(name="training", spec=spec, desired=desired, serial=100, **fields)
+
+
+def node(name: str, **changes: object) -> NodeRecord:
+    """A healthy node in service."""
+    plain = {"state": "active", "health": "healthy", "admitted_at": NOW, "health_at": NOW}
+    return NodeRecord(pool="training", node=name, **(plain | changes))
+
+
+def unhealthy(name: str, **changes: object) -> NodeRecord:
+    """An unhealthy node."""
+    return node(name, **({"health": "unhealthy", "health_fault": name} | changes))
+
+
+def decided(record: PoolRecord, *nodes: NodeRecord, **more: object) -> PoolPlan:
+    """The plan of a pool with these nodes and healthy ones up to its size."""
+    known = {each.node for each in nodes}
+    rest = [node(f"z{i}") for i in range(record.desired - len(known))]
+    snapshot = PoolSnapshot(
+        fleet="f", record=record, nodes=Nodes([*nodes, *rest]), revision=7, **more
+    )
+    return plan(snapshot, NOW)
+
+
+@pytest.mark.parametrize(
+    ("record", "about", "expected"),
+    [
+        (pool(), unhealthy("a"), ["quarantine-a-1"]),
+        (pool(most=0), unhealthy("a"), []),
+        (pool(breaker=Breaker(), windows=FROZEN), unhealthy("a"), ["quarantine-a-1"]),
+        (pool(breaker=Breaker()), unhealthy("a"), ["replace-a-1"]),
+        (pool(), node("a"), []),
+        (pool(), node("a", health="degraded"), []),
+        (pool(), unhealthy("a", cordoned=True), []),
+        (pool(), unhealthy("a", **OUT), []),
+        (pool(), unhealthy("a", held_until=NOW + timedelta(hours=1)), []),
+        (pool(), unhealthy("a", workload=WorkloadView(system="s", cordoned=True)), []),
+        (pool(mode="observe"), unhealthy("a"), []),
+        (pool(health=HealthSpec(auto_replace=False)), unhealthy("a"), []),
+        (pool(breaker=msgspec.structs.replace(SHUT, cause="restored")), unhealthy("a"), []),
+        # What is healthy again goes back into service, but only from a quarantine.
+        (pool(), node("a", **OUT), ["uncordon-a-1"]),
+        (pool(), node("a", health="degraded", **OUT), ["uncordon-a-1"]),
+        (pool(), node("a", cordoned=True), []),
+        (pool(), node("a", lost=True, lost_at=NOW, **OUT), []),
+        (pool(), node("a", workload=WorkloadView(system="s", cordoned=True), **OUT), []),
+    ],
+)
+def test_quarantine_depends_on_the_node_alone(
+    record: PoolRecord, about: NodeRecord, expected: list[str]
+) -> None:
+    """Breaker and window delay none; holds, operators and other systems do."""
+    assert expected == list(decided(record, about).start)
+
+
+def test_a_failed_order_is_repeated_after_a_minute() -> None:
+    """An order that fails at once does not lead to one saga after another."""
+    fresh = Quarantine(since=NOW, failed_at=NOW)
+    waits = decided(pool(), unhealthy("a", cordoned=True, quarantine=fresh))
+    assert ([], NOW + timedelta(minutes=1)) == (list(waits.start), waits.wake_at)
+    old = Quarantine(since=NOW, failed_at=NOW - timedelta(minutes=1))
+    assert ["quarantine-a-1"] == list(decided(pool(), unhealthy("a", quarantine=old)).start)
+
+
+def test_the_alert_remediation_leaves_every_decision_to_operators() -> None:
+    """A quarantine is such a decision."""
+    health = HealthSpec(remediation=PluginSettings(type="alert"))
+    alone = AlertOnly(options=AlertOnly.Options())
+    assert {} == decided(pool(health=health), unhealthy("a"), remediator=alone).start
+
+
+def test_the_cap_is_published_once_with_what_to_do() -> None:
+    """One event when it is reached, one when it no longer is."""
+    full = decided(pool(most=1), unhealthy("a"), unhealthy("b"))
+    [event] = [each for each in full.events if isinstance(each, QuarantineFull)]
+    assert ("opened", 1, 1, ("b",)) == (
+        *(event.status, event.quarantined, event.limit),
+        event.waiting,
+    )
+    assert "navarch cordon" in event.remedy
+    again = decided(full.record, unhealthy("a", **OUT), unhealthy("b"))
+    assert not [each for each in again.events if isinstance(each, QuarantineFull)]
+    over = decided(full.record, unhealthy("a", **OUT), node("b"))
+    assert ["closed"] == [e.status for e in over.events if isinstance(e, QuarantineFull)]
+
+
+def test_the_fleets_cap_counts_every_pool() -> None:
+    """Two of three are quarantined in another pool: one is left."""
+    spec = FleetBudgetSpec(max_quarantined=3)
+    claim = BudgetClaim(desired=10, quarantined=2)
+    others = Others(spec=spec, desired=10, quarantined=2, claims=(claim,))
+    begun = decided(pool(most=5), *map(unhealthy, "abc"), others=others)
+    assert ["quarantine-a-1"] == list(begun.start)
+
+
+def test_a_wave_uses_half_of_the_cap() -> None:
+    """A node that fails beside it comes first."""
+    health = HealthSpec(incident=IncidentSpec(nodes=5, percent=1))
+    wave = [unhealthy(f"w{i}", health_kind="xid", health_code=79) for i in range(6)]
+    other = unhealthy("x", health_kind="xid", health_code=48, health_at=NOW - timedelta(hours=1))
+    begun = decided(pool(most=4, breaker=Breaker(), health=health), *wave, other)
+    kept = [each for each in begun.start if each.startswith("quarantine")]
+    assert ["quarantine-x-1", "quarantine-w0-1"] == kept
+
+
+def test_repair_of_a_quarantined_node_still_waits_for_the_level() -> None:
+    """One of two drains: the quarantine of the other is no reason to begin its repair too."""
+    nodes = Nodes([unhealthy("a", **OUT), node("b", cordoned=True)])
+    allowed = allowance(pool(2), nodes, None, NOW)
+    assert (1, "level") == (allowed.unavailable, allowed.refusal(cordoned=False))
+    begun = decided(pool(2, breaker=Breaker()), *nodes)
+    assert {} == begun.start
+    assert ["replace-a-1"] == list(
+        decided(pool(2, breaker=Breaker()), unhealthy("a", **OUT), node("b")).start
+    )
+
+
+@given(
+    st.lists(st.sampled_from(["healthy", "unhealthy", "quarantined", "cordoned"]), max_size=12),
+    st.sampled_from([0, 1, 3, "10%", "50%"]),
+)
+def test_never_more_than_the_cap_and_never_a_healthy_node(
+    kinds: list[str], most: int | str
+) -> None:
+    """Whatever the nodes of a pool have."""
+    made = {"quarantined": OUT, "cordoned": {"cordoned": True}}
+    nodes = [
+        node(f"n{i}") if kind == "healthy" else unhealthy(f"n{i}", **made.get(kind, {}))
+        for i, kind in enumerate(kinds)
+    ]
+    record = pool(len(nodes), most)
+    begun = decided(record, *nodes)
+    chosen = [each.node for each in begun.start.values() if each.kind == "quarantine"]
+    assert all(kinds[int(name[1:])] == "unhealthy" for name in chosen)
+    allowed = most if isinstance(most, int) else max(1, -(-len(nodes) * int(most[:-1]) // 100))
+    before = kinds.count("quarantined")
+    count = len(quarantined(begun.record, Nodes(nodes)))
+    assert count == min(max(allowed, before), before + kinds.count("unhealthy"))
+
+
+def saga(kind: str, status: str = "done", **steps: str) -> SagaState:
+    """A saga about node a, with these steps."""
+    return SagaState(
+        saga=f"{kind}-a-1",
+        kind=kind,
+        params=SagaParams(pool="training", node="a", reason="xid-79"),
+        cause="",
+        trace="",
+        last_id="",
+        status=status,
+        started_at=NOW,
+        sequence=9,
+        steps={name: StepState(status=each, ended_at=NOW) for name, each in steps.items()},
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "state", "is_kept"),
+    [
+        ({}, saga("quarantine", cordon="succeeded"), True),
+        (OUT, saga("cordon", cordon="succeeded"), False),
+        (OUT, saga("replace", "running", cordon="succeeded"), False),
+        (OUT, saga("replace", "running", cordon="started"), True),
+        (OUT, saga("uncordon", uncordon="succeeded"), False),
+        (OUT, saga("uncordon", "unwound", uncordon="expired"), True),
+    ],
+)
+def test_a_repair_or_an_operators_cordon_takes_a_quarantine_over(
+    before: dict[str, object], state: SagaState, is_kept: bool
+) -> None:
+    """From then on its end does not uncordon the node."""
+    after = leaving_node(unhealthy("a", **before), state)
+    assert after is not None
+    assert is_kept == is_quarantined(after)
+    assert after.cordoned != (state.step("uncordon").status == "succeeded")
+
+
+@pytest.mark.parametrize(("status", "cordoned"), [("expired", True), ("failed", False)])
+def test_a_cordon_that_failed_is_marked_for_repetition(status: str, cordoned: bool) -> None:
+    """Whether it took effect is unknown where its deadline passed."""
+    after = leaving_node(unhealthy("a"), saga("quarantine", "unwound", cordon=status))
+    assert after is not None
+    assert after.quarantine is not None
+    assert (cordoned, NOW) == (after.cordoned, after.quarantine.failed_at)
