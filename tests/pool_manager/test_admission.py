@@ -11,7 +11,7 @@ from schemas import subjects
 from schemas.enums import HardwareKind, SagaKind
 from schemas.hardware_denylist import HardwareRecord
 from schemas.node_events import GpuIdentity, Verdict
-from schemas.node_records import NodeRecord
+from schemas.node_records import NodeRecord, RemediationAttempt
 from schemas.pool_events import pool_codec
 from schemas.saga_params import LaunchSpec, SagaParams
 from schemas.settings import AdmissionSpec
@@ -192,6 +192,11 @@ BROKEN = NodeRecord(
     health_gpu=1,
     launch=LaunchSpec(fleet="f", provider="metal", instance_type="t"),
 )
+TRIED = msgspec.structs.replace(
+    BROKEN,
+    attempts=(RemediationAttempt(saga="r", kind="reboot", fault_signature="xid-48", at=NOW),),
+)
+GPU_OF_BROKEN = [("gpu", "GPU-1"), ("serial", "1651")]
 
 
 @pytest.mark.parametrize(
@@ -209,6 +214,10 @@ BROKEN = NodeRecord(
         ("replace", {"fault": ""}, BROKEN, []),
         ("replace", {"action": "none"}, BROKEN, []),
         ("replace", {"action": "reboot"}, BROKEN, []),
+        # Remembered where resets and reboots of this fault came before.
+        ("replace", {"action": "reboot", "fault_signature": "xid-48"}, TRIED, GPU_OF_BROKEN),
+        ("replace", {"action": "reboot", "fault_signature": "xid-95"}, TRIED, []),
+        ("replace", {"action": "none", "fault_signature": "xid-48"}, TRIED, []),
         ("scale-down", {}, BROKEN, []),
         ("replace", {}, None, []),
     ],

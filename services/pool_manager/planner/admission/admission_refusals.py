@@ -27,6 +27,7 @@ def is_refusal(state: SagaState) -> bool:
     """Whether a saga was unwound because its new node must not have work."""
     return (
         state.status == "unwound"
+        and bool(state.params.new_node)
         and not state.cancelled
         and state.failed_step in CHECKING
         and state.step(state.failed_step).status == "failed"

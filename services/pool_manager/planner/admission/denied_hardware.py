@@ -1,6 +1,7 @@
 """Hardware that must not come back: what is remembered of it, and what it is recognised by. Pure.
 
-A node that is replaced because its verdict calls for it leaves its GPU's UUID and serial behind, or
+A node that is replaced because its verdict calls for it, or because resets and reboots did not
+help, leaves its GPU's UUID and serial behind, or
 its host's identity where the GPU is not known. A new node that has one of them is not admitted.
 """
 
@@ -46,7 +47,9 @@ def condemned(
 ) -> dict[str, HardwareRecord]:
     """What to remember of an unhealthy node's hardware; nothing where it had no fault."""
     params = state.params
-    if node is None or state.kind != "replace" or params.action != "replace" or not params.fault:
+    if node is None or state.kind != "replace" or not params.fault:
+        return {}
+    if params.action != "replace" and not _exhausted(state, node):
         return {}
     named: list[tuple[HardwareKind, str]] = []
     for gpu in node.gpus:
@@ -68,6 +71,13 @@ def condemned(
         )
         for kind, value in named
     }
+
+
+def _exhausted(state: SagaState, node: NodeRecord) -> bool:
+    """Whether its fault was there again after resets or reboots that its verdict called for."""
+    in_place = state.params.action in ("reset_gpu", "reboot")
+    what = state.params.fault_signature
+    return in_place and any(each.fault_signature == what for each in node.attempts)
 
 
 def refused(node: NodeRecord, listed: Mapping[str, HardwareRecord]) -> str:
