@@ -47,6 +47,14 @@ class SimulatedOperators:
         keys = (f"health/{pool}/{node}", f"lost/{pool}/{node}")
         return [key for key in keys if key in self.open]
 
+    def stuck(self) -> list[str]:
+        """The sagas that operators were alerted about because they are stuck."""
+        return [
+            key.removeprefix("saga/")
+            for key, alert in self.open.items()
+            if alert.kind == "saga-stuck"
+        ]
+
     def set_aside(self) -> list[str]:
         """The keys of the open alerts about messages that were set aside."""
         return [key for key in self.open if key.startswith("message-set-aside/")]

@@ -10,7 +10,7 @@ from typing import Any, Final
 from services.settings.settings_file import parse_settings
 from services.simulator.engine import virtual_time
 from services.simulator.engine.agent_machines import GPUS
-from services.simulator.engine.fault_kinds import ALL, FAULTS_OF, InjectedFault
+from services.simulator.engine.fault_kinds import ALL, FAULTS_OF, HALF, InjectedFault
 from services.simulator.engine.fleet_settings import FAST_HEARTBEATS, fleet_settings
 from services.simulator.engine.hardware_failures import MachineSpec
 from services.simulator.engine.invariants import ViolationError
@@ -138,7 +138,7 @@ class FuzzSimulation:
             await asyncio.sleep(LOOK_SECONDS)
 
     def _clear_up(self) -> None:
-        """Act as operators do: decide on waves and lost faults, lift cordons, ask again."""
+        """Act as operators do: decide on waves and lost faults, lift cordons, retry, ask again."""
         pool = self.fleet.records.pool(POOL)
         asks = pool is not None and pool.breaker.cause in ("wave", "restored")
         if pool is not None and asks and pool.breaker.state == "open":
@@ -148,6 +148,8 @@ class FuzzSimulation:
             self._publish("scale", nodes=nodes)
         for name in self.fleet.at_rest.unjudged():
             self._publish("replace", node=name)
+        for saga in self.fleet.operators.stuck():
+            self._publish("retry", saga=saga)
         if orphans := self.fleet.at_rest.orphans():
             self.fleet.adopt(orphans)
         for name in self.fleet.at_rest.cordoned_elsewhere():
@@ -165,7 +167,7 @@ class FuzzSimulation:
         return self._chance.choice(serving) if serving else None
 
     def _inject(self, fault: InjectedFault, step: CampaignStep) -> None:
-        if fault.target == ALL or fault.target in FAULTS_OF:
+        if fault.target in (ALL, HALF, *FAULTS_OF):
             self.fleet.faults.inject(fault)
         elif (machine := self._some_machine()) is not None:
             self.fleet.faults.inject(replace(fault, target=machine.name))
