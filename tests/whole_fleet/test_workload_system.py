@@ -69,9 +69,14 @@ async def test_one_fault_is_one_cordon_and_one_drain(
     replaced = await fleet.replaced(old.node, sequences["EVENTS"])
     await fleet.active("hooked", 1)
     orders = workload.orders
-    assert [(each.path, each.body | {"timestamp": ""}) for each in orders] == [
-        (f"/{event}", {"event": event, "node_id": old.node, "reason": REASON, "timestamp": ""})
-        for event in ("cordon", "drain")
+    about = {"node_id": old.node, "reason": REASON, "saga": replaced.saga}
+    timed = {"timestamp": "", "deadline": ""}
+    assert [(each.path, each.body | timed) for each in orders] == [
+        (f"/{event}", {"event": event, **about, **timed}) for event in ("cordon", "drain")
+    ]
+    assert [sorted(timed.keys() & each.body.keys()) for each in orders] == [
+        ["timestamp"],
+        ["deadline", "timestamp"],
     ]
     for each in orders:
         event = each.body["event"]
