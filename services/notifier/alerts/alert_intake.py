@@ -110,11 +110,11 @@ class AlertIntake:
         if incident := await self._incident_of(alert, received):
             log.info("covered by an incident", extra={"alert": alert.key, "incident": incident})
             return
-        if received.deliveries == 1 and is_held(self._groups, alert):
-            raise Retry("held in case it ends, or is part of an incident", HOLD_SECONDS)
         if isinstance(event, Lost | Verdict) and await self._is_outdated(alert, event):
             log.info("outdated", extra={"alert": alert.key})
             return
+        if received.deliveries == 1 and is_held(self._groups, alert):
+            raise Retry("held in case it ends, or is part of an incident", HOLD_SECONDS)
         # Counted at once: alerts about other nodes are handled concurrently.
         self._groups, limited = limit_alert(self._groups, alert)
         if await self._open.ending(alert, event, stored) is not None:
