@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from prometheus_client import CollectorRegistry
 
-from schemas import permissions, subjects
+from schemas import subjects
 from schemas.instance_records import InstanceRecord
 from schemas.messages import encode
 from schemas.node_disconnections import ReadmitRequest
 from schemas.node_events import BusAccess, node_codec
 from schemas.saga_params import LaunchSpec
 from schemas.settings import NatsSettings
-from schemas.topology import EVENTS
+from schemas.topology import EVENTS, MESSAGE_BYTES_MAX
 from services.bus.nats.account_updates import read_account, replace_accounts, revoker_options
 from services.bus.nats.credentials_file import CREDENTIALS
 from services.bus.nats.embedded_server import EmbeddedServer
@@ -328,7 +328,7 @@ def test_ten_thousand_terminated_nodes_fit_the_accounts_token(tmp_path: Path) ->
     made = with_revocations(keys, token, wanted)
 
     assert REVOCATIONS_MAX == len(wanted)
-    assert len(made) < permissions.MESSAGE_BYTES_MAX
+    assert len(made) < MESSAGE_BYTES_MAX
     assert {} == merge(wanted, {}, AT + DAY)
     assert token != with_revocations(keys, made, {})
 
