@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from services.bus.nats import connection_options
-from services.bus.nats.connection_options import end_client
+from services.bus.nats.connection_options import end_client, ends_within
 
 
 async def test_a_client_that_never_closes_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -23,3 +23,34 @@ async def test_a_client_that_never_closes_is_left(monkeypatch: pytest.MonkeyPatc
     async with asyncio.timeout(10):
         await end_client(close())
     released.set()
+
+
+async def test_an_attempt_that_swallows_cancellations_is_given_up() -> None:
+    """As the client does between two attempts that a server refuses."""
+    swallowed = 0
+
+    async def connect() -> None:
+        nonlocal swallowed
+        while True:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                swallowed += 1
+                if swallowed == 3:
+                    raise
+
+    assert not await ends_within(connect(), 0.01)
+    assert swallowed == 3
+
+
+async def test_what_connects_in_time_says_how() -> None:
+    """Its error is raised, and no limit is none."""
+
+    async def connect(error: Exception | None) -> None:
+        await asyncio.sleep(0)
+        if error is not None:
+            raise error
+
+    assert await ends_within(connect(None), None)
+    with pytest.raises(OSError, match="unreachable"):
+        await ends_within(connect(OSError("unreachable")), 60)

@@ -16,6 +16,9 @@ log = logging.getLogger(__name__)
 
 SERVICE: Final = "{service}"
 """In a path: so that one configuration serves all services, each with its own file."""
+CANCELLATIONS_MAX: Final = 20
+CANCELLED_SECONDS: Final = 0.1
+"""Until the next cancellation of an attempt to connect."""
 CLOSE_SECONDS_MAX: Final = 10.0
 
 
@@ -112,6 +115,25 @@ def unreachable(url: str, last_error: str) -> Unavailable:
     return Unavailable(
         f"no nats-server answers at {url}{why}: is it running, and is the URL right?"
     )
+
+
+async def ends_within(connecting: Coroutine[Any, Any, None], seconds_max: float | None) -> bool:
+    """Whether a client has connected in time; raises what it raised. None: wait for ever.
+
+    The client swallows a cancellation between two attempts, and then goes on with the next one.
+    """
+    task = asyncio.ensure_future(connecting)
+    try:
+        await asyncio.wait([task], timeout=seconds_max)
+        in_time = task.done()
+    finally:
+        for _ in range(CANCELLATIONS_MAX):
+            task.cancel()
+            if (await asyncio.wait([task], timeout=CANCELLED_SECONDS))[0]:
+                break
+    if in_time:
+        task.result()
+    return in_time
 
 
 async def end_client(closing: Coroutine[Any, Any, None]) -> None:

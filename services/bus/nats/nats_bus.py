@@ -30,6 +30,7 @@ from services.bus.nats.connection_options import ConnectOptions as ConnectOption
 from services.bus.nats.connection_options import (
     credentials,
     end_client,
+    ends_within,
     requires_tls,
     unreachable,
 )
@@ -101,23 +102,21 @@ class NatsBus(Replicas, Buckets, Objects):
         arguments = credentials(options)
         if file := arguments.get("user_credentials"):
             bus._id_key = message_id_key(file)
-        try:
-            async with asyncio.timeout(seconds_max):
-                await client.connect(
-                    [each.strip() for each in settings.url.split(",") if each.strip()],
-                    name=options.name,
-                    error_cb=bus._on_error,
-                    disconnected_cb=bus._on_disconnected,
-                    reconnected_cb=bus._on_reconnected,
-                    max_reconnect_attempts=-1,
-                    reconnect_time_wait=RECONNECT_WAIT_SECONDS,  # type: ignore[arg-type]
-                    ping_interval=options.ping_seconds,
-                    inbox_prefix=options.inbox_prefix,
-                    **arguments,
-                )
-        except TimeoutError as error:
+        connecting = client.connect(
+            [each.strip() for each in settings.url.split(",") if each.strip()],
+            name=options.name,
+            error_cb=bus._on_error,
+            disconnected_cb=bus._on_disconnected,
+            reconnected_cb=bus._on_reconnected,
+            max_reconnect_attempts=-1,
+            reconnect_time_wait=RECONNECT_WAIT_SECONDS,  # type: ignore[arg-type]
+            ping_interval=options.ping_seconds,
+            inbox_prefix=options.inbox_prefix,
+            **arguments,
+        )
+        if not await ends_within(connecting, seconds_max):
             await end_client(client.close())
-            raise unreachable(settings.url, bus._last_error) from error
+            raise unreachable(settings.url, bus._last_error)
         version = client.connected_server_version
         try:
             check_version((version.major, version.minor, version.patch), settings.url)
