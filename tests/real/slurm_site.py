@@ -96,6 +96,8 @@ class SlurmSite:
         self.conf = folder / "slurm.conf"
         self.nodes = nodes
         self._processes: dict[str, Process] = {}
+        self._dynamic: set[str] = set()
+        """Names of nodes that registered themselves."""
         self._host = socket.gethostname().partition(".")[0]
         ports = list(free_ports(len(nodes) + 2))
         listed = "\n".join(
@@ -203,12 +205,19 @@ class SlurmSite:
         await self._start(name, "slurmd", "-D", *options, "-N", name, "-f", str(self.conf))
 
     async def start_dynamic_node(self, name: str) -> None:
-        """Start a slurmd that registers itself, on a port of its own."""
+        """Start a slurmd that registers itself.
+
+        Only one at a time has the port at which slurmctld looks for such a node; others register
+        and are given jobs, which slurmctld cannot start.
+        """
         about = "CPUs=4 RealMemory=1000 Gres=gpu:h100:8 Feature=navarch NodeAddr=127.0.0.1"
-        [port] = free_ports(1)
+        conf = self.conf.read_text()
+        if self._dynamic & self._processes.keys():
+            [port] = free_ports(1)
+            conf = re.sub("(?m)^SlurmdPort=.*$", f"SlurmdPort={port}", conf)
+        self._dynamic.add(name)
         folder = self.folder / f"dynamic-{name}"
         folder.mkdir()
-        conf = re.sub("(?m)^SlurmdPort=.*$", f"SlurmdPort={port}", self.conf.read_text())
         (folder / "slurm.conf").write_text(conf)
         (folder / "gres.conf").write_text((self.folder / "gres.conf").read_text())
         await self._start(
