@@ -10,11 +10,9 @@ from typing import Final
 
 import msgspec
 
-from schemas import subjects
-from schemas.node_events import FACTS, CheckpointRequested
-from schemas.stored_messages import decode_stored
-from schemas.topology import EVENTS
+from schemas.node_events import CheckpointRequested
 from services.bus.port import Bus
+from services.notifier.last_event import last_event
 from services.notifier.work_report import WorkReport, listed_work
 from services.notifier.workload.drain_watch import DrainWatch
 from services.notifier.workload.workload_notifier import (
@@ -104,12 +102,8 @@ async def _ask(
 
 async def _read_request(bus: Bus, order: WorkloadOrder) -> CheckpointRequested | None:
     """What this saga has asked before."""
-    subject = subjects.node_event(order.node.pool, order.node.node, FACTS[CheckpointRequested])
-    stored = await bus.last(EVENTS.name, subject)
-    message = decode_stored(stored) if stored is not None else None
-    if isinstance(message, CheckpointRequested) and message.saga == order.saga:
-        return message
-    return None
+    asked = await last_event(bus, CheckpointRequested, order.node.pool, order.node.node)
+    return asked if asked is not None and asked.saga == order.saga else None
 
 
 def checkpoint_requested(

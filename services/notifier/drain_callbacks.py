@@ -22,6 +22,7 @@ from schemas.work_done import WorkDone, WorkDoneAccepted
 from services.bus.bucket_mirror import readable
 from services.bus.port import Bus, Endpoint, Headers
 from services.bus.protocol.endpoint_replies import requester
+from services.notifier.last_event import last_event
 from services.notifier.workload.drain_watch import DrainWatch
 from services.notifier.workload.workload_notifier import WorkloadOrder
 from services.primitives.clock import Clock
@@ -114,9 +115,8 @@ class DrainCallbacks:
         return next((each.saga for _, each in readable(entries, _nodes) if each.saga), "")
 
     async def _was_called_back(self, pool: str, node: str, saga: str) -> bool:
-        stored = await self._bus.last(EVENTS.name, subjects.node_event(pool, node, FACTS[WorkLeft]))
-        event = decode_stored(stored) if stored is not None else None
-        return isinstance(event, WorkLeft) and event.saga == saga
+        event = await last_event(self._bus, WorkLeft, pool, node)
+        return event is not None and event.saga == saga
 
 
 def is_draining(state: SagaState) -> bool:

@@ -11,16 +11,15 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from schemas import subjects
 from schemas.instance_records import InstanceRecord
-from schemas.node_events import FACTS, RemainingWork, WorkFailed, WorkloadState
+from schemas.node_events import RemainingWork, WorkFailed, WorkloadState
 from schemas.node_records import NodeRecord, node_key
-from schemas.stored_messages import decode_stored
-from schemas.topology import EVENTS, INSTANCES, NODES
+from schemas.topology import INSTANCES, NODES
 from schemas.value_limits import NAME_CHARS_MAX
 from services.bus.bucket_mirror import BucketView
 from services.bus.port import Bus
 from services.notifier.gang_publisher import GangPublisher
+from services.notifier.last_event import last_event
 from services.notifier.node_reporters import nodes_by_reporter
 from services.notifier.workload.pool_notifiers import PoolNotifiers
 from services.notifier.workload.workload_notifier import (
@@ -126,11 +125,8 @@ class NodeStatePublisher:
     ) -> None:
         key = node_key(node.pool, node.node)
         if key not in self._failures:
-            subject = subjects.node_event(node.pool, node.node, FACTS[WorkFailed])
-            stored = await self._bus.last(EVENTS.name, subject)
-            last = decode_stored(stored) if stored is not None else None
-            oldest = self._clock.now() - FAILED_AGE_MAX
-            since = last.time if isinstance(last, WorkFailed) else oldest
+            last = await last_event(self._bus, WorkFailed, node.pool, node.node)
+            since = last.time if last is not None else self._clock.now() - FAILED_AGE_MAX
             self._failures[key] = since, frozenset()
         for each in sorted(failed, key=lambda one: one.at):
             since, ids = self._failures[key]

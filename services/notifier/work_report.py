@@ -9,12 +9,10 @@ from typing import Final
 
 import msgspec
 
-from schemas import subjects
-from schemas.node_events import FACTS, RemainingWork, WorkRemains
-from schemas.stored_messages import decode_stored
-from schemas.topology import EVENTS
+from schemas.node_events import RemainingWork, WorkRemains
 from schemas.value_limits import NAME_CHARS_MAX
 from services.bus.port import Bus
+from services.notifier.last_event import last_event
 from services.notifier.workload.workload_notifier import NodeReference, NodeWorkload, RunningWork
 from services.operator_text.workload_words import work_words
 from services.primitives.clock import Clock
@@ -71,12 +69,8 @@ class WorkReport:
 
 async def read_remaining_work(bus: Bus, pool: str, node: str, saga: str) -> str:
     """What a saga's drain waits for, as last published; empty: nothing was."""
-    subject = subjects.node_event(pool, node, FACTS[WorkRemains])
-    stored = await bus.last(EVENTS.name, subject)
-    message = decode_stored(stored) if stored is not None else None
-    if not isinstance(message, WorkRemains) or message.saga != saga:
-        return ""
-    return work_words(message)
+    remains = await last_event(bus, WorkRemains, pool, node)
+    return work_words(remains) if remains is not None and remains.saga == saga else ""
 
 
 def _seen(answer: NodeWorkload) -> tuple[object, ...]:
