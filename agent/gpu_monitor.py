@@ -17,7 +17,7 @@ import msgspec
 from agent.faults.fault_builder import GpuMap
 from agent.faults.missing_gpus import missing
 from agent.faults.sample_changes import SampleChange, after_pause, baseline, changes, fill_missing
-from agent.observations import GpuInventory, GpuState, NodeSample, NvmlFailure
+from agent.observations import GpuInventory, GpuState, NodeSample, NvmlFailure, dated_use
 from agent.sources.blocking_calls import ProbeHung, ProbeThread
 from agent.sources.nvml import GpuProcess, NvmlUnavailable
 from schemas.node_events import GpuIdentity, Metric
@@ -137,10 +137,8 @@ class GpuMonitor:
 
     def use(self, now: datetime) -> GpuUse | None:
         """Whether a GPU is in use and since when; None while NVML is unavailable."""
-        if self.inventory is None or not self._samples:
-            self._use = None
-        elif self._use is None or self._use.busy != self.busy:
-            self._use = GpuUse(busy=self.busy, since=now)
+        known = self.inventory is not None and bool(self._samples)
+        self._use = dated_use(self._use, self.busy if known else None, now)
         return self._use
 
     @property

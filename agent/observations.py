@@ -11,6 +11,7 @@ import msgspec
 from schemas.enums import FaultKind
 from schemas.gpu_samples import GpuSample
 from schemas.node_events import CheckResult, GpuIdentity, Metric
+from schemas.node_records import GpuUse
 
 KERNEL_FACILITY: Final = 0
 USER_FACILITY: Final = 1
@@ -134,3 +135,10 @@ class CheckFinding:
     def result(self) -> CheckResult:
         """The result as published."""
         return CheckResult(name=self.name, ok=self.ok, detail=self.detail[:DETAIL_CHARS_MAX])
+
+
+def dated_use(before: GpuUse | None, busy: bool | None, now: datetime) -> GpuUse | None:
+    """The use of a node's GPUs as sampled now, since its last change; None: not known. Pure."""
+    if busy is None:
+        return None
+    return before if before is not None and before.busy == busy else GpuUse(busy=busy, since=now)

@@ -16,6 +16,7 @@ import msgspec
 from agent.delivery.spool import OutgoingEvent
 from agent.fault_reporter import FaultReporter
 from agent.node_monitor import REGISTER_AGAIN_SECONDS
+from agent.observations import dated_use
 from agent.own_record import missing_events
 from schemas import subjects
 from schemas.agent_commands import (
@@ -360,11 +361,8 @@ class AgentMachines:
         return self.loads.get(machine.name, self.loads.get(machine.instance.pool))
 
     def _gpu_use(self, machine: SimulatedMachine) -> GpuUse | None:
-        used, before = self._used_percent(machine), machine.gpu_use
-        if used is None:
-            machine.gpu_use = None
-        elif before is None or before.busy != (used > 0):
-            machine.gpu_use = GpuUse(busy=used > 0, since=self._simulation.clock.now())
+        used, now = self._used_percent(machine), self._simulation.clock.now()
+        machine.gpu_use = dated_use(machine.gpu_use, None if used is None else used > 0, now)
         return machine.gpu_use
 
     def _sample_from_now(self, machine: SimulatedMachine) -> None:
