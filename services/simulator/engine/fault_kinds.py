@@ -4,7 +4,7 @@ Fuzz campaigns, scenarios and stress runs use these kinds and no others.
 """
 
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from schemas.enums import ProviderErrorKind
 from services.simulator.engine.offering_selector import ANYWHERE, OfferingSelector
@@ -109,28 +109,15 @@ store_rolled_back: everything is backed up now, and restored after `seconds` whi
 store_restored: the services are stopped meanwhile."""
 FaultKind = Literal[NodeFault, CloudFault, WorkloadFault, ServiceFault, BrokerFault]
 
-NODE_FAULTS: Final[frozenset[str]] = frozenset(
-    HardwareFault.__args__  # type: ignore[attr-defined]
-) | {
-    "power_off",
-    "preemption",
-    "deleted",
-    "hang",
-    "flapping",
-    "repeated_facts",
-    "false_report",
-    "flood",
-}
-STORE_LOSSES: Final[frozenset[str]] = frozenset(StoreLoss.__args__)  # type: ignore[attr-defined]
-WHOLE_STORE: Final[frozenset[str]] = frozenset(
-    WholeStoreLoss.__args__  # type: ignore[attr-defined]
-)
-CLOUD_FAULTS: Final[frozenset[str]] = frozenset(CloudFault.__args__)  # type: ignore[attr-defined]
+NODE_FAULTS: Final[frozenset[str]] = frozenset(get_args(NodeFault))
+STORE_LOSSES: Final[frozenset[str]] = frozenset(get_args(StoreLoss))
+WHOLE_STORE: Final[frozenset[str]] = frozenset(get_args(WholeStoreLoss))
+CLOUD_FAULTS: Final[frozenset[str]] = frozenset(get_args(CloudFault))
 FAULTS_OF: Final[dict[str, frozenset[str]]] = {
     BROKER: STORE_LOSSES | WHOLE_STORE | {"network", "restart", "refused_writes"},
     CLOUD: CLOUD_FAULTS,
-    WORKLOAD: frozenset(WorkloadFault.__args__),  # type: ignore[attr-defined]
-    **dict.fromkeys(SERVICES, frozenset(ServiceFault.__args__)),  # type: ignore[attr-defined]
+    WORKLOAD: frozenset(get_args(WorkloadFault)),
+    **dict.fromkeys(SERVICES, frozenset(get_args(ServiceFault))),
 }
 """Target that is not a node -> the faults that apply to it."""
 
