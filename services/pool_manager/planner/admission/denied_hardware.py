@@ -1,8 +1,8 @@
 """Hardware that must not come back: what is remembered of it, and what it is recognised by. Pure.
 
 A node that is replaced because its verdict calls for it, or because resets and reboots did not
-help, leaves its GPU's UUID and serial behind, or
-its host's identity where the GPU is not known. A new node that has one of them is not admitted.
+help, leaves its GPU's UUID and serial behind, or its host's identity where the GPU is not known. A
+new node that has one of them is not admitted.
 """
 
 import hashlib

@@ -10,10 +10,11 @@ beside a false wave is quarantined all the same.
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
+from schemas.enums import SagaKind
 from schemas.node_records import NodeRecord
 from schemas.pool_events import QuarantineFull
 from schemas.pool_records import PoolRecord
@@ -61,11 +62,7 @@ def quarantine(snapshot: PoolSnapshot, decided: PoolPlan, now: datetime) -> Pool
             waiting.append(node.node)
             continue
         reason = f"{node.health_reason or 'unhealthy'}; it gets no new work until its repair begins"
-        saga, opened, record = begin(snapshot.fleet, decided.record, "quarantine", now, node=node)
-        opened = msgspec.structs.replace(opened, reason=reason)
-        decided = replace(
-            decided, record=with_open(record, saga, opened), start={**decided.start, saga: opened}
-        )
+        decided = _begun(snapshot, decided, "quarantine", node, reason, now)
     repeated = earlier(decided.wake_at, _next_repeat(snapshot, now))
     return _published(snapshot, replace(decided, wake_at=repeated), waiting, now)
 
@@ -131,12 +128,23 @@ def _release(snapshot: PoolSnapshot, decided: PoolPlan, now: datetime) -> PoolPl
     for node in snapshot.nodes.needs_attention:
         if node.node in taken or not _is_released(node, now):
             continue
-        saga, opened, record = begin(snapshot.fleet, decided.record, "uncordon", now, node=node)
-        opened = msgspec.structs.replace(opened, reason=RELEASED)
-        decided = replace(
-            decided, record=with_open(record, saga, opened), start={**decided.start, saga: opened}
-        )
+        decided = _begun(snapshot, decided, "uncordon", node, RELEASED, now)
     return decided
+
+
+def _begun(
+    snapshot: PoolSnapshot,
+    decided: PoolPlan,
+    kind: SagaKind,
+    node: NodeRecord,
+    reason: str,
+    now: datetime,
+) -> PoolPlan:
+    """The plan with one more saga."""
+    saga, opened, record = begin(snapshot.fleet, decided.record, kind, now, node=node)
+    opened = msgspec.structs.replace(opened, reason=reason)
+    start = {**decided.start, saga: opened}
+    return replace(decided, record=with_open(record, saga, opened), start=start)
 
 
 def _is_released(node: NodeRecord, now: datetime) -> bool:
@@ -174,15 +182,15 @@ def _published(
     record = decided.record
     if bool(waiting) == record.quarantine_full:
         return decided
-    count, status = len(quarantined(record, snapshot.nodes)), "opened" if waiting else "closed"
-    most = pool_limit(record)
+    count = len(quarantined(record, snapshot.nodes))
+    status: Literal["opened", "closed"] = "opened" if waiting else "closed"
     event = QuarantineFull(
         id=f"quarantine-full-{record.name}-{status}-{snapshot.revision}",
         time=now,
         pool=record.name,
-        status="opened" if waiting else "closed",
+        status=status,
         quarantined=count,
-        limit=most,
+        limit=pool_limit(record),
         waiting=tuple(waiting[:WAITING_NAMED_MAX]),
         reason=_full_reason(record, waiting, count) if waiting else _RESOLVED,
         remedy=_remedy(record) if waiting else "",
