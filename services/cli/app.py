@@ -13,8 +13,7 @@ import typer
 
 from schemas.fleet_queries import Query
 from schemas.operator_requests import NodeRequest, ScaleRequest
-from services.cli import bus_client, console, dry_run_output, stored_history
-from services.cli.bus_client import FleetClient, require_accepted
+from services.cli import console, dry_run_output
 from services.cli.command_options import (
     Config,
     DryRun,
@@ -49,8 +48,10 @@ from services.cli.console import Format
 from services.cli.fleet_connection import fleet_command
 from services.cli.node_requests import request_node
 from services.cli.text import tables
-from services.cli.text.node_timeline import timeline_rows
-from services.cli.text.why_text import why_page
+from services.fleet_client import fleet_client, stored_history
+from services.fleet_client.fleet_client import FleetClient, require_accepted
+from services.fleet_client.node_timeline import timeline_rows
+from services.fleet_client.why_text import why_page
 from services.primitives.errors import NavarchError
 
 OPEN_BUS: Final = (
@@ -115,7 +116,7 @@ async def status(fleet: FleetClient, output: Output = Format.TABLE) -> None:
     pools, sagas, failures = await asyncio.gather(
         fleet.pages("pools", Query()), fleet.pages("sagas", Query()), fleet.failures()
     )
-    views = sorted(bus_client.decode_pools(pools), key=lambda each: each.name)
+    views = sorted(fleet_client.decode_pools(pools), key=lambda each: each.name)
     if output is Format.JSON:
         found = {"pools": pools, "sagas": sagas, "failures": failures}
         console.write_json(found | {"expiries": fleet.expiries})
@@ -129,7 +130,7 @@ async def status(fleet: FleetClient, output: Output = Format.TABLE) -> None:
     if advice := tables.advice_lines(views):
         console.write("\n" + "\n".join(advice))
     if sagas:
-        opened = [bus_client.decode_answer(dict[str, Any], each, "sagas") for each in sagas]
+        opened = [fleet_client.decode_answer(dict[str, Any], each, "sagas") for each in sagas]
         console.write("\n" + tables.open_sagas_text(opened, colour=console.colour()))
         for line in await fleet.remaining_work(opened[: tables.SAGAS_SHOWN_MAX]):
             console.write(line)
@@ -156,9 +157,9 @@ async def list_nodes(
 ) -> None:
     """List the nodes."""
     await fleet.check_pool(pool)
-    query = Query(pool=pool, terminated=terminated, limit=bus_client.PAGE_NODES)
+    query = Query(pool=pool, terminated=terminated, limit=fleet_client.PAGE_NODES)
     items = await fleet.pages("nodes", query)
-    views = bus_client.decode_nodes(items)
+    views = fleet_client.decode_nodes(items)
     if output is Format.JSON:
         console.write_json(items)
         return

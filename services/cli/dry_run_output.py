@@ -7,10 +7,10 @@ from schemas.duration import format_duration
 from schemas.messages import encode
 from schemas.operator_requests import NodeRequest
 from services.cli import console
-from services.cli.bus_client import FleetClient, decode_answer
 from services.cli.console import Format
 from services.cli.text import tables
-from services.cli.text.saga_progress import WAITS
+from services.fleet_client.fleet_client import FleetClient, decode_answer
+from services.fleet_client.saga_progress import WAITS
 from services.operator_text.safe_text import escape_line
 
 

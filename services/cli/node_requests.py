@@ -3,8 +3,8 @@
 from schemas.saga_log_entries import SagaDone
 from schemas.stored_messages import decode_stored
 from services.cli import console
-from services.cli.bus_client import FleetClient, NodeRequests, require_accepted
 from services.cli.console import Format
+from services.fleet_client.fleet_client import FleetClient, NodeRequests, require_accepted
 from services.operator_text.safe_text import escape_line
 from services.primitives.errors import NavarchError
 

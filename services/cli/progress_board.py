@@ -14,10 +14,10 @@ from schemas.stored_messages import decode_stored
 from schemas.topology import NODES, POOLS, SAGAS
 from services.bus.port import Entry, Stored
 from services.cli import console
-from services.cli.bus_client import FleetClient, as_generator
-from services.cli.stored_history import open_sagas
 from services.cli.text import tables
-from services.cli.text.saga_progress import progress
+from services.fleet_client.fleet_client import FleetClient, as_generator
+from services.fleet_client.saga_progress import progress
+from services.fleet_client.stored_history import open_sagas
 from services.operator_text.event_text import describe_stored
 from services.operator_text.safe_text import escape_line
 from services.primitives.race import race

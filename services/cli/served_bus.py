@@ -17,7 +17,6 @@ from schemas.permissions import OPERATOR, user_inbox
 from services.bus.nats.credentials_file import ROLE_TAG, role_and_key
 from services.bus.nats.embedded_server import OPEN_ACCOUNT, move_store
 from services.bus.nats.nats_accounts import AgentKeys, BusKeys, account_key, credentials
-from services.cli.bus_client import token_of, user_name
 from services.cli.bus_keys import UnusableKeyError
 from services.cli.fleet_discovery import CREDS_VARIABLE
 from services.cli.nats_config_files import (
@@ -28,6 +27,7 @@ from services.cli.nats_config_files import (
     role_keys,
     write_accounts,
 )
+from services.fleet_client.local_user import token_of, user_name
 from services.primitives.atomic_files import write_secret
 from services.primitives.errors import SetupError
 

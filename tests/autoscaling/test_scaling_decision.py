@@ -11,7 +11,7 @@ from schemas.duration import decode_hook
 from schemas.pool_events import Scaled
 from schemas.pool_records import PoolRecord
 from schemas.settings import PoolSpec, Setting
-from services.cli.text.advice_text import advice_sentence, is_notable
+from services.fleet_client.advice_text import advice_sentence, is_notable
 from services.operator_text.quantities import local_time
 from services.pool_manager.autoscaling.autoscalers import PoolState, Recommendation
 from services.pool_manager.autoscaling.scaling_decision import unanswered, unfollowed, with_advice

@@ -10,7 +10,12 @@ from schemas.duration import Duration
 from schemas.node_records import NodeRecord
 from schemas.pool_records import PoolRecord
 from schemas.settings import PoolSpec, WindowSpec
-from services.cli.text.blocked_text import node_blocks, observed_actions, open_windows, ready_spares
+from services.fleet_client.blocked_text import (
+    node_blocks,
+    observed_actions,
+    open_windows,
+    ready_spares,
+)
 
 NOW = datetime(2026, 5, 5, 12, tzinfo=UTC)
 SPEC = PoolSpec(provider="p", instance_type="t", min_nodes=0, max_nodes=9, spares=2)

@@ -18,8 +18,8 @@ from schemas.saga_params import SagaParams
 from services.bus.nats.nats_bus import NatsBus
 from services.bus.port import Stored
 from services.bus.protocol.ordered_pages import PAGE_MESSAGES_MAX
-from services.cli.bus_client import FleetClient, decode_nodes, require_accepted
-from services.cli.text.node_timeline import timeline_rows
+from services.fleet_client.fleet_client import FleetClient, decode_nodes, require_accepted
+from services.fleet_client.node_timeline import timeline_rows
 from services.primitives.errors import AnswerError, NavarchError
 from services.saga.participant import append
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from services.cli.bus_client import token_of, user_name
 from services.cli.fleet_discovery import started_ticks
+from services.fleet_client.local_user import token_of, user_name
 from tests.support import inprocess
 
 pytestmark = pytest.mark.slow

@@ -8,7 +8,7 @@ from schemas.duration import Duration
 from schemas.node_records import NodeRecord
 from schemas.pool_records import PoolRecord
 from schemas.settings import HealthSpec, PluginSettings, PoolSpec, WindowSpec
-from services.cli.text.why_text import why_node
+from services.fleet_client.why_text import why_node
 
 NOW = datetime(2026, 11, 21, 1, 35, tzinfo=UTC)
 LADDER = HealthSpec(remediation=PluginSettings(type="ladder"))

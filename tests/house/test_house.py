@@ -69,7 +69,17 @@ NOT_SUBJECTS: Final = frozenset(
     }
 )
 LIBRARIES: Final = frozenset(
-    {"bus", "cli", "operator_text", "primitives", "runtime", "saga", "settings", "simulator"}
+    {
+        "bus",
+        "cli",
+        "fleet_client",
+        "operator_text",
+        "primitives",
+        "runtime",
+        "saga",
+        "settings",
+        "simulator",
+    }
 )
 """Folders of services/ that are libraries or programs, not services."""
 

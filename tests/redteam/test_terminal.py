@@ -33,9 +33,10 @@ from services.bus.port import Stored
 from services.cli import console, dry_run_output
 from services.cli.commands import breaker_commands, report_command, saga_commands, serve_command
 from services.cli.progress_board import ProgressBoard, progress_board
-from services.cli.text import evidence_text, instances_text, offering_text, styles, tables, why_text
-from services.cli.text.node_timeline import timeline_rows
-from services.cli.text.saga_progress import Progress
+from services.cli.text import evidence_text, instances_text, offering_text, styles, tables
+from services.fleet_client import why_text
+from services.fleet_client.node_timeline import timeline_rows
+from services.fleet_client.saga_progress import Progress
 from services.operator_text.event_text import describe, describe_stored
 from services.operator_text.safe_text import escape, escape_line
 from services.runtime.logs import JsonFormatter

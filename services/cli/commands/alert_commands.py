@@ -13,11 +13,11 @@ from schemas.messages import decoder
 from schemas.topology import ALERTS
 from services.bus.bucket_mirror import readable
 from services.cli import console
-from services.cli.bus_client import FleetClient, decode_answer
 from services.cli.command_options import Config, Output
 from services.cli.console import Format
 from services.cli.fleet_connection import fleet_command
 from services.cli.fleet_discovery import settings_of
+from services.fleet_client.fleet_client import FleetClient, decode_answer
 from services.notifier.alerts.alert_sender import RoutedChannel
 from services.notifier.alerts.channel_routes import SEVERITIES
 from services.notifier.service import load_channels

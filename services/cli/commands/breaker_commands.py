@@ -8,12 +8,13 @@ import typer
 
 from schemas.fleet_queries import FleetBudgetView, PoolView, Query
 from schemas.operator_requests import BreakerRequest
-from services.cli import bus_client, console
-from services.cli.bus_client import FleetClient, decode_pools, require_accepted
+from services.cli import console
 from services.cli.command_options import Output
 from services.cli.console import Format
 from services.cli.fleet_connection import fleet_command
 from services.cli.text.tables import rate_text, usage_text
+from services.fleet_client import fleet_client
+from services.fleet_client.fleet_client import FleetClient, decode_pools, require_accepted
 from services.operator_text.quantities import local_time_text
 from services.operator_text.safe_text import escape_line
 from services.primitives.errors import NavarchError
@@ -49,7 +50,7 @@ async def show(fleet: FleetClient, pool: PoolName = "", output: Output = Format.
     await fleet.check_pool(pool)
     items = await fleet.pages("pools", Query(pool=pool))
     budget = await fleet.budget()
-    views = sorted(bus_client.decode_pools(items), key=lambda each: each.name)
+    views = sorted(fleet_client.decode_pools(items), key=lambda each: each.name)
     if output is Format.JSON:
         console.write_json({"pools": items, "fleet": budget})
         return

@@ -26,11 +26,12 @@ from schemas.stored_messages import decode_stored
 from schemas.topology import EVENTS, NODES, SAGAS
 from services.bus.port import Bus, Stored
 from services.cli import console
-from services.cli.bus_client import FleetClient, connect_fleet
+from services.cli.bus_client import connect_fleet
 from services.cli.commands.serve_command import LOG_FILE, ServedFleet, temporary_fleet
 from services.cli.fleet_discovery import LOCAL_FOLDER
 from services.cli.text import tables
-from services.cli.text.node_timeline import milliseconds, timeline_rows
+from services.fleet_client.fleet_client import FleetClient
+from services.fleet_client.node_timeline import milliseconds, timeline_rows
 from services.operator_text.event_text import describe
 from services.primitives.errors import NavarchError
 from services.settings.packaged_files import resource

@@ -15,11 +15,11 @@ from schemas.names import saga_token, token
 from schemas.topology import EVIDENCE
 from services.bus.port import Bus, ObjectInfo
 from services.cli import console
-from services.cli.bus_client import FleetClient
 from services.cli.command_options import Output
 from services.cli.console import Format
 from services.cli.fleet_connection import fleet_command
 from services.cli.text import evidence_text, tables
+from services.fleet_client.fleet_client import FleetClient
 from services.operator_text.quantities import elapsed, gpu_hours, local_time
 from services.primitives.errors import NavarchError
 

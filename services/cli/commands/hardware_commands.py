@@ -7,10 +7,10 @@ import typer
 from schemas.fleet_queries import Query
 from schemas.hardware_denylist import HardwareAdd, HardwareForget, HardwareRecord
 from services.cli import console
-from services.cli.bus_client import FleetClient, decode_answer
 from services.cli.command_options import Output
 from services.cli.console import Format
 from services.cli.fleet_connection import fleet_command
+from services.fleet_client.fleet_client import FleetClient, decode_answer
 from services.operator_text.quantities import local_time
 
 commands = typer.Typer(

@@ -6,11 +6,11 @@ import typer
 
 from schemas.duration import parse_duration
 from schemas.operator_requests import HoldRequest, NodeRequest
-from services.cli.bus_client import FleetClient
 from services.cli.command_options import Output
 from services.cli.console import Format
 from services.cli.fleet_connection import fleet_command
 from services.cli.node_requests import request_node
+from services.fleet_client.fleet_client import FleetClient
 
 Node = Annotated[str, typer.Argument(help="The node's name.", show_default=False)]
 

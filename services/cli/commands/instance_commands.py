@@ -16,11 +16,11 @@ from schemas.instance_records import InstanceRecord
 from schemas.node_disconnections import ReadmitRequest
 from schemas.sweeps import SweepAnswer, SweepRequest
 from services.cli import console
-from services.cli.bus_client import FleetClient, decode_answer
 from services.cli.command_options import Output, Pool
 from services.cli.console import Format
 from services.cli.fleet_connection import fleet_command
 from services.cli.text import instances_text
+from services.fleet_client.fleet_client import FleetClient, decode_answer
 from services.operator_text.safe_text import escape_line
 from services.primitives.errors import NavarchError
 

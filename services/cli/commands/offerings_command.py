@@ -7,11 +7,11 @@ import typer
 
 from schemas.offering_records import OfferingsQuery, OfferingView
 from services.cli import console
-from services.cli.bus_client import FleetClient, decode_answer
 from services.cli.command_options import Output
 from services.cli.console import Format
 from services.cli.fleet_connection import fleet_command
 from services.cli.text.offering_text import HEADERS, no_offerings, offering_rows
+from services.fleet_client.fleet_client import FleetClient, decode_answer
 
 
 @fleet_command

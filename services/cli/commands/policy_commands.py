@@ -13,10 +13,10 @@ import typer
 from schemas.enums import FaultKind
 from schemas.node_events import Metric
 from services.cli import console
-from services.cli.bus_client import FleetClient, stored_batches
 from services.cli.command_options import Config, Output, start_time
 from services.cli.console import Format
 from services.cli.fleet_connection import fleet_command
+from services.fleet_client.fleet_client import FleetClient, stored_batches
 
 if TYPE_CHECKING:
     from services.bus.port import Bus

@@ -21,11 +21,11 @@ from schemas.stored_messages import decode_stored
 from schemas.topology import EVENTS, NODES
 from services.bus.port import Stored
 from services.cli import console
-from services.cli.bus_client import FleetClient
 from services.cli.command_options import Output, Pool, checked_time, start_time
 from services.cli.console import Format
 from services.cli.fleet_connection import fleet_command
 from services.cli.text import tables
+from services.fleet_client.fleet_client import FleetClient
 from services.operator_text.quantities import elapsed, gpu_hours, local_time
 from services.operator_text.safe_text import escape_line
 

@@ -14,14 +14,14 @@ from schemas.saga_log_entries import StepStarted, UndoStarted
 from schemas.stored_messages import decode_stored
 from services.bus.port import Stored
 from services.cli import console
-from services.cli.bus_client import FleetClient, require_accepted
 from services.cli.command_options import Output, Pool
 from services.cli.console import Format
 from services.cli.fleet_connection import fleet_command
-from services.cli.stored_history import open_sagas, saga_log
 from services.cli.text import tables
-from services.cli.text.node_timeline import timeline_rows
-from services.cli.text.saga_progress import Progress, progress
+from services.fleet_client.fleet_client import FleetClient, require_accepted
+from services.fleet_client.node_timeline import timeline_rows
+from services.fleet_client.saga_progress import Progress, progress
+from services.fleet_client.stored_history import open_sagas, saga_log
 from services.operator_text.quantities import local_time
 from services.operator_text.safe_text import escape_line
 

@@ -19,9 +19,10 @@ from schemas.pool_records import PoolRecord, pool_key
 from schemas.topology import POOLS
 from services.bus.bucket_mirror import readable
 from services.cli import console
-from services.cli.bus_client import FleetClient, UnansweredError, connect_fleet
+from services.cli.bus_client import connect_fleet
 from services.cli.command_options import Config, NatsUrl
 from services.cli.fleet_discovery import find_bus
+from services.fleet_client.fleet_client import FleetClient, UnansweredError
 from services.operator_text.safe_text import escape_line
 from services.primitives.errors import BusError
 from services.primitives.host_list import expand_hosts, some_of

@@ -25,9 +25,10 @@ from schemas.settings import PoolSpec
 from schemas.topology import POOLS
 from schemas.value_limits import UserName
 from services.cli import console
-from services.cli.bus_client import FleetClient, connect_fleet, decode_answer
+from services.cli.bus_client import connect_fleet
 from services.cli.command_options import Config, NatsUrl
 from services.cli.fleet_discovery import LOCAL_FOLDER, find_bus, settings_of
+from services.fleet_client.fleet_client import FleetClient, decode_answer
 from services.primitives.atomic_files import write_secret
 from services.primitives.errors import NavarchError
 

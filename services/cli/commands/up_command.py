@@ -19,14 +19,15 @@ from schemas.offering_records import OfferingsQuery, OfferingView
 from schemas.operator_requests import ApplyRequest, RemoveRequest
 from schemas.pool_records import PoolRecord, pool_key
 from schemas.topology import POOLS
-from services.cli import bus_client, console
-from services.cli.bus_client import FleetClient, decode_answer
+from services.cli import console
 from services.cli.command_options import Config, Mode, Timeout, drain_options
 from services.cli.fleet_connection import fleet_command
 from services.cli.fleet_discovery import served_settings
 from services.cli.progress_board import show_launches, show_removal
 from services.cli.text import tables
 from services.cli.text.launch_plan import LaunchPlan, LaunchRequest, catalogue_offerings, plan
+from services.fleet_client import fleet_client
+from services.fleet_client.fleet_client import FleetClient, decode_answer
 from services.primitives.errors import AnswerError, ConfigurationError, NavarchError
 from services.settings.instance_type_file import load_instance_types
 from services.settings.yaml_document import read_document
@@ -88,7 +89,7 @@ async def up(
     _confirm("Launch it?", yes=yes)
     applied = ApplyRequest(spec=planned.spec, nodes=planned.nodes)
     console.write_message(
-        bus_client.require_accepted(await fleet.request(name, "apply", applied)),
+        fleet_client.require_accepted(await fleet.request(name, "apply", applied)),
         console.Format.TABLE,
     )
     if wait:
@@ -114,7 +115,7 @@ async def down(
     console.write(f"{name}: {nodes}, each after its work has left.")
     _confirm(f"Take {name} down?", yes=yes)
     request = drain_options(RemoveRequest, mode, drain_timeout)
-    answer = bus_client.require_accepted(await fleet.request(name, "remove", request))
+    answer = fleet_client.require_accepted(await fleet.request(name, "remove", request))
     console.write_message(answer, console.Format.TABLE)
     if wait:
         await _wait_until_removed(fleet, name)
@@ -209,7 +210,7 @@ def plan_text(planned: LaunchPlan, there: dict[str, str]) -> str:
 
 async def _nodes(fleet: FleetClient, pool: str) -> dict[str, str]:
     """The pool's nodes and their states."""
-    views = bus_client.decode_nodes(await fleet.pages("nodes", Query(pool=pool)))
+    views = fleet_client.decode_nodes(await fleet.pages("nodes", Query(pool=pool)))
     return {each.id: each.status for each in views}
 
 

@@ -8,10 +8,11 @@ from schemas.permissions import WORK_DONE
 from schemas.work_done import WorkDone, WorkDoneAccepted
 from schemas.workload_checks import WorkloadCheckAnswer, WorkloadCheckRequest
 from services.cli import console
-from services.cli.bus_client import FleetClient, decode_answer, requester
 from services.cli.command_options import Output
 from services.cli.console import Format
 from services.cli.fleet_connection import fleet_command
+from services.fleet_client.fleet_client import FleetClient, decode_answer
+from services.fleet_client.local_user import requester
 
 commands = typer.Typer(
     name="workload",

@@ -12,7 +12,7 @@ from schemas.gpu_samples import GpuSample
 from schemas.messages import encode
 from services.bus.port import Stored
 from services.cli.text import tables
-from services.cli.text.node_timeline import timeline_rows
+from services.fleet_client.node_timeline import timeline_rows
 from services.operator_text.quantities import gpu_hours
 from services.operator_text.safe_text import escape_line
 

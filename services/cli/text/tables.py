@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from schemas.duration import format_duration
 from schemas.fleet_queries import CurrentFailure, NodeView, PoolView
-from services.cli.text.advice_text import advice_sentence, is_notable
-from services.cli.text.node_timeline import TimelineRow
 from services.cli.text.styles import BOLD, COLOURS, DIM, RESET
+from services.fleet_client.advice_text import advice_sentence, is_notable
+from services.fleet_client.node_timeline import TimelineRow
 from services.operator_text.event_text import EventDescription, Tone
 from services.operator_text.quantities import local_time_text
 from services.operator_text.safe_text import escape_line

@@ -12,12 +12,13 @@ import msgspec
 from schemas.duration import format_duration
 from schemas.messages import Message
 from services.bus.port import Bus
-from services.cli import console, stored_history
-from services.cli.bus_client import FleetClient
+from services.cli import console
 from services.cli.commands.simulator import stress_output
 from services.cli.console import Format
-from services.cli.text import tables, why_text
+from services.cli.text import tables
 from services.cli.text.styles import BOLD, COLOURS, RESET
+from services.fleet_client import stored_history, why_text
+from services.fleet_client.fleet_client import FleetClient
 from services.operator_text.event_text import describe
 from services.simulator.inputs.scenario import scenario_runner
 from services.simulator.inputs.scenario.scenario_file import ScenarioError, read_file

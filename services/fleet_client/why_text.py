@@ -16,10 +16,10 @@ from schemas.node_records import NodeRecord
 from schemas.pool_records import PoolRecord
 from schemas.stored_messages import decode_stored
 from services.bus.port import Stored
-from services.cli.text import blocked_text
-from services.cli.text.advice_text import advice_sentence
-from services.cli.text.history_text import HistoryLine, history_lines
-from services.cli.text.saga_progress import Progress, progress
+from services.fleet_client import blocked_text
+from services.fleet_client.advice_text import advice_sentence
+from services.fleet_client.history_text import HistoryLine, history_lines
+from services.fleet_client.saga_progress import Progress, progress
 from services.operator_text.quantities import local_time
 from services.operator_text.safe_text import escape_line
 from services.operator_text.workload_words import state_words, work_words

@@ -17,9 +17,9 @@ from schemas.pool_records import PoolRecord, pool_key
 from schemas.stored_messages import decode_stored
 from schemas.topology import EVENTS, EVIDENCE, NODES, POOLS, SAGAS
 from services.bus.port import Bus, Stored
-from services.cli.bus_client import FleetClient
-from services.cli.text.node_timeline import sagas_about
-from services.cli.text.why_text import WhyAnswer, why_node, why_pool, why_saga
+from services.fleet_client.fleet_client import FleetClient
+from services.fleet_client.node_timeline import sagas_about
+from services.fleet_client.why_text import WhyAnswer, why_node, why_pool, why_saga
 from services.primitives.errors import NavarchError
 from services.saga.saga_log import fold_stored
 from services.saga.saga_state import SagaState

@@ -1,0 +1,338 @@
+"""Queries, requests and histories over one bus connection."""
+
+import asyncio
+import secrets
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing, suppress
+from datetime import UTC, datetime
+from functools import cache
+from typing import Any, Final, TypeVar, cast
+
+import msgspec
+
+from schemas import subjects
+from schemas.fleet_queries import (
+    CurrentFailure,
+    FleetBudgetView,
+    NodeView,
+    Page,
+    PoolView,
+    Query,
+)
+from schemas.messages import LimitedDecoder, encode
+from schemas.names import TOKEN
+from schemas.node_events import FACTS, Drained, WorkRemains
+from schemas.operator_requests import (
+    ApplyRequest,
+    BreakerRequest,
+    HoldRequest,
+    NamesRequest,
+    NodeRequest,
+    RemoveRequest,
+    SagaRequest,
+    ScaleRequest,
+)
+from schemas.permissions import SERVICES
+from schemas.pool_events import (
+    PoolEvent,
+    RequestAccepted,
+    RequestRefused,
+    Scaled,
+    ScaleRefused,
+    pool_codec,
+)
+from schemas.pool_records import pool_key
+from schemas.saga_log_entries import WHOLE
+from schemas.stored_messages import decode_stored
+from schemas.topology import EVENTS, POOLS, SAGAS
+from services.bus.nats.connection_expiry import Expiry, expiring
+from services.bus.port import Bus, Stored
+from services.bus.protocol.endpoint_replies import reply_data
+from services.bus.protocol.ordered_pages import read_page
+from services.fleet_client.local_user import requester, token_of, user_name
+from services.fleet_client.node_timeline import mentions, sagas_about
+from services.operator_text.safe_text import escape_line
+from services.operator_text.workload_words import work_words
+from services.primitives.errors import AnswerError, BusError, NavarchError, Unavailable
+
+T = TypeVar("T")
+
+QUERY_SECONDS_MAX: Final = 5.0
+FAILURES_SECONDS_MAX: Final = 2.0
+ANSWER_SECONDS_MAX: Final = 10.0
+PAGES_MAX: Final = 1000
+PAGE_NODES: Final = 1000
+"""Nodes a page, some 400 bytes each: they must fit one message of the bus."""
+ANSWERS: Final = ("request-accepted", "request-refused", "scaled", "scale-refused")
+ENDS: Final = frozenset({"done", "unwound", "stuck"})
+
+NodeRequests = NodeRequest | HoldRequest
+Request = (
+    NodeRequests
+    | NamesRequest
+    | ScaleRequest
+    | SagaRequest
+    | BreakerRequest
+    | ApplyRequest
+    | RemoveRequest
+)
+RequestAnswer = RequestAccepted | RequestRefused | Scaled | ScaleRefused
+
+
+class UnansweredError(NavarchError):
+    """A request is stored, and its answer has not come in time."""
+
+
+class FleetClient:
+    """Queries, requests and histories over one bus connection."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        expiries: Sequence[Expiry] = (),
+        expiry_warning: float = 0.0,
+        *,
+        user: str = "",
+    ) -> None:
+        """Query over `bus`; `expiries`: what this connection depends on.
+
+        `user`: the name in our credentials.
+        """
+        self.bus = bus
+        self.expiries = expiries
+        self.user = user
+        self._expiry_warning = expiry_warning
+
+    async def query(
+        self,
+        name: str,
+        query: msgspec.Struct,
+        *,
+        timeout_seconds: float = QUERY_SECONDS_MAX,
+        who: str = "pool-manager",
+    ) -> bytes:
+        """Send one query; raise NavarchError if it is refused or no service replies."""
+        return await self._ask(subjects.query(name), name, encode(query), timeout_seconds, who)
+
+    async def _ask(
+        self, subject: str, name: str, data: bytes, timeout_seconds: float, who: str
+    ) -> bytes:
+        try:
+            reply = await self.bus.request(subject, data, timeout_seconds=timeout_seconds)
+        except Unavailable as error:
+            raise NavarchError(
+                f"no reply to the query {name}: is the {who} running? ({error})"
+            ) from error
+        try:
+            return reply_data(reply)
+        except AnswerError as error:
+            raise AnswerError(escape_line(str(error))) from error
+
+    async def order(
+        self,
+        name: str,
+        order: msgspec.Struct,
+        *,
+        timeout_seconds: float = QUERY_SECONDS_MAX,
+        who: str = "pool-manager",
+    ) -> bytes:
+        """Have a service do something at once; raise NavarchError if it refuses or is away."""
+        subject = subjects.order(name, self.user or token_of(user_name()))
+        return await self._ask(subject, name, encode(order), timeout_seconds, who)
+
+    async def pages(
+        self, name: str, query: Query, *, who: str = "pool-manager"
+    ) -> list[msgspec.Raw]:
+        """All items of a paged query, as JSON."""
+        items: list[msgspec.Raw] = []
+        for _ in range(PAGES_MAX):
+            page = decode_answer(Page, await self.query(name, query, who=who), name, who)
+            items.extend(page.items)
+            if not page.next:
+                return items
+            query = msgspec.structs.replace(query, after=page.next)
+        raise NavarchError(f"more than {PAGES_MAX} pages of {name}: query one pool at a time")
+
+    async def remaining_work(self, sagas: Sequence[dict[str, Any]]) -> list[str]:
+        """What the drains of these sagas wait for, as the notifier last reported it."""
+        found = []
+        for saga in (each for each in sagas if each.get("node")):
+            place = saga["pool"], saga["node"]
+            stored, ended = await asyncio.gather(
+                *(
+                    self.bus.last(EVENTS.name, subjects.node_event(*place, FACTS[kind]))
+                    for kind in (WorkRemains, Drained)
+                )
+            )
+            message = decode_stored(stored) if stored is not None else None
+            over = stored and ended and ended.sequence > stored.sequence
+            if isinstance(message, WorkRemains) and message.saga == saga.get("saga") and not over:
+                found.append(f"{message.node} {work_words(message)}")
+        return found
+
+    async def failures(self) -> list[CurrentFailure]:
+        """What fails now in the services that answer, and what expires here."""
+        found = expiring(self.expiries, datetime.now(UTC), self._expiry_warning)
+        for service in SERVICES:
+            subject = subjects.query(f"failures-{service}")
+            with suppress(BusError):
+                reply = await self.bus.request(subject, b"", timeout_seconds=FAILURES_SECONDS_MAX)
+                found += decode_answer(list[CurrentFailure], reply.data, "failures", service)
+        # Services and users depend on the same certificate.
+        return list({(each.failure, each.about): each for each in found}.values())
+
+    async def node(self, node: str) -> tuple[NodeView, bytes]:
+        """One node with its recent faults, and the same as JSON."""
+        data = await self.query("node", Query(node=node))
+        return decode_answer(NodeView, data, "node"), data
+
+    async def budget(self) -> FleetBudgetView:
+        """The fleet's budget and how much of it is used."""
+        return decode_answer(FleetBudgetView, await self.query("budget", Query()), "budget")
+
+    async def check_pool(self, pool: str) -> None:
+        """Fail if there is no such pool: an empty answer would look like a pool without events."""
+        if pool and (not TOKEN.match(pool) or await self.bus.get(POOLS, pool_key(pool)) is None):
+            entries = await self.bus.entries(POOLS, pool_key("*"))
+            there = ", ".join(sorted(each.key.removeprefix(pool_key("")) for each in entries))
+            raise NavarchError(f"there is no pool {pool!r}; there is: {there or 'none yet'}")
+
+    async def request(self, pool: str, verb: str, request: Request) -> RequestAnswer:
+        """Send a request to a pool and wait for the event that answers it."""
+        # Where the server checks who asks, the subject says it, and nothing else counts.
+        by = "" if self.user else request.by or requester()
+        mine = msgspec.structs.replace(request, by=by, request=f"cli-{secrets.token_hex(8)}")
+        # The start of the answers is read before the request is sent, so that none is missed.
+        after = await self.bus.last_sequence(EVENTS.name)
+        await self.bus.publish(subjects.pool_request(pool, verb, self.user), encode(mine))
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS_MAX):
+                return await self._answer(pool, mine.request, after)
+        except TimeoutError as error:
+            raise UnansweredError(
+                f"no answer to this {verb} request within {ANSWER_SECONDS_MAX:g} s: is the "
+                "pool-manager running? The request is stored and will be answered when it is"
+            ) from error
+
+    async def _answer(self, pool: str, request: str, after: int) -> RequestAnswer:
+        filters = [subjects.pool_event(pool, fact) for fact in ANSWERS]
+        async with aclosing(
+            as_generator(self.bus.follow(EVENTS.name, filters, "new", after=after))
+        ) as following:
+            async for stored in following:
+                event = pool_codec.decode(stored.data)
+                if isinstance(event, RequestAnswer) and event.request == request:
+                    return event
+        raise Unavailable("the bus stopped before the answer came")
+
+    async def follow_saga(self, saga: str) -> AsyncGenerator[Sequence[Stored], None]:
+        """A saga's entries, including future ones, until it has ended."""
+        tree = [subjects.saga_tree(saga)]
+        async with aclosing(as_generator(self.bus.follow(SAGAS.name, tree, "all"))) as following:
+            async for stored in following:
+                yield (stored,)
+                entry = subjects.parse_saga(stored.subject)
+                if entry and entry.step == WHOLE and entry.status in ENDS:
+                    return
+
+    async def follow_events(
+        self, *, pool: str, node: str, since: datetime | None
+    ) -> AsyncGenerator[Sequence[Stored], None]:
+        """Events from now or from a time on, of one pool, one node, or all.
+
+        Stored events come in batches, which is much faster than following; later ones singly.
+        """
+        nodes, pools = subjects.NODE_EVENTS, subjects.POOL_EVENTS
+        others = [] if pool or node else [subjects.FLEET_EVENTS]
+        if pool:
+            nodes, pools = subjects.node_events_in(pool), subjects.pool_events_of(pool)
+        if node:
+            nodes = (
+                subjects.node_events_of(pool, node) if pool else subjects.node_events_named(node)
+            )
+        filters = [nodes, pools, *others]
+
+        def about(stored: Stored) -> bool:
+            return not node or mentions(decode_stored(stored), node)
+
+        after: int | datetime | None = since
+        if since is not None:
+            async for batch in stored_batches(self.bus, EVENTS.name, filters, since):
+                after = batch[-1].sequence
+                yield [each for each in batch if about(each)]
+        async with aclosing(
+            as_generator(self.bus.follow(EVENTS.name, filters, "new", after=after))
+        ) as following:
+            async for stored in following:
+                if about(stored):
+                    yield (stored,)
+
+    async def node_history(self, node: str) -> list[Stored]:
+        """Every stored event and saga entry about a node."""
+        bus = self.bus
+        own, pools, started = await asyncio.gather(
+            bus.read(EVENTS.name, subjects.node_events_named(node)),
+            bus.read(EVENTS.name, subjects.POOL_EVENTS),
+            bus.read(SAGAS.name, subjects.saga_step_wildcard(WHOLE, "started")),
+        )
+        trees = await asyncio.gather(
+            *(bus.read(SAGAS.name, subjects.saga_tree(each)) for each in sagas_about(node, started))
+        )
+        about = [each for each in pools if mentions(decode_stored(each), node)]
+        return [*own, *about, *(entry for tree in trees for entry in tree)]
+
+
+async def stored_batches(
+    bus: Bus, stream: str, filters: Sequence[str], since: datetime
+) -> AsyncGenerator[list[Stored], None]:
+    """The messages stored under any of the filters, in order, from a time on."""
+    after: int | datetime = since
+    more = True
+    while more:
+        found, more = await read_page(bus, stream, filters, after)
+        if found:
+            after = found[-1].sequence
+            yield found
+
+
+def as_generator(source: AsyncIterator[T]) -> AsyncGenerator[T, None]:
+    """A follower as the generator that it is, so that its consumer can be closed at once."""
+    assert isinstance(source, AsyncGenerator)
+    return source
+
+
+@cache
+def _decoder(kind: Any) -> LimitedDecoder[Any]:
+    return LimitedDecoder(kind)
+
+
+def decode_answer(
+    kind: type[T], data: bytes | msgspec.Raw, query: str, who: str = "pool-manager"
+) -> T:
+    """Decode what a service answered; AnswerError if it is not an answer to this query."""
+    try:
+        found: T = _decoder(cast("Any", kind)).decode(data)
+    except msgspec.DecodeError as error:
+        raise AnswerError(
+            f"the {who} answered the query {query} with something that is no answer to it "
+            f"({error}): check that this command and the {who} are the same release, and with "
+            "`nats micro ls` that nothing else answers its queries"
+        ) from error
+    return found
+
+
+def decode_nodes(items: list[msgspec.Raw]) -> list[NodeView]:
+    """Decode the items of the query `nodes`."""
+    return [decode_answer(NodeView, each, "nodes") for each in items]
+
+
+def decode_pools(items: list[msgspec.Raw]) -> list[PoolView]:
+    """Decode the items of the query `pools`."""
+    return [decode_answer(PoolView, each, "pools") for each in items]
+
+
+def require_accepted(answer: RequestAnswer) -> PoolEvent:
+    """Return the answer; raise AnswerError if it is a refusal."""
+    if isinstance(answer, RequestRefused | ScaleRefused):
+        raise AnswerError(f"refused ({answer.refusal}): {escape_line(answer.reason)}")
+    return answer
