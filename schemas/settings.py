@@ -1,7 +1,7 @@
-"""Every setting with its default. Both YAML forms of pools become these structs.
+"""Every setting with its default.
 
 Unknown keys are refused; the loader (`services.settings.settings_file`) turns msgspec's path into
-file, line and key, and accepts the older spellings listed in `ALIASES`.
+file, line and key. Older spellings are translated before (`services.settings.dialect`).
 """
 
 from typing import Annotated, Any, Final, Literal
@@ -372,13 +372,10 @@ class LagSettings(Setting, frozen=True, kw_only=True):
 
 
 class ServerSettings(Setting, frozen=True, kw_only=True):
-    """The older `server:` section; used where it still applies."""
+    """The pool-manager's own intervals."""
 
-    address: str = ""
-    heartbeat_interval: Duration | None = None
-    health_check_interval: Duration | None = None
     autoscale_interval: Duration = Duration(30)
-    health_policy: str = ""
+    """How often the pools' autoscalers are asked."""
 
 
 PROVIDER_PLUGINS: Final = "navarch.providers"
@@ -423,13 +420,3 @@ class Settings(Setting, frozen=True, kw_only=True):
     data_dir: str = ".navarch"
     """Where the embedded server and local instances keep their files; relative to the
     configuration's file."""
-
-
-ALIASES: dict[str, str] = {
-    "scale_up_threshold": "scale_up_at",
-    "scale_down_threshold": "scale_down_at",
-    "unhealthy_threshold": "unhealthy_after",
-    "cooldown_period": "cooldown",
-    "autoscaler": "autoscaling",
-}
-"""Older key -> current key; `scaling:` is merged into its pool, a list of pools is converted."""

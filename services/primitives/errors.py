@@ -11,9 +11,11 @@ NavarchError
 ├── Reject                      a handler cannot use its message; it is dead-lettered
 ├── AnswerError                 an endpoint refuses a query, or a request is refused
 ├── ConfigurationError          names file, line, key and the remedy
+│   └── ConfigurationErrors     all that is wrong with a configuration
 └── SetupError                  the server is not what Navarch needs
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 UNREADABLE_SECONDS: Final = 10.0
@@ -94,6 +96,27 @@ class ConfigurationError(NavarchError):
         self.file = file
         self.line = line
         self.key = key
+
+    @property
+    def errors(self) -> tuple["ConfigurationError", ...]:
+        """Each error: this one, or those that it lists."""
+        return (self,)
+
+
+class ConfigurationErrors(ConfigurationError):  # noqa: N818 - several of them
+    """Several settings are wrong: one line for each."""
+
+    def __init__(self, errors: Sequence[ConfigurationError]) -> None:
+        """List them; `problem`, `file`, `line` and `key` are those of the first."""
+        first = errors[0]
+        super().__init__(first.problem, file=first.file, line=first.line, key=first.key)
+        self.args = ("\n".join(map(str, errors)),)
+        self._errors = tuple(errors)
+
+    @property
+    def errors(self) -> tuple[ConfigurationError, ...]:
+        """All of them."""
+        return self._errors
 
 
 class SetupError(NavarchError):

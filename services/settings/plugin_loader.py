@@ -20,6 +20,7 @@ from typing import Any, Final, Literal
 from schemas.settings import PluginSettings
 from services.primitives.errors import ConfigurationError
 from services.primitives.redaction import register_secrets
+from services.settings.dialect import translate
 from services.settings.references import resolve_options
 from services.settings.yaml_document import Document, Path_, convert, path_of, read_document
 
@@ -108,7 +109,7 @@ def _document(file: Path | None) -> Document:
     if file is None:
         return Document(NO_FILE, {})
     try:
-        return read_document(str(file), file.read_text(encoding="utf-8"))
+        return translate(read_document(str(file), file.read_text(encoding="utf-8"))).document
     except OSError as error:
         raise ConfigurationError(f"cannot be read: {error.strerror}", file=str(file)) from error
 

@@ -8,13 +8,14 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+from services.settings.problem_list import ProblemList
 from services.settings.yaml_document import Document, Path_
 
 _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
-_PLUGIN_KEYS: Final = ("autoscaling", "autoscaler", "metrics", "strategy")
 _STORED: Final = (
-    *((key,) for key in _PLUGIN_KEYS),
-    *(("scaling", key) for key in _PLUGIN_KEYS),
+    ("autoscaling",),
+    ("metrics",),
+    ("strategy",),
     ("health", "remediation"),
     ("setup_commands",),
 )
@@ -22,30 +23,35 @@ _STORED: Final = (
 
 
 def resolve_references(
-    document: Document, value: Any, path: Path_, environment: Mapping[str, str]
+    document: Document,
+    value: Any,
+    path: Path_,
+    environment: Mapping[str, str],
+    problems: ProblemList,
 ) -> Any:
     """Replace `${NAME}` by the environment's value, except in what is stored with a pool.
 
-    A name that is not set is an error.
+    A name that is not set is a problem.
     """
     if _is_stored(path):
         return value
     if isinstance(value, dict):
         return {
-            key: resolve_references(document, each, (*path, key), environment)
+            key: resolve_references(document, each, (*path, key), environment, problems)
             for key, each in value.items()
         }
     if isinstance(value, list):
         return [
-            resolve_references(document, each, (*path, i), environment)
+            resolve_references(document, each, (*path, i), environment, problems)
             for i, each in enumerate(value)
         ]
     if not isinstance(value, str):
         return value
     for name in _VARIABLE.findall(value):
         if name not in environment:
-            raise document.error(path, f"${{{name}}} is not set; export {name} or write the value")
-    return _VARIABLE.sub(lambda found: environment[found.group(1)], value)
+            text = f"${{{name}}} is not set; export {name} or write the value"
+            problems.add(document.error(path, text))
+    return _VARIABLE.sub(lambda found: environment.get(found.group(1), found.group()), value)
 
 
 def named_variables(text: str) -> list[str]:
@@ -57,10 +63,13 @@ def resolve_options(
     document: Document, options: Mapping[str, Any], path: Path_, environment: Mapping[str, str]
 ) -> dict[str, Any]:
     """Resolve the references of a pool's plugin, which is at `path`."""
-    return {
-        key: resolve_references(document, each, (*path, key), environment)
+    problems = ProblemList()
+    found = {
+        key: resolve_references(document, each, (*path, key), environment, problems)
         for key, each in options.items()
     }
+    problems.raise_found()
+    return found
 
 
 def _is_stored(path: Path_) -> bool:

@@ -1,6 +1,8 @@
 """What msgspec says of a value that does not fit, in words for the author of the YAML. Pure."""
 
 import re
+from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import Final
 
 WANTED: Final = {
@@ -30,6 +32,14 @@ _BOUND = re.compile(r"Expected `(?:int|float)(?: \| null)?` (<=|>=|<|>) (-?[0-9.
 _LENGTH = re.compile(r"Expected `(str|array|object)(?: \| null)?` of length (<=|>=) ([0-9]+)\Z")
 _SIDE: Final = {"<=": "{} or less", ">=": "{} or more", "<": "less than {}", ">": "more than {}"}
 _UNITS: Final = {"str": "characters", "array": "items", "object": "keys"}
+
+
+def unknown_key(key: str, known: Sequence[str]) -> str:
+    """That a key is unknown, and which may be meant."""
+    near = get_close_matches(key, known, 1)
+    if near:
+        return f"unknown key; did you mean `{near[0]}`?"
+    return f"unknown key; known here: {', '.join(known) or 'nothing'}"
 
 
 def in_words(text: str) -> str:

@@ -7,6 +7,7 @@ is looked up among the places: an error names file, line, key and the remedy.
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import Any, Final
 
 import msgspec
@@ -14,8 +15,9 @@ import yaml
 
 from schemas.duration import decode_hook
 from services.primitives.errors import ConfigurationError
+from services.settings.problem_list import PROBLEMS_MAX, ProblemList
 from services.settings.type_hints import kind_at, words_of
-from services.settings.validation_messages import in_words
+from services.settings.validation_messages import in_words, unknown_key
 
 DEPTH_MAX: Final = 64
 """Of mappings within lists within mappings: an alias of itself has no end, and the parser recurses
@@ -24,6 +26,9 @@ VALUES_MAX: Final = 200_000
 """Keys and values of a file, some 400 bytes each."""
 NUMBER_CHARS_MAX: Final = 64
 NUMBERS: Final = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+SEVERAL_DOCUMENTS: Final = (
+    "a second YAML document begins here; write one, with the sections `providers:` and `pools:`"
+)
 ALIASED_MAX: Final = 10_000
 """Values that aliases repeat."""
 _AT = re.compile(r" - at `(?:key in )?\$(.*)`\Z", re.DOTALL)
@@ -40,18 +45,25 @@ class Document:
     file: str
     value: Any
     lines: dict[Path_, int] = field(default_factory=dict)
+    moved: dict[Path_, Path_] = field(default_factory=dict)
+    """Where a translated value was written, if elsewhere."""
     composed: set[int] = field(default_factory=set)
     """The nodes that have been turned into values; one that comes again is an alias."""
     aliased: int = 0
 
     def error(self, path: Path_, problem: str) -> ConfigurationError:
         """Say what is wrong where; the nearest known line counts."""
-        nearest = path
-        while nearest and nearest not in self.lines:
-            nearest = nearest[:-1]
-        line = self.lines.get(nearest, 1)
         key = ".".join(str(part) for part in path) or "(the whole file)"
-        return ConfigurationError(problem, file=self.file, line=line, key=key)
+        return ConfigurationError(problem, file=self.file, line=self.line(path), key=key)
+
+    def line(self, path: Path_) -> int:
+        """The line of a value, or of the nearest place above it."""
+        for end in range(len(path), 0, -1):
+            if (written := self.moved.get(path[:end])) is not None:
+                return self.line((*written, *path[end:]))
+        while path and path not in self.lines:
+            path = path[:-1]
+        return self.lines.get(path, 1)
 
 
 def path_of(key: str) -> Path_:
@@ -69,6 +81,8 @@ def read_document(file: str, text: str) -> Document:
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         problem = f"not valid YAML: {error.problem}"
+        if error.problem == "but found another document":
+            problem = SEVERAL_DOCUMENTS
         raise ConfigurationError(problem, file=file, line=line) from error
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, max(text.find(chr(int(error.character))), 0)) + 1
@@ -132,24 +146,81 @@ def _plain(document: Document, node: yaml.Node, path: Path_) -> Any:
 
 def convert(document: Document, value: Any, kind: type[Any], path: Path_) -> Any:
     """Check `value` against a struct; raise ConfigurationError with its place."""
-    try:
-        return msgspec.convert(value, kind, dec_hook=decode_hook)
-    except msgspec.ValidationError as error:
-        text = str(error)
-        inside: Path_ = ()
-        if found := _AT.search(text):
-            inside = _parse_path(found.group(1))
-            text = text[: found.start()]
-        if unknown := _UNKNOWN.search(text):
-            inside = (*inside, unknown.group(1))
-            fields = getattr(kind_at(kind, inside[:-1]), "__struct_encode_fields__", ())
-            known = ", ".join(fields) if fields else "nothing"
-            text = f"unknown key; known here: {known}"
-        elif missing := _MISSING.search(text):
-            text = f"`{missing.group(1)}` is missing; add it"
-        elif text.startswith("Invalid enum value") and (words := words_of(kind_at(kind, inside))):
-            text = f"{text}; write one of {', '.join(words)}"
-        raise document.error((*path, *inside), in_words(text)) from error
+    problems = ProblemList()
+    found = convert_all(document, value, kind, path, problems)
+    problems.raise_found()
+    return found
+
+
+def convert_all(
+    document: Document, value: Any, kind: type[Any], path: Path_, problems: ProblemList
+) -> Any:
+    """Check `value` against a struct; None where it does not fit, after all that is wrong in it.
+
+    What is wrong is taken out of a copy, which is then checked again.
+    """
+    left, removed = value, list[Path_]()
+    while True:
+        try:
+            made = msgspec.convert(left, kind, dec_hook=decode_hook)
+        except msgspec.ValidationError as error:
+            place, text, missing = _place_of(error, kind)
+            inside = _before_removal(place, removed)
+            within = [str(gone[-1]) for gone in removed if gone[:-1] == inside]
+            if within and (error.__cause__ or get_close_matches(missing, within, 1)):
+                return None  # follows from what was removed
+            problems.add(document.error((*path, *inside), in_words(text)))
+            remaining = _without(left, place)
+            if not place or remaining == left or len(removed) >= PROBLEMS_MAX:
+                return None
+            removed.append(inside)
+            left = remaining
+        else:
+            return None if removed else made
+
+
+def _place_of(error: msgspec.ValidationError, kind: type[Any]) -> tuple[Path_, str, str]:
+    """Where in a value it is wrong, and what; the field that is missing there, if one is."""
+    text = str(error)
+    inside: Path_ = ()
+    if found := _AT.search(text):
+        inside = _parse_path(found.group(1))
+        text = text[: found.start()]
+    if unknown := _UNKNOWN.search(text):
+        fields = getattr(kind_at(kind, inside), "__struct_encode_fields__", ())
+        return (*inside, unknown.group(1)), unknown_key(unknown.group(1), fields), ""
+    if missing := _MISSING.search(text):
+        return inside, f"`{missing.group(1)}` is missing; add it", missing.group(1)
+    if text.startswith("Invalid enum value") and (words := words_of(kind_at(kind, inside))):
+        text = f"{text}; write one of {', '.join(words)}"
+    return inside, text, ""
+
+
+def _before_removal(path: Path_, removed: list[Path_]) -> Path_:
+    """The path as it was before items of lists were removed."""
+    found: Path_ = ()
+    for part in path:
+        if isinstance(part, int):
+            items = [gone[-1] for gone in removed if gone and gone[:-1] == found]
+            for each in sorted(each for each in items if isinstance(each, int)):
+                part += each <= part  # noqa: PLW2901
+        found = (*found, part)
+    return found
+
+
+def _without(value: Any, path: Path_) -> Any:
+    """A copy without what is at a path."""
+    if not path:
+        return value
+    key, rest = path[0], path[1:]
+    if isinstance(value, dict) and key in value:
+        if rest:
+            return {**value, key: _without(value[key], rest)}
+        return {each: value[each] for each in value if each != key}
+    if isinstance(value, list) and isinstance(key, int) and key < len(value):
+        inner = [_without(value[key], rest)] if rest else []
+        return [*value[:key], *inner, *value[key + 1 :]]
+    return value
 
 
 def _parse_path(text: str) -> Path_:

@@ -43,6 +43,9 @@ HALF = {"type": "queue", "jobs_per_node": 2}
 DAY = {"start": "0 9 * * 1-5", "duration": "8h", "nodes": 8}
 NIGHT = {"start": "0 22 * * *", "duration": "8h", "nodes": 9}
 MORNING = {"start": "0 10 * * *", "duration": "1h", "nodes": 10}
+BUSY_HOURS = {"start": "0 9 * * 1-5", "duration": "8h", "min_nodes": 6, "max_nodes": 8}
+BOUNDED = {"type": "scheduled", "schedule": [BUSY_HOURS], "fallback": QUEUE}
+AT_NIGHT = {"type": "scheduled", "schedule": [NIGHT], "fallback": QUEUE}
 RISING = (10.0, 20.0, 30.0, 40.0, 50.0, 60.0)
 BOTH = [QUEUE, REACTIVE]
 
@@ -67,6 +70,33 @@ BOTH = [QUEUE, REACTIVE]
         ({"type": "scheduled", "schedule": [DAY, MORNING]}, state(), 10),
         ({"type": "scheduled", "schedule": [NIGHT]}, state(), 2),
         ({"type": "scheduled", "schedule": [NIGHT], "otherwise": 5}, state(), 5),
+        (BOUNDED, state(queue_depth=2), 6),
+        (BOUNDED, state(queue_depth=7), 7),
+        (BOUNDED, state(queue_depth=24), 8),
+        (AT_NIGHT, state(queue_depth=5), 5),
+        ({"type": "scheduled", "schedule": [BUSY_HOURS]}, state(), 6),
+        (
+            {**BOUNDED, "schedule": [{**BUSY_HOURS, "autoscaler": REACTIVE}]},
+            state(current=7, queue_depth=24, utilization=5.0),
+            6,
+        ),
+        ({**BOUNDED, "schedule": [BUSY_HOURS, {**DAY, "nodes": 7}]}, state(queue_depth=1), 7),
+        (
+            {"type": "predictive", "ahead": "60s", "growth_factor": 2},
+            state(utilization_history=RISING),
+            7,
+        ),
+        ({"type": "predictive", "fallback": QUEUE}, state(utilization_history=RISING), 4),
+        (
+            {"type": "predictive", "fallback": QUEUE},
+            state(utilization_history=RISING, queue_depth=9),
+            9,
+        ),
+        (
+            {"type": "composite", "mode": "avg", "autoscalers": BOTH},
+            state(queue_depth=2, utilization=95.0),
+            4,
+        ),
         ({"type": "predictive"}, state(utilization_history=(50.0, 60.0)), 4),
         ({"type": "predictive", "ahead": "60s"}, state(utilization_history=RISING), 6),
         ({"type": "predictive"}, state(utilization_history=(60.0, 61.0, 60.0, 61.0)), 4),
@@ -92,10 +122,19 @@ def test_recommended_sizes(raw, given_state, nodes):
     [
         ({"scale_up_at": 80}, "`type` is missing"),
         ({"type": "clever"}, "no navarch.autoscalers named 'clever'"),
-        ({"type": "reactive", "scale_up": 80}, "unknown key; known here: scale_up_at"),
+        ({"type": "reactive", "scale_up": 80}, "unknown key; did you mean `scale_up_at`"),
         ({"type": "reactive", "scale_up_at": 10, "scale_down_at": 20}, "must be less"),
         ({"type": "scheduled", "schedule": [{**DAY, "start": "9 o'clock"}]}, "cron expression"),
         ({"type": "composite", "autoscalers": [{"type": "queue", "jobs": 1}]}, "unknown key"),
+        ({**BOUNDED, "otherwise": 2}, "`otherwise` and `fallback` exclude each other"),
+        ({**BOUNDED, "schedule": [{**BUSY_HOURS, "nodes": 7}]}, "`nodes` excludes min_nodes"),
+        ({**BOUNDED, "schedule": [{**BUSY_HOURS, "min_nodes": 9}]}, "min_nodes 9 is above"),
+        ({**BOUNDED, "schedule": [{"start": "0 9 * * *", "duration": "1h"}]}, "has no size"),
+        ({**BOUNDED, "fallback": {"type": "reactiv"}}, r"fallback.type: no navarch.autoscalers"),
+        (
+            {**BOUNDED, "schedule": [{**BUSY_HOURS, "autoscaler": {"type": "queue", "jobs": 1}}]},
+            r"schedule.0.autoscaler.jobs: unknown key",
+        ),
     ],
 )
 def test_invalid_autoscaler_is_refused_at_start(raw, message):

@@ -28,7 +28,7 @@ def policy(rules: str, *, default: str = DEFAULT):
 @pytest.mark.parametrize(
     ("text", "line", "expected"),
     [
-        ("versoin: 1\nrules: []\n", 1, "versoin: unknown key; known here: version"),
+        ("versoin: 1\nrules: []\n", 1, "versoin: unknown key; did you mean `version`?"),
         ("version: 2\nrules: []\n", 1, "version: 2 is not known; write version: 1"),
         ("version: 1\nrules: []\n", 2, "rules: has no rule; add"),
         ("- 1\n", 1, "must be a mapping"),
@@ -39,8 +39,11 @@ def policy(rules: str, *, default: str = DEFAULT):
             "Invalid enum value 'broken'",
         ),
         (
-            "version: 1\nrules:\n  - name: a\n    if: true\n    result: healthy\n",
-            4,
+            (
+                "version: 1\nrules:\n  - name: a\n    condition: true\n    if: true\n"
+                "    result: healthy\n"
+            ),
+            5,
             "rules.0.if: unknown key; known here: name",
         ),
     ],

@@ -242,7 +242,7 @@ async def test_a_receiver_that_is_down_is_retried(clock):
         ({"timeout": "soon"}, "timeout: .*write 30s"),
         ({"secret": "guess"}, "`secret` is shorter than 16"),
         ({"timeout": 0}, "timeout must be more than 0"),
-        ({"cordonurl": "http://a/b"}, "cordonurl: unknown key; known here: cordon_url"),
+        ({"cordonurl": "http://a/b"}, "cordonurl: unknown key; did you mean `cordon_url`?"),
         ({"headers": {"a": 1}}, "headers"),
         ({"cordon_url": "http://a/b"}, "`drain_status_url` is missing.*{completes: at-once}"),
         ({"drain_status_url": "http://a", "drain": {"completes": "at-once"}}, "exclude each other"),

@@ -95,6 +95,22 @@ async def test_what_the_provider_cannot_do_is_refused_with_the_remedy(
     assert "INVALID" == refused.value.kind
 
 
+@pytest.mark.parametrize(
+    ("image", "instance_type", "sent"),
+    [
+        ("ami-1", "p5.48xlarge", "ami-1"),
+        ("", "p5.48xlarge", "resolve:ssm:/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-"),
+        ("", "p6e-gb200.36xlarge", "resolve:ssm:/aws/service/deeplearning/ami/arm64/base-oss-"),
+    ],
+)
+def test_without_an_image_the_type_decides(
+    make_aws: Make, image: str, instance_type: str, sent: str
+) -> None:
+    """AWS's own image with the driver, for the type's processors."""
+    launch = make_aws(image=image)._launch(wanted(instance_type=instance_type))
+    assert launch["ImageId"].startswith(sent)
+
+
 def test_the_client_token_differs_with_the_place() -> None:
     """EC2 refuses one token with two sets of parameters."""
     options = AwsProvider.Options(region=REGION, image="ami-1")

@@ -61,6 +61,23 @@ async def test_a_launch_carries_all_that_finds_it_again(gcp: GcpServer, make_gcp
 
 
 @pytest.mark.parametrize(
+    ("options", "instance_type", "family"),
+    [
+        ({}, "a3-highgpu-8g", "gpu"),
+        ({"image": ""}, "a3-highgpu-8g", "ubuntu-accelerator-2204-amd64-with-nvidia-580"),
+        ({"image": ""}, "a4x-highgpu-4g", "ubuntu-accelerator-2404-arm64-with-nvidia-570"),
+    ],
+)
+async def test_without_an_image_the_type_decides(
+    gcp: GcpServer, make_gcp: Make, options: dict[str, str], instance_type: str, family: str
+) -> None:
+    """Google's own image with the driver, for the type's processors."""
+    await make_gcp(**options).provision(wanted(instance_type=instance_type))
+    [sent] = gcp.instances.values()
+    assert sent["disks"][0]["initializeParams"]["sourceImage"].endswith(f"/family/{family}")
+
+
+@pytest.mark.parametrize(
     ("market", "model", "action"), [("spot", "SPOT", "DELETE"), ("on-demand", "STANDARD", None)]
 )
 async def test_a_spot_instance_leaves_nothing_behind(

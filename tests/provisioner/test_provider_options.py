@@ -47,7 +47,7 @@ def test_good_options_are_taken(type_: str, options: dict[str, Any], named: str)
         ("azure", AZURE | {"max_price": -2}, "max_price: must be -1 or more"),
         ("azure", AZURE | {"market": "cheap"}, "market: Invalid enum value 'cheap'"),
         ("azure", AZURE | {"size": "x"}, "azure.size: unknown key; known here: subscription"),
-        ("coreweave", {"kubeconfg": "/f"}, "kubeconfg: unknown key; known here: kubeconfig"),
+        ("coreweave", {"kubeconfg": "/f"}, "kubeconfg: unknown key; did you mean `kubeconfig`?"),
         ("coreweave", {"taints": [{"key": "gpu", "efect": "x"}]}, "taints.0.efect: unknown key"),
         ("coreweave", {"settle": "soon"}, "settle: 'soon' is not a duration"),
     ],

@@ -127,6 +127,12 @@ BEST: dict[str, tuple[str, dict[str, Any], list[LaunchOption], int]] = {
         2,
     ),
     "round-robin": ("round-robin", {}, [option(0, instances=4), option(1, instances=3)], 1),
+    "round-robin by weight": (
+        "round-robin",
+        {"weights": {"aws": 3}},
+        [option(0, instances=5), option(1, instances=2, provider="gcp")],
+        0,
+    ),
     "a plugin": (GREEN, {"grams": {"north": 20.0}}, [option(0), option(1, region="north")], 1),
 }
 
@@ -164,7 +170,7 @@ ERRORS = {
     ),
     "an unknown option": (
         "    strategy:\n      type: cost\n      per_gpus: true\n",
-        ":9: pools.a.strategy.per_gpus: unknown key; known here: per_gpu",
+        ":9: pools.a.strategy.per_gpus: unknown key; did you mean `per_gpu`?",
     ),
     "a missing option": (
         f"    strategy:\n      type: {GREEN}\n",

@@ -142,7 +142,7 @@ def test_output_of_other_programs_is_overlooked() -> None:
         ("machines:\n  - host: a\n", ":2: machines.0: `type` is missing; add it"),
         (
             "machines:\n  - host: a\n    typ: x\n",
-            ":3: machines.0.typ: unknown key; known here: host",
+            ":3: machines.0.typ: unknown key; did you mean `type`?",
         ),
         ("machines:\n  - {host: a, type: x}\n  - host: a\n    type: x\n", ":3: machines.1"),
         ("machines:\n  - host: a b\n    type: x\n", ":2: machines.0.name: 'a b' is not a name"),

@@ -15,7 +15,7 @@ PLUGINS = {
     ),
     "plugin option": (
         "notifier:\n  type: webhook\n  webhook:\n    cordon: http://a\n",
-        ":4: notifier.webhook.cordon: unknown key; known here: cordon_url",
+        ":4: notifier.webhook.cordon: unknown key; did you mean `cordon_url`?",
     ),
     "plugin option beside": (
         "notifier:\n  type: webhook\n  timeout: x\n",

@@ -214,18 +214,18 @@ def test_the_environment_names_the_bus():
 
 
 ERRORS = {
-    "unknown section": ("fleeet: x", "navarch.yaml:1: fleeet: unknown key; known here: fleet, "),
+    "unknown section": ("fleeet: x", "navarch.yaml:1: fleeet: unknown key; did you mean `fleet`?"),
     "unknown key": (
         "nats:\n  url: nats://a\n  replica: 3",
-        "navarch.yaml:3: nats.replica: unknown key; known here: url, replicas",
+        "navarch.yaml:3: nats.replica: unknown key; did you mean `replicas`?",
     ),
     "unknown pool key": (
         POOL + "    min_node: 1\n",
-        "navarch.yaml:9: pools.a.min_node: unknown key; known here: provider, instance_type",
+        "navarch.yaml:9: pools.a.min_node: unknown key; did you mean `min_nodes`?",
     ),
     "unknown nested pool key": (
         POOL + "    health: {auto_replce: true}\n",
-        "navarch.yaml:9: pools.a.health.auto_replce: unknown key; known here: unhealthy_after",
+        "navarch.yaml:9: pools.a.health.auto_replce: unknown key; did you mean `auto_replace`?",
     ),
     "missing": (
         "providers: {local: {}}\npools:\n  a:\n    provider: local\n    instance_type: x\n",
@@ -276,18 +276,21 @@ ERRORS = {
     ),
     "unknown provider in a list": (
         (
-            "pools:\n  - name: a\n    provider: x\n    instance_type: y\n    min_nodes: 1\n"
-            "    max_nodes: 1\n"
+            "providers: {}\npools:\n  - name: a\n    provider: x\n    instance_type: y\n"
+            "    min_nodes: 1\n    max_nodes: 1\n"
         ),
-        "navarch.yaml:3: pools.0.provider: no provider 'x' under `providers:` (known: none)",
+        "navarch.yaml:4: pools.a.provider: no provider 'x' under `providers:` (known: none)",
     ),
     "list without name": (
         "pools:\n  - provider: local\n",
         "navarch.yaml:2: pools.0: a pool in a list needs a `name`; add it",
     ),
     "pool twice": (
-        "pools:\n  - {name: a}\n  - {name: a}\n",
-        "navarch.yaml:3: pools.1: pool 'a' is there twice; rename one",
+        (
+            "providers: {local: {}}\npools:\n  - {name: a, provider: local, instance_type: x, "
+            "min_nodes: 0, max_nodes: 1}\n  - {name: a}\n"
+        ),
+        "navarch.yaml:4: pools.1: pool 'a' is there twice; rename one",
     ),
     "key twice": (
         "fleet: a\nnats: {}\nfleet: b\n",
@@ -310,7 +313,7 @@ ERRORS = {
             "providers: {local: {}}\npools:\n  - name: a\n    provider: local\n"
             "    instance_type: x\n    scaling:\n      min_nodes: 1\n      max_nodes: lots\n"
         ),
-        "navarch.yaml:8: pools.0.max_nodes: must be a whole number, not a text",
+        "navarch.yaml:8: pools.a.max_nodes: must be a whole number, not a text",
     ),
     "old spelling in scaling": (
         (
@@ -318,7 +321,7 @@ ERRORS = {
             "    instance_type: x\n    scaling:\n      min_nodes: 1\n      max_nodes: 2\n"
             "      cooldown_period: x\n"
         ),
-        "navarch.yaml:9: pools.0.cooldown: 'x' is not a duration",
+        "navarch.yaml:9: pools.a.cooldown: 'x' is not a duration",
     ),
     "variable": (
         "nats:\n  url: nats://a\n  password: ${NATS_PASSWORD}\n",

@@ -181,7 +181,7 @@ def test_the_affected_percentage_may_be_a_share(written: str, share: float) -> N
         (
             "fleet_gen:",
             "fleet_gen:\n  pool: {drains: 1m}",
-            "fleet_gen.pool.drains: unknown key; kn",
+            "fleet_gen.pool.drains: unknown key; di",
         ),
     ],
 )

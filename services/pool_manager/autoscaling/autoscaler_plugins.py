@@ -41,7 +41,7 @@ AUTOSCALERS: Final[Mapping[str, type[Any]]] = MappingProxyType(
 )
 SOURCES: Final[Mapping[str, type[Any]]] = MappingProxyType({"http": HttpSource})
 DEPTH_MAX: Final = 4
-"""Of composites within composites."""
+"""Of autoscalers within others."""
 
 Raw = dict[str, Any]
 
@@ -127,24 +127,31 @@ class Finder:
 def autoscaler_of(
     raw: Raw, at: str, file: Path | None, origin: Origin = "pool", depth: int = 0
 ) -> Autoscaler:
-    """Make an autoscaler of the settings at `at`; of a composite, its parts as well."""
+    """Make an autoscaler of the settings at `at`, and those within it."""
+    if depth > DEPTH_MAX:
+        raise ConfigurationError(f"more than {DEPTH_MAX} autoscalers deep; flatten them", key=at)
     settings = _settings(raw, at)
     kind, options = load_plugin(AUTOSCALER_PLUGINS, settings, file, AUTOSCALERS, origin)
-    if kind is not Composite:
-        made: Autoscaler = make_plugin(AUTOSCALER_PLUGINS, settings, file, AUTOSCALERS, origin)
-        return made
-    if depth >= DEPTH_MAX:
-        raise ConfigurationError(f"more than {DEPTH_MAX} composites deep; flatten them", key=at)
-    return Composite(
-        options=options,
-        parts=[
-            (
-                str(each.get("type", "")),
-                autoscaler_of(each, f"{at}.autoscalers.{n}", file, origin, depth + 1),
-            )
-            for n, each in enumerate(options.autoscalers)
-        ],
-    )
+
+    def part(inner: Raw | None, place: str) -> Autoscaler | None:
+        where = f"{at}.{place}"
+        return None if inner is None else autoscaler_of(inner, where, file, origin, depth + 1)
+
+    if kind is Composite:
+        inner = [
+            (each, part(each, f"autoscalers.{n}")) for n, each in enumerate(options.autoscalers)
+        ]
+        named = [(str(each.get("type", "")), made) for each, made in inner if made is not None]
+        return Composite(options=options, parts=named)
+    if kind is Scheduled:
+        periods = enumerate(options.schedule)
+        parts = [part(each.autoscaler, f"schedule.{n}.autoscaler") for n, each in periods]
+        fallback = part(options.fallback, "fallback")
+        return Scheduled(options=options, parts=parts, fallback=fallback)
+    if kind is Predictive:
+        return Predictive(options=options, fallback=part(options.fallback, "fallback"))
+    made: Autoscaler = make_plugin(AUTOSCALER_PLUGINS, settings, file, AUTOSCALERS, origin)
+    return made
 
 
 def _settings(raw: Raw, at: str) -> PluginSettings:

@@ -9,7 +9,7 @@ cooldown. A plugin is a class of this shape with an inner struct `Options`, foun
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal, Protocol
 
@@ -138,18 +138,30 @@ class Queue:
 
 
 class Period(Setting, frozen=True, kw_only=True):
-    """A time that comes again, and the size that the pool has then."""
+    """A time that comes again, and the size that the pool has then: `nodes`, or within bounds."""
 
     start: str
     """A cron expression of five fields: `0 8 * * 1-5`."""
     duration: Duration
-    nodes: Nodes
     timezone: str = "UTC"
+    nodes: Nodes | None = None
+    min_nodes: Nodes | None = None
+    max_nodes: Nodes | None = None
+    """Bounds during the period, within those of the pool; absent: the pool's."""
+    autoscaler: dict[str, Any] | None = None
+    """What decides within the bounds; absent: the schedule's `fallback`."""
 
     def __post_init__(self) -> None:
-        """Refuse what is no time."""
+        """Refuse what is no time, and what is no size."""
         if wrong := window_problem(self.window(), ()):
             raise ValueError(f"{wrong[0]}: {wrong[1]}")
+        others = (self.min_nodes, self.max_nodes, self.autoscaler)
+        if self.nodes is not None and any(each is not None for each in others):
+            raise ValueError("`nodes` excludes min_nodes, max_nodes and autoscaler; remove one")
+        if self.nodes is None and all(each is None for each in others):
+            raise ValueError("has no size; add `nodes`, or min_nodes and max_nodes")
+        if None not in others[:2] and self.min_nodes > self.max_nodes:  # type: ignore[operator]
+            raise ValueError(f"min_nodes {self.min_nodes} is above max_nodes {self.max_nodes}")
 
     def window(self) -> WindowSpec:
         """The same as a window."""
@@ -163,35 +175,62 @@ class Period(Setting, frozen=True, kw_only=True):
 
 
 class Scheduled:
-    """So many nodes at these times, and so many at all others."""
+    """A size, or bounds of it, at these times; and at all others."""
 
     class Options(Setting, frozen=True, kw_only=True):
         """What the configuration may say."""
 
         schedule: Annotated[tuple[Period, ...], msgspec.Meta(min_length=1, max_length=100)]
         otherwise: Nodes | None = None
-        """Absent: min_nodes."""
+        """At all other times. Absent: what `fallback` recommends, or min_nodes without one."""
+        fallback: dict[str, Any] | None = None
+        """Autoscaler that decides within the pool's bounds, and within those of a period."""
 
-    def __init__(self, *, options: Options) -> None:
-        """Keep the schedule."""
+        def __post_init__(self) -> None:
+            """Refuse two answers for the same time."""
+            if self.otherwise is not None and self.fallback is not None:
+                raise ValueError("`otherwise` and `fallback` exclude each other; remove one")
+
+    def __init__(
+        self,
+        *,
+        options: Options,
+        parts: Sequence[Autoscaler | None],
+        fallback: Autoscaler | None = None,
+    ) -> None:
+        """Keep the schedule; `parts`: what decides in each of its periods."""
         self._options = options
+        self._parts = tuple(parts)
+        self._fallback = fallback
 
     def recommend(self, state: PoolState) -> Recommendation:
         """Of the periods that it is now, the one that wants most decides."""
         now = [
-            each
-            for each in self._options.schedule
-            if opening([each.window()], "service", state.now)
+            _in_period(period, part or self._fallback, state)
+            for period, part in zip(self._options.schedule, self._parts, strict=True)
+            if opening([period.window()], "service", state.now)
         ]
         if now:
-            most = max(now, key=lambda each: each.nodes)
-            return Recommendation(
-                target_nodes=most.nodes, reason=f"scheduled: {most.start} ({most.timezone})"
-            )
+            return max(now, key=lambda each: each.target_nodes)
+        if self._fallback is not None:
+            return self._fallback.recommend(state)
         rest = self._options.otherwise
         return Recommendation(
             target_nodes=state.min_nodes if rest is None else rest, reason="nothing is scheduled"
         )
+
+
+def _in_period(period: Period, part: Autoscaler | None, state: PoolState) -> Recommendation:
+    when = f"scheduled: {period.start} ({period.timezone})"
+    if period.nodes is not None:
+        return Recommendation(target_nodes=period.nodes, reason=when)
+    low = state.min_nodes if period.min_nodes is None else period.min_nodes
+    high = state.max_nodes if period.max_nodes is None else period.max_nodes
+    bounded = replace(state, min_nodes=low, max_nodes=max(low, high))
+    found = part.recommend(bounded) if part else stay(bounded, "the size stays within them")
+    target = min(max(found.target_nodes, low), bounded.max_nodes)
+    reason = f"{when}, {low} to {bounded.max_nodes} nodes: {found.reason}"
+    return Recommendation(target_nodes=target, reason=reason)
 
 
 class Predictive:
@@ -205,18 +244,26 @@ class Predictive:
         """Samples that the trend is made of."""
         ahead: Duration = Duration(300)
         """About as long as a new node takes to be of use."""
+        growth_factor: Annotated[float, msgspec.Meta(gt=0, le=100)] = 1.0
+        """The trend counts so many times: above 1 for a reserve."""
+        fallback: dict[str, Any] | None = None
+        """Autoscaler that decides until there are `window` samples. Absent: 3 are enough."""
 
-    def __init__(self, *, options: Options) -> None:
+    def __init__(self, *, options: Options, fallback: Autoscaler | None = None) -> None:
         """Foresee as the options say."""
         self._options = options
+        self._fallback = fallback
 
     def recommend(self, state: PoolState) -> Recommendation:
         """Continue the trend of the last samples, and aim at the target with what comes of it."""
         history = state.metrics.utilization_history[-self._options.window :]
+        if self._fallback is not None and len(history) < self._options.window:
+            return self._fallback.recommend(state)
         if len(history) < HISTORY_MIN:
             return stay(state, f"{len(history)} samples are no trend yet")
         aim = self._options.target_utilization
         steps = self._options.ahead / max(state.interval_seconds, 1.0)
+        steps *= self._options.growth_factor
         # A pool can be asked for more than all of it: then the forecast goes beyond 100.
         forecast = max(history[-1] + slope(history) * steps, 0.0)
         if abs(forecast - aim) < SAME_PERCENT:
@@ -235,12 +282,13 @@ def slope(samples: Sequence[float]) -> float:
 
 
 class Composite:
-    """Several at once: the one that wants most decides, or the one that wants least."""
+    """Several at once: the one that wants most decides, or least, or their average."""
 
     class Options(Setting, frozen=True, kw_only=True):
         """What the configuration may say."""
 
-        mode: Literal["max", "min"] = "max"
+        mode: Literal["max", "min", "avg"] = "max"
+        """avg: rounded up."""
         autoscalers: Annotated[
             tuple[dict[str, Any], ...], msgspec.Meta(min_length=1, max_length=20)
         ]
@@ -248,12 +296,17 @@ class Composite:
 
     def __init__(self, *, options: Options, parts: Sequence[tuple[str, Autoscaler]]) -> None:
         """Ask `parts`, each with its name."""
-        self._most = options.mode == "max"
+        self._mode = options.mode
         self._parts = tuple(parts)
 
     def recommend(self, state: PoolState) -> Recommendation:
         """Ask all of them."""
         recommendations = [(name, part.recommend(state)) for name, part in self._parts]
-        choose = max if self._most else min
+        if self._mode == "avg":
+            sizes = [each.target_nodes for _, each in recommendations]
+            target = math.ceil(sum(sizes) / len(sizes))
+            named = ", ".join(f"{name} {each.target_nodes}" for name, each in recommendations)
+            return Recommendation(target_nodes=target, reason=f"the average of {named}")
+        choose = max if self._mode == "max" else min
         name, found = choose(recommendations, key=lambda each: each[1].target_nodes)
         return Recommendation(target_nodes=found.target_nodes, reason=f"{name}: {found.reason}")

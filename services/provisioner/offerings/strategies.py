@@ -4,7 +4,9 @@ Equal scores are ordered as in the pool.
 """
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+import msgspec
 
 from schemas.settings import Setting
 from services.provisioner.offerings.scheduler import LaunchOption
@@ -56,12 +58,21 @@ class Availability(_WithoutOptions):
         return reported - float(option.failures)
 
 
-class RoundRobin(_WithoutOptions):
-    """Evenly spread: the offering with the fewest of the pool's instances first."""
+class RoundRobin:
+    """Spread: the offering with the fewest of the pool's instances, for its weight, first."""
+
+    class Options(Setting, frozen=True, kw_only=True):
+        """`strategy: {type: round-robin, weights: {lambda: 3}}`."""
+
+        weights: dict[str, Annotated[float, msgspec.Meta(gt=0, le=1000)]] = {}  # noqa: RUF012
+        """Provider -> its share of the instances; 1 for those that are not here."""
+
+    def __init__(self, *, options: Options) -> None:
+        self._weights = options.weights
 
     async def score(self, option: LaunchOption) -> float:
         """Prefer fewer instances."""
-        return -float(option.instances)
+        return -option.instances / self._weights.get(option.provider, 1.0)
 
 
 STRATEGIES: Final[Mapping[str, type[Any]]] = {

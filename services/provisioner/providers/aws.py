@@ -31,6 +31,7 @@ from services.provisioner.providers.request_checks import check_region, invalid,
 
 CLIENT_TOKEN_CHARS: Final = 64
 PAGE: Final = 1000
+ARM_TYPES: Final = ("g5g.", "p6e-")
 PRICE_PAGES_MAX: Final = 20
 SPOT_PRODUCT: Final = "Linux/UNIX"
 LIST_LAG_SECONDS: Final = 5.0
@@ -52,8 +53,9 @@ class AwsProvider:
         """`providers: {aws: {type: aws, region: us-east-1, image: ami-…}}`."""
 
         region: str
-        image: str
-        """AMI with the driver and the agent."""
+        image: str = ""
+        """AMI with the driver and the agent. Empty: AWS's Deep Learning Base AMI, which lacks the
+        agent: see `user_data`."""
         profile: str = ""
         """In the shared AWS configuration; empty: the SDK searches for credentials."""
         market: Literal["on-demand", "spot"] = "on-demand"
@@ -187,7 +189,7 @@ class AwsProvider:
             "MinCount": 1,
             "MaxCount": 1,
             "ClientToken": _client_token(request, options),
-            "ImageId": options.image,
+            "ImageId": options.image or _default_image(request.instance_type),
             "InstanceType": request.instance_type,
             "InstanceInitiatedShutdownBehavior": "terminate",
             "MetadataOptions": {"HttpTokens": "required", "HttpEndpoint": "enabled"},
@@ -207,6 +209,16 @@ class AwsProvider:
 
 
 # --- parts ---------------------------------------------------------------------------------------
+
+
+def _default_image(instance_type: str) -> str:
+    """AWS's newest image with the driver, for the processors of an instance type.
+
+    EC2 looks it up at the launch, with the caller's right to ssm:GetParameters.
+    """
+    processors = "arm64" if instance_type.startswith(ARM_TYPES) else "x86_64"
+    image = f"{processors}/base-oss-nvidia-driver-gpu-ubuntu-22.04/latest/ami-id"
+    return f"resolve:ssm:/aws/service/deeplearning/ami/{image}"
 
 
 def _client_token(request: ProvisionRequest, options: AwsProvider.Options) -> str:

@@ -34,6 +34,9 @@ from services.runtime.bounded_http import bounded_client
 NAME: Final = re.compile(r"[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?")
 LABEL: Final = re.compile(r"[a-z0-9_-]{0,63}")
 PAGE: Final = 500
+IMAGE_X86: Final = "ubuntu-accelerator-2204-amd64-with-nvidia-580"
+IMAGE_ARM: Final = "ubuntu-accelerator-2404-arm64-with-nvidia-570"
+ARM_TYPES: Final = "a4x-"
 TRIES_MAX: Final = 3
 """Attempts of one launch whose instance is removed meanwhile."""
 
@@ -61,8 +64,9 @@ class GcpProvider:
         """`providers: {gcp: {type: gcp, project: my-project, image: …}}`."""
 
         project: str
-        image: str
-        """Image or image family: `projects/my-project/global/images/family/gpu-node`."""
+        image: str = ""
+        """Image or image family: `projects/my-project/global/images/family/gpu-node`. Empty:
+        Google's Ubuntu with the NVIDIA driver, which lacks the agent: see `user_data`."""
         credentials_file: str = ""
         """A service account's key; empty: the metadata server of the machine this runs on."""
         market: Literal["on-demand", "spot"] = "on-demand"
@@ -236,7 +240,7 @@ def _body(request: ProvisionRequest, options: GcpProvider.Options) -> dict[str, 
                 "boot": True,
                 "autoDelete": True,
                 "initializeParams": {
-                    "sourceImage": options.image,
+                    "sourceImage": options.image or _default_image(request.instance_type),
                     "diskSizeGb": str(options.root_gb),
                 },
             }
@@ -253,6 +257,12 @@ def _body(request: ProvisionRequest, options: GcpProvider.Options) -> dict[str, 
         scope = "https://www.googleapis.com/auth/cloud-platform"
         body["serviceAccounts"] = [{"email": options.service_account, "scopes": [scope]}]
     return body
+
+
+def _default_image(instance_type: str) -> str:
+    """Google's image with the driver, for the processors of an instance type."""
+    family = IMAGE_ARM if instance_type.startswith(ARM_TYPES) else IMAGE_X86
+    return f"projects/ubuntu-os-accelerator-images/global/images/family/{family}"
 
 
 def _scheduling(market: str, options: GcpProvider.Options) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from schemas.names import InvalidNameError, token
 from schemas.operator_requests import REQUESTS
 from schemas.settings import Settings
 from services.pool_manager.autoscaling.autoscaler_plugins import Found
-from services.primitives.errors import ConfigurationError
+from services.primitives.errors import ConfigurationError, ConfigurationErrors
 from services.settings.settings_file import settings_of
 from services.settings.yaml_document import Document, Path_, convert, path_of, read_document
 from services.simulator.engine import fault_kinds
@@ -284,16 +284,7 @@ class _Reading:
         try:
             return settings_of(document, {})
         except ConfigurationError as error:
-            variable, unset, _ = error.problem.partition(" is not set; export ")
-            if not unset:
-                raise
-            # A scenario means the same in every environment.
-            raise ConfigurationError(
-                f"{variable} has no value in a scenario; write the value",
-                file=error.file,
-                line=error.line,
-                key=error.key,
-            ) from error
+            raise ConfigurationErrors([_without_value(each) for each in error.errors]) from error
 
     def _mapping(self, raw: dict[str, Any], key: str) -> dict[str, Any]:
         value = raw.get(key)
@@ -310,7 +301,7 @@ class _Reading:
         try:
             return work(*given)
         except ConfigurationError as error:
-            self._wrong.append(error)
+            self._wrong.extend(error.errors)
             return None
 
     def _report(self, path: Path_, text: str) -> None:
@@ -319,6 +310,19 @@ class _Reading:
     def _raise(self) -> None:
         if self._wrong:
             raise ScenarioError(sorted(dict.fromkeys(map(str, self._wrong)), key=_line))
+
+
+def _without_value(error: ConfigurationError) -> ConfigurationError:
+    """A scenario means the same in every environment, so a variable has no value in it."""
+    variable, unset, _ = error.problem.partition(" is not set; export ")
+    if not unset:
+        return error
+    return ConfigurationError(
+        f"{variable} has no value in a scenario; write the value",
+        file=error.file,
+        line=error.line,
+        key=error.key,
+    )
 
 
 class _Head(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,7 +9,6 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import Any, Final
 
 from schemas.names import InvalidNameError, pool_name
-from schemas.settings import ALIASES
 from services.pool_manager.autoscaling.autoscaler_plugins import Found
 from services.primitives.errors import ConfigurationError
 from services.settings.settings_file import settings_of
@@ -87,7 +86,6 @@ def _pool_errors(document: Document, spec: StressSpec, path: Path_) -> Iterator[
             yield document.error((*path, "startup", key), f"{text}; take it out")
     needed = {"provider": "any", "instance_type": "any", "min_nodes": 0, "max_nodes": NODES_MAX}
     given = needed | {key: value for key, value in pool.items() if key not in own}
-    written = {ALIASES.get(key, key): key for key in pool}
     lines = {
         ("pools", "any", *place[len(here) :]): line
         for place, line in document.lines.items()
@@ -97,9 +95,11 @@ def _pool_errors(document: Document, spec: StressSpec, path: Path_) -> Iterator[
         read = settings_of(Document("", fleet_settings({"any": given}, ["any"]), lines), {})
         Found(read.pools["any"], "any", None, make=False)
     except ConfigurationError as error:
-        _, _, *inside = path_of(error.key) or ("pools", "any", "autoscaling")
-        place = (*(written.get(str(each), each) for each in inside[:1]), *inside[1:])
-        yield document.error((*here, *place), error.problem)
+        for each in error.errors:
+            _, _, *inside = path_of(each.key) or ("pools", "any", "autoscaling")
+            found = document.error((*here, *inside), each.problem)
+            line = found.line if each.file else each.line  # a plugin's options have no line
+            yield ConfigurationError(each.problem, file=found.file, line=line, key=found.key)
 
 
 def beside(scenario: f.Scenario, raw: dict[str, Any]) -> Iterator[Problem]:

@@ -1,0 +1,63 @@
+"""What is wrong with a pool of the configuration: each place in it, and what to write."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from schemas.settings import BudgetSpec, FleetBudgetSpec, PoolSpec, Settings
+from services.settings.budget_validation import (
+    level_problem,
+    quarantine_problem,
+    rate_problem,
+    rate_window_problem,
+)
+from services.settings.provider_choices import (
+    Problem,
+    adopting_problem,
+    pool_problem,
+    unknown_notifier,
+    unknown_provider,
+)
+from services.settings.setup_validation import birth_problem
+from services.settings.window_validation import diagnostic_problem, window_problem
+from services.settings.workload_name_validation import workload_names_problem
+
+
+def own_problems(spec: PoolSpec) -> Iterator[Problem]:
+    """What is wrong with a pool whatever the rest of the configuration is."""
+    if spec.min_nodes > spec.max_nodes:
+        text = f"{spec.min_nodes} is above max_nodes {spec.max_nodes}; lower one or raise the other"
+        yield ("min_nodes",), text
+    for place, window in enumerate(spec.windows):
+        if wrong := window_problem(window, spec.windows[:place]):
+            yield ("windows", place, wrong[0]), wrong[1]
+    if wrong_place := pool_problem(spec):
+        yield wrong_place
+    if wrong_name := diagnostic_problem(spec.admission.diagnostic):
+        yield ("admission", "diagnostic"), wrong_name
+    yield from budget_problems(spec.budget)
+
+
+def budget_problems(budget: BudgetSpec | FleetBudgetSpec) -> Iterator[Problem]:
+    """What is wrong with a budget, of a pool or of the fleet."""
+    for key, problem in (
+        ("max_unavailable", level_problem(budget.max_unavailable)),
+        ("max_replacements", rate_problem(budget.max_replacements)),
+        ("max_resets", "" if budget.max_resets is None else rate_problem(budget.max_resets)),
+        ("max_quarantined", quarantine_problem(budget.max_quarantined)),
+        ("window", rate_window_problem(budget.window)),
+    ):
+        if problem:
+            yield ("budget", key), problem
+
+
+def reference_problems(spec: PoolSpec, settings: Settings, directory: Path) -> Iterator[Problem]:
+    """What does not fit the other sections, or the files of `directory`, the configuration's."""
+    for wrong in (
+        unknown_provider(spec, settings.providers)
+        or adopting_problem(spec, settings.providers, settings.mode),
+        unknown_notifier(spec, settings.notifiers),
+        workload_names_problem(spec, settings.pools.values()),
+        birth_problem(spec, settings.nats, directory),
+    ):
+        if wrong:
+            yield wrong

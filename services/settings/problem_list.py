@@ -1,0 +1,43 @@
+"""Collects the problems of a configuration, so that all are reported at once. Pure."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from services.primitives.errors import ConfigurationError, ConfigurationErrors
+
+PROBLEMS_MAX: Final = 100
+
+
+class ProblemList:
+    """What is wrong so far; of one place only the first problem counts."""
+
+    def __init__(self) -> None:
+        self.found: list[ConfigurationError] = []
+
+    def add(self, error: ConfigurationError) -> None:
+        """Keep a problem, or all of several."""
+        for each in error.errors:
+            places = {(one.file, one.line, one.key) for one in self.found}
+            if (each.file, each.line, each.key) not in places:
+                self.found.append(each)
+
+    def extend(self, errors: Iterable[ConfigurationError]) -> None:
+        """Keep them all."""
+        for each in errors:
+            self.add(each)
+
+    @contextmanager
+    def collecting(self) -> Iterator[None]:
+        """Keep what is raised within, and go on after it."""
+        try:
+            yield
+        except ConfigurationError as error:
+            self.add(error)
+
+    def raise_found(self) -> None:
+        """Raise what is wrong, ordered by line."""
+        if len(self.found) == 1:
+            raise self.found[0]
+        if self.found:
+            raise ConfigurationErrors(sorted(self.found, key=lambda each: each.line)[:PROBLEMS_MAX])
