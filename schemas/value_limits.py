@@ -62,7 +62,11 @@ def time_outside(value: Any) -> str:
         return "" if TIME_MIN <= value < TIME_MAX else "$"
     if isinstance(value, msgspec.Struct):
         for name in _timed_fields(type(value)):
-            if found := time_outside(getattr(value, name)):
+            field = getattr(value, name)
+            # Most are absent or plain times: no call for those.
+            if field is None or (type(field) is datetime and TIME_MIN <= field < TIME_MAX):
+                continue
+            if found := time_outside(field):
                 return f"$.{name}{found[1:]}"
     elif isinstance(value, dict):
         return next(filter(None, map(time_outside, value.values())), "")

@@ -36,6 +36,8 @@ class Lease:
         self._holder = holder
         self._revision = 0
         self._until = 0.0
+        self._keeping: asyncio.Task[None] | None = None
+        self._users = 0
         self._turned = asyncio.Event()
         """Set after each renewal, and when it is given back: waiting tasks look again."""
 
@@ -67,10 +69,13 @@ class Lease:
             await self._clock.sleep(RENEW_SECONDS)
 
     async def _step(self) -> None:
-        asked = self._clock.monotonic()
-        record = LeaseRecord(holder=self._holder, since=self._clock.now())
         had = self._revision > 0
         try:
+            # A read while another holds it: a refused write would cost a request to the leader.
+            if not had and await self._bus.get(LEASES, self._name) is not None:
+                return
+            asked = self._clock.monotonic()
+            record = LeaseRecord(holder=self._holder, since=self._clock.now())
             self._revision = await self._records.write(self._name, record, self._revision)
         except Conflict:
             self._revision = 0
@@ -92,14 +97,20 @@ class Lease:
 
     @asynccontextmanager
     async def kept(self) -> "AsyncIterator[asyncio.Task[None]]":
-        """Contend for it in a task, which is yielded; give it back at the end."""
-        keeping = asyncio.create_task(self.keep())
+        """Contend for it in a task, which is yielded; the last of several users gives it back."""
+        if self._keeping is None:
+            self._keeping = asyncio.create_task(self.keep())
+        keeping = self._keeping
+        self._users += 1
         try:
             yield keeping
         finally:
-            keeping.cancel()
-            await asyncio.wait([keeping])
-            await self.release()
+            self._users -= 1
+            if self._users == 0:
+                self._keeping = None
+                keeping.cancel()
+                await asyncio.wait([keeping])
+                await self.release()
 
 
 async def while_held(lease: Lease, clock: Clock, work: Work) -> None:

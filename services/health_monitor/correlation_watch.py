@@ -38,7 +38,6 @@ from services.runtime.event_publisher import publish_event
 
 log = logging.getLogger(__name__)
 
-LEASE: Final = "health-monitor.waves"
 SWEEP_SECONDS: Final = 1.0
 QUIET_SECONDS: Final = 60.0
 """A wave to which no node was added for so long is over."""

@@ -47,7 +47,6 @@ from services.primitives.race import race
 from services.runtime.event_publisher import publish_event
 from services.runtime.tracing import Tracing
 
-LEASE: Final = "health-monitor.liveness"
 STREAM: Final = f"KV_{HEARTBEATS.name}"
 WATCH: Final = "heartbeats"
 """Name of this watch among what may lag."""

@@ -40,7 +40,6 @@ from services.runtime.tracing import Tracing
 
 log = logging.getLogger(__name__)
 
-LEASE: Final = "health-monitor.levels"
 LATE_SECONDS: Final = 20.0
 """A sample that was stored so long ago shows that this replica lags."""
 LOOK_EVERY: Final = 64

@@ -21,7 +21,6 @@ from services.health_monitor.rules.health_state import working_of
 from services.health_monitor.verdict_publisher import Performer
 from services.primitives.clock import Clock
 
-LEASE: Final = "health-monitor.reviews"
 EVERY_SECONDS: Final = 300.0
 LOOK_SECONDS: Final = 5.0
 OVERDUE: Final = timedelta(seconds=120)

@@ -8,7 +8,6 @@ from schemas.settings import Settings
 from schemas.stored_messages import decode_stored
 from schemas.topology import HEALTH_EVENTS, HEALTH_TIMERS
 from services.bus.leases import Lease
-from services.health_monitor.correlation_watch import LEASE as WAVE_LEASE
 from services.health_monitor.correlation_watch import CorrelationWatch
 from services.health_monitor.fault_handler import (
     FaultHandler,
@@ -18,11 +17,9 @@ from services.health_monitor.fault_handler import (
     timer_node_of,
 )
 from services.health_monitor.health_store import HealthStore
-from services.health_monitor.heartbeat_watch import LEASE, HeartbeatWatch
+from services.health_monitor.heartbeat_watch import HeartbeatWatch
 from services.health_monitor.job_watch import JobWatch
-from services.health_monitor.level_watch import LEASE as LEVEL_LEASE
 from services.health_monitor.level_watch import LevelWatch
-from services.health_monitor.overdue_reviews import LEASE as REVIEW_LEASE
 from services.health_monitor.overdue_reviews import OverdueReviews
 from services.health_monitor.rules.health_policy import Policy
 from services.health_monitor.rules.job_faults import JobFaultHistory
@@ -37,6 +34,8 @@ from services.settings.plugin_loader import setting_error
 
 log = logging.getLogger(__name__)
 
+LEASE: Final = "health-monitor.leader"
+"""Its holder alone watches heartbeats, levels, waves and overdue reviews."""
 LOOK_SECONDS: Final = 1.0
 """How often the policy file is looked at; a changed one is in force this long after, at most."""
 
@@ -109,12 +108,13 @@ async def build(context: Context) -> Service:
     performer = Performer(context.bus, instruments)
     jobs = JobFaultHistory()
     judge = FaultHandler(store, performer, policy, context.settings, instruments, jobs)
+    lease = Lease(context.bus, context.clock, LEASE, context.replica)
     liveness = HeartbeatWatch(
         context.bus,
         context.clock,
         store,
         performer,
-        Lease(context.bus, context.clock, LEASE, context.replica),
+        lease,
         context.tracing,
         context.settings.agent,
         context.settings.nats.replicas,
@@ -124,7 +124,7 @@ async def build(context: Context) -> Service:
         context.clock,
         store,
         performer,
-        Lease(context.bus, context.clock, LEVEL_LEASE, context.replica),
+        lease,
         policy,
         instruments,
         context.tracing,
@@ -132,7 +132,7 @@ async def build(context: Context) -> Service:
     correlation = CorrelationWatch(
         context.bus,
         context.clock,
-        Lease(context.bus, context.clock, WAVE_LEASE, context.replica),
+        lease,
         policy,
         context.settings,
     )
@@ -141,7 +141,7 @@ async def build(context: Context) -> Service:
         context.clock,
         store,
         performer,
-        Lease(context.bus, context.clock, REVIEW_LEASE, context.replica),
+        lease,
     )
     return Service(
         description="Judges faults by the health policy, and publishes lost nodes",

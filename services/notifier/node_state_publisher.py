@@ -34,7 +34,6 @@ from services.runtime.event_publisher import publish_event
 
 log = logging.getLogger(__name__)
 
-LEASE_NAME: Final = "notifier.node-states"
 LOOK_SECONDS: Final = 5.0
 """Between two looks where the workload system does not report changes."""
 GAP_SECONDS: Final = 0.5

@@ -23,7 +23,7 @@ from services.notifier.alerts.alert_sender import AlertSender, RoutedChannel
 from services.notifier.alerts.open_alerts import OpenAlerts
 from services.notifier.alerts.store_alerts import StoreAlerts
 from services.notifier.node_list import NodeList
-from services.notifier.node_state_publisher import LEASE_NAME, NodeStatePublisher
+from services.notifier.node_state_publisher import NodeStatePublisher
 from services.notifier.store_watch import StoreWatch
 from services.notifier.work_report import read_remaining_work
 from services.notifier.workload.pool_notifiers import PoolNotifiers
@@ -37,7 +37,8 @@ from services.settings.plugin_loader import make_plugin
 
 log = logging.getLogger(__name__)
 
-SENDER_LEASE: Final = "notifier.alerts"
+LEASE: Final = "notifier.leader"
+"""Its holder alone sends alerts and publishes what workload systems say of nodes."""
 FINISH_SECONDS: Final = 1.0
 """Enough for an order in flight; the next replica continues a drain."""
 
@@ -103,8 +104,7 @@ async def build(context: Context) -> Service:
     steps = participant.consumer(NOTIFIER_STEPS)
     failures = context.instruments.failures
     intake = AlertIntake(context.bus, partial(read_remaining_work, context.bus))
-    lease = Lease(context.bus, context.clock, SENDER_LEASE, context.replica)
-    states = Lease(context.bus, context.clock, LEASE_NAME, context.replica)
+    lease = Lease(context.bus, context.clock, LEASE, context.replica)
     publisher = NodeStatePublisher(notifiers, context.bus, context.clock)
     reports = any(isinstance(each, NodeStateReporter) for each in notifiers.all)
     return Service(
@@ -121,7 +121,7 @@ async def build(context: Context) -> Service:
             AlertSender(channels, context.bus, context.clock, lease, failures).run,
             StoreAlerts([each.channel for each in channels], context.clock, failures).run,
             partial(intake.end_summaries_for_ever, context.clock),
-            *([partial(while_held, states, context.clock, publisher.run)] if reports else []),
+            *([partial(while_held, lease, context.clock, publisher.run)] if reports else []),
         ],
         endpoints={
             **WorkloadCheckEndpoint(notifiers, context.bus).endpoints,

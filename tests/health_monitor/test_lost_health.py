@@ -15,7 +15,7 @@ from schemas.settings import AgentSettings, Settings
 from schemas.topology import HEALTH, HEARTBEATS, NODES
 from services.bus.leases import Lease
 from services.health_monitor.health_store import HealthStore
-from services.health_monitor.overdue_reviews import LEASE, OverdueReviews
+from services.health_monitor.overdue_reviews import OverdueReviews
 from services.health_monitor.rules.health_state import Condition, Working, working_of
 from services.health_monitor.rules.lost_health import recovered_health
 from services.health_monitor.verdict_publisher import HealthInstruments, Performer
@@ -91,7 +91,7 @@ async def test_a_degraded_node_whose_timer_is_lost_is_reviewed(world, bus):
     await bus.put(HEALTH, node_key("training", "training-7"), encode(record))
     clock = SystemClock()
     performer = Performer(bus, HealthInstruments(CollectorRegistry()))
-    lease = Lease(bus, clock, LEASE, "replica-0")
+    lease = Lease(bus, clock, "health-monitor.leader", "replica-0")
     await OverdueReviews(bus, clock, HealthStore(bus, clock), performer, lease).look()
     assert [each.status for each in await world.events()] == ["healthy"]
     assert (await world.health("training-7")).status == "healthy"

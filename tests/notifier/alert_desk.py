@@ -78,7 +78,7 @@ class AlertDesk:
 
     def start(self, replica: str = "r1") -> None:
         """Contend for the lease and send."""
-        lease = Lease(self.bus, self.clock, "notifier.alerts", replica)
+        lease = Lease(self.bus, self.clock, "notifier.leader", replica)
         sender = AlertSender(self.channels, self.bus, self.clock, lease, self.failures)
         self.tasks.append(asyncio.create_task(sender.run()))
 

@@ -126,7 +126,7 @@ async def alerting(bus: NatsBus) -> AsyncIterator[list[Alert]]:
     channel, clock, tracing = RecordingChannel(), SystemClock(), Tracing("notifier")
     loop = ConsumerLoop(bus, AlertIntake(bus).consumer(), clock, Instruments(), tracing)
     routed = [RoutedChannel(route=AlertRoute(name="recording"), channel=channel)]
-    lease, failures = Lease(bus, clock, "notifier.alerts", "r1"), Instruments().failures
+    lease, failures = Lease(bus, clock, "notifier.leader", "r1"), Instruments().failures
     sender = AlertSender(routed, bus, clock, lease, failures)
     tasks = [asyncio.create_task(loop.run()), asyncio.create_task(sender.run())]
     yield channel.alerts

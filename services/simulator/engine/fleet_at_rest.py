@@ -180,9 +180,11 @@ class FleetAtRest:
         return pool.desired if pool is not None and given_up else None
 
     def cordoned(self) -> set[str]:
-        """Nodes that are cordoned, are no spares, and that no open saga is about."""
+        """Nodes that are cordoned, are no spares, are not unhealthy, and have no open saga."""
+        busy = self._invariants.sagas_of
         return {
             each.node
             for each in self._records.live_nodes()
-            if each.cordoned and not each.spare and not self._invariants.sagas_of.get(each.node)
+            if each.cordoned and not each.spare and each.health != "unhealthy"
+            if not busy.get(each.node)
         }

@@ -120,7 +120,9 @@ class SimulatedProcess(TaskOwner):
     async def there(self, call: str, about: str) -> None:
         """Bring a request to the server; Unavailable where it never arrives."""
         del call
-        await self._running()
+        self._alive()
+        if self._stalled_until > self.simulation.now():
+            await self._running()
         network, chance = self.simulation.network, self._chance
         seconds = chance.random() * LATENCY_SECONDS_MAX
         if slow := network.slow.get(self.name):
@@ -136,7 +138,9 @@ class SimulatedProcess(TaskOwner):
         """Bring the answer back; Unavailable where it is lost."""
         if call == "store" and not about.startswith(RENEWALS):
             await self.effect(about)
-        await self._running()
+        self._alive()
+        if self._stalled_until > self.simulation.now():
+            await self._running()
         network, chance = self.simulation.network, self._chance
         if not self.up:
             raise Unavailable(f"{about}: the connection was lost")
@@ -145,7 +149,6 @@ class SimulatedProcess(TaskOwner):
 
     async def _running(self) -> None:
         """Wait for the end of a stall."""
-        self._alive()
         while (left := self._stalled_until - self.simulation.now()) > 0:
             await asyncio.sleep(left)
             self._alive()

@@ -1,7 +1,8 @@
 """The services' records, read from the server without the bus."""
 
 from collections.abc import Iterator
-from typing import TypeVar
+from functools import lru_cache
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -14,6 +15,8 @@ from schemas.topology import HEALTH, INSTANCES, NODES, POOLS, BucketSpec
 from services.bus.memory.memory_server import MemoryServer
 
 T = TypeVar("T", bound=msgspec.Struct)
+DECODED_MAX: Final = 20_000
+"""Decoded records that are kept."""
 
 _instances = LimitedDecoder(InstanceRecord)
 _nodes = LimitedDecoder(NodeRecord)
@@ -64,7 +67,7 @@ class StoredRecords:
     def _latest(self, bucket: BucketSpec, key: str, of: LimitedDecoder[T]) -> T | None:
         stream = self._server.state.streams.get(f"KV_{bucket.name}")
         stored = stream.last(f"$KV.{bucket.name}.{key}") if stream else None
-        return of.decode(stored.data) if stored is not None and stored.data else None
+        return _decode(of, stored.data) if stored is not None and stored.data else None
 
     def _all(self, bucket: BucketSpec, of: LimitedDecoder[T]) -> Iterator[T]:
         stream = self._server.state.streams.get(f"KV_{bucket.name}")
@@ -72,4 +75,10 @@ class StoredRecords:
             return
         for sequence in stream.sequences(f"$KV.{bucket.name}.>"):
             if data := stream.messages[sequence].data:
-                yield of.decode(data)
+                yield _decode(of, data)
+
+
+@lru_cache(maxsize=DECODED_MAX)
+def _decode(of: LimitedDecoder[T], data: bytes) -> T:
+    """Decode a record, which is immutable; checks read the same ones again and again."""
+    return of.decode(data)
