@@ -21,7 +21,8 @@ CONNECT_SECONDS_MAX: Final = 30.0
 """Of one attempt; then the credentials are looked at again."""
 CHECK_SECONDS: Final = 2.0
 RETRY_FIRST_SECONDS: Final = 15.0
-RETRY_MAX_SECONDS: Final = 600.0
+RETRY_MAX_SECONDS: Final = 120.0
+"""Half to one and a half of it: the pool-manager waits longer for agents that may connect again."""
 RENEW_SECONDS_MIN: Final = 0.05
 RENEW_FROM: Final = 1 / 3
 """Share of the credentials' life after which they are renewed, at the earliest."""

@@ -35,6 +35,7 @@ from schemas.agent_commands import DiagnoseRequest
 from schemas.messages import encode
 from schemas.node_records import HeartbeatRecord, node_key
 from schemas.topology import HEARTBEATS
+from services.bus.nats.credentials_file import life, reported_expiry
 from services.bus.port import Bus, Headers
 from services.primitives.clock import Clock
 from services.primitives.errors import BusError
@@ -262,6 +263,7 @@ class Agent:
             gpu_use=self._gpus.use(now),
             admitted_at=self._record.admission.at,
             sagas=self._record.admission.sagas,
+            credentials_until=reported_expiry(*life(self._config.nats_creds_file), now.timestamp()),
         )
         key = node_key(self._config.pool, self._config.node)
         try:

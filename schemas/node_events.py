@@ -142,6 +142,8 @@ class Lost(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.health_monitor.
     """A node's heartbeats stopped."""
 
     instance: Name = ""
+    credentials_expired: bool = False
+    """They stopped when its credentials expired."""
 
 
 class Returned(

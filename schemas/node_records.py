@@ -79,7 +79,7 @@ class NodeRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     lost_at: UtcTime | None = None
     provider_state: Literal["", "present", "gone", "disconnected"] = ""
     """State of a lost node's instance; empty: not queried yet, or unknown to the provider.
-    disconnected: its silence is ours, because its credentials are refused."""
+    disconnected: its silence is ours, because its credentials are refused or have expired."""
     liveness_at: UtcTime | None = None
     """Time of the last `lost` or `returned` event applied; older events are ignored."""
     saga: str = ""
@@ -175,6 +175,8 @@ class HeartbeatRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     """The highest `sagas` of the node's record since that admission."""
     gpu_use: GpuUse | None = None
     """None: not known."""
+    credentials_until: UtcTime | None = None
+    """When the agent's credentials expire; absent until the last quarter of their life."""
 
 
 def node_key(pool: str, node: str) -> str:

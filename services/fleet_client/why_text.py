@@ -180,6 +180,11 @@ def _block_reason(node: NodeRecord, pool: PoolRecord | None, lines: Sequence[His
         since = f", alerted at {local_time(last.at)}" if last else ""
         kind = pool.spec.health.remediation.type
         return f"It waits for an operator{since}: the pool has remediation: {kind}."
+    if node.health != "unhealthy" and node.provider_state == "disconnected":
+        return (
+            "Its credentials are refused or have expired, and it is not replaced for that silence: "
+            "navarch status shows what keeps its agent from connecting."
+        )
     if node.health != "unhealthy" and node.lost_at is not None:
         due = node.lost_at + timedelta(seconds=float(pool.spec.health.lost_after))
         if pool.breaker.state == "closed":

@@ -35,6 +35,7 @@ from services.bus.topology_setup import STREAM_NOT_FOUND, set_up_stream
 from services.health_monitor.health_store import HealthStore
 from services.health_monitor.leased_work import NodeWorkers
 from services.health_monitor.rules import node_health
+from services.health_monitor.rules.ending_credentials import EndingCredentials
 from services.health_monitor.rules.expired_heartbeats import ExpiredHeartbeats
 from services.health_monitor.rules.health_outbox import WatchDecision, keep, unpublished
 from services.health_monitor.rules.health_state import working_of
@@ -45,11 +46,14 @@ from services.primitives.clock import Clock
 from services.primitives.errors import BusError, Refused
 from services.primitives.race import race
 from services.runtime.event_publisher import publish_event
+from services.runtime.failure_register import FailureRegister
 from services.runtime.tracing import Tracing
 
 STREAM: Final = f"KV_{HEARTBEATS.name}"
 WATCH: Final = "heartbeats"
 """Name of this watch among what may lag."""
+OBSERVER: Final = "credentials of nodes"
+"""Name of this watch among those that report failures."""
 SWEEP_SECONDS: Final = 0.5
 LOOK_SECONDS: Final = 1.0
 """How often the watch checks that its bucket is still there."""
@@ -82,6 +86,7 @@ class HeartbeatWatch:
         tracing: Tracing,
         agent: AgentSettings,
         replicas: int,
+        failures: FailureRegister,
     ) -> None:
         """Publish through `performer` while `lease` is held; `replicas`: of the bucket."""
         self._bus = bus
@@ -109,6 +114,8 @@ class HeartbeatWatch:
         """How far the watch was behind at its last entry."""
         self._lagging = False
         self._workers = NodeWorkers(clock, lease)
+        self._credentials = EndingCredentials()
+        self._failures = failures
 
     async def run(self) -> None:
         """Contend for the lease and watch while it is held, for ever."""
@@ -119,7 +126,10 @@ class HeartbeatWatch:
         await set_up_stream(self._bus, HEARTBEATS.stream(), self._replicas)
         created, self._stored_before = await self._state()
         self._newest = self._stored_before
-        watching, _ = await race(self._watch_bucket(), self._lost(created))
+        try:
+            watching, _ = await race(self._watch_bucket(), self._lost(created))
+        finally:
+            self._failures.update(OBSERVER, ())
         if not watching.cancelled():
             watching.result()
         log.warning("the heartbeats are lost, and rebuilt as the nodes beat")
@@ -193,6 +203,7 @@ class HeartbeatWatch:
             if entry.revision > self._stored_before:
                 self._behind_seconds = (self._clock.now() - entry.time).total_seconds()
             self._alive.add(entry.key)
+            self._credentials.add(entry.key, entry.value)
             self._expect(entry.key)
             if entry.key in self._silent:
                 self._silent.discard(entry.key)
@@ -216,6 +227,7 @@ class HeartbeatWatch:
         """Publish the losses that are due, and report where they are held back for our lag."""
         while True:
             await self._clock.sleep(SWEEP_SECONDS)
+            self._failures.update(OBSERVER, self._credentials.warnings(self._alive))
             passed = self._clock.monotonic()
             overdue = [key for key, until in self._expected.items() if until <= passed]
             if not overdue and not self._expired.recent and not self._lagging:
@@ -278,7 +290,10 @@ class HeartbeatWatch:
             self._alive.add(change.key)
             self._expect(change.key)
             change = _HeartbeatChange(beat.key, silent=False, time=beat.time)
-        decide = node_health.decide_silent if change.silent else node_health.decide_heartbeat
+        decide: Callable[..., WatchDecision] = node_health.decide_heartbeat
+        if change.silent:
+            expired = self._credentials.expired(change.key, change.time)
+            decide = partial(node_health.decide_silent, credentials_expired=expired)
         await self._change(change.key, lambda record: decide(record, change.time))
 
     async def _change(self, key: str, decide: Callable[[HealthRecord], WatchDecision]) -> None:

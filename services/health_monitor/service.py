@@ -118,6 +118,7 @@ async def build(context: Context) -> Service:
         context.tracing,
         context.settings.agent,
         context.settings.nats.replicas,
+        context.instruments.failures,
     )
     levels = LevelWatch(
         context.bus,

@@ -172,6 +172,8 @@ def _node_words(event: n.NodeEvent) -> Words:  # noqa: C901, PLR0912 - one case 
             return "boot checks failed", "; ".join(failed), "bad"
         case n.Verdict():
             return _verdict_words(event)
+        case n.Lost(credentials_expired=True):
+            return "lost", "its credentials expired, and were not renewed", "bad"
         case n.Lost():
             later = "it is rebooted or replaced if they do not resume"
             return "lost", f"heartbeats stopped; {later}", "bad"

@@ -38,9 +38,10 @@ NOTED_AT_ONCE: Final = 64
 ASKED_AT_ONCE_MAX: Final = 500
 """Nodes of one question: their records fit into one answer."""
 
-READMISSION_SECONDS: Final = 1_200.0
-"""For a readmitted agent to connect: if its credentials expired meanwhile, it requests others every
-fifteen minutes."""
+RETURN_SECONDS: Final = 300.0
+"""For an agent to connect that was refused and may connect again: its attempts are at most three
+minutes apart. Counted from its readmission, and, if its credentials expired, from the provisioner's
+first answer, without which no agent can renew them."""
 
 Says = Literal["", "present", "gone", "disconnected"]
 
@@ -69,7 +70,7 @@ def _kept_away(instance: InstanceRecord, now: datetime) -> bool:
     """Whether a node is silent because its credentials are refused, or were until just now."""
     back = instance.readmitted_at
     return instance.disconnected_at is not None or (
-        back is not None and (now - back).total_seconds() < READMISSION_SECONDS
+        back is not None and (now - back).total_seconds() < RETURN_SECONDS
     )
 
 
@@ -92,6 +93,8 @@ class Verifier:
         self._reconcile = reconcile
         self._asked: dict[str, tuple[frozenset[str], float]] = {}
         """Pool -> the silent nodes that were asked about, and when."""
+        self._awaited: dict[str, float] = {}
+        """Node that may connect again -> when the provisioner first answered about it."""
 
     async def run(self) -> None:
         """Look for silent nodes, for ever."""
@@ -99,7 +102,10 @@ class Verifier:
             await self._clock.sleep(LOOK_SECONDS)
             if not self._lease.held:
                 continue
-            for pool, nodes in self._silent().items():
+            silent = self._silent()
+            still = {node for nodes in silent.values() for node in nodes}
+            self._awaited = {node: at for node, at in self._awaited.items() if node in still}
+            for pool, nodes in silent.items():
                 if not self._due(pool, frozenset(nodes)):
                     continue
                 try:
@@ -153,6 +159,10 @@ class Verifier:
         before = self._store.nodes.records.get(f"{pool}.{node}")
         if before is not None and before.provider_state == heard:
             return False
+        if before is not None and before.provider_state == "disconnected" and heard != "gone":
+            since = self._awaited.setdefault(node, self._clock.monotonic())
+            if not heard or self._clock.monotonic() - since < RETURN_SECONDS:
+                return False
         return before != await self._store.change_node(pool, node, noted)
 
     async def _instances(self, pool: str, nodes: list[str]) -> dict[str, InstanceRecord]:

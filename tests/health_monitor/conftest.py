@@ -91,9 +91,13 @@ class World:
             )
         )
 
-    async def beat(self, node: str, ttl_seconds: int) -> None:
+    async def beat(
+        self, node: str, ttl_seconds: int, credentials_until: datetime | None = None
+    ) -> None:
         """Write one heartbeat of a node."""
-        beat = HeartbeatRecord(pool="training", node=node, time=NOW)
+        beat = HeartbeatRecord(
+            pool="training", node=node, time=NOW, credentials_until=credentials_until
+        )
         await self.bus.put(
             HEARTBEATS, node_key("training", node), encode(beat), ttl_seconds=ttl_seconds
         )

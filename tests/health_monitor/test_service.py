@@ -3,7 +3,7 @@
 import asyncio
 import random
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -228,6 +228,24 @@ async def test_expired_heartbeat_loses_a_node_and_a_heartbeat_returns_it(world, 
 
     await world.until(returned)
     assert len(await world.events(Lost)) == 1
+
+
+async def test_silence_since_credentials_expired_is_published_as_that(world, start):
+    """The last heartbeat says when they expire."""
+    await start(FAST)
+    names = {"training-7": datetime.now(UTC), "training-8": datetime.now(UTC) + timedelta(days=1)}
+    for name in names:
+        await world.register(name)
+    await world.settled()
+    for name, until in names.items():
+        await world.beat(name, 1, credentials_until=until)
+
+    async def lost() -> bool:
+        return len(await world.events(Lost)) == len(names)
+
+    await world.until(lost)
+    found = {each.node: each.credentials_expired for each in await world.events(Lost)}
+    assert found == {"training-7": True, "training-8": False}
 
 
 async def test_heartbeat_that_expires_while_no_replica_runs_is_noticed_later(world, start, bus):

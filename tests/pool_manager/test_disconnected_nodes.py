@@ -41,9 +41,9 @@ FLOODED = NOW - timedelta(days=3)
         ({"disconnected_at": FLOODED, "error": NOT_LISTED}, "gone"),
         ({"disconnected_at": FLOODED, "state": "terminated"}, "gone"),
         ({"disconnected_at": FLOODED, "state": "terminating"}, "present"),
-        # Its agent has fifteen minutes to come back.
-        ({"readmitted_at": NOW - timedelta(minutes=19)}, "disconnected"),
-        ({"readmitted_at": NOW - timedelta(minutes=20)}, "present"),
+        # Its agent has five minutes to come back.
+        ({"readmitted_at": NOW - timedelta(minutes=4)}, "disconnected"),
+        ({"readmitted_at": NOW - timedelta(minutes=5)}, "present"),
         ({"readmitted_at": NOW - timedelta(days=1), "disconnected_at": NOW}, "disconnected"),
     ],
 )

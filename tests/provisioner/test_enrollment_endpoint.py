@@ -13,13 +13,11 @@ from typing import Any
 import nats
 import pytest
 import yaml
-from hypothesis import given
-from hypothesis import strategies as st
 from msgspec.structs import replace
 from nats.aio.client import Client
 
 from agent import bus_login
-from agent.bus_login import BusLogin, renewal_seconds
+from agent.bus_login import BusLogin
 from agent.enrollment import enroll, rejoin, rejoin_file, renew
 from agent.settings import AgentConfig
 from schemas import subjects
@@ -34,7 +32,7 @@ from services.bus.nats.nats_bus import ConnectOptions, NatsBus
 from services.bus.port import Bus
 from services.cli.nats_config_files import SIGNING_FILE
 from services.primitives.clock import Clock, SystemClock
-from services.primitives.errors import NavarchError, Unavailable
+from services.primitives.errors import LoginRefused, NavarchError, Unavailable
 from services.provisioner.bootstrap.enrollment_endpoint import (
     EnrollmentEndpoint,
     refusal_id,
@@ -56,6 +54,7 @@ class World:
     """A secured bus, the provisioner's answer on it, and one node that is being launched."""
 
     def __init__(self, secured: Secured, bus: NatsBus, place: Path) -> None:
+        self.connecting = asyncio.Event()
         self.secured = secured
         self.bus = bus
         self.store = InstanceStore(bus)
@@ -79,11 +78,19 @@ class World:
 
     async def start(self, clock: Clock | None = None) -> None:
         """Record the node, and answer."""
-        enroller = EnrollmentEndpoint(
-            self.bus, clock or SystemClock(), self.store, self.agent, self.nats
-        )
-        await self.bus.serve("provisioner", "", {subjects.ENROLL: enroller.answer})
+        await self.answer(clock or SystemClock())
         await self.store.create(self.record)
+
+    async def answer(self, clock: Clock) -> None:
+        """Be the provisioner."""
+        enroller = EnrollmentEndpoint(self.bus, clock, self.store, self.agent, self.nats)
+        await self.bus.serve("provisioner", "", {subjects.ENROLL: enroller.answer})
+
+    async def restart(self) -> None:
+        """The provisioner is back."""
+        self.bus = await NatsBus.connect(self.secured.options("provisioner"))
+        self.store = InstanceStore(self.bus)
+        await self.answer(SystemClock())
 
     def hand_over(self) -> Path:
         """Leave the node its bootstrap credentials."""
@@ -93,6 +100,7 @@ class World:
 
     async def connect(self, file: Path) -> Bus:
         """Connect as a node that has but these."""
+        self.connecting.set()
         settings = NatsSettings(url=self.secured.url, creds_file=str(file))
         box = bootstrap_inbox("training", NODE)
         return await NatsBus.connect(
@@ -328,17 +336,28 @@ async def test_an_agent_renews_its_credentials_and_loses_no_event(brief: World) 
 async def test_an_agent_comes_back_after_its_credentials_have_expired(
     brief: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Restarted after a long absence; not where its instance is gone."""
+    """The provisioner was away, too; never where its instance is gone."""
     monkeypatch.setattr(bus_login, "CONNECT_SECONDS_MAX", 0.5)
     brief.hand_over()
     await enroll(brief.config, brief.connect)
-    seed = Path(brief.config.nats_creds_file).read_text().splitlines()[-2]
-    ends = life(brief.config.nats_creds_file)[1]
+    own = Path(brief.config.nats_creds_file)
+    seed, expired = own.read_text().splitlines()[-2], own.with_suffix(".expired")
+    expired.write_text(own.read_text())
+    ends = life(str(own))[1]
+    await brief.bus.close()
     await asyncio.sleep(max(ends + 1 - datetime.now(UTC).timestamp(), 0))
-    bus = await login_of(brief).connect()
+    brief.connecting.clear()
+    connecting = asyncio.create_task(login_of(brief).connect())
+    await brief.connecting.wait()
+    refused = not connecting.done()
+    await brief.restart()
+    bus = await connecting
     connected = bus.connected
     await bus.close()
+    with pytest.raises(LoginRefused):
+        await NatsBus.connect(brief.secured.options("agent", expired), seconds_max=1)
 
+    assert refused
     assert connected
     assert life(brief.config.nats_creds_file)[1] > ends
     assert seed in Path(brief.config.nats_creds_file).read_text()
@@ -368,23 +387,6 @@ async def test_clocks_that_are_minutes_wrong_lock_no_agent_out(
         await bus.close()
 
     assert connected
-
-
-@given(
-    life_=st.floats(600, 1e7),
-    age=st.floats(-1e6, 1e7),
-    random=st.floats(0, 1),
-)
-def test_credentials_are_renewed_in_the_first_half_of_their_life(
-    life_: float, age: float, random: float
-) -> None:
-    """By a right clock; by any other within half a life from now, and never in the past."""
-    now = 1e9
-    wait = renewal_seconds(now - age, now - age + life_, now, random)
-
-    assert 0 <= wait <= life_ / 2
-    if 0 <= age <= life_ / 3:
-        assert life_ / 3 - 1e-3 <= age + wait <= life_ / 2 + 1e-3
 
 
 SYSTEMCTL = """#!/bin/sh

@@ -77,3 +77,22 @@ def test_a_node_that_beats_again_is_not_terminated():
         return found
 
     assert virtual_time.run(play) == ([], True)
+
+
+def test_a_node_whose_credentials_expired_is_not_replaced_for_that() -> None:
+    """The provisioner is away for long; only after it is back, and the node is not, it is."""
+
+    async def play() -> tuple[list[str], int, int]:
+        simulation, node = await started(SHAPE)
+        fleet = simulation.fleet
+        fleet.faults.inject(InjectedFault(kind="credentials_expired", target=node))
+        fleet.faults.inject(InjectedFault(kind="crash", target="provisioner", seconds=300))
+        # Three times `lost_after` is 90 s; an agent's attempts are three minutes apart at most.
+        await asyncio.sleep(300 + 180)
+        before = begun(simulation), fleet.cloud.made
+        await asyncio.sleep(300)
+        assert fleet.invariants.violation is None
+        fleet.simulation.server.close()
+        return *before, fleet.cloud.made
+
+    assert virtual_time.run(play) == ([], SHAPE.nodes, SHAPE.nodes + 1)

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import itertools
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,6 +18,8 @@ CREDENTIALS: Final = """\
 {seed}
 ------END USER NKEY SEED------
 """
+REPORT_FROM: Final = 3 / 4
+"""Share of their life after which heartbeats say when they expire: they were not renewed."""
 ROLE_TAG: Final = "role:"
 """Before the role, in a tag of a token."""
 
@@ -47,6 +50,13 @@ def life(file: str) -> tuple[float, float]:
         return float(claims["iat"]), float(claims["exp"])
     except (OSError, ValueError, KeyError, TypeError):
         return 0.0, 0.0
+
+
+def reported_expiry(issued: float, expires: float, now: float) -> datetime | None:
+    """When credentials expire, if heartbeats must say so. Pure."""
+    if not expires or now < issued + (expires - issued) * REPORT_FROM:
+        return None
+    return datetime.fromtimestamp(expires, UTC)
 
 
 def seed_in(text: str) -> str:

@@ -231,7 +231,9 @@ def decide_review(record: HealthRecord, seen: Trigger) -> Decision:
     return _settle(record, work, seen, record.policy)
 
 
-def decide_silent(record: HealthRecord, at: datetime) -> WatchDecision:
+def decide_silent(
+    record: HealthRecord, at: datetime, *, credentials_expired: bool = False
+) -> WatchDecision:
     """Apply a heartbeat's end, which its moment identifies."""
     if record.lost:
         return record, None
@@ -243,6 +245,7 @@ def decide_silent(record: HealthRecord, at: datetime) -> WatchDecision:
         pool=record.pool,
         node=record.node,
         instance=work.instance or record.node,
+        credentials_expired=credentials_expired,
     )
     detail = msgspec.to_builtins(msgspec.structs.replace(work, silence=moment))
     return msgspec.structs.replace(record, lost=True, detail=detail), lost

@@ -76,7 +76,11 @@ def _change(record: NodeRecord, event: NodeEvent, stored_at: datetime) -> NodeRe
             if record.lost or _stale(record, event):
                 return record
             return change(
-                record, lost=True, lost_at=stored_at, provider_state="", liveness_at=event.time
+                record,
+                lost=True,
+                lost_at=stored_at,
+                provider_state="disconnected" if event.credentials_expired else "",
+                liveness_at=event.time,
             )
         case WorkloadState() | WorkGangs():
             return _with_workload(record, event)

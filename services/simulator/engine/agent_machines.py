@@ -211,6 +211,7 @@ class AgentMachines:
                 gpu_use=self._gpu_use(node),
                 admitted_at=node.admission.at,
                 sagas=node.admission.sagas,
+                credentials_until=node.reported_expiry(self._simulation.now()),
                 **self._about(node),
             )
             try:
@@ -238,7 +239,7 @@ class AgentMachines:
             node.outbox.put_nowait(boot_checked(node, self._about(node)))
 
     async def _awake(self, node: SimulatedMachine) -> None:
-        while (left := node.hung_until - self._simulation.now()) > 0:  # noqa: ASYNC110 - a moment
+        while left := node.silent_seconds(self._simulation.now()):  # noqa: ASYNC110 - a moment
             await asyncio.sleep(min(left, HUNG_SECONDS))
 
     async def _send(self, node: SimulatedMachine, event: OutgoingEvent) -> None:

@@ -1,6 +1,7 @@
 """Injects faults into a simulated fleet, and recovers it from them."""
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -42,6 +43,8 @@ STALL_SECONDS: Final = 30.0
 """How long a service stalls, unless the fault says otherwise."""
 NOTICE_SECONDS: Final = 120.0
 FLOOD_SECONDS: Final = 60.0
+EXPIRY_SECONDS: Final = 30.0
+"""Until credentials expire: heartbeats say so before."""
 FLAP_SECONDS: Final = 25.0
 FLAP_PAUSE_SECONDS: Final = 10.0
 """Enough for several heartbeats."""
@@ -190,6 +193,11 @@ class FaultInjector:
             case "hang":
                 lasts = float("inf") if fault.seconds is None else fault.seconds
                 self._machines.hang(machine, lasts)
+            case "credentials_expired":
+                machine.refused_from = self._after(EXPIRY_SECONDS)
+                machine.refused_until = machine.refused_from + (fault.seconds or math.inf)
+                if fault.seconds is None:
+                    self._invariants.broken_nodes.add(machine.name)
             case "flapping":
                 for number in range(fault.count):
                     seconds = fault.seconds or FLAP_SECONDS

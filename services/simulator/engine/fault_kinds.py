@@ -32,6 +32,7 @@ NodeFault = Literal[
     "preemption",
     "deleted",
     "hang",
+    "credentials_expired",
     "flapping",
     "repeated_facts",
     "false_report",
@@ -39,7 +40,8 @@ NodeFault = Literal[
 ]
 """power_off: the machine is dead and its instance still exists; preemption: the cloud announces
 that it takes the node; deleted: an operator deletes its instance at the cloud; hang: its agent
-stops for a while; flapping: it stops `count` times, and beats in between; repeated_facts: its agent
+stops for a while; credentials_expired: its credentials expire soon, and are renewed `seconds`
+later; flapping: it stops `count` times, and beats in between; repeated_facts: its agent
 publishes its last facts again, in any order; false_report: its kernel log shows an XID, and nothing
 is broken; flood: its agent publishes `count` facts within `seconds`, all different, and garbage
 among them."""

@@ -146,6 +146,7 @@ class Invariants:
         """A stream was destroyed, or set back: what was known of its content is known no more."""
         if stream == EVERYTHING:
             self.restored = True
+            self.liveness.lost.clear()
             return
         self.destroyed[stream] = None
         if stream in (EVENTS.name, f"KV_{HEALTH.name}"):
@@ -421,17 +422,16 @@ class Invariants:
         if node is None or name not in self._admitted:
             return  # it never was in service
         sagas = map(self.started, (*self.sagas_of.get(name, ()), *self._vanished))
-        removed_by = self._removals.by.get(name)
-        by = next((each for each in sagas if each.params.node == name), removed_by)
+        by = next((each for each in sagas if each.params.node == name), self._removals.by.get(name))
         if by is None or not DEFINITIONS[by.kind].removes_node:
             self.fail(f"{name} is ended, and no open saga removes it", name)
             return
         barred = self._barred.get(by.saga, self.liveness.beating_seconds(name))
+        excused = name in self.liveness.expired and not (self.restored or self.destroyed)
         silent = is_for_silence(by.kind, by.params) and barred <= CALLED_OFF_WITHIN_SECONDS
         requested = bool(by.params.by) or by.kind == "scale-down"
-        known = self.broken_nodes | self.preempted | self.misreported
-        reason = name in known or node.broken
-        if not requested and not reason and not silent:
+        reason = node.broken or name in self.broken_nodes | self.preempted | self.misreported
+        if not requested and not reason and (excused or not silent):
             self.fail(f"{name} is ended on the health path, and is healthy", name, by.saga)
         if by.params.drain == "immediate" or by.saga in self._drains_expired:
             return  # whether the drain was cut short was checked when it ended

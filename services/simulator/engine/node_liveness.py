@@ -22,6 +22,8 @@ class NodeLiveness:
         """Node -> since when its heartbeat has not expired, and when it will."""
         self.lost: dict[str, None] = {}
         """Nodes whose last event of this kind is `lost`."""
+        self.expired: dict[str, None] = {}
+        """Those of them whose credentials had expired."""
 
     def stored(self, stream: str, stored: Stored) -> None:
         """Take in a heartbeat."""
@@ -41,8 +43,11 @@ class NodeLiveness:
         """Take in an event."""
         if isinstance(event, Lost):
             self.lost[event.node] = None
+            if event.credentials_expired:
+                self.expired[event.node] = None
         elif isinstance(event, Returned | Terminated):
             self.lost.pop(event.node, None)
+            self.expired.pop(event.node, None)
 
     def beating_seconds(self, node: str) -> float:
         """For how long a node has been beating; 0: it does not."""

@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 from collections import deque
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 from agent.delivery.spool import OutgoingEvent
@@ -15,6 +15,7 @@ from schemas.gpu_samples import GpuSample
 from schemas.node_events import GpuIdentity
 from schemas.node_records import GpuUse
 from services.provisioner.provider_client.provider import Instance
+from services.simulator.engine import virtual_time
 from services.simulator.engine.hardware_failures import HardwareFailure, MachineSpec
 from services.simulator.engine.simulated_process import SimulatedProcess
 
@@ -36,6 +37,9 @@ class SimulatedMachine:
     """It has failed, and has not recovered."""
     hung_until: float = 0.0
     """Its agent publishes nothing until then."""
+    refused_from: float = 0.0
+    refused_until: float = 0.0
+    """The bus refuses its credentials in this time: they expired, and are not renewed yet."""
     last_heartbeat_at: float = 0.0
     """When its last heartbeat was stored."""
     admission: Admission = field(default_factory=Admission)
@@ -81,6 +85,15 @@ class SimulatedMachine:
         """Identifies this boot; fault IDs start with it."""
         boot = f"{self.instance.provider_id}/{self.boots}"
         return hashlib.sha256(boot.encode()).hexdigest()[:16]
+
+    def silent_seconds(self, now: float) -> float:
+        """How long its agent publishes nothing; 0: it does."""
+        refused = self.refused_until if self.refused_from <= now else 0.0
+        return max(self.hung_until - now, refused - now, 0.0)
+
+    def reported_expiry(self, now: float) -> datetime | None:
+        """What its heartbeats say of its credentials; None: they are renewed."""
+        return virtual_time.moment(self.refused_from) if now < self.refused_until else None
 
     @property
     def unfit(self) -> bool:

@@ -47,6 +47,7 @@ FIXED_CAPACITY_SHARE: Final = 0.1
 LOST_SHARE: Final = 0.1
 RESTORED_SHARE: Final = 0.05
 FLAPPING_SHARE: Final = 0.05
+EXPIRED_SHARE: Final = 0.05
 SCHEDULER_SHARE: Final = 0.25
 SCHEDULER_FAULTS: Final = ("slow_orders", "refused_orders", "late_work", "returning_work")
 
@@ -151,6 +152,7 @@ def draw(seed: str, minutes: float) -> Campaign:
     steps += _restores(Random(f"{seed}/restored-store"), seconds)  # noqa: S311
     steps += _removals(Random(f"{seed}/removals"), shape, seconds)  # noqa: S311
     steps += _flapping(Random(f"{seed}/flapping"), seconds)  # noqa: S311
+    steps += _expired(Random(f"{seed}/credentials"), seconds)  # noqa: S311
     steps += _schedulers(Random(f"{seed}/scheduler"), seconds)  # noqa: S311
     return Campaign(shape, tuple(sorted(steps, key=lambda each: each.at)), seconds)
 
@@ -219,6 +221,17 @@ def _flapping(chance: Random, seconds: float) -> list[CampaignStep]:
         return []
     # Longer than alerts about silence are held, shorter than a silent node is kept.
     fault = _fault("flapping", HALF, seconds=chance.uniform(24, 28), count=chance.randint(3, 12))
+    return [CampaignStep(chance.uniform(0, seconds), fault)]
+
+
+def _expired(chance: Random, seconds: float) -> list[CampaignStep]:
+    """In a few campaigns, credentials that are renewed too late; drawn apart from the others."""
+    if chance.random() >= EXPIRED_SHARE:
+        return []
+    # Longer than a silent node is kept, shorter than one with expired credentials is.
+    late = chance.uniform(60, 150)
+    target = chance.choice(("", "", HALF))
+    fault = _fault("credentials_expired", target, seconds=late)
     return [CampaignStep(chance.uniform(0, seconds), fault)]
 
 

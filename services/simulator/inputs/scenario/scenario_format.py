@@ -60,6 +60,8 @@ PARAM_OF: Final[dict[str, frozenset[str]]] = {
         "preemption",
         "deleted",
         "hang",
+        "flapping",
+        "credentials_expired",
         "repeated_facts",
         "flood",
         "false_report",
