@@ -19,10 +19,12 @@ from schemas.topology import (
     DURABLES,
     EVENTS,
     EVERY_STREAM,
+    EVIDENCE,
     HEARTBEATS,
     LEASES,
     NODES,
     OBJECT_BUCKETS,
+    POOLS,
     SAGAS,
     DurableSpec,
 )
@@ -34,6 +36,9 @@ BOOTSTRAP: Final = "bootstrap"
 OPERATOR: Final = "operator"
 VIEWER: Final = "viewer"
 ADMIN: Final = "admin"
+GATEWAY: Final = "gateway"
+"""Role of the HTTP gateway, which requests changes in the names of those who use it. It is in the
+users' account: what reaches it from outside must not reach the services."""
 SCHEDULER: Final = "scheduler"
 """Role of a workload system: it may say that work has left a node, and nothing else."""
 WORK_DONE: Final = "work-done"
@@ -94,6 +99,9 @@ SERVICE_QUERIES: Final = (
     subjects.query("workload-check"),
 )
 """Queries that change something: services' own, denied to users."""
+GATEWAY_QUERIES: Final = (
+    *("nodes", "node", "pools", "sagas", "budget", "dry-run", "instances", "offerings"),
+)
 REPLY_SECONDS: Final = 7_200.0
 """Time limit of a reply to another account; diagnostics of a host take long."""
 AGENT_BYTES_MAX: Final = 65_536
@@ -176,6 +184,7 @@ def rules() -> dict[str, Rules]:
         subscribe=(box,),
         payload_bytes_max=REQUEST_BYTES_MAX,
     )
+    found[GATEWAY] = _gateway()
     found[ADMIN] = Rules(publish=(">",), subscribe=(">",))
     found[AGENT] = _agent()
     found[BOOTSTRAP] = _bootstrap()
@@ -308,6 +317,28 @@ def _viewer() -> Rules:
             *(subjects.QUERIES, subjects.POOL_REQUESTS, subjects.ORDERS),
             NODE_COMMANDS,
         ),
+        payload_bytes_max=REQUEST_BYTES_MAX,
+    )
+
+
+def _gateway() -> Rules:
+    box = f"{inbox(GATEWAY)}.>"
+    streams = [
+        *(EVENTS.name, SAGAS.name),
+        *(each.stream().name for each in (POOLS, NODES, EVIDENCE)),
+    ]
+    return Rules(
+        account=Account.USERS,
+        publish=(
+            *(f"$JS.API.STREAM.INFO.{each}" for each in streams),
+            *(f"$JS.API.DIRECT.GET.{each}" for each in streams),
+            *(f"$JS.API.DIRECT.GET.{each}.>" for each in streams),
+            *(subjects.query(each) for each in GATEWAY_QUERIES),
+            f"{subjects.ROOT}.pool.*.request.*.{GATEWAY}",
+            *_facts(GATEWAY),
+            box,
+        ),
+        subscribe=(box, subjects.NODE_EVENTS, subjects.POOL_EVENTS, subjects.FLEET_EVENTS),
         payload_bytes_max=REQUEST_BYTES_MAX,
     )
 

@@ -11,6 +11,7 @@ import msgspec
 from schemas.alert_records import Severity
 from schemas.duration import Duration
 from schemas.enums import AlertKind, DrainMode
+from schemas.gateway_settings import GatewaySettings
 from schemas.instance_type_catalogue import InstanceTypes, Price
 from schemas.launch_offers import Market, Together
 from schemas.secret_text import SecretText
@@ -397,6 +398,7 @@ class Settings(Setting, frozen=True, kw_only=True):
     """observe: for every pool."""
     nats: NatsSettings = NatsSettings()
     http: HttpSettings = HttpSettings()
+    gateway: GatewaySettings = GatewaySettings()
     tracing: TracingSettings = TracingSettings()
     agent: AgentSettings = AgentSettings()
     lag: LagSettings = LagSettings()

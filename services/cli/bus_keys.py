@@ -13,7 +13,7 @@ from typing import Final
 import nkeys
 
 from schemas.account_rules import Account
-from schemas.permissions import AGENT, BOOTSTRAP, SERVICES, rules
+from schemas.permissions import AGENT, BOOTSTRAP, GATEWAY, SERVICES, rules
 from services.bus.nats.credentials_file import claims_of_token
 from services.bus.nats.nats_accounts import (
     OPERATOR_KEY,
@@ -40,7 +40,7 @@ OPERATOR_LINE: Final = re.compile(r"^operator: (.+)$", re.MULTILINE)
 ROTATIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "agents": (role_key(AGENT), role_key(BOOTSTRAP)),
     "operator-key": (OPERATOR_KEY, OPERATOR_SIGNING_KEY, role_key(REVOKER)),
-    **{role: (role_key(role),) for role in (*SERVICES, *ROLES)},
+    **{role: (role_key(role),) for role in (*SERVICES, GATEWAY, *ROLES)},
     "all": tuple(key_names(rules())),
 }
 """What `navarch nats-config rotate` replaces together."""

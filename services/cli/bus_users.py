@@ -25,7 +25,7 @@ from services.primitives.errors import NavarchError
 ROLES: Final = (VIEWER, SCHEDULER, OPERATOR, ADMIN)
 KEPT: Final = timedelta(days=90)
 """How long a user is listed after the end of its credentials."""
-RESERVED: Final = ("agent", "bootstrap")
+RESERVED: Final = ("agent", "bootstrap", "gateway")
 
 
 class BusUser(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,15 +1,16 @@
 """Options that several commands share."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Final, TypeVar
 
 import msgspec
 import typer
 
-from schemas.duration import decode_hook, parse_duration
+from schemas.duration import decode_hook
 from schemas.operator_requests import DrainRequest
 from services.cli.console import Format
+from services.fleet_client.since_time import time_since
 from services.primitives.errors import NavarchError
 
 T = TypeVar("T")
@@ -54,15 +55,9 @@ def start_time(since: str) -> datetime | None:
     if not since:
         return None
     try:
-        return datetime.now(UTC) - timedelta(seconds=parse_duration(since))
-    except ValueError:
-        pass
-    try:
-        found = datetime.fromisoformat(since)
-    except ValueError:
-        raise typer.BadParameter(
-            f"{since!r} is neither a duration (10m, 2h) nor a time (2026-11-21T01:35:00Z)"
-        ) from None
+        found = time_since(since, datetime.now(UTC))
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
     return found if found.tzinfo else found.astimezone()
 
 

@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from schemas.permissions import AGENT, SERVICES, rules
+from schemas.permissions import AGENT, GATEWAY, SERVICES, rules
 from services.bus.nats.account_updates import (
     Connection,
     Requests,
@@ -120,7 +120,9 @@ def _who(connection: Connection) -> str:
     if "node" in tags:
         return f"{AGENT} {tags.get('pool', '')}/{tags['node']}"
     role = tags.get(ROLE_TAG.rstrip(":"), "")
-    return role if role in SERVICES else f"{role or REVOKER} {connection.authorized_user}"
+    return (
+        role if role in (*SERVICES, GATEWAY) else f"{role or REVOKER} {connection.authorized_user}"
+    )
 
 
 def _accounts(what: str, keys: BusKeys) -> list[str]:

@@ -15,7 +15,7 @@ import msgspec
 
 from schemas.account_rules import Account
 from schemas.names import pool_name, token
-from schemas.permissions import AGENT, BOOTSTRAP, SERVICES, rules, shares
+from schemas.permissions import AGENT, BOOTSTRAP, GATEWAY, SERVICES, rules, shares
 from services.bus.nats.credentials_file import (
     CREDENTIALS,
     ROLE_TAG,
@@ -261,7 +261,7 @@ def write_accounts(directory: Path, fleet: str, at: datetime) -> BusDirectory:
 
 def write_credentials(bus: BusDirectory, keys: BusKeys, at: datetime) -> None:
     """Write the services' credentials that are not of these keys, and the provisioner's keys."""
-    for service in SERVICES:
+    for service in (*SERVICES, GATEWAY):
         name, signer = f"creds/{service}.creds", role_keys(service, keys)
         if not is_signed_by(signer, bus.path / name):
             bus.replace(name, credentials(service, signer, at, tags=(ROLE_TAG + service,)))

@@ -9,7 +9,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from schemas.permissions import GATEWAY
 from schemas.settings import Settings
+from services.gateway.access_tokens import VARIABLE
 from services.provisioner.provider_client.cloud_credentials import stored_variable
 from services.settings.references import named_variables
 
@@ -48,6 +50,8 @@ def service_environment(
 ) -> dict[str, str]:
     """What a service gets of `base`. Pure."""
     known = COMMON | configured.everywhere
+    if service != GATEWAY:
+        base = {name: value for name, value in base.items() if name != VARIABLE}
     if service == PROVISIONER:
         known |= configured.provisioner
     prefixes = (*COMMON_PREFIXES, *PREFIXES.get(service, ()))

@@ -20,6 +20,7 @@ from typing import Final, Protocol
 
 import msgspec
 
+from schemas.permissions import GATEWAY
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.cli.fleet_discovery import (
     LOCAL_FOLDER,
@@ -134,11 +135,12 @@ class Supervisor:
         log: LogSink,
         on_change: Callable[[], None],
         replicas: int = 1,
+        gateway: Mapping[str, str] | None = None,
         execute: Execute = execute,
     ) -> None:
         """`server` None: the bus is at `url`. `environment`: of a service.
 
-        `on_change`: a process started or is ready.
+        `on_change`: a process started or is ready. `gateway`: its own variables; None: none runs.
         """
         self._execute = execute
         self._server = server
@@ -160,6 +162,8 @@ class Supervisor:
             for service in SERVICES
             for name in (service, *(f"{service}-{number}" for number in range(2, replicas + 1)))
         }
+        if gateway is not None:
+            self.children[GATEWAY] = Child(GATEWAY, GATEWAY, {**environment(GATEWAY), **gateway})
 
     @property
     def pids(self) -> dict[str, int]:

@@ -146,12 +146,16 @@ class FleetClient:
         """All items of a paged query, as JSON."""
         items: list[msgspec.Raw] = []
         for _ in range(PAGES_MAX):
-            page = decode_answer(Page, await self.query(name, query, who=who), name, who)
+            page = await self.page(name, query, who=who)
             items.extend(page.items)
             if not page.next:
                 return items
             query = msgspec.structs.replace(query, after=page.next)
         raise NavarchError(f"more than {PAGES_MAX} pages of {name}: query one pool at a time")
+
+    async def page(self, name: str, query: Query, *, who: str = "pool-manager") -> Page:
+        """One page of a paged query."""
+        return decode_answer(Page, await self.query(name, query, who=who), name, who)
 
     async def remaining_work(self, sagas: Sequence[dict[str, Any]]) -> list[str]:
         """What the drains of these sagas wait for, as the notifier last reported it."""
@@ -242,29 +246,18 @@ class FleetClient:
 
         Stored events come in batches, which is much faster than following; later ones singly.
         """
-        nodes, pools = subjects.NODE_EVENTS, subjects.POOL_EVENTS
-        others = [] if pool or node else [subjects.FLEET_EVENTS]
-        if pool:
-            nodes, pools = subjects.node_events_in(pool), subjects.pool_events_of(pool)
-        if node:
-            nodes = (
-                subjects.node_events_of(pool, node) if pool else subjects.node_events_named(node)
-            )
-        filters = [nodes, pools, *others]
-
-        def about(stored: Stored) -> bool:
-            return not node or mentions(decode_stored(stored), node)
+        filters = event_filters(pool, node)
 
         after: int | datetime | None = since
         if since is not None:
             async for batch in stored_batches(self.bus, EVENTS.name, filters, since):
                 after = batch[-1].sequence
-                yield [each for each in batch if about(each)]
+                yield [each for each in batch if is_about(each, node)]
         async with aclosing(
             as_generator(self.bus.follow(EVENTS.name, filters, "new", after=after))
         ) as following:
             async for stored in following:
-                if about(stored):
+                if is_about(stored, node):
                     yield (stored,)
 
     async def node_history(self, node: str) -> list[Stored]:
@@ -282,11 +275,26 @@ class FleetClient:
         return [*own, *about, *(entry for tree in trees for entry in tree)]
 
 
+def event_filters(pool: str, node: str) -> list[str]:
+    """Under which subjects the events of one pool, one node, or all are stored."""
+    nodes, pools = subjects.NODE_EVENTS, subjects.POOL_EVENTS
+    others = [] if pool or node else [subjects.FLEET_EVENTS]
+    if pool:
+        nodes, pools = subjects.node_events_in(pool), subjects.pool_events_of(pool)
+    if node:
+        nodes = subjects.node_events_of(pool, node) if pool else subjects.node_events_named(node)
+    return [nodes, pools, *others]
+
+
+def is_about(stored: Stored, node: str) -> bool:
+    """Whether an event of `event_filters` is about the node; empty: any is."""
+    return not node or mentions(decode_stored(stored), node)
+
+
 async def stored_batches(
-    bus: Bus, stream: str, filters: Sequence[str], since: datetime
+    bus: Bus, stream: str, filters: Sequence[str], after: int | datetime
 ) -> AsyncGenerator[list[Stored], None]:
-    """The messages stored under any of the filters, in order, from a time on."""
-    after: int | datetime = since
+    """The messages stored under any of the filters, in order, after a sequence or from a time."""
     more = True
     while more:
         found, more = await read_page(bus, stream, filters, after)

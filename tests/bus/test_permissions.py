@@ -67,6 +67,12 @@ MAY: dict[str, list[str]] = {
         f"{NODE}.command.diagnose",
     ],
     "scheduler": ["navarch.v1.order.work-done.scheduler"],
+    "gateway": [
+        "navarch.v1.pool.training.request.scale.gateway",
+        "navarch.v1.query.nodes",
+        "$JS.API.DIRECT.GET.KV_POOLS.$KV.POOLS.pool.training",
+        "$JS.API.STREAM.INFO.EVENTS",
+    ],
     "viewer": ["$SRV.PING", "navarch.v1.query.nodes", "$JS.API.STREAM.LIST"],
     "agent:training/n1": [
         f"{NODE}.telemetry",
@@ -117,6 +123,19 @@ MAY_NOT: dict[str, list[str]] = {
         "$JS.API.CONSUMER.CREATE.SAGAS.pool-sagas",
         "$JS.API.CONSUMER.DELETE.SAGAS.pool-sagas",
     ],
+    "gateway": [
+        "navarch.v1.pool.training.request.scale",
+        "navarch.v1.pool.training.request.scale.operator",
+        "navarch.v1.order.sweep-now.gateway",
+        "navarch.v1.query.retire-node",
+        "navarch.v1.saga.s1.drain.expired",
+        f"{NODE}.event.fault",
+        f"{NODE}.command.reboot",
+        "$KV.POOLS.pool.training",
+        "$JS.API.STREAM.INFO.REQUESTS",
+        "$JS.API.DIRECT.GET.KV_LEASES.x",
+        "$JS.API.CONSUMER.CREATE.EVENTS.x",
+    ],
     "scheduler": [
         "navarch.v1.order.work-done.operator",
         "navarch.v1.order.sweep-now.scheduler",
@@ -149,6 +168,10 @@ LISTENS: dict[str, tuple[list[str], list[str]]] = {
         ["_INBOX.>", "_INBOX.user.>", "navarch.v1.query.>", "navarch.v1.pool.*.request.>", ">"],
     ),
     "scheduler": ([], ["navarch.v1.>", "$KV.>", "_INBOX.>"]),
+    "gateway": (
+        ["navarch.v1.pool.*.event.>", "_INBOX.gateway.x"],
+        ["navarch.v1.>", "$KV.>", "_INBOX.>", "navarch.v1.query.>", "navarch.v1.pool.*.request.>"],
+    ),
     "notifier": (["navarch.v1.query.x", "_INBOX.notifier.x"], ["_INBOX.pool-manager.>", "$KV.>"]),
     "agent:training/n1": (
         [f"{NODE}.command.>", "_INBOX.node.training.n1.x"],

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from services.cli.fleet_discovery import started_ticks
@@ -95,6 +96,7 @@ async def test_a_served_fleet_answers_restarts_services_and_stops(
         state = fleet.file()
         assert (tmp_path / "fleet" / "data").stat().st_mode & 0o777 == 0o700
         assert sorted(state["pids"]) == [
+            "gateway",
             "health-monitor",
             "metrics",
             "nats-server",
@@ -103,6 +105,12 @@ async def test_a_served_fleet_answers_restarts_services_and_stops(
             "provisioner",
         ]
         assert sorted(state["http"]) == sorted(set(state["pids"]) - {"nats-server"})
+        token = tmp_path / "fleet" / "data" / "gateway.token"
+        assert token.stat().st_mode & 0o777 == 0o600
+        headers = {"Authorization": f"Bearer {token.read_text().strip()}"}
+        async with httpx.AsyncClient(base_url=state["http"]["gateway"]) as client:
+            answers = [await client.get("/api/v1/pools", headers=each) for each in (headers, {})]
+        assert [200, 401] == [each.status_code for each in answers]
         assert (tmp_path / "fleet" / "data" / "serve.json").stat().st_mode & 0o777 == 0o600
         assert state["creds_file"] == str(tmp_path / "fleet/data/bus/owner.creds")
         status, second = await asyncio.gather(
@@ -187,6 +195,8 @@ async def test_processes_of_a_killed_serve_end_with_it_or_by_the_next(
             navarch("hardware", "list", "-o", "json", place=fleet.place),
         )
         assert "The bus is open: every client that reaches it controls the fleet" in status[1]
+        async with httpx.AsyncClient(base_url=fleet.file()["http"]["gateway"]) as client:
+            assert (await client.get("/api/v1/pools")).status_code == 200
         [denied] = json.loads(listed[1])
         assert (denied["value"], denied["by"]) == ("GPU-1", token_of(user_name()))
         fleet.process.send_signal(signal.SIGTERM)

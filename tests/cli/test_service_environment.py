@@ -19,7 +19,7 @@ BASE = dict.fromkeys(
         *("PATH", "HOME", "LC_ALL", "PYTHONPATH", "NAVARCH_LOG_LEVEL", "https_proxy"),
         *("AWS_SECRET_ACCESS_KEY", "GOOGLE_APPLICATION_CREDENTIALS", "LAMBDA_API_KEY"),
         *("KUBECONFIG", "SLURM_CONF", "GITHUB_TOKEN", "DATABASE_URL", "PAGER_KEY"),
-        *("MY_CLOUD_KEY", "STORED_KEY"),
+        *("MY_CLOUD_KEY", "STORED_KEY", "NAVARCH_AUTH_TOKEN"),
     ),
     "v",
 )
@@ -54,3 +54,5 @@ def test_a_service_gets_what_it_needs(tmp_path: Path) -> None:
     own = {"PAGER_KEY", "KUBECONFIG", "MY_CLOUD_KEY", "STORED_KEY"}
     assert own | clouds == found["provisioner"]
     assert set(service_environment("metrics", BASE, ConfiguredVariables())) == GENERAL
+    gateway = set(service_environment("gateway", BASE, ConfiguredVariables()))
+    assert gateway == GENERAL | {"NAVARCH_AUTH_TOKEN"}

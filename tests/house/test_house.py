@@ -69,17 +69,8 @@ NOT_SUBJECTS: Final = frozenset(
     }
 )
 LIBRARIES: Final = frozenset(
-    {
-        "bus",
-        "cli",
-        "fleet_client",
-        "operator_text",
-        "primitives",
-        "runtime",
-        "saga",
-        "settings",
-        "simulator",
-    }
+    {"bus", "cli", "fleet_client", "gateway", "operator_text", "primitives", "runtime", "saga"}
+    | {"settings", "simulator"}
 )
 """Folders of services/ that are libraries or programs, not services."""
 

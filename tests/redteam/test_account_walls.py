@@ -33,7 +33,7 @@ from tests.support.secured import Secured
 
 AGENT = "agent:training/n1"
 NODE = "navarch.v1.node.training.n1"
-OUTSIDERS = ("viewer", "scheduler", "operator", AGENT)
+OUTSIDERS = ("viewer", "scheduler", "operator", permissions.GATEWAY, AGENT)
 """Who is not a service. Bootstrap credentials permit one request, tried below."""
 TARGETS = (
     "$KV.POOLS.pool.training",

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, TypeVar
 
 import typer
 
-from schemas.permissions import SERVICES
+from schemas.permissions import GATEWAY, SERVICES
 from schemas.settings import NatsSettings
 from services.bus.nats.account_updates import Requests, UntrustedKeyError
 from services.cli import console, key_rotation
@@ -42,7 +42,7 @@ HAND_OVER: Final[Mapping[str, str]] = {
     ),
     **{
         service: f"copy creds/{service}.creds to its host and restart the {service}; then"
-        for service in SERVICES
+        for service in (*SERVICES, GATEWAY)
     },
     **{
         role: (
@@ -68,7 +68,7 @@ REFUSED: Final[Mapping[str, str]] = {
         "accounts' tokens of the old key, once each nats-server has the new accounts.conf and is "
         "restarted; revoker.creds of the old key at once"
     ),
-    **{service: f"credentials of the {service} of the old key" for service in SERVICES},
+    **{service: f"credentials of the {service} of the old key" for service in (*SERVICES, GATEWAY)},
     **{role: f"credentials of each {role} of the old key" for role in ROLES},
     "all": "what any old key has signed, as is said for each of the others",
 }

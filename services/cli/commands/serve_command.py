@@ -19,10 +19,12 @@ from typing import Any, Final, Self
 import msgspec
 
 from schemas import subjects
+from schemas.permissions import GATEWAY
 from schemas.settings import NatsSettings, Settings
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.cli.fleet_discovery import NATS_URL_VARIABLE, SERVE_FILE, ServeState, settings_of
 from services.cli.served_bus import ServedBus
+from services.cli.served_gateway import gateway_variables, token_file
 from services.cli.service_environment import configured_variables, service_environment
 from services.cli.supervisor import (
     Execute,
@@ -65,12 +67,13 @@ class ServedFleet:
         *,
         is_open: bool = False,
         temporary: bool = False,
+        gateway: bool = False,
         execute: Execute = execute,
     ) -> None:
         """Serve `settings`, which were read from `config`, with `replicas` of each service.
 
         `is_open`: without credentials. `temporary`: what is stored is removed at the end, and need
-        not survive a power cut. `execute`: runs the services.
+        not survive a power cut. `gateway`: with the HTTP API. `execute`: runs the services.
         """
         self.settings = settings
         self.directory = Path(settings.data_dir)
@@ -99,6 +102,7 @@ class ServedFleet:
             log=log,
             on_change=self._write_state,
             replicas=replicas,
+            gateway=gateway_variables(settings, environment, is_open=is_open) if gateway else None,
             execute=execute,
         )
 
@@ -222,7 +226,9 @@ def serve(config: Path | None, replicas: int = 1, *, is_open: bool = False) -> i
     check_port(settings.http, config)
     log = stdout_log()
     with lock_directory(Path(settings.data_dir)):
-        fleet = ServedFleet(settings, config, os.environ, log, replicas, is_open=is_open)
+        fleet = ServedFleet(
+            settings, config, os.environ, log, replicas, is_open=is_open, gateway=True
+        )
         asyncio.run(_serve(fleet, log))
     return 0
 
@@ -259,6 +265,9 @@ async def _log_start(serving: ServedFleet, log: LogSink) -> None:
         await supervisor.ready()
     log("serve", "every service is ready; try: navarch status, navarch list, navarch events")
     log("serve", f"metrics: {supervisor.children['metrics'].http}/metrics")
+    token = token_file(serving.settings)
+    needs = f"; its token is in {token}" if token.exists() else ""
+    log("serve", f"HTTP API: {supervisor.children[GATEWAY].http}/api/v1{needs}")
 
 
 def stdout_log() -> LogSink:

@@ -1,0 +1,36 @@
+"""Settings of the HTTP gateway: where it listens, who may use it, and its limits."""
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from schemas.value_limits import UtcTime
+
+GatewayRole = Literal["viewer", "operator", "admin"]
+"""viewer reads; operator also changes nodes, sagas, sizes and breakers; admin also pools."""
+Sha256 = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
+
+
+class TokenSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One bearer token; `navarch gateway token create` makes it and prints this entry."""
+
+    sha256: Sha256
+    """Digest of the token, which itself is stored nowhere."""
+    role: GatewayRole = "viewer"
+    pools: tuple[str, ...] = ()
+    """Names, or patterns (`train-*`), of the pools that it may see and change; empty: every pool,
+    and the fleet's own services."""
+    expires: UtcTime | None = None
+    """None: never."""
+
+
+class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The HTTP API."""
+
+    host: str = "127.0.0.1"
+    port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0
+    """0: a free one, which the gateway logs; `navarch serve` keeps it until it ends."""
+    tokens: dict[str, TokenSpec] = {}
+    """By name. The variable NAVARCH_AUTH_TOKEN is one more, of role admin."""
+    requests_per_minute: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 1_200
+    """Of one token."""

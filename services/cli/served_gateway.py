@@ -1,0 +1,40 @@
+"""The gateway that `navarch serve` starts: its port, and a token where none is configured."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from schemas.settings import Settings
+from services.gateway.access_tokens import VARIABLE, new_token
+from services.gateway.gateway_start import PORT_VARIABLE, gateway_settings, listen
+from services.primitives.atomic_files import write_secret
+
+SERVED_FILE: Final = "gateway.token"
+
+
+def token_file(settings: Settings) -> Path:
+    """Where the token is that serve makes."""
+    return Path(settings.data_dir).resolve() / SERVED_FILE
+
+
+def gateway_variables(
+    settings: Settings, environment: Mapping[str, str], *, is_open: bool
+) -> dict[str, str]:
+    """The variables that the gateway gets beside those of every service.
+
+    Its port stays the same when it is restarted, so that its clients find it again.
+    """
+    own = gateway_settings(settings, environment)
+    with listen(own, None) as free:
+        found = {PORT_VARIABLE: str(free.getsockname()[1])}
+    file = token_file(settings)
+    if own.tokens or is_open:
+        file.unlink(missing_ok=True)
+        return found
+    try:
+        token = file.read_text(encoding="ascii").strip()
+    except FileNotFoundError:
+        token = new_token(os.urandom)
+        write_secret(file, token + "\n")
+    return {**found, VARIABLE: token}

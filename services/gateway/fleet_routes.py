@@ -1,0 +1,298 @@
+"""GET: nodes, instances, pools, sagas, offerings, incidents, and why they are as they are."""
+
+from collections.abc import Sequence
+from http import HTTPStatus
+from typing import Annotated, Final
+
+import msgspec
+from litestar import get
+from litestar.di import NamedDependency
+from litestar.handlers import HTTPRouteHandler
+from litestar.params import FromPath, FromQuery, Parameter, QueryParameter
+
+from schemas.fleet_queries import NodeView, PoolView, Query
+from schemas.instance_records import InstanceRecord
+from schemas.messages import decoder
+from schemas.names import TOKEN
+from schemas.offering_records import OfferingsQuery, OfferingView
+from schemas.pool_records import PoolRecord, pool_key
+from schemas.topology import POOLS
+from services.bus.port import Bus
+from services.fleet_client.fleet_client import (
+    FleetClient,
+    decode_answer,
+    decode_nodes,
+    decode_pools,
+)
+from services.fleet_client.node_timeline import TimelineRow, timeline_rows
+from services.fleet_client.saga_progress import Progress, progress
+from services.fleet_client.stored_history import open_sagas, saga_log, why
+from services.fleet_client.why_text import WhyAnswer
+from services.gateway.access_tokens import Principal
+from services.gateway.node_filter import NodeFilter, has_labels, labels_asked
+from services.gateway.problems import PROBLEMS, ProblemError, not_found
+from services.gateway.views import (
+    IncidentView,
+    InstancePage,
+    InstanceView,
+    NodePage,
+    PoolStatus,
+    SagaLog,
+    incident_views,
+    instance_view,
+    pool_status,
+    stored_object,
+)
+from services.primitives.errors import AnswerError, BusError, NavarchError
+
+ROOT: Final = "/api/v1"
+PROVISIONER: Final = "provisioner"
+QUERY_MAX: Final = 1_000
+INSTANCES_MAX: Final = 500
+"""Records of some kilobytes each: a page must fit one message of the bus."""
+ROWS_MAX: Final = 10_000
+
+Fleet = NamedDependency[FleetClient]
+Caller = NamedDependency[Principal]
+Limit = Annotated[int, Parameter(ge=1, le=QUERY_MAX, description="Items of one page.")]
+Cursor = Annotated[str, Parameter(description="`next` of the page before.", max_length=200)]
+Labels = Annotated[
+    list[str] | None,
+    QueryParameter(
+        name="label", description="`KEY=VALUE` of the node's pool; several must all match."
+    ),
+]
+
+_pools = decoder(PoolRecord)
+
+
+async def visible_node(fleet: FleetClient, principal: Principal, name: str) -> NodeView:
+    """The node of this name; a problem if there is none that the caller may see."""
+    missing = not_found("node", name, f"{ROOT}/nodes?terminated=true")
+    if not TOKEN.match(name):
+        raise missing
+    try:
+        view, _ = await fleet.node(name)
+    except AnswerError as error:
+        raise missing from error
+    if not principal.sees(view.pool):
+        raise missing
+    return view
+
+
+async def visible_pool(fleet: FleetClient, principal: Principal, name: str) -> PoolView:
+    """The same for a pool."""
+    if TOKEN.match(name) and principal.sees(name):
+        found = decode_pools(await fleet.pages("pools", Query(pool=name)))
+        if found:
+            return found[0]
+    raise not_found("pool", name, f"{ROOT}/pools")
+
+
+async def visible_saga(fleet: FleetClient, principal: Principal, saga: str) -> SagaLog:
+    """The same for a saga."""
+    missing = not_found("saga", saga, f"{ROOT}/sagas")
+    try:
+        state, stored = await saga_log(fleet.bus, saga)
+    except BusError:
+        raise
+    except NavarchError as error:
+        raise missing from error
+    if not principal.sees(state.params.pool):
+        raise missing
+    return SagaLog(saga=progress(state), log=tuple(map(stored_object, stored)))
+
+
+@get(f"{ROOT}/nodes", tags=["nodes"], responses=PROBLEMS)
+async def list_nodes(
+    fleet: Fleet,
+    principal: Caller,
+    pool: FromQuery[str] = "",
+    provider: FromQuery[str] = "",
+    region: FromQuery[str] = "",
+    zone: FromQuery[str] = "",
+    status: FromQuery[str] = "",
+    health: FromQuery[str] = "",
+    labels: Labels = None,
+    terminated: FromQuery[bool] = False,
+    limit: Limit = 100,
+    cursor: Cursor = "",
+) -> NodePage:
+    """List nodes, without their GPUs and faults."""
+    wanted = NodeFilter(
+        pool=pool,
+        provider=provider,
+        region=region,
+        zone=zone,
+        status=status,
+        health=health,
+        pools=await _labelled(fleet.bus, labels) if labels else None,
+    )
+    leaves_out = wanted.selects_some or bool(principal.pools)
+    query = Query(
+        pool=pool,
+        terminated=terminated,
+        after=cursor,
+        limit=QUERY_MAX if leaves_out else limit,
+    )
+    found: list[NodeView] = []
+    while True:
+        page = await fleet.page("nodes", query)
+        for node in decode_nodes(list(page.items)):
+            if wanted.matches(node) and principal.sees(node.pool):
+                found.append(node)
+            if len(found) == limit:
+                return NodePage(items=tuple(found), next=f"{node.pool}.{node.id}")
+        if not page.next:
+            return NodePage(items=tuple(found))
+        query = msgspec.structs.replace(query, after=page.next)
+
+
+@get(f"{ROOT}/nodes/{{name:str}}", tags=["nodes"], responses=PROBLEMS)
+async def get_node(fleet: Fleet, principal: Caller, name: FromPath[str]) -> NodeView:
+    """Get a node with its GPUs and its latest faults."""
+    return await visible_node(fleet, principal, name)
+
+
+@get(f"{ROOT}/nodes/{{name:str}}/why", tags=["nodes"], responses=PROBLEMS)
+async def get_node_why(fleet: Fleet, principal: Caller, name: FromPath[str]) -> WhyAnswer:
+    """Explain a node: what was observed, decided, tried and refused, and what it waits for."""
+    view = await visible_node(fleet, principal, name)
+    return await why(fleet, view.id)
+
+
+@get(f"{ROOT}/nodes/{{name:str}}/timeline", tags=["nodes"], responses=PROBLEMS)
+async def get_node_timeline(
+    fleet: Fleet,
+    principal: Caller,
+    name: FromPath[str],
+    limit: Annotated[int, Parameter(ge=1, le=ROWS_MAX)] = 1_000,
+) -> list[TimelineRow]:
+    """Get what happened to a node, oldest first; `limit` keeps the newest."""
+    view = await visible_node(fleet, principal, name)
+    return list(timeline_rows(await fleet.node_history(view.id))[-limit:])
+
+
+@get(f"{ROOT}/instances", tags=["instances"], responses=PROBLEMS)
+async def list_instances(
+    fleet: Fleet,
+    principal: Caller,
+    pool: FromQuery[str] = "",
+    status: FromQuery[str] = "",
+    terminated: FromQuery[bool] = False,
+    limit: Annotated[int, Parameter(ge=1, le=INSTANCES_MAX)] = 100,
+    cursor: Cursor = "",
+) -> InstancePage:
+    """List instances, with what they cost."""
+    query = Query(pool=pool, state=status, terminated=terminated, after=cursor, limit=limit)
+    found: list[InstanceView] = []
+    while True:
+        page = await fleet.page("instances", query, who=PROVISIONER)
+        for raw in page.items:
+            record = decode_answer(InstanceRecord, raw, "instances", PROVISIONER)
+            if principal.sees(record.pool):
+                found.append(instance_view(record))
+            if len(found) == limit:
+                after = f"{record.pool}.{record.instance}"
+                return InstancePage(items=tuple(found), next=after)
+        if not page.next:
+            return InstancePage(items=tuple(found))
+        query = msgspec.structs.replace(query, after=page.next)
+
+
+@get(f"{ROOT}/pools", tags=["pools"], responses=PROBLEMS)
+async def list_pools(fleet: Fleet, principal: Caller) -> list[PoolView]:
+    """List the pools, by name."""
+    found = decode_pools(await fleet.pages("pools", Query()))
+    seen = (each for each in found if principal.sees(each.name))
+    return sorted(seen, key=lambda each: each.name)
+
+
+@get(f"{ROOT}/pools/{{name:str}}", tags=["pools"], responses=PROBLEMS)
+async def get_pool(fleet: Fleet, principal: Caller, name: FromPath[str]) -> PoolView:
+    """Get a pool: sizes, breaker, budget."""
+    return await visible_pool(fleet, principal, name)
+
+
+@get(f"{ROOT}/pools/{{name:str}}/status", tags=["pools"], responses=PROBLEMS)
+async def get_pool_status(fleet: Fleet, principal: Caller, name: FromPath[str]) -> PoolStatus:
+    """Get a pool in numbers."""
+    pool = await visible_pool(fleet, principal, name)
+    nodes = decode_nodes(await fleet.pages("nodes", Query(pool=pool.name)))
+    sagas = [progress(each) for each in await open_sagas(fleet.bus, pool.name)]
+    return pool_status(pool, nodes, sagas)
+
+
+@get(f"{ROOT}/pools/{{name:str}}/why", tags=["pools"], responses=PROBLEMS)
+async def get_pool_why(fleet: Fleet, principal: Caller, name: FromPath[str]) -> WhyAnswer:
+    """Explain a pool: what it waits for, and why."""
+    return await why(fleet, (await visible_pool(fleet, principal, name)).name)
+
+
+@get(f"{ROOT}/sagas", tags=["sagas"], responses=PROBLEMS)
+async def list_sagas(fleet: Fleet, principal: Caller, pool: FromQuery[str] = "") -> list[Progress]:
+    """List the open sagas, oldest first, and what each waits for."""
+    if pool:
+        await visible_pool(fleet, principal, pool)
+    found = [progress(each) for each in await open_sagas(fleet.bus, pool)]
+    return [each for each in found if principal.sees(each.pool)]
+
+
+@get(f"{ROOT}/sagas/{{saga:str}}", tags=["sagas"], responses=PROBLEMS)
+async def get_saga(fleet: Fleet, principal: Caller, saga: FromPath[str]) -> SagaLog:
+    """Get a saga, open or ended, with its log."""
+    return await visible_saga(fleet, principal, saga)
+
+
+@get(f"{ROOT}/offerings", tags=["offerings"], responses=PROBLEMS)
+async def list_offerings(
+    fleet: Fleet,
+    principal: Caller,
+    pool: FromQuery[str] = "",
+    provider: FromQuery[str] = "",
+    instance_type: FromQuery[str] = "",
+    everything: FromQuery[bool] = False,
+) -> list[OfferingView]:
+    """List what can be launched, at what price, and what is exhausted."""
+    if principal.pools and not pool:
+        raise ProblemError(
+            HTTPStatus.FORBIDDEN,
+            f"{principal.name} may see some pools, and offerings are the whole fleet's",
+            "name one of them with ?pool=",
+        )
+    if pool:
+        await visible_pool(fleet, principal, pool)
+    query = OfferingsQuery(
+        pool=pool, provider=provider, instance_type=instance_type, everything=everything
+    )
+    items = await fleet.pages("offerings", query, who=PROVISIONER)
+    return [decode_answer(OfferingView, each, "offerings", PROVISIONER) for each in items]
+
+
+@get(f"{ROOT}/incidents", tags=["incidents"], responses=PROBLEMS)
+async def list_incidents(fleet: Fleet, principal: Caller) -> list[IncidentView]:
+    """List the open incidents of all pools."""
+    pools = [each for each in await _pool_records(fleet.bus) if principal.sees(each.name)]
+    return [incident for pool in pools for incident in incident_views(pool)]
+
+
+FLEET_ROUTES: Final[Sequence[HTTPRouteHandler]] = (
+    *(list_nodes, get_node, get_node_why, get_node_timeline, list_instances),
+    *(list_pools, get_pool, get_pool_status, get_pool_why, list_sagas, get_saga),
+    *(list_offerings, list_incidents),
+)
+
+
+async def _pool_records(bus: Bus) -> list[PoolRecord]:
+    entries = await bus.entries(POOLS, pool_key("*"))
+    return [_pools.decode(each.value) for each in entries]
+
+
+async def _labelled(bus: Bus, texts: Sequence[str]) -> frozenset[str]:
+    """The pools with these labels."""
+    try:
+        asked = labels_asked(texts)
+    except ValueError as error:
+        raise ProblemError(HTTPStatus.BAD_REQUEST, str(error), "write ?label=KEY=VALUE") from error
+    records = await _pool_records(bus)
+    return frozenset(each.name for each in records if has_labels(each.spec.labels, asked))

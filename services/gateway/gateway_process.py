@@ -1,0 +1,82 @@
+"""The gateway's life: configuration, bus, HTTP; SIGTERM lets what was asked be answered.
+
+It is in the users' account of the bus, so it is none of the services: it keeps nothing there, and
+the others ask nothing of it.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+from pathlib import Path
+from typing import Final
+
+import uvicorn
+from prometheus_client import CollectorRegistry, ProcessCollector
+
+from schemas.gateway_settings import GatewaySettings
+from schemas.permissions import GATEWAY
+from schemas.settings import Settings
+from services.bus.nats.nats_bus import NatsBus
+from services.fleet_client.fleet_client import FleetClient
+from services.gateway.authentication import Access
+from services.gateway.caller_rate import CallerRate
+from services.gateway.gateway_start import bus_options, gateway_settings, listen, require_tokens
+from services.gateway.http_app import http_app
+from services.primitives.clock import SystemClock
+from services.primitives.race import race
+from services.runtime.process_http import WebServer
+
+log = logging.getLogger(__name__)
+
+STOP_SECONDS_MAX: Final = 5
+CONNECTIONS_MAX: Final = 4_096
+
+
+async def run(settings: Settings, file: Path | None) -> None:
+    """Serve until a signal stops it."""
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    own = gateway_settings(settings, os.environ)
+    listening = listen(own, file)
+    connecting, _ = await race(NatsBus.connect(bus_options(settings.nats)), stopping.wait())
+    if connecting.cancelled():
+        return
+    bus: NatsBus = connecting.result()
+    try:
+        require_tokens(own, is_open=bus.is_open, file=file)
+        await _serve(bus, own, listening, stopping)
+    finally:
+        await bus.close()
+        log.info("stopped")
+
+
+async def _serve(
+    bus: NatsBus, settings: GatewaySettings, listening: socket.socket, stopping: asyncio.Event
+) -> None:
+    clock, registry = SystemClock(), CollectorRegistry()
+    ProcessCollector(registry=registry)
+    access = Access(settings.tokens, CallerRate(settings.requests_per_minute), clock.now)
+    app = http_app(bus, FleetClient(bus, user=GATEWAY), access, clock, registry)
+    server = WebServer(
+        uvicorn.Config(
+            app,
+            log_config=None,
+            lifespan="off",
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            limit_concurrency=CONNECTIONS_MAX,
+            timeout_graceful_shutdown=STOP_SECONDS_MAX,
+        )
+    )
+    host, port = listening.getsockname()[:2]
+    log.info("ready", extra={"http": f"http://{host}:{port}"})
+    serving = asyncio.create_task(server.serve(sockets=[listening]))
+    await race(asyncio.shield(serving), stopping.wait())
+    log.info("stopping")
+    server.should_exit = True
+    await serving

@@ -1,0 +1,85 @@
+"""What the gateway needs to start: credentials, tokens, an address; without the HTTP library."""
+
+import errno
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from schemas.gateway_settings import GatewaySettings
+from schemas.permissions import GATEWAY, REQUEST_BYTES_MAX, inbox
+from schemas.settings import NatsSettings, Settings
+from services.bus.nats.connection_options import ConnectOptions, credentials
+from services.gateway.access_tokens import CHARS_MAX, CHARS_MIN, VARIABLE, with_variable
+from services.primitives.errors import ConfigurationError
+from services.primitives.redaction import register_secret
+from services.settings.plugin_loader import locate, setting_error
+
+PORT_VARIABLE: Final = "NAVARCH_GATEWAY_PORT"
+LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
+PING_SECONDS: Final = 2
+
+
+def bus_options(settings: NatsSettings) -> ConnectOptions:
+    """How the gateway connects to the bus."""
+    return ConnectOptions(
+        settings=settings,
+        name=GATEWAY,
+        inbox_prefix=inbox(GATEWAY),
+        ping_seconds=PING_SECONDS,
+        message_bytes_max=REQUEST_BYTES_MAX,
+        may_create_consumers=not settings.creds_file,
+    )
+
+
+def gateway_settings(settings: Settings, environment: Mapping[str, str]) -> GatewaySettings:
+    """The settings with the token and the port of the environment."""
+    found, token = settings.gateway, register_secret(environment.get(VARIABLE, "").strip())
+    if token and not CHARS_MIN <= len(token) <= CHARS_MAX:
+        raise ConfigurationError(
+            f"has {len(token)} characters: use {CHARS_MIN} to {CHARS_MAX}, at random "
+            "(`openssl rand -base64 32`)",
+            key=VARIABLE,
+        )
+    port = environment.get(PORT_VARIABLE, "")
+    return msgspec.structs.replace(
+        found,
+        tokens=with_variable(found.tokens, token),
+        port=int(port) if port.isdecimal() else found.port,
+    )
+
+
+def check(settings: Settings, file: Path | None) -> None:
+    """Raise ConfigurationError if the gateway cannot start with these settings."""
+    try:
+        credentials(bus_options(settings.nats))
+    except ConfigurationError as error:
+        raise locate(error, file) from error
+
+
+def require_tokens(settings: GatewaySettings, *, is_open: bool, file: Path | None) -> None:
+    """Raise ConfigurationError if callers would need no token where the bus is not open to all."""
+    if not settings.tokens and not (is_open and settings.host in LOOPBACK):
+        raise setting_error(
+            "gateway.tokens",
+            f"there is none: add one (`navarch gateway token create NAME`), or set {VARIABLE}",
+            file,
+        )
+
+
+def listen(settings: GatewaySettings, file: Path | None) -> socket.socket:
+    """Listen; raise ConfigurationError if the address cannot be used."""
+    try:
+        found = socket.create_server((settings.host, settings.port))
+    except OSError as error:
+        raise setting_error(
+            "gateway.port" if error.errno in (errno.EADDRINUSE, errno.EACCES) else "gateway.host",
+            f"{settings.host}:{settings.port} cannot be used ({error.strerror or error}); write "
+            "another, or port 0 for any free one",
+            file,
+        ) from error
+    # Without it an answer's body waits 40 ms for the acknowledgement of its head.
+    found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return found

@@ -1,0 +1,102 @@
+"""The HTTP application: routes, authentication, errors, OpenAPI."""
+
+from importlib.metadata import version
+from typing import Any, Final
+
+from litestar import Litestar, MediaType, Request, Response, get
+from litestar.di import Provide
+from litestar.openapi import OpenAPIConfig
+from litestar.openapi.plugins import JsonRenderPlugin
+from litestar.openapi.spec import Components, SecurityScheme
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+from services.bus.port import Bus
+from services.fleet_client.fleet_client import FleetClient
+from services.gateway.access_tokens import Principal
+from services.gateway.authentication import PUBLIC, Access, authentication, require_role
+from services.gateway.entity_tags import EntityTags
+from services.gateway.event_routes import EVENT_ROUTES
+from services.gateway.fleet_routes import FLEET_ROUTES
+from services.gateway.problems import answer_problem
+from services.gateway.request_meter import request_meter
+from services.primitives.clock import Clock
+
+BODY_BYTES_MAX: Final = 65_536
+METRICS_TYPE: Final = CONTENT_TYPE_LATEST.removesuffix("; charset=utf-8")
+DESCRIPTION: Final = "Reads a Navarch fleet and changes it: docs/http-api.md."
+
+
+def public_routes(bus: Bus, registry: CollectorRegistry) -> list[Any]:
+    """What needs no token: health and metrics."""
+    options: dict[str, Any] = {"opt": {PUBLIC: True}, "include_in_schema": False, "cache": False}
+
+    @get(["/healthz", "/livez"], media_type=MediaType.TEXT, sync_to_thread=False, **options)
+    def health() -> str:
+        return "alive\n"
+
+    @get("/readyz", media_type=MediaType.TEXT, sync_to_thread=False, **options)
+    def readiness() -> Response[str]:
+        if bus.connected:
+            return Response("ready\n", media_type=MediaType.TEXT)
+        return Response("the bus is not connected\n", media_type=MediaType.TEXT, status_code=503)
+
+    @get("/metrics", sync_to_thread=False, **options)
+    def metrics() -> Response[bytes]:
+        return Response(generate_latest(registry), media_type=METRICS_TYPE)
+
+    return [health, readiness, metrics]
+
+
+def http_app(
+    bus: Bus, fleet: FleetClient, access: Access, clock: Clock, registry: CollectorRegistry
+) -> Litestar:
+    """Build the application over one connection to the bus."""
+
+    def provide(value: Any) -> Provide:
+        return Provide(lambda: value, sync_to_thread=False)
+
+    def principal(request: Request[Principal, Any, Any]) -> Principal:
+        return request.user
+
+    return Litestar(
+        [*public_routes(bus, registry), *FLEET_ROUTES, *EVENT_ROUTES],
+        dependencies={
+            "fleet": provide(fleet),
+            "now": Provide(clock.now, sync_to_thread=False),
+            "principal": Provide(principal, sync_to_thread=False),
+        },
+        middleware=[request_meter(registry), EntityTags, authentication(access)],
+        guards=[require_role],
+        exception_handlers={Exception: answer_problem},
+        request_max_body_size=BODY_BYTES_MAX,
+        logging_config=None,
+        openapi_config=_openapi(),
+        after_request=_protect,
+    )
+
+
+def _protect(response: Response[Any]) -> Response[Any]:
+    """No cache keeps an answer, and no browser guesses its type."""
+    response.headers.setdefault("Cache-Control", "private, no-cache")
+    response.headers.setdefault("X-Content-Type-Options", "nosniff")
+    return response
+
+
+def _openapi() -> OpenAPIConfig:
+    scheme = SecurityScheme(type="http", scheme="bearer")
+    return OpenAPIConfig(
+        title="Navarch",
+        version=version("navarch"),
+        description=DESCRIPTION,
+        path="/api/v1",
+        render_plugins=[JsonRenderPlugin()],
+        components=Components(security_schemes={"token": scheme}),
+        security=[{"token": []}],
+        operation_id_creator=_operation_id,
+        use_handler_docstrings=True,
+    )
+
+
+def _operation_id(handler: Any, *_: Any) -> str:
+    return str(handler.handler_name)

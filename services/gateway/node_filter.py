@@ -1,0 +1,51 @@
+"""Which nodes a caller asks for. Pure."""
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final
+
+import msgspec
+
+from schemas.fleet_queries import NodeView
+
+FIELDS: Final = ("pool", "provider", "region", "zone", "status", "health")
+
+
+class NodeFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """What a node must have; empty: anything."""
+
+    pool: str = ""
+    provider: str = ""
+    region: str = ""
+    zone: str = ""
+    status: str = ""
+    health: str = ""
+    pools: Collection[str] | None = None
+    """Pools with the labels asked for; None: no label was."""
+
+    @property
+    def selects_some(self) -> bool:
+        """Whether it can leave out nodes of the pool that is asked for."""
+        return self.pools is not None or any(getattr(self, name) for name in FIELDS[1:])
+
+    def matches(self, node: NodeView) -> bool:
+        """Whether a node is one of those."""
+        if self.pools is not None and node.pool not in self.pools:
+            return False
+        wanted = ((name, getattr(self, name)) for name in FIELDS)
+        return all(value in ("", getattr(node, name)) for name, value in wanted)
+
+
+def labels_asked(texts: Iterable[str]) -> dict[str, str]:
+    """Read `KEY=VALUE` of each label; ValueError for what is none."""
+    found = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not key or not equals:
+            raise ValueError(f"label {text!r} is not KEY=VALUE")
+        found[key] = value
+    return found
+
+
+def has_labels(labels: Mapping[str, str], asked: Mapping[str, str]) -> bool:
+    """Whether a pool has all labels that are asked for."""
+    return all(labels.get(key) == value for key, value in asked.items())

@@ -1,0 +1,131 @@
+"""Every error of the HTTP API as `application/problem+json` (RFC 9457), with a remedy."""
+
+import logging
+from http import HTTPStatus
+from typing import Any, Final
+
+import msgspec
+from litestar import Request, Response
+from litestar.exceptions import HTTPException, ValidationException
+from litestar.openapi import ResponseSpec
+
+from schemas.names import InvalidNameError
+from services.primitives.errors import AnswerError, BusError, NavarchError
+from services.primitives.redaction import redacted
+
+log = logging.getLogger(__name__)
+
+MEDIA_TYPE: Final = "application/problem+json"
+RETRY_SECONDS: Final = 2
+DETAIL_CHARS_MAX: Final = 2_000
+REMEDIES: Final = {
+    HTTPStatus.BAD_REQUEST: "correct the request; /api/v1/openapi.json describes it",
+    HTTPStatus.UNAUTHORIZED: (
+        "send `Authorization: Bearer TOKEN`; `navarch gateway token create` makes a token"
+    ),
+    HTTPStatus.NOT_FOUND: "check the name and the path; /api/v1/openapi.json lists every path",
+    HTTPStatus.METHOD_NOT_ALLOWED: "/api/v1/openapi.json lists the methods of every path",
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "send less",
+    HTTPStatus.INTERNAL_SERVER_ERROR: "this is a defect: report it with the gateway's log",
+    HTTPStatus.SERVICE_UNAVAILABLE: "repeat it; `navarch status` shows what does not work",
+}
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Why a request was not answered."""
+
+    type: str = "about:blank"
+    title: str = ""
+    status: int
+    detail: str
+    remedy: str
+    """What to do about it."""
+    refusal: str = ""
+    """The code with which the fleet refused a change."""
+
+
+PROBLEMS: Final = {
+    int(status): ResponseSpec(
+        data_container=Problem,
+        generate_examples=False,
+        media_type=MEDIA_TYPE,
+        description=status.phrase,
+    )
+    for status in (
+        *(HTTPStatus.BAD_REQUEST, HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN),
+        *(HTTPStatus.NOT_FOUND, HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE),
+    )
+}
+"""What every route may answer instead, for the API's description."""
+
+
+class ProblemError(NavarchError):
+    """A request that is answered with a problem."""
+
+    def __init__(
+        self, status: HTTPStatus, detail: str, remedy: str = "", *, refusal: str = ""
+    ) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.remedy = remedy or REMEDIES[status]
+        self.refusal = refusal
+        self.headers: dict[str, str] = {}
+
+
+def not_found(what: str, name: str, path: str) -> ProblemError:
+    """There is none, or none that the caller may see."""
+    return ProblemError(
+        HTTPStatus.NOT_FOUND, f"there is no {what} {name!r}", f"GET {path} lists them"
+    )
+
+
+def answer_problem(_: Request[Any, Any, Any], error: Exception) -> Response[Problem]:
+    """The answer to a request that failed."""
+    status, detail, remedy, refusal = _described(error)
+    headers = dict(getattr(error, "headers", None) or {})
+    if status == HTTPStatus.UNAUTHORIZED:
+        headers["WWW-Authenticate"] = "Bearer"
+    if status == HTTPStatus.SERVICE_UNAVAILABLE:
+        headers.setdefault("Retry-After", str(RETRY_SECONDS))
+    problem = Problem(
+        title=status.phrase,
+        status=status,
+        detail=redacted(detail)[:DETAIL_CHARS_MAX],
+        remedy=remedy,
+        refusal=refusal,
+    )
+    return Response(problem, status_code=status, media_type=MEDIA_TYPE, headers=headers)
+
+
+def _described(error: Exception) -> tuple[HTTPStatus, str, str, str]:
+    """Status, detail, remedy and refusal code."""
+    match error:
+        case ProblemError():
+            return error.status, str(error), error.remedy, error.refusal
+        case ValidationException():
+            status, detail = HTTPStatus.BAD_REQUEST, _validation_text(error)
+        case HTTPException():
+            status = HTTPStatus(error.status_code)
+            detail = str(error.detail) if status < HTTPStatus.INTERNAL_SERVER_ERROR else ""
+        case InvalidNameError():
+            status, detail = HTTPStatus.BAD_REQUEST, str(error)
+        case AnswerError():
+            status, detail = HTTPStatus.BAD_REQUEST, str(error)
+        case BusError() | NavarchError():
+            status, detail = HTTPStatus.SERVICE_UNAVAILABLE, str(error)
+        case msgspec.DecodeError():
+            status, detail = HTTPStatus.SERVICE_UNAVAILABLE, f"a record cannot be read: {error}"
+        case _:
+            status, detail = HTTPStatus.INTERNAL_SERVER_ERROR, ""
+            log.error("a request failed", exc_info=error)
+    remedy = REMEDIES.get(status, REMEDIES[HTTPStatus.BAD_REQUEST])
+    return status, detail or status.phrase, remedy, ""
+
+
+def _validation_text(error: ValidationException) -> str:
+    parts = [
+        f"{each.get('key', '')}: {each.get('message', '')}"
+        for each in error.extra or ()
+        if isinstance(each, dict)
+    ]
+    return "; ".join(parts) or str(error.detail)

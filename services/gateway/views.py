@@ -1,0 +1,192 @@
+"""What the HTTP API answers, where no record or view of the fleet is the answer itself. Pure."""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+
+from schemas.breaker_state import OpenIncident
+from schemas.fleet_queries import NodeView, PoolView
+from schemas.instance_records import InstanceRecord
+from schemas.pool_records import PoolRecord
+from services.bus.port import Stored
+from services.fleet_client.saga_progress import Progress
+from services.operator_text.event_text import Tone, describe_stored
+
+INVALID_CHARS_MAX: Final = 4_096
+UNWOUND: Final = frozenset({"unwinding", "stuck"})
+
+
+class NodePage(msgspec.Struct, frozen=True, kw_only=True):
+    """Some nodes, in the order of pool and name."""
+
+    items: tuple[NodeView, ...]
+    next: str = ""
+    """The cursor of the next page; empty: there is none."""
+
+
+class InstanceView(msgspec.Struct, frozen=True, kw_only=True):
+    """An instance, without what only the provisioner needs."""
+
+    pool: str
+    instance: str
+    """The node's name."""
+    state: str
+    provider: str
+    provider_id: str
+    instance_type: str
+    region: str
+    zone: str
+    address: str
+    dollars_per_hour: float
+    error: str
+    intended_at: datetime
+    running_at: datetime | None
+    terminating_at: datetime | None
+    terminated_at: datetime | None
+
+
+class InstancePage(msgspec.Struct, frozen=True, kw_only=True):
+    """Some instances, in the order of pool and name."""
+
+    items: tuple[InstanceView, ...]
+    next: str = ""
+
+
+class PoolStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """A pool in numbers. Every node counts as either healthy, unhealthy or cordoned."""
+
+    name: str
+    total_nodes: int
+    healthy_nodes: int
+    unhealthy_nodes: int
+    cordoned_nodes: int
+    utilization: float | None = None
+    """Percent, averaged over the GPUs; null: not known."""
+    can_scale_up: bool
+    can_scale_down: bool
+    bootstrap_failed: int
+    """Launches that failed and are being undone, or need an operator."""
+    bootstrap_pending: int
+    """Nodes that are launched and not yet in service."""
+
+
+class IncidentView(msgspec.Struct, frozen=True, kw_only=True):
+    """An open incident."""
+
+    pool: str
+    signature: str
+    """`xid-79`, `silence`."""
+    scope: str
+    within: str
+    nodes: int
+    since: datetime
+    last: datetime
+    released: bool
+    """An operator closed the breaker: it no longer delays remediation."""
+
+
+class SagaLog(msgspec.Struct, frozen=True, kw_only=True):
+    """A saga and the entries of its log, oldest first."""
+
+    saga: Progress
+    log: tuple[dict[str, Any], ...]
+
+
+class EventView(msgspec.Struct, frozen=True, kw_only=True):
+    """A stored event, in words and as it is stored."""
+
+    sequence: int
+    """Its place in the stream: the `id` of the same event in /api/v1/events/stream."""
+    time: datetime
+    """When it was stored."""
+    kind: str
+    """`verdict`, `cordoned`, `saga-opened`, …"""
+    about: str
+    """`POOL/NODE`, a pool, a saga, a service."""
+    title: str
+    detail: str
+    tone: Tone
+    event: dict[str, Any]
+    """The message; `invalid` alone where it cannot be read."""
+
+
+class EventPage(msgspec.Struct, frozen=True, kw_only=True):
+    """Some events, oldest first."""
+
+    items: tuple[EventView, ...]
+    next: int = 0
+    """Pass it as `after` for what follows, now or later."""
+    more: bool = False
+    """Whether more is stored already."""
+
+
+def instance_view(record: InstanceRecord) -> InstanceView:
+    """An instance as operators see it."""
+    kept = {
+        name: getattr(record, name)
+        for name in InstanceView.__struct_fields__
+        if name != "instance_type"
+    }
+    chosen = record.offering or record.launch
+    return InstanceView(instance_type=chosen.instance_type, **kept)
+
+
+def pool_status(pool: PoolView, nodes: Sequence[NodeView], sagas: Iterable[Progress]) -> PoolStatus:
+    """Count a pool's nodes."""
+    cordoned = [each for each in nodes if each.cordoned]
+    other = [each for each in nodes if not each.cordoned]
+    unhealthy = [each for each in other if each.health == "unhealthy" or each.lost]
+    return PoolStatus(
+        name=pool.name,
+        total_nodes=len(nodes),
+        healthy_nodes=len(other) - len(unhealthy),
+        unhealthy_nodes=len(unhealthy),
+        cordoned_nodes=len(cordoned),
+        can_scale_up=len(nodes) < pool.max_nodes,
+        can_scale_down=len(nodes) > pool.min_nodes,
+        bootstrap_failed=sum(1 for each in sagas if each.new_node and each.status in UNWOUND),
+        bootstrap_pending=sum(1 for each in nodes if each.status in ("launching", "registered")),
+    )
+
+
+def incident_views(pool: PoolRecord) -> list[IncidentView]:
+    """The open incidents of a pool."""
+    return [_incident(pool.name, signature, each) for signature, each in pool.incidents.items()]
+
+
+def _incident(pool: str, signature: str, incident: OpenIncident) -> IncidentView:
+    return IncidentView(
+        pool=pool,
+        signature=signature,
+        scope=incident.scope,
+        within=incident.within,
+        nodes=incident.nodes,
+        since=incident.since,
+        last=incident.last,
+        released=incident.released,
+    )
+
+
+def event_view(stored: Stored) -> EventView:
+    """An event with its text."""
+    text = describe_stored(stored)
+    return EventView(
+        sequence=stored.sequence,
+        time=stored.time,
+        kind=stored.subject.rpartition(".")[2],
+        about=text.subject,
+        title=text.title,
+        detail=text.detail,
+        tone=text.tone,
+        event=stored_object(stored),
+    )
+
+
+def stored_object(stored: Stored) -> dict[str, Any]:
+    """A stored message as JSON; what is no JSON object is quoted."""
+    try:
+        return msgspec.json.decode(stored.data, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return {"invalid": stored.data[:INVALID_CHARS_MAX].decode("utf-8", "replace")}

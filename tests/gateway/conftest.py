@@ -1,0 +1,200 @@
+"""The gateway's application over the in-memory bus, with a small pool-manager and provisioner."""
+
+import itertools
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import httpx
+import msgspec
+import pytest
+from litestar import Litestar
+from prometheus_client import CollectorRegistry
+
+from schemas import subjects
+from schemas.fleet_queries import NodeView, Page, PoolView, Query
+from schemas.gateway_settings import TokenSpec
+from schemas.instance_records import InstanceRecord
+from schemas.messages import encode
+from schemas.node_records import NodeRecord, node_key
+from schemas.pool_records import PoolRecord, pool_key
+from schemas.saga_params import LaunchSpec
+from schemas.settings import PoolSpec
+from schemas.topology import NODES as NODE_RECORDS
+from schemas.topology import POOLS
+from services.bus.memory.memory_bus import MemoryBus
+from services.bus.memory.memory_server import MemoryServer
+from services.bus.memory.transport import PerfectLink
+from services.bus.topology_setup import set_up
+from services.fleet_client.fleet_client import FleetClient
+from services.gateway.access_tokens import digest
+from services.gateway.authentication import Access
+from services.gateway.caller_rate import CallerRate
+from services.gateway.http_app import http_app
+from services.primitives.clock import SystemClock
+
+NOW: Final = datetime(2026, 11, 23, 9, tzinfo=UTC)
+HOSTILE: Final = '"\n\x1b[31m</script><script>alert(1)</script>\u202e'
+NODES: Final = tuple(
+    NodeView(
+        id=f"{pool}-{number}",
+        pool=pool,
+        status="active" if number < 3 else "launching",
+        health="unhealthy" if number == 2 else "healthy",
+        cordoned=number == 1,
+        provider="aws" if pool == "training" else "lambda",
+        region="us-east-1",
+        zone=f"us-east-1{'ab'[number % 2]}",
+        reason=HOSTILE if number == 2 else "",
+    )
+    for pool in ("serving", "training")
+    for number in (1, 2, 3)
+)
+POOL_VIEWS: Final = tuple(
+    PoolView(
+        name=name,
+        desired=3,
+        nodes=3,
+        active=2,
+        healthy=1,
+        unhealthy=1,
+        cordoned=1,
+        min_nodes=0,
+        max_nodes=4,
+        breaker="closed",
+    )
+    for name in ("serving", "training")
+)
+TOKENS: Final = {
+    "ada": TokenSpec(sha256=digest("viewer-token"), role="viewer"),
+    "bob": TokenSpec(sha256=digest("operator-token"), role="operator"),
+    "cid": TokenSpec(sha256=digest("admin-token"), role="admin"),
+    "sue": TokenSpec(sha256=digest("scoped-token"), role="operator", pools=("train*",)),
+    "old": TokenSpec(sha256=digest("expired-token"), role="admin", expires=NOW - timedelta(1)),
+}
+
+
+def page(items: tuple[Any, ...], query: Query, key: Callable[[Any], str]) -> bytes:
+    """One page of what a service answers."""
+    rest = [each for each in items if key(each) > query.after]
+    found = rest[: query.limit]
+    after = key(found[-1]) if len(rest) > len(found) else ""
+    return encode(Page(items=tuple(msgspec.Raw(encode(each)) for each in found), next=after))
+
+
+async def _nodes(data: bytes, _: Mapping[str, str]) -> bytes:
+    query = msgspec.json.decode(data, type=Query)
+    found = tuple(each for each in NODES if query.pool in ("", each.pool))
+    return page(found, query, lambda each: f"{each.pool}.{each.id}")
+
+
+async def _node(data: bytes, _: Mapping[str, str]) -> bytes:
+    name = msgspec.json.decode(data, type=Query).node
+    for each in NODES:
+        if each.id == name:
+            return encode(each)
+    raise ValueError(f"there is no node {name!r}")
+
+
+async def _pools(data: bytes, _: Mapping[str, str]) -> bytes:
+    query = msgspec.json.decode(data, type=Query)
+    found = tuple(each for each in POOL_VIEWS if query.pool in ("", each.name))
+    return page(found, query, lambda each: each.name)
+
+
+async def _instances(data: bytes, _: Mapping[str, str]) -> bytes:
+    query = msgspec.json.decode(data, type=Query)
+    launch = LaunchSpec(fleet="tests", provider="aws", instance_type="p5", region="us-east-1")
+    found = tuple(
+        InstanceRecord(
+            pool=each.pool,
+            instance=each.id,
+            provider="aws",
+            token="secret-of-the-launch",
+            launch=launch,
+            intended_at=NOW,
+        )
+        for each in NODES
+        if query.pool in ("", each.pool)
+    )
+    return page(found, query, lambda each: f"{each.pool}.{each.instance}")
+
+
+async def _offerings(_: bytes, __: Mapping[str, str]) -> bytes:
+    return encode(Page())
+
+
+ENDPOINTS: Final = {
+    "nodes": _nodes,
+    "node": _node,
+    "pools": _pools,
+    "instances": _instances,
+    "offerings": _offerings,
+}
+
+
+@dataclass(slots=True)
+class Gateway:
+    """The application, its bus and its clients."""
+
+    app: Litestar
+    bus: MemoryBus
+    clients: list[httpx.AsyncClient] = field(default_factory=list)
+
+    def client(self, token: str = "viewer-token", **headers: str) -> httpx.AsyncClient:
+        """A caller with a token; empty: without one."""
+        own = {"Authorization": f"Bearer {token}"} if token else {}
+        made = httpx.AsyncClient(
+            transport=httpx.ASGITransport(self.app, raise_app_exceptions=False),
+            base_url="http://127.0.0.1",
+            headers=own | headers,
+        )
+        self.clients.append(made)
+        return made
+
+
+MakeGateway = Callable[..., Gateway]
+
+
+@pytest.fixture
+async def bus() -> AsyncIterator[MemoryBus]:
+    """The in-memory bus with the topology, two pools' records and answers to queries."""
+    server = MemoryServer(SystemClock())
+    found = MemoryBus(server, PerfectLink())
+    await set_up(found, SystemClock(), replicas=1)
+    for name, labels in (("serving", {"team": "web"}), ("training", {"team": "ml", "tier": "1"})):
+        spec = PoolSpec(min_nodes=0, max_nodes=4, labels=labels)
+        await found.put(POOLS, pool_key(name), encode(PoolRecord(name=name, spec=spec, desired=3)))
+    for each in NODES:
+        record = NodeRecord(pool=each.pool, node=each.id, state="active")
+        await found.put(NODE_RECORDS, node_key(each.pool, each.id), encode(record))
+    endpoints = {subjects.query(name): each for name, each in ENDPOINTS.items()}
+    await found.serve("pool-manager", "a small one", endpoints)
+    yield found
+    await found.close()
+    server.close()
+
+
+@pytest.fixture
+async def make_gateway(bus: MemoryBus) -> AsyncIterator[MakeGateway]:
+    """Make gateways over the bus."""
+    made: list[Gateway] = []
+
+    def make(tokens: Mapping[str, TokenSpec] = TOKENS, per_minute: int = 60_000) -> Gateway:
+        clock = SystemClock()
+        access = Access(tokens, CallerRate(per_minute), clock.now)
+        fleet = FleetClient(bus, user="gateway")
+        gateway = Gateway(http_app(bus, fleet, access, clock, CollectorRegistry()), bus)
+        made.append(gateway)
+        return gateway
+
+    yield make
+    for client in itertools.chain.from_iterable(each.clients for each in made):
+        await client.aclose()
+
+
+@pytest.fixture
+def gateway(make_gateway: MakeGateway) -> Gateway:
+    """One with a token of each role."""
+    return make_gateway()

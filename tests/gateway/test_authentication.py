@@ -1,0 +1,205 @@
+"""Who may ask the gateway what: every route with every role, from its own description."""
+
+from datetime import UTC, datetime, timedelta
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.gateway_settings import GatewaySettings, TokenSpec
+from schemas.settings import Settings
+from services.gateway.access_tokens import (
+    ExpiredTokenError,
+    Principal,
+    digest,
+    find_principal,
+    new_token,
+    with_variable,
+)
+from services.gateway.caller_rate import CallerRate
+from services.gateway.gateway_start import gateway_settings, require_tokens
+from services.primitives.errors import ConfigurationError
+from tests.gateway.conftest import Gateway, MakeGateway
+
+NOW = datetime(2026, 11, 23, 9, tzinfo=UTC)
+PUBLIC = ("/healthz", "/livez", "/readyz", "/metrics")
+ADMINS = ("/up", "/down")
+TOKENS = {"viewer": "viewer-token", "operator": "operator-token", "admin": "admin-token"}
+PROBLEM = "application/problem+json"
+
+
+async def described(gateway: Gateway) -> list[tuple[str, str]]:
+    """Method and path of every route, with names in place."""
+    paths = (await gateway.client().get("/api/v1/openapi.json")).json()["paths"]
+    names = {"{name}": "training-1", "{saga}": "drain-training-1-1"}
+    found = []
+    for path, methods in paths.items():
+        filled = path
+        for key, name in names.items():
+            known = "training" if "/pools/" in path else name
+            filled = filled.replace(key, known)
+        found += [(method.upper(), filled) for method in methods]
+    return found
+
+
+def needed(method: str, path: str) -> str:
+    """The role that a route is to need."""
+    if method == "GET":
+        return "viewer"
+    return "admin" if path.endswith(ADMINS) else "operator"
+
+
+async def test_every_route_needs_a_token_and_its_role(gateway: Gateway) -> None:
+    """401 without one or with one that is unknown or expired; 403 below the role."""
+    routes = [each for each in await described(gateway) if not each[1].endswith("/stream")]
+    assert len(routes) >= 14
+    ranks = list(TOKENS)
+    for method, path in routes:
+        for token in ("", "no-such-token", "expired-token"):
+            answer = await gateway.client(token).request(method, path, json={})
+            assert (401, PROBLEM) == (answer.status_code, answer.headers["Content-Type"]), path
+            assert answer.headers["WWW-Authenticate"] == "Bearer"
+        for role, token in TOKENS.items():
+            below = ranks.index(role) < ranks.index(needed(method, path))
+            if below or method == "GET":
+                answer = await gateway.client(token).request(method, path, json={})
+                assert below == (answer.status_code == 403), (method, path, role)
+                assert answer.status_code < 500, (path, answer.text)
+
+
+async def test_health_and_metrics_need_no_token(gateway: Gateway) -> None:
+    """Load balancers and Prometheus have none; what was asked is counted by route."""
+    client = gateway.client("")
+    assert [200] * 4 == [(await client.get(each)).status_code for each in PUBLIC]
+    await gateway.client().get("/api/v1/pools/training")
+    text = (await client.get("/metrics")).text
+    assert 'method="GET",route="/api/v1/pools/{name}",status="200"} 1.0' in text
+
+
+async def test_an_expired_token_is_named(gateway: Gateway) -> None:
+    """Its owner learns what to do; a stranger learns nothing."""
+    said = [
+        (await gateway.client(token).get("/api/v1/pools")).json()["detail"]
+        for token in ("expired-token", "guess")
+    ]
+    assert "the token old expired at" in said[0]
+    assert said[1] == "the token is not valid"
+
+
+async def test_a_token_of_some_pools_sees_those_alone(gateway: Gateway) -> None:
+    """What belongs to another pool is as if it was not there."""
+    client = gateway.client("scoped-token")
+
+    async def get(path: str) -> httpx.Response:
+        return await client.get(f"/api/v1{path}")
+
+    assert {"training"} == {each["pool"] for each in (await get("/nodes")).json()["items"]}
+    assert {"training"} == {each["pool"] for each in (await get("/instances")).json()["items"]}
+    assert ["training"] == [each["name"] for each in (await get("/pools")).json()]
+    for hidden in ("/nodes/serving-1", "/nodes/serving-1/why", "/pools/serving", "/pools/nope"):
+        assert (await get(hidden)).status_code == 404, hidden
+    assert (await get("/nodes/serving-1")).json() == {
+        **(await get("/nodes/nothing-1")).json(),
+        "detail": "there is no node 'serving-1'",
+    }
+    assert (await get("/events?pool=serving")).status_code == 403
+    assert (await get("/offerings")).status_code == 403
+    assert (await get("/offerings?pool=training")).status_code == 200
+
+
+async def test_a_caller_that_asks_too_often_learns_when_to_return(
+    make_gateway: MakeGateway,
+) -> None:
+    """Others are answered meanwhile."""
+    gateway = make_gateway(per_minute=6)
+    first, second = [await gateway.client().get("/api/v1/sagas") for _ in range(2)]
+    other = await gateway.client("admin-token").get("/api/v1/sagas")
+
+    assert (200, 429, 200) == (first.status_code, second.status_code, other.status_code)
+    assert int(second.headers["Retry-After"]) <= 10
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 200),
+        ({"Origin": "http://127.0.0.1"}, 200),
+        ({"Origin": "https://evil.example"}, 403),
+        ({"Host": "evil.example"}, 403),
+        ({"Host": "["}, 403),
+    ],
+)
+async def test_without_tokens_pages_of_other_sites_are_refused(
+    make_gateway: MakeGateway, headers: dict[str, str], status: int
+) -> None:
+    """Neither a request from such a page nor a name that was made to point here."""
+    client = make_gateway({}).client("")
+    assert status == (await client.get("/api/v1/pools", headers=headers)).status_code
+
+
+@pytest.mark.parametrize(
+    ("environment", "problem"),
+    [
+        ({}, ""),
+        ({"NAVARCH_AUTH_TOKEN": "your-secret-token"}, ""),
+        ({"NAVARCH_AUTH_TOKEN": "short"}, "has 5 characters: use 16 to 512"),
+    ],
+)
+def test_the_token_of_the_environment_is_an_administrators(
+    environment: dict[str, str], problem: str
+) -> None:
+    """As it always was; one that can be guessed is refused."""
+    if problem:
+        with pytest.raises(ConfigurationError, match=f"NAVARCH_AUTH_TOKEN: {problem}"):
+            gateway_settings(Settings(), environment)
+        return
+    tokens = gateway_settings(Settings(), environment).tokens
+    token = environment.get("NAVARCH_AUTH_TOKEN", "")
+    found = find_principal(tokens, token, NOW)
+    assert found == (Principal(name="auth-token", role="admin") if token else None)
+
+
+@pytest.mark.parametrize(
+    ("host", "is_open", "refused"),
+    [("127.0.0.1", True, False), ("0.0.0.0", True, True), ("127.0.0.1", False, True)],
+)
+def test_no_token_is_needed_on_an_open_bus_of_this_machine_alone(
+    host: str, is_open: bool, refused: bool
+) -> None:
+    """Elsewhere the gateway does not start without one."""
+    settings = GatewaySettings(host=host)
+    if refused:
+        with pytest.raises(ConfigurationError, match=r"gateway\.tokens: there is none"):
+            require_tokens(settings, is_open=is_open, file=None)
+    else:
+        require_tokens(settings, is_open=is_open, file=None)
+
+
+@given(st.binary(min_size=32, max_size=32), st.text(max_size=40), st.booleans())
+def test_a_token_is_its_owners_alone(random: bytes, other: str, expired: bool) -> None:
+    """And of no one once it has expired; whatever is presented, nothing else raises."""
+    token = new_token(lambda _: random)
+    end = NOW + timedelta(seconds=-1 if expired else 1)
+    tokens = with_variable({"ada": TokenSpec(sha256=digest(token), expires=end)}, "x" * 20)
+    if other not in (token, "x" * 20):
+        assert find_principal(tokens, other, NOW) is None
+    if expired:
+        with pytest.raises(ExpiredTokenError):
+            find_principal(tokens, token, NOW)
+    else:
+        assert find_principal(tokens, token, NOW) == Principal(name="ada", role="viewer")
+
+
+@given(st.lists(st.floats(min_value=0, max_value=5), max_size=60), st.integers(1, 600))
+def test_a_caller_gets_its_rate_and_its_burst_and_no_more(
+    gaps: list[float], per_minute: int
+) -> None:
+    """In any time there are at most as many requests as the rate allows in it, and a burst."""
+    rate, now, taken = CallerRate(per_minute), 0.0, 0
+    for gap in gaps:
+        now += gap
+        wait = rate.seconds_to_wait("ada", now)
+        taken += not wait
+        assert wait >= 0
+    assert taken <= now * per_minute / 60 + max(1, per_minute / 6) + 1e-6
