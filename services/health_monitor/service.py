@@ -137,13 +137,7 @@ async def build(context: Context) -> Service:
         policy,
         context.settings,
     )
-    reviews = OverdueReviews(
-        context.bus,
-        context.clock,
-        store,
-        performer,
-        lease,
-    )
+    reviews = OverdueReviews(context.bus, context.clock, store, performer, lease)
     return Service(
         description="Judges faults by the health policy, and publishes lost nodes",
         consumers=(
