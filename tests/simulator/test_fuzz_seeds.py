@@ -1,11 +1,11 @@
-"""Fuzz campaigns of sixty seeds in virtual time; `make nightly` runs ten thousand."""
+"""Fuzz campaigns of thirty seeds in virtual time; `make nightly` runs ten thousand."""
 
 import pytest
 
 from services.simulator.inputs.fuzz.fuzz_runner import MINUTES, FuzzOptions, fuzz
 
-SEEDS = 60
-TOGETHER = 20
+SEEDS = 30
+TOGETHER = 15
 
 
 @pytest.mark.slow
