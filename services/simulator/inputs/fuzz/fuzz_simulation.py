@@ -140,7 +140,8 @@ class FuzzSimulation:
     def _clear_up(self) -> None:
         """Act as operators do: decide on waves and lost faults, lift cordons, retry, ask again."""
         pool = self.fleet.records.pool(POOL)
-        asks = pool is not None and pool.breaker.cause in ("wave", "restored")
+        # "operator": a request to open it that was set aside may be replayed after the last step.
+        asks = pool is not None and pool.breaker.cause in ("wave", "restored", "operator")
         if pool is not None and asks and pool.breaker.state == "open":
             self._publish("breaker-close", reason=REASON)
         nodes = self.fleet.at_rest.waits_for_operator(POOL)
