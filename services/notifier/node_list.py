@@ -90,10 +90,7 @@ class NodeList:
         serves = record is not None and record.state not in ("leaving", "terminated")
         match event:
             case Registered() if serves:
-                # The record may not have them yet: the pool-manager handles the same event.
-                found = {key: getattr(event, key) for key in ("hostname", "address")}
-                given = {key: value for key, value in found.items() if value}
-                await notifier.node_registered(msgspec.structs.replace(reference, **given))
+                await notifier.node_registered(as_registered(reference, event))
             case Admitted() if serves and record and not record.cordoned:
                 if record.saga in ("", event.saga):
                     await notifier.node_admitted(reference)
@@ -132,3 +129,15 @@ class NodeList:
             await self._bus.get(POOLS, pool_key(pool)), _pools
         )
         return record.workload_names if record else {}
+
+
+def as_registered(reference: NodeReference, event: Registered) -> NodeReference:
+    """The reference with what its agent says, where the record has nothing yet. Pure.
+
+    The pool-manager handles the same event, and decides what the record keeps.
+    """
+    return msgspec.structs.replace(
+        reference,
+        hostname=reference.hostname or event.hostname,
+        address=reference.address or event.address,
+    )

@@ -114,13 +114,17 @@ def _with_workload(record: NodeRecord, event: WorkloadState | WorkGangs) -> Node
 
 
 def _registered(record: NodeRecord, event: Registered, stored_at: datetime) -> NodeRecord:
-    """An agent's (re)start: identity and hardware are replaced."""
+    """An agent's (re)start: hardware is replaced, and, until the node is admitted, its names.
+
+    Workload systems find nodes by these, and later a user's code may be root there.
+    """
+    kept = record if record.admitted_at is not None else None
     heard: dict[str, Any] = {} if _stale(record, event) else FOUND
     return msgspec.structs.replace(
         record,
         state="registered" if record.state == "launching" else record.state,
-        hostname=event.hostname,
-        address=event.address or record.address,
+        hostname=(kept and kept.hostname) or event.hostname,
+        address=(kept and kept.address) or event.address or record.address,
         boot_id=event.boot_id,
         gpus=event.gpus,
         driver_version=event.driver_version,
