@@ -1,8 +1,6 @@
 """Providers of clouds, each on the nearest thing to its API that runs here."""
 
 import json
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -38,8 +36,8 @@ from tests.provisioner.lambda_server import KEY, LambdaServer
 from tests.provisioner.lambda_server import serving as serving_lambda
 from tests.provisioner.provisioner_parts import FLEET
 from tests.provisioner.ssh_machines import USER, Machines, machines
+from tests.support.moto_process import running_moto
 
-ROOT = Path(__file__).resolve().parents[2]
 SLEEP = ("/bin/sleep", "1000")
 """Runs in an agent's place."""
 
@@ -227,20 +225,8 @@ def remembered(load: Callable[..., Any]) -> Callable[..., Any]:
 def moto(services_read_once: None) -> Iterator[str]:
     """A moto server in a process of its own; its URL."""
     del services_read_once
-    command = [sys.executable, "-m", "tests.provisioner.moto_server"]
-    with subprocess.Popen(
-        command,
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    ) as process:
-        assert process.stdout is not None
-        url = process.stdout.readline().strip()
-        assert url, "moto did not start"
+    with running_moto() as url:
         yield url
-        process.kill()
 
 
 @pytest.fixture

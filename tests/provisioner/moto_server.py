@@ -24,6 +24,8 @@ def run_instances(self: InstanceBackend, *args: Any, **kwargs: Any) -> Any:
     kind = str(kwargs.get("instance_type"))
     if kind.startswith("x"):
         raise EC2ClientError("InsufficientInstanceCapacity", f"no capacity for {kind}")
+    if not token:  # as an auto-scaling group launches
+        return plain(self, *args, **kwargs)
     with one_at_a_time:
         launched: dict[str, tuple[Any, str]] = self.__dict__.setdefault("launched", {})
         reservation, before = launched.get(token, (None, ""))

@@ -62,8 +62,11 @@ async def process(*command: str, log: Path, **variables: str) -> AsyncIterator[N
         await started.wait()
 
 
-async def configuration(cluster: Cluster, port: int) -> tuple[Path, Path]:
-    """The ConfigMap's files, for programs outside of the cluster."""
+async def configuration(cluster: Cluster, port: int, **acts: Any) -> tuple[Path, Path]:
+    """The ConfigMap's files, for programs outside of the cluster.
+
+    `acts`: how nodes are removed; without, it observes.
+    """
     folder = cluster.folder
     data = manifest("ConfigMap")["data"]
     settings = yaml.safe_load(data["navarch.yaml"])
@@ -80,6 +83,9 @@ async def configuration(cluster: Cluster, port: int) -> tuple[Path, Path]:
     provider["kubeconfig"] = str(file)
     if "kubernetes" not in entry_points(group="navarch.providers").names:
         provider["type"] = PROVIDER
+    if acts:
+        del settings["mode"]
+        provider |= acts
     written = folder / "navarch.yaml"
     written.write_text(yaml.safe_dump(settings))
     bus = folder / "nats.conf"
@@ -99,7 +105,7 @@ def agent_variables(port: int, node: str, kmsg: Path) -> dict[str, str]:
         "NAVARCH_NATS_URL": f"nats://127.0.0.1:{port}",
         "NAVARCH_NATS_PASSWORD": "secret",
         "NAVARCH_KMSG": str(kmsg),
-        "NAVARCH_STATE_DIR": str(kmsg.parent / "agent"),
+        "NAVARCH_STATE_DIR": str(kmsg.with_suffix(".agent")),
         "NAVARCH_GPU_COUNT": "0",
         "NAVARCH_CLOUD": "none",
     }
@@ -112,7 +118,7 @@ def without_heartbeat(node: dict[str, Any]) -> Any:
 
 async def test_it_observes_and_changes_nothing(cluster: Cluster) -> None:
     """From the page's commands to `why`: the node is adopted, and stays as it was."""
-    label, apply, rights, remove = blocks_of(PAGE, "bash")
+    label, apply, rights, _, remove = blocks_of(PAGE, "bash")
     (name,) = await add_nodes(cluster, "gpu.example", 1)
     await cluster.patch(
         f"/api/v1/nodes/{name}", {"metadata": {"labels": {"nvidia.com/gpu.present": "true"}}}

@@ -268,7 +268,10 @@ async def test_what_others_did_and_what_failed_is_reported(site: SlurmSite) -> N
 async def test_a_job_that_says_so_is_asked_for_a_checkpoint_and_others_are_left_alone(
     site: SlurmSite,
 ) -> None:
-    """SIGUSR1 ends a script that does not catch it, so only a job with the comment gets it."""
+    """SIGUSR1 ends a script that does not catch it, so only a job with the comment gets it.
+
+    One that announces its next checkpoint is reported, and not signalled.
+    """
     slurm = notifier(site)
     saved = site.folder / "saved"
     script = f"trap 'echo saved >> {saved}; sleep 3; exit 0' USR1; sleep 300 & wait"
@@ -284,6 +287,12 @@ async def test_a_job_that_says_so_is_asked_for_a_checkpoint_and_others_are_left_
         assert [each.id for each in asked] == [f"job {catches}"]
     await site.until_job(catches, "COMPLETED", "")
     assert saved.read_text() == "saved\n"
+    assert site.job_state(silent) == "RUNNING"
+    at = until.replace(microsecond=0)
+    comment = f"Comment=epoch 7 navarch-checkpoint-at={at.isoformat()}"
+    site.run("scontrol", "update", f"JobId={silent}", comment)
+    [work] = await slurm.checkpoint(order("gpu1", "checkpoint"))
+    assert (work.id, work.checkpoint_at) == (f"job {silent}", at)
     assert site.job_state(silent) == "RUNNING"
     site.run("scancel", silent)
     await site.until_job(silent, "CANCELLED", "")
