@@ -222,6 +222,8 @@ class RemainingWork(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     owner: Name = ""
     ends_at: UtcTime | None = None
     """When the workload system ends it, by its time limit."""
+    checkpoint_at: UtcTime | None = None
+    """When its next checkpoint is written, as it announces."""
 
 
 class WorkRemains(
@@ -244,10 +246,11 @@ class CheckpointRequested(
 
     saga: str
     work: tuple[RemainingWork, ...] = ()
-    """The first five."""
+    """The first twenty."""
     total: Int
     until: UtcTime
-    """Until then it may leave by itself; then the drain is ordered."""
+    """Until then it may leave by itself; then the drain is ordered. Where all that is left by then
+    has announced its checkpoint, it is evicted at once."""
 
 
 class WorkLeft(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.notifier.event.v1.work_left"):

@@ -1,11 +1,13 @@
 """Asks the work on a node for a checkpoint before its drain, and lets it leave by itself a while.
 
+Work that announces when its next checkpoint is written has until then, within the drain's deadline.
 It is asked once for each saga: a replica that continues a drain finds in EVENTS what was asked and
 until when, and waits for what is left of that time.
 """
 
 import logging
-from datetime import datetime
+from collections.abc import Sequence
+from datetime import datetime, timedelta
 from typing import Final
 
 import msgspec
@@ -16,7 +18,9 @@ from services.notifier.last_event import last_event
 from services.notifier.work_report import WorkReport, listed_work
 from services.notifier.workload.drain_watch import DrainWatch
 from services.notifier.workload.workload_notifier import (
+    RUNNING_MAX,
     CheckpointingNotifier,
+    NodeWorkload,
     Notifier,
     RunningWork,
     StepFailure,
@@ -30,6 +34,8 @@ log = logging.getLogger(__name__)
 
 RETRY_SECONDS: Final = 5.0
 """Between two tries to reach the workload system."""
+ANNOUNCED_SECONDS_MAX: Final = 86_400.0
+"""How far off an announced checkpoint may be where the drain has no deadline."""
 
 
 async def await_checkpoint(
@@ -40,25 +46,28 @@ async def await_checkpoint(
     report: WorkReport,
     order: WorkloadOrder,
     *,
+    drain_by: datetime | None,
     repeated: bool,
-) -> None:
-    """Ask, then return when no work is left or at `order.deadline`, whichever is first.
+) -> bool:
+    """Ask, then return when no work is left or its time is over, whichever is first.
 
-    The drain goes on whatever happens here, and every reason why nothing was asked is logged.
-    `repeated`: an earlier delivery of the step may have asked.
+    Its time is `order.deadline`, or the checkpoint that it announces for a time before `drain_by`.
+    True: all that is left has announced its checkpoint, and may be ended. The drain goes on
+    whatever happens here, and every reason why nothing was asked is logged. `repeated`: an earlier
+    delivery of the step may have asked.
     """
     assert order.deadline is not None
     about = {"node": order.node.node, "key": order.key}
     if order.node.lost or order.node.gone:
         log.info("no checkpoint is requested: the node is lost, and its work with it", extra=about)
-        return
+        return False
     if not isinstance(notifier, CheckpointingNotifier):
         log.warning(
             "no checkpoint is requested: the notifier %s cannot; the drain goes on",
             notifier.name,
             extra=about,
         )
-        return
+        return False
     asked = await _read_request(bus, order) if repeated else None
     if asked is None:
         left = (order.deadline - clock.now()).total_seconds()
@@ -66,10 +75,14 @@ async def await_checkpoint(
         work = asking.result() if not asking.cancelled() else ()
         if not work:
             log.info("no work was asked for a checkpoint; the drain goes on", extra=about)
-            return
-        asked = checkpoint_requested(order, order.deadline, work, clock.now())
+            return False
+        now = clock.now()
+        latest = drain_by or now + timedelta(seconds=ANNOUNCED_SECONDS_MAX)
+        work = timely_announcements(work, now, latest)
+        until = wait_until(work, order.deadline)
+        asked = checkpoint_requested(order, until, work, now)
         await publish_event(bus, asked)
-    left = (min(asked.until, order.deadline) - clock.now()).total_seconds()
+    left = (min(asked.until, drain_by or asked.until) - clock.now()).total_seconds()
     drained, _ = await race(
         watch.drained(order.node, report.update, saga=order.saga),
         report.run(),
@@ -77,6 +90,11 @@ async def await_checkpoint(
     )
     if not drained.cancelled():
         drained.result()
+        return False
+    if not any(each.checkpoint_at for each in asked.work):
+        return False
+    answer = (await notifier.workloads([order.node])).get(order.node.node)
+    return isinstance(answer, NodeWorkload) and is_saved(asked, answer)
 
 
 async def _ask(
@@ -106,6 +124,33 @@ async def _read_request(bus: Bus, order: WorkloadOrder) -> CheckpointRequested |
     return asked if asked is not None and asked.saga == order.saga else None
 
 
+def timely_announcements(
+    work: Sequence[RunningWork], now: datetime, latest: datetime
+) -> tuple[RunningWork, ...]:
+    """The work, without announcements of checkpoints that are over or come too late. Pure."""
+    return tuple(
+        each
+        if each.checkpoint_at is None or now <= each.checkpoint_at <= latest
+        else msgspec.structs.replace(each, checkpoint_at=None)
+        for each in work
+    )
+
+
+def wait_until(work: Sequence[RunningWork], deadline: datetime) -> datetime:
+    """The last announced checkpoint; not before `deadline` where any work announces none. Pure."""
+    announced = [each.checkpoint_at for each in work if each.checkpoint_at is not None]
+    if len(announced) < len(work):
+        announced.append(deadline)
+    return max(announced)
+
+
+def is_saved(asked: CheckpointRequested, left: NodeWorkload) -> bool:
+    """Whether all work that is left had announced its checkpoint. Pure."""
+    announced = {each.id for each in asked.work if each.checkpoint_at is not None}
+    names = {each.id for each in listed_work(left.running, RUNNING_MAX)}
+    return names <= announced and left.total == len(left.running) > 0
+
+
 def checkpoint_requested(
     order: WorkloadOrder, until: datetime, work: tuple[RunningWork, ...], now: datetime
 ) -> CheckpointRequested:
@@ -116,7 +161,7 @@ def checkpoint_requested(
         node=order.node.node,
         time=now,
         saga=order.saga,
-        work=listed_work(work),
+        work=listed_work(work, RUNNING_MAX),
         total=len(work),
         until=until,
     )

@@ -78,13 +78,18 @@ def _seen(answer: NodeWorkload) -> tuple[object, ...]:
     return answer.running[:REMAINING_MAX], answer.total
 
 
-def listed_work(running: Sequence[RunningWork]) -> tuple[RemainingWork, ...]:
+def listed_work(
+    running: Sequence[RunningWork], most: int = REMAINING_MAX
+) -> tuple[RemainingWork, ...]:
     """The first few, as an event lists them. Pure."""
     return tuple(
         RemainingWork(
-            id=each.id[:NAME_CHARS_MAX], owner=each.owner[:NAME_CHARS_MAX], ends_at=each.ends_at
+            id=each.id[:NAME_CHARS_MAX],
+            owner=each.owner[:NAME_CHARS_MAX],
+            ends_at=each.ends_at,
+            checkpoint_at=each.checkpoint_at,
         )
-        for each in running[:REMAINING_MAX]
+        for each in running[:most]
     )
 
 

@@ -82,16 +82,18 @@ class WorkloadSteps:
             return DrainOutputs()
         watch = self._watches.setdefault(notifier, DrainWatch(notifier, self._clock))
         report = WorkReport(self._bus, self._clock, order.node, order.saga, order.deadline)
+        saved = False
         if about.checkpoint_seconds and waits:
             until = self._clock.now() + timedelta(seconds=about.checkpoint_seconds)
-            await await_checkpoint(
+            saved = await await_checkpoint(
                 *(self._bus, self._clock, notifier, watch, report),
                 checkpoint_order(order, until),
+                drain_by=order.deadline,
                 repeated=command.deliveries > 1,
             )
         if not about.workload_notified:
             await notifier.drain(order)
-        if not about.wait:
+        if saved or not about.wait:
             await _evict(notifier, order)
         if not waits:
             return DrainOutputs(drain_confirmed=False)

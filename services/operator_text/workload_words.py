@@ -1,7 +1,7 @@
 """What a workload system says of a node and its work, in words. Pure."""
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Final, Literal
 
 from schemas.node_events import (
     CheckpointRequested,
@@ -15,6 +15,8 @@ from schemas.node_events import (
 from schemas.node_records import WorkloadView
 from services.operator_text.quantities import local_time
 
+NAMED_MAX: Final = 5
+"""Jobs named in one sentence."""
 _Words = tuple[str, str, Literal["bad", "plain"]]
 
 
@@ -51,13 +53,15 @@ def work_words(event: WorkRemains) -> str:
 
 
 def checkpoint_words(event: CheckpointRequested) -> str:
-    """Which work was asked, and how long it has."""
+    """Which work was asked, or has announced its checkpoint, and how long it has."""
     until = local_time(event.until)
+    if event.work and all(each.checkpoint_at is not None for each in event.work):
+        return f"waits for the next checkpoint of {_named(event.work, event.total)}, until {until}"
     return f"asked {_named(event.work, event.total)} for a checkpoint; it has until {until}"
 
 
 def _named(work: Sequence[RemainingWork], total: int) -> str:
-    named = [f"{each.id} of {each.owner}" if each.owner else each.id for each in work]
+    named = [f"{each.id} of {each.owner}" if each.owner else each.id for each in work[:NAMED_MAX]]
     if total > len(named):
         named.append(f"{total - len(named)} more")
     return ", ".join(named)

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from datetime import datetime
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
@@ -67,6 +68,11 @@ class KubernetesSite(HttpSite):
         }
         spec = {"nodeName": node, "restartPolicy": "Never"}
         self.store("pods", {"metadata": about, "spec": spec})
+
+    def announce(self, node: str, at: datetime) -> bool:
+        annotations = {"pod.navarch.io/checkpoint-at": at.isoformat()}
+        self.patch("pods", f"pod-{node}", {"metadata": {"annotations": annotations}})
+        return True
 
     def leave(self, node: str) -> None:
         if (pod := self.objects["pods"].get(f"pod-{node}")) is not None:

@@ -5,6 +5,7 @@ In virtual time on the in-memory bus.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from typing import Any
 
 import msgspec
@@ -17,7 +18,12 @@ from schemas.step_data import DrainOutputs
 from schemas.stored_messages import decode_stored
 from schemas.topology import EVENTS, NODES
 from services.bus.memory.memory_bus import MemoryBus
-from services.notifier.workload.workload_notifier import RunningWork, StepFailure, WorkloadOrder
+from services.notifier.workload.workload_notifier import (
+    NodeWorkload,
+    RunningWork,
+    StepFailure,
+    WorkloadOrder,
+)
 from services.operator_text.workload_words import checkpoint_words
 from services.primitives.race import race
 from services.simulator.engine.virtual_time import VirtualClock
@@ -39,6 +45,10 @@ class Checkpointing(Scheduler):
     orders: list[tuple[str, float]] = field(default_factory=list)
     """Each request and drain, and when."""
     leaves_at: float = float("inf")
+    announces: float | None = None
+    """The job announces a checkpoint so long after it was asked, and only `evict` ends it."""
+    others: int = 0
+    """Jobs beside it."""
 
     async def checkpoint(self, order: WorkloadOrder) -> Sequence[RunningWork]:
         """Ask the job."""
@@ -48,17 +58,30 @@ class Checkpointing(Scheduler):
             raise self.errors.pop(0)
         if self.leaves_after is not None:
             self.leaves_at = now + self.leaves_after
+        if self.announces is not None:
+            at = VirtualClock().now() + timedelta(seconds=self.announces)
+            return [msgspec.structs.replace(JOB, checkpoint_at=at)]
         return [JOB] if self.busy else []
 
     async def drain(self, order: WorkloadOrder) -> None:
         """End the job."""
         self.orders.append((order.key, VirtualClock().monotonic()))
-        self.busy.clear()
+        if self.announces is None:
+            self.busy.clear()
+
+    async def evict(self, order: WorkloadOrder) -> None:
+        """End every job that announces its checkpoints."""
+        if self.announces is not None:
+            self.orders.append((f"{order.saga}/evict", VirtualClock().monotonic()))
+            self.busy.clear()
 
     def _workload(self, node: str) -> Any:
         if VirtualClock().monotonic() >= self.leaves_at:
             self.busy.discard(node)
-        return super()._workload(node)
+        if self.announces is None or node not in self.busy:
+            return super()._workload(node)
+        others = (RunningWork(id=f"job {each}") for each in range(self.others))
+        return NodeWorkload(drained=False, running=(JOB, *others), total=1 + self.others)
 
 
 async def requests(bus: MemoryBus) -> list[CheckpointRequested]:
@@ -83,6 +106,29 @@ async def requests(bus: MemoryBus) -> list[CheckpointRequested]:
         (
             {"errors": [StepFailure("denied")]},
             *(300.0, 3600.0, [("s/checkpoint", 0.0), ("s/drain", 0.0)]),
+        ),
+        # the job announces its next checkpoint: the drain waits for it, and then ends the job
+        (
+            {"announces": 600.0},
+            *(300.0, 3600.0, [("s/checkpoint", 0.0), ("s/drain", 600.0), ("s/evict", 600.0)]),
+        ),
+        (
+            {"announces": 60.0},
+            *(300.0, 3600.0, [("s/checkpoint", 0.0), ("s/drain", 60.0), ("s/evict", 60.0)]),
+        ),
+        # another job runs beside it that announces none, so nothing is ended before the deadline
+        (
+            {"announces": 600.0, "others": 1},
+            *(300.0, 3600.0, [("s/checkpoint", 0.0), ("s/drain", 600.0), ("s/evict", 3590.0)]),
+        ),
+        # the announced time is over, or later than the drain's deadline: it does not count
+        (
+            {"announces": -5.0},
+            *(300.0, 3600.0, [("s/checkpoint", 0.0), ("s/drain", 300.0), ("s/evict", 3590.0)]),
+        ),
+        (
+            {"announces": 4000.0},
+            *(300.0, 3600.0, [("s/checkpoint", 0.0), ("s/drain", 300.0), ("s/evict", 3590.0)]),
         ),
         # the system is away for a moment: asked again, within the same time
         (
@@ -121,6 +167,25 @@ def test_a_replica_that_continues_asks_no_second_time_and_waits_for_the_rest() -
         assert scheduler.orders[-1][1] - begun == pytest.approx(300.0, abs=1.5)
         (event,) = await requests(bus)
         assert checkpoint_words(event).startswith("asked job 4711 of alice for a checkpoint; ")
+
+    with_bus(work)
+
+
+def test_a_replica_that_continues_ends_the_job_at_its_checkpoint() -> None:
+    """The first was killed after 200 s of 600 s; the time that was announced is in the event."""
+
+    async def work(bus: MemoryBus) -> None:
+        scheduler, clock = Checkpointing(busy={"n"}, announces=600.0), VirtualClock()
+        begun = clock.monotonic()
+        step = command("p", 3600.0, checkpoint_seconds=300.0)
+        await race(steps(bus, scheduler).drain(step), clock.sleep(200.0))
+        scheduler.announces = 1200.0  # its next checkpoint but one
+        await steps(bus, scheduler).drain(replace(step, deliveries=2))
+        assert [key for key, _ in scheduler.orders] == ["s/checkpoint", "s/drain", "s/evict"]
+        assert scheduler.orders[-1][1] - begun == pytest.approx(600.0, abs=1.5)
+        (event,) = await requests(bus)
+        said = checkpoint_words(event)
+        assert said.startswith("waits for the next checkpoint of job 4711 of alice, until ")
 
     with_bus(work)
 

@@ -7,6 +7,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -40,6 +41,7 @@ class Site:
     work: set[str] = field(default_factory=set)
     checkpoints: dict[str, set[str]] = field(default_factory=dict)
     """Node -> keys of the requests."""
+    announced: dict[str, datetime] = field(default_factory=dict)
     mode: Mode = "well"
     garbage: bytes | None = None
 
@@ -58,6 +60,10 @@ class Site:
 
     def asked(self, node: str) -> int:
         return len(self.checkpoints.get(node, ()))
+
+    def announce(self, node: str, at: datetime) -> bool:
+        self.announced[node] = at
+        return True
 
     def answer(self, mode: Mode, garbage: bytes | None = None) -> None:
         self.mode, self.garbage = mode, garbage
@@ -119,6 +125,8 @@ class WebhookSite(HttpSite):
             assert order["deadline"]
             key = request.headers["Idempotency-Key"]
             self.checkpoints.setdefault(order["node_id"], set()).add(key)
+            if (at := self.announced.get(order["node_id"])) is not None:
+                return JSONResponse({"checkpoint_at": at.isoformat()})
         elif event == "uncordon":
             self.cordons.pop(order["node_id"], None)
         else:
@@ -214,7 +222,7 @@ class FolderSite(Site):
     folder: Path = Path()
 
     def __post_init__(self) -> None:
-        for each in ("work", "cordons", "bin", "asked"):
+        for each in ("work", "cordons", "bin", "asked", "announced"):
             (self.folder / each).mkdir()
         self.answer("well")
 
@@ -234,6 +242,10 @@ class FolderSite(Site):
     def answer(self, mode: Mode, garbage: bytes | None = None) -> None:
         (self.folder / "mode").write_text("garbled" if garbage is not None else mode)
         (self.folder / "garbage").write_bytes(garbage or b"")
+
+    def announce(self, node: str, at: datetime) -> bool:
+        (self.folder / "announced" / node).write_text(at.isoformat())
+        return True
 
     def asked(self, node: str) -> int:
         return len(list((self.folder / "asked").glob(f"{node}:*")))
@@ -266,6 +278,10 @@ class ExecSite(FolderSite):
 
 EXEC = """
 import json, os, sys
+def work(node):
+    mark = "announced/" + node
+    at = {"checkpoint_at": open(mark).read()} if os.path.exists(mark) else {}
+    return {"id": "job 1", **at}
 asked = json.load(sys.stdin)
 assert asked["version"] == 1
 nodes = [each["node"] for each in asked["nodes"]]
@@ -274,7 +290,7 @@ if asked["order"] == "checkpoint":
 if asked["order"] in ("status", "checkpoint"):
     print(json.dumps({"nodes": {each: {
         "drained": os.path.exists("cordons/" + each) and not os.path.exists("work/" + each),
-        "running": [{"id": "job 1"}] if os.path.exists("work/" + each) else [],
+        "running": [work(each)] if os.path.exists("work/" + each) else [],
     } for each in nodes}}))
 for each in nodes:
     mark = "cordons/" + each
@@ -316,7 +332,12 @@ done
 for last; do :; done
 cd work
 for node in *; do
-    [ -e "$node" ] && echo "7|7|alice|N/A|1|$node|RUNNING|train|${last##*|}"
+    [ -e "$node" ] || continue
+    case $last in
+    %A*) at=; [ -e ../announced/$node ] && at=navarch-checkpoint-at=$(cat ../announced/$node)
+        echo "${node#n}|night run $at|${last##*|}" ;;
+    *) echo "${node#n}|${node#n}|alice|N/A|1|$node|RUNNING|train|${last##*|}" ;;
+    esac
 done
 exit 0
 """,

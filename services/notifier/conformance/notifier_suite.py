@@ -68,6 +68,10 @@ class WorkloadSite(Protocol):
         """How many requests for a checkpoint, of different keys, the work on a node got."""
         ...
 
+    def announce(self, node: str, at: datetime) -> bool:
+        """Have the work on a node announce its next checkpoint; False: it has no way to."""
+        ...
+
     def answer(
         self, mode: Literal["well", "never", "with-failures"], garbage: bytes | None = None
     ) -> None:
@@ -165,6 +169,20 @@ class NotifierConformance:
             await _bounded(notifier.drain(order("n1", "drain")))
             assert not await _drained(notifier, "n1")
             assert _cordoned(site, notifier, "n1")
+
+    async def test_an_announced_checkpoint_is_reported(self, site: WorkloadSite) -> None:
+        """The drain waits for it, and then ends the work; other work announces none."""
+        at = datetime.now(UTC).replace(microsecond=0) + timedelta(minutes=30)
+        async with _closing(site.make()) as [notifier]:
+            if not isinstance(notifier, CheckpointingNotifier):
+                pytest.skip("it asks for no checkpoints")
+            site.place("n1")
+            site.place("n2")
+            if not site.announce("n1", at):
+                pytest.skip("work cannot announce a checkpoint")
+            for node, expected in (("n1", at), ("n2", None)):
+                (work,) = await _bounded(notifier.checkpoint(order(node, "checkpoint")))
+                assert work.checkpoint_at == expected
 
     async def test_work_that_comes_back_is_seen(self, site: WorkloadSite) -> None:
         """Drained is what the workload system says now, not what it once said."""

@@ -13,6 +13,8 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Final, Literal
 
+import msgspec
+
 from schemas.duration import Duration
 from schemas.settings import Setting
 from services.notifier.workload.node_name import check_template, node_name
@@ -26,6 +28,7 @@ from services.notifier.workload.slurm_node_states import FAILED_STATES, node_sta
 from services.notifier.workload.slurm_output import (
     SlurmJob,
     SlurmNode,
+    announced_checkpoint,
     checked_name,
     find_node,
     jobs_by_node,
@@ -81,7 +84,7 @@ class SlurmNotifier:
         """Sent to the batch script of a job that is asked for a checkpoint."""
         checkpoint_comment: str = "navarch-checkpoint"
         """Only jobs whose comment has this word are asked, because the signal ends a script that
-        does not catch it; empty: all jobs are."""
+        does not catch it; empty: all jobs are, but those that announce a checkpoint."""
 
         def __post_init__(self) -> None:
             """Refuse templates and times that can never work."""
@@ -174,24 +177,27 @@ class SlurmNotifier:
             await self._set_down(node, order)
 
     async def checkpoint(self, order: WorkloadOrder) -> Sequence[RunningWork]:
-        """Signal the batch scripts of the jobs on the node that say that they catch it."""
+        """Signal the batch scripts of the jobs on the node that say that they catch it.
+
+        Jobs that announce their next checkpoint are reported, whether or not they are signalled.
+        """
         node = await self._find(order.node)
         if node is None:
             return ()
         jobs = jobs_by_node(await self._slurm.jobs()).get(node.name, ())
         word = self._options.checkpoint_comment
-        comments = await self._slurm.comments(node.name) if word else {}
+        comments = await self._slurm.comments(node.name)
         now = self._clock.now()
         self._signalled = {job: until for job, until in self._signalled.items() if now < until}
         asked = []
         for job in jobs:
-            catches = not word or word in comments.get(job.number, ())
-            if (
-                job.state == "RUNNING"
-                and catches
-                and await self._signal(job, order.deadline or now)
-            ):
-                asked.append(running_work(job))
+            comment = comments.get(job.number, frozenset())
+            announced = announced_checkpoint(comment)
+            if job.state != "RUNNING":
+                continue
+            catches = word in comment if word else announced is None
+            if (catches and await self._signal(job, order.deadline or now)) or announced:
+                asked.append(msgspec.structs.replace(running_work(job), checkpoint_at=announced))
         return asked
 
     async def workloads(self, nodes: Sequence[NodeReference]) -> Mapping[str, WorkloadAnswer]:

@@ -6,13 +6,18 @@ that a user writes comes last.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
 import msgspec
 
-from services.notifier.workload.workload_notifier import RUNNING_MAX, NodeWorkload, RunningWork
+from services.notifier.workload.workload_notifier import (
+    RUNNING_MAX,
+    NodeWorkload,
+    RunningWork,
+    read_announcement,
+)
 from services.primitives.host_list import expand_hosts
 
 NODE_FIELDS: Final = ("NodeList", "NodeAddr", "NodeHost", "StateComplete", "User", "Reason")
@@ -107,6 +112,16 @@ class SlurmJob(msgspec.Struct, frozen=True, kw_only=True):
     node_count: int
     state: str
     name: str
+
+
+CHECKPOINT_AT: Final = "navarch-checkpoint-at="
+"""Word of a job's comment by which it announces when its next checkpoint is written."""
+
+
+def announced_checkpoint(comment: Iterable[str]) -> datetime | None:
+    """When a job with these words in its comment has written its next checkpoint."""
+    found = [each.removeprefix(CHECKPOINT_AT) for each in comment if each.startswith(CHECKPOINT_AT)]
+    return read_announcement(found[0]) if len(found) == 1 else None
 
 
 def node_format(mark: str) -> str:

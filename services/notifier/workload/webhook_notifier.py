@@ -18,6 +18,7 @@ import msgspec
 from schemas.duration import Duration
 from schemas.secret_text import SecretText
 from schemas.settings import Setting
+from schemas.value_limits import UtcTime
 from services.notifier.signature import check_secret, signature_headers
 from services.notifier.workload.workload_notifier import (
     NodeReference,
@@ -53,6 +54,13 @@ class Order(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     timestamp: str
 
 
+class CheckpointReply(msgspec.Struct, frozen=True, kw_only=True):
+    """Body of the answer to `checkpoint`, which may be empty."""
+
+    checkpoint_at: UtcTime | None = None
+    """When the work on the node has written its next checkpoint."""
+
+
 class DrainStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Body of the status URL's answer."""
 
@@ -61,6 +69,7 @@ class DrainStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _status = msgspec.json.Decoder(DrainStatus)
+_checkpoint = msgspec.json.Decoder(CheckpointReply)
 
 
 class WebhookDrain(Setting, frozen=True, kw_only=True):
@@ -158,8 +167,14 @@ class WebhookNotifier:
         """POST `checkpoint`; which work was asked the receiver alone knows."""
         if not self._options.checkpoint_url:
             return ()
-        await self._order("checkpoint", self._options.checkpoint_url, order)
-        return [RunningWork(id=f"the work on {order.node.node}")]
+        response = await self._order("checkpoint", self._options.checkpoint_url, order)
+        at = None
+        if response is not None and response.content:
+            try:
+                at = _checkpoint.decode(response.content).checkpoint_at
+            except (msgspec.DecodeError, RecursionError) as error:
+                log.info("the answer announces no checkpoint", extra={"reason": str(error)})
+        return [RunningWork(id=f"the work on {order.node.node}", checkpoint_at=at)]
 
     async def evict(self, order: WorkloadOrder) -> None:
         """Nothing: the contract has no such event."""
@@ -196,7 +211,7 @@ class WebhookNotifier:
             ) from error
         return NodeWorkload(drained=status.drained, detail=status.message)
 
-    async def _order(self, event: str, url: str, order: WorkloadOrder) -> None:
+    async def _order(self, event: str, url: str, order: WorkloadOrder) -> httpx.Response | None:
         node, reason, key = order.node.node, order.reason, order.key
         if not url:
             log.info(
@@ -204,7 +219,7 @@ class WebhookNotifier:
                 event,
                 extra={"node": node},
             )
-            return
+            return None
         body = Order(
             event=event,
             node_id=node,
@@ -225,12 +240,13 @@ class WebhookNotifier:
             },
         )
         try:
-            await self._http.send_until_answered(
+            response = await self._http.send_until_answered(
                 request, f"{event}_url", f"{event} {node}", backoff_max_seconds=BACKOFF_MAX_SECONDS
             )
         except RefusedHttpError as error:
             raise StepFailure(str(error), "INVALID") from error
         log.info("notified the workload system", extra={"event": event, "node": node, "key": key})
+        return response
 
     def _sign(self, request: httpx.Request) -> dict[str, str]:
         """Over the body; a GET has none, so over its path and query."""

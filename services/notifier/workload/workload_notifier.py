@@ -10,6 +10,7 @@ from typing import Final, Protocol, runtime_checkable
 
 import msgspec
 
+from schemas.value_limits import UtcTime
 from schemas.workload_checks import WorkloadCheck
 from services.saga.participant import StepFailure
 
@@ -61,6 +62,9 @@ class RunningWork(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     owner: str = ""
     ends_at: datetime | None = None
     """When the workload system will end it, by its time limit."""
+    checkpoint_at: UtcTime | None = None
+    """When its next checkpoint is written, as it announces: it may be ended then. It is read in the
+    answer of `checkpoint`. None: it announces none."""
     gang: str = ""
     """The job that has several nodes, whose parts stop together; empty: this node alone."""
 
@@ -212,10 +216,20 @@ class CheckpointingNotifier(Protocol):
         """Ask the work on the node to save itself and leave by `order.deadline`; end nothing.
 
         The answer is what was asked, one entry for the whole node where the system names no work.
-        Where it is empty the drain goes on at once. An order that is repeated with the same `key`,
-        or about another node of the same job, should not ask the job twice.
+        Work that only announces its next checkpoint is not asked, and is part of the answer. Where
+        that is empty the drain goes on at once. An order that is repeated with the same `key`, or
+        about another node of the same job, should not ask the job twice.
         """
         ...
+
+
+def read_announcement(text: str) -> datetime | None:
+    """The time of a checkpoint, `2026-11-23T09:30:00Z`; None: not one with a time zone. Pure."""
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return at if at.tzinfo is not None else None
 
 
 @runtime_checkable
@@ -281,4 +295,5 @@ __all__ = [
     "WorkloadCheck",
     "WorkloadNodeState",
     "WorkloadOrder",
+    "read_announcement",
 ]

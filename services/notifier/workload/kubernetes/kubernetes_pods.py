@@ -5,12 +5,18 @@ from datetime import datetime, timedelta
 from typing import Final, Literal
 
 from services.notifier.workload.kubernetes.kubernetes_objects import (
+    CHECKPOINT_AT,
     CHECKPOINT_BY,
     CHECKPOINTS,
     KubernetesPod,
     OwnerReference,
 )
-from services.notifier.workload.workload_notifier import RUNNING_MAX, NodeWorkload, RunningWork
+from services.notifier.workload.workload_notifier import (
+    RUNNING_MAX,
+    NodeWorkload,
+    RunningWork,
+    read_announcement,
+)
 
 MIRROR: Final = "kubernetes.io/config.mirror"
 """Annotation of a static pod: the node's own, which the API cannot remove."""
@@ -74,6 +80,11 @@ def may_checkpoint(pod: KubernetesPod) -> bool:
     )
 
 
+def announced_checkpoint(pod: KubernetesPod) -> datetime | None:
+    """When the pod has written its next checkpoint, as it announces."""
+    return read_announcement(pod.metadata.annotations.get(CHECKPOINT_AT, ""))
+
+
 def was_asked(pod: KubernetesPod, now: datetime) -> bool:
     """Whether it was asked for a checkpoint, and the time that it was given lasts."""
     try:
@@ -135,6 +146,7 @@ def running_work(pod: KubernetesPod, spans_nodes: Callable[[str], bool]) -> Runn
         name=job.rpartition("/")[2] or (owner.name if owner else pod.metadata.name),
         owner=pod.metadata.namespace,
         ends_at=_ends_at(pod),
+        checkpoint_at=announced_checkpoint(pod),
         gang=job if job and spans_nodes(job) else "",
     )
 

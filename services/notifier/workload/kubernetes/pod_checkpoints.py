@@ -1,6 +1,7 @@
 """Asks pods for a checkpoint: an annotation, which a pod reads in a volume of its own metadata.
 
-A pod is asked if its owner has annotated it so, and with it the pods of its job on other nodes.
+A pod is asked if its owner has annotated it so, and with it the pods of its job on other nodes. A
+pod that announces its next checkpoint is reported, and not asked unless it is annotated for both.
 """
 
 import asyncio
@@ -19,7 +20,13 @@ from services.notifier.workload.kubernetes.kubernetes_objects import (
     CHECKPOINT_BY,
     KubernetesPod,
 )
-from services.notifier.workload.kubernetes.kubernetes_pods import gang, may_checkpoint, was_asked
+from services.notifier.workload.kubernetes.kubernetes_pods import (
+    announced_checkpoint,
+    gang,
+    holds_node,
+    may_checkpoint,
+    was_asked,
+)
 from services.notifier.workload.kubernetes.kubernetes_rights import CHECKPOINT_GRANT
 from services.notifier.workload.workload_notifier import StepFailure
 
@@ -36,8 +43,12 @@ async def ask_pods(
     now: datetime,
     until: datetime,
 ) -> Sequence[KubernetesPod]:
-    """Ask the pods on a node, and those of their jobs; those on the node are the answer."""
-    here = [each for each in state.pods_of(node) if may_checkpoint(each)]
+    """Ask the pods on a node, and those of their jobs.
+
+    Those on the node are the answer, and those on it that announce a checkpoint.
+    """
+    work = [each for each in state.pods_of(node) if holds_node(each)]
+    here = [each for each in work if may_checkpoint(each)]
     pods = {each.key: each for each in here}
     for job in {gang(each) for each in here}:
         pods |= {each.key: each for each in state.pods_of_job(job) if may_checkpoint(each)}
@@ -61,4 +72,4 @@ async def ask_pods(
                 raise
 
     await asyncio.gather(*(ask(each) for each in pods.values() if not was_asked(each, now)))
-    return here
+    return [each for each in work if each in here or announced_checkpoint(each)]
