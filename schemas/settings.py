@@ -17,6 +17,9 @@ from schemas.launch_offers import Market, Together
 from schemas.secret_text import SecretText
 from schemas.value_limits import UserName
 
+PATH_MARK: Final = "path"
+FilePath = Annotated[str, msgspec.Meta(extra={PATH_MARK: True})]
+"""A file or folder; relative to the configuration's file, `~` is the home directory."""
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 Nodes = Annotated[int, msgspec.Meta(ge=0, le=100_000)]
 Percent = Annotated[float, msgspec.Meta(ge=0, le=100)]
@@ -256,7 +259,7 @@ class PoolSpec(Setting, frozen=True, kw_only=True):
     """GPUs that each node must have to be admitted; 0: as the provider reports."""
     ssh_keys: tuple[str, ...] = ()
     ssh_user: UserName = "ubuntu"
-    ssh_private_key_path: str = ""
+    ssh_private_key_path: FilePath = ""
     setup_commands: tuple[str, ...] = ()
     user_data: str = ""
     """User data of the first boot: `auto` (cloud-init that installs and starts the agent), or a
@@ -309,17 +312,17 @@ class NatsSettings(Setting, frozen=True, kw_only=True):
     """Replicas of streams and buckets: 3 on a three-server cluster."""
     user: str = ""
     password: SecretText = ""
-    creds_file: str = ""
+    creds_file: FilePath = ""
     """In this and the other paths `{service}` is the service; for `navarch` it is `operator`."""
-    nkey_file: str = ""
-    tls_ca_file: str = ""
-    tls_cert_file: str = ""
+    nkey_file: FilePath = ""
+    tls_ca_file: FilePath = ""
+    tls_cert_file: FilePath = ""
     """Client certificate, where the server verifies clients."""
-    tls_key_file: str = ""
+    tls_key_file: FilePath = ""
     """The certificate's key; empty: it is in the same file."""
-    agent_signing_file: str = ""
+    agent_signing_file: FilePath = ""
     """Key with which the provisioner signs node credentials; `navarch nats-config` writes it."""
-    revocation_file: str = ""
+    revocation_file: FilePath = ""
     """Key with which the provisioner revokes credentials of terminated nodes; beside it is
     `revoker.creds`. `navarch nats-config` writes both."""
     expiry_warning: Duration = Duration(30 * 86_400)
@@ -419,6 +422,5 @@ class Settings(Setting, frozen=True, kw_only=True):
     alerts: tuple[AlertSettings, ...] = (AlertSettings(type="log"),)
     health_policy: str = ""
     """Path of the policy; empty: the one in config/."""
-    data_dir: str = ".navarch"
-    """Where the embedded server and local instances keep their files; relative to the
-    configuration's file."""
+    data_dir: FilePath = ".navarch"
+    """Where the embedded server and local instances keep their files."""

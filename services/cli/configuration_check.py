@@ -1,5 +1,6 @@
 """Checks a configuration as every service does at its start."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -8,8 +9,15 @@ from services.gateway.gateway_start import check as check_gateway
 from services.health_monitor.service import check as check_health_monitor
 from services.notifier.service import check as check_notifier
 from services.pool_manager.service import check as check_pool_manager
+from services.primitives.errors import ConfigurationError
 from services.provisioner.service import check as check_provisioner
 from services.runtime.process import Check, check_service, no_check
+from services.runtime.process_http import check_port
+from services.settings.drain_warnings import drain_warnings
+from services.settings.instance_type_file import load_instance_types
+from services.settings.offering_warnings import offering_warnings
+from services.settings.problem_list import ProblemList
+from services.settings.settings_file import Configuration, inspect_configuration, read_file
 
 CHECKS: Final[dict[str, Check]] = {
     "pool-manager": check_pool_manager,
@@ -20,8 +28,34 @@ CHECKS: Final[dict[str, Check]] = {
 }
 
 
+def check_file(file: Path, environment: Mapping[str, str]) -> Configuration:
+    """Read a configuration; ConfigurationError with all that keeps the fleet from starting."""
+    configuration = inspect_configuration(read_file(file), environment)
+    problems = ProblemList()
+    problems.extend(configuration.problems)
+    with problems.collecting():
+        check_configuration(configuration.settings, file)
+    problems.raise_found()
+    return configuration
+
+
 def check_configuration(settings: Settings, file: Path | None) -> None:
-    """Raise ConfigurationError if a service would not start with these settings from `file`."""
+    """Raise ConfigurationError with all that would keep a service from starting with `settings`."""
+    problems = ProblemList()
     for name, check in CHECKS.items():
-        check_service(name, check, settings, file)
-    check_gateway(settings, file)
+        with problems.collecting():
+            check_service(name, check, settings, file)
+    with problems.collecting():
+        check_gateway(settings, file)
+    problems.raise_found()
+
+
+def warnings_of(settings: Settings, file: Path | None) -> list[str]:
+    """What keeps no service from starting, and is probably not meant."""
+    types = load_instance_types(settings.instance_types, file)
+    found = [*drain_warnings(settings), *offering_warnings(settings, types)]
+    try:
+        check_port(settings.http, file)
+    except ConfigurationError as error:
+        found.append(f"{error} (unless the fleet that uses it is this one)")
+    return found

@@ -9,7 +9,7 @@ import logging
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -34,6 +34,7 @@ from services.primitives.clock import Clock, SystemClock
 from services.runtime.process import Context, Service
 from services.settings.drain_warnings import drain_warnings
 from services.settings.plugin_loader import make_plugin
+from services.settings.problem_list import ProblemList
 
 log = logging.getLogger(__name__)
 
@@ -66,16 +67,20 @@ def load_channels(settings: Settings, file: Path | None, clock: Clock) -> list[R
 
 
 def check(settings: Settings, file: Path | None) -> None:
-    """Raise ConfigurationError if a notifier or an alert channel cannot be constructed."""
-    default, named = load_notifiers(settings, file, SystemClock())
-    channels = load_channels(settings, file, SystemClock())
+    """Raise ConfigurationError with every notifier and alert channel that cannot be constructed."""
+    problems, made = ProblemList(), list[Any]()
+    for each in (settings.notifier, *settings.notifiers.values()):
+        with problems.collecting():
+            made.append(make_plugin(NOTIFIER_PLUGINS, each, file, clock=SystemClock()))
+    for channel in settings.alerts:
+        with problems.collecting():
+            made.append(make_plugin(ALERT_CHANNEL_PLUGINS, channel, file, clock=SystemClock()))
 
     async def close() -> None:
-        notifiers = (default, *named.values())
-        await asyncio.gather(*(each.close() for each in notifiers))
-        await asyncio.gather(*(each.channel.close() for each in channels))
+        await asyncio.gather(*(each.close() for each in made))
 
     asyncio.run(close())
+    problems.raise_found()
 
 
 async def build(context: Context) -> Service:

@@ -26,7 +26,7 @@ from schemas.topology import POOL_NODE_EVENTS, POOL_REQUESTS, POOL_SAGAS, POOL_T
 from services.bus.leases import Lease
 from services.bus.port import Stored
 from services.bus.record_bucket import retry_conflicts
-from services.pool_manager.autoscaling.autoscaler_plugins import Finder, Found
+from services.pool_manager.autoscaling.autoscaler_plugins import Finder, check_autoscaling
 from services.pool_manager.autoscaling.autoscaling_loop import Autoscaling
 from services.pool_manager.hardware_store import HardwareList
 from services.pool_manager.instance_verifier import Verifier
@@ -63,6 +63,7 @@ from services.runtime.failure_register import unreadable
 from services.runtime.process import Context, Service
 from services.saga.coordinator import Coordinator
 from services.saga.saga_state import SagaState
+from services.settings.problem_list import ProblemList
 from services.settings.stored_pools import stored_spec
 
 log = logging.getLogger(__name__)
@@ -83,10 +84,13 @@ async def build(context: Context) -> Service:
 
 
 def check(settings: Settings, file: Path | None) -> None:
-    """Raise ConfigurationError if a remediator, autoscaler or metrics source cannot be loaded."""
-    Remediators(settings.pools, file)
+    """Raise ConfigurationError with every remediator, autoscaler and source that is wrong."""
+    problems = ProblemList()
     for name, spec in settings.pools.items():
-        Found(spec, name, file, make=False)
+        with problems.collecting():
+            Remediators({name: spec}, file)
+        check_autoscaling(spec, name, file, problems)
+    problems.raise_found()
 
 
 class PoolManager:

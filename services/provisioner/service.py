@@ -45,6 +45,7 @@ from services.runtime.process import Context, Service
 from services.saga.participant import Participant
 from services.settings.instance_type_file import load_instance_types
 from services.settings.plugin_loader import make_plugin
+from services.settings.problem_list import ProblemList
 from services.settings.stored_pools import host_files
 
 log = logging.getLogger(__name__)
@@ -80,15 +81,23 @@ async def build(context: Context) -> Service:
 
 
 def check(settings: Settings, file: Path | None) -> None:
-    """Raise ConfigurationError if a provider, a strategy or the catalogue cannot be loaded."""
-    load_instance_types(settings.instance_types, file)
-    Schedulers(settings.pools, file)
-    providers = load_providers(settings, file, local_rate_limiter)
+    """Raise ConfigurationError with every provider, strategy and type that cannot be loaded."""
+    problems, providers = ProblemList(), list[Provider]()
+    with problems.collecting():
+        load_instance_types(settings.instance_types, file)
+    for name, spec in settings.pools.items():
+        with problems.collecting():
+            Schedulers({name: spec}, file)
+    for name, configured in settings.providers.items():
+        one = msgspec.structs.replace(settings, providers={name: configured})
+        with problems.collecting():
+            providers += load_providers(one, file, local_rate_limiter)
 
     async def close() -> None:
         await asyncio.gather(*(each.close() for each in providers))
 
     asyncio.run(close())
+    problems.raise_found()
 
 
 def load_providers(

@@ -35,6 +35,7 @@ from services.runtime.process_metrics import Instruments
 from services.runtime.server_clock import ServerClock
 from services.runtime.tracing import Tracing, otlp_processor
 from services.settings.plugin_loader import locate
+from services.settings.problem_list import ProblemList
 from services.settings.settings_file import DEFAULTS, load_settings, parse_settings
 
 log = logging.getLogger(__name__)
@@ -95,11 +96,14 @@ def no_check(settings: Settings, file: Path | None) -> None:
 
 def check_service(name: str, check: Check, settings: Settings, file: Path | None) -> None:
     """Raise ConfigurationError if the configuration would end the service at its start."""
-    check(settings, file)
+    problems = ProblemList()
+    with problems.collecting():
+        check(settings, file)
     try:
         credentials(ConnectOptions(settings=settings.nats, name=name))
     except ConfigurationError as error:
-        raise locate(error, file) from error
+        problems.add(locate(error, file))
+    problems.raise_found()
 
 
 def main(name: str, build: Build, check: Check = no_check, clock: Clock | None = None) -> None:

@@ -5,7 +5,7 @@ or drops. `Document.moved` says where a moved value was written, so that errors 
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -88,6 +88,15 @@ def translate(document: Document) -> Translation:
     work = _Work(replace(document, value=_copy(document.value), moved=dict(document.moved)))
     work.translate()
     return Translation(work.document, tuple(work.notes), tuple(work.problems))
+
+
+def note_lines(notes: Iterable[Note]) -> list[str]:
+    """Each text once, with every line that it is about."""
+    places: dict[str, list[int]] = {}
+    for note in notes:
+        if note.line not in places.setdefault(note.text, []):
+            places[note.text].append(note.line)
+    return [f"line {', '.join(map(str, lines))}: {text}" for text, lines in places.items()]
 
 
 def _copy(value: Any) -> Any:

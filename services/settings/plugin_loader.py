@@ -18,10 +18,11 @@ from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from schemas.settings import PluginSettings
-from services.primitives.errors import ConfigurationError
+from services.primitives.errors import ConfigurationError, ConfigurationErrors
 from services.primitives.redaction import register_secrets
 from services.settings.dialect import translate
 from services.settings.references import resolve_options
+from services.settings.setting_paths import resolve_paths
 from services.settings.yaml_document import Document, Path_, convert, path_of, read_document
 
 NO_FILE: Final = "(built-in configuration)"
@@ -60,7 +61,7 @@ def load_plugin(
         given = resolve_options(document, given, path, os.environ)
     options = convert(document, given, kind, path)
     register_secrets(options)
-    return found, options
+    return found, options if file is None else resolve_paths(options, file.parent)
 
 
 def make_plugin(
@@ -89,7 +90,9 @@ def locate(error: ConfigurationError, file: Path | None) -> ConfigurationError:
     """Add the configuration's file and line to an error that names only the key."""
     if file is None or error.file:
         return error
-    return _document(file).error(path_of(error.key), error.problem)
+    document = _document(file)
+    found = [document.error(path_of(each.key), each.problem) for each in error.errors]
+    return found[0] if len(found) == 1 else ConfigurationErrors(found)
 
 
 def setting_error(key: str, problem: str, file: Path | None) -> ConfigurationError:

@@ -1,6 +1,6 @@
-"""Where a pool says that its nodes come from: checked, in one form, and as a launch has it.
+"""Where a pool says that its nodes come from: checked, in one form, and as a launch has it. Pure.
 
-Pure; each finding is the place in the pool and a sentence with the remedy.
+Each finding is the place in the pool and a sentence with the remedy.
 """
 
 from collections.abc import Collection, Mapping
@@ -85,7 +85,7 @@ def unknown_provider(spec: PoolSpec, known: Collection[str]) -> Problem | None:
     places: list[tuple[tuple[str | int, ...], str]] = [*named]
     places += [(("providers",), each.name) for each in spec.providers]
     for place, name in places:
-        if name not in known:
+        if name and name not in known:
             there = ", ".join(known) or "none"
             return place, f"no provider {name!r} under `providers:` (known: {there}); add it"
     return None

@@ -22,6 +22,7 @@ from services.settings.pool_validation import budget_problems, own_problems, ref
 from services.settings.problem_list import ProblemList
 from services.settings.provider_choices import Problem, folded, with_defaults
 from services.settings.references import resolve_references
+from services.settings.setting_paths import resolve_path, resolve_paths
 from services.settings.stored_pools import request_problem
 from services.settings.yaml_document import Document, Path_, convert_all, read_document
 
@@ -30,12 +31,18 @@ DEFAULTS: Final = "providers: {local: {}}"
 """Where no file is named: no pool, and a provider to try Navarch with."""
 SECTIONS: Final = ("notifier", "alerts")
 """Those that are read before the rest."""
+SIZE: Final = {"min_nodes": 0, "max_nodes": 0}
 NO_PLUGIN: Final = PluginSettings(type="")
 
 
 def load_settings(path: Path, environment: Mapping[str, str] | None = None) -> Settings:
     """Load a configuration file; raise ConfigurationError for whatever is wrong in it."""
     environment = os.environ if environment is None else environment
+    return settings_of(read_file(path), environment)
+
+
+def read_file(path: Path) -> Document:
+    """Read a file's YAML."""
     try:
         if path.stat().st_size > FILE_BYTES_MAX:
             raise ConfigurationError(f"larger than {FILE_BYTES_MAX} bytes", file=str(path))
@@ -44,7 +51,7 @@ def load_settings(path: Path, environment: Mapping[str, str] | None = None) -> S
         raise ConfigurationError(f"cannot be read: {error.strerror}", file=str(path)) from error
     except UnicodeDecodeError as error:
         raise ConfigurationError(f"is not UTF-8: {error}", file=str(path)) from error
-    return parse_settings(str(path), text, environment)
+    return read_document(str(path), text)
 
 
 def parse_settings(file: str, text: str, environment: Mapping[str, str]) -> Settings:
@@ -66,18 +73,29 @@ class Configuration:
     """In current spelling."""
     notes: tuple[Note, ...]
     """What was translated."""
+    problems: tuple[ConfigurationError, ...] = ()
+    """What is wrong; the settings are those that could be read."""
 
 
 def read_configuration(document: Document, environment: Mapping[str, str]) -> Configuration:
     """Read a configuration; ConfigurationError with all that is wrong in it."""
+    configuration = inspect_configuration(document, environment)
+    problems = ProblemList()
+    problems.extend(configuration.problems)
+    problems.raise_found()
+    return configuration
+
+
+def inspect_configuration(document: Document, environment: Mapping[str, str]) -> Configuration:
+    """Read a configuration, as far as it can be read."""
     if not isinstance(document.value, dict):
         raise document.error((), "must be a mapping of sections: providers, pools, notifier …")
     problems = ProblemList()
     translated = translate(document)
     problems.extend(translated.problems)
     settings = _Reading(translated.document, environment, problems).settings()
-    problems.raise_found()
-    return Configuration(settings, translated.document, translated.notes)
+    found = tuple(problems.found)
+    return Configuration(settings, translated.document, translated.notes, found)
 
 
 def requested_pool(name: str, raw: dict[str, Any], settings: Settings, directory: Path) -> PoolSpec:
@@ -95,7 +113,8 @@ def requested_pool(name: str, raw: dict[str, Any], settings: Settings, directory
         raise document.error((*path, *wrong[0]), wrong[1])
     for wrong in reference_problems(spec, settings, directory):
         raise document.error((*path, *wrong[0]), wrong[1])
-    return spec
+    resolved: PoolSpec = resolve_paths(spec, directory)
+    return resolved
 
 
 class _Reading:
@@ -115,7 +134,13 @@ class _Reading:
         defaults = self._mapping(raw.pop("defaults", {}), ("defaults",))
         named = self._mapping(raw.pop("pools", {}), ("pools",))
         read = {name: self._with_defaults(name, spec, defaults) for name, spec in named.items()}
-        pools = {name: spec for name, spec in read.items() if spec is not None}
+        directory = Path(document.file).parent
+        pools = {
+            name: resolve_paths(spec, directory) for name, spec in read.items() if spec is not None
+        }
+        key = "ssh_private_key_path"
+        if isinstance(defaults.get(key), str):
+            defaults = {**defaults, key: resolve_path(defaults[key], directory)}
         sections: dict[str, Any] = {"defaults": defaults, "pools": pools}
         providers = self._mapping(raw.pop("providers", {}), ("providers",))
         sections["providers"] = self._plugins("providers", providers)
@@ -129,10 +154,15 @@ class _Reading:
                 sections["alerts"] = tuple(alert_settings(document, raw.pop("alerts"), named))
         for key in SECTIONS:
             raw.pop(key, None)
-        settings: Settings = convert_all(document, raw, Settings, (), problems) or Settings()
+        before = len(problems.found)
+        settings: Settings = (
+            convert_all(document, raw, Settings, (), problems)
+            or self._without_problems(Settings, (), raw, before)
+            or Settings()
+        )
         register_secrets(settings)
-        sections["data_dir"] = str(Path(document.file).parent / settings.data_dir)
         settings = msgspec.structs.replace(settings, **sections)
+        settings = resolve_paths(settings, directory)
         self._report((), budget_problems(settings.budget))
         # What is there and could not be read is known all the same.
         known = msgspec.structs.replace(
@@ -141,7 +171,7 @@ class _Reading:
             notifiers=dict.fromkeys(notifiers, NO_PLUGIN) | settings.notifiers,
         )
         for name, spec in pools.items():
-            found = reference_problems(spec, known, Path(document.file).parent)
+            found = reference_problems(spec, known, directory)
             self._report(("pools", name), found)
         try:
             return with_environment(settings, self._environment)
@@ -150,14 +180,17 @@ class _Reading:
             return settings
 
     def _with_defaults(self, name: str, said: Any, defaults: Mapping[str, Any]) -> PoolSpec | None:
-        said = self._mapping(said, ("pools", name))
+        if said is not None and not isinstance(said, dict):
+            self._mapping(said, ("pools", name))
+            return None
+        said = said or {}
         whole = with_defaults(defaults, said)
         for key in whole.keys() - said.keys():
             self._document.moved["pools", name, key] = ("defaults", key)
         return self.pool(name, whole)
 
     def pool(self, name: str, raw: dict[str, Any]) -> PoolSpec | None:
-        """Read one pool; None where it is wrong."""
+        """Read one pool; None where too much of it is wrong."""
         path: Path_ = ("pools", name)
         document, before = self._document, len(self._problems.found)
         try:
@@ -175,9 +208,21 @@ class _Reading:
             if "strategy" in flat:
                 flat["strategy"] = self._named_plugin(flat["strategy"], (*path, "strategy"))
         spec: PoolSpec | None = convert_all(document, flat, PoolSpec, path, self._problems)
-        if spec is not None:
+        if spec is not None and len(self._problems.found) == before:
             self._report(path, own_problems(spec))
-        return folded(spec) if spec and len(self._problems.found) == before else None
+        else:
+            spec = self._without_problems(PoolSpec, path, flat, before)
+        return folded(spec) if spec is not None else None
+
+    def _without_problems(
+        self, kind: type[Any], path: Path_, raw: dict[str, Any], before: int
+    ) -> Any:
+        """A struct without its keys that are wrong, so that the others are checked further."""
+        keys = [each.key.split(".")[len(path) :] for each in self._problems.found[before:]]
+        wrong, known = {key[0] for key in keys if key}, kind.__struct_fields__
+        left = {key: value for key, value in raw.items() if key in known and key not in wrong}
+        least = SIZE if kind is PoolSpec else {}
+        return convert_all(self._document, least | left, kind, path, ProblemList())
 
     def _report(self, path: Path_, found: Iterable[Problem]) -> None:
         for inside, text in found:

@@ -6,12 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from schemas.settings import HttpSettings, Setting
-from services.cli.configuration_check import check_configuration
+from schemas.instance_type_catalogue import InstanceTypes
+from schemas.settings import PROVIDER_PLUGINS, HttpSettings, PluginSettings, Setting
+from services.cli.configuration_check import check_configuration, check_file
 from services.primitives.errors import ConfigurationError
 from services.runtime.process_http import check_port
 from services.settings.drain_warnings import drain_warnings
-from services.settings.settings_file import load_settings
+from services.settings.instance_type_file import load_instance_types
+from services.settings.offering_warnings import offering_warnings
+from services.settings.plugin_loader import load_plugin
+from services.settings.settings_file import load_settings, parse_settings, requested_pool
+from services.settings.stored_pools import host_files
 from tests.support.inprocess import navarch
 
 POOL = """
@@ -25,6 +30,7 @@ pools:
     min_nodes: 0
     max_nodes: 1
 """
+REQUESTED = {"provider": "local", "instance_type": "x", "min_nodes": 0, "max_nodes": 1}
 REFUSED = {
     "provider type": (
         "providers: {cloud: {type: gpc}}\n",
@@ -105,7 +111,8 @@ def test_what_would_end_a_service_at_its_start_is_refused(
 ) -> None:
     """One sentence with file, line and key."""
     monkeypatch.chdir(tmp_path)
-    assert re.match(re.escape(f"{tmp_path}/") + expected, refusal(tmp_path, text))
+    lines = refusal(tmp_path, text).splitlines()
+    assert any(re.match(re.escape(f"{tmp_path}/") + expected, line) for line in lines), lines
 
 
 def test_what_ships_is_valid() -> None:
@@ -185,6 +192,148 @@ def test_data_is_kept_beside_the_configuration(
     monkeypatch.chdir("/")
     assert load_settings(tmp_path / "a.yaml", {}).data_dir == str(tmp_path / ".navarch")
     assert load_settings(tmp_path / "b.yaml", {}).data_dir == "/var/lib/navarch"
+
+
+MISTAKES = """\
+nats:
+  replica: 3
+  creds_file: /nowhere/{service}.creds
+http: {port: 70000}
+providers:
+  cloud: {type: gpc}
+  local: {type: local, gpu_cont: 8}
+pools:
+  one:
+    provider: lokal
+    instance_type: x
+    min_nodes: 3
+    max_nodes: 2
+    windows:
+      - {name: a, kind: freeze, start: soon, duration: 1h}
+  two:
+    provider: local
+    instance_type: x
+    min_node: 1
+    max_nodes: many
+    autoscaling: {type: reactiv}
+    metrics: {type: htp}
+    windows: [{name: b, kind: freeze, duration: 1h}, {name: c, kind: freze, start: "", duration: x}]
+  three:
+    provider: local
+    instance_type: x
+    min_nodes: 0
+    max_nodes: 1
+    strategy: cheapest
+    health: {remediation: laddr}
+    autoscaling: {type: queue, jobs: 1}
+    metrics: {type: http}
+notifier: {type: slrum}
+alerts: [{type: pager}, {type: slack}]
+health_policy: nowhere.yaml
+"""
+WRONG = [
+    (2, "nats.replica", "did you mean `replicas`"),
+    (4, "http.port", "must be 65535 or less"),
+    (6, "providers.cloud.type", "no navarch.providers named 'gpc'"),
+    (7, "providers.local.gpu_cont", "did you mean `gpu_count`"),
+    (10, "pools.one.provider", ""),
+    (12, "pools.one.min_nodes", "3 is above max_nodes 2"),
+    (15, "pools.one.windows.0.start", ""),
+    (19, "pools.two.min_node", "did you mean `min_nodes`"),
+    (20, "pools.two.max_nodes", "must be a whole number"),
+    (21, "pools.two.autoscaling.type", "no navarch.autoscalers named"),
+    (22, "pools.two.metrics.type", "no navarch.metrics_sources named"),
+    (23, "pools.two.windows.0", "`start` is missing"),
+    (23, "pools.two.windows.1.kind", "Invalid enum value 'freze'"),
+    (23, "pools.two.windows.1.duration", "is not a duration"),
+    (29, "pools.three.strategy.type", "no navarch.schedulers named"),
+    (30, "pools.three.health.remediation.type", "no navarch.remediators named"),
+    (31, "pools.three.autoscaling.jobs", "unknown key"),
+    (32, "pools.three.metrics", "`url` is missing"),
+    (33, "notifier.type", "no navarch.notifiers named"),
+    (34, "alerts.0.type", "no navarch.alert_channels named"),
+    (34, "alerts.1", ""),
+    (35, "health_policy", "does not exist"),
+]
+
+
+def test_all_that_is_wrong_is_reported_at_once(tmp_path: Path) -> None:
+    """Of the file, its sections, its plugins and the files that it names, in the file's order."""
+    file = tmp_path / "navarch.yaml"
+    file.write_text(MISTAKES)
+    with pytest.raises(ConfigurationError) as found:
+        check_file(file, {})
+    errors = [(each.line, each.key, each.problem) for each in found.value.errors]
+    for line, key, text in WRONG:
+        assert [text in each[2] for each in errors if each[:2] == (line, key)] == [True], (
+            key,
+            errors,
+        )
+    assert [each[0] for each in errors] == sorted(each[0] for each in errors)
+    assert len(errors) == len(WRONG)
+
+
+def test_paths_are_beside_the_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever the command runs, in settings and in plugins' options."""
+    monkeypatch.setenv("HOME", "/home/ops")
+    monkeypatch.chdir("/")
+    file = tmp_path / "navarch.yaml"
+    file.write_text(
+        "nats: {creds_file: 'bus/{service}.creds'}\n"
+        "defaults: {ssh_private_key_path: keys/fleet}\n"
+        + POOL.replace("PROVIDER", "local")
+        + "    ssh_private_key_path: ~/.ssh/fleet\n"
+        + "  other: {provider: local, instance_type: x, min_nodes: 0, max_nodes: 1}\n"
+    )
+    settings = load_settings(file, {})
+    assert settings.nats.creds_file == f"{tmp_path}/bus/{{service}}.creds"
+    assert settings.pools["training"].ssh_private_key_path == "/home/ops/.ssh/fleet"
+    assert settings.pools["other"].ssh_private_key_path == f"{tmp_path}/keys/fleet"
+    asked = requested_pool("more", {**REQUESTED}, settings, tmp_path)
+    assert asked.ssh_private_key_path in host_files(settings)
+    plugin = PluginSettings(type="lambda", options={"api_key_file": "key"})
+    _, options = load_plugin(PROVIDER_PLUGINS, plugin, file)
+    assert options.api_key_file == f"{tmp_path}/key"
+
+
+@pytest.mark.parametrize(
+    ("pool", "expected"),
+    [
+        ("{provider: local, instance_type: whatever}", ""),
+        ("{provider: gcp, instance_type: a3-highgpu-8g, zones: [us-central1-a]}", ""),
+        ("{provider: gcp, instance_type: h100-8x, zones: [us-central1-a]}", ""),
+        ("{provider: gcp, instance_type: a3-highgpu-8g}", "launches nothing without a zone"),
+        (
+            "{provider: gcp, instance_type: a3-higpu-8g, zones: [us-central1-a]}",
+            "is not in the catalogue, .* did you mean a3-highgpu-8g",
+        ),
+        (
+            "{providers: [{name: lambda}, {name: gcp, zones: [z]}], instance_type: ours}",
+            "'ours' of provider lambda is not in the catalogue",
+        ),
+    ],
+)
+def test_what_a_provider_will_not_launch_is_warned_about(pool: str, expected: str) -> None:
+    """A type that the catalogue does not have, and a place that the provider needs."""
+    text = "providers: {local: {}, lambda: {}, gcp: {project: p}}\npools: {a: POOL}"
+    text = text.replace("POOL", pool.replace("{p", "{min_nodes: 0, max_nodes: 1, p"))
+    settings = parse_settings("navarch.yaml", text, {})
+    found = "; ".join(offering_warnings(settings, load_instance_types(InstanceTypes(), None)))
+    assert bool(found) == bool(expected)
+    assert re.search(expected, found)
+
+
+async def test_validate_prints_notes_and_warnings(tmp_path: Path) -> None:
+    """Each text once, with its lines."""
+    file = tmp_path / "navarch.yaml"
+    text = "providers: {local: {}}\n" + POOL[POOL.index("pools:") :].replace("PROVIDER", "local")
+    file.write_text("server: {address: ':1'}\n" + text)
+    status, out, err = await navarch("config", "validate", str(file))
+    assert (status, err) == (0, "")
+    assert out.startswith("NOTE: line 1: `server.address` has no effect")
+    assert out.endswith(f"{file} is valid: 1 pools, 1 providers\n")
 
 
 async def test_the_commands_refuse_it_before_anything_starts(tmp_path: Path) -> None:

@@ -76,13 +76,13 @@ LOADS: dict[str, tuple[str, Expected, tuple[str, ...]]] = {
             min_nodes: 2
             max_nodes: 20
             ssh_user: ubuntu
-            ssh_private_key_path: ~/.ssh/fleet
+            ssh_private_key_path: /etc/keys/fleet
             setup_commands:
               - |
                 curl -L https://example.com/agent -o /usr/local/bin/agent
               - agent --server {{.ControlPlane}} --node-id {{.NodeID}} --pool ${NOT_OURS} &
         """,
-        {"providers.lambda.type": "lambda", "pools.train.ssh_private_key_path": "~/.ssh/fleet"},
+        {"providers.lambda.type": "lambda", "pools.train.ssh_private_key_path": "/etc/keys/fleet"},
         ("provider 'lambda' has its default options; add it under `providers:`",),
     ),
     # the guide to Slurm

@@ -25,7 +25,7 @@ from services.provisioner.provider_client.cloud_credentials import (
 )
 from services.provisioner.provider_client.provider import Environment
 from services.provisioner.provider_client.provider_errors import ProviderError
-from services.settings.drain_warnings import drain_warnings
+from services.settings.dialect import note_lines
 from services.settings.plugin_loader import load_plugin, plugin_class
 
 CHECK_SECONDS_MAX: Final = 60.0
@@ -42,19 +42,21 @@ def validate(
     ] = None,
     config: Config = None,
 ) -> None:
-    """Check a configuration as the services do.
+    """Check a configuration as the services do; report all that is wrong.
 
     Run it where the services run: it also reads the files that the configuration names.
     """
-    from services.cli.configuration_check import check_configuration  # noqa: PLC0415
+    from services.cli.configuration_check import check_file, warnings_of  # noqa: PLC0415
 
     named = file or config
     if named is None:
         raise NavarchError("name the file: navarch config validate FILE")
-    settings = settings_of(named)
-    check_configuration(settings, named)
-    for warning in drain_warnings(settings):
+    configuration = check_file(named, os.environ)
+    for note in note_lines(configuration.notes):
+        console.write(f"NOTE: {note}")
+    for warning in warnings_of(configuration.settings, named):
         console.write(f"WARNING: {warning}")
+    settings = configuration.settings
     console.write(
         f"{named} is valid: {len(settings.pools)} pools, {len(settings.providers)} providers"
     )

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from schemas.duration import Duration
-from schemas.settings import Setting
+from schemas.settings import FilePath, Setting
 from services.notifier.workload.kubernetes.cluster_state import ClusterState
 from services.notifier.workload.kubernetes.kubernetes_client import (
     MERGE,
@@ -108,7 +108,7 @@ class KubernetesNotifier:
     class Options(Setting, frozen=True, kw_only=True):
         """`notifiers: {NAME: {type: kubernetes, kubeconfig: …}}`."""
 
-        kubeconfig: str = ""
+        kubeconfig: FilePath = ""
         """File; empty: the service account of the pod in which the notifier runs."""
         context: str = ""
         """Of the kubeconfig; empty: its current one."""

@@ -26,7 +26,14 @@ from services.pool_manager.autoscaling.autoscalers import (
 )
 from services.pool_manager.autoscaling.metrics_sources import HttpSource, MetricsSource
 from services.primitives.errors import ConfigurationError
-from services.settings.plugin_loader import Origin, load_plugin, locate, make_plugin
+from services.settings.plugin_loader import (
+    Origin,
+    load_plugin,
+    locate,
+    make_plugin,
+    setting_error,
+)
+from services.settings.problem_list import ProblemList
 
 log = logging.getLogger(__name__)
 
@@ -49,42 +56,46 @@ Raw = dict[str, Any]
 class Found:
     """The autoscaler of a pool, and where its queue is known from."""
 
+    kind: str = ""
+    autoscaler: Autoscaler | None = None
+    source: MetricsSource | None = None
+
     def __init__(
-        self,
-        spec: PoolSpec,
-        pool: str,
-        file: Path | None,
-        *,
-        make: bool = True,
-        origin: Origin = "pool",
+        self, spec: PoolSpec, pool: str, file: Path | None, *, origin: Origin = "pool"
     ) -> None:
         """Load what `spec` names; ConfigurationError where that is wrong.
 
-        `make`: False only looks, and makes no source. `origin`: of `autoscaling`; `metrics` is
-        always from this process's configuration.
+        `origin`: of `autoscaling`; `metrics` is always from this process's configuration.
         """
         self.autoscaling = spec.autoscaling
-        self.kind, self.autoscaler, self.source = "", None, None
         if spec.autoscaling is None:
             return
-        at = f"pools.{pool}.autoscaling"
-        try:
-            self.autoscaler = autoscaler_of(spec.autoscaling, at, file, origin)
-            self.kind = str(spec.autoscaling["type"])
-            if spec.metrics is not None:
-                settings = _settings(spec.metrics, f"pools.{pool}.metrics")
-                if make:
-                    self.source = make_plugin(
-                        METRICS_SOURCE_PLUGINS, settings, file, SOURCES, "pool"
-                    )
-                else:
-                    load_plugin(METRICS_SOURCE_PLUGINS, settings, file, SOURCES, "pool")
-        except ConfigurationError as error:
-            raise locate(error, file) from error
+        self.autoscaler = located_autoscaler(spec.autoscaling, pool, file, origin)
+        self.kind = str(spec.autoscaling["type"])
+        if spec.metrics is not None:
+            settings = _settings(spec.metrics, f"pools.{pool}.metrics", file)
+            self.source = make_plugin(METRICS_SOURCE_PLUGINS, settings, file, SOURCES, "pool")
 
-    kind: str
-    autoscaler: Autoscaler | None
-    source: MetricsSource | None
+
+def check_autoscaling(spec: PoolSpec, pool: str, file: Path | None, problems: ProblemList) -> None:
+    """Check the autoscaler and the metrics source of a pool; no source is made."""
+    if spec.autoscaling is not None:
+        with problems.collecting():
+            located_autoscaler(spec.autoscaling, pool, file)
+    if spec.metrics is not None:
+        with problems.collecting():
+            settings = _settings(spec.metrics, f"pools.{pool}.metrics", file)
+            load_plugin(METRICS_SOURCE_PLUGINS, settings, file, SOURCES, "pool")
+
+
+def located_autoscaler(
+    raw: Raw, pool: str, file: Path | None, origin: Origin = "pool"
+) -> Autoscaler:
+    """The autoscaler of a pool; an error has the place in `file`."""
+    try:
+        return autoscaler_of(raw, f"pools.{pool}.autoscaling", file, origin)
+    except ConfigurationError as error:
+        raise locate(error, file) from error
 
 
 class Finder:
@@ -154,9 +165,9 @@ def autoscaler_of(
     return made
 
 
-def _settings(raw: Raw, at: str) -> PluginSettings:
+def _settings(raw: Raw, at: str, file: Path | None = None) -> PluginSettings:
     kind = raw.get("type")
     if not isinstance(kind, str) or not kind:
-        raise ConfigurationError("`type` is missing; add it", key=at)
+        raise setting_error(at, "`type` is missing; add it", file)
     options = {key: value for key, value in raw.items() if key != "type"}
     return PluginSettings(type=kind, options=options, path=at)

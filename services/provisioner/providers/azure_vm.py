@@ -14,7 +14,7 @@ import msgspec
 
 from schemas.duration import Duration
 from schemas.launch_offers import Market
-from schemas.settings import Setting
+from schemas.settings import FilePath, Setting
 from services.provisioner.instances.instance_tags import (
     FLEET_TAG,
     short_name,
@@ -74,7 +74,7 @@ class AzureOptions(Setting, frozen=True, kw_only=True):
     client_id: str = ""
     client_secret_env: str = "AZURE_CLIENT_SECRET"  # noqa: S105 - a variable's name
     """Environment variable that holds the principal's secret."""
-    client_secret_file: str = ""
+    client_secret_file: FilePath = ""
     """File that holds it instead."""
     market: Market = "on-demand"
     max_price: Annotated[float, msgspec.Meta(ge=-1)] = -1

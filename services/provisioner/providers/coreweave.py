@@ -14,7 +14,7 @@ import httpx
 
 from schemas.duration import Duration
 from schemas.launch_offers import Market
-from schemas.settings import Setting
+from schemas.settings import FilePath, Setting
 from services.primitives.errors import ConfigurationError
 from services.provisioner.instances.instance_tags import FLEET_TAG, TOKEN_TAG, unique_name
 from services.provisioner.provider_client.provider import (
@@ -45,7 +45,7 @@ class CoreWeaveProvider:
     class Options(Setting, frozen=True, kw_only=True):
         """`providers: {coreweave: {type: coreweave, kubeconfig: /etc/navarch/cks.yaml}}`."""
 
-        kubeconfig: str = ""
+        kubeconfig: FilePath = ""
         """File of the cluster's kubeconfig, with a token."""
         context: str = ""
         """Of the kubeconfig; empty: its current one."""
@@ -53,9 +53,9 @@ class CoreWeaveProvider:
         """The cluster's API server, where there is no kubeconfig."""
         token_env: str = "COREWEAVE_API_TOKEN"  # noqa: S105 - a variable's name
         """Environment variable that holds the token, with `server`."""
-        token_file: str = ""
+        token_file: FilePath = ""
         """File that holds it instead."""
-        ca_file: str = ""
+        ca_file: FilePath = ""
         """Certificate authority of the server; empty: the machine's own."""
         zone: str = ""
         """The cluster's zone (US-EAST-04A), reported for its nodes; a pool may name no other."""

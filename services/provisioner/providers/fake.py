@@ -18,7 +18,7 @@ import msgspec
 from msgspec.structs import replace
 
 from schemas.enums import ProviderErrorKind
-from schemas.settings import Setting
+from schemas.settings import FilePath, Setting
 from services.provisioner.instances.instance_tags import instance_for
 from services.provisioner.provider_client.provider import (
     Capabilities,
@@ -78,7 +78,7 @@ class FakeProvider:
         """`providers: {fake: {gpu_count: 8}}`."""
 
         gpu_count: Annotated[int, msgspec.Meta(ge=0, le=64)] = 8
-        file: str = ""
+        file: FilePath = ""
         """File of the state; empty: in memory."""
         idempotent: bool = True
         """Whether a repeated token launches nothing; real clouds differ."""

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from schemas.duration import Duration
-from schemas.settings import Setting
+from schemas.settings import FilePath, Setting
 from services.provisioner.instances.instance_tags import FLEET_TAG, tags_of, with_tags
 from services.provisioner.provider_client.provider import (
     Capabilities,
@@ -67,7 +67,7 @@ class GcpProvider:
         image: str = ""
         """Image or image family: `projects/my-project/global/images/family/gpu-node`. Empty:
         Google's Ubuntu with the NVIDIA driver, which lacks the agent: see `user_data`."""
-        credentials_file: str = ""
+        credentials_file: FilePath = ""
         """A service account's key; empty: the metadata server of the machine this runs on."""
         market: Literal["on-demand", "spot"] = "on-demand"
         network: str = "global/networks/default"

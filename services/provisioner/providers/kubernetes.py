@@ -14,7 +14,7 @@ import httpx
 
 from schemas.duration import Duration
 from schemas.names import POOL_NAME_CHARS_MAX, TOKEN, node_token
-from schemas.settings import Setting
+from schemas.settings import FilePath, Setting
 from services.provisioner.provider_client.provider import (
     Capabilities,
     Environment,
@@ -49,7 +49,7 @@ class KubernetesProvider:
         selectors: dict[str, str]
         """Pool -> label selector of its nodes, as `kubectl get nodes -l` takes it; a node that
         several select is the first one's."""
-        kubeconfig: str = ""
+        kubeconfig: FilePath = ""
         """File, with a token; empty: the service account of the pod."""
         context: str = ""
         """Of the kubeconfig; empty: its current one."""

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from schemas.duration import Duration
 from schemas.offering_records import OfferingPrice
-from schemas.settings import Setting
+from schemas.settings import FilePath, Setting
 from services.provisioner.instances.instance_tags import instance_for, tags_of, with_tags
 from services.provisioner.provider_client.provider import (
     Capabilities,
@@ -108,7 +108,7 @@ class LambdaProvider:
 
         api_key_env: str = "LAMBDA_API_KEY"
         """Environment variable that holds the key."""
-        api_key_file: str = ""
+        api_key_file: FilePath = ""
         """File that holds it instead."""
         base_url: str = "https://cloud.lambda.ai/api/v1"
         ssh_key: str = ""

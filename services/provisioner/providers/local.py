@@ -23,7 +23,7 @@ import msgspec
 from msgspec.structs import replace
 
 from schemas.messages import encode
-from schemas.settings import Setting
+from schemas.settings import FilePath, Setting
 from schemas.value_limits import UtcTime
 from services.bus.nats.credentials_file import issuer_of, life, seed_in
 from services.bus.nats.nats_accounts import (
@@ -99,7 +99,7 @@ class LocalProvider:
     class Options(Setting, frozen=True, kw_only=True):
         """`providers: {local: {gpu_count: 8}}`."""
 
-        directory: str = ""
+        directory: FilePath = ""
         """Directory of the instances; empty: `local` under data_dir."""
         gpu_count: Annotated[int, msgspec.Meta(ge=0, le=64)] = 8
         """Simulated GPUs of an instance whose pool names no number; 0: none, without a C

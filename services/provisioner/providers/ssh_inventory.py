@@ -13,7 +13,7 @@ import asyncssh
 import msgspec
 
 from schemas.duration import Duration
-from schemas.settings import Setting
+from schemas.settings import FilePath, Setting
 from services.primitives.errors import ConfigurationError
 from services.provisioner.provider_client.provider import ProvisionRequest
 from services.settings.yaml_document import Document, convert, read_document
@@ -33,7 +33,7 @@ class InventoryMachine(Setting, frozen=True, kw_only=True):
     port: Annotated[int, msgspec.Meta(ge=1, le=65_535)] = 22
     user: str = ""
     """Empty: the provider's, as for `key_file`."""
-    key_file: str = ""
+    key_file: FilePath = ""
     host_key: str = ""
     """`ssh-ed25519 AAAA…`; empty: the first key is pinned."""
     type: str
@@ -69,10 +69,10 @@ class SshOptions(Setting, frozen=True, kw_only=True):
     """`providers: {racks: {type: ssh, inventory: machines.yaml, key_file: …}}`."""
 
     machines: tuple[InventoryMachine, ...] = ()
-    inventory: str = ""
+    inventory: FilePath = ""
     """A file with `machines:` instead; read again when it changes."""
     user: str = "root"
-    key_file: str = ""
+    key_file: FilePath = ""
     """The private key, on the provisioner's host."""
     sudo: bool = True
     """Claim as root, where `user` is another: `sudo -n` must be allowed."""

@@ -13,7 +13,7 @@ import msgspec
 from schemas.alert_records import Alert
 from schemas.duration import Duration
 from schemas.secret_text import SecretText
-from schemas.settings import Setting
+from schemas.settings import FilePath, Setting
 from services.notifier.alerts.alert_channel import AlertDelivery, ChannelRefusalError
 from services.notifier.alerts.channels.alert_document import utc_text
 from services.notifier.alerts.channels.vendor_http import shorten
@@ -36,7 +36,7 @@ class EmailChannel:
         port: Annotated[int, msgspec.Meta(ge=1, le=65535)] = 587
         security: Literal["starttls", "tls", "none"] = "starttls"
         """tls: from the first byte, usually on port 465."""
-        ca_file: str = ""
+        ca_file: FilePath = ""
         """Certificates of the server's authority; empty: those of the machine."""
         user: str = ""
         password: SecretText = ""

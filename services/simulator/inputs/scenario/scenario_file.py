@@ -15,8 +15,9 @@ from schemas.launch_offers import Offering
 from schemas.names import InvalidNameError, token
 from schemas.operator_requests import REQUESTS
 from schemas.settings import Settings
-from services.pool_manager.autoscaling.autoscaler_plugins import Found
+from services.pool_manager.autoscaling.autoscaler_plugins import check_autoscaling
 from services.primitives.errors import ConfigurationError, ConfigurationErrors
+from services.settings.problem_list import ProblemList
 from services.settings.settings_file import settings_of
 from services.settings.yaml_document import Document, Path_, convert, path_of, read_document
 from services.simulator.engine import fault_kinds
@@ -267,11 +268,10 @@ class _Reading:
     def _pool(self, name: str, value: dict[str, Any]) -> Settings:
         """One pool's configuration, its plugins included."""
         settings = self._settings(value)
-        try:
-            Found(settings.pools[name], name, None, make=False)
-        except ConfigurationError as error:
-            path = path_of(error.key) or ("pools", name, "autoscaling")
-            raise self._document.error(path, error.problem) from error
+        problems = ProblemList()
+        check_autoscaling(settings.pools[name], name, None, problems)
+        for each in problems.found:
+            self._report(path_of(each.key), each.problem)
         return settings
 
     def _settings(self, value: dict[str, Any]) -> Settings:

@@ -9,8 +9,9 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import Any, Final
 
 from schemas.names import InvalidNameError, pool_name
-from services.pool_manager.autoscaling.autoscaler_plugins import Found
+from services.pool_manager.autoscaling.autoscaler_plugins import check_autoscaling
 from services.primitives.errors import ConfigurationError
+from services.settings.problem_list import ProblemList
 from services.settings.settings_file import settings_of
 from services.settings.yaml_document import Document, Path_, convert, path_of
 from services.simulator.engine import fault_kinds
@@ -91,15 +92,17 @@ def _pool_errors(document: Document, spec: StressSpec, path: Path_) -> Iterator[
         for place, line in document.lines.items()
         if place[: len(here)] == here
     }
+    problems = ProblemList()
     try:
         read = settings_of(Document("", fleet_settings({"any": given}, ["any"]), lines), {})
-        Found(read.pools["any"], "any", None, make=False)
+        check_autoscaling(read.pools["any"], "any", None, problems)
     except ConfigurationError as error:
-        for each in error.errors:
-            _, _, *inside = path_of(each.key) or ("pools", "any", "autoscaling")
-            found = document.error((*here, *inside), each.problem)
-            line = found.line if each.file else each.line  # a plugin's options have no line
-            yield ConfigurationError(each.problem, file=found.file, line=line, key=found.key)
+        problems.add(error)
+    for each in problems.found:
+        _, _, *inside = path_of(each.key) or ("pools", "any", "autoscaling")
+        found = document.error((*here, *inside), each.problem)
+        line = found.line if each.file else each.line  # a plugin's options have no line
+        yield ConfigurationError(each.problem, file=found.file, line=line, key=found.key)
 
 
 def beside(scenario: f.Scenario, raw: dict[str, Any]) -> Iterator[Problem]:
