@@ -34,3 +34,5 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """By name. The variable NAVARCH_AUTH_TOKEN is one more, of role admin."""
     requests_per_minute: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 1_200
     """Of one token."""
+    streams_max: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 1_024
+    """Event streams that are open at once; a quarter of them for one token."""

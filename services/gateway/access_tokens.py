@@ -32,6 +32,8 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
     pools: tuple[str, ...] = ()
     """Names or patterns; empty: every pool, and the fleet's own services."""
 
+    expires: datetime | None = None
+
     def may(self, role: GatewayRole) -> bool:
         """Whether its role includes another."""
         return RANKS[self.role] >= RANKS[role]
@@ -81,4 +83,4 @@ def find_principal(
     spec = tokens[found]
     if spec.expires is not None and spec.expires <= now:
         raise ExpiredTokenError(found, spec.expires)
-    return Principal(name=found, role=spec.role, pools=spec.pools)
+    return Principal(name=found, role=spec.role, pools=spec.pools, expires=spec.expires)

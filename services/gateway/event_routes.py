@@ -5,25 +5,22 @@ from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Annotated, Final
 
-import msgspec
 from litestar import get
 from litestar.di import NamedDependency
 from litestar.handlers import HTTPRouteHandler
-from litestar.params import Parameter, QueryParameter
+from litestar.params import HeaderParameter, Parameter, QueryParameter
+from litestar.response import ServerSentEvent
 
-from schemas import subjects
-from schemas.names import TOKEN
 from schemas.topology import EVENTS
 from services.bus.port import Stored
 from services.fleet_client.fleet_client import (
     event_filters,
-    is_about,
     stored_batches,
 )
 from services.fleet_client.since_time import time_since
-from services.gateway.access_tokens import Principal
-from services.gateway.fleet_routes import ROOT, Caller, Fleet
-from services.gateway.problems import PROBLEMS, ProblemError
+from services.gateway.event_streams import STREAM_TYPE, EventStreams, event_filter
+from services.gateway.fleet_routes import Caller, Fleet
+from services.gateway.problems import PROBLEMS, ROOT, ProblemError
 from services.gateway.views import EventPage, event_view
 
 SINCE: Final = "1h"
@@ -40,48 +37,6 @@ Kinds = Annotated[
         name="type", description="Only these kinds: `verdict`, `cordoned`, `saga-opened`."
     ),
 ]
-
-
-class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which events a caller asks for, of those that it may see."""
-
-    principal: Principal
-    pool: str = ""
-    node: str = ""
-    kinds: frozenset[str] = frozenset()
-
-    def matches(self, stored: Stored) -> bool:
-        """Whether an event is one of those."""
-        node = subjects.parse_node(stored.subject)
-        pool = node or subjects.parse_pool_event(stored.subject)
-        name = pool.pool if pool else ""
-        return (
-            self.principal.sees(name)
-            and (not self.pool or name == self.pool)
-            and (not self.kinds or stored.subject.rpartition(".")[2] in self.kinds)
-            and (not (self.pool or self.node) or bool(name))
-            and (not self.node or (node.node == self.node if node else is_about(stored, self.node)))
-        )
-
-
-def event_filter(
-    principal: Principal, pool: str, node: str, kinds: Sequence[str] | None
-) -> EventFilter:
-    """Check what a caller asks for."""
-    for name in (pool, node):
-        if name and not TOKEN.match(name):
-            raise ProblemError(
-                HTTPStatus.BAD_REQUEST,
-                f"{name!r} is no name of a pool or a node",
-                f"GET {ROOT}/pools and {ROOT}/nodes list them",
-            )
-    if pool and not principal.sees(pool):
-        raise ProblemError(
-            HTTPStatus.FORBIDDEN,
-            f"{principal.name} may not see pool {pool}",
-            "use a token of that pool",
-        )
-    return EventFilter(principal=principal, pool=pool, node=node, kinds=frozenset(kinds or ()))
 
 
 @get(f"{ROOT}/events", tags=["events"], responses=PROBLEMS)
@@ -105,7 +60,27 @@ async def list_events(
     return await _page(batches, wanted.matches, after, limit)
 
 
-EVENT_ROUTES: Final[Sequence[HTTPRouteHandler]] = (list_events,)
+@get(f"{ROOT}/events/stream", tags=["events"], responses=PROBLEMS, media_type=STREAM_TYPE)
+async def stream_events(
+    streams: NamedDependency[EventStreams],
+    principal: Caller,
+    after: Annotated[
+        int | None, Parameter(ge=0, le=SEQUENCE_MAX, description="`sequence` of the last one seen.")
+    ] = None,
+    last_event_id: Annotated[
+        int | None, HeaderParameter(name="Last-Event-ID", ge=0, le=SEQUENCE_MAX)
+    ] = None,
+    pool: PoolName = "",
+    node: NodeName = "",
+    kinds: Kinds = None,
+) -> ServerSentEvent:
+    """Stream events as they are stored, as server-sent events; `Last-Event-ID` resumes it."""
+    wanted = event_filter(principal, pool, node, kinds)
+    start = last_event_id if last_event_id is not None else after
+    return ServerSentEvent(streams.open(wanted, start))
+
+
+EVENT_ROUTES: Final[Sequence[HTTPRouteHandler]] = (list_events, stream_events)
 
 
 async def _page(

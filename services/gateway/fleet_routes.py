@@ -30,7 +30,7 @@ from services.fleet_client.stored_history import open_sagas, saga_log, why
 from services.fleet_client.why_text import WhyAnswer
 from services.gateway.access_tokens import Principal
 from services.gateway.node_filter import NodeFilter, has_labels, labels_asked
-from services.gateway.problems import PROBLEMS, ProblemError, not_found
+from services.gateway.problems import PROBLEMS, ROOT, ProblemError, not_found
 from services.gateway.views import (
     IncidentView,
     InstancePage,
@@ -45,7 +45,6 @@ from services.gateway.views import (
 )
 from services.primitives.errors import AnswerError, BusError, NavarchError
 
-ROOT: Final = "/api/v1"
 PROVISIONER: Final = "provisioner"
 QUERY_MAX: Final = 1_000
 INSTANCES_MAX: Final = 500

@@ -22,6 +22,8 @@ from services.bus.nats.nats_bus import NatsBus
 from services.fleet_client.fleet_client import FleetClient
 from services.gateway.authentication import Access
 from services.gateway.caller_rate import CallerRate
+from services.gateway.event_relay import EventRelay
+from services.gateway.event_streams import EventStreams
 from services.gateway.gateway_start import bus_options, gateway_settings, listen, require_tokens
 from services.gateway.http_app import http_app
 from services.primitives.clock import SystemClock
@@ -60,7 +62,9 @@ async def _serve(
     clock, registry = SystemClock(), CollectorRegistry()
     ProcessCollector(registry=registry)
     access = Access(settings.tokens, CallerRate(settings.requests_per_minute), clock.now)
-    app = http_app(bus, FleetClient(bus, user=GATEWAY), access, clock, registry)
+    relay = EventRelay(bus, clock)
+    streams = EventStreams(relay, settings.streams_max, clock.now, registry)
+    app = http_app(bus, FleetClient(bus, user=GATEWAY), access, streams, clock, registry)
     server = WebServer(
         uvicorn.Config(
             app,
@@ -76,7 +80,13 @@ async def _serve(
     host, port = listening.getsockname()[:2]
     log.info("ready", extra={"http": f"http://{host}:{port}"})
     serving = asyncio.create_task(server.serve(sockets=[listening]))
-    await race(asyncio.shield(serving), stopping.wait())
+    relaying = asyncio.create_task(relay.run())
+    await race(asyncio.shield(serving), asyncio.shield(relaying), stopping.wait())
+    if relaying.done():
+        # It never ends by itself; the end of the process lets its supervisor restart it.
+        relaying.result()
     log.info("stopping")
+    relaying.cancel()
+    relay.close()
     server.should_exit = True
     await serving

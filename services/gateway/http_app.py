@@ -17,6 +17,7 @@ from services.gateway.access_tokens import Principal
 from services.gateway.authentication import PUBLIC, Access, authentication, require_role
 from services.gateway.entity_tags import EntityTags
 from services.gateway.event_routes import EVENT_ROUTES
+from services.gateway.event_streams import EventStreams
 from services.gateway.fleet_routes import FLEET_ROUTES
 from services.gateway.problems import answer_problem
 from services.gateway.request_meter import request_meter
@@ -49,7 +50,12 @@ def public_routes(bus: Bus, registry: CollectorRegistry) -> list[Any]:
 
 
 def http_app(
-    bus: Bus, fleet: FleetClient, access: Access, clock: Clock, registry: CollectorRegistry
+    bus: Bus,
+    fleet: FleetClient,
+    access: Access,
+    streams: EventStreams,
+    clock: Clock,
+    registry: CollectorRegistry,
 ) -> Litestar:
     """Build the application over one connection to the bus."""
 
@@ -63,6 +69,7 @@ def http_app(
         [*public_routes(bus, registry), *FLEET_ROUTES, *EVENT_ROUTES],
         dependencies={
             "fleet": provide(fleet),
+            "streams": provide(streams),
             "now": Provide(clock.now, sync_to_thread=False),
             "principal": Provide(principal, sync_to_thread=False),
         },

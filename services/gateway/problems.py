@@ -15,6 +15,7 @@ from services.primitives.redaction import redacted
 
 log = logging.getLogger(__name__)
 
+ROOT: Final = "/api/v1"
 MEDIA_TYPE: Final = "application/problem+json"
 RETRY_SECONDS: Final = 2
 DETAIL_CHARS_MAX: Final = 2_000

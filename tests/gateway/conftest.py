@@ -1,5 +1,6 @@
 """The gateway's application over the in-memory bus, with a small pool-manager and provisioner."""
 
+import asyncio
 import itertools
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
@@ -31,6 +32,8 @@ from services.fleet_client.fleet_client import FleetClient
 from services.gateway.access_tokens import digest
 from services.gateway.authentication import Access
 from services.gateway.caller_rate import CallerRate
+from services.gateway.event_relay import EventRelay
+from services.gateway.event_streams import EventStreams
 from services.gateway.http_app import http_app
 from services.primitives.clock import SystemClock
 
@@ -140,6 +143,7 @@ class Gateway:
 
     app: Litestar
     bus: MemoryBus
+    relay: EventRelay
     clients: list[httpx.AsyncClient] = field(default_factory=list)
 
     def client(self, token: str = "viewer-token", **headers: str) -> httpx.AsyncClient:
@@ -180,21 +184,34 @@ async def bus() -> AsyncIterator[MemoryBus]:
 async def make_gateway(bus: MemoryBus) -> AsyncIterator[MakeGateway]:
     """Make gateways over the bus."""
     made: list[Gateway] = []
+    relaying: list[asyncio.Task[None]] = []
 
-    def make(tokens: Mapping[str, TokenSpec] = TOKENS, per_minute: int = 60_000) -> Gateway:
+    def make(
+        tokens: Mapping[str, TokenSpec] = TOKENS,
+        per_minute: int = 60_000,
+        kept_max: int = 100,
+        streams_max: int = 8,
+    ) -> Gateway:
         clock = SystemClock()
         access = Access(tokens, CallerRate(per_minute), clock.now)
         fleet = FleetClient(bus, user="gateway")
-        gateway = Gateway(http_app(bus, fleet, access, clock, CollectorRegistry()), bus)
+        registry, relay = CollectorRegistry(), EventRelay(bus, clock, kept_max=kept_max)
+        streams = EventStreams(relay, streams_max, clock.now, registry, heartbeat_seconds=0.1)
+        app = http_app(bus, fleet, access, streams, clock, registry)
+        relaying.append(asyncio.create_task(relay.run()))
+        gateway = Gateway(app, bus, relay)
         made.append(gateway)
         return gateway
 
     yield make
+    for task in relaying:
+        task.cancel()
+    await asyncio.gather(*relaying, return_exceptions=True)
     for client in itertools.chain.from_iterable(each.clients for each in made):
         await client.aclose()
 
 
 @pytest.fixture
-def gateway(make_gateway: MakeGateway) -> Gateway:
+async def gateway(make_gateway: MakeGateway) -> Gateway:
     """One with a token of each role."""
     return make_gateway()

@@ -1,0 +1,166 @@
+"""The newest events of the fleet in memory, for any number of streams of them.
+
+One follower reads the bus for all. A stream is a position: what it lacks and memory has no longer
+is read from the bus. So a slow caller costs nothing but its connection, and none loses an event.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, suppress
+from functools import cached_property
+from itertools import takewhile
+from typing import Final, TypeVar
+
+import msgspec
+
+from schemas import subjects
+from schemas.messages import encode
+from schemas.topology import EVENTS
+from services.bus.port import Bus, Stored
+from services.fleet_client.fleet_client import as_generator
+from services.gateway.views import event_view
+from services.primitives.clock import Clock
+from services.primitives.errors import BusError
+
+T = TypeVar("T")
+
+KEPT_MAX: Final = 4_096
+"""Events in memory; few have more than a kilobyte."""
+RETRY_SECONDS: Final = 0.5
+FILTERS: Final = (subjects.NODE_EVENTS, subjects.POOL_EVENTS, subjects.FLEET_EVENTS)
+
+
+class RelayedEvent:
+    """A stored event, and its JSON, which is made once for all streams."""
+
+    def __init__(self, stored: Stored) -> None:
+        self.stored = stored
+
+    @cached_property
+    def json(self) -> str:
+        """Its view on one line."""
+        return encode(event_view(self.stored)).decode()
+
+
+class StreamReset(msgspec.Struct, frozen=True):
+    """The events were set back (a restored store): what follows may repeat sequences."""
+
+
+class EventRelay:
+    """Follows the events, and passes them on in order."""
+
+    def __init__(self, bus: Bus, clock: Clock, kept_max: int = KEPT_MAX) -> None:
+        """Keep at most `kept_max` events."""
+        self._bus = bus
+        self._clock = clock
+        self._kept: deque[RelayedEvent] = deque()
+        self._kept_max = kept_max
+        self._base = 0
+        """Everything stored after this sequence, up to the newest, is in memory."""
+        self._newest = 0
+        self._resets = 0
+        self._news = asyncio.Event()
+        self._started = asyncio.Event()
+        self._closed = False
+
+    async def run(self) -> None:
+        """Follow the events until cancelled."""
+        while not self._started.is_set():
+            try:
+                self._base = self._newest = await self._bus.last_sequence(EVENTS.name)
+            except BusError:
+                await self._clock.sleep(RETRY_SECONDS)
+            else:
+                self._started.set()
+        following = self._bus.follow(EVENTS.name, FILTERS, "new", after=self._base)
+        async for stored in following:
+            self._keep(stored)
+
+    def close(self) -> None:
+        """End every stream, so that the callers go elsewhere."""
+        self._closed = True
+        self._wake()
+
+    def _keep(self, stored: Stored) -> None:
+        if stored.sequence <= self._newest:
+            self._kept.clear()
+            self._base = stored.sequence - 1
+            self._resets += 1
+        elif len(self._kept) == self._kept_max:
+            self._base = self._kept.popleft().stored.sequence
+        self._kept.append(RelayedEvent(stored))
+        self._newest = stored.sequence
+        self._wake()
+
+    def _wake(self) -> None:
+        self._news.set()
+        self._news = asyncio.Event()
+
+    async def stream(self, after: int | None) -> AsyncGenerator[RelayedEvent | StreamReset, None]:
+        """Every event stored after a sequence (None: from now on), in order, as it is stored."""
+        await self._started.wait()
+        position, resets = self._newest if after is None else after, self._resets
+        if position > self._newest and position > await self._bus.last_sequence(EVENTS.name):
+            yield StreamReset()
+            position = self._newest
+        while not self._closed:
+            if resets != self._resets:
+                yield StreamReset()
+                position, resets = self._base, self._resets
+            if position < self._base:
+                async for event in self._from_bus(position):
+                    position = event.stored.sequence
+                    yield event
+                continue
+            news, due = self._news, self._after(position)
+            if not due:
+                await news.wait()
+            for event in due:
+                position = event.stored.sequence
+                yield event
+
+    def _after(self, position: int) -> list[RelayedEvent]:
+        """What memory has after a position, from the end on: most streams lack little."""
+        newer = takewhile(lambda each: each.stored.sequence > position, reversed(self._kept))
+        return list(newer)[::-1]
+
+    async def _from_bus(self, position: int) -> AsyncGenerator[RelayedEvent, None]:
+        """What is stored after a position, until memory has what follows."""
+        following = as_generator(self._bus.follow(EVENTS.name, FILTERS, "new", after=position))
+        async with aclosing(following):
+            async for stored in following:
+                yield RelayedEvent(stored)
+                if stored.sequence >= self._base:
+                    return
+
+
+async def with_pauses(
+    source: AsyncGenerator[T, None], seconds: float
+) -> AsyncGenerator[T | None, None]:
+    """The same items, and None whenever none came for so long."""
+    waiting: asyncio.Task[T] | None = None
+    try:
+        while True:
+            waiting = waiting or asyncio.ensure_future(_next(source))
+            done, _ = await asyncio.wait({waiting}, timeout=seconds)
+            if not done:
+                yield None
+                continue
+            try:
+                found = waiting.result()
+            except StopAsyncIteration:
+                return
+            finally:
+                waiting = None
+            yield found
+    finally:
+        if waiting is not None:
+            waiting.cancel()
+            with suppress(asyncio.CancelledError, StopAsyncIteration):
+                await waiting
+        await source.aclose()
+
+
+async def _next(source: AsyncGenerator[T, None]) -> T:
+    return await anext(source)

@@ -1,0 +1,137 @@
+"""Streams of events for callers: which events, how many streams, and signs of life between."""
+
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from datetime import datetime
+from http import HTTPStatus
+from typing import Final
+
+import msgspec
+from litestar.response.sse import ServerSentEventMessage
+from prometheus_client import CollectorRegistry, Gauge
+
+from schemas import subjects
+from schemas.names import TOKEN
+from services.bus.port import Stored
+from services.fleet_client.fleet_client import is_about
+from services.gateway.access_tokens import Principal
+from services.gateway.event_relay import EventRelay, StreamReset, with_pauses
+from services.gateway.problems import ROOT, ProblemError
+
+STREAM_TYPE: Final = "text/event-stream"
+HEARTBEAT_SECONDS: Final = 15.0
+"""Between two signs of life: proxies end a connection that is silent for a minute."""
+RETRY_MS: Final = 1_000
+SHARE_MAX: Final = 4
+"""One token may have one in so many of the streams."""
+RESET: Final = "reset"
+RESET_DATA: Final = (
+    '{"detail": "the events were set back, as a restored store is: read the fleet again"}'
+)
+
+
+class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which events a caller asks for, of those that it may see."""
+
+    principal: Principal
+    pool: str = ""
+    node: str = ""
+    kinds: frozenset[str] = frozenset()
+
+    def matches(self, stored: Stored) -> bool:
+        """Whether an event is one of those."""
+        node = subjects.parse_node(stored.subject)
+        pool = node or subjects.parse_pool_event(stored.subject)
+        name = pool.pool if pool else ""
+        return (
+            self.principal.sees(name)
+            and (not self.pool or name == self.pool)
+            and (not self.kinds or stored.subject.rpartition(".")[2] in self.kinds)
+            and (not (self.pool or self.node) or bool(name))
+            and (not self.node or (node.node == self.node if node else is_about(stored, self.node)))
+        )
+
+
+def event_filter(
+    principal: Principal, pool: str, node: str, kinds: Sequence[str] | None
+) -> EventFilter:
+    """Check what a caller asks for."""
+    for name in (pool, node):
+        if name and not TOKEN.match(name):
+            raise ProblemError(
+                HTTPStatus.BAD_REQUEST,
+                f"{name!r} is no name of a pool or a node",
+                f"GET {ROOT}/pools and {ROOT}/nodes list them",
+            )
+    if pool and not principal.sees(pool):
+        raise ProblemError(
+            HTTPStatus.FORBIDDEN,
+            f"{principal.name} may not see pool {pool}",
+            "use a token of that pool",
+        )
+    return EventFilter(principal=principal, pool=pool, node=node, kinds=frozenset(kinds or ()))
+
+
+class EventStreams:
+    """Opens streams, within limits."""
+
+    def __init__(
+        self,
+        relay: EventRelay,
+        streams_max: int,
+        now: Callable[[], datetime],
+        registry: CollectorRegistry,
+        heartbeat_seconds: float = HEARTBEAT_SECONDS,
+    ) -> None:
+        """Pass on what `relay` brings, to `streams_max` callers at once."""
+        self._relay = relay
+        self._max = streams_max
+        self._now = now
+        self._heartbeat_seconds = heartbeat_seconds
+        self._open: Counter[str] = Counter()
+        self._gauge = Gauge(
+            "navarch_http_event_streams", "Event streams that are open", registry=registry
+        )
+
+    def open(
+        self, wanted: EventFilter, after: int | None
+    ) -> AsyncGenerator[ServerSentEventMessage, None]:
+        """A stream from a position on; ProblemError where there are too many."""
+        name = wanted.principal.name
+        own_max = max(1, self._max // SHARE_MAX)
+        if self._open.total() >= self._max or self._open[name] >= own_max:
+            raise ProblemError(
+                HTTPStatus.TOO_MANY_REQUESTS,
+                f"{self._open[name]} streams of {name} are open, and {self._open.total()} in all",
+                f"close some: {own_max} may be open, and {self._max} in all (gateway.streams_max)",
+            )
+        return self._messages(wanted, after)
+
+    async def _messages(
+        self, wanted: EventFilter, after: int | None
+    ) -> AsyncGenerator[ServerSentEventMessage, None]:
+        principal = wanted.principal
+        position = after
+        self._open[principal.name] += 1
+        self._gauge.set(self._open.total())
+        try:
+            yield ServerSentEventMessage(data=None, comment="connected", retry=RETRY_MS)
+            events = with_pauses(self._relay.stream(after), self._heartbeat_seconds)
+            async with aclosing(events):
+                async for event in events:
+                    if principal.expires is not None and principal.expires <= self._now():
+                        return
+                    if event is None:
+                        # With the position, so that a caller of rare events resumes near the end.
+                        yield ServerSentEventMessage(data=None, comment="alive", id=position)
+                    elif isinstance(event, StreamReset):
+                        yield ServerSentEventMessage(data=RESET_DATA, event=RESET)
+                    else:
+                        position = event.stored.sequence
+                        if wanted.matches(event.stored):
+                            kind = event.stored.subject.rpartition(".")[2]
+                            yield ServerSentEventMessage(data=event.json, event=kind, id=position)
+        finally:
+            self._open[principal.name] -= 1
+            self._gauge.set(self._open.total())
