@@ -4,7 +4,7 @@ from typing import Literal
 
 from schemas.enums import ProviderErrorKind
 from schemas.messages import Codec, Message
-from schemas.value_limits import Int, Seconds
+from schemas.value_limits import Int, Name, Seconds
 
 
 class FleetEvent(Message, frozen=True, kw_only=True):
@@ -69,10 +69,28 @@ class ServiceFailure(
     """What an operator does, with the command."""
 
 
+class HttpChange(
+    FleetEvent, frozen=True, kw_only=True, tag="io.navarch.gateway.event.v1.http_change"
+):
+    """A caller of the HTTP API requested a change; and what came of it."""
+
+    by: Name
+    """The name of the caller's token."""
+    role: str
+    address: Name
+    """The address that the request came from: the caller's, or its proxy's."""
+    change: Name
+    """`POST` and the path, which names the node, pool or saga."""
+    outcome: Literal["accepted", "refused", "forbidden", "unanswered", "invalid", "failed"]
+    """refused: by the fleet; forbidden: its role or its pools do not allow it."""
+    reason: str = ""
+
+
 FACTS: dict[type[FleetEvent], str] = {
     ConsumerLag: "lag",
     UnknownError: "unknown-error",
     ServiceFailure: "service-failure",
+    HttpChange: "http-change",
 }
 """Event class -> last token of its subject."""
 

@@ -222,6 +222,7 @@ def shares() -> list[Share]:
                 subjects.QUERIES,
                 subjects.POOL_REQUESTS,
                 subjects.ORDERS,
+                *_facts(GATEWAY),
             )
         ),
         *(
@@ -389,14 +390,15 @@ def _source(kind: type[Message]) -> str:
 
 def _facts(service: str) -> Iterable[str]:
     """Events of the service's own types; any service may publish those of `runtime`."""
+    own = (service,) if service == GATEWAY else (service, "runtime")
     for kind, fact in node_events.FACTS.items():
-        if _source(kind) in (service, "runtime"):
+        if _source(kind) in own:
             yield subjects.node_event_wildcard(fact)
     for each, fact in pool_events.FACTS.items():
-        if _source(each) in (service, "runtime"):
+        if _source(each) in own:
             yield subjects.pool_event_wildcard(fact)
     for other, fact in fleet_events.FACTS.items():
-        if _source(other) in (service, "runtime"):
+        if _source(other) in own:
             yield subjects.fleet_event(fact)
 
 

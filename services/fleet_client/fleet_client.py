@@ -208,25 +208,43 @@ class FleetClient:
         mine = msgspec.structs.replace(request, by=by, request=f"cli-{secrets.token_hex(8)}")
         # The start of the answers is read before the request is sent, so that none is missed.
         after = await self.bus.last_sequence(EVENTS.name)
-        await self.bus.publish(subjects.pool_request(pool, verb, self.user), encode(mine))
+        return await self.send(pool, verb, mine, after=after)
+
+    async def send(
+        self, pool: str, verb: str, request: Request, *, after: int, msg_id: str = ""
+    ) -> RequestAnswer:
+        """Send a request with its ID, and wait for the answer among the events after a sequence.
+
+        `msg_id`: stores the request once, however often it is sent within ten minutes; an answer
+        to another request whose ID begins with it counts, too.
+        """
+        subject = subjects.pool_request(pool, verb, self.user)
+        await self.bus.publish(subject, encode(request), msg_id=msg_id)
         try:
             async with asyncio.timeout(ANSWER_SECONDS_MAX):
-                return await self._answer(pool, mine.request, after)
+                return await self._answer(pool, msg_id or request.request, after)
         except TimeoutError as error:
             raise UnansweredError(
                 f"no answer to this {verb} request within {ANSWER_SECONDS_MAX:g} s: is the "
                 "pool-manager running? The request is stored and will be answered when it is"
             ) from error
 
+    async def earlier_answer(
+        self, pool: str, request: str, since: datetime
+    ) -> RequestAnswer | None:
+        """The answer, since a time, to a request whose ID begins so; None if there is none yet."""
+        async for batch in stored_batches(self.bus, EVENTS.name, answer_filters(pool), since):
+            for stored in batch:
+                if (found := answer_in(stored, request)) is not None:
+                    return found
+        return None
+
     async def _answer(self, pool: str, request: str, after: int) -> RequestAnswer:
-        filters = [subjects.pool_event(pool, fact) for fact in ANSWERS]
-        async with aclosing(
-            as_generator(self.bus.follow(EVENTS.name, filters, "new", after=after))
-        ) as following:
-            async for stored in following:
-                event = pool_codec.decode(stored.data)
-                if isinstance(event, RequestAnswer) and event.request == request:
-                    return event
+        following = self.bus.follow(EVENTS.name, answer_filters(pool), "new", after=after)
+        async with aclosing(as_generator(following)) as events:
+            async for stored in events:
+                if (found := answer_in(stored, request)) is not None:
+                    return found
         raise Unavailable("the bus stopped before the answer came")
 
     async def follow_saga(self, saga: str) -> AsyncGenerator[Sequence[Stored], None]:
@@ -273,6 +291,19 @@ class FleetClient:
         )
         about = [each for each in pools if mentions(decode_stored(each), node)]
         return [*own, *about, *(entry for tree in trees for entry in tree)]
+
+
+def answer_filters(pool: str) -> list[str]:
+    """Under which subjects answers to a pool's requests are stored."""
+    return [subjects.pool_event(pool, fact) for fact in ANSWERS]
+
+
+def answer_in(stored: Stored, request: str) -> RequestAnswer | None:
+    """The answer to a request whose ID begins so, if this is one."""
+    event = pool_codec.decode(stored.data)
+    if isinstance(event, RequestAnswer) and event.request.startswith(request):
+        return event
+    return None
 
 
 def event_filters(pool: str, node: str) -> list[str]:

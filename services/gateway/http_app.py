@@ -1,5 +1,6 @@
 """The HTTP application: routes, authentication, errors, OpenAPI."""
 
+import secrets
 from importlib.metadata import version
 from typing import Any, Final
 
@@ -11,10 +12,14 @@ from litestar.openapi.spec import Components, SecurityScheme
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
+from schemas.dry_run import DryRun
 from services.bus.port import Bus
 from services.fleet_client.fleet_client import FleetClient
 from services.gateway.access_tokens import Principal
 from services.gateway.authentication import PUBLIC, Access, authentication, require_role
+from services.gateway.change_audit import DRY_RUN_HEADER, change_audit
+from services.gateway.change_requests import ChangeRequests
+from services.gateway.change_routes import CHANGE_ROUTES
 from services.gateway.entity_tags import EntityTags
 from services.gateway.event_routes import EVENT_ROUTES
 from services.gateway.event_streams import EventStreams
@@ -24,6 +29,7 @@ from services.gateway.request_meter import request_meter
 from services.primitives.clock import Clock
 
 BODY_BYTES_MAX: Final = 65_536
+KEY_BYTES: Final = 12
 METRICS_TYPE: Final = CONTENT_TYPE_LATEST.removesuffix("; charset=utf-8")
 DESCRIPTION: Final = "Reads a Navarch fleet and changes it: docs/http-api.md."
 
@@ -62,18 +68,27 @@ def http_app(
     def provide(value: Any) -> Provide:
         return Provide(lambda: value, sync_to_thread=False)
 
+    def new_key() -> str:
+        return f"http-{secrets.token_hex(KEY_BYTES)}"
+
     def principal(request: Request[Principal, Any, Any]) -> Principal:
         return request.user
 
     return Litestar(
-        [*public_routes(bus, registry), *FLEET_ROUTES, *EVENT_ROUTES],
+        [*public_routes(bus, registry), *FLEET_ROUTES, *EVENT_ROUTES, *CHANGE_ROUTES],
         dependencies={
             "fleet": provide(fleet),
+            "changes": provide(ChangeRequests(fleet, clock.now, new_key)),
             "streams": provide(streams),
             "now": Provide(clock.now, sync_to_thread=False),
             "principal": Provide(principal, sync_to_thread=False),
         },
-        middleware=[request_meter(registry), EntityTags, authentication(access)],
+        middleware=[
+            request_meter(registry),
+            change_audit(bus, clock.now, new_key),
+            EntityTags,
+            authentication(access),
+        ],
         guards=[require_role],
         exception_handlers={Exception: answer_problem},
         request_max_body_size=BODY_BYTES_MAX,
@@ -85,6 +100,8 @@ def http_app(
 
 def _protect(response: Response[Any]) -> Response[Any]:
     """No cache keeps an answer, and no browser guesses its type."""
+    if isinstance(response.content, DryRun):
+        response.headers[DRY_RUN_HEADER] = "true"
     response.headers.setdefault("Cache-Control", "private, no-cache")
     response.headers.setdefault("X-Content-Type-Options", "nosniff")
     return response

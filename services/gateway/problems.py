@@ -1,6 +1,7 @@
 """Every error of the HTTP API as `application/problem+json` (RFC 9457), with a remedy."""
 
 import logging
+from dataclasses import replace
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -10,12 +11,15 @@ from litestar.exceptions import HTTPException, ValidationException
 from litestar.openapi import ResponseSpec
 
 from schemas.names import InvalidNameError
+from services.fleet_client.fleet_client import UnansweredError
 from services.primitives.errors import AnswerError, BusError, NavarchError
 from services.primitives.redaction import redacted
 
 log = logging.getLogger(__name__)
 
 ROOT: Final = "/api/v1"
+REASON: Final = "navarch-problem"
+"""Key in a request's state: the detail of the problem that answers it."""
 MEDIA_TYPE: Final = "application/problem+json"
 RETRY_SECONDS: Final = 2
 DETAIL_CHARS_MAX: Final = 2_000
@@ -58,6 +62,11 @@ PROBLEMS: Final = {
     )
 }
 """What every route may answer instead, for the API's description."""
+CHANGE_PROBLEMS: Final = PROBLEMS | {
+    int(status): replace(PROBLEMS[400], description=status.phrase)
+    for status in (HTTPStatus.ACCEPTED, HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY)
+}
+"""And a change: it is not answered yet, refused, or its key was used for another."""
 
 
 class ProblemError(NavarchError):
@@ -80,7 +89,7 @@ def not_found(what: str, name: str, path: str) -> ProblemError:
     )
 
 
-def answer_problem(_: Request[Any, Any, Any], error: Exception) -> Response[Problem]:
+def answer_problem(request: Request[Any, Any, Any], error: Exception) -> Response[Problem]:
     """The answer to a request that failed."""
     status, detail, remedy, refusal = _described(error)
     headers = dict(getattr(error, "headers", None) or {})
@@ -95,6 +104,7 @@ def answer_problem(_: Request[Any, Any, Any], error: Exception) -> Response[Prob
         remedy=remedy,
         refusal=refusal,
     )
+    request.scope.setdefault("state", {})[REASON] = problem.detail
     return Response(problem, status_code=status, media_type=MEDIA_TYPE, headers=headers)
 
 
@@ -110,6 +120,8 @@ def _described(error: Exception) -> tuple[HTTPStatus, str, str, str]:
             detail = str(error.detail) if status < HTTPStatus.INTERNAL_SERVER_ERROR else ""
         case InvalidNameError():
             status, detail = HTTPStatus.BAD_REQUEST, str(error)
+        case UnansweredError():
+            return HTTPStatus.ACCEPTED, str(error), "GET /api/v1/events shows the answer", ""
         case AnswerError():
             status, detail = HTTPStatus.BAD_REQUEST, str(error)
         case BusError() | NavarchError():

@@ -66,6 +66,8 @@ def describe(message: Message | UnknownType | Invalid) -> EventDescription:
             subject = message.provider
         case f.ServiceFailure():
             subject = message.about
+        case f.HttpChange():
+            subject = message.by
         case _:
             pass
     one_line = " ".join(detail.split())
@@ -144,6 +146,11 @@ def _fleet_words(message: f.FleetEvent) -> Words:
             )
             advice = "act on the provider's message, and report the code so that it is classified"
             return "unknown error", _advise(text, advice), "bad"
+        case f.HttpChange():
+            why = f": {message.reason}" if message.reason else ""
+            text = f"{message.change} as {message.role} from {message.address}{why}"
+            tone: Tone = "plain" if message.outcome in ("accepted", "unanswered") else "bad"
+            return f"HTTP change {message.outcome}", text, tone
         case f.ServiceFailure(status="failing"):
             what = f"{message.service}: {message.reason}"
             return "failing", _advise(what, message.remedy), "bad"

@@ -14,6 +14,7 @@ from litestar import Litestar
 from prometheus_client import CollectorRegistry
 
 from schemas import subjects
+from schemas.dry_run import DryRun, DryRunRequest
 from schemas.fleet_queries import NodeView, Page, PoolView, Query
 from schemas.gateway_settings import TokenSpec
 from schemas.instance_records import InstanceRecord
@@ -128,12 +129,18 @@ async def _offerings(_: bytes, __: Mapping[str, str]) -> bytes:
     return encode(Page())
 
 
+async def _dry_run(data: bytes, _: Mapping[str, str]) -> bytes:
+    asked = msgspec.json.decode(data, type=DryRunRequest)
+    return encode(DryRun(verb=asked.verb, node=asked.node, pool="training", accepted=True))
+
+
 ENDPOINTS: Final = {
     "nodes": _nodes,
     "node": _node,
     "pools": _pools,
     "instances": _instances,
     "offerings": _offerings,
+    "dry-run": _dry_run,
 }
 
 

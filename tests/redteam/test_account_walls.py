@@ -361,7 +361,10 @@ def test_each_role_is_in_the_account_of_its_kind() -> None:
 
 
 async def test_the_name_of_a_requester_is_the_servers(secured: Secured) -> None:
-    """Not in the body, a header or another's subject: requests and orders carry the user's own."""
+    """Not in the body, a header or another's subject: requests and orders carry the user's own.
+
+    The gateway's alone name another, whom it has authenticated.
+    """
     services = await NatsBus.connect(secured.options("pool-manager"))
     given: list[str] = []
 
@@ -388,13 +391,19 @@ async def test_the_name_of_a_requester_is_the_servers(secured: Secured) -> None:
     unnamed = [subjects.pool_request("training", "scale"), "navarch.v1.order.hardware-add"]
     wanted = [("publish", each) for each in (*others, *unnamed)]
     refused = await secured.refused("operator", wanted)
+    gateway = await plain(secured, permissions.GATEWAY)
+    relayed = subjects.pool_request("training", "scale", permissions.GATEWAY)
+    await gateway.request(relayed, b'{"nodes": 5, "by": "alice"}', timeout=30)
+    posing = [("publish", relayed)]
+    assert set(posing) == await secured.refused("operator", posing)
     admin = await NatsBus.connect(secured.options("admin"))
     stored = await admin.read("REQUESTS", subjects.POOL_REQUESTS)
     for bus in (services, admin):
         await bus.close()
-    await mallory.close()
+    for client in (mallory, gateway):
+        await client.close()
     asked = [read_stored_request(each, is_open=False) for each in stored]
 
     assert set(wanted) == refused
     assert ["operator"] == given
-    assert ["operator"] == [read_request(each).by for each in asked]
+    assert ["operator", "alice via gateway"] == [read_request(each).by for each in asked]

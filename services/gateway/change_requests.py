@@ -1,0 +1,117 @@
+"""Sends a caller's request to a pool, once for each `Idempotency-Key`, and returns the answer."""
+
+import hashlib
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from http import HTTPStatus
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from schemas.dry_run import DryRun, DryRunRequest
+from schemas.duration import decode_hook
+from schemas.messages import encode
+from schemas.operator_requests import NodeRequest
+from schemas.pool_events import RequestAccepted, RequestRefused, ScaleRefused
+from schemas.topology import EVENTS
+from services.fleet_client.fleet_client import (
+    FleetClient,
+    Request,
+    RequestAnswer,
+    decode_answer,
+)
+from services.gateway.access_tokens import Principal
+from services.gateway.problems import ProblemError
+
+R = TypeVar("R")
+
+REPEATED_WITHIN: Final = timedelta(hours=24)
+"""A repeated key gets the answer of before; the bus drops a repetition within ten minutes even
+where there is no answer yet."""
+DIGITS: Final = 24
+
+
+class ChangeAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """A change that the fleet has accepted."""
+
+    request: str
+    """ID of the request; the events that follow from it have it."""
+    pool: str
+    verb: str
+    node: str = ""
+    saga: str = ""
+    """The saga that carries it out: GET /api/v1/sagas/ID."""
+    note: str = ""
+    """A consequence that the caller may not expect."""
+
+
+def make_request(kind: type[R], **fields: Any) -> R:
+    """Make a request as the pool-manager reads it; a problem where a field is not valid."""
+    try:
+        return msgspec.convert(fields, kind, dec_hook=decode_hook)
+    except msgspec.ValidationError as error:
+        raise ProblemError(HTTPStatus.BAD_REQUEST, str(error)) from error
+
+
+def request_id(principal: Principal, key: str) -> str:
+    """How the IDs of all requests with a caller's key begin."""
+    text = f"{principal.name}\0{key}".encode()
+    return f"http-{hashlib.sha256(text).hexdigest()[:DIGITS]}"
+
+
+def content_digest(pool: str, verb: str, request: Request) -> str:
+    """Distinguishes two requests with one key."""
+    return hashlib.sha256(f"{pool}\0{verb}\0".encode() + encode(request)).hexdigest()[:DIGITS]
+
+
+class ChangeRequests:
+    """Sends requests over the bus in the names of callers."""
+
+    def __init__(
+        self, fleet: FleetClient, now: Callable[[], datetime], new_key: Callable[[], str]
+    ) -> None:
+        """`new_key`: for a request that came without one."""
+        self._fleet = fleet
+        self._now = now
+        self._new_key = new_key
+
+    async def send(
+        self, principal: Principal, pool: str, verb: str, request: Request, key: str = ""
+    ) -> ChangeAnswer:
+        """Send it and wait; ProblemError if it is refused, UnansweredError without an answer."""
+        begins = request_id(principal, key or self._new_key())
+        own = f"{begins}-{content_digest(pool, verb, request)}"
+        # Before the search, so that no answer falls between it and what is followed.
+        after = await self._fleet.bus.last_sequence(EVENTS.name)
+        since = self._now() - REPEATED_WITHIN
+        answer = await self._fleet.earlier_answer(pool, begins, since) if key else None
+        if answer is None:
+            named = msgspec.structs.replace(request, by=principal.name, request=own)
+            answer = await self._fleet.send(pool, verb, named, after=after, msg_id=begins)
+        if answer.request != own:
+            raise ProblemError(
+                HTTPStatus.UNPROCESSABLE_ENTITY,
+                f"the Idempotency-Key {key!r} belongs to another request",
+                "send a new key with each new request",
+            )
+        return accepted_answer(answer, pool, verb)
+
+    async def dry_run(self, verb: str, request: NodeRequest) -> DryRun:
+        """What a request would do; nothing is changed."""
+        query = DryRunRequest(verb=verb, node=request.node, request=msgspec.Raw(encode(request)))
+        return decode_answer(DryRun, await self._fleet.query("dry-run", query), "dry-run")
+
+
+def accepted_answer(answer: RequestAnswer, pool: str, verb: str) -> ChangeAnswer:
+    """The answer for the caller; ProblemError if it is a refusal."""
+    if isinstance(answer, RequestRefused | ScaleRefused):
+        raise ProblemError(
+            HTTPStatus.CONFLICT,
+            answer.reason,
+            "the detail says what would be accepted",
+            refusal=answer.refusal,
+        )
+    found = ChangeAnswer(request=answer.request, pool=pool, verb=verb)
+    if isinstance(answer, RequestAccepted):
+        return msgspec.structs.replace(found, node=answer.node, saga=answer.saga, note=answer.note)
+    return found
