@@ -104,7 +104,8 @@ def authentication(access: Access) -> type[AbstractAuthenticationMiddleware]:
         """Sets the request's user."""
 
         def __init__(self, app: ASGIApp, **options: Any) -> None:
-            super().__init__(app, exclude_from_auth_key=PUBLIC, **options)
+            # By default OPTIONS would need no token, and have no user.
+            super().__init__(app, exclude_from_auth_key=PUBLIC, exclude_http_methods=[], **options)
 
         async def authenticate_request(self, connection: Connection) -> AuthenticationResult:
             """Return the caller."""

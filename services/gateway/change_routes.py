@@ -264,6 +264,9 @@ CHANGE_ROUTES: Final[Sequence[HTTPRouteHandler]] = (
 )
 
 
+BODIES: Final = (ReasonBody, DrainBody, HoldBody, ScaleBody, BreakerBody, UpBody)
+
+
 def refuse_dry_run(verb: str, *, dry_run: bool) -> None:
     """Refuse a dry run that nothing computes: it must not be carried out instead."""
     if dry_run:

@@ -1,5 +1,6 @@
 """GET: nodes, instances, pools, sagas, offerings, incidents, and why they are as they are."""
 
+import asyncio
 from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Annotated, Final
@@ -53,6 +54,7 @@ ROWS_MAX: Final = 10_000
 
 Fleet = NamedDependency[FleetClient]
 Caller = NamedDependency[Principal]
+Histories = NamedDependency[asyncio.Semaphore]
 Limit = Annotated[int, Parameter(ge=1, le=QUERY_MAX, description="Items of one page.")]
 Cursor = Annotated[str, Parameter(description="`next` of the page before.", max_length=200)]
 Labels = Annotated[
@@ -154,22 +156,27 @@ async def get_node(fleet: Fleet, principal: Caller, name: FromPath[str]) -> Node
 
 
 @get(f"{ROOT}/nodes/{{name:str}}/why", tags=["nodes"], responses=PROBLEMS)
-async def get_node_why(fleet: Fleet, principal: Caller, name: FromPath[str]) -> WhyAnswer:
+async def get_node_why(
+    fleet: Fleet, principal: Caller, histories: Histories, name: FromPath[str]
+) -> WhyAnswer:
     """Explain a node: what was observed, decided, tried and refused, and what it waits for."""
     view = await visible_node(fleet, principal, name)
-    return await why(fleet, view.id)
+    async with histories:
+        return await why(fleet, view.id)
 
 
 @get(f"{ROOT}/nodes/{{name:str}}/timeline", tags=["nodes"], responses=PROBLEMS)
 async def get_node_timeline(
     fleet: Fleet,
     principal: Caller,
+    histories: Histories,
     name: FromPath[str],
     limit: Annotated[int, Parameter(ge=1, le=ROWS_MAX)] = 1_000,
 ) -> list[TimelineRow]:
     """Get what happened to a node, oldest first; `limit` keeps the newest."""
     view = await visible_node(fleet, principal, name)
-    return list(timeline_rows(await fleet.node_history(view.id))[-limit:])
+    async with histories:
+        return list(timeline_rows(await fleet.node_history(view.id))[-limit:])
 
 
 @get(f"{ROOT}/instances", tags=["instances"], responses=PROBLEMS)
@@ -223,9 +230,13 @@ async def get_pool_status(fleet: Fleet, principal: Caller, name: FromPath[str]) 
 
 
 @get(f"{ROOT}/pools/{{name:str}}/why", tags=["pools"], responses=PROBLEMS)
-async def get_pool_why(fleet: Fleet, principal: Caller, name: FromPath[str]) -> WhyAnswer:
+async def get_pool_why(
+    fleet: Fleet, principal: Caller, histories: Histories, name: FromPath[str]
+) -> WhyAnswer:
     """Explain a pool: what it waits for, and why."""
-    return await why(fleet, (await visible_pool(fleet, principal, name)).name)
+    pool = await visible_pool(fleet, principal, name)
+    async with histories:
+        return await why(fleet, pool.name)
 
 
 @get(f"{ROOT}/sagas", tags=["sagas"], responses=PROBLEMS)

@@ -1,5 +1,6 @@
 """The HTTP application: routes, authentication, errors, OpenAPI."""
 
+import asyncio
 import secrets
 from importlib.metadata import version
 from typing import Any, Final
@@ -19,16 +20,18 @@ from services.gateway.access_tokens import Principal
 from services.gateway.authentication import PUBLIC, Access, authentication, require_role
 from services.gateway.change_audit import DRY_RUN_HEADER, change_audit
 from services.gateway.change_requests import ChangeRequests
-from services.gateway.change_routes import CHANGE_ROUTES
+from services.gateway.change_routes import BODIES, CHANGE_ROUTES
 from services.gateway.entity_tags import EntityTags
 from services.gateway.event_routes import EVENT_ROUTES
 from services.gateway.event_streams import EventStreams
 from services.gateway.fleet_routes import FLEET_ROUTES
-from services.gateway.problems import answer_problem
+from services.gateway.problems import PROTECTION, answer_problem
 from services.gateway.request_meter import request_meter
 from services.primitives.clock import Clock
 
 BODY_BYTES_MAX: Final = 65_536
+HISTORIES_MAX: Final = 4
+"""Histories that are read at once: each may be a month of events. Further callers wait."""
 KEY_BYTES: Final = 12
 METRICS_TYPE: Final = CONTENT_TYPE_LATEST.removesuffix("; charset=utf-8")
 DESCRIPTION: Final = "Reads a Navarch fleet and changes it: docs/http-api.md."
@@ -74,11 +77,12 @@ def http_app(
     def principal(request: Request[Principal, Any, Any]) -> Principal:
         return request.user
 
-    return Litestar(
+    app = Litestar(
         [*public_routes(bus, registry), *FLEET_ROUTES, *EVENT_ROUTES, *CHANGE_ROUTES],
         dependencies={
             "fleet": provide(fleet),
             "changes": provide(ChangeRequests(fleet, clock.now, new_key)),
+            "histories": provide(asyncio.Semaphore(HISTORIES_MAX)),
             "streams": provide(streams),
             "now": Provide(clock.now, sync_to_thread=False),
             "principal": Provide(principal, sync_to_thread=False),
@@ -96,14 +100,24 @@ def http_app(
         openapi_config=_openapi(),
         after_request=_protect,
     )
+    _close_bodies(app)
+    return app
+
+
+def _close_bodies(app: Litestar) -> None:
+    """Describe that a body may have no other fields, which the library leaves out."""
+    components = app.openapi_schema.components
+    assert components.schemas is not None
+    for each in BODIES:
+        components.schemas[each.__name__].additional_properties = False
 
 
 def _protect(response: Response[Any]) -> Response[Any]:
-    """No cache keeps an answer, and no browser guesses its type."""
+    """Add the headers that every answer has."""
     if isinstance(response.content, DryRun):
         response.headers[DRY_RUN_HEADER] = "true"
-    response.headers.setdefault("Cache-Control", "private, no-cache")
-    response.headers.setdefault("X-Content-Type-Options", "nosniff")
+    for name, value in PROTECTION.items():
+        response.headers.setdefault(name, value)
     return response
 
 

@@ -21,6 +21,8 @@ ROOT: Final = "/api/v1"
 REASON: Final = "navarch-problem"
 """Key in a request's state: the detail of the problem that answers it."""
 MEDIA_TYPE: Final = "application/problem+json"
+PROTECTION: Final = {"Cache-Control": "private, no-cache", "X-Content-Type-Options": "nosniff"}
+"""Of every answer: no cache keeps it, and no browser guesses its type."""
 RETRY_SECONDS: Final = 2
 DETAIL_CHARS_MAX: Final = 2_000
 REMEDIES: Final = {
@@ -92,7 +94,7 @@ def not_found(what: str, name: str, path: str) -> ProblemError:
 def answer_problem(request: Request[Any, Any, Any], error: Exception) -> Response[Problem]:
     """The answer to a request that failed."""
     status, detail, remedy, refusal = _described(error)
-    headers = dict(getattr(error, "headers", None) or {})
+    headers = dict(getattr(error, "headers", None) or {}) | PROTECTION
     if status == HTTPStatus.UNAUTHORIZED:
         headers["WWW-Authenticate"] = "Bearer"
     if status == HTTPStatus.SERVICE_UNAVAILABLE:
@@ -117,7 +119,10 @@ def _described(error: Exception) -> tuple[HTTPStatus, str, str, str]:
             status, detail = HTTPStatus.BAD_REQUEST, _validation_text(error)
         case HTTPException():
             status = HTTPStatus(error.status_code)
-            detail = str(error.detail) if status < HTTPStatus.INTERNAL_SERVER_ERROR else ""
+            is_defect = status >= HTTPStatus.INTERNAL_SERVER_ERROR
+            detail = "" if is_defect else str(error.detail)
+            if is_defect:
+                log.error("a request failed", exc_info=error)
         case InvalidNameError():
             status, detail = HTTPStatus.BAD_REQUEST, str(error)
         case UnansweredError():

@@ -235,6 +235,13 @@ async def test_a_request_that_is_not_answered_in_time_is_found_by_its_key(
     assert ["unanswered", "accepted"] == [each.outcome for each in await changes(bus)]
 
 
+async def test_the_description_says_what_a_body_may_have(gateway: Gateway) -> None:
+    """And nothing else: a client that is made from it sends no field that is refused."""
+    schemas = (await gateway.client().get("/api/v1/openapi.json")).json()["components"]["schemas"]
+    bodies = [each for name, each in schemas.items() if name.endswith("Body")]
+    assert [False] * 6 == [each["additionalProperties"] for each in bodies]
+
+
 async def test_a_body_has_a_limit(gateway: Gateway, manager: Manager) -> None:
     """No caller fills the gateway's memory."""
     body = {"reason": "x" * 70_000}
