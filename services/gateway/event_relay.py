@@ -13,6 +13,7 @@ from itertools import takewhile
 from typing import Final, TypeVar
 
 import msgspec
+from litestar.response.sse import ServerSentEventMessage
 
 from schemas import subjects
 from schemas.messages import encode
@@ -32,15 +33,18 @@ FILTERS: Final = (subjects.NODE_EVENTS, subjects.POOL_EVENTS, subjects.FLEET_EVE
 
 
 class RelayedEvent:
-    """A stored event, and its JSON, which is made once for all streams."""
+    """A stored event, and its form in a stream, which is made once for all streams."""
 
     def __init__(self, stored: Stored) -> None:
         self.stored = stored
 
     @cached_property
-    def json(self) -> str:
-        """Its view on one line."""
-        return encode(event_view(self.stored)).decode()
+    def encoded(self) -> bytes:
+        """It as a server-sent event."""
+        view = event_view(self.stored)
+        return ServerSentEventMessage(
+            data=encode(view), event=view.kind, id=self.stored.sequence
+        ).encode()
 
 
 class StreamReset(msgspec.Struct, frozen=True):

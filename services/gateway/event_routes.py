@@ -9,7 +9,7 @@ from litestar import get
 from litestar.di import NamedDependency
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import HeaderParameter, Parameter, QueryParameter
-from litestar.response import ServerSentEvent
+from litestar.response import Stream
 
 from schemas.topology import EVENTS
 from services.bus.port import Stored
@@ -73,11 +73,12 @@ async def stream_events(
     pool: PoolName = "",
     node: NodeName = "",
     kinds: Kinds = None,
-) -> ServerSentEvent:
+) -> Stream:
     """Stream events as they are stored, as server-sent events; `Last-Event-ID` resumes it."""
     wanted = event_filter(principal, pool, node, kinds)
     start = last_event_id if last_event_id is not None else after
-    return ServerSentEvent(streams.open(wanted, start))
+    headers = {"X-Accel-Buffering": "no"}  # nginx would collect events before it sends them
+    return Stream(streams.open(wanted, start), media_type=STREAM_TYPE, headers=headers)
 
 
 EVENT_ROUTES: Final[Sequence[HTTPRouteHandler]] = (list_events, stream_events)

@@ -94,9 +94,7 @@ class EventStreams:
             "navarch_http_event_streams", "Event streams that are open", registry=registry
         )
 
-    def open(
-        self, wanted: EventFilter, after: int | None
-    ) -> AsyncGenerator[ServerSentEventMessage, None]:
+    def open(self, wanted: EventFilter, after: int | None) -> AsyncGenerator[bytes, None]:
         """A stream from a position on; ProblemError where there are too many."""
         name = wanted.principal.name
         own_max = max(1, self._max // SHARE_MAX)
@@ -110,13 +108,13 @@ class EventStreams:
 
     async def _messages(
         self, wanted: EventFilter, after: int | None
-    ) -> AsyncGenerator[ServerSentEventMessage, None]:
+    ) -> AsyncGenerator[bytes, None]:
         principal = wanted.principal
         position = after
         self._open[principal.name] += 1
         self._gauge.set(self._open.total())
         try:
-            yield ServerSentEventMessage(data=None, comment="connected", retry=RETRY_MS)
+            yield ServerSentEventMessage(None, comment="connected", retry=RETRY_MS).encode()
             events = with_pauses(self._relay.stream(after), self._heartbeat_seconds)
             async with aclosing(events):
                 async for event in events:
@@ -124,14 +122,13 @@ class EventStreams:
                         return
                     if event is None:
                         # With the position, so that a caller of rare events resumes near the end.
-                        yield ServerSentEventMessage(data=None, comment="alive", id=position)
+                        yield ServerSentEventMessage(None, comment="alive", id=position).encode()
                     elif isinstance(event, StreamReset):
-                        yield ServerSentEventMessage(data=RESET_DATA, event=RESET)
+                        yield ServerSentEventMessage(RESET_DATA, event=RESET).encode()
                     else:
                         position = event.stored.sequence
                         if wanted.matches(event.stored):
-                            kind = event.stored.subject.rpartition(".")[2]
-                            yield ServerSentEventMessage(data=event.json, event=kind, id=position)
+                            yield event.encoded
         finally:
             self._open[principal.name] -= 1
             self._gauge.set(self._open.total())
