@@ -58,12 +58,17 @@ class Document:
 
     def line(self, path: Path_) -> int:
         """The line of a value, or of the nearest place above it."""
-        for end in range(len(path), 0, -1):
-            if (written := self.moved.get(path[:end])) is not None:
-                return self.line((*written, *path[end:]))
+        path = self.written(path)
         while path and path not in self.lines:
             path = path[:-1]
         return self.lines.get(path, 1)
+
+    def written(self, path: Path_) -> Path_:
+        """Where a value was written, before it was translated."""
+        for end in range(len(path), 0, -1):
+            if (before := self.moved.get(path[:end])) is not None:
+                return self.written((*before, *path[end:]))
+        return path
 
 
 def path_of(key: str) -> Path_:

@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import Annotated, Any, Final
 
+import msgspec
 import typer
 
 from schemas.settings import PROVIDER_PLUGINS, PluginSettings, Settings
@@ -60,6 +61,47 @@ def validate(
     console.write(
         f"{named} is valid: {len(settings.pools)} pools, {len(settings.providers)} providers"
     )
+
+
+@commands.command("explain")
+def explain_values(
+    file: Annotated[
+        Path | None, typer.Argument(help="Default: that of --config.", show_default=False)
+    ] = None,
+    config: Config = None,
+    *,
+    given: Annotated[
+        bool, typer.Option("--given", help="Only values that are not defaults.")
+    ] = False,
+    under: Annotated[
+        str, typer.Option("--under", metavar="KEY", help="Only this part: pools.training")
+    ] = "",
+) -> None:
+    """Print every effective value and where it is from: line, default or variable."""
+    from services.cli.configuration_check import check_file  # noqa: PLC0415
+    from services.cli.plugin_options import loaded_options  # noqa: PLC0415
+    from services.settings.setting_origins import DEFAULT, explain  # noqa: PLC0415
+
+    named = file or config
+    if named is None:
+        raise NavarchError("name the file: navarch config explain FILE")
+    configuration = check_file(named, os.environ)
+    options = loaded_options(configuration.settings, named)
+    for each in explain(configuration, os.environ, options):
+        key = ".".join(map(str, each.path))
+        if (given and each.origin == DEFAULT) or not f"{key}.".startswith(under and f"{under}."):
+            continue
+        console.write(f"{key}: {each.value}  # {each.origin}")
+
+
+@commands.command("schema")
+def print_schema() -> None:
+    """Print a JSON Schema of the configuration, for editors."""
+    from services.cli.plugin_options import known_options  # noqa: PLC0415
+    from services.settings.settings_schema import settings_schema  # noqa: PLC0415
+
+    schema = msgspec.json.encode(settings_schema(known_options()))
+    console.write(msgspec.json.format(schema, indent=2).decode())
 
 
 @commands.command("set-credentials")
