@@ -14,7 +14,9 @@ class FatalMessages:
 
     armed: dict[str, int] = field(default_factory=dict)
     """Service -> how many of the messages that it handles next are to be fatal."""
-    known: dict[Place, Stored] = field(default_factory=dict)
+    known: set[Place] = field(default_factory=set)
+    _data: set[str] = field(default_factory=set)
+    """Of each; a restored store has another message at the same sequence."""
     _repaired: bool = False
 
     def end_process(self, service: str, durable: str, stream: str, stored: Stored) -> bool:
@@ -22,8 +24,11 @@ class FatalMessages:
         place = (durable, stream, stored.sequence)
         if place not in self.known and self.armed.get(service, 0) > 0:
             self.armed[service] -= 1
-            self.known[place] = stored
-        return place in self.known and not self._repaired
+            self.known.add(place)
+        if place not in self.known or self._repaired:
+            return False
+        self._data.add(stored.data.decode())
+        return True
 
     def end(self) -> None:
         """The services are repaired: no message is fatal any more."""
@@ -32,5 +37,4 @@ class FatalMessages:
 
     def wrote(self, durable: str, stream: str, sequence: int, data: str) -> bool:
         """Whether a dead letter is about a fatal message, or about its replay."""
-        replayed = any(each.data.decode() == data for each in self.known.values())
-        return (durable, stream, sequence) in self.known or replayed
+        return (durable, stream, sequence) in self.known or data in self._data
