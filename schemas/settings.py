@@ -131,7 +131,7 @@ class BudgetSpec(Setting, frozen=True, kw_only=True):
     max_resets: int | str | None = None
     """GPU resets and reboots started within `window`, in the same form. None: three for each
     allowed replacement, the number of attempts that the ladder makes before it."""
-    max_quarantined: int | str = 0
+    max_quarantined: int | str = "10%"
     """Unhealthy nodes that may be quarantined at once while their repair waits, in addition to
     `max_unavailable`: a count (0: none), or a percentage of the desired size, rounded up: at least
     one."""

@@ -25,7 +25,7 @@ def settings(**changes: Any) -> Settings:
             min_nodes=3,
             max_nodes=6,
             gpu_count=8,
-            budget=BudgetSpec(max_unavailable=1),
+            budget=BudgetSpec(max_quarantined=0, max_unavailable=1),
             health=HealthSpec(lost_after=Duration(300)),
         ),
         **changes,

@@ -21,7 +21,7 @@ SPEC = PoolSpec(
     nodes="adopted",
     min_nodes=0,
     max_nodes=100,
-    budget=BudgetSpec(max_unavailable=1, max_replacements="unlimited"),
+    budget=BudgetSpec(max_quarantined=0, max_unavailable=1, max_replacements="unlimited"),
 )
 POOL = PoolRecord(name="gpu", spec=SPEC, desired=3)
 

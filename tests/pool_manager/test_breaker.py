@@ -109,7 +109,7 @@ def test_failed_probes_double_the_wait_up_to_an_hour() -> None:
 
 def pool(desired: int, **changes: Any) -> PoolRecord:
     """A pool, with an unlimited budget unless the arguments set one."""
-    budget = BudgetSpec(max_unavailable="100%", max_replacements="unlimited")
+    budget = BudgetSpec(max_quarantined=0, max_unavailable="100%", max_replacements="unlimited")
     health = HealthSpec(incident=IncidentSpec(stage=Duration(STAGE_SECONDS)))
     spec = PoolSpec(
         provider="p", instance_type="t", min_nodes=0, max_nodes=1000, budget=budget, health=health
@@ -121,7 +121,7 @@ def pool(desired: int, **changes: Any) -> PoolRecord:
 def budgeted(desired: int, level: int | str, rated: int | str = "unlimited") -> PoolRecord:
     """A pool with this budget."""
     record = pool(desired)
-    budget = BudgetSpec(max_unavailable=level, max_replacements=rated)
+    budget = BudgetSpec(max_quarantined=0, max_unavailable=level, max_replacements=rated)
     return msgspec.structs.replace(record, spec=msgspec.structs.replace(record.spec, budget=budget))
 
 

@@ -29,7 +29,7 @@ SPEC = PoolSpec(
     instance_type="t",
     min_nodes=0,
     max_nodes=99,
-    budget=BudgetSpec(max_unavailable=1),
+    budget=BudgetSpec(max_quarantined=0, max_unavailable=1),
     drain_timeout=Duration(600),
     launch_timeout=Duration(300),
 )

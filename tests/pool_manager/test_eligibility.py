@@ -31,7 +31,7 @@ def pool(desired: int, **changes: object) -> PoolRecord:
             instance_type="t",
             min_nodes=0,
             max_nodes=100,
-            budget=BudgetSpec(max_unavailable="100%"),
+            budget=BudgetSpec(max_quarantined=0, max_unavailable="100%"),
             health=HealthSpec(incident=IncidentSpec(nodes=1000)),
         ),
         **changes,

@@ -19,7 +19,7 @@ from schemas.messages import decoder, encode
 from schemas.node_records import NodeRecord, node_key
 from schemas.pool_events import BreakerClosed, PoolEvent, Scaled, pool_codec
 from schemas.pool_records import PoolRecord, pool_key
-from schemas.settings import FleetBudgetSpec, PoolSpec
+from schemas.settings import BudgetSpec, FleetBudgetSpec, PoolSpec
 from schemas.topology import EVENTS, NODES, POOLS
 from services.bus.memory.memory_bus import MemoryBus
 from services.bus.memory.memory_server import MemoryServer
@@ -35,7 +35,13 @@ from services.primitives.errors import BusError, Unavailable
 from services.saga.coordinator import Coordinator
 
 SIZE, UNHEALTHY = 8, 6
-SPEC = PoolSpec(provider="test", instance_type="t", min_nodes=SIZE, max_nodes=SIZE)
+SPEC = PoolSpec(
+    provider="test",
+    instance_type="t",
+    min_nodes=SIZE,
+    max_nodes=SIZE,
+    budget=BudgetSpec(max_quarantined=0),
+)
 CLOCK = SystemClock()
 STORED = 12
 """More writes than one pass of the reconciler makes."""

@@ -48,6 +48,7 @@ SPEC = PoolSpec(
     min_nodes=0,
     max_nodes=9,
     budget=BudgetSpec(
+        max_quarantined=0,
         max_unavailable=LEVEL,
         max_replacements=RATE,
         max_resets=RESETS,

@@ -31,7 +31,9 @@ def begun(*others: NodeRecord, budget: BudgetSpec | None = None, **changes: Any)
     opened = OpenSaga(
         kind="replace", node="a", new_node="new", since=NOW, drain=changes.pop("drain", "")
     )
-    allowed = budget or BudgetSpec(max_unavailable=1, max_replacements="unlimited")
+    allowed = budget or BudgetSpec(
+        max_quarantined=0, max_unavailable=1, max_replacements="unlimited"
+    )
     record = pool(4 + len(others), spec=spec(budget=allowed), open={"saga-a": opened}, **changes)
     first = unhealthy("a", "4711", cordoned=True, saga="saga-a")
     rest = tuple(node(f"z{number}") for number in range(3))
@@ -55,7 +57,7 @@ def test_a_node_of_the_same_job_joins_beyond_the_level_and_says_why() -> None:
 
 def test_three_unhealthy_nodes_of_a_job_of_four_are_one_interruption() -> None:
     """Two may be out of service, so four may be with the job's."""
-    budget = BudgetSpec(max_unavailable=2, max_replacements=2)
+    budget = BudgetSpec(max_quarantined=0, max_unavailable=2, max_replacements=2)
     assert list(begun(unhealthy("b", "4711"), unhealthy("c", "4711"), budget=budget)) == ["b", "c"]
 
 
@@ -69,8 +71,15 @@ def test_three_unhealthy_nodes_of_a_job_of_four_are_one_interruption() -> None:
         ({"breaker": spent("level", forced=True)}, False),
         # its work is waited for, so it is not interrupted
         ({"drain": "wait"}, False),
-        ({"budget": BudgetSpec(max_unavailable=0, max_replacements="unlimited")}, False),
-        ({"budget": BudgetSpec(max_unavailable=1, max_replacements=1)}, True),
+        (
+            {
+                "budget": BudgetSpec(
+                    max_quarantined=0, max_unavailable=0, max_replacements="unlimited"
+                )
+            },
+            False,
+        ),
+        ({"budget": BudgetSpec(max_quarantined=0, max_unavailable=1, max_replacements=1)}, True),
     ],
 )
 def test_only_the_pools_own_budget_is_exceeded(changes: dict[str, Any], joins: bool) -> None:
@@ -101,7 +110,7 @@ def test_the_cap_is_never_exceeded(jobs: list[str], level: int, rate: int) -> No
     nodes = tuple(
         unhealthy(f"n{number}", *([job] if job else [])) for number, job in enumerate(jobs)
     )
-    budget = BudgetSpec(max_unavailable=level, max_replacements=rate)
+    budget = BudgetSpec(max_quarantined=0, max_unavailable=level, max_replacements=rate)
     record: PoolRecord = pool(len(nodes), spec=spec(budget=budget))
     for turn in range(4):
         now = NOW + timedelta(seconds=turn)

@@ -36,7 +36,9 @@ SETTINGS = Settings(
             min_nodes=SIZE,
             max_nodes=SIZE,
             gpu_count=8,
-            budget=BudgetSpec(max_unavailable="100%", max_replacements="unlimited"),
+            budget=BudgetSpec(
+                max_quarantined=0, max_unavailable="100%", max_replacements="unlimited"
+            ),
             health=HealthSpec(
                 incident=IncidentSpec(hold=Duration(HOLD_SECONDS), stage=Duration(0))
             ),

@@ -35,7 +35,7 @@ def pool(desired: int, **incident: Any) -> PoolRecord:
         instance_type="t",
         min_nodes=0,
         max_nodes=1000,
-        budget=BudgetSpec(max_unavailable="100%", max_replacements="unlimited"),
+        budget=BudgetSpec(max_quarantined=0, max_unavailable="100%", max_replacements="unlimited"),
         health=HealthSpec(lost_after=Duration(300), incident=IncidentSpec(**incident)),
     )
     return PoolRecord(name="training", spec=spec, desired=desired)

@@ -36,7 +36,13 @@ MESSAGE_BYTES_MAX = 2**20
 
 def spec(**changes: object) -> PoolSpec:
     """A pool from 0 to 1,000 nodes."""
-    plain = PoolSpec(provider="p", instance_type="t", min_nodes=0, max_nodes=1000)
+    plain = PoolSpec(
+        provider="p",
+        instance_type="t",
+        min_nodes=0,
+        max_nodes=1000,
+        budget=BudgetSpec(max_quarantined=0),
+    )
     return msgspec.structs.replace(plain, **changes)
 
 
@@ -94,7 +100,7 @@ def test_missing_nodes_are_launched_once() -> None:
 @pytest.mark.parametrize("unhealthy", [False, True])
 def test_a_large_pools_record_stays_far_below_the_servers_limit(unhealthy: bool) -> None:
     """5,000 nodes to launch, or to replace: what does not fit in the record waits its turn."""
-    budget = BudgetSpec(max_unavailable="100%", max_replacements="unlimited")
+    budget = BudgetSpec(max_quarantined=0, max_unavailable="100%", max_replacements="unlimited")
     record = pool(LARGE, spec=spec(max_nodes=LARGE, budget=budget))
     present: dict[str, NodeRecord] = {}
     if unhealthy:
@@ -205,7 +211,7 @@ def test_other_launch_failures_hold_back_repairs_despite_a_cap(
 
 def test_cordoned_unhealthy_node_is_replaced_with_a_spent_budget() -> None:
     """It is out of service already; its replacement takes out nothing more."""
-    spent = pool(3, spec=spec(budget=BudgetSpec(max_unavailable=1)))
+    spent = pool(3, spec=spec(budget=BudgetSpec(max_quarantined=0, max_unavailable=1)))
     decided = plan(
         snapshot(spent, node("a", health="unhealthy", cordoned=True), node("b"), node("c")), NOW
     )
@@ -314,7 +320,9 @@ def snapshots(draw: st.DrawFn) -> PoolSnapshot:
         breaker=draw(breakers(opened)),
         disruptions={str(int(NOW.timestamp()) - 60): draw(st.integers(0, 4))},
         spec=spec(
-            budget=BudgetSpec(max_unavailable=draw(st.sampled_from([1, 2, "20%", "50%"]))),
+            budget=BudgetSpec(
+                max_quarantined=0, max_unavailable=draw(st.sampled_from([1, 2, "20%", "50%"]))
+            ),
             health=HealthSpec(
                 lost_after=Duration(300),
                 incident=IncidentSpec(
@@ -347,7 +355,7 @@ def test_a_gone_instance_is_a_gap(
 ) -> None:
     """Another node drains, and the level is one: what is gone waits for neither level nor rate."""
     drains = OpenSaga(kind="replace", node="n0", new_node="new", since=NOW)
-    budget = BudgetSpec(max_unavailable=1, max_replacements=1)
+    budget = BudgetSpec(max_quarantined=0, max_unavailable=1, max_replacements=1)
     record = pool(4, open={"replace-n0-1": drains}, spec=spec(budget=budget), **changes)
     nodes = [node(f"n{number}", **{**GONE, **fields}) for number in (1, 2)]
     seen = snapshot(record, node("n0", cordoned=True), *nodes, node("n3"))

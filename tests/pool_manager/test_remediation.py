@@ -136,7 +136,7 @@ def test_reason_names_the_attempts() -> None:
 
 def under(remediator: Remediator, *nodes: NodeRecord, **changes: object) -> PoolSnapshot:
     """A pool with room for one disruption, and its remediator."""
-    made = spec(budget=BudgetSpec(max_unavailable=1), **changes)
+    made = spec(budget=BudgetSpec(max_quarantined=0, max_unavailable=1), **changes)
     record = msgspec.structs.replace(pool(len(nodes)), spec=made)
     return replace(snapshot(record, *nodes), remediator=remediator)
 

@@ -28,7 +28,7 @@ def pool(desired: int, spares: int, **changes: object) -> PoolRecord:
         min_nodes=0,
         max_nodes=100,
         spares=spares,
-        budget=BudgetSpec(max_unavailable=1, max_replacements="unlimited"),
+        budget=BudgetSpec(max_quarantined=0, max_unavailable=1, max_replacements="unlimited"),
         health=HealthSpec(incident=IncidentSpec(nodes=1000)),
     )
     record = PoolRecord(name="training", spec=spec, desired=desired, serial=10)
@@ -240,7 +240,7 @@ def test_pool_with_spares_keeps_its_bounds_and_regains_its_size(
 @given(desired=st.integers(1, 6), spares=st.integers(1, 4), failing=st.integers(1, 6))
 def test_ready_spares_leave_no_gap_in_service(desired: int, spares: int, failing: int) -> None:
     """As many unhealthy nodes as spares are replaced without a gap."""
-    budget = BudgetSpec(max_unavailable="100%", max_replacements="unlimited")
+    budget = BudgetSpec(max_quarantined=0, max_unavailable="100%", max_replacements="unlimited")
     lifted = msgspec.structs.replace(pool(desired, spares).spec, budget=budget)
     life = SimulatedPool(msgspec.structs.replace(pool(desired, spares), spec=lifted))
     life.settle()
