@@ -136,7 +136,11 @@ async def commands_of_the_page(fleet: Served) -> None:
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
         cwd=fleet.place,
-        env=os.environ | {"NAVARCH_CONFIG": str(fleet.place / "navarch.yaml")},
+        env=os.environ
+        | {
+            "NAVARCH_CONFIG": str(fleet.place / "navarch.yaml"),
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        },
     )
     async with asyncio.timeout(60):
         out = (await process.communicate())[0].decode()

@@ -19,6 +19,7 @@ from schemas.pool_events import Incident, pool_codec
 from schemas.pool_records import PoolRecord, pool_key
 from schemas.settings import (
     AlertRoute,
+    BudgetSpec,
     HealthSpec,
     IncidentSpec,
     PluginSettings,
@@ -53,6 +54,7 @@ SPEC = PoolSpec(
     instance_type="t",
     min_nodes=SIZE,
     max_nodes=SIZE,
+    budget=BudgetSpec(max_quarantined=0),
     health=HealthSpec(incident=IncidentSpec(stage=Duration(0))),
 )
 SETTINGS = Settings(providers={"test": PluginSettings(type="fake")}, pools={"training": SPEC})
