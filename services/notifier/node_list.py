@@ -6,6 +6,7 @@ from typing import Final
 
 import msgspec
 
+from schemas.instance_records import InstanceRecord
 from schemas.messages import Message, decoder
 from schemas.node_events import Admitted, Registered, Terminated
 from schemas.node_records import NodeRecord, node_key
@@ -13,7 +14,7 @@ from schemas.pool_events import SagaFailed
 from schemas.pool_records import PoolRecord, WorkloadName, pool_key
 from schemas.saga_params import WORKLOAD_NAME
 from schemas.stored_messages import decode_stored, event_source
-from schemas.topology import NODES, NOTIFIER_NODES, POOLS
+from schemas.topology import INSTANCES, NODES, NOTIFIER_NODES, POOLS
 from services.bus.bucket_mirror import readable, readable_record
 from services.bus.port import Bus
 from services.notifier.workload.pool_notifiers import PoolNotifiers
@@ -33,8 +34,22 @@ RETRY_SECONDS: Final = 10.0
 TRIED_SECONDS_MAX: Final = 86_400.0
 """A workload system that is away this long has been rebuilt, or does not matter."""
 
+REMAINING: Final = frozenset({"terminating", "leaked"})
+"""States of instances whose machine still exists."""
+
+_instances = decoder(InstanceRecord)
 _nodes = decoder(NodeRecord)
 _pools = decoder(PoolRecord)
+
+
+class MachineRemainsError(Exception):
+    """Without its entry, the daemon on the machine would register it again, without its cordon."""
+
+    def __init__(self, node: str) -> None:
+        super().__init__(
+            f"the machine of {node} still exists, so its entry stays, cordoned, until the machine "
+            "is gone (see `navarch leaked`); after a day, remove the entry by hand"
+        )
 
 
 class NodeList:
@@ -95,6 +110,8 @@ class NodeList:
                 if record.saga in ("", event.saga):
                     await notifier.node_admitted(reference)
             case Terminated() if await self._is_free(reference):
+                if await self._exists(event):
+                    raise MachineRemainsError(event.node)
                 await notifier.node_gone(reference)
 
     async def _launch_failed(self, notifier: NodeListNotifier, event: SagaFailed) -> None:
@@ -123,6 +140,12 @@ class NodeList:
             and each.state != "terminated"
             for _, each in readable(entries, _nodes)
         )
+
+    async def _exists(self, event: Terminated) -> bool:
+        """Whether the machine leaked, or is still being terminated."""
+        entry = await self._bus.get(INSTANCES, node_key(event.pool, event.node))
+        instance: InstanceRecord | None = readable_record(entry, _instances)
+        return instance is not None and instance.state in REMAINING
 
     async def _pool(self, pool: str) -> dict[str, WorkloadName]:
         record: PoolRecord | None = readable_record(

@@ -1,18 +1,21 @@
 """Which events reach workload systems that list nodes, on the in-memory bus."""
 
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
+from schemas.enums import InstanceState
+from schemas.instance_records import InstanceRecord
 from schemas.messages import Message, encode
 from schemas.node_events import Admitted, Registered, Terminated
 from schemas.node_records import NodeRecord, node_key
 from schemas.pool_events import SagaFailed
 from schemas.pool_records import PoolRecord, WorkloadName, pool_key
 from schemas.saga_params import WORKLOAD_NAME, LaunchSpec
-from schemas.topology import NODES, POOLS
+from schemas.topology import INSTANCES, NODES, POOLS
 from services.bus.memory.memory_bus import MemoryBus
 from services.bus.port import Stored
 from services.notifier.node_list import NodeList
@@ -121,6 +124,36 @@ def test_events(message: Message, records: dict[str, Any], calls: list[tuple[str
         known = {"nodes": (record(),)} | records
         fixed = {**known, "nodes": tuple(known["nodes"])}
         await handle(bus, listing, message, **fixed)
+        assert listing.calls == calls
+
+    with_bus(work)
+
+
+@pytest.mark.parametrize(
+    ("state", "calls"),
+    [("terminating", []), ("leaked", []), ("terminated", [("gone", "n")])],
+)
+def test_the_entry_of_a_machine_that_still_exists_stays(
+    state: InstanceState, calls: list[tuple[str, str]]
+) -> None:
+    """A leak's slurmd runs on: it would register without the cordon and be given work."""
+
+    async def work(bus: MemoryBus) -> None:
+        launch = record().launch
+        assert launch is not None
+        instance = InstanceRecord(
+            pool="p",
+            instance="n",
+            state=state,
+            provider="p",
+            token="t",
+            launch=launch,
+            intended_at=AT,
+        )
+        await bus.put(INSTANCES, node_key("p", "n"), encode(instance))
+        listing, message = Listing(), event(Terminated)
+        with nullcontext() if calls else pytest.raises(Retry, match="still exists"):
+            await handle(bus, listing, message, nodes=(record(state="terminated"),))
         assert listing.calls == calls
 
     with_bus(work)
