@@ -4,6 +4,7 @@ import asyncio
 import os
 import re
 import signal
+import sys
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 from pathlib import Path
