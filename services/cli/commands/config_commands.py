@@ -43,7 +43,7 @@ def validate(
     ] = None,
     config: Config = None,
 ) -> None:
-    """Check a configuration as the services do; report all that is wrong.
+    """Report all that is wrong with a configuration.
 
     Run it where the services run: it also reads the files that the configuration names.
     """
@@ -77,7 +77,7 @@ def explain_values(
         str, typer.Option("--under", metavar="KEY", help="Only this part: pools.training")
     ] = "",
 ) -> None:
-    """Print every effective value and where it is from: line, default or variable."""
+    """Print every effective value and its origin."""
     from services.cli.configuration_check import check_file  # noqa: PLC0415
     from services.cli.plugin_options import loaded_options  # noqa: PLC0415
     from services.settings.setting_origins import DEFAULT, explain  # noqa: PLC0415
