@@ -11,7 +11,8 @@ from schemas.launch_offers import Offering
 from schemas.step_data import ProvisionOutputs
 from schemas.topology import LEASES, BucketSpec
 from services.bus.nats.nats_bus import NatsBus
-from services.primitives.errors import Conflict, Unavailable
+from services.bus.port import Entry
+from services.primitives.errors import Unavailable
 from services.provisioner.instances import instance_decisions
 from services.provisioner.launch.launch_lease import count_request, is_only_requester
 from services.provisioner.providers.fake import FakeProvider
@@ -53,7 +54,7 @@ def test_the_record_shows_whether_another_replica_has_requested(
 
 
 class Watched:
-    """A bus that reports the creation of a key that exists."""
+    """A bus that reports that a lease was found in another replica's hands."""
 
     def __init__(self, real: NatsBus) -> None:
         self._real = real
@@ -62,14 +63,12 @@ class Watched:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._real, name)
 
-    async def create(self, bucket: BucketSpec, key: str, *args: Any, **kwargs: Any) -> int:
+    async def get(self, bucket: BucketSpec, key: str) -> Entry | None:
         """Report a lease that another replica holds."""
-        try:
-            return await self._real.create(bucket, key, *args, **kwargs)
-        except Conflict:
-            if bucket is LEASES:
-                self.refused.set()
-            raise
+        found = await self._real.get(bucket, key)
+        if bucket is LEASES and found is not None:
+            self.refused.set()
+        return found
 
 
 async def test_two_replicas_that_launch_at_once_make_one_instance(bus: NatsBus) -> None:

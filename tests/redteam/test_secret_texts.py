@@ -196,6 +196,7 @@ PUBLIC: dict[str, str] = {
     "NatsSettings.url": "refused with credentials in it",
     "AgentSettings.bus_url": "refused with credentials in it",
     "Taint.key": "a Kubernetes label",
+    "GatewaySettings.tokens": "digests alone; the variable NAVARCH_AUTH_TOKEN is no setting",
     "PoolSpec.ssh_keys": "public keys, or their names",
     "InventoryMachine.host_key": "a public key",
     **dict.fromkeys(
