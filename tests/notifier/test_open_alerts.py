@@ -296,16 +296,18 @@ def test_a_node_that_is_not_in_service_is_not_alerted_as_lost(state: Any) -> Non
 
 
 @pytest.mark.parametrize(
-    ("changes", "alerts"),
+    ("event", "changes", "alerts"),
     [
-        ({"health_at": NOW}, 1),
-        ({"health_at": NOW + timedelta(seconds=1)}, 0),
-        ({"state": "terminated"}, 0),
+        (UNHEALTHY, {"health_at": NOW}, 1),
+        (UNHEALTHY, {"health_at": NOW + timedelta(seconds=1)}, 0),
+        (UNHEALTHY, {"state": "terminated"}, 0),
+        (LOST, {"liveness_at": NOW}, 1),
+        (LOST, {"liveness_at": NOW + timedelta(seconds=1)}, 0),
     ],
-    ids=["the last verdict", "judged since", "gone"],
+    ids=["the last verdict", "judged since", "gone", "the last loss", "returned since"],
 )
-def test_a_verdict_that_is_published_again_late_alerts_about_the_present(
-    changes: dict[str, Any], alerts: int
+def test_what_is_published_again_late_alerts_about_the_present(
+    event: Lost | Verdict, changes: dict[str, Any], alerts: int
 ) -> None:
     """It was set aside, and an operator published it again after its node had changed."""
 
@@ -316,7 +318,7 @@ def test_a_verdict_that_is_published_again_late_alerts_about_the_present(
             await desk.bus.put(
                 NODES, node_key("training", "n1"), encode(replace(record, **changes))
             )
-            await desk.occur(UNHEALTHY)
+            await desk.occur(event)
             await asyncio.sleep(60)
             assert len(channel.sent) == alerts
 

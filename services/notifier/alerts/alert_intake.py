@@ -169,16 +169,17 @@ class AlertIntake:
         return matching_incident(received.message, node, incidents, received.stored.time)
 
     async def _is_outdated(self, alert: Alert, event: Lost | Verdict) -> bool:
-        """Whether the node's record is past the event: it is not in service, or was judged since.
+        """Whether the record is past the event: not in service, or with later news.
 
-        So it is after a verdict that was set aside is published again. A node without a record may
+        So it is after a message that was set aside is published again. A node without a record may
         be in service.
         """
         node = await self._node(alert)
         if node is None:
             return False
         if isinstance(event, Lost):
-            return node.state != "active"
+            returned_since = node.liveness_at is not None and event.time < node.liveness_at
+            return node.state != "active" or returned_since
         judged_since = node.health_at is not None and event.time < node.health_at
         return node.state == "terminated" or judged_since
 

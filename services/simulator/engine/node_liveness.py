@@ -1,6 +1,7 @@
 """Which nodes beat, as the server has it, and of which a loss was published without a return."""
 
 from collections.abc import Callable
+from datetime import datetime
 from typing import Final
 
 from schemas.node_events import Lost, NodeEvent, Returned, Terminated
@@ -22,6 +23,8 @@ class NodeLiveness:
         """Node -> since when its heartbeat has not expired, and when it will."""
         self.lost: dict[str, None] = {}
         """Nodes whose last event of this kind is `lost`."""
+        self._returned: dict[str, datetime] = {}
+        """Node -> the last `returned`; an operator may publish an older `lost` again."""
         self.expired: dict[str, None] = {}
         """Those of them whose credentials had expired."""
 
@@ -42,10 +45,15 @@ class NodeLiveness:
     def published(self, event: NodeEvent) -> None:
         """Take in an event."""
         if isinstance(event, Lost):
+            returned = self._returned.get(event.node)
+            if returned is not None and event.time < returned:
+                return
             self.lost[event.node] = None
             if event.credentials_expired:
                 self.expired[event.node] = None
         elif isinstance(event, Returned | Terminated):
+            if isinstance(event, Returned):
+                self._returned[event.node] = event.time
             self.lost.pop(event.node, None)
             self.expired.pop(event.node, None)
 
