@@ -3,8 +3,8 @@
 A quarantine disturbs no work: it only keeps new work off a node. So neither breaker, budget, freeze
 window nor missing capacity delays it. What bounds it is a cap of its own, of the pool and of the
 fleet: verdicts that are wrong on many nodes at once take no more than that. The nodes of an open
-incident that show no evidence of their own get half of the pool's cap, so that a node that fails
-beside a false wave is quarantined all the same.
+incident that show no evidence of their own get half of the pool's cap, rounded up, so that a node
+that fails beside a false wave is quarantined all the same where the cap is two or more.
 """
 
 from collections.abc import Sequence
