@@ -7,6 +7,14 @@ instance again, and deaths between calls leave one instance. Not proven: AWS its
 from collections.abc import Callable
 
 import pytest
+from botocore.exceptions import (
+    CredentialRetrievalError,
+    NoCredentialsError,
+    PartialCredentialsError,
+    SSOTokenLoadError,
+    TokenRetrievalError,
+    UnauthorizedSSOTokenError,
+)
 
 from schemas.duration import Duration
 from services.bus.nats.nats_bus import NatsBus
@@ -60,6 +68,10 @@ async def test_an_instance_ends_with_its_machine_and_is_paid_as_said(make_aws: M
     assert "required" == shown["MetadataOptions"]["HttpTokens"]
     volumes = await provider._call("describe_volumes")
     assert [200] == [each["Size"] for each in volumes["Volumes"]]
+    [image] = (await provider._call("describe_images", ImageIds=[shown["ImageId"]]))["Images"]
+    assert [image["RootDeviceName"]] == [
+        each["DeviceName"] for each in shown["BlockDeviceMappings"]
+    ]
 
 
 async def test_pages_are_read_to_the_end(make_aws: Make, monkeypatch) -> None:
@@ -138,6 +150,41 @@ def test_an_unknown_code_is_transient_and_says_so() -> None:
     broken = error_of({"Error": {"Code": "Odd"}, "ResponseMetadata": {"HTTPStatusCode": 503}})
     assert ("TRANSIENT", "TRANSIENT") == (odd.kind, broken.kind)
     assert (True, False) == ("not known" in odd.message, "not known" in broken.message)
+
+
+@pytest.mark.parametrize(
+    ("raised", "says"),
+    [
+        (SSOTokenLoadError(error_msg="expired"), "run `aws sso login --profile ops`"),
+        (UnauthorizedSSOTokenError(), "run `aws sso login --profile ops`"),
+        (TokenRetrievalError(provider="sso", error_msg="expired"), "aws sso login"),
+        (NoCredentialsError(), "an instance role"),
+        (CredentialRetrievalError(provider="process", error_msg="exit 1"), "an instance role"),
+        (PartialCredentialsError(provider="env", cred_var="AWS_SECRET"), "set `profile`"),
+    ],
+    ids=lambda each: type(each).__name__ if isinstance(each, Exception) else "",
+)
+async def test_without_credentials_operators_are_called(
+    make_aws: Make, monkeypatch: pytest.MonkeyPatch, raised: Exception, says: str
+) -> None:
+    """They are no outage that passes: the SDK raises them before it asks EC2 anything."""
+    provider = make_aws()
+    monkeypatch.setattr(provider._clients, "_profile", "ops")
+
+    async def connect(_service: str) -> None:
+        raise raised
+
+    monkeypatch.setattr(provider._clients, "_connect", connect)
+    with pytest.raises(ProviderError, match=says) as failed:
+        await provider.list()
+    assert "AUTH" == failed.value.kind
+
+
+async def test_a_profile_that_does_not_exist_is_no_outage(make_aws: Make) -> None:
+    """The SDK finds it missing when it connects."""
+    with pytest.raises(ProviderError, match=r"profile \(ops-2\) could not be found") as failed:
+        await make_aws(profile="ops-2").list()
+    assert "AUTH" == failed.value.kind
 
 
 async def test_a_server_that_is_away_is_transient(make_aws: Make) -> None:

@@ -70,7 +70,8 @@ class AwsProvider:
         placement_group: str = ""
         root_gb: Annotated[int, msgspec.Meta(ge=0, le=65_536)] = 0
         """0: the size of the image."""
-        root_device: str = "/dev/sda1"
+        root_device: str = ""
+        """Empty: the image's, which EC2 is asked for once where `root_gb` is set."""
         endpoint_url: str = ""
         """Empty: AWS's own."""
         timeout: Duration = Duration(30)
@@ -79,6 +80,7 @@ class AwsProvider:
     def __init__(self, *, options: Options, environment: Environment) -> None:
         self.options = options
         self.name = environment.name
+        self._root_device = options.root_device
         self._clients = AwsClients(
             options.region,
             profile=options.profile,
@@ -102,7 +104,11 @@ class AwsProvider:
 
     async def provision(self, request: ProvisionRequest) -> Instance:
         """Launch an instance, or return the one of this token."""
-        answer = await self._call("run_instances", **self._launch(request))
+        given = self._launch(request)
+        if self.options.root_gb and not self._root_device:
+            self._root_device = await self._image_root_device()
+        given |= _machine(self.options, self._root_device)
+        answer = await self._call("run_instances", **given)
         [made] = answer["Instances"]
         return _instance(made, self.options.region)
 
@@ -202,7 +208,15 @@ class AwsProvider:
             raise invalid(f"EC2 takes one key pair, pool {request.pool} names {len(keys)}")
         given |= {"KeyName": keys[0]} if keys else {}
         given |= {"UserData": request.user_data} if request.user_data else {}
-        return given | _place(request, options) | _market(request, options) | _machine(options)
+        return given | _place(request, options) | _market(request, options)
+
+    async def _image_root_device(self) -> str:
+        """The image's root device: a disk under any other name is a second one."""
+        image = self.options.image
+        found = (await self._call("describe_images", ImageIds=[image]))["Images"]
+        if not found or not found[0].get("RootDeviceName"):
+            raise invalid(f"EC2 names no root device of {image}; set `root_device`")
+        return str(found[0]["RootDeviceName"])
 
     async def _call(self, what: str, **given: Any) -> Any:
         return await self._clients.call("ec2", what, **given)
@@ -250,13 +264,13 @@ def _market(request: ProvisionRequest, options: AwsProvider.Options) -> dict[str
     return {"InstanceMarketOptions": {"MarketType": "spot", "SpotOptions": spot}}
 
 
-def _machine(options: AwsProvider.Options) -> dict[str, Any]:
+def _machine(options: AwsProvider.Options, root_device: str) -> dict[str, Any]:
     given: dict[str, Any] = {}
     if options.instance_profile:
         given["IamInstanceProfile"] = {"Name": options.instance_profile}
     if options.root_gb:
         disk = {"VolumeSize": options.root_gb, "VolumeType": "gp3", "DeleteOnTermination": True}
-        given["BlockDeviceMappings"] = [{"DeviceName": options.root_device, "Ebs": disk}]
+        given["BlockDeviceMappings"] = [{"DeviceName": root_device, "Ebs": disk}]
     return given
 
 

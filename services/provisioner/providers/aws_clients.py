@@ -6,13 +6,32 @@ from typing import Any, Final
 
 import aioboto3
 from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    ConfigNotFound,
+    ConfigParseError,
+    CredentialRetrievalError,
+    NoAuthTokenError,
+    NoCredentialsError,
+    PartialCredentialsError,
+    ProfileNotFound,
+    SSOError,
+    TokenRetrievalError,
+    UnknownCredentialError,
+)
 
 from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.providers.aws_errors import error_of
 
 TRIES_MAX: Final = 3
 """Attempts of one request by the SDK: every request that is made here is idempotent."""
+SESSION_ENDED: Final = (SSOError, TokenRetrievalError, NoAuthTokenError)
+NO_CREDENTIALS: Final = (
+    *(NoCredentialsError, PartialCredentialsError, CredentialRetrievalError),
+    *(UnknownCredentialError, ProfileNotFound, ConfigNotFound, ConfigParseError),
+)
+"""What the SDK raises before it sends anything; only an operator can repair it."""
 
 
 class AwsClients:
@@ -37,10 +56,13 @@ class AwsClients:
             return await getattr(client, what)(**given)
         except ClientError as error:
             raise error_of(error.response) from error
-        except NoCredentialsError as error:
-            raise ProviderError(
-                "AUTH", f"{error}; set AWS_PROFILE, AWS_ACCESS_KEY_ID or an instance role"
-            ) from error
+        except SESSION_ENDED as error:
+            profile = f" --profile {self._profile}" if self._profile else ""
+            remedy = f"run `aws sso login{profile}` as the provisioner's user"
+            raise ProviderError("AUTH", f"{error}; {remedy}") from error
+        except NO_CREDENTIALS as error:
+            remedy = "set `profile`, AWS_PROFILE, AWS_ACCESS_KEY_ID or an instance role"
+            raise ProviderError("AUTH", f"{error}; {remedy}") from error
         except BotoCoreError as error:
             raise ProviderError("TRANSIENT", f"{what}: {error}") from error
 
