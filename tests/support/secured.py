@@ -13,7 +13,13 @@ from schemas.settings import NatsSettings
 from services.bus.nats.connection_options import credentials
 from services.bus.nats.credentials_file import CREDENTIALS
 from services.bus.nats.embedded_server import EmbeddedServer
-from services.bus.nats.nats_accounts import Key, agent_token, new_seed, read_agent_keys
+from services.bus.nats.nats_accounts import (
+    Key,
+    agent_token,
+    bootstrap_credentials,
+    new_seed,
+    read_agent_keys,
+)
 from services.bus.nats.nats_bus import ConnectOptions, NatsBus
 from services.bus.topology_setup import set_up
 from services.cli.bus_client import user_options
@@ -42,12 +48,20 @@ class Secured:
         self.directory = directory
 
     def file(self, who: str) -> Path:
-        """Credentials of a user; `agent:<pool>/<node>` are made as the provisioner makes them."""
-        if not who.startswith("agent:"):
+        """Credentials of a user; those of nodes are made as the provisioner makes them.
+
+        `agent:<pool>/<node>` or `bootstrap:<pool>/<node>`.
+        """
+        kind, _, place = who.partition(":")
+        if not place:
             return self.directory / "creds" / f"{who}.creds"
-        pool, _, node = who.removeprefix("agent:").partition("/")
-        file = self.directory / f"{pool}-{node}.creds"
+        pool, _, node = place.partition("/")
+        file = self.directory / f"{kind}-{pool}-{node}.creds"
         keys = read_agent_keys(self.directory / SIGNING_FILE)
+        if kind == permissions.BOOTSTRAP:
+            until = NOW + timedelta(days=3650)
+            file.write_text(bootstrap_credentials(keys, pool, node, "launch", NOW, until))
+            return file
         key = Key(new_seed("user"))
         made = agent_token(keys, pool, node, key.public, NOW, NOW + timedelta(days=3650))
         file.write_text(CREDENTIALS.format(token=made, seed=key.seed))

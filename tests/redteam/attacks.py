@@ -1,0 +1,212 @@
+"""The attacks that once succeeded, each with the tests that try it; tests/house checks those."""
+
+from typing import Final, NamedTuple
+
+
+class Attack(NamedTuple):
+    """One attack, and `file::test` of each test that tries it."""
+
+    number: int
+    what: str
+    tests: tuple[str, ...]
+
+
+def _of(module: str, *tests: str) -> tuple[str, ...]:
+    return tuple(f"tests/{module}.py::{each}" for each in tests)
+
+
+ATTACKS: Final = (
+    Attack(
+        1,
+        "An agent's message to itself permits it the reply subject, after its end too.",
+        (
+            *_of(
+                "redteam/test_account_walls",
+                "test_a_request_to_itself_permits_an_agent_no_reply_elsewhere",
+                "test_outsiders_change_nothing_that_is_stored",
+            ),
+            *_of(
+                "redteam/test_revocation",
+                "test_a_terminated_nodes_connection_ends_and_others_go_on",
+            ),
+        ),
+    ),
+    Attack(
+        2,
+        "A request whose reply subject is a record's has the server store its answer there.",
+        _of(
+            "redteam/test_account_walls",
+            "test_an_answer_cannot_be_sent_to_a_subject_of_another_account",
+        ),
+    ),
+    Attack(
+        3,
+        "A viewer answers an operator's query, and names in the answer reach files and arguments.",
+        (
+            *_of(
+                "redteam/test_account_walls",
+                "test_no_user_hears_or_answers_for_another",
+            ),
+            *_of(
+                "redteam/test_names",
+                "test_a_hostile_name_is_refused_when_it_is_decoded",
+                "test_no_answer_names_a_file_outside_the_data_directory",
+                "test_no_user_is_an_option_of_ssh",
+            ),
+        ),
+    ),
+    Attack(
+        4,
+        "A header removes what others have stored, and a guessed message ID suppresses a message.",
+        (
+            *_of(
+                "redteam/test_headers",
+                "test_no_header_touches_what_others_have_stored",
+            ),
+            *_of(
+                "redteam/test_account_walls",
+                "test_a_guessed_message_id_suppresses_nothing",
+            ),
+        ),
+    ),
+    Attack(
+        5,
+        "One agent's messages evict the history of all.",
+        (
+            *_of(
+                "redteam/test_floods",
+                "test_an_agent_that_fills_the_history_removes_only_its_own",
+            ),
+            *_of(
+                "redteam/test_account_walls",
+                "test_an_agent_sends_no_large_messages",
+            ),
+            *_of(
+                "redteam/test_revocation",
+                "test_a_flooding_node_is_disconnected_until_an_operator_readmits_it",
+            ),
+        ),
+    ),
+    Attack(
+        6,
+        "Notices that are withdrawn again launch machines beyond budget and breaker.",
+        _of(
+            "redteam/test_facts_as_levers",
+            "test_alternating_facts_launch_within_the_limits",
+            "test_every_fact_that_changes_a_node_has_a_limit",
+        ),
+    ),
+    Attack(
+        7,
+        "One service's credentials truncate a stream, change another's durable and take its lease.",
+        (
+            *_of(
+                "redteam/test_services_apart",
+                "test_a_service_may_make_the_calls_that_it_needs_and_no_others",
+                "test_a_service_stores_into_its_own_streams_alone",
+                "test_a_service_takes_nothing_out_of_anothers_work_queue",
+            ),
+            *_of(
+                "redteam/test_account_walls",
+                "test_a_services_credentials_reach_its_own_durables_and_keys_alone",
+            ),
+        ),
+    ),
+    Attack(
+        8,
+        "A message names a Python module to import, or a file of the host to read.",
+        _of(
+            "redteam/test_received_settings",
+            "test_request_with_a_module_or_a_file_is_refused",
+            "test_record_with_a_module_imports_nothing",
+            "test_launch_names_no_file_of_the_host",
+        ),
+    ),
+    Attack(
+        9,
+        "A server without TLS receives the credentials of a client that is to use TLS.",
+        (
+            *_of(
+                "redteam/test_encryption",
+                "test_credentials_are_not_sent_to_a_server_without_tls",
+                "test_only_the_authority_that_is_named_is_believed",
+            ),
+            *_of(
+                "cli/test_nats_config",
+                "test_the_files_make_a_server_with_tls",
+            ),
+        ),
+    ),
+    Attack(
+        10,
+        "Another user of the host controls a served fleet, or a requester claims another's name.",
+        (
+            *_of(
+                "cli/test_served_bus",
+                "test_another_local_user_is_refused",
+                "test_keys_are_their_owners_alone_and_kept",
+            ),
+            *_of(
+                "cli/test_serve",
+                "test_a_served_fleet_answers_restarts_services_and_stops",
+            ),
+            *_of(
+                "redteam/test_account_walls",
+                "test_the_name_of_a_requester_is_the_servers",
+            ),
+        ),
+    ),
+    Attack(
+        11,
+        "A fault's text controls the terminal, and its body names another node than its subject.",
+        (
+            *_of(
+                "redteam/test_terminal",
+                "test_an_output_shows_hostile_text_and_obeys_none_of_it",
+                "test_log_lines_are_escaped",
+            ),
+            *_of(
+                "redteam/test_names",
+                "test_a_message_that_disagrees_with_its_subject_is_refused",
+            ),
+        ),
+    ),
+    Attack(
+        12,
+        "Secrets of a webhook or a metrics source are in streams, records and logs.",
+        (
+            *_of(
+                "redteam/test_secret_texts",
+                "test_webhook_failure_shows_neither_its_url_nor_the_answer",
+                "test_metrics_source_keeps_its_query_and_shows_no_url",
+            ),
+            *_of(
+                "whole_fleet/test_canary_secrets",
+                "test_planted_secrets_are_found_nowhere",
+            ),
+        ),
+    ),
+    Attack(
+        13,
+        "Conditions, aliases or answers without bounds end a program; agents outlive a fleet.",
+        (
+            *_of(
+                "redteam/test_input_limits",
+                "test_policy_that_could_delay_faults_is_refused",
+                "test_yaml_bomb_is_refused",
+            ),
+            *_of(
+                "redteam/test_secret_texts",
+                "test_long_answer_is_read_to_the_limit_only",
+            ),
+            *_of(
+                "redteam/test_answers",
+                "test_a_malformed_answer_is_one_sentence",
+            ),
+            *_of(
+                "cli/test_serve",
+                "test_the_agents_of_a_killed_serve_end_too",
+            ),
+        ),
+    ),
+)
