@@ -9,6 +9,8 @@ from typing import Any, Final
 
 SECONDS_MAX: Final = 10 * 366 * 86_400.0
 """Ten years: a date plus a longer duration may overflow."""
+TEXT_CHARS_MAX: Final = 64
+"""Every unit once, with its digits; a longer text is refused unread."""
 READ_MAX: Final = 1_024
 """Cached texts: records of pools repeat the same ones."""
 _UNITS: Final = {
@@ -22,7 +24,7 @@ _UNITS: Final = {
     "h": 3600.0,
     "d": 86400.0,
 }
-_NUMBER: Final = r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)"
+_NUMBER: Final = r"(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)"
 _PART = re.compile(rf"({_NUMBER})({'|'.join(_UNITS)})")
 _WHOLE = re.compile(rf"(?:{_NUMBER}(?:{'|'.join(_UNITS)}))+|0")
 
@@ -35,6 +37,8 @@ class Duration(float):
 
 def parse_duration(value: object) -> Duration:
     """Read a duration, or raise ValueError with the accepted forms."""
+    if isinstance(value, str) and len(value) > TEXT_CHARS_MAX:
+        raise ValueError(f"{value[:TEXT_CHARS_MAX]!r}… is not a duration: write 30s, 10m or 1h30m")
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise ValueError(f"{value!r} is not a duration: write 30s, 10m or 1h30m")  # noqa: TRY004
     try:

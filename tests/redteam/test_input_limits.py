@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from schemas.duration import parse_duration
 from schemas.node_events import Fault
 from services.health_monitor.rules.policy_file import parse_policy
 from services.primitives.errors import ConfigurationError
@@ -126,3 +127,15 @@ def test_kubeconfig_that_is_no_yaml_shows_nothing_of_it(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError) as error:
         by_kubeconfig("coreweave", str(file), "")
     assert "canary" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "text", ["9" * 3_000, f"{'9' * 60}h{'9' * 3_000}", f"{'1h' * 2_000}x", "." * 3_000]
+)
+def test_long_duration_is_refused_unread(text: str) -> None:
+    """A request of an operator may have 256 KiB; one of 3 KB took the pool-manager 2.5 s."""
+    began = time.process_time()
+    with pytest.raises(ValueError, match="is not a duration") as error:
+        parse_duration(text)
+    assert time.process_time() - began < 0.5
+    assert len(str(error.value)) < 200
