@@ -48,8 +48,12 @@ def nested(depth: int, gap: str = "", ranges: str = TEN) -> str:
         nested(2, ranges=f"[{','.join('1' * 400)}]"),
         "event.metrics.exists(k, (" + " + ".join(["event.message"] * 120) + ").contains('x'))",
         " || ".join(["event.code == 1"] * 200),
+        f"event.code == 1 && other{'/' * 70}",
     ],
-    ids=["literal lists", "metrics", "spaces", "other names", "long lists", "copied texts", "long"],
+    ids=[
+        *("literal lists", "metrics", "spaces", "other names", "long lists", "copied texts"),
+        *("long", "slashes"),
+    ],
 )
 def test_policy_that_could_delay_faults_is_refused(condition: str) -> None:
     """When it is read, with file, line and key, and without being evaluated."""

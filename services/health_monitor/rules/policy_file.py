@@ -62,7 +62,7 @@ KINDS: Final = get_args(FaultKind)
 CONDITION_CHARS_MAX: Final = 2_000
 COST_MAX: Final = 10_000_000
 """Characters evaluated for one fault, by all conditions together: some 0.1 s."""
-_CALL = re.compile(r"\b([A-Za-z_]\w*)\s*(?://.*\s*)*\(")
+_CALL = re.compile(r"\b([A-Za-z_]\w*)\s*(?://[^\n]*\n\s*)*\(")
 
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"|' + r"'(?:[^'\\]|\\.)*'")
 _FIELD = re.compile(r"\bevent\s*\.\s*([A-Za-z_]\w*)")
