@@ -4,20 +4,21 @@ The simulator, the server, health policies and the bus's client are imported by 
 need them, so that `navarch --help` is quick.
 """
 
-import asyncio
 import sys
 from collections.abc import Callable
-from typing import Annotated, Any, Final
+from typing import Annotated
 
 import typer
 
-from schemas.fleet_queries import Query
-from schemas.operator_requests import NodeRequest, ScaleRequest
+from schemas.operator_requests import DrainRequest, NodeRequest, ScaleRequest
 from services.cli import console, dry_run_output
+from services.cli.command_groups import SectionedGroup
 from services.cli.command_options import (
     Config,
     DryRun,
     Mode,
+    Node,
+    Nodes,
     Output,
     Pool,
     Timeout,
@@ -34,6 +35,7 @@ from services.cli.commands import (
     hardware_commands,
     hold_commands,
     instance_commands,
+    list_command,
     nats_config_commands,
     offerings_command,
     policy_commands,
@@ -41,25 +43,21 @@ from services.cli.commands import (
     saga_commands,
     slurm_power_commands,
     ssh_command,
+    status_command,
     up_command,
     workload_commands,
 )
 from services.cli.commands.simulator import simulator_commands
 from services.cli.console import Format
 from services.cli.fleet_connection import fleet_command
-from services.cli.node_requests import request_node
+from services.cli.node_names import find_node, find_nodes, full_name
+from services.cli.node_requests import request_nodes
 from services.cli.text import tables
-from services.fleet_client import fleet_client, stored_history
+from services.fleet_client import stored_history
 from services.fleet_client.fleet_client import FleetClient, require_accepted
 from services.fleet_client.node_timeline import timeline_rows
 from services.fleet_client.why_text import why_page
 from services.primitives.errors import NavarchError
-
-OPEN_BUS: Final = (
-    "The bus is open: every client that reaches it controls the fleet (docs/security.md)."
-)
-FAILING: Final = 3
-"""Exit code of `status` where something of the services fails."""
 
 app = typer.Typer(
     name="navarch",
@@ -68,6 +66,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
     rich_markup_mode=None,
+    cls=SectionedGroup,
 )
 for group, module in (
     ("alerts", alert_commands),
@@ -103,7 +102,6 @@ def navarch(
     """Keeps a GPU fleet healthy."""
 
 
-Node = Annotated[str, typer.Argument(help="The node's name.", show_default=False)]
 Reason = Annotated[str, typer.Option("--reason", help="Why; shown in the events.")]
 Wait = Annotated[bool, typer.Option("--wait", help="Wait until it is done, and print each step.")]
 
@@ -111,73 +109,13 @@ Wait = Annotated[bool, typer.Option("--wait", help="Wait until it is done, and p
 # --- queries -------------------------------------------------------------------------------------
 
 
-@app.command("status")
-@fleet_command
-async def status(fleet: FleetClient, output: Output = Format.TABLE) -> None:
-    """Show the pools and the open sagas."""
-    pools, sagas, failures = await asyncio.gather(
-        fleet.pages("pools", Query()), fleet.pages("sagas", Query()), fleet.failures()
-    )
-    views = sorted(fleet_client.decode_pools(pools), key=lambda each: each.name)
-    if output is Format.JSON:
-        found = {"pools": pools, "sagas": sagas, "failures": failures}
-        console.write_json(found | {"expiries": fleet.expiries})
-        raise typer.Exit(FAILING if failures else 0)
-    rows = tables.pool_rows(views)
-    console.write_table(tables.POOL_HEADERS, rows)
-    if not rows:
-        console.write("No pool is configured.")
-    if warnings := tables.warnings(views):
-        console.write("\n" + "\n".join(warnings))
-    if advice := tables.advice_lines(views):
-        console.write("\n" + "\n".join(advice))
-    if sagas:
-        opened = [fleet_client.decode_answer(dict[str, Any], each, "sagas") for each in sagas]
-        console.write("\n" + tables.open_sagas_text(opened, colour=console.colour()))
-        for line in await fleet.remaining_work(opened[: tables.SAGAS_SHOWN_MAX]):
-            console.write(line)
-    await instance_commands.write_orphans(fleet)
-    if fleet.expiries:
-        shown = [(each.what, each.at) for each in fleet.expiries]
-        console.write(f"\n{tables.expiry_line(shown)}")
-    if fleet.bus.is_open:
-        console.write(f"\n{OPEN_BUS}")
-    for each in failures:
-        console.write(f"\n{tables.failure_line(each)}")
-    if failures:
-        raise typer.Exit(FAILING)
-
-
-@app.command("list")
-@fleet_command
-async def list_nodes(
-    fleet: FleetClient,
-    pool: Pool = "",
-    *,
-    terminated: Annotated[bool, typer.Option("--all", help="Include terminated nodes.")] = False,
-    output: Output = Format.TABLE,
-) -> None:
-    """List the nodes."""
-    await fleet.check_pool(pool)
-    query = Query(pool=pool, terminated=terminated, limit=fleet_client.PAGE_NODES)
-    items = await fleet.pages("nodes", query)
-    views = fleet_client.decode_nodes(items)
-    if output is Format.JSON:
-        console.write_json(items)
-        return
-    rows = tables.node_rows(views)
-    console.write_table(tables.NODE_HEADERS, rows)
-    if not rows:
-        console.write("No nodes. `navarch why POOL` explains what a pool waits for.")
-
-
 @app.command("get")
 @fleet_command
 async def get(fleet: FleetClient, node: Node, output: Output = Format.TABLE) -> None:
     """Show one node with its GPUs and its latest faults."""
-    view, data = await fleet.node(node)
-    if output is Format.JSON:
-        console.write_json(data)
+    view, data = await find_node(fleet, node)
+    if output.is_data:
+        console.write_data(output, data)
     else:
         console.write(tables.node_page(view, colour=console.colour()))
 
@@ -216,8 +154,11 @@ async def events(
 async def timeline(fleet: FleetClient, node: Node, output: Output = Format.TABLE) -> None:
     """Show everything that happened to a node, with milliseconds."""
     rows = timeline_rows(await fleet.node_history(node))
-    if output is Format.JSON:
-        console.write_json(rows)
+    if not rows:
+        name = await full_name(fleet, node, terminated=True)
+        rows = timeline_rows(await fleet.node_history(name))
+    if output.is_data:
+        console.write_data(output, rows)
     elif rows:
         console.write(tables.timeline(rows, colour=console.colour()))
     if not rows:
@@ -238,12 +179,14 @@ async def why(
     What was observed, decided, tried and refused, and what it waits for.
     """
     answer = await stored_history.why(fleet, name)
-    if output is Format.JSON:
-        console.write_json(answer)
+    if output.is_data:
+        console.write_data(output, answer)
     else:
         console.write(why_page(answer))
 
 
+app.command("status")(status_command.status)
+app.command("list")(list_command.list_nodes)
 app.command("instances")(instance_commands.instances)
 app.command("leaked")(instance_commands.leaked)
 app.command("evidence")(evidence_command.evidence)
@@ -257,14 +200,16 @@ app.command("offerings")(offerings_command.offerings)
 def _node_command(verb: str) -> Callable[..., None]:
     async def command(
         fleet: FleetClient,
-        node: Node,
+        nodes: Nodes,
         reason: Reason = "",
         *,
         wait: Wait = False,
         output: Output = Format.TABLE,
     ) -> None:
-        request = NodeRequest(node=node, reason=reason)
-        await request_node(fleet, verb, request, output, wait=wait)
+        def request(node: str) -> NodeRequest:
+            return NodeRequest(node=node, reason=reason)
+
+        await request_nodes(fleet, verb, nodes, request, output, wait=wait)
 
     return fleet_command(command)
 
@@ -272,7 +217,7 @@ def _node_command(verb: str) -> Callable[..., None]:
 def _drain_command(verb: str) -> Callable[..., None]:
     async def command(
         fleet: FleetClient,
-        node: Node,
+        nodes: Nodes,
         reason: Reason = "",
         *,
         mode: Mode = "",
@@ -281,11 +226,14 @@ def _drain_command(verb: str) -> Callable[..., None]:
         wait: Wait = False,
         output: Output = Format.TABLE,
     ) -> None:
-        request = drain_request(node, reason, mode, drain_timeout)
-        if dry_run:
-            await dry_run_output.dry_run(fleet, verb, request, output)
-        else:
-            await request_node(fleet, verb, request, output, wait=wait)
+        def request(node: str) -> DrainRequest:
+            return drain_request(node, reason, mode, drain_timeout)
+
+        if not dry_run:
+            await request_nodes(fleet, verb, nodes, request, output, wait=wait)
+            return
+        requests = [request(each.id) for each in await find_nodes(fleet, nodes)]
+        await dry_run_output.dry_runs(fleet, verb, requests, output)
 
     return fleet_command(command)
 

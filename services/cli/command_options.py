@@ -31,6 +31,16 @@ BUS: Final = Path("bus")
 BusDirectoryOption = Annotated[
     Path, typer.Option("--dir", help="The directory of the bus's files.", show_default=True)
 ]
+Node = Annotated[
+    str,
+    typer.Argument(help="The node's name, or the beginning of one name.", show_default=False),
+]
+Nodes = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="NODE", help="Names, or each the beginning of one name.", show_default=False
+    ),
+]
 Mode = Annotated[
     str,
     typer.Option(
@@ -46,6 +56,7 @@ Timeout = Annotated[
     str,
     typer.Option("--timeout", metavar="10m", help="Drain timeout; default: the pool's setting."),
 ]
+Watch = Annotated[bool, typer.Option("--watch", help="Show it again whenever something happens.")]
 Pool = Annotated[str, typer.Option("--pool", help="Only this pool.")]
 Output = Annotated[Format, typer.Option("--output", "-o", help="Output format.")]
 

@@ -22,7 +22,15 @@ class Format(StrEnum):
     """How an answer is printed."""
 
     TABLE = "table"
+    WIDE = "wide"
+    """A table with more columns, where a command has them."""
     JSON = "json"
+    YAML = "yaml"
+
+    @property
+    def is_data(self) -> bool:
+        """Whether it is for programs."""
+        return self in {Format.JSON, Format.YAML}
 
 
 def colour() -> bool:
@@ -36,10 +44,19 @@ def write(text: str) -> None:
     sys.stdout.flush()
 
 
-def write_json(value: Any) -> None:
-    """Print one JSON document: encoded bytes, or a value to encode."""
+def write_data(output: Format, value: Any) -> None:
+    """Print one document: JSON bytes, or a value to encode."""
     data = value if isinstance(value, bytes) else msgspec.json.encode(value)
-    write(msgspec.json.format(data, indent=2).decode())
+    write(_yaml(data) if output is Format.YAML else msgspec.json.format(data, indent=2).decode())
+
+
+def _yaml(data: bytes) -> str:
+    import yaml  # noqa: PLC0415 - keeps the other commands quick
+
+    # In ASCII, every other character is escaped as in JSON: the document stays the same.
+    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+    text: str = yaml.dump(msgspec.json.decode(data), Dumper=dumper, sort_keys=False, width=1_000)
+    return text.rstrip()
 
 
 def write_table(headers: Sequence[str], rows: Sequence[Sequence[str]], empty: str = "") -> None:
@@ -52,8 +69,8 @@ def write_table(headers: Sequence[str], rows: Sequence[Sequence[str]], empty: st
 
 def write_message(message: Message, output: Format) -> None:
     """Print one message."""
-    if output is Format.JSON:
-        write_json(encode(message))
+    if output.is_data:
+        write_data(output, encode(message))
     else:
         write(tables.event_line(message.time, describe(message), colour=colour()))
 
@@ -64,8 +81,9 @@ async def write_stream(
     """Print each batch as it arrives, up to `count` messages (0: no limit); return the last."""
 
     def line(stored: Stored) -> str:
-        if output is Format.JSON:
-            return json_line(stored)
+        if output.is_data:
+            document = json_line(stored)
+            return f"---\n{_yaml(document.encode())}" if output is Format.YAML else document
         return tables.event_line(stored.time, describe_stored(stored), colour=coloured)
 
     last, coloured, printed = None, colour(), 0

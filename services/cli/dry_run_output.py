@@ -1,5 +1,7 @@
 """`--dry-run`: what a request about a node would do. Nothing is changed."""
 
+from collections.abc import Sequence
+
 import msgspec
 
 from schemas.dry_run import DryRun, DryRunRequest
@@ -14,15 +16,20 @@ from services.fleet_client.saga_progress import WAITS
 from services.operator_text.safe_text import escape_line
 
 
-async def dry_run(fleet: FleetClient, verb: str, request: NodeRequest, output: Format) -> None:
-    """Query the pool-manager, and print what it would do."""
-    query = DryRunRequest(verb=verb, node=request.node, request=msgspec.Raw(encode(request)))
-    data = await fleet.query("dry-run", query)
-    result = decode_answer(DryRun, data, "dry-run")
-    if output is Format.JSON:
-        console.write_json(data)
+async def dry_runs(
+    fleet: FleetClient, verb: str, requests: Sequence[NodeRequest], output: Format
+) -> None:
+    """Query the pool-manager about each request, and print what it would do."""
+    found: list[bytes] = []
+    for request in requests:
+        query = DryRunRequest(verb=verb, node=request.node, request=msgspec.Raw(encode(request)))
+        found.append(await fleet.query("dry-run", query))
+    results = [decode_answer(DryRun, each, "dry-run") for each in found]
+    if output.is_data:
+        documents = [msgspec.Raw(each) for each in found]
+        console.write_data(output, documents[0] if len(documents) == 1 else documents)
     else:
-        console.write(page(result))
+        console.write("\n\n".join(map(page, results)))
 
 
 def page(result: DryRun) -> str:

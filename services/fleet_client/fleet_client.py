@@ -19,7 +19,7 @@ from schemas.fleet_queries import (
     PoolView,
     Query,
 )
-from schemas.messages import LimitedDecoder, encode
+from schemas.messages import LimitedDecoder, decoder, encode
 from schemas.names import TOKEN
 from schemas.node_events import FACTS, Drained, WorkRemains
 from schemas.operator_requests import (
@@ -41,7 +41,7 @@ from schemas.pool_events import (
     ScaleRefused,
     pool_codec,
 )
-from schemas.pool_records import pool_key
+from schemas.pool_records import PoolRecord, pool_key
 from schemas.saga_log_entries import WHOLE
 from schemas.stored_messages import decode_stored
 from schemas.topology import EVENTS, POOLS, SAGAS
@@ -50,6 +50,7 @@ from services.bus.port import Bus, Stored
 from services.bus.protocol.endpoint_replies import reply_data
 from services.bus.protocol.ordered_pages import read_page
 from services.fleet_client.local_user import requester, token_of, user_name
+from services.fleet_client.node_filter import has_labels, labels_asked
 from services.fleet_client.node_timeline import mentions, sagas_about
 from services.operator_text.safe_text import escape_line
 from services.operator_text.workload_words import work_words
@@ -65,6 +66,8 @@ PAGE_NODES: Final = 1000
 """Nodes a page, some 400 bytes each: they must fit one message of the bus."""
 ANSWERS: Final = ("request-accepted", "request-refused", "scaled", "scale-refused")
 ENDS: Final = frozenset({"done", "unwound", "stuck"})
+
+_pools = decoder(PoolRecord)
 
 NodeRequests = NodeRequest | HoldRequest
 Request = (
@@ -200,6 +203,13 @@ class FleetClient:
             entries = await self.bus.entries(POOLS, pool_key("*"))
             there = ", ".join(sorted(each.key.removeprefix(pool_key("")) for each in entries))
             raise NavarchError(f"there is no pool {pool!r}; there is: {there or 'none yet'}")
+
+    async def pools_labelled(self, labels: Sequence[str]) -> frozenset[str]:
+        """The pools with all these labels; ValueError for what is not `KEY=VALUE`."""
+        asked = labels_asked(labels)
+        entries = await self.bus.entries(POOLS, pool_key("*"))
+        records = (_pools.decode(each.value) for each in entries)
+        return frozenset(each.name for each in records if has_labels(each.spec.labels, asked))
 
     async def request(self, pool: str, verb: str, request: Request) -> RequestAnswer:
         """Send a request to a pool and wait for the event that answers it."""

@@ -25,12 +25,12 @@ from services.fleet_client.fleet_client import (
     decode_nodes,
     decode_pools,
 )
+from services.fleet_client.node_filter import NodeFilter
 from services.fleet_client.node_timeline import TimelineRow, timeline_rows
 from services.fleet_client.saga_progress import Progress, progress
 from services.fleet_client.stored_history import open_sagas, saga_log, why
 from services.fleet_client.why_text import WhyAnswer
 from services.gateway.access_tokens import Principal
-from services.gateway.node_filter import NodeFilter, has_labels, labels_asked
 from services.gateway.problems import PROBLEMS, ROOT, ProblemError, not_found
 from services.gateway.views import (
     IncidentView,
@@ -127,7 +127,7 @@ async def list_nodes(
         zone=zone,
         status=status,
         health=health,
-        pools=await _labelled(fleet.bus, labels) if labels else None,
+        pools=await _labelled(fleet, labels) if labels else None,
     )
     leaves_out = wanted.selects_some or bool(principal.pools)
     query = Query(
@@ -298,11 +298,9 @@ async def _pool_records(bus: Bus) -> list[PoolRecord]:
     return [_pools.decode(each.value) for each in entries]
 
 
-async def _labelled(bus: Bus, texts: Sequence[str]) -> frozenset[str]:
+async def _labelled(fleet: FleetClient, texts: Sequence[str]) -> frozenset[str]:
     """The pools with these labels."""
     try:
-        asked = labels_asked(texts)
+        return await fleet.pools_labelled(texts)
     except ValueError as error:
         raise ProblemError(HTTPStatus.BAD_REQUEST, str(error), "write ?label=KEY=VALUE") from error
-    records = await _pool_records(bus)
-    return frozenset(each.name for each in records if has_labels(each.spec.labels, asked))

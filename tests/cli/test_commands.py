@@ -16,7 +16,9 @@ from schemas.fleet_queries import CurrentFailure
 from schemas.settings import NatsSettings
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import NatsBus
-from services.cli.app import FAILING, app
+from services.cli.app import app
+from services.cli.command_groups import NAMES
+from services.cli.commands.status_command import FAILING
 from services.cli.fleet_discovery import ServeState, find_bus, started_ticks
 from services.primitives.errors import NavarchError
 from tests.support import inprocess
@@ -114,7 +116,7 @@ ASKED = [
     (("scale", "training", "2"), 0, "3 -> 2 nodes"),
     (("scale", "training", "9"), 1, "navarch: refused (above-maximum): 9 is above max_nodes 4\n"),
     (("drain", "training-2"), 1, "navarch: refused (saga-open): replace-training-2-1 is under way"),
-    (("replace", "n9"), 1, "navarch: no node 'n9' in this fleet\n"),
+    (("replace", "n9"), 1, "navarch: there is no node 'n9'; see navarch list\n"),
     (("scale", "Training!", "2"), 1, "navarch: pool 'Training!' is not a valid name"),
 ]
 
@@ -178,6 +180,14 @@ async def test_help_shows_each_commands_purpose_in_full() -> None:
     assert len(runs) >= 4
     lines = [line for _, out, _ in runs for line in out.splitlines()]
     assert [each for each in lines if each.endswith("...") and "ARGS" not in each] == []
+
+
+async def test_every_command_has_its_section_in_help() -> None:
+    """`-h` is `--help`, and lists nothing under Other."""
+    code, out, _ = await navarch("-h")
+    listed = {line.split()[0] for line in out.splitlines() if line.startswith("  ")}
+    assert (code, "Other:" in out) == (0, False)
+    assert listed >= NAMES
 
 
 async def test_an_unknown_pool_is_an_error(manager: NatsBus, server: EmbeddedServer) -> None:

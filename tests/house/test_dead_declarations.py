@@ -18,6 +18,7 @@ OVERRIDES: Final = frozenset(
         *("_parse_header_lines", "_connect_command", "_process_err"),  # nats-py calls them
         "max_chunk_size",  # the same
         "capture_signals",  # uvicorn
+        "format_commands",  # typer
         *("_run_once", "_timer_handle_cancelled"),  # asyncio
         "emit",  # logging
         "pytestmark",

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import msgspec
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import inspect
@@ -32,6 +33,7 @@ from schemas.stored_messages import message_subject
 from services.bus.port import Stored
 from services.cli import console, dry_run_output
 from services.cli.commands import breaker_commands, report_command, saga_commands, serve_command
+from services.cli.console import Format
 from services.cli.progress_board import ProgressBoard, progress_board
 from services.cli.text import evidence_text, instances_text, offering_text, styles, tables
 from services.fleet_client import why_text
@@ -277,7 +279,7 @@ def test_json_is_escaped_and_stays_the_same_document(
 ) -> None:
     """`-o json` on a terminal, and stored messages as lines."""
     text = HOSTILE[name]
-    console.write_json({"reason": text})
+    console.write_data(Format.JSON, {"reason": text})
     console.write(console.json_line(stored_fault(text)))
     console.write(console.json_line(Stored("a.b", text.encode() + b"\xff", 1, NOW)))
     found = capsys.readouterr().out
@@ -286,6 +288,17 @@ def test_json_is_escaped_and_stays_the_same_document(
     assert {"reason": text} == json.loads("\n".join(document))
     assert text == json.loads(fault)["message"]
     assert text in json.loads(invalid)["invalid"]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_yaml_is_escaped_and_stays_the_same_document(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`-o yaml` on a terminal."""
+    console.write_data(Format.YAML, {"reason": HOSTILE[name]})
+    found = capsys.readouterr().out
+    assert not UNSAFE.search(found)
+    assert yaml.safe_load(found) == {"reason": HOSTILE[name]}
 
 
 @pytest.mark.parametrize("name", HOSTILE)

@@ -50,8 +50,8 @@ async def list_alerts(fleet: FleetClient, output: Output = Format.TABLE) -> None
     records = [each for _, each in readable(await fleet.bus.entries(ALERTS), _records)]
     lasting = [each for each in records if each.opened is not None and each.ended is None]
     lasting.sort(key=_urgency)
-    if output is Format.JSON:
-        console.write_json(msgspec.json.encode(lasting))
+    if output.is_data:
+        console.write_data(output, msgspec.json.encode(lasting))
         return
     rows = [_row(each) for each in lasting]
     console.write_table(HEADERS, rows, "No alert is open.")

@@ -51,8 +51,8 @@ async def show(fleet: FleetClient, pool: PoolName = "", output: Output = Format.
     items = await fleet.pages("pools", Query(pool=pool))
     budget = await fleet.budget()
     views = sorted(fleet_client.decode_pools(items), key=lambda each: each.name)
-    if output is Format.JSON:
-        console.write_json({"pools": items, "fleet": budget})
+    if output.is_data:
+        console.write_data(output, {"pools": items, "fleet": budget})
         return
     console.write_table(HEADERS, [row(each) for each in views])
     console.write("\n" + fleet_line(budget))

@@ -136,9 +136,9 @@ def show_list(kept: Sequence[ObjectInfo], output: Format) -> None:
             "out: `nats object ls EVIDENCE` lists them, `nats object rm EVIDENCE NAME` removes "
             "one.\n"
         )
-    if output is Format.JSON:
-        console.write_json(
-            [{"name": e.name, "bytes": e.size_bytes, **e.metadata} for e, _ in shown]
+    if output.is_data:
+        console.write_data(
+            output, [{"name": e.name, "bytes": e.size_bytes, **e.metadata} for e, _ in shown]
         )
         return
     if not shown:
@@ -173,8 +173,8 @@ def _show(bundle: EvidenceBundle, output: Format, save: Path | None) -> None:
     if save is not None:
         where = write_files(save, bundle)
         console.write(f"{where}: {len(evidence_text.FILES)} files; begin with README.txt")
-    elif output is Format.JSON:
-        console.write_json(encode(bundle))
+    elif output.is_data:
+        console.write_data(output, encode(bundle))
     else:
         console.write(evidence_text.summary(bundle))
         console.write(

@@ -62,8 +62,8 @@ def create(
     if expires:
         entry["expires"] = _end(expires).isoformat(timespec="seconds").replace("+00:00", "Z")
     msgspec.convert(entry, TokenSpec)
-    if output is Format.JSON:
-        console.write_json({"name": name, "token": made, "entry": entry})
+    if output.is_data:
+        console.write_data(output, {"name": name, "token": made, "entry": entry})
         return
     console.write(
         f"{made}\n\nIt is shown this once. Add its entry to the configuration, and restart the "

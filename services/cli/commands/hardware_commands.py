@@ -67,8 +67,8 @@ async def forget(
 
 def _write(data: bytes, output: Format) -> None:
     found = decode_answer(list[HardwareRecord], data, "hardware")
-    if output is Format.JSON:
-        console.write_json(data)
+    if output.is_data:
+        console.write_data(output, data)
         return
     rows = [
         (each.kind, each.value, local_time(each.since), each.node or "-", each.reason)

@@ -6,19 +6,17 @@ import typer
 
 from schemas.duration import parse_duration
 from schemas.operator_requests import HoldRequest, NodeRequest
-from services.cli.command_options import Output
+from services.cli.command_options import Nodes, Output
 from services.cli.console import Format
 from services.cli.fleet_connection import fleet_command
-from services.cli.node_requests import request_node
+from services.cli.node_requests import request_nodes
 from services.fleet_client.fleet_client import FleetClient
-
-Node = Annotated[str, typer.Argument(help="The node's name.", show_default=False)]
 
 
 @fleet_command
 async def hold(
     fleet: FleetClient,
-    node: Node,
+    nodes: Nodes,
     for_: Annotated[
         str, typer.Option("--for", help="How long: 30m, 2h, at most 168h.", show_default=False)
     ],
@@ -35,16 +33,23 @@ async def hold(
         seconds = parse_duration(for_)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--for") from error
-    request = HoldRequest(node=node, for_=seconds, reason=reason)
-    await request_node(fleet, "hold", request, output)
+
+    def request(node: str) -> HoldRequest:
+        return HoldRequest(node=node, for_=seconds, reason=reason)
+
+    await request_nodes(fleet, "hold", nodes, request, output)
 
 
 @fleet_command
 async def release(
     fleet: FleetClient,
-    node: Node,
+    nodes: Nodes,
     reason: Annotated[str, typer.Option("--reason", help="Why; shown in the events.")] = "",
     output: Output = Format.TABLE,
 ) -> None:
     """End a hold early."""
-    await request_node(fleet, "release", NodeRequest(node=node, reason=reason), output)
+
+    def request(node: str) -> NodeRequest:
+        return NodeRequest(node=node, reason=reason)
+
+    await request_nodes(fleet, "release", nodes, request, output)

@@ -16,9 +16,10 @@ from schemas.instance_records import InstanceRecord
 from schemas.node_disconnections import ReadmitRequest
 from schemas.sweeps import SweepAnswer, SweepRequest
 from services.cli import console
-from services.cli.command_options import Output, Pool
+from services.cli.command_options import Node, Output, Pool
 from services.cli.console import Format
 from services.cli.fleet_connection import fleet_command
+from services.cli.node_names import find_node
 from services.cli.text import instances_text
 from services.fleet_client.fleet_client import FleetClient, decode_answer
 from services.operator_text.safe_text import escape_line
@@ -42,8 +43,8 @@ async def instances(
 ) -> None:
     """List every instance: its state, age and price."""
     items, records = await _records(fleet, pool, terminated=terminated)
-    if output is Format.JSON:
-        console.write_json(items)
+    if output.is_data:
+        console.write_data(output, items)
         return
     if rows := instances_text.instance_rows(records, datetime.now(UTC)):
         console.write_table(instances_text.INSTANCE_HEADERS, rows)
@@ -58,8 +59,8 @@ async def leaked(fleet: FleetClient, pool: Pool = "", output: Output = Format.TA
     """
     items, records = await _records(fleet, pool, terminated=False)
     leaks = [each for each in zip(items, records, strict=True) if each[1].state in LOST_STATES]
-    if output is Format.JSON:
-        console.write_json([item for item, _ in leaks])
+    if output.is_data:
+        console.write_data(output, [item for item, _ in leaks])
         return
     now = datetime.now(UTC)
     if rows := instances_text.leaked_rows((record for _, record in leaks), now):
@@ -91,8 +92,8 @@ async def sweep(
     ask = fleet.query if dry_run else fleet.order
     data = await ask(name, request, timeout_seconds=SWEEP_SECONDS_MAX, who=PROVISIONER)
     answer = decode_answer(SweepAnswer, data, name, PROVISIONER)
-    if output is Format.JSON:
-        console.write_json(data)
+    if output.is_data:
+        console.write_data(output, data)
         return
     if rows := instances_text.sweep_rows(answer):
         console.write_table(instances_text.SWEEP_HEADERS, rows)
@@ -103,19 +104,20 @@ async def sweep(
 @fleet_command
 async def readmit(
     fleet: FleetClient,
-    node: Annotated[str, typer.Argument(help="The node's name.", show_default=False)],
+    node: Node,
     output: Output = Format.TABLE,
 ) -> None:
     """Have a disconnected node's credentials accepted again."""
-    view, _ = await fleet.node(node)
+    view, _ = await find_node(fleet, node)
     request = ReadmitRequest(pool=view.pool, node=view.id)
     data = await fleet.order("readmit", request, who=PROVISIONER)
-    if output is Format.JSON:
-        console.write_json(data)
+    if output.is_data:
+        console.write_data(output, data)
         return
     console.write(
-        f"{node}: its credentials are accepted again. Its agent connects within seconds, or within "
-        "fifteen minutes where they have expired; if it stays silent, it is replaced after twenty."
+        f"{view.id}: its credentials are accepted again. Its agent connects within seconds, or "
+        "within fifteen minutes where they have expired; if it stays silent, it is replaced after "
+        "twenty."
     )
 
 

@@ -38,8 +38,8 @@ async def offerings(
     await fleet.check_pool(pool)
     items = await fleet.pages("offerings", query, who="provisioner")
     views = [decode_answer(OfferingView, each, "offerings", "provisioner") for each in items]
-    if output is Format.JSON:
-        console.write_json(items)
+    if output.is_data:
+        console.write_data(output, items)
         return
     named = {"--pool": pool, "--provider": provider, "--type": instance_type}
     filters = " ".join(f"{option} {value}" for option, value in named.items() if value)

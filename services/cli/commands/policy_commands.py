@@ -59,8 +59,8 @@ def check(file: File, output: Output = Format.TABLE) -> None:
     found = PolicySummary(
         file=str(file), name=policy.name, hash=policy.hash, rules=len(policy.rules)
     )
-    if output is Format.JSON:
-        console.write_json(found)
+    if output.is_data:
+        console.write_data(output, found)
     else:
         console.write(
             f"{file}: policy {found.name!r}, {found.rules} rules, hash {found.hash}: good"
@@ -107,11 +107,11 @@ def explain(
     explanation = policy_explanation.explain(_load(policy or _configured(config)), fault)
     name = f"{of_kind.upper()} {code}" if code or of_kind == "xid" else of_kind.replace("_", " ")
     known = _catalogue_entry(of_kind, code)
-    if output is Format.JSON:
+    if output.is_data:
         document: dict[str, Any] = {"fault": name, "verdict": explanation.result}
         document |= msgspec.to_builtins(explanation)
         document["catalog"] = msgspec.to_builtins(known)
-        console.write_json(document)
+        console.write_data(output, document)
     else:
         console.write(_explanation_text(name, explanation, known))
 
@@ -184,9 +184,10 @@ async def replay_faults(
     policy = _load(file)
     start = start_time(since) or datetime.fromtimestamp(0, UTC)
     found, faults = await _replay(fleet.bus, policy, start, pool)
-    if output is Format.JSON:
+    if output.is_data:
         more, fewer = _nodes(found)
-        console.write_json(
+        console.write_data(
+            output,
             {
                 "file": str(file),
                 "policy": policy.hash,
@@ -195,7 +196,7 @@ async def replay_faults(
                 "nodes_more": more,
                 "nodes_fewer": fewer,
                 "differences": found,
-            }
+            },
         )
         return
     console.write(_differences_text(found, faults, since))

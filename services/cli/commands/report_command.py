@@ -101,8 +101,8 @@ async def report(
         rows=rows(repairs_since(stored, start, pool)),
         out=out_of_service(nodes.decode(each.value) for each in entries),
     )
-    if output is Format.JSON:
-        console.write_json(found)
+    if output.is_data:
+        console.write_data(output, found)
     else:
         console.write(report_text(found))
 

@@ -43,8 +43,8 @@ async def list_sagas(fleet: FleetClient, pool: Pool = "", output: Output = Forma
     """List the open sagas and what each waits for."""
     await fleet.check_pool(pool)
     found = [progress(each) for each in await open_sagas(fleet.bus, pool)]
-    if output is Format.JSON:
-        console.write_json(found)
+    if output.is_data:
+        console.write_data(output, found)
     else:
         console.write_table(HEADERS, rows(found), "No saga is open.")
 
@@ -72,9 +72,9 @@ async def show(fleet: FleetClient, saga: Saga, output: Output = Format.TABLE) ->
     """Show a saga and its log, with each step's inputs and outputs."""
     state, stored = await saga_log(fleet.bus, saga)
     where = progress(state)
-    if output is Format.JSON:
+    if output.is_data:
         entries = [msgspec.Raw(console.json_line(each).encode()) for each in stored]
-        console.write_json({**msgspec.structs.asdict(where), "log": entries})
+        console.write_data(output, {**msgspec.structs.asdict(where), "log": entries})
     else:
         console.write(page(where, stored))
 

@@ -44,8 +44,8 @@ async def check(
         "workload-check", request, timeout_seconds=CHECK_SECONDS_MAX, who="notifier"
     )
     answer = decode_answer(WorkloadCheckAnswer, data, "workload-check", "notifier")
-    if output is Format.JSON:
-        console.write_json(data)
+    if output.is_data:
+        console.write_data(output, data)
     else:
         console.write(f"notifier: {answer.notifier}")
         for each in answer.checks:
@@ -78,7 +78,7 @@ async def done(
     """
     data = await fleet.order(WORK_DONE, WorkDone(node=node, saga=saga), who="notifier")
     answer = decode_answer(WorkDoneAccepted, data, WORK_DONE, "notifier")
-    if output is Format.JSON:
-        console.write_json(data)
+    if output.is_data:
+        console.write_data(output, data)
     else:
         console.write(f"{answer.node}: work has left; {answer.saga} goes on once it is confirmed")

@@ -78,6 +78,26 @@ NODE_HEADERS: Final = (
 )
 
 
+def wide_node_rows(nodes: Sequence[NodeView]) -> list[tuple[str, ...]]:
+    """The same with where each node is and since when, before the remarks."""
+    return [
+        (
+            *row[:-1],
+            *(each or "-" for each in (node.region, node.zone, node.rack, node.address)),
+            *(each or "-" for each in (node.registered_at, node.last_change)),
+            row[-1],
+        )
+        for node, row in zip(nodes, node_rows(nodes), strict=True)
+    ]
+
+
+WIDE_NODE_HEADERS: Final = (
+    *NODE_HEADERS[:-1],
+    *("region", "zone", "rack", "address", "registered", "last change"),
+    NODE_HEADERS[-1],
+)
+
+
 def _remarks(node: NodeView) -> str:
     words = [word for word in ("spare", "cordoned", "drained", "lost") if getattr(node, word)]
     if node.spare or node.quarantined:

@@ -55,7 +55,7 @@ def run(
         outcome = scenario_runner.run(scenario, seed, why)
         wall = time.monotonic() - began
         failed += not outcome.ok
-        if output is Format.JSON:
+        if output.is_data:
             documents.append({"file": scenario.file, **as_json(outcome)})
             continue
         for line in lines(scenario, outcome, colour=console.colour(), quiet=quiet):
@@ -70,8 +70,8 @@ def run(
             f"simulated {clock(outcome.seconds)}, in {wall:.1f} s (seed {outcome.seed})"
         )
         console.write(_bold(text, colour=console.colour()))
-    if output is Format.JSON:
-        console.write_json(documents[0] if len(documents) == 1 else documents)
+    if output.is_data:
+        console.write_data(output, documents[0] if len(documents) == 1 else documents)
     elif len(scenarios) > 1:
         console.write(f"scenarios={len(scenarios)} failed={failed}")
     return 1 if failed else 0

@@ -41,7 +41,7 @@ def run(
             raise typer.BadParameter(f"{scenario.file}: with this seed stress.{key}: {text}")
     _check_writable(spec.report_file, spec.html_report_file, spec.log_file)
     began = time.monotonic()
-    shows_words = output is not Format.JSON and not quiet
+    shows_words = not output.is_data and not quiet
     with _progress(float(spec.duration), shows_words=shows_words) as (on_sample, on_word):
         result = stress_entry.run_scenario(
             msgspec.structs.replace(scenario, stress=spec),
@@ -55,7 +55,7 @@ def run(
         Path(spec.report_file).write_bytes(report_format.encode(found))
     if spec.html_report_file:
         Path(spec.html_report_file).write_text(html_report.render(found), encoding="utf-8")
-    if output is Format.JSON:
+    if output.is_data:
         documents.append({"file": scenario.file, "ok": result.ok, **msgspec.to_builtins(found)})
         return result.ok
     if not quiet:

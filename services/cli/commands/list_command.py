@@ -1,0 +1,96 @@
+"""`navarch list`: the nodes that are asked for."""
+
+from typing import Annotated, get_args
+
+import typer
+
+from schemas.enums import HealthStatus, NodeState
+from schemas.fleet_queries import NodeView, Query
+from services.cli import console, fleet_view
+from services.cli.command_options import Output, Pool, Watch
+from services.cli.console import Format
+from services.cli.fleet_connection import fleet_command
+from services.cli.text import tables
+from services.fleet_client.fleet_client import PAGE_NODES, FleetClient, decode_nodes
+from services.fleet_client.node_filter import NodeFilter
+
+
+def _known(option: str, words: tuple[str, ...]) -> typer.models.OptionInfo:
+    def check(word: str) -> str:
+        if word and word not in words:
+            raise typer.BadParameter(f"{word!r} is none of {', '.join(words)}")
+        return word
+
+    found: typer.models.OptionInfo = typer.Option(
+        option, callback=check, metavar="|".join(words), help="Only these nodes."
+    )
+    return found
+
+
+Status = Annotated[str, _known("--status", get_args(NodeState))]
+Health = Annotated[str, _known("--health", get_args(HealthStatus))]
+Labels = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--label", "-l", metavar="KEY=VALUE", help="Only pools with this label; may be repeated."
+    ),
+]
+Provider = Annotated[str, typer.Option("--provider", help="Only this provider.")]
+Region = Annotated[str, typer.Option("--region", help="Only this region.")]
+Zone = Annotated[str, typer.Option("--zone", help="Only this zone.")]
+
+
+@fleet_command
+async def list_nodes(
+    fleet: FleetClient,
+    pool: Pool = "",
+    label: Labels = None,
+    provider: Provider = "",
+    region: Region = "",
+    zone: Zone = "",
+    status: Status = "",
+    health: Health = "",
+    *,
+    terminated: Annotated[bool, typer.Option("--all", help="Include terminated nodes.")] = False,
+    watch: Watch = False,
+    output: Output = Format.TABLE,
+) -> None:
+    """List the nodes."""
+    await fleet.check_pool(pool)
+    try:
+        pools = await fleet.pools_labelled(label) if label else None
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--label") from error
+    wanted = NodeFilter(
+        pool=pool,
+        provider=provider,
+        region=region,
+        zone=zone,
+        status=status,
+        health=health,
+        pools=pools,
+    )
+    includes_ended = terminated or status == "terminated"
+    query = Query(pool=pool, terminated=includes_ended, limit=PAGE_NODES)
+
+    async def view() -> None:
+        items = await fleet.pages("nodes", query)
+        pairs = zip(items, decode_nodes(items), strict=True)
+        found = [pair for pair in pairs if wanted.matches(pair[1])]
+        if output.is_data:
+            console.write_data(output, [item for item, _ in found])
+            return
+        _write([node for _, node in found], output, selected=wanted.selects_some and bool(items))
+
+    await fleet_view.show(fleet, view, watch=watch)
+
+
+def _write(nodes: list[NodeView], output: Format, *, selected: bool) -> None:
+    if output is Format.WIDE:
+        console.write_table(tables.WIDE_NODE_HEADERS, tables.wide_node_rows(nodes))
+    else:
+        console.write_table(tables.NODE_HEADERS, tables.node_rows(nodes))
+    if not nodes and selected:
+        console.write("No node is like that; `navarch list` shows all.")
+    elif not nodes:
+        console.write("No nodes. `navarch why POOL` explains what a pool waits for.")
