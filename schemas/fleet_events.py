@@ -86,11 +86,28 @@ class HttpChange(
     reason: str = ""
 
 
+class OrderAnswered(
+    FleetEvent, frozen=True, kw_only=True, tag="io.navarch.runtime.event.v1.order_answered"
+):
+    """A service performed an order at once, such as a sweep or an acknowledgement, or refused."""
+
+    by: Name
+    """The user in the order's subject, which a secured server has checked."""
+    order: Name
+    """`sweep-now`, `readmit`, `hardware-add`, …"""
+    service: str
+    content: str = ""
+    """The order as it came, shortened."""
+    outcome: Literal["accepted", "refused"]
+    reason: str = ""
+
+
 FACTS: dict[type[FleetEvent], str] = {
     ConsumerLag: "lag",
     UnknownError: "unknown-error",
     ServiceFailure: "service-failure",
     HttpChange: "http-change",
+    OrderAnswered: "order-answered",
 }
 """Event class -> last token of its subject."""
 

@@ -23,6 +23,8 @@ class Scaled(PoolEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.
     nodes: Int
     reason: str = ""
     request: str = ""
+    by: str = ""
+    """Who asked."""
 
 
 class ScaleRefused(
@@ -34,6 +36,8 @@ class ScaleRefused(
     reason: str
     """What was wrong and what would be accepted, in one sentence."""
     request: str = ""
+    by: str = ""
+    """Who asked."""
 
 
 class RequestAccepted(
@@ -45,6 +49,8 @@ class RequestAccepted(
     node: str = ""
     saga: str = ""
     request: str = ""
+    by: str = ""
+    """Who asked."""
     note: str = ""
     """A consequence that the operator may not expect."""
 
@@ -59,6 +65,8 @@ class RequestRefused(
     reason: str
     node: str = ""
     request: str = ""
+    by: str = ""
+    """Who asked."""
 
 
 class PoolRemoved(

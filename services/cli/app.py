@@ -28,6 +28,7 @@ from services.cli.command_options import (
 )
 from services.cli.commands import (
     alert_commands,
+    audit_command,
     breaker_commands,
     config_commands,
     evidence_command,
@@ -189,6 +190,7 @@ app.command("status")(status_command.status)
 app.command("list")(list_command.list_nodes)
 app.command("instances")(instance_commands.instances)
 app.command("leaked")(instance_commands.leaked)
+app.command("audit")(audit_command.audit)
 app.command("evidence")(evidence_command.evidence)
 app.command("report")(report_command.report)
 app.command("offerings")(offerings_command.offerings)

@@ -8,7 +8,7 @@ from typer.core import TyperGroup
 
 SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "See the fleet": ("status", "list", "get", "instances", "leaked", "offerings", "alerts"),
-    "Understand": ("why", "events", "timeline", "evidence", "report", "policy"),
+    "Understand": ("why", "events", "timeline", "audit", "evidence", "report", "policy"),
     "Operate nodes": (
         *("cordon", "uncordon", "drain", "replace", "reset-gpu", "reboot"),
         *("hold", "release", "readmit", "ssh"),

@@ -13,6 +13,7 @@ from schemas import saga_log_entries as s
 from schemas import subjects
 from schemas.messages import Invalid, Message, UnknownType
 from schemas.stored_messages import StoredMessage, decode_stored
+from services.operator_text.fleet_event_words import advise, fleet_event_words
 from services.operator_text.provisioner_words import access_words, setup_words
 from services.operator_text.quantities import gpu_hours
 from services.operator_text.safe_text import escape_line
@@ -66,7 +67,7 @@ def describe(message: Message | UnknownType | Invalid) -> EventDescription:
             subject = message.provider
         case f.ServiceFailure():
             subject = message.about
-        case f.HttpChange():
+        case f.HttpChange() | f.OrderAnswered():
             subject = message.by
         case _:
             pass
@@ -118,7 +119,7 @@ def _words(message: Message | UnknownType | Invalid) -> Words:
         case s.SagaEntry():
             return _saga_words(message)
         case f.FleetEvent():
-            return _fleet_words(message)
+            return fleet_event_words(message)
         case UnknownType(type=kind):
             return "unknown", f"a message of type {kind}, which this release does not know", "plain"
         case Invalid(type=kind, reason=reason):
@@ -128,36 +129,6 @@ def _words(message: Message | UnknownType | Invalid) -> Words:
 
 
 # --- nodes ---------------------------------------------------------------------------------------
-
-
-def _fleet_words(message: f.FleetEvent) -> Words:
-    match message:
-        case f.ConsumerLag(status="lagging"):
-            advice = "check that its service runs, and whether one replica is enough"
-            return "lagging", _advise(f"{message.stream}: {message.reason}", advice), "bad"
-        case f.ConsumerLag():
-            return "caught up", f"{message.stream}: {message.reason}", "good"
-        case f.UnknownError():
-            how = "" if message.treated_as == "TRANSIENT" else ", judged by its HTTP status alone"
-            text = (
-                f"{message.call} failed with {message.code}: {message.message.rstrip('.')}. It is "
-                f"treated as {message.treated_as}{how}; further errors with this code are not "
-                "reported"
-            )
-            advice = "act on the provider's message, and report the code so that it is classified"
-            return "unknown error", _advise(text, advice), "bad"
-        case f.HttpChange():
-            why = f": {message.reason}" if message.reason else ""
-            text = f"{message.change} as {message.role} from {message.address}{why}"
-            tone: Tone = "plain" if message.outcome in ("accepted", "unanswered") else "bad"
-            return f"HTTP change {message.outcome}", text, tone
-        case f.ServiceFailure(status="failing"):
-            what = f"{message.service}: {message.reason}"
-            return "failing", _advise(what, message.remedy), "bad"
-        case f.ServiceFailure():
-            return "works again", f"{message.service}: it failed because {message.reason}", "good"
-        case _:
-            return "", "", "plain"
 
 
 def _node_words(event: n.NodeEvent) -> Words:  # noqa: C901, PLR0912 - one case an event
@@ -288,7 +259,7 @@ def _pool_words(event: p.PoolEvent) -> Words:  # noqa: C901, PLR0912 - one case 
             return _breaker_words(event)
         case p.QuarantineFull(status=status):
             tone: Tone = "bad" if status == "opened" else "good"
-            return f"quarantine full: {status}", _advise(event.reason, event.remedy), tone
+            return f"quarantine full: {status}", advise(event.reason, event.remedy), tone
         case p.Incident():
             return _incident_words(event)
         case p.SagaOpened():
@@ -301,17 +272,17 @@ def _pool_words(event: p.PoolEvent) -> Words:  # noqa: C901, PLR0912 - one case 
             then = f"; then {event.then}" if event.then else ""
             return "saga cancelled", f"at {event.step}: {event.reason}{then}", "plain"
         case p.SagaIsStuck():
-            detail = _advise(f"at {event.step}: {event.reason}", event.remedy)
+            detail = advise(f"at {event.step}: {event.reason}", event.remedy)
             return "saga stuck", detail, "bad"
         case p.SagaOverdue():
-            detail = _advise(f"at {event.step}: {event.reason}", event.remedy)
+            detail = advise(f"at {event.step}: {event.reason}", event.remedy)
             return "saga overdue", detail, "bad"
         case p.WouldStart():
             what = event.node or f"{event.nodes} nodes"
             return "would begin", f"{event.kind} of {what}: {event.reason}", "plain"
         case p.NodeRefused():
             attempt = f"attempt {event.attempt} of {event.attempts}"
-            return "not admitted", _advise(f"{attempt}: {event.reason}", event.remedy), "bad"
+            return "not admitted", advise(f"{attempt}: {event.reason}", event.remedy), "bad"
         case p.NodeReplaced():
             return "replaced", f"{_replacement(event)}. {event.reason}", "good"
         case p.OperatorNeeded():
@@ -326,7 +297,7 @@ def _pool_words(event: p.PoolEvent) -> Words:  # noqa: C901, PLR0912 - one case 
         case p.LaunchRefused():
             return (
                 "launch refused",
-                _advise(f"{event.refusal}: {event.reason}", event.remedy),
+                advise(f"{event.refusal}: {event.reason}", event.remedy),
                 "bad",
             )
         case p.LaunchWaiting():
@@ -400,7 +371,7 @@ def _saga_words(entry: s.SagaEntry) -> Words:
         case s.SagaUnwound():
             return "saga unwound", entry.reason, "bad"
         case s.SagaStuck():
-            return "saga stuck", _advise(entry.reason, entry.remedy), "bad"
+            return "saga stuck", advise(entry.reason, entry.remedy), "bad"
         case s.SagaRetried():
             return "saga retried", f"at {entry.step}. {entry.reason}", "plain"
         case _:
@@ -424,7 +395,7 @@ def _step_words(entry: s.StepEntry) -> Words:
         case s.UndoSucceeded():
             return "undone", "", "plain"
         case s.UndoFailed():
-            return "undo failed", _advise(entry.reason, entry.remedy), "bad"
+            return "undo failed", advise(entry.reason, entry.remedy), "bad"
         case _:
             return type(entry).__name__, "", "plain"
 
@@ -440,10 +411,6 @@ def _outputs(outputs: dict[str, Any]) -> str:
         case _:
             shown = {key: value for key, value in outputs.items() if value not in ("", None)}
             return ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in shown.items())
-
-
-def _advise(text: str, remedy: str) -> str:
-    return f"{text.rstrip('. ')}. What to do: {remedy}" if remedy else text
 
 
 def _by(name: str) -> str:

@@ -29,7 +29,9 @@ from services.primitives.race import race
 from services.runtime.consumer_loop import Consumer, ConsumerLoop
 from services.runtime.crash_guard import CrashGuard
 from services.runtime.durable_watch import DurableWatch
+from services.runtime.event_publisher import publish_event
 from services.runtime.logs import set_up_logs
+from services.runtime.order_audit import audited
 from services.runtime.process_http import HttpEndpoint, check_port
 from services.runtime.process_metrics import Instruments
 from services.runtime.server_clock import ServerClock
@@ -228,7 +230,10 @@ async def _serve(
         lambda: "" if context.bus.connected else "the bus is not connected",
         service.refresh,
     )
-    await context.bus.serve(context.name, service.description, service.endpoints, http=http.url)
+    endpoints = audited(
+        service.endpoints, context.name, context.clock.now, partial(publish_event, context.bus)
+    )
+    await context.bus.serve(context.name, service.description, endpoints, http=http.url)
     loops = [
         ConsumerLoop(
             context.bus, each, context.clock, context.instruments, context.tracing, guard

@@ -191,6 +191,7 @@ def _scaled(
         cause=asked.id,
         pool=asked.pool,
         request=payload.request,
+        by=payload.by,
         previous=record.desired,
         nodes=payload.nodes,
         reason=f"asked by {payload.by or 'an operator'}",

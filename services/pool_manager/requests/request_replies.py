@@ -142,6 +142,7 @@ def accepted(
         cause=asked.id,
         pool=asked.pool,
         request=payload.request,
+        by=payload.by,
         verb=asked.verb,
         node=node,
         saga=saga,
@@ -154,6 +155,7 @@ def refused(
 ) -> PoolEvent:
     """The event of a refusal."""
     request = payload.request if payload else ""
+    by = payload.by if payload else asked.by or ""
     if asked.verb == "scale":
         return ScaleRefused(
             id=f"refused-{asked.id}",
@@ -161,6 +163,7 @@ def refused(
             cause=asked.id,
             pool=asked.pool,
             request=request,
+            by=by,
             refusal=error.refusal,
             reason=error.reason,
         )
@@ -170,6 +173,7 @@ def refused(
         cause=asked.id,
         pool=asked.pool,
         request=request,
+        by=by,
         verb=asked.verb,
         node=payload.node if isinstance(payload, NodeRequest) else "",
         refusal=error.refusal,

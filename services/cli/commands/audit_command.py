@@ -1,0 +1,57 @@
+"""`navarch audit`: who changed what, and what came of it."""
+
+from typing import Annotated, Final
+
+import typer
+
+from schemas.stored_messages import decode_stored
+from schemas.topology import EVENTS
+from services.cli import console
+from services.cli.command_options import Output, Pool, checked_time, start_time
+from services.cli.console import Format
+from services.cli.fleet_connection import fleet_command
+from services.fleet_client.audit_rows import AUDIT_FILTERS, AuditRow, audit_rows
+from services.fleet_client.fleet_client import FleetClient, stored_batches
+from services.operator_text.quantities import local_time
+
+HEADERS: Final = ("time", "by", "change", "about", "outcome", "saga", "reason")
+
+
+@fleet_command
+async def audit(
+    fleet: FleetClient,
+    pool: Pool = "",
+    by: Annotated[str, typer.Option("--by", help="Only what this user changed.")] = "",
+    since: Annotated[
+        str,
+        typer.Option(
+            "--since", callback=checked_time, help="Start: 10m, 24h, 2026-11-21T01:35:00Z."
+        ),
+    ] = "24h",
+    output: Output = Format.TABLE,
+) -> None:
+    """Show who requested which change, and its outcome.
+
+    Requests by command, HTTP and bus; changes that Navarch decides by itself are events.
+    """
+    await fleet.check_pool(pool)
+    start = start_time(since)
+    rows: list[AuditRow] = []
+    async for batch in stored_batches(fleet.bus, EVENTS.name, AUDIT_FILTERS, start or 0):
+        rows += audit_rows(map(decode_stored, batch), pool=pool, by=by)
+    if output.is_data:
+        console.write_data(output, rows)
+        return
+    cells = [
+        (
+            local_time(each.time),
+            each.by or "-",
+            each.change,
+            each.about,
+            each.outcome,
+            each.saga or "-",
+            each.reason or "-",
+        )
+        for each in rows
+    ]
+    console.write_table(HEADERS, cells, f"Nothing was requested since {since}.")
