@@ -1,11 +1,13 @@
-"""`ETag` of every JSON answer to a GET, and 304 where the caller has that answer already."""
+"""`ETag` of each JSON answer and dashboard file; 304 where the caller has that answer already."""
 
 import hashlib
 from typing import Any, Final
 
 from litestar.types import ASGIApp, Receive, Scope, Send
 
-TAGGED: Final = b"application/json"
+TAGGED: Final = frozenset(
+    {b"application/json", b"text/html", b"text/javascript", b"text/css", b"image/svg+xml"}
+)
 OK: Final = 200
 NOT_MODIFIED: Final = 304
 
@@ -31,7 +33,7 @@ class EntityTags:
             nonlocal start, body
             if message["type"] == "http.response.start":
                 kind = dict(message["headers"]).get(b"content-type", b"")
-                if message["status"] == OK and kind == TAGGED:
+                if message["status"] == OK and kind.partition(b";")[0] in TAGGED:
                     start = message
                     return
             if start is None:

@@ -11,7 +11,7 @@ from litestar.di import NamedDependency
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, FromQuery, Parameter, QueryParameter
 
-from schemas.fleet_queries import NodeView, PoolView, Query
+from schemas.fleet_queries import FleetBudgetView, NodeView, PoolView, Query
 from schemas.instance_records import InstanceRecord
 from schemas.messages import decoder
 from schemas.names import TOKEN
@@ -286,10 +286,28 @@ async def list_incidents(fleet: Fleet, principal: Caller) -> list[IncidentView]:
     return [incident for pool in pools for incident in incident_views(pool)]
 
 
+@get(f"{ROOT}/budget", tags=["pools"], responses=PROBLEMS)
+async def get_budget(fleet: Fleet, principal: Caller) -> FleetBudgetView:
+    """Get the fleet's budget, and what is used of it."""
+    if principal.pools:
+        raise ProblemError(
+            HTTPStatus.FORBIDDEN,
+            f"{principal.name} may see some pools, and this budget is the whole fleet's",
+            f"GET {ROOT}/pools has the budget of each",
+        )
+    return await fleet.budget()
+
+
+@get(f"{ROOT}/caller", tags=["caller"], responses=PROBLEMS)
+async def get_caller(principal: Caller) -> Principal:
+    """Get the caller's own name, role and pools."""
+    return principal
+
+
 FLEET_ROUTES: Final[Sequence[HTTPRouteHandler]] = (
     *(list_nodes, get_node, get_node_why, get_node_timeline, list_instances),
     *(list_pools, get_pool, get_pool_status, get_pool_why, list_sagas, get_saga),
-    *(list_offerings, list_incidents),
+    *(list_offerings, list_incidents, get_budget, get_caller),
 )
 
 

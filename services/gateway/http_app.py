@@ -21,6 +21,7 @@ from services.gateway.authentication import PUBLIC, Access, authentication, requ
 from services.gateway.change_audit import DRY_RUN_HEADER, change_audit
 from services.gateway.change_requests import ChangeRequests
 from services.gateway.change_routes import BODIES, CHANGE_ROUTES
+from services.gateway.dashboard_files import dashboard_routes
 from services.gateway.entity_tags import EntityTags
 from services.gateway.event_routes import EVENT_ROUTES
 from services.gateway.event_streams import EventStreams
@@ -78,7 +79,11 @@ def http_app(
         return request.user
 
     app = Litestar(
-        [*public_routes(bus, registry), *FLEET_ROUTES, *EVENT_ROUTES, *CHANGE_ROUTES],
+        [
+            *public_routes(bus, registry),
+            *dashboard_routes(),
+            *(*FLEET_ROUTES, *EVENT_ROUTES, *CHANGE_ROUTES),
+        ],
         dependencies={
             "fleet": provide(fleet),
             "changes": provide(ChangeRequests(fleet, clock.now, new_key)),

@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 
 from schemas import subjects
 from schemas.dry_run import DryRun, DryRunRequest
-from schemas.fleet_queries import NodeView, Page, PoolView, Query
+from schemas.fleet_queries import FleetBudgetView, NodeView, Page, PoolView, Query
 from schemas.gateway_settings import TokenSpec
 from schemas.instance_records import InstanceRecord
 from schemas.messages import encode
@@ -129,6 +129,10 @@ async def _offerings(_: bytes, __: Mapping[str, str]) -> bytes:
     return encode(Page())
 
 
+async def _budget(_: bytes, __: Mapping[str, str]) -> bytes:
+    return encode(FleetBudgetView(desired=6, unavailable=1, unavailable_limit=2, disruptions=0))
+
+
 async def _dry_run(data: bytes, _: Mapping[str, str]) -> bytes:
     asked = msgspec.json.decode(data, type=DryRunRequest)
     return encode(DryRun(verb=asked.verb, node=asked.node, pool="training", accepted=True))
@@ -141,6 +145,7 @@ ENDPOINTS: Final = {
     "instances": _instances,
     "offerings": _offerings,
     "dry-run": _dry_run,
+    "budget": _budget,
 }
 
 

@@ -1,0 +1,216 @@
+// The fleet as this page has it: read once, then kept current by events.
+
+import * as api from "./api.js";
+import { changeOf } from "./condition.js";
+
+const EVENTS_MAX = 500;
+const EVENT_PAGES_MAX = 5;
+const HISTORY = "15m";
+const READ_AGAIN_MS = 400;
+const SETTLED_MS = 2500;
+const TRUST_MS = 2000;
+const AT_ONCE_MAX = 4;
+const SINGLE_MAX = 20;
+const SUMMARY_MS = 300;
+const SUMMARIES_APART_MS = 1500;
+
+export class Fleet extends EventTarget {
+  nodes = new Map();
+  pools = new Map();
+  sagas = new Map();
+  incidents = [];
+  budget = null;
+  events = [];
+  ready = false;
+
+  #said = new Map(); // node -> what events say of it, until its record says so too
+  #due = new Map(); // node -> when it is to be read
+  #timer = 0;
+  #summary = { timer: 0, again: 0, running: false, wanted: false, at: 0 };
+  #reading = 0;
+  #load = 0;
+
+  async load() {
+    const load = (this.#load += 1);
+    const [nodes] = await Promise.all([this.#allNodes(), this.#readSummary(), this.#readEvents()]);
+    if (load !== this.#load) return;
+    this.nodes = nodes;
+    this.ready = true;
+    this.#announce("loaded");
+  }
+
+  async #allNodes() {
+    const found = new Map();
+    for await (const items of api.nodePages()) for (const each of items) found.set(each.id, this.#withSaid(each));
+    return found;
+  }
+
+  async #readEvents() {
+    let after = 0;
+    for (let number = 0; number < EVENT_PAGES_MAX; number += 1) {
+      const page = await api.events(HISTORY, after);
+      this.#keep(page.items);
+      after = page.next;
+      if (!page.more) return;
+    }
+  }
+
+  #keep(items) {
+    const known = new Set(this.events.map((each) => each.sequence));
+    const fresh = items.filter((each) => !known.has(each.sequence));
+    if (!fresh.length) return;
+    this.events = [...this.events, ...fresh].sort((a, b) => a.sequence - b.sequence).slice(-EVENTS_MAX);
+    this.#announce("events");
+  }
+
+  apply(view) {
+    this.#keep([view]);
+    const { kind, event } = view;
+    const touched = [event.node, event.new_node, event.old_node].filter(Boolean);
+    const change = event.node ? changeOf(kind, event) : null;
+    if (change) this.#say(event, change, view);
+    for (const each of touched) this.#readSoon(each);
+    this.#summarySoon();
+    this.dispatchEvent(new CustomEvent("event", { detail: { view, nodes: touched, pool: event.pool || "" } }));
+  }
+
+  // A sign of life: what is in progress and has had no event is read again.
+  alive() {
+    if (this.sagas.size) this.#summarySoon();
+  }
+
+  #say(event, change, view) {
+    const said = this.#said.get(event.node);
+    this.#said.set(event.node, { fields: { ...said?.fields, ...change }, until: Date.now() + TRUST_MS });
+    const known = this.nodes.get(event.node) ?? { id: event.node, pool: event.pool, status: "registered", health: "unknown" };
+    this.#set({ ...known, ...change, last_change: view.time });
+  }
+
+  #withSaid(node) {
+    const said = this.#said.get(node.id);
+    if (!said) return node;
+    if (Date.now() < said.until) return { ...node, ...said.fields };
+    this.#said.delete(node.id);
+    return node;
+  }
+
+  #set(node) {
+    if (node.status === "terminated") {
+      const was = this.nodes.get(node.id);
+      if (was && this.nodes.delete(node.id)) this.#announce("members", { node: node.id });
+      return;
+    }
+    const before = this.nodes.get(node.id);
+    this.nodes.set(node.id, node);
+    const moved = !before || ["pool", "zone", "provider", "rack", "region"].some((key) => before[key] !== node[key]);
+    this.#announce(moved ? "members" : "node", { node: node.id });
+  }
+
+  #readSoon(node) {
+    const now = Date.now();
+    this.#due.set(node, { at: Math.min(this.#due.get(node)?.at ?? Infinity, now + READ_AGAIN_MS), settle: now + SETTLED_MS });
+    this.#arm();
+  }
+
+  #arm() {
+    if (this.#timer || !this.#due.size) return;
+    const next = Math.min(...[...this.#due.values()].map((each) => each.at));
+    this.#timer = setTimeout(() => {
+      this.#timer = 0;
+      this.#readDue();
+    }, Math.max(50, next - Date.now()));
+  }
+
+  async #readDue() {
+    const now = Date.now();
+    const due = [...this.#due].filter(([, each]) => each.at <= now);
+    if (this.#reading === 0) {
+      for (const [node, { settle }] of due) {
+        if (settle > now) this.#due.set(node, { at: settle, settle: 0 });
+        else this.#due.delete(node);
+      }
+      const names = due.map(([node]) => node);
+      this.#reading += 1;
+      try {
+        if (names.length > SINGLE_MAX) await this.#readPools(names);
+        else await this.#readEach(names);
+      } catch { /* the stream reports a lost connection, and the next event reads again */ }
+      this.#reading -= 1;
+    }
+    this.#arm();
+  }
+
+  async #readEach(names) {
+    const rest = [...names];
+    const work = async () => {
+      while (rest.length) {
+        const node = rest.shift();
+        try {
+          this.#set(this.#withSaid(await api.node(node)));
+        } catch (error) {
+          if (error.status !== 404) throw error;
+        }
+      }
+    };
+    await Promise.all(Array.from({ length: AT_ONCE_MAX }, work));
+  }
+
+  async #readPools(names) {
+    const pools = new Set(names.map((each) => this.nodes.get(each)?.pool ?? ""));
+    for (const pool of pools.has("") ? [""] : pools) {
+      const found = new Set();
+      for await (const items of api.nodePages(pool)) {
+        for (const each of items) {
+          found.add(each.id);
+          this.#set(this.#withSaid(each));
+        }
+      }
+      for (const [id, each] of [...this.nodes]) {
+        if ((!pool || each.pool === pool) && !found.has(id) && !this.#said.has(id)) this.#set({ ...each, status: "terminated" });
+      }
+    }
+  }
+
+  #summarySoon() {
+    const state = this.#summary;
+    clearTimeout(state.again);
+    state.again = setTimeout(() => this.#summaryNow(), SETTLED_MS);
+    const wait = Math.max(SUMMARY_MS, state.at + SUMMARIES_APART_MS - Date.now());
+    if (!state.timer) state.timer = setTimeout(() => this.#summaryNow(), wait);
+  }
+
+  async #summaryNow() {
+    const state = this.#summary;
+    clearTimeout(state.timer);
+    state.timer = 0;
+    if (state.running) return void (state.wanted = true);
+    state.running = true;
+    state.at = Date.now();
+    try {
+      await this.#readSummary();
+    } catch { /* the next event reads again */ }
+    state.running = false;
+    if (state.wanted) {
+      state.wanted = false;
+      this.#summarySoon();
+    }
+  }
+
+  async #readSummary() {
+    const [pools, sagas, incidents, budget] = await Promise.all([
+      api.pools(),
+      api.sagas(),
+      api.incidents(),
+      api.budget().catch((error) => (error.status === 403 ? null : Promise.reject(error))),
+    ]);
+    this.pools = new Map(pools.map((each) => [each.name, each]));
+    this.sagas = new Map(sagas.map((each) => [each.saga, each]));
+    this.incidents = incidents;
+    this.budget = budget;
+    this.#announce("summary");
+  }
+
+  #announce(name, detail = {}) {
+    this.dispatchEvent(new CustomEvent(name, { detail }));
+  }
+}

@@ -1,0 +1,188 @@
+// The panel at the side: one node, pool or saga, by the address: #/node/NAME, #/pool/NAME, #/saga/ID.
+
+import * as api from "./api.js";
+import { actionsFor } from "./change.js";
+import { LABELS, conditionOf, words } from "./condition.js";
+import { badge, facts, fill, h, link, problemNotice } from "./elements.js";
+import { limitText, sagaSteps } from "./overview.js";
+import { age, clock, fullTime, number, span } from "./wording.js";
+
+const READ_AGAIN_MS = 600;
+const SETTLED_MS = 3000;
+const HIDDEN_OF_ENTRY = new Set(["id", "type", "time", "saga", "pool", "cause"]);
+
+const section = (title, ...children) => (children.flat().some(Boolean) ? [h("h3", {}, title), ...children] : []);
+
+function head(title, kind, name, close) {
+  return h("div", { class: "panel-head" },
+    h("div", {}, h("span", { class: "quiet" }, kind), h("h2", { id: "panel-title" }, name)),
+    h("button", { type: "button", onclick: close, "aria-label": `Close ${title}` }, "Close"));
+}
+
+function whySection(why) {
+  if (!why) return section("Why", h("p", { class: "quiet" }, "The history is being read…"));
+  if (why instanceof Error) return section("Why", problemNotice(why, "Its history cannot be read"));
+  return section("Why",
+    h("p", {}, why.summary),
+    why.now.map((each) => h("p", {}, each)),
+    why.next ? h("p", { class: "quiet" }, `Next: ${why.next}`) : null,
+    why.lines.length ? h("ol", { class: "log" }, why.lines.map((each) => h("li", {}, h("time", { datetime: each.at, title: fullTime(each.at) }, clock(each.at)), each.text))) : null,
+    why.omitted ? h("p", { class: "quiet" }, `${number(why.omitted)} older lines are left out.`) : null,
+    why.evidence ? h("p", { class: "quiet" }, "Evidence: ", h("code", {}, why.evidence)) : null);
+}
+
+function gpuTile(gpu, index) {
+  const details = ["name", "serial", "action", "rule", "reason"].map((key) => gpu[key]).filter(Boolean);
+  return h("div", { class: `gpu is-${gpu.health ?? "unknown"}` },
+    h("strong", {}, `GPU ${gpu.index ?? index}`), h("div", {}, gpu.health ?? "unknown"), details.map((each) => h("small", {}, String(each))));
+}
+
+function nodeView(node, why, timeline, context) {
+  const condition = conditionOf(node);
+  return [
+    head("the node", "Node", node.id, context.close),
+    h("div", { class: "badges" }, badge(condition, LABELS[condition] ?? condition), h("span", { class: "quiet" }, words(node))),
+    node.reason && condition !== "healthy" ? h("p", { class: "notice is-warn" }, node.reason) : null,
+    actionsFor(node, context),
+    facts([
+      ["Pool", link("pool", node.pool)],
+      ["Saga", node.saga ? link("saga", node.saga) : ""],
+      ["Provider", [node.provider, node.instance_type].filter(Boolean).join(" ")],
+      ["Place", [node.region, node.zone, node.rack].filter(Boolean).join(" / ")],
+      ["Address", node.address],
+      ["Registered", fullTime(node.registered_at)],
+      ["Last change", fullTime(node.last_change)],
+      ["Job", node.job],
+      ["Workload", node.workload],
+      ["Held", node.held_until ? `until ${fullTime(node.held_until)} by ${node.held_by}: ${node.held_reason}` : ""],
+    ]),
+    section("GPUs", node.gpus?.length ? h("div", { class: "gpus" }, node.gpus.map(gpuTile)) : h("p", { class: "quiet" }, "None is reported.")),
+    section("Faults", node.health_events?.length
+      ? h("ol", { class: "log" }, node.health_events.toReversed().map((each) => h("li", { class: each.result === "unhealthy" ? "is-bad" : "" },
+        h("time", { datetime: each.time, title: fullTime(each.time) }, clock(each.time)),
+        h("strong", {}, `${each.kind}${each.code ? ` ${each.code}` : ""}`), each.gpu_index >= 0 ? ` on GPU ${each.gpu_index}` : "", each.result ? ` → ${each.result}` : "", each.rule ? ` (${each.rule})` : "",
+        h("div", { class: "quiet mono" }, each.message))))
+      : h("p", { class: "quiet" }, "None is kept.")),
+    whySection(why),
+    timeline?.length ? section("Timeline", h("ol", { class: "log" }, timeline.toReversed().slice(0, 100).map((row) => h("li", { class: `is-${row.tone}` },
+      h("time", { datetime: row.at, title: fullTime(row.at) }, clock(row.at)), h("strong", {}, row.title), row.saga && row.saga !== row.subject ? [" ", link("saga", row.saga)] : null, row.detail ? h("div", { class: "quiet" }, row.detail) : null)))) : null,
+  ];
+}
+
+function poolView(pool, why, context) {
+  const nodes = [...context.fleet.nodes.values()].filter((each) => each.pool === pool.name && conditionOf(each) !== "healthy");
+  return [
+    head("the pool", "Pool", pool.name, context.close),
+    h("div", { class: "badges" }, badge(pool.breaker === "closed" ? "good" : "bad", `breaker ${pool.breaker}`), badge("plain", `mode ${pool.mode}`), pool.removing ? badge("warn", "is being removed") : null),
+    facts([
+      ["Nodes", `${number(pool.nodes)} of ${number(pool.desired)} desired; ${number(pool.min_nodes)} to ${number(pool.max_nodes)} allowed`],
+      ["In service", `${number(pool.active)}: ${number(pool.healthy)} healthy, ${number(pool.unhealthy)} unhealthy`],
+      ["Cordoned", number(pool.cordoned)],
+      ["Spares", pool.spares ? `${number(pool.spares_ready)} of ${number(pool.spares)} ready` : ""],
+      ["Awaiting", pool.awaiting_remediation ? `${number(pool.awaiting_remediation)} unhealthy nodes wait for remediation` : ""],
+      ["Out of service", `${limitText(pool.unavailable, pool.unavailable_limit)} at once`],
+      ["Replacements", `${limitText(pool.disruptions, pool.disruptions_limit)}${pool.window_seconds ? ` in ${span(pool.window_seconds * 1000)}` : ""}`],
+      ["Resets, reboots", limitText(pool.resets, pool.resets_limit)],
+      ["Breaker", [pool.breaker_reason, pool.breaker_by].filter(Boolean).join(", ")],
+    ]),
+    (pool.warnings ?? []).map((each) => h("p", { class: "notice is-warn" }, each)),
+    pool.open_sagas?.length ? section("Sagas in progress", h("ul", {}, pool.open_sagas.map((each) => h("li", {}, link("saga", each))))) : null,
+    nodes.length ? section("Nodes that are not healthy", h("ul", {}, nodes.slice(0, 100).map((each) => h("li", { class: "badges" }, badge(conditionOf(each), LABELS[conditionOf(each)]), link("node", each.id))))) : null,
+    whySection(why),
+  ];
+}
+
+function entryText(entry) {
+  const rest = Object.entries(entry).filter(([key, value]) => !HIDDEN_OF_ENTRY.has(key) && ["string", "number", "boolean"].includes(typeof value) && value !== "" && value !== 0 && value !== false);
+  return rest.map(([key, value]) => `${key} ${value}`).join(", ");
+}
+
+function entryTone(name) {
+  if (/failed|stuck|expired|unwinding/.test(name)) return "is-bad";
+  return /succeeded|done|undone/.test(name) ? "is-good" : "";
+}
+
+function sagaView({ saga, log }, context) {
+  return [
+    head("the saga", "Saga", saga.saga, context.close),
+    h("div", { class: "badges" }, badge({ done: "good", stuck: "bad", unwinding: "warn", unwound: "warn" }[saga.status] ?? "plain", saga.status), badge("plain", saga.kind)),
+    sagaSteps(saga),
+    facts([
+      ["Pool", link("pool", saga.pool)],
+      ["Node", saga.node ? link("node", saga.node) : ""],
+      ["New node", saga.new_node ? link("node", saga.new_node) : ""],
+      ["Reason", saga.reason],
+      ["Waits for", saga.waiting_for],
+      ["Since", `${fullTime(saga.since)} (${age(saga.since)})`],
+      ["Deadline", fullTime(saga.deadline)],
+      ["If unwound", saga.leaves],
+    ]),
+    section("Log", h("ol", { class: "log" }, log.map((entry) => {
+      const name = String(entry.type ?? "entry").split(".").pop().replaceAll("_", " ");
+      return h("li", { class: entryTone(name) }, entry.time ? h("time", { datetime: entry.time, title: fullTime(entry.time) }, clock(entry.time)) : null, h("strong", {}, [entry.step, name].filter(Boolean).join(": ")), h("div", { class: "quiet" }, entryText({ ...entry, step: undefined })));
+    }))),
+  ];
+}
+
+export class Panel {
+  #place; #context; #kind = ""; #name = ""; #timer = 0; #settle = 0; #turn = 0; #opener = null;
+
+  constructor(place, fleet, role) {
+    this.#place = place;
+    this.#context = { fleet, role, close: () => { location.hash = "#/"; }, changed: () => this.#soon() };
+    fleet.addEventListener("event", ({ detail }) => {
+      const saga = this.#kind === "saga" && (detail.view.event.saga === this.#name || (fleet.sagas.get(this.#name)?.pool ?? detail.pool) === detail.pool);
+      if (saga || (this.#kind === "node" && detail.nodes.includes(this.#name)) || (this.#kind === "pool" && detail.pool === this.#name)) this.#soon();
+    });
+    place.addEventListener("keydown", (event) => { if (event.key === "Escape") this.#context.close(); });
+  }
+
+  show(kind, name) {
+    if (kind === this.#kind && name === this.#name) return;
+    if (this.#place.hidden) this.#opener = document.activeElement;
+    [this.#kind, this.#name] = [kind, name];
+    clearTimeout(this.#timer);
+    clearTimeout(this.#settle);
+    this.#turn += 1;
+    this.#place.hidden = !kind;
+    if (!kind) return void this.#opener?.focus();
+    fill(this.#place, head(`the ${kind}`, kind[0].toUpperCase() + kind.slice(1), name, this.#context.close), h("p", { class: "empty" }, "Reading…"));
+    this.#place.scrollTop = 0;
+    this.#place.focus();
+    this.#read();
+  }
+
+  #soon() {
+    clearTimeout(this.#timer);
+    clearTimeout(this.#settle);
+    this.#timer = setTimeout(() => this.#read(), READ_AGAIN_MS);
+    this.#settle = setTimeout(() => this.#read(), SETTLED_MS);
+  }
+
+  async #read() {
+    const turn = (this.#turn += 1);
+    const show = (...children) => {
+      if (turn !== this.#turn) return;
+      const [top, held] = [this.#place.scrollTop, document.activeElement?.dataset?.verb];
+      const inside = this.#place.contains(document.activeElement) && document.activeElement !== this.#place;
+      fill(this.#place, ...children);
+      this.#place.scrollTop = top;
+      if (inside) (this.#place.querySelector(held ? `[data-verb="${held}"]` : "button") ?? this.#place).focus();
+    };
+    const failed = (error) => error;
+    try {
+      if (this.#kind === "node") {
+        const [node, why, timeline] = await Promise.all([api.node(this.#name), api.nodeWhy(this.#name).catch(failed), api.nodeTimeline(this.#name).catch(() => [])]);
+        show(nodeView(node, why, timeline, this.#context));
+      } else if (this.#kind === "pool") {
+        const why = await api.poolWhy(this.#name);
+        const pool = this.#context.fleet.pools.get(this.#name);
+        if (pool) show(poolView(pool, why, this.#context));
+      } else {
+        show(sagaView(await api.saga(this.#name), this.#context));
+      }
+    } catch (error) {
+      show(head(`the ${this.#kind}`, this.#kind, this.#name, this.#context.close), problemNotice(error, `This ${this.#kind} cannot be shown`));
+    }
+  }
+}
