@@ -31,6 +31,7 @@ from services.cli.commands import (
     audit_command,
     breaker_commands,
     config_commands,
+    doctor_command,
     evidence_command,
     gateway_commands,
     hardware_commands,
@@ -187,6 +188,7 @@ async def why(
 
 
 app.command("status")(status_command.status)
+app.command("doctor")(doctor_command.doctor)
 app.command("list")(list_command.list_nodes)
 app.command("instances")(instance_commands.instances)
 app.command("leaked")(instance_commands.leaked)

@@ -12,6 +12,7 @@ import secrets
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from importlib import metadata
 from typing import Any, Final
 
 import msgspec
@@ -343,7 +344,7 @@ class NatsBus(Replicas, Buckets, Objects):
         """Answer `endpoints` (subject -> function) as a service that `nats micro` can list."""
         config = ServiceConfig(
             name=name,
-            version="1.0.0",
+            version=metadata.version("navarch"),
             description=description,
             metadata={"http": http} if http else {},
         )

@@ -1,0 +1,141 @@
+"""`navarch doctor`: everything that the fleet's services depend on, checked one by one."""
+
+import asyncio
+import os
+import shutil
+from collections.abc import AsyncIterator, Awaitable
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+import typer
+
+from schemas.permissions import SERVICES
+from schemas.topology import DURABLES, EVENTS, EVERY_STREAM
+from services.cli import console
+from services.cli.bus_client import connect_fleet
+from services.cli.command_options import Config, NatsUrl, Output
+from services.cli.commands.status_command import FAILING
+from services.cli.configuration_check import check_file
+from services.cli.console import Format
+from services.cli.doctor_checks import (
+    ConsumerInfo,
+    Finding,
+    ServiceReply,
+    StreamInfo,
+    clock_finding,
+    disk_finding,
+    durable_findings,
+    failure_findings,
+    service_findings,
+    stream_findings,
+)
+from services.cli.fleet_discovery import find_bus, settings_of
+from services.fleet_client.fleet_client import FleetClient
+from services.primitives.errors import BusError, ConfigurationError, NavarchError
+
+T = TypeVar("T")
+
+ANSWER_SECONDS_MAX: Final = 2.0
+HEADERS: Final = ("check", "", "what was found", "what to do")
+
+
+def doctor(nats_url: NatsUrl = "", config: Config = None, output: Output = Format.TABLE) -> None:
+    """Check everything that the fleet depends on.
+
+    Exit code 3: something fails.
+    """
+    findings = [*_configuration(config), *asyncio.run(_fleet(nats_url, config)), *_disk(config)]
+    if output.is_data:
+        console.write_data(output, findings)
+    else:
+        rows = [(each.check, each.outcome, each.detail, each.remedy or "-") for each in findings]
+        console.write_table(HEADERS, rows)
+    if any(each.outcome == "failing" for each in findings):
+        raise typer.Exit(FAILING)
+
+
+def _configuration(config: Path | None) -> list[Finding]:
+    if config is None:
+        return []
+    try:
+        check_file(config, os.environ)
+    except ConfigurationError as error:
+        return [
+            Finding(
+                check="configuration",
+                outcome="failing",
+                detail=str(each),
+                remedy=f"`navarch config validate {config}`",
+            )
+            for each in error.errors
+        ]
+    return [Finding(check="configuration", detail=f"{config} is valid")]
+
+
+def _disk(config: Path | None) -> list[Finding]:
+    try:
+        directory = Path(settings_of(config).data_dir)
+        usage = shutil.disk_usage(directory)
+    except (NavarchError, OSError):
+        return []
+    return [disk_finding(str(directory), usage.free, usage.total)]
+
+
+async def _fleet(nats_url: str, config: Path | None) -> list[Finding]:
+    try:
+        settings = find_bus(nats_url, config)
+        async with connect_fleet(settings) as fleet:
+            user = f" as {fleet.user}" if fleet.user else ""
+            connected = Finding(check="bus", detail=f"connected to {settings.url}{user}")
+            return [connected, *[each async for each in _findings(fleet)]]
+    except NavarchError as error:
+        remedy = "start nats-server, or name another with --nats-url"
+        return [Finding(check="bus", outcome="failing", detail=str(error), remedy=remedy)]
+
+
+async def _findings(fleet: FleetClient) -> AsyncIterator[Finding]:
+    asked = datetime.now(UTC)
+    events = await _info(fleet, f"$JS.API.STREAM.INFO.{EVENTS.name}", StreamInfo)
+    if events is not None:
+        yield clock_finding(events.ts, asked, datetime.now(UTC))
+    streams = await _all(
+        {
+            each.name: _info(fleet, f"$JS.API.STREAM.INFO.{each.name}", StreamInfo)
+            for each in EVERY_STREAM
+        }
+    )
+    durables = await _all(
+        {
+            each.name: _info(
+                fleet, f"$JS.API.CONSUMER.INFO.{each.stream}.{each.name}", ConsumerInfo
+            )
+            for each in DURABLES
+        }
+    )
+    replies = await _all(
+        {each: _info(fleet, f"$SRV.INFO.{each}", ServiceReply) for each in SERVICES}
+    )
+    for each in (
+        *stream_findings(streams),
+        *durable_findings(durables),
+        *service_findings(replies, version("navarch")),
+        *failure_findings(await fleet.failures()),
+    ):
+        yield each
+
+
+async def _info(fleet: FleetClient, subject: str, kind: type[T]) -> T | None:
+    """What the server answers; None where there is no such stream or consumer."""
+    try:
+        reply = await fleet.bus.request(subject, b"", timeout_seconds=ANSWER_SECONDS_MAX)
+        return msgspec.json.decode(reply.data, type=kind)
+    except (BusError, msgspec.DecodeError):
+        return None
+
+
+async def _all(asked: dict[str, Awaitable[T | None]]) -> dict[str, T]:
+    found = await asyncio.gather(*asked.values())
+    return {name: each for name, each in zip(asked, found, strict=True) if each is not None}
