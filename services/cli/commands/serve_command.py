@@ -267,7 +267,7 @@ async def _log_start(serving: ServedFleet, log: LogSink) -> None:
     log("serve", f"metrics: {supervisor.children['metrics'].http}/metrics")
     token = token_file(serving.settings)
     needs = f"; its token is in {token}" if token.exists() else ""
-    log("serve", f"HTTP API: {supervisor.children[GATEWAY].http}/api/v1{needs}")
+    log("serve", f"dashboard: {supervisor.children[GATEWAY].http}/{needs}; HTTP API: below /api/v1")
 
 
 def stdout_log() -> LogSink:

@@ -1,0 +1,209 @@
+"""The dashboard in Chromium, over a live fleet: what it shows, and what it changes."""
+
+import os
+import signal
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from services.gateway.access_tokens import digest
+from tests.cli.test_serve import READY, Served, navarch, served
+from tests.real.browser import (
+    OPERATOR_TOKEN,
+    VIEWER_TOKEN,
+    Pages,
+    axe_script,
+    browser,
+    require_browser,
+    serious_findings,
+    until,
+)
+
+require_browser()
+pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
+
+CONFIG: Final = f"""
+gateway:
+  tokens:
+    ada: {{sha256: {digest(VIEWER_TOKEN)}, role: viewer}}
+    bob: {{sha256: {digest(OPERATOR_TOKEN)}, role: operator}}
+providers:
+  local: {{type: local, gpu_count: 2}}
+pools:
+  training:
+    provider: local
+    instance_type: local
+    gpu_count: 2
+    min_nodes: 3
+    max_nodes: 4
+    drain_timeout: 5s
+    budget: {{max_unavailable: 3, max_replacements: unlimited}}
+budget: {{max_unavailable: 100%, max_replacements: unlimited}}
+notifier: {{type: noop}}
+agent: {{heartbeat_interval: 1s, heartbeat_ttl: 5s}}
+"""
+HOSTILE: Final = "<img src=x onerror=document.title=1><script>alert(1)</script>&lt;"
+IN_SERVICE: Final = "[...fleet.nodes.values()].filter(each => each.status === 'active').length >= 3"
+WATCH: Final = """name => {
+    const { grid, fleet } = document.documentElement.dashboard;
+    const stored = {}, shown = {};
+    let before = grid.colorAt(name);
+    fleet.addEventListener("event", ({detail}) => {
+        if (detail.nodes.includes(name)) stored[detail.view.kind] ??= Date.parse(detail.view.time);
+    });
+    const look = () => {
+        const place = grid.cell(name);
+        if (place && grid.colorAt(name) !== before) {
+            before = grid.colorAt(name);
+            shown[place.condition] ??= Date.now();
+        }
+        requestAnimationFrame(look);
+    };
+    look();
+    window.watched = { stored, shown };
+}"""
+
+
+@pytest.fixture
+async def fleet(tmp_path: Path) -> AsyncIterator[Served]:
+    """Three nodes in service."""
+    async with served(tmp_path / "fleet", CONFIG) as found:
+        await found.says(READY)
+        yield found
+
+
+@pytest.fixture
+async def pages(fleet: Served) -> AsyncIterator[Pages]:
+    """Pages of its gateway; their scripts may not complain."""
+    async with browser() as opened:
+        made = Pages(opened, fleet.file()["http"]["gateway"])
+        yield made
+    assert made.complaints == []
+
+
+async def fall_off_the_bus(fleet: Served, node: str) -> None:
+    """Write the driver's line, with markup in the name of the process."""
+    log = fleet.place / "data" / "local" / node / "kmsg"
+    text = f"NVRM: Xid (PCI:0000:3b:00): 79, pid=7, name={HOSTILE}, GPU has fallen off the bus."
+    microseconds = time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000
+    line = f"2,{microseconds},{microseconds},-;{text}\n"
+    with log.open("a") as file:
+        file.write(line)
+
+
+async def names(page: Any) -> list[str]:
+    """The nodes that the page has."""
+    listed = "[...document.documentElement.dashboard.fleet.nodes.keys()].sort()"
+    found: list[str] = await page.evaluate(listed)
+    return found
+
+
+async def test_a_node_fails_and_is_replaced_before_the_viewers_eyes(
+    fleet: Served, pages: Pages, record_property: Any
+) -> None:
+    """Its cell changes within 100 ms of the event, its saga appears, and then its replacement."""
+    page = await pages.open(VIEWER_TOKEN)
+    await until(page, IN_SERVICE)
+    before = await names(page)
+    failing = before[0]
+    await page.evaluate(WATCH, failing)
+    await fall_off_the_bus(fleet, failing)
+    await until(page, "watched.shown.unhealthy || watched.shown.leaving")
+    watched = await page.evaluate("watched")
+    await page.wait_for_selector(".saga")
+    assert failing in await page.inner_text("#sagas")
+    took = min(watched["shown"].values()) - watched["stored"]["verdict"]
+    record_property("event_to_cell_ms", took)
+    print(f"from the event to the changed cell: {took} ms")  # noqa: T201
+    await until(page, "!fleet.nodes.has(name)", failing)
+    await until(page, IN_SERVICE)
+    assert len(set(await names(page)) - set(before)) == 1
+    await until(page, "fleet.sagas.size === 0")
+    assert HOSTILE in await page.inner_text("#events")
+    assert await page.query_selector("#events img, #events script") is None
+    assert took <= 100
+
+
+async def test_an_operator_drains_a_node_and_a_viewer_cannot(pages: Pages) -> None:
+    """The dry run's gates come first, then the saga; a viewer has no buttons and is refused."""
+    page = await pages.open(OPERATOR_TOKEN)
+    await until(page, IN_SERVICE)
+    node = (await names(page))[0]
+    viewers = await pages.open(VIEWER_TOKEN, f"/#/node/{node}")
+    await viewers.wait_for_selector("#panel .gpu")
+    assert await viewers.query_selector("#panel [data-verb]") is None
+    refused = await viewers.evaluate(
+        """async name => (await fetch(`/api/v1/nodes/${name}/drain`, {method: "POST",
+        headers: {Authorization: `Bearer ${sessionStorage.getItem("navarch-token")}`}})).status""",
+        node,
+    )
+    assert refused == 403
+    await page.evaluate("name => { location.hash = `#/node/${name}`; }", node)
+    await page.click('#panel [data-verb="drain"]')
+    await page.wait_for_selector("#change .gates li")
+    assert "no saga open" in await page.inner_text("#change .gates")
+    await page.fill("#change [name=reason]", HOSTILE)
+    await page.click("#change [type=submit]")
+    await page.wait_for_selector("#change .notice.is-good a, #change p a")
+    assert "accepted" in await page.inner_text("#change")
+    await page.click("#change .buttons button")
+    for each in (page, viewers):
+        await until(each, "fleet.nodes.get(name).drained", node)
+        await until(each, "grid.cell(name).condition === 'cordoned'", node)
+        await until(each, "document.querySelector('#panel').innerText.includes('drained')")
+        assert HOSTILE in await each.inner_text("body")
+        assert await each.query_selector("img[src=x]") is None
+        assert await each.title() == f"{node} · Navarch"
+
+
+async def test_the_page_goes_on_after_its_gateway_was_killed(fleet: Served, pages: Pages) -> None:
+    """What happened meanwhile is shown, each event once; the page is not loaded again."""
+    page = await pages.open(OPERATOR_TOKEN)
+    await until(page, IN_SERVICE)
+    node = (await names(page))[0]
+    await page.evaluate("window.same = true")
+    os.kill(fleet.file()["pids"]["gateway"], signal.SIGKILL)
+    status, out = await navarch("cordon", node, place=fleet.place)
+    assert status == 0, out
+    await until(page, "fleet.nodes.get(name).cordoned", node)
+    await page.wait_for_selector(".link-state.is-live")
+    sequences = await page.evaluate(
+        "document.documentElement.dashboard.fleet.events.map(each => each.sequence)"
+    )
+    assert sequences == sorted(set(sequences))
+    assert await page.evaluate("window.same")
+
+
+async def test_axe_finds_nothing_serious(pages: Pages, tmp_path: Path) -> None:
+    """Sign-in, overview, table, panels and dialog; light, dark, and as wide as a phone."""
+    axe = await axe_script(tmp_path)
+    found: list[str] = []
+    looks: tuple[dict[str, Any], ...] = (
+        {"color_scheme": "light", "viewport": {"width": 1400, "height": 900}},
+        {"color_scheme": "dark", "viewport": {"width": 390, "height": 844}},
+    )
+    for look in looks:
+        blank = await pages.blank(**look)
+        await blank.wait_for_selector("#token")
+        found += await serious_findings(blank, axe)
+        page = await pages.open(OPERATOR_TOKEN, **look)
+        await until(page, IN_SERVICE)
+        await page.wait_for_selector(".event")
+        found += await serious_findings(page, axe)
+        assert await page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        await page.click("#as-table")
+        await page.wait_for_selector("#node-table tbody tr")
+        found += await serious_findings(page, axe)
+        node = (await names(page))[0]
+        for path in ("pool/training", f"node/{node}", f"saga/scale-up-{node}"):
+            await page.evaluate("path => { location.hash = `#/${path}`; }", path)
+            await page.wait_for_selector("#panel .log li")
+            found += await serious_findings(page, axe)
+        await page.evaluate("path => { location.hash = `#/${path}`; }", f"node/{node}")
+        await page.click('#panel [data-verb="replace"]')
+        await page.wait_for_selector("#change .gates li")
+        found += await serious_findings(page, axe)
+    assert found == []
