@@ -26,9 +26,9 @@ from services.pool_manager.heartbeat_reader import HeartbeatReader
 from services.pool_manager.planner import cloud_notices
 from services.pool_manager.planner.remediation.recovered_nodes import (
     HEARD,
-    has_other_reason,
     is_for_silence,
     recovered,
+    unfounded,
 )
 from services.pool_manager.planner.safety.restored_store import has_ended_since
 from services.pool_manager.planner.saga_projection import has_succeeded
@@ -135,7 +135,7 @@ class SagaInterventions:
             raise Retry("whether the store was restored is not known yet", DATED_SECONDS)
         await self._await_heartbeat(state, entry)
         entry = await self._unless_ended(state, entry)
-        return await self._unless_beating(state, entry)
+        return await self._unless_over(state, entry)
 
     async def _await_heartbeat(self, state: SagaState, entry: SagaEntry) -> None:
         """Put off what undoes a launch until its node's agent has had the time to beat.
@@ -180,26 +180,33 @@ class SagaInterventions:
         )
         return entry if isinstance(instead, Impossible) else instead
 
-    async def _unless_beating(self, state: SagaState, entry: SagaEntry) -> SagaEntry:
-        """The entry; where a saga for silence is about to go too far, look first.
+    async def _unless_over(self, state: SagaState, entry: SagaEntry) -> SagaEntry:
+        """The entry; where a remediation begins, or is about to go too far for silence, look first.
 
-        Its node's heartbeat and record are read from the server: a node that beats is kept.
+        Heartbeat and record are read from the server: a node that beats is kept, and one that was
+        judged healthy while the beginning waited.
         """
-        if not (isinstance(entry, StepStarted) and is_for_silence(state.kind, state.params)):
+        definition, params = DEFINITIONS[state.kind], state.params
+        if not isinstance(entry, StepStarted) or not definition.remediates or params.by:
             return entry
-        steps = DEFINITIONS[state.kind].steps(state.params)
-        if not any(each.name == entry.step and (each.pivot or each.irrevocable) for each in steps):
+        steps = definition.steps(params)
+        begins = all(state.step(each.name).status == "pending" for each in steps)
+        far = any(each.name == entry.step and (each.pivot or each.irrevocable) for each in steps)
+        silent = is_for_silence(state.kind, params)
+        if not (begins or (far and silent)):
             return entry
-        pool, name = state.params.pool, state.params.node
-        if not await self._heartbeats.beating(pool, [name]):
+        pool, name = params.pool, params.node
+        if silent and not await self._heartbeats.beating(pool, [name]):
             return entry
         node = await self._store.fresh_node(pool, name)
-        if node is None or has_other_reason(node):
+        reason = unfounded(state.kind, params, node) if node is not None else ""
+        if node is None or not reason:
             return entry
-        instead = _taken_back(state, node, entry.time, HEARD, f"heard-{state.saga}")
+        cause = f"{'heard' if silent else 'healthy'}-{state.saga}"
+        instead = _taken_back(state, node, entry.time, reason, cause)
         if isinstance(instead, Impossible):
             return entry
-        log.warning("a node that was recorded as lost beats", extra={"saga": state.saga})
+        log.warning("not needed any more", extra={"saga": state.saga, "reason": reason})
         return instead
 
     async def _intervene(self, saga: str, decide: Decide) -> None:
@@ -223,8 +230,9 @@ class SagaInterventions:
 def _taken_back(
     state: SagaState, node: NodeRecord, now: datetime, reason: str, cause: str
 ) -> SagaEntry | Impossible:
-    """The entry that unwinds a saga, and uncordons its node unless that stays out of service."""
-    stays = node.spare or has_succeeded(state, "promote")
+    """The entry that unwinds a saga, and uncordons its node unless that stays as it is."""
+    begun = any(each.status != "pending" for each in state.steps.values())
+    stays = not begun or node.spare or has_succeeded(state, "promote")
     return cancel(
         DEFINITIONS[state.kind],
         state,

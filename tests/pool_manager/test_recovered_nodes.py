@@ -15,7 +15,12 @@ from schemas.pool_records import OpenSaga, PoolRecord
 from schemas.settings import BudgetSpec, HealthSpec, PoolSpec
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import NatsBus
-from services.pool_manager.planner.remediation.recovered_nodes import recovered
+from services.pool_manager.planner.remediation.recovered_nodes import (
+    HEALTHY,
+    HEARD,
+    recovered,
+    unfounded,
+)
 from services.pool_manager.service import build
 from tests.pool_manager.fleet import events, nodes, peers, settings, settled, under_way
 from tests.support.inprocess import Running, eventually
@@ -54,6 +59,32 @@ def test_only_a_replacement_for_silence_is_cancelled(
     heard = NodeRecord(pool="training", node="n1", **({"health": "healthy"} | node))
 
     assert ([("s", heard)] if kept else []) == list(recovered(record, {"n1": heard}))
+
+
+@pytest.mark.parametrize(
+    ("opened", "node", "expected"),
+    [
+        ({}, {}, HEARD),
+        ({}, {"health": "unhealthy"}, ""),
+        ({}, {"notices": {"a": CloudNotice(at=NOW)}}, ""),
+        ({"fault_signature": "xid-79", "fault": "f"}, {}, HEALTHY),
+        ({"fault_signature": "xid-79", "fault": "f", "kind": "reset-gpu"}, {}, HEALTHY),
+        ({"fault_signature": "xid-79", "fault": "f"}, {"health": "unhealthy"}, ""),
+        ({"fault_signature": "xid-79", "fault": "f"}, {"health": "degraded"}, ""),
+        ({"fault_signature": "xid-79", "fault": "f"}, {"health": "unknown"}, ""),
+        ({"fault_signature": "xid-79", "fault": "f"}, {"lost": True}, ""),
+        ({"fault_signature": "xid-79", "fault": "f", "by": "ops"}, {}, ""),
+        ({"kind": "scale-down"}, {}, ""),
+    ],
+)
+def test_a_remediation_begins_only_for_what_still_is(
+    opened: dict[str, Any], node: dict[str, Any], expected: str
+) -> None:
+    """Where its beginning had to wait the node may beat again, or be judged healthy."""
+    saga = msgspec.structs.replace(SILENT, **opened)
+    now = NodeRecord(pool="training", node="n1", **({"health": "healthy"} | node))
+
+    assert expected == unfounded(saga.kind, saga, now)
 
 
 def about(name: str) -> dict[str, Any]:

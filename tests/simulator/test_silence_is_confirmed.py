@@ -6,7 +6,7 @@ from dataclasses import replace
 from schemas.node_events import Lost
 from services.runtime.event_publisher import publish_event
 from services.simulator.engine import virtual_time
-from services.simulator.engine.fault_kinds import InjectedFault
+from services.simulator.engine.fault_kinds import BROKER, InjectedFault
 from services.simulator.inputs.fuzz.fuzz_campaign import Campaign, FleetShape
 from services.simulator.inputs.fuzz.fuzz_simulation import POOL, FuzzSimulation
 
@@ -77,6 +77,29 @@ def test_a_node_that_beats_again_is_not_terminated():
         return found
 
     assert virtual_time.run(play) == ([], True)
+
+
+def test_a_replacement_that_had_to_wait_looks_again_before_its_first_step() -> None:
+    """It was decided while the node was silent; it may begin long after the node beats again."""
+
+    async def play() -> tuple[list[str], list[str], int]:
+        simulation, node = await started(SHAPE)
+        fleet = simulation.fleet
+        ordered: list[str] = []
+        fleet.workload.on_order = lambda verb, order: ordered.append(f"{verb} {order.node.node}")
+        fleet.faults.inject(InjectedFault(kind="hang", target=node, seconds=75))
+        await asyncio.sleep(20)
+        # No saga begins meanwhile, and no replica is the one that publishes what returned.
+        fleet.faults.inject(
+            InjectedFault(kind="refused_writes", target=BROKER, stream="KV_LEASES", seconds=300)
+        )
+        await asyncio.sleep(400)
+        assert fleet.invariants.violation is None
+        found = ordered, begun(simulation), fleet.cloud.made
+        fleet.simulation.server.close()
+        return found
+
+    assert virtual_time.run(play) == ([], [], SHAPE.nodes)
 
 
 def test_a_node_whose_credentials_expired_is_not_replaced_for_that() -> None:

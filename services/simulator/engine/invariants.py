@@ -30,13 +30,13 @@ from schemas.saga_log_entries import (
 from schemas.saga_params import SagaParams
 from schemas.topology import DEAD, EVENTS, HEALTH, HEARTBEATS, INSTANCES, NODES, REQUESTS, SAGAS
 from services.bus.port import Stored
-from services.pool_manager.planner.node_counts import is_gone, is_out, is_quarantined
+from services.pool_manager.planner.node_counts import is_gone, is_out
 from services.pool_manager.planner.remediation.recovered_nodes import is_for_silence
 from services.pool_manager.sagas import DEFINITIONS
 from services.provisioner.provider_client.provider import Instance
 from services.simulator.engine.agent_machines import AgentMachines
 from services.simulator.engine.announced_notices import AnnouncedNotices
-from services.simulator.engine.node_liveness import NodeLiveness
+from services.simulator.engine.node_liveness import CALLED_OFF_WITHIN_SECONDS, NodeLiveness
 from services.simulator.engine.node_removals import NodeRemovals
 from services.simulator.engine.simulated_cloud import SimulatedCloud
 from services.simulator.engine.simulated_workload import SimulatedWorkload
@@ -50,9 +50,6 @@ RESETS_EACH: Final = 3
 """Resets and reboots for each replacement that may begin, unless the budget says otherwise."""
 STORED_WITHIN_SECONDS: Final = 15.0
 """The rate counts decisions; a saga's log starts at most so much later."""
-CALLED_OFF_WITHIN_SECONDS: Final = 45.0
-"""So long after a silent node beats again its replacement may still go on: the replica that read
-that it does not may have stalled since."""
 CLOCK_SECONDS: Final = 1.0
 """Between a service's reading of the clock and the write that depends on it."""
 
@@ -215,6 +212,10 @@ class Invariants:
         overdue = self._removals.overdue(entry, stored.time)
         if overdue and not self.destroyed:
             self.fail(overdue, entry.saga)
+        if isinstance(entry, StepStarted):
+            wrong = self.liveness.acts(self.started(entry.saga))
+            if wrong:
+                self.fail(wrong, entry.saga, self.started(entry.saga).params.node)
         pivot = isinstance(entry, StepSucceeded) and entry.step == "admit"
         if pivot or (isinstance(entry, StepStarted) and entry.step == "terminate"):
             node = self.started(entry.saga).params.node
@@ -229,30 +230,9 @@ class Invariants:
             other = self._carried_out[entry.cause]
             self.fail(f"{entry.saga} and {other} begin for one request", entry.saga, params.node)
         self._open(entry)
-        if entry.kind == "quarantine":
-            self._quarantines(entry)
         # An operator's requests are bound by no rate, and their cordons by no level.
         if DEFINITIONS[entry.kind].remediates and not params.by:
             self._disrupts(entry)
-
-    def _quarantines(self, entry: SagaStarted) -> None:
-        """Only accused nodes are quarantined, and no more of them than the cap allows."""
-        name, pool = entry.params.node, self._records.pool(entry.params.pool)
-        machine = self._agents.machine_of(name)
-        known = self.broken_nodes | self.misreported | self.preempted
-        if name not in known and machine is not None and not machine.broken:
-            self.fail(f"{name} is quarantined, and is healthy", name, entry.saga)
-        if pool is None:
-            return
-        # A repair that was decided on takes its node over before its log begins.
-        begun = [each for each in pool.open.values() if each.node]
-        repaired = {e.node for e in begun if e.kind not in ("quarantine", "uncordon")}
-        nodes = [each for each in self._records.live_nodes() if each.pool == pool.name]
-        found = {each.node for each in nodes if is_quarantined(each)} - repaired
-        found |= {each.node for each in begun if each.kind == "quarantine"}
-        allowed = _count(pool.spec.budget.max_quarantined, pool.desired, least=1)
-        if len(found) > allowed:
-            self.fail(f"{len(found)} nodes are quarantined where {allowed} may be", *found)
 
     def _open(self, entry: SagaStarted) -> None:
         self.open[entry.saga] = entry
@@ -311,13 +291,6 @@ class Invariants:
         """A node is taken out of service; one that was out already does not count again."""
         node, pool = entry.params.node, self._records.pool(entry.params.pool)
         record = self._records.node(node_key(entry.params.pool, node))
-        beating = self.liveness.beating_seconds(node)
-        may_beat = CALLED_OFF_WITHIN_SECONDS + STORED_WITHIN_SECONDS
-        if is_for_silence(entry.kind, entry.params) and beating > may_beat:
-            self.fail(
-                f"{entry.saga} begins for silence, and {node} has been beating for {beating:.0f} s",
-                *(entry.saga, node),
-            )
         if pool is None:
             self.fail(f"{entry.saga} begins in a pool that is not recorded", entry.saga)
             return
@@ -331,8 +304,19 @@ class Invariants:
             return
         disrupting = self._disrupting.setdefault(entry.params.pool, {})
         disrupting[entry.saga] = None
-        out = [each for each in disrupting if not self._is_gap(self.started(each).params)]
-        allowed = _count(pool.spec.budget.max_unavailable, pool.desired, least=1)
+        decided_at = {saga: each.since for saga, each in pool.open.items()}
+
+        def later(saga: str) -> bool:
+            """Whether a preempted node's saga was decided on after this one, and began first."""
+            after = decided_at.get(saga, entry.time) > decided_at.get(entry.saga, entry.time)
+            return after and self.started(saga).params.node in self.preempted
+
+        out = [
+            each
+            for each in disrupting
+            if not (self._is_gap(self.started(each).params) or later(each))
+        ]
+        allowed = budget_count(pool.spec.budget.max_unavailable, pool.desired, least=1)
         # The cloud does not wait for the budget, so leaving ahead of it does not either.
         if len(out) > allowed and node not in self.preempted:
             self.fail(
@@ -367,7 +351,7 @@ class Invariants:
             limit = budget.max_resets
         if limit == "unlimited" or entry.params.node in self.preempted:
             return
-        most = _count(limit, pool.desired, least=3)
+        most = budget_count(limit, pool.desired, least=3)
         most *= RESETS_EACH if resets and budget.max_resets is None else 1
         if len(recent) >= most:
             self.fail(
@@ -443,7 +427,7 @@ class Invariants:
         return {saga.params.node, saga.params.new_node, saga.params.promotes} - {""}
 
 
-def _count(limit: int | str, desired: int, *, least: int) -> int:
+def budget_count(limit: int | str, desired: int, *, least: int) -> int:
     """A budget's count; of a percentage of the desired size at least `least`."""
     if isinstance(limit, int):
         return limit

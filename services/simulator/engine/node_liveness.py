@@ -5,12 +5,20 @@ from datetime import datetime
 from typing import Final
 
 from schemas.node_events import Lost, NodeEvent, Returned, Terminated
+from schemas.saga_log_entries import SagaStarted
 from schemas.topology import HEARTBEATS
 from services.bus.memory.jetstream.publish_rules import ttl_seconds
 from services.bus.port import Stored
+from services.pool_manager.planner.remediation.recovered_nodes import is_for_silence
 
 _STREAM: Final = f"KV_{HEARTBEATS.name}"
 _PREFIX: Final = f"$KV.{HEARTBEATS.name}."
+
+CALLED_OFF_WITHIN_SECONDS: Final = 45.0
+"""So long after a silent node beats again its replacement may still go on: the replica that read
+that it does not may have stalled since."""
+FIRST_STEP_WITHIN_SECONDS: Final = CALLED_OFF_WITHIN_SECONDS + 15.0
+"""So long after it beats again its replacement may still take its first step."""
 
 
 class NodeLiveness:
@@ -19,6 +27,8 @@ class NodeLiveness:
     def __init__(self, now: Callable[[], float]) -> None:
         """Nothing is stored yet."""
         self._now = now
+        self._acted: set[str] = set()
+        """Sagas whose first step has begun."""
         self._beating: dict[str, tuple[float, float]] = {}
         """Node -> since when its heartbeat has not expired, and when it will."""
         self.lost: dict[str, None] = {}
@@ -62,3 +72,14 @@ class NodeLiveness:
         now = self._now()
         since, until = self._beating.get(node, (now, now))
         return now - since if now < until else 0.0
+
+    def acts(self, saga: SagaStarted) -> str:
+        """Why a saga must not take its first step; empty: it may. Until then it changes nothing."""
+        if saga.saga in self._acted:
+            return ""
+        self._acted.add(saga.saga)
+        node = saga.params.node
+        beating = self.beating_seconds(node)
+        if not is_for_silence(saga.kind, saga.params) or beating <= FIRST_STEP_WITHIN_SECONDS:
+            return ""
+        return f"{saga.saga} acts for silence, and {node} has been beating for {beating:.0f} s"

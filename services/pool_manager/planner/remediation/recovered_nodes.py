@@ -1,7 +1,8 @@
 """Remediations that are no longer needed: of nodes that were silent and have returned. Pure.
 
 Silence was all that was held against them. What was seen of a node itself, what a person asked for
-and what the cloud announced are not taken back by a heartbeat.
+and what the cloud announced are not taken back by a heartbeat. A remediation that has not begun is
+not needed either where the verdict that it is for was followed by a healthy one.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,6 +18,7 @@ from services.pool_manager.planner.node_counts import automatic
 from services.pool_manager.sagas import DEFINITIONS
 
 HEARD: Final = "the node is heard again"
+HEALTHY: Final = "the node is healthy again"
 
 
 def is_for_silence(kind: SagaKind, saga: SagaTraits) -> bool:
@@ -37,6 +39,20 @@ def recovered(
         node = nodes.get(opened.node)
         if node is not None and not node.lost and not has_other_reason(node):
             yield saga, node
+
+
+def unfounded(kind: SagaKind, saga: SagaTraits, node: NodeRecord) -> str:
+    """Why a saga of our own that has not begun need not begin; empty: it is for what still is.
+
+    `node` beats where the saga is for its silence. Between decision and beginning minutes may pass
+    in which the server stores nothing.
+    """
+    if not DEFINITIONS[kind].remediates or saga.by or has_other_reason(node):
+        return ""
+    if is_for_silence(kind, saga):
+        return HEARD
+    verdict = bool(saga.fault) and not saga.notice
+    return HEALTHY if verdict and node.health == "healthy" and not node.lost else ""
 
 
 def has_other_reason(node: NodeRecord) -> bool:
