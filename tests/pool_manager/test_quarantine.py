@@ -12,7 +12,7 @@ from schemas.duration import Duration
 from schemas.fleet_budget import BudgetClaim
 from schemas.node_records import NodeRecord, Quarantine, WorkloadView
 from schemas.pool_events import QuarantineFull
-from schemas.pool_records import PoolRecord
+from schemas.pool_records import OpenSaga, PoolRecord
 from schemas.saga_params import SagaParams
 from schemas.settings import (
     BudgetSpec,
@@ -135,6 +135,15 @@ def test_the_cap_is_published_once_with_what_to_do() -> None:
     assert not [each for each in again.events if isinstance(each, QuarantineFull)]
     over = decided(full.record, unhealthy("a", **OUT), node("b"))
     assert ["closed"] == [e.status for e in over.events if isinstance(e, QuarantineFull)]
+
+
+def test_a_repair_that_has_not_cordoned_its_node_holds_its_place_under_the_cap() -> None:
+    """Where the repair fails before that, its node is quarantined again at once."""
+    repair = OpenSaga(kind="replace", node="a", new_node="n", since=NOW)
+    record = pool(most=1, open={"replace-a-2": repair})
+    before, after = unhealthy("a", **OUT), unhealthy("a", cordoned=True)
+    assert [] == list(decided(record, before, unhealthy("b")).start)
+    assert ["quarantine-b-1"] == list(decided(record, after, unhealthy("b")).start)
 
 
 def test_the_fleets_cap_counts_every_pool() -> None:

@@ -137,16 +137,13 @@ def unavailable(record: PoolRecord, nodes: Nodes) -> int:
 
 
 def quarantined(record: PoolRecord, nodes: Nodes) -> set[str]:
-    """The nodes that count against the cap of quarantined nodes; one in repair does not."""
+    """The nodes that count against the cap of quarantined nodes.
+
+    One in repair does until its repair has cordoned it: a repair that fails before leaves it
+    quarantined.
+    """
     begun = {each.node for each in record.open.values() if each.kind == "quarantine"}
-    others = busy(record) - {
-        each.node for each in record.open.values() if each.kind in ("quarantine", "uncordon")
-    }
-    return begun | {
-        node.node
-        for node in nodes.needs_attention
-        if is_quarantined(node) and node.node not in others
-    }
+    return begun | {node.node for node in nodes.needs_attention if is_quarantined(node)}
 
 
 def automatic(opened: OpenSaga) -> bool:

@@ -32,6 +32,7 @@ from services.simulator.engine.fault_injector import FaultInjector
 from services.simulator.engine.fleet_at_rest import FleetAtRest
 from services.simulator.engine.hardware_failures import MachineSpec
 from services.simulator.engine.invariants import Invariants, ViolationError
+from services.simulator.engine.quarantine_invariants import QuarantineInvariants
 from services.simulator.engine.simulated_alerts import SimulatedOperators
 from services.simulator.engine.simulated_cloud import SimulatedCloud
 from services.simulator.engine.simulated_process import SimulatedProcess
@@ -113,6 +114,7 @@ class SimulatedFleet:
         self.records = StoredRecords(simulation.server)
         self.invariants = Invariants(simulation, self.cloud, self.workload, self.machines)
         WorkloadInvariants(simulation, self.workload, self.invariants)
+        QuarantineInvariants(simulation, self.machines, self.invariants)
         self.at_rest = FleetAtRest(
             *(simulation, self.cloud, self.workload, self.machines, self.operators), self.invariants
         )
