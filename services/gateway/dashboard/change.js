@@ -9,6 +9,8 @@ const VERBS = {
   uncordon: { title: "Uncordon", text: "Returns the node to service and resets its health state." },
   drain: { title: "Drain", text: "Cordons the node and waits until its work has left.", waits: true },
   replace: { title: "Replace", text: "Drains the node, launches another and terminates this one.", waits: true, danger: true },
+  "reset-gpu": { title: "Reset GPUs of", text: "Drains the node, resets its GPUs, tests it and returns it to service.", waits: true },
+  reboot: { title: "Reboot", text: "Drains the node, reboots it, tests it and returns it to service.", waits: true },
 };
 const MODES = [["", "as the pool is configured"], ["deadline", "deadline: until the timeout"], ["wait", "wait: as long as it takes"], ["immediate", "immediate: do not wait"]];
 
@@ -16,9 +18,9 @@ export const mayChange = (role) => role === "operator" || role === "admin";
 
 export function actionsFor(node, context) {
   if (!mayChange(context.role) || node.status === "terminated") return null;
-  const verbs = [node.cordoned ? "uncordon" : "cordon", "drain", "replace"];
+  const verbs = [node.cordoned ? "uncordon" : "cordon", "drain", "reset-gpu", "reboot", "replace"];
   return h("div", { class: "actions" }, verbs.map((verb) =>
-    h("button", { type: "button", "data-verb": verb, onclick: () => openChange(node, verb, context) }, `${VERBS[verb].title}…`)));
+    h("button", { type: "button", "data-verb": verb, onclick: () => openChange(node, verb, context) }, `${VERBS[verb].title.replace(" of", "")}…`)));
 }
 
 function gateRow(gate) {

@@ -22,6 +22,7 @@ export class Fleet extends EventTarget {
   budget = null;
   events = [];
   ready = false;
+  ofSomePools = false;
 
   #said = new Map(); // node -> what events say of it, until its record says so too
   #due = new Map(); // node -> when it is to be read
@@ -201,7 +202,7 @@ export class Fleet extends EventTarget {
       api.pools(),
       api.sagas(),
       api.incidents(),
-      api.budget().catch((error) => (error.status === 403 ? null : Promise.reject(error))),
+      this.ofSomePools ? null : api.budget(), // the budget is the whole fleet's
     ]);
     this.pools = new Map(pools.map((each) => [each.name, each]));
     this.sagas = new Map(sagas.map((each) => [each.saga, each]));

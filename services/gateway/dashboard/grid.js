@@ -3,24 +3,36 @@
 import { conditionOf, LABELS, words } from "./condition.js";
 import { number, plural } from "./wording.js";
 
-const SIZES = [[120, 26], [500, 20], [2000, 14], [5000, 10], [Infinity, 8]]; // nodes, cell in pixels
+const SIZES = [[60, 40], [300, 26], [600, 20], [2000, 14], [5000, 10], [Infinity, 8]]; // nodes, cell in pixels
+const CARD_PX = 168; // of the largest cells, which have room for a name
 const HEAD_PX = 30;
 const BETWEEN_PX = 14;
 const FLASH_MS = 1600;
 const FRAMES_KEPT_MAX = 240;
 
+// A name that is too long loses its middle: its end distinguishes it.
+function shortened(context, text, room) {
+  if (context.measureText(text).width <= room) return text;
+  for (let kept = text.length - 2; kept > 4; kept -= 1) {
+    const half = Math.floor(kept / 2);
+    const found = `${text.slice(0, kept - half)}…${text.slice(-half)}`;
+    if (context.measureText(found).width <= room) return found;
+  }
+  return "…";
+}
+
 export class Grid {
-  #fleet; #canvas; #scroll; #space; #tip; #said; #context;
+  #fleet; #canvas; #scroll; #space; #tip; #said; #empty; #context;
   #groups = []; #cells = []; #places = new Map(); #colors = {};
-  #size = 20; #gap = 3; #columns = 1; #width = 0;
+  #size = 20; #wide = 20; #gap = 3; #columns = 1; #width = 0;
   #key = "pool"; #find = ""; #only = "";
   #at = -1; #frame = 0; #layoutDue = true; #flashes = new Map();
   frames = [];
 
-  constructor(fleet, { canvas, scroll, space, tip, said, onOpen }) {
+  constructor(fleet, { canvas, scroll, space, tip, said, empty, onOpen }) {
     this.#fleet = fleet;
     Object.assign(this, { onOpen });
-    [this.#canvas, this.#scroll, this.#space, this.#tip, this.#said] = [canvas, scroll, space, tip, said];
+    [this.#canvas, this.#scroll, this.#space, this.#tip, this.#said, this.#empty] = [canvas, scroll, space, tip, said, empty];
     this.#context = canvas.getContext("2d", { alpha: false });
     this.#readColors();
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { this.#readColors(); this.draw(); });
@@ -52,6 +64,7 @@ export class Grid {
     if (!node || !place || !this.shown(node)) return this.layOut();
     const condition = conditionOf(node);
     if (place.condition !== condition) this.#flashes.set(name, performance.now());
+    place.group.healthy += (condition === "healthy") - (place.condition === "healthy");
     place.node = node;
     place.condition = condition;
     this.draw();
@@ -81,7 +94,7 @@ export class Grid {
 
   #readColors() {
     const style = getComputedStyle(document.documentElement);
-    for (const each of [...Object.keys(LABELS), "surface", "text", "quiet", "focus", "line"]) {
+    for (const each of [...Object.keys(LABELS), "surface", "text", "quiet", "focus", "line", "raised"]) {
       this.#colors[each] = style.getPropertyValue(`--${each}`).trim();
     }
   }
@@ -103,10 +116,12 @@ export class Grid {
     const groups = this.#group();
     const total = groups.reduce((sum, [, nodes]) => sum + nodes.length, 0);
     this.#size = SIZES.find(([most]) => total <= most)[1];
-    this.#gap = this.#size > 12 ? 3 : this.#size > 8 ? 2 : 1.5;
+    this.#wide = this.#size === SIZES[0][1] ? CARD_PX : this.#size;
+    this.#gap = this.#wide > this.#size ? 8 : this.#size > 12 ? 3 : this.#size > 8 ? 2 : 1.5;
     this.#width = this.#scroll.clientWidth;
     const pitch = this.#size + this.#gap;
-    this.#columns = Math.max(1, Math.floor((this.#width + this.#gap) / pitch));
+    const across = this.#wide + this.#gap;
+    this.#columns = Math.max(1, Math.floor((this.#width + this.#gap) / across));
     this.#groups = [];
     this.#cells = [];
     this.#places = new Map();
@@ -115,18 +130,20 @@ export class Grid {
       nodes.sort((a, b) => (a.id < b.id ? -1 : 1));
       const first = this.#cells.length;
       const top = y + HEAD_PX;
+      const group = { name, y, first, count: nodes.length, healthy: 0 };
+      this.#groups.push(group);
       nodes.forEach((node, index) => {
         const cell = {
           node,
+          group,
           condition: conditionOf(node),
-          x: (index % this.#columns) * pitch,
+          x: (index % this.#columns) * across,
           y: top + Math.floor(index / this.#columns) * pitch,
         };
+        group.healthy += cell.condition === "healthy";
         this.#cells.push(cell);
         this.#places.set(node.id, cell);
       });
-      const healthy = nodes.filter((each) => conditionOf(each) === "healthy").length;
-      this.#groups.push({ name, y, first, count: nodes.length, text: `${number(healthy)} of ${plural(nodes.length, "node")} healthy` });
       y = top + Math.ceil(nodes.length / this.#columns) * pitch + BETWEEN_PX;
     }
     this.#at = held === undefined ? -1 : this.#cells.indexOf(this.#places.get(held));
@@ -140,6 +157,9 @@ export class Grid {
     this.#canvas.style.height = `${visible}px`;
     this.#space.style.marginTop = `-${visible}px`;
     const unhealthy = this.#cells.filter((each) => each.condition === "unhealthy" || each.condition === "lost").length;
+    this.#canvas.hidden = !total;
+    this.#empty.hidden = total > 0;
+    this.#empty.textContent = this.#fleet.nodes.size ? "No node matches." : this.#fleet.ready ? "The fleet has no node yet." : "Reading the fleet…";
     this.#canvas.setAttribute("aria-label", `${plural(total, "node")}, ${number(unhealthy)} unhealthy or lost`);
   }
 
@@ -179,7 +199,8 @@ export class Grid {
     const width = context.measureText(name).width;
     context.font = "13px system-ui, sans-serif";
     context.fillStyle = this.#colors.quiet;
-    context.fillText(group.text, width + 10, group.y + 13, Math.max(60, this.#width - width - 12));
+    const text = `${number(group.healthy)} of ${plural(group.count, "node")} healthy`;
+    context.fillText(text, width + 10, group.y + 13, Math.max(60, this.#width - width - 12));
   }
 
   #cell(cell, now) {
@@ -187,6 +208,7 @@ export class Grid {
     const { x, y, condition } = cell;
     const size = this.#size;
     const color = this.#colors[condition];
+    if (this.#wide > size) this.#card(cell);
     context.fillStyle = color;
     if (size < 14) {
       context.fillRect(x, y, size, size);
@@ -212,6 +234,27 @@ export class Grid {
       this.#ring(cell, this.#colors.text, 2);
       context.globalAlpha = 1;
     }
+  }
+
+  // A large cell has its node's name and condition beside the colour.
+  #card({ x, y, node, condition }) {
+    const context = this.#context;
+    context.fillStyle = this.#colors.raised;
+    context.strokeStyle = this.#colors.line;
+    context.lineWidth = 1;
+    context.beginPath();
+    context.roundRect(x + 0.5, y + 0.5, this.#wide - 1, this.#size - 1, 7);
+    context.fill();
+    context.stroke();
+    const room = this.#wide - this.#size - 16;
+    context.textBaseline = "middle";
+    context.fillStyle = this.#colors.text;
+    context.font = "600 12.5px system-ui, sans-serif";
+    context.fillText(shortened(context, node.id, room), x + this.#size + 9, y + 13);
+    context.fillStyle = this.#colors.quiet;
+    context.font = "12px system-ui, sans-serif";
+    const text = [LABELS[condition], node.gpu_count ? plural(node.gpu_count, "GPU") : ""].filter(Boolean).join(", ");
+    context.fillText(shortened(context, text, room), x + this.#size + 9, y + 28);
   }
 
   // A mark besides the colour, for eyes that do not distinguish red and green.
@@ -245,7 +288,7 @@ export class Grid {
   #ring({ x, y }, color, width) {
     this.#context.strokeStyle = color;
     this.#context.lineWidth = width;
-    this.#context.strokeRect(x - 1, y - 1, this.#size + 2, this.#size + 2);
+    this.#context.strokeRect(x - 1, y - 1, this.#wide + 2, this.#size + 2);
   }
 
   #cellAt(event) {
@@ -254,7 +297,7 @@ export class Grid {
     const pitch = this.#size + this.#gap;
     const group = this.#groups.findLast((each) => each.y <= y);
     if (!group || y < group.y + HEAD_PX) return null;
-    const column = Math.floor(x / pitch);
+    const column = Math.floor(x / (this.#wide + this.#gap));
     const index = Math.floor((y - group.y - HEAD_PX) / pitch) * this.#columns + column;
     return column < this.#columns && index < group.count ? this.#cells[group.first + index] : null;
   }

@@ -32,7 +32,7 @@ export function showSummary(place, fleet) {
     tile("Cordoned", number(counts.cordoned)),
     tile("Launching, leaving", number(counts.launching + counts.leaving)),
     tile("Sagas", number(fleet.sagas.size), "in progress"),
-    budget && !budget.lifted ? tile("Out of service by Navarch", number(budget.unavailable), `of ${number(budget.unavailable_limit)} at once`) : null,
+    budget && !budget.lifted ? tile("Out of service", number(budget.unavailable), `of ${number(budget.unavailable_limit)} at once`) : null,
   );
 }
 
@@ -76,8 +76,7 @@ export function showNodeTable(place, nodes, total) {
     h("td", {}, node.reason || "")));
   const head = ["Node", "Condition", "Pool", "Where"].map((each) => h("th", { scope: "col" }, each));
   fill(place,
-    h("div", { class: "table-scroll", tabindex: 0, role: "region", "aria-label": "Nodes" },
-      h("table", {}, h("thead", {}, h("tr", {}, head, h("th", { scope: "col", class: "count" }, "GPUs"), h("th", { scope: "col" }, "Reason"))), h("tbody", {}, rows))),
+    h("table", {}, h("thead", {}, h("tr", {}, head, h("th", { scope: "col", class: "count" }, "GPUs"), h("th", { scope: "col" }, "Reason"))), h("tbody", {}, rows)),
     sorted.length > rows.length ? h("p", { class: "empty" }, `${number(rows.length)} of ${number(sorted.length)} are shown, the most urgent first. Find narrows them.`) : null);
 }
 
@@ -110,9 +109,9 @@ export function showPools(place, fleet) {
     h("td", { class: "count" }, limitText(pool.unavailable, pool.unavailable_limit))));
   const counted = (text) => h("th", { scope: "col", class: "count" }, text);
   const named = (text) => h("th", { scope: "col" }, text);
-  fill(place, h("div", { class: "table-scroll", tabindex: 0, role: "region", "aria-label": "Pools" }, h("table", {},
+  fill(place, h("table", {},
     h("thead", {}, h("tr", {}, named("Pool"), named("Health"), counted("Nodes"), counted("Healthy"), counted("Unhealthy"), counted("Cordoned"), counted("Limits"), named("Breaker"), counted("Out of service"))),
-    h("tbody", {}, rows))));
+    h("tbody", {}, rows)));
 }
 
 export function sagaSteps(saga) {
@@ -140,9 +139,20 @@ export function eventRow(view) {
     h("div", {}, h("span", { class: "title" }, view.title), h("span", { class: "about" }, about), view.detail ? h("div", { class: "detail" }, view.detail) : null));
 }
 
+let listed = { find: "", newest: 0, oldest: 0 };
+
+// New events come before the others, which stay where they are; another filter writes all again.
 export function showEvents(place, fleet, find) {
   const wanted = find.toLowerCase();
   const matches = (view) => !wanted || [view.kind, view.about, view.title, view.detail].some((each) => each.toLowerCase().includes(wanted));
   const found = fleet.events.filter(matches).slice(-EVENTS_SHOWN).reverse();
-  fill(place, found.length ? found.map(eventRow) : h("p", { class: "empty" }, wanted ? "No event matches." : "Nothing happened in the last 15 minutes."));
+  const oldest = fleet.events[0]?.sequence ?? 0;
+  const same = listed.find === wanted && listed.oldest <= oldest && place.querySelector(".event");
+  if (!found.length) fill(place, h("p", { class: "empty" }, wanted ? "No event matches." : "Nothing happened in the last 15 minutes."));
+  else if (!same) fill(place, found.map(eventRow));
+  else {
+    place.prepend(...found.filter((view) => view.sequence > listed.newest).map(eventRow));
+    while (place.childElementCount > EVENTS_SHOWN) place.lastElementChild.remove();
+  }
+  listed = { find: wanted, newest: fleet.events.at(-1)?.sequence ?? 0, oldest };
 }

@@ -4,7 +4,7 @@ import * as api from "./api.js";
 import { byId, fill, h, problemNotice } from "./elements.js";
 import { Fleet } from "./fleet.js";
 import { Grid } from "./grid.js";
-import { showAttention, showEvents, showLegend, showNodeTable, showPools, showSagas, showSummary } from "./overview.js";
+import { countsOf, showAttention, showEvents, showLegend, showNodeTable, showPools, showSagas, showSummary } from "./overview.js";
 import { Panel } from "./panel.js";
 import { follow } from "./stream.js";
 
@@ -17,6 +17,7 @@ let panel = null;
 let grid = null;
 let only = "";
 let asTable = false;
+let shown = "";
 const lists = { due: new Set(), timer: 0, at: 0 };
 
 // Lists are written at most four times a second; the grid draws at once.
@@ -33,7 +34,7 @@ function soon(...names) {
 }
 
 const WRITERS = {
-  summary: () => showSummary(byId("summary"), fleet),
+  summary: () => { showSummary(byId("summary"), fleet); title(); },
   attention: () => showAttention(byId("attention"), fleet),
   legend: () => showLegend(byId("legend"), fleet, only, choose),
   pools: () => showPools(byId("pools"), fleet),
@@ -51,6 +52,7 @@ function choose(condition) {
 }
 
 function linkState(kind, text) {
+  byId("main").classList.toggle("is-stale", kind === "lost");
   const place = byId("link-state");
   place.className = `link-state ${kind ? `is-${kind}` : ""}`;
   if (place.textContent !== text) place.textContent = text;
@@ -61,7 +63,14 @@ function route() {
   let known = name;
   try { known = decodeURIComponent(name); } catch { /* as it is written */ }
   panel?.show(kind, known);
-  document.title = kind ? `${known} · Navarch` : "Navarch";
+  shown = kind ? known : "";
+  title();
+}
+
+function title() {
+  const counts = countsOf(fleet.nodes.values());
+  const bad = counts.unhealthy + counts.lost;
+  document.title = [bad ? `(${bad})` : "", shown ? `${shown} ·` : "", "Navarch"].filter(Boolean).join(" ");
 }
 
 async function load() {
@@ -81,9 +90,11 @@ function start(caller) {
   byId("caller").hidden = false;
   byId("caller-name").textContent = `${caller.name}, ${caller.role}`;
   byId("sign-out").hidden = !api.hasToken();
+  fleet.ofSomePools = caller.pools.length > 0;
   panel = new Panel(byId("panel"), fleet, caller.role);
   grid ??= new Grid(fleet, {
     canvas: byId("grid"), scroll: byId("grid-scroll"), space: byId("grid-space"), tip: byId("grid-tip"), said: byId("grid-said"),
+    empty: byId("grid-empty"),
     onOpen: (name) => { location.hash = `#/node/${encodeURIComponent(name)}`; },
   });
   document.documentElement.dashboard = { grid, fleet };
