@@ -120,6 +120,10 @@ class Bus(Protocol):
         """Whether the server lets every client in, under any name."""
         ...
 
+    def unwritable_streams(self) -> Mapping[str, str]:
+        """Streams that take none of this process's writes, each with the last refusal."""
+        ...
+
     async def publish(
         self, subject: str, data: bytes, *, msg_id: str = "", headers: Headers | None = None
     ) -> int:

@@ -1,19 +1,25 @@
 """Finds out whether the server still stores messages, and whether it has lost what it stored.
 
 A full disk or a full stream refuses every event about itself; so the notifier, which can alert
-without the bus, tries to write and looks at the streams that refuse what they have no room for. A
-stream that is gone is created again while the services run; what it held is reported as lost,
-except what is kept in memory and rebuilt.
+without the bus, tries to write, asks the other services whose writes are refused, and looks at the
+streams that refuse what they have no room for. A stream that is gone is created again while the
+services run; what it held is reported as lost, except what is kept in memory and rebuilt.
 """
 
 import asyncio
 import logging
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
+import msgspec
+
+from schemas import subjects
 from schemas.fleet_queries import CurrentFailure
+from schemas.messages import LimitedDecoder
+from schemas.permissions import SERVICES
 from schemas.topology import EVENTS, EVERY_STREAM, LEASES, StreamSpec
 from services.bus.port import Bus
+from services.bus.protocol.endpoint_replies import reply_data
 from services.bus.topology_setup import STREAM_NOT_FOUND, set_up_stream
 from services.notifier.flood_watch import FloodWatch
 from services.notifier.store_losses import (
@@ -25,10 +31,11 @@ from services.notifier.store_losses import (
     store_lost,
 )
 from services.primitives.clock import Clock
-from services.primitives.errors import BusError, Refused, SetupError
-from services.runtime.failure_register import FailureRegister
+from services.primitives.errors import BusError, NavarchError, Refused, SetupError
+from services.runtime.failure_register import UNWRITABLE_REMEDY, FailureRegister
 
 log = logging.getLogger(__name__)
+_current = LimitedDecoder(list[CurrentFailure])
 
 LOOK_SECONDS: Final = 10.0
 REFUSALS_MIN: Final = 2
@@ -36,11 +43,10 @@ REFUSALS_MIN: Final = 2
 FULL_SHARE: Final = 0.95
 PROBE_KEY: Final = "notifier.probe"
 PROBE_TTL_SECONDS: Final = 60
-UNWRITABLE_REMEDY: Final = (
-    "free space on the disk of nats-server's store_dir (`df -h`), then restart nats-server: once "
-    "its disk was full it stores nothing until it is restarted. Nothing that is stored is lost, "
-    "and what waits is done afterwards"
-)
+OTHERS: Final = tuple(each for each in SERVICES if each != "notifier")
+ANSWER_SECONDS_MAX: Final = 2.0
+HEARD: Final = timedelta(seconds=90)
+"""How long what a service reported counts: of its replicas, any may answer, and not each writes."""
 
 
 class StoreWatch:
@@ -57,6 +63,8 @@ class StoreWatch:
         self._refusals = 0
         self._floods = FloodWatch(bus, clock)
         self._known: dict[str, ObservedStream] = {}
+        self._heard: dict[str, tuple[CurrentFailure, datetime]] = {}
+        """What another service reported last of each stream, and when."""
         self._losses: dict[str, tuple[str, datetime]] = {}
         """Stream -> what happened to it last, and when."""
 
@@ -77,7 +85,32 @@ class StoreWatch:
             found.append(_failure("nats-server", reason, UNWRITABLE_REMEDY))
         looks = await asyncio.gather(*(self._look_at(each) for each in EVERY_STREAM))
         found += [each for each in looks if each is not None]
+        found += await self._refused_to_others()
         return [*found, *await self._flooding(), *self._shown_losses()]
+
+    async def _refused_to_others(self) -> list[CurrentFailure]:
+        """Streams that take no writes of the other services, which may be the only ones to know.
+
+        They cannot always publish it: the stream may be EVENTS.
+        """
+        now = self._clock.now()
+        for answer in await asyncio.gather(*map(self._failures_of, OTHERS)):
+            for each in answer:
+                if each.failure == "store-unwritable":
+                    self._heard[each.about] = each, now
+        self._heard = {
+            about: (each, at) for about, (each, at) in self._heard.items() if now - at < HEARD
+        }
+        return [each for each, _ in self._heard.values()]
+
+    async def _failures_of(self, service: str) -> list[CurrentFailure]:
+        subject = subjects.query(f"failures-{service}")
+        try:
+            reply = await self._bus.request(subject, b"", timeout_seconds=ANSWER_SECONDS_MAX)
+            return _current.decode(reply_data(reply))
+        except (NavarchError, msgspec.DecodeError) as error:
+            log.debug("failures of the %s are not known: %s", service, error)
+            return []
 
     async def _flooding(self) -> list[CurrentFailure]:
         """Bound what each node holds of EVENTS, as it was seen just now."""

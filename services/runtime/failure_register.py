@@ -31,6 +31,12 @@ DEFECT_REMEDY: Final = (
     "report the log lines of this time as a defect; everything else goes on, and it is tried again"
 )
 
+UNWRITABLE_REMEDY: Final = (
+    "free space on the disk of nats-server's store_dir (`df -h`), then restart nats-server: once "
+    "its disk was full it stores nothing until it is restarted. Nothing that is stored is lost, "
+    "and what waits is done afterwards"
+)
+
 Key = tuple[FailureKind, str]
 
 
@@ -80,10 +86,11 @@ class FailureRegister:
         now = {(each.failure, each.about): each for each in found}
         for failure in now.values():
             self.report(failure)
-        for key in self._observed.get(observer, ()):
-            if key not in now:
+        before, self._observed[observer] = self._observed.get(observer, ()), tuple(now)
+        still = {key for keys in self._observed.values() for key in keys}
+        for key in before:
+            if key not in still:
                 self.end(*key)
-        self._observed[observer] = tuple(now)
 
     def _count(self, kind: FailureKind) -> None:
         self._changed.set()
@@ -172,6 +179,17 @@ def unreadable(error: UnreadableRecord) -> CurrentFailure:
             f"look at it with `nats kv get {bucket} {key}`, restore it from a backup or remove it "
             f"with `nats kv del {bucket} {key}`; what needs it waits until then"
         ),
+    )
+
+
+def unwritable(refused: tuple[str, str]) -> CurrentFailure:
+    """A stream, and why the server stores nothing in it."""
+    stream, reason = refused
+    return CurrentFailure(
+        failure="store-unwritable",
+        about=f"stream {stream}",
+        reason=f"nats-server stores nothing in {stream}: {reason}",
+        remedy=UNWRITABLE_REMEDY,
     )
 
 

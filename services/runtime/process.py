@@ -30,6 +30,7 @@ from services.runtime.consumer_loop import Consumer, ConsumerLoop
 from services.runtime.crash_guard import CrashGuard
 from services.runtime.durable_watch import DurableWatch
 from services.runtime.event_publisher import publish_event
+from services.runtime.failure_register import unwritable
 from services.runtime.logs import set_up_logs
 from services.runtime.order_audit import audited
 from services.runtime.process_http import HttpEndpoint, check_port
@@ -45,6 +46,8 @@ log = logging.getLogger(__name__)
 STOP_SECONDS_MAX: Final = 8.0
 PING_SECONDS: Final = 2
 """A server that hangs is left after six seconds; agents, of which there are many, take longer."""
+WRITES_SECONDS: Final = 5.0
+"""Between two looks, in memory alone, at which streams take nothing."""
 EXPIRY_SECONDS: Final = 600.0
 """Between two checks of what expires soon."""
 TASKS_SECONDS_MAX: Final = 2.0
@@ -194,6 +197,14 @@ async def _watch_expiry(context: Context, bus: NatsBus) -> None:
         await context.clock.sleep(EXPIRY_SECONDS)
 
 
+async def _watch_writes(context: Context) -> None:
+    """Report streams that take none of this process's writes."""
+    while True:
+        found = map(unwritable, context.bus.unwritable_streams().items())
+        context.instruments.failures.update("writes", found)
+        await context.clock.sleep(WRITES_SECONDS)
+
+
 def guard_of(context: Context) -> CrashGuard:
     """What sets aside messages that end this service's processes."""
     failures = context.instruments.failures
@@ -216,7 +227,7 @@ def with_failures(context: Context, service: Service, *tasks: Task) -> Service:
     subject = subjects.query(f"failures-{name}")
     return replace(
         service,
-        tasks=(*service.tasks, *tasks, publish, *watches),
+        tasks=(*service.tasks, *tasks, publish, partial(_watch_writes, context), *watches),
         endpoints={**service.endpoints, subject: failures.endpoint()},
     )
 

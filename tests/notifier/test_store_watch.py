@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 
+from schemas import subjects
 from schemas.fleet_events import ServiceFailure
 from schemas.topology import (
     EVERY_STREAM,
@@ -16,6 +17,7 @@ from schemas.topology import (
     HARDWARE,
     HEARTBEATS,
     LEASES,
+    NODES,
     SAGAS,
     STREAMS,
 )
@@ -26,8 +28,9 @@ from services.bus.topology_setup import set_up
 from services.notifier.alerts.alert_rules import alert_of
 from services.notifier.alerts.store_alerts import StoreAlerts
 from services.notifier.store_losses import LOSSES, SHOWN, ObservedStream, loss_between
-from services.notifier.store_watch import LOOK_SECONDS, StoreWatch
-from services.runtime.failure_register import FailureRegister
+from services.notifier.store_watch import HEARD, LOOK_SECONDS, StoreWatch
+from services.primitives.errors import Conflict, Unavailable
+from services.runtime.failure_register import FailureRegister, unwritable
 from services.simulator.engine import virtual_time
 from services.simulator.engine.virtual_time import VirtualClock
 from tests.notifier.alert_desk import RecordingChannel
@@ -75,6 +78,71 @@ def test_a_store_that_takes_nothing_is_alerted_without_it() -> None:
                 (True, "nats-server: writable again"),
             ]
             assert len({each.key for each in channel.alerts}) == 1
+
+    virtual_time.run(run)
+
+
+def test_a_stream_that_refuses_another_services_writes_is_alerted_although_the_probe_is_taken() -> (
+    None
+):
+    """After a full disk each stream is by itself; of two replicas only the one that writes knows.
+
+    The alert ends when no replica has reported it for a while.
+    """
+
+    async def run() -> None:
+        async with watching() as (server, failures, channel):
+            writing, waiting = (FailureRegister(CollectorRegistry()) for _ in range(2))
+            subject = subjects.query("failures-pool-manager")
+            for number, each in enumerate((writing, waiting)):
+                bus = MemoryBus(server, PerfectLink())
+                await bus.serve("pool-manager", str(number), {subject: each.endpoint()})
+            writing.update("writes", [unwritable((SAGAS.name, "no answer in 5 s"))])
+            await asyncio.sleep(10 * LOOK_SECONDS)
+            [found] = failures.current
+            assert (found.failure, found.about) == ("store-unwritable", "stream SAGAS")
+            assert "restart nats-server" in found.remedy
+            writing.update("writes", [])
+            await asyncio.sleep(HEARD.total_seconds() + 2 * LOOK_SECONDS)
+            assert failures.current == ()
+            assert [each.resolved for each in channel.alerts] == [False, True]
+
+    virtual_time.run(run)
+
+
+def test_what_two_observers_find_ends_when_neither_finds_it() -> None:
+    """Otherwise an alert would end and begin again every few seconds."""
+    register, found = FailureRegister(CollectorRegistry()), unwritable((SAGAS.name, "no answer"))
+    for observer in ("store", "writes"):
+        register.update(observer, [found])
+    register.update("writes", [])
+    assert register.current == (found,)
+    register.update("store", [])
+    assert register.current == ()
+
+
+def test_a_process_reports_streams_that_refuse_its_own_writes() -> None:
+    """A conflict is an answer and no refusal; a message that is stored ends it."""
+
+    async def run() -> None:
+        server = MemoryServer(VirtualClock())
+        bus = MemoryBus(server, PerfectLink())
+        await set_up(bus, VirtualClock(), replicas=1)
+        key = "training.n1"
+        await bus.create(NODES, key, b"{}")
+        server.refusing[NODES.stream().name] = 1
+        for _ in range(4):
+            with pytest.raises(Unavailable):
+                await bus.put(NODES, key, b"{}")
+            await asyncio.sleep(5)
+        assert list(bus.unwritable_streams()) == [NODES.stream().name]
+        del server.refusing[NODES.stream().name]
+        with pytest.raises(Conflict):
+            await bus.create(NODES, key, b"{}")
+        assert list(bus.unwritable_streams()) == [NODES.stream().name]
+        await bus.put(NODES, key, b"{}")
+        assert list(bus.unwritable_streams()) == []
+        server.close()
 
     virtual_time.run(run)
 

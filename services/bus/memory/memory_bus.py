@@ -38,6 +38,7 @@ class MemoryBus(Buckets, Objects):
 
     def __init__(self, server: MemoryServer, link: Link) -> None:
         """Reach `server` over `link`; whatever it serves is answered in the present context."""
+        super().__init__()
         self._server = server
         self._link = link
         self.context = contextvars.copy_context()

@@ -20,8 +20,8 @@ from services.bus.memory.jetstream.server_state import (
     ServerState,
     StreamBackup,
 )
-from services.bus.memory.jetstream.subject_index import ANY, REST, matches
 from services.bus.port import Endpoint, Stored
+from services.bus.protocol.subject_filters import ANY, REST, matches
 from services.primitives.clock import Clock
 from services.primitives.errors import Unavailable
 

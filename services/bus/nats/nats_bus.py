@@ -80,6 +80,7 @@ class NatsBus(Replicas, Buckets, Objects):
 
     def __init__(self, client: Client, options: ConnectOptions) -> None:
         """Wrap a client that connects with these options."""
+        super().__init__()
         self._client = client
         self._options = options
         self._requests = RequestMux(client)

@@ -3,17 +3,34 @@
 Each is the call that stores one message with its headers, and is here once for every bus.
 """
 
+import asyncio
 from abc import abstractmethod
+from collections.abc import Mapping
 from datetime import datetime
 
 from schemas import headers as h
 from schemas import subjects
 from services.bus.port import Headers
 from services.bus.protocol.server_protocol import firing, guard
+from services.bus.protocol.write_outcomes import WriteOutcomes
+from services.primitives.errors import Unavailable
 
 
 class Storing:
     """The storing part of a bus."""
+
+    def __init__(self) -> None:
+        """Nothing was stored yet."""
+        self._outcomes = WriteOutcomes()
+
+    @property
+    @abstractmethod
+    def connected(self) -> bool:
+        """Whether the bus can be spoken to now."""
+
+    def unwritable_streams(self) -> Mapping[str, str]:
+        """Streams that take none of this process's writes, each with the last refusal."""
+        return self._outcomes.unwritable(asyncio.get_running_loop().time())
 
     @abstractmethod
     async def _store(self, subject: str, data: bytes, headers: dict[str, str]) -> int:
@@ -24,7 +41,7 @@ class Storing:
     ) -> int:
         """Store a message and return its sequence; a repeated `msg_id` stores nothing more."""
         known = {h.MSG_ID: msg_id} if msg_id else {}
-        return await self._store(subject, data, dict(headers or {}) | known)
+        return await self._recorded(subject, data, dict(headers or {}) | known)
 
     async def append(
         self,
@@ -36,11 +53,25 @@ class Storing:
         headers: Headers | None = None,
     ) -> int:
         """Store a message if `expected` is the last sequence under `tree`; else Conflict."""
-        return await self._store(subject, data, dict(headers or {}) | guard(tree, expected))
+        return await self._recorded(subject, data, dict(headers or {}) | guard(tree, expected))
 
     async def schedule(
         self, owner: str, key: str, at: datetime, data: bytes, *, headers: Headers | None = None
     ) -> None:
         """Store a timer: `data` arrives under the owner's due subject at that time, once."""
         timed = dict(headers or {}) | firing(at, subjects.timer_due(owner, key))
-        await self._store(subjects.timer_schedule(owner, key), data, timed)
+        await self._recorded(subjects.timer_schedule(owner, key), data, timed)
+
+    async def _recorded(self, subject: str, data: bytes, headers: dict[str, str]) -> int:
+        """Store a message, and take note of what came of it.
+
+        An answer that refuses this one message says nothing: it may be given before any write.
+        """
+        try:
+            sequence = await self._store(subject, data, headers)
+        except Unavailable as error:
+            if self.connected:
+                self._outcomes.refused(subject, str(error), asyncio.get_running_loop().time())
+            raise
+        self._outcomes.stored(subject)
+        return sequence

@@ -11,7 +11,7 @@ import msgspec
 from services.bus.memory.jetstream.consumer_state import ConsumerConfig, ConsumerState, read_config
 from services.bus.memory.jetstream.server_state import ConsumerPlace, ServerState
 from services.bus.memory.jetstream.stream_state import StreamConfig, StreamState
-from services.bus.memory.jetstream.subject_index import overlaps
+from services.bus.protocol.subject_filters import overlaps
 from services.primitives.errors import Refused, Unavailable
 
 STREAM_NOT_FOUND: Final = 10059

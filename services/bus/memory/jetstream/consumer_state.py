@@ -14,8 +14,8 @@ from typing import Any, Final, Literal, NamedTuple
 import msgspec
 
 from services.bus.memory.jetstream.stream_state import StreamState
-from services.bus.memory.jetstream.subject_index import pattern
 from services.bus.port import Stored
+from services.bus.protocol.subject_filters import pattern
 
 Word = Literal["ack", "nak", "term", "progress"]
 

@@ -12,8 +12,8 @@ from typing import Final, Protocol
 
 from schemas import headers as h
 from schemas.duration import parse_duration
-from services.bus.memory.jetstream.subject_index import ANY, REST, matches
 from services.bus.protocol.server_protocol import header_bytes
+from services.bus.protocol.subject_filters import ANY, REST, matches
 from services.primitives.errors import Conflict, Refused
 
 ROLLUP: Final = "Nats-Rollup"

@@ -22,8 +22,8 @@ from services.bus.memory.jetstream.consumer_state import (
     Word,
 )
 from services.bus.memory.jetstream.stream_state import StreamState
-from services.bus.memory.jetstream.subject_index import matches
 from services.bus.port import Stored
+from services.bus.protocol.subject_filters import matches
 from services.primitives.errors import Unavailable
 
 _json = msgspec.json.Encoder()

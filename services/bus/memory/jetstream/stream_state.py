@@ -26,9 +26,10 @@ from services.bus.memory.jetstream.publish_rules import (
     ttl_seconds,
     written,
 )
-from services.bus.memory.jetstream.subject_index import REST, SubjectIndex
+from services.bus.memory.jetstream.subject_index import SubjectIndex
 from services.bus.port import Stored
 from services.bus.protocol.server_protocol import header_bytes
+from services.bus.protocol.subject_filters import REST
 from services.primitives.errors import Unavailable
 
 SCHEDULER: Final = "Nats-Scheduler"
