@@ -36,6 +36,17 @@ UNDOES: Final[dict[str, str]] = {
 """Step being undone -> what the undo waits for."""
 
 
+class StepProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """One step of a saga and its times."""
+
+    step: str
+    status: str
+    """pending, started, succeeded, failed, expired, undo-started, undone or undo-failed."""
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    """When the action ended; None: it has not."""
+
+
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a saga for operators."""
 
@@ -56,6 +67,8 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     """Remaining steps; while unwinding, those still to be undone."""
     leaves: str = ""
     """The result of unwinding."""
+    steps: tuple[StepProgress, ...] = ()
+    """Every step, in order."""
 
 
 def progress(state: SagaState) -> Progress:
@@ -72,6 +85,7 @@ def progress(state: SagaState) -> Progress:
         reason=state.reason or params.reason,
         since=state.started_at,
         leaves=DEFINITIONS[state.kind].left(params),
+        steps=tuple(_timed(state, step.name) for step in steps),
     )
     match state.status:
         case "running":
@@ -90,6 +104,13 @@ def progress(state: SagaState) -> Progress:
             )
         case _:
             return current
+
+
+def _timed(state: SagaState, name: str) -> StepProgress:
+    step = state.step(name)
+    return StepProgress(
+        step=name, status=step.status, started_at=step.started_at, ended_at=step.ended_at
+    )
 
 
 def _forward(current: Progress, state: SagaState, steps: Iterable[Step]) -> Progress:

@@ -154,6 +154,18 @@ def test_a_saga_says_what_it_waits_for(
     assert (waiting_for, at) == (where.waiting_for, where.step)
 
 
+def test_a_saga_has_every_step_with_its_times() -> None:
+    """In order: what has ended, what is under way, and what follows."""
+    steps = progress(folded(*DRAINING)).steps
+    assert ("cordon", "succeeded") == (steps[0].step, steps[0].status)
+    assert steps[0].started_at
+    assert steps[0].ended_at
+    statuses = [each.status for each in steps]
+    assert statuses == ["succeeded", "started"] + ["pending"] * (len(steps) - 2)
+    assert steps[1].started_at
+    assert steps[1].ended_at is None
+
+
 def test_a_started_step_has_its_deadline_and_the_next_steps() -> None:
     """Both are in the log."""
     where = progress(folded(*DRAINING))

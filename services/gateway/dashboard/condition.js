@@ -11,9 +11,10 @@ export const CONDITIONS = [
   ["healthy", "Healthy"],
   ["unknown", "Unknown"],
 ];
-export const LABELS = Object.fromEntries(CONDITIONS);
+export const LABELS = { ...Object.fromEntries(CONDITIONS), terminated: "Terminated" };
 
 export function conditionOf(node) {
+  if (node.status === "terminated") return "terminated";
   if (node.status === "leaving") return "leaving";
   if (node.status === "launching" || node.status === "registered") return "launching";
   if (node.lost) return "lost";

@@ -17,9 +17,9 @@ export const byId = (id) => document.getElementById(id);
 // Replaces the children; the link or button that had the focus has it again.
 export function fill(parent, ...children) {
   const held = parent.contains(document.activeElement) ? document.activeElement : null;
-  const same = held?.getAttribute("href") ? `a[href="${CSS.escape(held.getAttribute("href"))}"]` : held?.id ? `#${CSS.escape(held.id)}` : "";
+  const address = held?.getAttribute("href");
   parent.replaceChildren(...children.flat(3).filter((each) => each !== null && each !== undefined && each !== false));
-  if (same) parent.querySelector(same)?.focus({ preventScroll: true });
+  if (address) [...parent.querySelectorAll("a")].find((each) => each.getAttribute("href") === address)?.focus({ preventScroll: true });
 }
 
 export function link(kind, name, text = name) {

@@ -4,7 +4,7 @@ import { conditionOf, LABELS, words } from "./condition.js";
 import { number, plural } from "./wording.js";
 
 const SIZES = [[60, 40], [300, 26], [600, 20], [2000, 14], [5000, 10], [Infinity, 8]]; // nodes, cell in pixels
-const CARD_PX = 168; // of the largest cells, which have room for a name
+const CARD_PX = 184; // of the largest cells, which have room for a name
 const HEAD_PX = 30;
 const BETWEEN_PX = 14;
 const FLASH_MS = 1600;

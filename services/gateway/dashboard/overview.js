@@ -2,7 +2,7 @@
 
 import { CONDITIONS, LABELS, conditionOf } from "./condition.js";
 import { badge, fill, h, link, notice } from "./elements.js";
-import { age, clock, fullTime, number, plural } from "./wording.js";
+import { age, clock, fullTime, number, plural, span } from "./wording.js";
 
 const EVENTS_SHOWN = 150;
 const ROWS_SHOWN = 200;
@@ -40,7 +40,7 @@ export function showAttention(place, fleet) {
   const found = [];
   for (const pool of fleet.pools.values()) {
     if (pool.breaker !== "closed") {
-      found.push(notice("error", h("span", {}, `Breaker ${pool.breaker} in pool `, link("pool", pool.name)), [pool.breaker_reason, pool.breaker_by && `by ${pool.breaker_by}`, pool.breaker_since && `since ${fullTime(pool.breaker_since)}`].filter(Boolean).join(", "), "No remediation starts in this pool until it closes."));
+      found.push(notice("error", h("span", {}, `Breaker ${pool.breaker} in pool `, link("pool", pool.name)), [pool.breaker_reason, pool.breaker_by && `by ${pool.breaker_by}`, pool.breaker_since && `since ${fullTime(pool.breaker_since)}`].filter(Boolean).join(", "), pool.breaker === "open" ? "No remediation starts in this pool until it closes." : "One probe is under way; if it goes well, the breaker closes."));
     }
     for (const warning of pool.warnings ?? []) found.push(notice("warn", h("span", {}, "Pool ", link("pool", pool.name)), warning));
   }
@@ -80,16 +80,25 @@ export function showNodeTable(place, nodes, total) {
     sorted.length > rows.length ? h("p", { class: "empty" }, `${number(rows.length)} of ${number(sorted.length)} are shown, the most urgent first. Find narrows them.`) : null);
 }
 
-function poolBar(pool) {
+function poolBar(pool, counts) {
   const whole = Math.max(pool.desired, pool.nodes, 1);
   const bar = h("div", { class: "bar", "aria-hidden": "true" });
-  for (const [condition, count] of [["healthy", pool.healthy], ["cordoned", pool.cordoned], ["unhealthy", pool.unhealthy]]) {
-    if (!count) continue;
+  for (const [condition] of CONDITIONS.toReversed()) {
+    if (!counts[condition]) continue;
     const part = h("span", { class: `swatch is-${condition}` });
-    part.style.width = `${(100 * count) / whole}%`;
+    part.style.width = `${(100 * counts[condition]) / whole}%`;
     bar.append(part);
   }
   return bar;
+}
+
+function countsByPool(fleet) {
+  const members = new Map();
+  for (const each of fleet.nodes.values()) {
+    if (!members.has(each.pool)) members.set(each.pool, []);
+    members.get(each.pool).push(each);
+  }
+  return (name) => countsOf(members.get(name) ?? []);
 }
 
 export const limitText = (used, limit) => `${number(used)} of ${limit < 0 ? "any number" : number(limit)}`;
@@ -97,13 +106,14 @@ export const limitText = (used, limit) => `${number(used)} of ${limit < 0 ? "any
 export function showPools(place, fleet) {
   const pools = [...fleet.pools.values()];
   if (!pools.length) return fill(place, h("p", { class: "empty" }, "There is no pool. Add one under ", h("code", {}, "pools:"), " in the configuration."));
-  const rows = pools.map((pool) => h("tr", {},
+  const countsOfPool = countsByPool(fleet);
+  const rows = pools.map((pool) => [pool, countsOfPool(pool.name)]).map(([pool, counts]) => h("tr", {},
     h("th", { scope: "row" }, link("pool", pool.name), pool.removing ? h("span", { class: "quiet" }, " is being removed") : null, pool.mode === "observe" ? h("span", { class: "quiet" }, " observe") : null),
-    h("td", {}, poolBar(pool)),
+    h("td", {}, poolBar(pool, counts)),
     h("td", { class: "count" }, `${number(pool.nodes)} of ${number(pool.desired)}`),
-    h("td", { class: "count" }, number(pool.healthy)),
-    h("td", { class: "count" }, number(pool.unhealthy)),
-    h("td", { class: "count" }, number(pool.cordoned)),
+    h("td", { class: "count" }, number(counts.healthy)),
+    h("td", { class: "count" }, number(counts.unhealthy + counts.lost)),
+    h("td", { class: "count" }, number(counts.cordoned)),
     h("td", { class: "count" }, `${number(pool.min_nodes)} to ${number(pool.max_nodes)}`),
     h("td", {}, badge(pool.breaker === "closed" ? "good" : "bad", pool.breaker)),
     h("td", { class: "count" }, limitText(pool.unavailable, pool.unavailable_limit))));
@@ -114,10 +124,22 @@ export function showPools(place, fleet) {
     h("tbody", {}, rows)));
 }
 
-export function sagaSteps(saga) {
-  if (!saga.step && !saga.next?.length) return null;
-  const failed = saga.status === "unwinding" || saga.status === "stuck";
-  return h("ol", { class: "steps" }, saga.step ? h("li", { class: `now ${failed ? "failed" : ""}`, "aria-current": "step" }, saga.step) : null, (saga.next ?? []).map((each) => h("li", {}, each)));
+// The steps as a timeline; a part's width grows with the time that its step took.
+export function sagaTimeline(saga) {
+  const steps = saga.steps ?? [];
+  if (!steps.length) return null;
+  const undone = ["undo-started", "undone", "undo-failed"];
+  const parts = steps.map((each) => {
+    const took = each.started_at ? new Date(each.ended_at ?? Date.now()) - new Date(each.started_at) : 0;
+    const kind = each.status === "succeeded" ? "done" : each.status === "started" ? "now" : each.status === "pending" ? "pending" : undone.includes(each.status) ? "undone" : "failed";
+    const part = h("li", { class: `is-${kind}`, "aria-current": kind === "now" ? "step" : null },
+      h("span", { class: "track" }),
+      h("span", { class: "step" }, each.step),
+      h("span", { class: "took" }, each.started_at ? span(took) : "", kind === "done" || kind === "now" || kind === "pending" ? null : ` ${each.status}`));
+    part.style.flexGrow = String(1 + Math.log2(1 + took / 1000));
+    return part;
+  });
+  return h("ol", { class: "timeline" }, parts);
 }
 
 export function showSagas(place, fleet) {
@@ -126,7 +148,7 @@ export function showSagas(place, fleet) {
   fill(place, sagas.slice(0, 50).map((saga) => h("div", { class: "saga" },
     h("div", { class: "line" }, h("strong", {}, link("saga", saga.saga, saga.kind)), h("span", { class: "quiet" }, age(saga.since))),
     h("div", {}, saga.node ? link("node", saga.node) : link("pool", saga.pool), saga.new_node ? [" → ", link("node", saga.new_node)] : null),
-    sagaSteps(saga),
+    sagaTimeline(saga),
     saga.waiting_for ? h("p", { class: "quiet" }, `waits for ${saga.waiting_for}`) : null)),
     sagas.length > 50 ? h("p", { class: "empty" }, `and ${number(sagas.length - 50)} more`) : null);
 }

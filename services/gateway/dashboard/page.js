@@ -9,7 +9,7 @@ import { Panel } from "./panel.js";
 import { follow } from "./stream.js";
 
 const LISTS_APART_MS = 250;
-const AGES_MS = 10_000;
+const AGES_MS = 1_000;
 
 const fleet = new Fleet();
 let stop = null;
@@ -42,7 +42,7 @@ const WRITERS = {
   events: () => showEvents(byId("events"), fleet, byId("event-find").value),
   table: () => asTable && showNodeTable(byId("node-table"), [...fleet.nodes.values()].filter((each) => grid.shown(each)), fleet.nodes.size),
 };
-const OF_NODES = ["summary", "legend", "table"];
+const OF_NODES = ["summary", "legend", "table", "pools"];
 const OF_SUMMARY = ["summary", "attention", "pools", "sagas"];
 
 function choose(condition) {

@@ -4,11 +4,12 @@ import * as api from "./api.js";
 import { actionsFor } from "./change.js";
 import { LABELS, conditionOf, words } from "./condition.js";
 import { badge, facts, fill, h, link, problemNotice } from "./elements.js";
-import { limitText, sagaSteps } from "./overview.js";
+import { limitText, sagaTimeline } from "./overview.js";
 import { age, clock, fullTime, number, span } from "./wording.js";
 
 const READ_AGAIN_MS = 600;
 const SETTLED_MS = 3000;
+const TIME = /^\d{4}-\d\d-\d\dT[\d:.]+Z$/;
 const HIDDEN_OF_ENTRY = new Set(["id", "type", "time", "saga", "pool", "cause"]);
 
 const section = (title, ...children) => (children.flat().some(Boolean) ? [h("h3", {}, title), ...children] : []);
@@ -94,7 +95,8 @@ function poolView(pool, why, context) {
 
 function entryText(entry) {
   const rest = Object.entries(entry).filter(([key, value]) => !HIDDEN_OF_ENTRY.has(key) && ["string", "number", "boolean"].includes(typeof value) && value !== "" && value !== 0 && value !== false);
-  return rest.map(([key, value]) => `${key} ${value}`).join(", ");
+  const text = (value) => (TIME.test(value) ? fullTime(value) : value);
+  return rest.map(([key, value]) => `${key} ${text(value)}`).join(", ");
 }
 
 function entryTone(name) {
@@ -106,7 +108,7 @@ function sagaView({ saga, log }, context) {
   return [
     head("the saga", "Saga", saga.saga, context.close),
     h("div", { class: "badges" }, badge({ done: "good", stuck: "bad", unwinding: "warn", unwound: "warn" }[saga.status] ?? "plain", saga.status), badge("plain", saga.kind)),
-    sagaSteps(saga),
+    sagaTimeline(saga),
     facts([
       ["Pool", link("pool", saga.pool)],
       ["Node", saga.node ? link("node", saga.node) : ""],

@@ -13,6 +13,7 @@ export function plural(count, one, many = `${one}s`) {
 }
 
 export function span(milliseconds) {
+  if (milliseconds > 0 && milliseconds < 995) return `${Math.max(1, Math.round(milliseconds))} ms`;
   const seconds = Math.max(0, Math.round(milliseconds / 1000));
   if (seconds < 60) return `${seconds} s`;
   const minutes = Math.floor(seconds / 60);
@@ -22,4 +23,4 @@ export function span(milliseconds) {
   return `${Math.floor(hours / 24)} d`;
 }
 
-export const age = (text) => (text ? span(Date.now() - new Date(text)) : "");
+export const age = (text) => (text ? span(1000 * Math.round((Date.now() - new Date(text)) / 1000)) : "");
