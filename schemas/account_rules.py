@@ -14,7 +14,9 @@ class Account(enum.StrEnum):
     """A subject space of its own on the server: nothing passes between two but by a `Share`."""
 
     FLEET = "fleet"
-    """The streams, and the services alone."""
+    """The streams, and the administrator alone."""
+    SERVICES = "services"
+    """The services."""
     AGENTS = "agents"
     """Agents, and nodes that ask for their agent's credentials."""
     USERS = "users"
@@ -47,6 +49,11 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
     """False: requests to the owner. True: the owner's messages, as they are published."""
     many: bool = False
     """A request has many answers."""
+    reply_seconds: float = 60.0
+    """How long the server remembers a request that has no answer, or none any more of `many`.
+
+    It has 800 bytes for each; a client asks some ten thousand times a second.
+    """
     exported: bool = True
     """False: part of another share of the same owner, which the server refuses to export twice."""
     local_subject: str = ""

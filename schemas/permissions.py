@@ -1,6 +1,6 @@
 """Permissions of each role on the bus, derived from the subjects, streams, durables and types.
 
-Agents, users and services have an account each, and only declared requests pass between them. Each
+Agents, users, services and the streams have an account each (`schemas.account_shares`). Each
 service may publish its own messages and pull from its own durables; each agent publishes under its
 own node only; viewers read everything and write nothing. `services.bus.nats.nats_accounts`
 turns this into the server's configuration; docs/operate.md describes it.
@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from schemas import fleet_events, node_events, pool_events, subjects
-from schemas.account_rules import Account, Rules, Share
+from schemas.account_rules import Account, Rules
 from schemas.messages import Message
 from schemas.topology import (
     BUCKETS,
@@ -102,8 +102,6 @@ SERVICE_QUERIES: Final = (
 GATEWAY_QUERIES: Final = (
     *("nodes", "node", "pools", "sagas", "budget", "dry-run", "instances", "offerings"),
 )
-REPLY_SECONDS: Final = 7_200.0
-"""Time limit of a reply to another account; diagnostics of a host take long."""
 AGENT_BYTES_MAX: Final = 65_536
 """Of one message of an agent; samples of 16 GPUs have 17,000."""
 AGENT_SUBSCRIPTIONS_MAX: Final = 64
@@ -191,62 +189,11 @@ def rules() -> dict[str, Rules]:
     return found
 
 
-def shares() -> list[Share]:
-    """What passes between accounts."""
-    return [
-        *(
-            Share(subject=each, owner=Account.FLEET, importers=(Account.AGENTS,))
-            for each in (
-                subjects.TELEMETRY,
-                *(subjects.node_event_wildcard(fact) for fact in agent_facts()),
-                f"$KV.{HEARTBEATS.name}.*.*",
-                subjects.ENROLL,
-            )
-        ),
-        Share(
-            subject=f"$JS.API.DIRECT.GET.KV_{NODES.name}.$KV.{NODES.name}.*.*",
-            owner=Account.FLEET,
-            importers=(Account.AGENTS,),
-            exported=False,
-        ),
-        Share(
-            subject=NODE_COMMANDS,
-            owner=Account.AGENTS,
-            importers=(Account.FLEET, Account.USERS),
-        ),
-        *(
-            Share(subject=each, owner=Account.FLEET, importers=(Account.USERS,))
-            for each in (
-                *_READS,
-                *_LISTS,
-                subjects.QUERIES,
-                subjects.POOL_REQUESTS,
-                subjects.ORDERS,
-                *_facts(GATEWAY),
-            )
-        ),
-        *(
-            Share(subject=each, owner=Account.FLEET, importers=(Account.USERS,), many=True)
-            for each in (*_BATCH_READS, "$SRV.>")
-        ),
-        *(
-            Share(
-                subject=f"{subjects.LIVE}.{each}",
-                local_subject=each,
-                owner=Account.FLEET,
-                importers=(Account.USERS,),
-                live=True,
-            )
-            for each in (f"{subjects.ROOT}.>", "$KV.>")
-        ),
-    ]
-
-
 # --- roles ---------------------------------------------------------------------------------------
 
-_BATCH_READS: Final = ("$JS.API.DIRECT.GET.*", "$JS.API.DIRECT.GET.*.>")
-_STREAM_READS: Final = ("$JS.API.STREAM.INFO.*", "$JS.API.STREAM.MSG.GET.*")
-_READS: Final = ("$JS.API.INFO", *_STREAM_READS, "$JS.API.CONSUMER.INFO.*.*")
+BATCH_READS: Final = ("$JS.API.DIRECT.GET.*", "$JS.API.DIRECT.GET.*.>")
+STREAM_READS: Final = ("$JS.API.STREAM.INFO.*", "$JS.API.STREAM.MSG.GET.*")
+READS: Final = ("$JS.API.INFO", *STREAM_READS, "$JS.API.CONSUMER.INFO.*.*")
 _FOLLOWS: Final = tuple(
     f"$JS.API.CONSUMER.{call}"
     for each in EVERY_STREAM
@@ -255,7 +202,7 @@ _FOLLOWS: Final = tuple(
 )
 """Services follow by ephemeral consumers of their own; of a work queue that would remove messages.
 Users must not: a consumer can have its messages delivered to any subject of its account."""
-_LISTS: Final = (
+LISTS: Final = (
     "$JS.API.STREAM.NAMES",
     "$JS.API.STREAM.LIST",
     "$JS.API.CONSUMER.NAMES.*",
@@ -267,9 +214,10 @@ def _service(name: str) -> Rules:
     own = durables_of(name)
     watched = DURABLES if name == WATCHES_DURABLES else own
     return Rules(
+        account=Account.SERVICES,
         publish=(
-            *_STREAM_READS,
-            *_BATCH_READS,
+            *STREAM_READS,
+            *BATCH_READS,
             *_FOLLOWS,
             *(f"$JS.API.CONSUMER.INFO.{each.stream}.{each.name}" for each in watched),
             *(f"$JS.API.CONSUMER.MSG.NEXT.{each.stream}.{each.name}" for each in own),
@@ -280,7 +228,7 @@ def _service(name: str) -> Rules:
             *(f"$KV.{each.name}.>" for each in BUCKETS if each.writer == name),
             *_objects(name),
             f"$KV.{LEASES.name}.{name}.>",
-            *_facts(name),
+            *facts_of(name),
             *_sagas(name),
             *(
                 f"{subjects.ROOT}.timer.schedule.{name}.>"
@@ -307,7 +255,7 @@ def _viewer() -> Rules:
     return Rules(
         account=Account.USERS,
         publish=(
-            *(*_READS, *_BATCH_READS, *_LISTS, "$SRV.>"),
+            *(*READS, *BATCH_READS, *LISTS, "$SRV.>"),
             subjects.QUERIES,
             box,
         ),
@@ -336,7 +284,7 @@ def _gateway() -> Rules:
             *(f"$JS.API.DIRECT.GET.{each}.>" for each in streams),
             *(subjects.query(each) for each in GATEWAY_QUERIES),
             f"{subjects.ROOT}.pool.*.request.*.{GATEWAY}",
-            *_facts(GATEWAY),
+            *facts_of(GATEWAY),
             box,
         ),
         subscribe=(box, subjects.NODE_EVENTS, subjects.POOL_EVENTS, subjects.FLEET_EVENTS),
@@ -388,7 +336,7 @@ def _source(kind: type[Message]) -> str:
     return tag.split(".")[2].replace("_", "-")
 
 
-def _facts(service: str) -> Iterable[str]:
+def facts_of(service: str) -> Iterable[str]:
     """Events of the service's own types; any service may publish those of `runtime`."""
     own = (service,) if service == GATEWAY else (service, "runtime")
     for kind, fact in node_events.FACTS.items():

@@ -89,8 +89,11 @@ async def push_to(server: Requests, directory: Path, at: datetime) -> list[str]:
     signers = {*stated[OPERATOR_KEY][:1], *stated[OPERATOR_SIGNING_KEY][:1]}
     # Our own account is the last: where our key is accepted no longer, that ends the connection.
     tokens = sorted(PRELOADED.findall(text), key=lambda each: each[0] in stated[SYSTEM_KEY])
+    current = {account: await read_account(server, account) for account, _ in tokens}
+    # One that the server does not know comes first: it waits for each account that a token names.
+    tokens.sort(key=lambda each: bool(current[each[0]]))
     made = [
-        token_to_push(keys, token, await read_account(server, account), at.timestamp(), signers)
+        token_to_push(keys, token, current[account], at.timestamp(), signers)
         for account, token in tokens
     ]
     changed = [each for each in made if each]

@@ -14,8 +14,9 @@ from typing import Final
 import msgspec
 
 from schemas.account_rules import Account
+from schemas.account_shares import shares
 from schemas.names import pool_name, token
-from schemas.permissions import AGENT, BOOTSTRAP, GATEWAY, SERVICES, rules, shares
+from schemas.permissions import AGENT, BOOTSTRAP, GATEWAY, SERVICES, rules
 from services.bus.nats.credentials_file import (
     CREDENTIALS,
     ROLE_TAG,

@@ -14,7 +14,8 @@ from services.bus.nats.account_updates import UntrustedKeyError
 from services.bus.nats.credentials_file import claims_of, claims_of_token
 from services.bus.nats.nats_accounts import CLAIMS_UPDATE, SERVERS_STATE, Key, role_key
 from services.bus.port import Reply
-from services.cli import certificates, key_rotation
+from services.cli import certificates, key_rotation, nats_config_files
+from services.cli.accounts_push import push_to
 from services.cli.bus_certificates import AUTHORITY, CERTIFICATE, BusCertificates
 from services.cli.bus_keys import PRELOADED, ROTATIONS, KeyFiles, operators_of, stated_keys
 from services.cli.nats_config_files import ACCOUNTS, add_user, write_accounts
@@ -63,7 +64,7 @@ class Servers:
         if self.answers_left < 0:
             raise InterruptedError
         if subject != CLAIMS_UPDATE:
-            return Reply(self.tokens[subject.split(".")[3]].encode(), {})
+            return Reply(self.tokens.get(subject.split(".")[3], "").encode(), {})
         self.tokens[claims_of_token(data.decode())["sub"]] = data.decode()
         return Reply(b'{"code":200}', {})
 
@@ -364,3 +365,21 @@ def test_no_seed_of_an_account_is_kept(servers: Servers) -> None:
 
     assert not publics & set(keys.accounts.values())
     assert set(keys.accounts.values()) == set(servers.tokens)
+
+
+async def test_an_account_that_is_new_is_pushed_before_those_that_name_it(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As at the upgrade that gave services one of their own: the server waits for unknown ones."""
+    monkeypatch.setattr(nats_config_files, "shares", list)
+    write_accounts(servers.directory, "tests", LATER)
+    servers.tokens.clear()
+    servers.restart()
+    monkeypatch.undo()
+    write_accounts(servers.directory, "tests", LATER + timedelta(days=1))
+    (services,) = stated_keys((servers.directory / ACCOUNTS).read_text())["account-services"]
+    del servers.tokens[services]
+    pushed = await push_to(servers, servers.directory, LATER)
+
+    assert "tests-services" == pushed[0]
+    assert {"tests-fleet", "tests-agents", "tests-users"} <= set(pushed)

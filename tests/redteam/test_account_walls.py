@@ -343,10 +343,13 @@ async def test_an_agent_sends_no_large_messages(secured: Secured) -> None:
 
 
 def test_each_role_is_in_the_account_of_its_kind() -> None:
-    """Only services and the administrator are where the streams are."""
-    inside = {name for name, rules in permissions.rules().items() if rules.account == Account.FLEET}
+    """Only the administrator is where the streams are."""
+    inside = {
+        account: {name for name, rules in permissions.rules().items() if rules.account == account}
+        for account in (Account.FLEET, Account.SERVICES)
+    }
 
-    assert {*SERVICES, permissions.ADMIN} == inside
+    assert {Account.FLEET: {permissions.ADMIN}, Account.SERVICES: set(SERVICES)} == inside
 
 
 async def test_the_name_of_a_requester_is_the_servers(secured: Secured) -> None:

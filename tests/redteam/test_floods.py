@@ -11,6 +11,7 @@ from nats.aio.client import Client
 from prometheus_client import CollectorRegistry
 
 from schemas import permissions
+from schemas.account_shares import ANSWER_SECONDS, shares
 from schemas.topology import EVENTS
 from services.bus.nats.connection_options import credentials
 from services.bus.nats.nats_bus import NatsBus
@@ -75,3 +76,16 @@ async def test_agents_that_use_up_their_connections_leave_room_for_services(
         others = [await plain(secured, each) for each in ("pool-manager", "operator")]
         for each in (*agents, *others):
             await each.close()
+
+
+def test_the_server_soon_forgets_what_was_asked() -> None:
+    """It has 800 bytes for a request: 10,000 reads of a viewer took 8 MB, for two hours.
+
+    Only commands last, which operators and services alone give; a read has one answer.
+    """
+    found = [each for each in shares() if not each.live]
+    lasting = {each.subject for each in found if each.reply_seconds > ANSWER_SECONDS}
+
+    assert {permissions.NODE_COMMANDS} == lasting
+    assert all(each.reply_seconds <= 10 for each in found if each.many)
+    assert all("DIRECT.GET.*.>" not in each.subject for each in found if each.many)

@@ -46,11 +46,12 @@ def stored_by(who: str) -> list[tuple[StreamSpec, str]]:
         (spec, concrete(subject))
         for subject in permissions.rules()[who.partition(":")[0]].publish
         for spec in EVERY_STREAM
-        if any(_covers(each, concrete(subject)) for each in spec.subjects)
+        if any(covers(each, concrete(subject)) for each in spec.subjects)
     ]
 
 
-def _covers(pattern: str, subject: str) -> bool:
+def covers(pattern: str, subject: str) -> bool:
+    """Whether a subject, or each of a wildcard, is one of a pattern."""
     wanted, given = pattern.split("."), subject.split(".")
     if wanted[-1] == ">":
         wanted, given = wanted[:-1], given[: len(wanted) - 1]

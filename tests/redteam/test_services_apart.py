@@ -1,22 +1,28 @@
 """What one service's credentials reach of the others': generated, on a real server."""
 
+import json
 from contextlib import suppress
 from typing import Final
 
 import nats
 import pytest
 
-from schemas import permissions
+from schemas import permissions, subjects
+from schemas.account_rules import Account
+from schemas.account_shares import shares
 from schemas.permissions import SERVICES
 from schemas.topology import DURABLES, EVERY_STREAM, STREAMS
 from services.bus.nats.nats_bus import NatsBus
+from services.bus.port import Headers
 from tests.redteam.test_account_walls import (
+    TARGETS,
     barrier,
     concrete,
     marked_sequences,
     plain,
     stored_in,
 )
+from tests.redteam.test_headers import covers
 from tests.support.secured import Secured
 
 STORES: Final = {
@@ -115,7 +121,7 @@ OWN_CALLS: Final = {
 
 @pytest.mark.parametrize("who", SERVICES)
 def test_a_service_may_make_the_calls_that_it_needs_and_no_others(who: str) -> None:
-    """Each answer can be stored as another service's record: the fewer, the better."""
+    """The fewer, the less is done with credentials that were taken."""
     prefix = "$JS.API."
     allowed = {
         each.removeprefix(prefix)
@@ -152,24 +158,106 @@ async def test_what_no_service_needs_is_refused(secured: Secured, who: str) -> N
     assert set(attempts) == await secured.refused(who, attempts)
 
 
-@pytest.mark.xfail(strict=True, reason="docs/security.md, known gaps: services share one account")
-@pytest.mark.parametrize("who", ["health-monitor", "notifier", "metrics"])
-async def test_a_service_has_no_answer_stored_as_anothers_record(
-    secured: Secured, who: str
-) -> None:
-    """The server checks the subject of a request, and not the subject of its reply."""
+@pytest.mark.parametrize("who", SERVICES)
+async def test_no_answer_is_stored_as_a_record(secured: Secured, who: str) -> None:
+    """The server checks no reply subjects: whatever a service may call, its own streams included.
+
+    An answer to `DIRECT.GET` was stored word for word as another service's record.
+    """
     admin = await NatsBus.connect(secured.options("admin"))
     await admin.publish(FACT, b"{}")
-    client = await plain(secured, who)
     marker = await plain(secured, "admin")
+    before = await marked_sequences(marker)
+    client = await plain(secured, who)
+    config = {"name": "x", "ack_policy": "none", "mem_storage": True, "num_replicas": 1}
+    create = json.dumps({"stream_name": "EVENTS", "config": config}).encode()
+    await client.request("$JS.API.CONSUMER.CREATE.EVENTS.x", create, timeout=30)
+    calls = [
+        *(
+            (concrete(each), b"")
+            for each in permissions.rules()[who].publish
+            if each.startswith("$JS.API.") and "PURGE" not in each
+        ),
+        (f"$JS.API.DIRECT.GET.EVENTS.{FACT}", b""),
+        ("$JS.API.DIRECT.GET.EVENTS", b'{"seq": 1}'),
+        ("$JS.API.STREAM.MSG.GET.EVENTS", b'{"seq": 1}'),
+        ("$JS.API.STREAM.INFO.EVENTS", b""),
+        ("$JS.API.CONSUMER.MSG.NEXT.EVENTS.x", b"1"),
+        ("$JS.API.CONSUMER.CREATE.EVENTS.x", create),
+    ]
+    for call, body in calls:
+        for target in (VICTIM, *TARGETS):
+            await client.publish(call, body, reply=target)
     with suppress(nats.errors.Error):
-        await client.publish(f"$JS.API.DIRECT.GET.EVENTS.{FACT}", b"", reply=VICTIM)
-        # The server sends its answers in order: the first is on its way when the second is here.
+        # The server sends its answers in order: the first are on their way when this is here.
         await client.request("$JS.API.STREAM.INFO.EVENTS", b"", timeout=30)
     await client.close()
-    await marked_sequences(marker)
+    changed = await stored_in(marker, before)
     await marker.close()
-    found = await admin.last("KV_POOLS", VICTIM)
     await admin.close()
 
-    assert found is None
+    assert set() == changed
+
+
+@pytest.mark.parametrize("deliver", [VICTIM, "navarch.v1.saga.s1.saga.started"])
+async def test_a_consumer_delivers_into_no_stream(secured: Secured, deliver: str) -> None:
+    """It is the streams' account in which it delivers: to subscribers, of which there are none."""
+    marker = await plain(secured, "admin")
+    before = await marked_sequences(marker)
+    client = await plain(secured, "metrics")
+    for name, subject in (("x", deliver), ("y", "x.y")):
+        config = {"name": name, "ack_policy": "none", "mem_storage": True, "num_replicas": 1}
+        config |= {"deliver_policy": "all", "deliver_subject": subject}
+        if subject == "x.y":
+            heard = await marker.subscribe(subject)
+            await marker.flush()
+        body = json.dumps({"stream_name": "EVENTS", "config": config}).encode()
+        call = f"$JS.API.CONSUMER.CREATE.EVENTS.{name}"
+        answer = json.loads((await client.request(call, body, timeout=30)).data)
+        assert subject == answer["config"]["deliver_subject"]
+    await heard.next_msg(timeout=30)
+    await client.close()
+    changed = await stored_in(marker, before)
+    await marker.close()
+
+    assert set() == changed
+
+
+async def test_a_service_is_not_asked_to_store_its_own_answer(secured: Secured) -> None:
+    """Asked with a record's subject as the reply subject, it has the permission to store there."""
+    pool_manager = await NatsBus.connect(secured.options("pool-manager"))
+    marker = await plain(secured, "admin")
+    before = await marked_sequences(marker)
+    asked: list[bytes] = []
+
+    async def reply(data: bytes, _: Headers) -> bytes:
+        asked.append(data)
+        return b"forged"
+
+    first, second = subjects.query("nodes"), subjects.query("pools")
+    await pool_manager.serve("pool-manager", "", {first: reply})
+    await pool_manager.answer(second, reply)
+    client = await plain(secured, "metrics")
+    for query in (first, second):
+        await client.publish(query, b"attack", reply=VICTIM)
+        await client.request(query, b"plain", timeout=30)
+    changed = await stored_in(marker, before)
+    for each in (client, marker):
+        await each.close()
+    await pool_manager.close()
+
+    assert ([b"plain"] * 2, set()) == (asked, changed)
+
+
+def test_what_a_service_publishes_reaches_the_streams() -> None:
+    """A subject that is stored and not shared would be lost between the accounts."""
+    imported = [each.subject for each in shares() if Account.SERVICES in each.importers]
+    inside = (subjects.QUERIES, subjects.ORDERS, permissions.REPLIES, "_INBOX.>")
+    lost = {
+        subject
+        for who in SERVICES
+        for subject in permissions.rules()[who].publish
+        if not any(covers(each, subject) for each in (*imported, *inside))
+    }
+
+    assert set() == lost

@@ -26,7 +26,6 @@ from schemas.permissions import (
     AGENT,
     BOOTSTRAP,
     CONNECTIONS_MAX,
-    REPLY_SECONDS,
     inbox,
 )
 from services.bus.nats.credentials_file import CREDENTIALS, claims_of_token
@@ -329,7 +328,7 @@ def _export(share: Share) -> dict[str, Any]:
         "subject": share.subject,
         "type": "service",
         "response_type": "Stream" if share.many else "Singleton",
-        "response_threshold": int(REPLY_SECONDS * NS),
+        "response_threshold": int(share.reply_seconds * NS),
     }
 
 

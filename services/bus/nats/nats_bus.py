@@ -20,6 +20,7 @@ import nats
 import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
+from nats.micro.request import Request
 from nats.micro.service import Service as MicroService
 from nats.micro.service import ServiceConfig
 
@@ -42,7 +43,7 @@ from services.bus.nats.quick_client import QuickClient
 from services.bus.nats.replica_reads import Replicas
 from services.bus.nats.request_mux import RequestMux
 from services.bus.port import Delivery, Endpoint, Reply, Start, Stored
-from services.bus.protocol.endpoint_replies import answer, service_handler
+from services.bus.protocol.endpoint_replies import answer, may_answer, service_handler
 from services.bus.protocol.ephemeral_consumer import EphemeralConsumer
 from services.bus.protocol.kv_buckets import Buckets
 from services.bus.protocol.object_store import Objects
@@ -369,7 +370,7 @@ class NatsBus(Replicas, Buckets, Objects):
             await service.add_endpoint(
                 name=subject.rstrip(".*>").rsplit(".", 1)[-1],
                 subject=subject,
-                handler=service_handler(endpoint),
+                handler=_asked(endpoint),
             )
         # The next request, on any connection, must find it.
         await self._barrier()
@@ -412,7 +413,7 @@ class NatsBus(Replicas, Buckets, Objects):
         """Answer one subject plainly."""
 
         async def reply(message: Msg) -> None:
-            if message.reply:
+            if may_answer(message.reply):
                 data, _, _ = await answer(endpoint, message.data, dict(message.headers or {}))
                 await message.respond(data)
 
@@ -430,3 +431,14 @@ class NatsBus(Replicas, Buckets, Objects):
     async def purge(self, stream: str, filter_: str) -> None:
         """Remove everything stored under a filter."""
         await self.admin(f"STREAM.PURGE.{stream}", {"filter": filter_})
+
+
+def _asked(endpoint: Endpoint) -> Any:
+    """What the services API calls; where the answer would be stored as ours, there is none."""
+    handle = service_handler(endpoint)
+
+    async def asked(request: Request) -> None:
+        if may_answer(request._msg.reply):  # noqa: SLF001 - the client names it nowhere else
+            await handle(request)
+
+    return asked

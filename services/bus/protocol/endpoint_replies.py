@@ -15,6 +15,9 @@ from services.primitives.errors import AnswerError, BusError
 
 CODES: Final = {"unavailable": "503", "invalid-request": "400"}
 
+REPLIES: Final = ("_INBOX.", "_R_.")
+"""Where those who ask listen, and where the server has answers to other accounts sent."""
+
 _error: Final = msgspec.json.Decoder(QueryError)
 
 
@@ -43,6 +46,11 @@ class ServiceRequest(Protocol):
     async def respond_error(self, code: str, description: str, data: bytes) -> None:
         """Answer it with an error."""
         ...
+
+
+def may_answer(reply: str) -> bool:
+    """Whether a reply subject is one; otherwise the answer would be stored as a record of ours."""
+    return reply.startswith(REPLIES)
 
 
 async def answer(endpoint: Endpoint, data: bytes, headers: Headers) -> tuple[bytes, str, str]:
