@@ -28,6 +28,7 @@ from services.bus.nats.nats_bus import NatsBus
 from services.bus.topology_setup import set_up
 from services.cli.app import app
 from services.cli.bus_certificates import AUTHORITY, CLIENTS
+from services.cli.bus_client import user_options
 from services.cli.nats_config_files import CONF, add_user
 from services.primitives.clock import SystemClock
 from services.primitives.errors import BusError, NavarchError, Unavailable
@@ -95,6 +96,8 @@ class Site:
             await self.server.restart()
         elif line.endswith("systemctl restart navarch-health-monitor"):
             await self.restart_service()
+        elif line.endswith("systemctl restart navarch-gateway"):
+            assert not await refused(self.as_gateway(self.place / "gateway-host/bus"))
         elif words[0].startswith("(umask"):
             process = await asyncio.create_subprocess_shell(line, cwd=self.place)
             assert 0 == await process.wait()
@@ -130,9 +133,41 @@ class Site:
         )
         return ConnectOptions(settings=settings, name=who, inbox_prefix=box)
 
+    def as_gateway(self, host: Path) -> ConnectOptions:
+        """How a client connects that has a gateway's files."""
+        creds, box = host / "creds/gateway.creds", permissions.inbox(permissions.GATEWAY)
+        return self.options("gateway", creds, self.bus, box)
+
+    def as_scheduler(self, creds: Path) -> ConnectOptions:
+        """How a workload system connects."""
+        settings = NatsSettings(
+            url=self.url, creds_file=str(creds), tls_ca_file=str(self.bus / AUTHORITY)
+        )
+        return user_options(settings)
+
+    def steal(self) -> list[ConnectOptions]:
+        """Copy what a thief may come by; how it connects with each."""
+        loot = self.place / "loot"
+        (loot / "creds").mkdir(parents=True)
+        for each in ("bus/creds/slurm.creds", "bus/creds/health-monitor.creds"):
+            shutil.copy(self.place / each, loot)
+        shutil.copy(self.place / "gateway-host/bus/creds/gateway.creds", loot / "creds")
+        creds, box = shutil.copy(self.place / "node/nats.creds", loot), permissions.node_inbox
+        return [
+            self.as_scheduler(loot / "slurm.creds"),
+            self.as_gateway(loot),
+            self.options("agent", creds, self.bus, box("training", "n1")),
+            self.options(
+                "health-monitor",
+                loot / "health-monitor.creds",
+                self.bus,
+                permissions.inbox("health-monitor"),
+            ),
+        ]
+
     async def start(self) -> None:
         """Copy what is written to the hosts, and have the fleet run."""
-        for host in ("bus-host", "monitor-host", "provisioner-host", "node"):
+        for host in ("bus-host", "monitor-host", "provisioner-host", "gateway-host", "node"):
             shutil.copytree(self.bus, self.place / host / "bus", dirs_exist_ok=True)
         conf = self.place / "bus-host/bus" / CONF
         text = conf.read_text().replace(str(self.bus.absolute()), str(conf.parent))
@@ -243,12 +278,19 @@ async def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
 
 @pytest.mark.slow
 async def test_the_page_is_run_while_the_fleet_goes_on(site: Site) -> None:
-    """No fact is lost or stored twice, and what is refused at the end is what the page says."""
+    """No fact is lost or stored twice, and what is refused at the end is what the page says.
+
+    Credentials that were copied before their keys were replaced are refused.
+    """
     add_user(site.bus, "bob", "viewer", datetime.now(UTC), DAY)
     said: dict[str, str] = {}
+    stolen: list[ConnectOptions] = []
     for line in commands():
         if "nats-config certificate" in line:
             break
+        if not stolen and "nats-config rotate" in line:
+            stolen = site.steal()
+            assert [False] * len(stolen) == [await refused(each) for each in stolen]
         if line.endswith("rotate agents --finish --dry-run"):
             assert "agent training/n1 at 127.0.0.1" in await site.run(line)
             with pytest.raises(NavarchError, match=r"still of the old key.*agent training/n1"):
@@ -259,8 +301,13 @@ async def test_the_page_is_run_while_the_fleet_goes_on(site: Site) -> None:
             site.renew_agent()
         said[line] = await site.run(line)
         await site.goes_on()
+    refusals = [await refused(each) for each in stolen]
+    owners = [site.as_gateway(site.bus), site.as_scheduler(site.bus / "creds/slurm.creds")]
+    accepted = [not await refused(each) for each in owners]
     stored = await site.stop()
 
+    assert [True] * len(stolen) == refusals
+    assert [True] * len(owners) == accepted
     assert stored == list(range(1, stored[-1] + 1))
     assert stored[-1] in (site.reported, site.reported + 1)
     users = said["navarch nats-config user list"]
