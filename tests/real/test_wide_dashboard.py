@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from itertools import pairwise
@@ -49,6 +50,17 @@ SCROLL: Final = """async () => {
     }
     return grid.frames;
 }"""
+
+
+REST: Final = """async () => {
+    const { grid } = document.documentElement.dashboard;
+    await new Promise(done => setTimeout(done, 3000));
+    grid.frames.length = 0;
+    await new Promise(done => setTimeout(done, 300));
+    return grid.frames.length;
+}"""
+REQUESTS_MAX: Final = 120
+"""For a thousand events in five seconds and the rest after them."""
 
 
 class WideFleet:
@@ -145,6 +157,8 @@ async def test_ten_thousand_nodes_are_smooth(tmp_path_factory: pytest.TempPathFa
         scrolled = await view.evaluate(SCROLL)
         print(f"scrolling: {drawn(scrolled)[1]}")  # noqa: T201
         await view.evaluate("document.documentElement.dashboard.grid.frames.length = 0")
+        requests: list[str] = []
+        view.on("request", lambda request: requests.append(request.url.removeprefix(url)))
         for number in range(EVENTS):
             verdict = fleet.verdict(number, clock)
             subject = subjects.node_event(verdict.pool, verdict.node, "verdict")
@@ -155,6 +169,11 @@ async def test_ten_thousand_nodes_are_smooth(tmp_path_factory: pytest.TempPathFa
         unhealthy = sum(each.health == "unhealthy" for each in fleet.nodes.values())
         bad = "[...fleet.nodes.values()].filter(each => each.health === 'unhealthy').length"
         await until(view, f"{bad} === {unhealthy}")
+        resting = await view.evaluate(REST)
+        assert resting == 0, "frames are drawn although nothing happens"
+        asked = Counter(each.partition("?")[0] for each in requests)
+        print(f"requests during {EVENTS} events: {dict(asked.most_common(4))}")  # noqa: T201
+        assert asked.total() < REQUESTS_MAX
         picture = tmp_path_factory.getbasetemp() / "wide.png"
         await view.screenshot(path=picture)
         assert pages.complaints == []

@@ -11,6 +11,7 @@ const SETTLED_MS = 2500;
 const TRUST_MS = 2000;
 const AT_ONCE_MAX = 4;
 const SINGLE_MAX = 20;
+const LISTS_APART_MS = 5000;
 const SUMMARY_MS = 300;
 const SUMMARIES_APART_MS = 1500;
 
@@ -28,7 +29,8 @@ export class Fleet extends EventTarget {
   #due = new Map(); // node -> when it is to be read
   #timer = 0;
   #summary = { timer: 0, again: 0, running: false, wanted: false, at: 0 };
-  #reading = 0;
+  #reading = false;
+  #listed = 0; // when whole pools were read instead of single nodes
   #load = 0;
 
   async load() {
@@ -62,6 +64,11 @@ export class Fleet extends EventTarget {
     if (!fresh.length) return;
     this.events = [...this.events, ...fresh].sort((a, b) => a.sequence - b.sequence).slice(-EVENTS_MAX);
     this.#announce("events");
+  }
+
+  // The events were set back: those of before have other sequences.
+  forgetEvents() {
+    this.events = [];
   }
 
   apply(view) {
@@ -113,31 +120,37 @@ export class Fleet extends EventTarget {
     this.#arm();
   }
 
+  // Many nodes at once are read as whole pools, and not often: their events say already what changed.
+  get #isWave() {
+    return this.#due.size > SINGLE_MAX;
+  }
+
   #arm() {
-    if (this.#timer || !this.#due.size) return;
+    if (this.#timer || this.#reading || !this.#due.size) return;
     const next = Math.min(...[...this.#due.values()].map((each) => each.at));
+    const at = this.#isWave ? Math.max(next, this.#listed + LISTS_APART_MS) : next;
     this.#timer = setTimeout(() => {
       this.#timer = 0;
       this.#readDue();
-    }, Math.max(50, next - Date.now()));
+    }, Math.max(50, at - Date.now()));
   }
 
   async #readDue() {
     const now = Date.now();
-    const due = [...this.#due].filter(([, each]) => each.at <= now);
-    if (this.#reading === 0) {
-      for (const [node, { settle }] of due) {
-        if (settle > now) this.#due.set(node, { at: settle, settle: 0 });
-        else this.#due.delete(node);
-      }
-      const names = due.map(([node]) => node);
-      this.#reading += 1;
-      try {
-        if (names.length > SINGLE_MAX) await this.#readPools(names);
-        else await this.#readEach(names);
-      } catch { /* the stream reports a lost connection, and the next event reads again */ }
-      this.#reading -= 1;
+    const wave = this.#isWave;
+    if (wave && this.#listed + LISTS_APART_MS > now) return this.#arm();
+    const due = [...this.#due].filter(([, each]) => wave || each.at <= now);
+    for (const [node, { settle }] of due) {
+      if (settle > now) this.#due.set(node, { at: settle, settle: 0 });
+      else this.#due.delete(node);
     }
+    const names = due.map(([node]) => node);
+    this.#reading = true;
+    try {
+      await (wave ? this.#readPools(names) : this.#readEach(names));
+    } catch { /* the stream reports a lost connection, and the next event reads again */ }
+    if (wave) this.#listed = Date.now();
+    this.#reading = false;
     this.#arm();
   }
 

@@ -186,6 +186,7 @@ export class Grid {
     if (document.activeElement === this.#canvas && this.#cells[this.#at]) this.#ring(this.#cells[this.#at], this.#colors.focus, 2);
     this.frames.push({ at: time, took: performance.now() - started });
     if (this.frames.length > FRAMES_KEPT_MAX) this.frames.shift();
+    for (const [name, since] of this.#flashes) if (started - since > FLASH_MS) this.#flashes.delete(name);
     if (this.#flashes.size) this.draw();
   }
 
@@ -227,13 +228,9 @@ export class Grid {
     if (size >= 10) this.#mark(cell);
     const since = this.#flashes.get(cell.node.id);
     if (since === undefined) return;
-    const left = 1 - (now - since) / FLASH_MS;
-    if (left <= 0) this.#flashes.delete(cell.node.id);
-    else {
-      context.globalAlpha = left;
-      this.#ring(cell, this.#colors.text, 2);
-      context.globalAlpha = 1;
-    }
+    context.globalAlpha = Math.min(1, Math.max(0, 1 - (now - since) / FLASH_MS));
+    this.#ring(cell, this.#colors.text, 2);
+    context.globalAlpha = 1;
   }
 
   // A large cell has its node's name and condition beside the colour.

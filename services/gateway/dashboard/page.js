@@ -110,6 +110,7 @@ function start(caller) {
   };
   stop = follow({
     connected: (gap) => { if (gap || !fleet.ready) loaded(); else linkState("live", "Live"); },
+    reset: () => { fleet.forgetEvents(); loaded(); },
     event: (view) => { if (loading) queue.push(view); else fleet.apply(view); },
     alive: () => fleet.alive(),
     lost: (error, seconds) => linkState("lost", `Connection lost${error?.message && error.name !== "AbortError" ? `: ${error.message}` : ""}. Next attempt in ${seconds} s.`),

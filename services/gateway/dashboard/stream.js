@@ -25,7 +25,7 @@ export function messagesOf(text) {
   return { found, rest };
 }
 
-// Calls `on.event(view)`, `on.connected(isGap)`, `on.lost(error, seconds)`; goes on until stopped.
+// Calls `on.event(view)`, `on.connected(isGap)`, `on.reset()`, `on.lost(error, seconds)`; goes on until stopped.
 export function follow(on) {
   let last = "";
   let stopped = false;
@@ -65,7 +65,7 @@ export function follow(on) {
           if (message.id) last = message.id;
           if (message.event === "reset") {
             last = "";
-            on.connected(true);
+            on.reset();
           } else if (message.data) on.event(JSON.parse(message.data));
           else on.alive?.();
         }
