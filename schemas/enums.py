@@ -85,6 +85,7 @@ SagaKind = Literal[
     "reset-gpu",
     "reboot",
     "quarantine",
+    "recheck",
 ]
 
 _LAUNCH: Final = frozenset(
@@ -101,6 +102,7 @@ SAGA_STEPS: Final[dict[SagaKind, frozenset[str]]] = {
     "reset-gpu": frozenset({"cordon", "drain", "reset", "check", "uncordon"}),
     "reboot": frozenset({"cordon", "drain", "reboot", "return", "check", "uncordon"}),
     "quarantine": frozenset({"cordon"}),
+    "recheck": frozenset({"check", "uncordon"}),
 }
 """Steps that a saga of each kind may have; its log allows no entry about another one."""
 IRREVERSIBLE_STEPS: Final = frozenset({"terminate", "reset", "reboot"})

@@ -72,6 +72,8 @@ class NodeRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     """Since when; absent while it is not cordoned."""
     quarantine: Quarantine | None = None
     """Set while the cordon is a quarantine: not an operator's, and not a repair's."""
+    tests: tuple[UtcTime, ...] = ()
+    """When its last rechecks began, oldest first."""
     spare: bool = False
     """It is kept cordoned until it replaces another node."""
     drained: bool = False

@@ -20,6 +20,7 @@ from schemas.node_records import NodeRecord
 from schemas.pool_records import OpenSaga, PoolRecord
 from schemas.saga_log_entries import TimerDue
 from schemas.saga_params import WORKLOAD_NAME, LaunchSpec, SagaParams, traits_of
+from schemas.settings import PoolSpec
 from services.bus.port import Bus
 from services.bus.record_bucket import retry_conflicts
 from services.pool_manager.heartbeat_reader import HeartbeatReader
@@ -30,6 +31,7 @@ from services.pool_manager.planner.node_counts import Nodes
 from services.pool_manager.planner.node_projection import FOUND
 from services.pool_manager.planner.pool_planner import plan
 from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot
+from services.pool_manager.planner.remediation.quarantine_recheck import diagnostic_of
 from services.pool_manager.planner.remediation.recovered_nodes import is_for_silence
 from services.pool_manager.planner.remediator import Remediator
 from services.pool_manager.planner.safety import holds
@@ -275,10 +277,16 @@ def _labels(record: PoolRecord, opened: OpenSaga) -> dict[str, str]:
     return {**record.spec.labels, WORKLOAD_NAME: name} if name else record.spec.labels
 
 
+def _diagnostic(spec: PoolSpec, opened: OpenSaga) -> str:
+    if opened.kind == "recheck":
+        return diagnostic_of(opened.fault_signature)
+    is_checked = opened.new_node or DEFINITIONS[opened.kind].in_place
+    return spec.admission.diagnostic if is_checked else ""
+
+
 def saga_params(fleet: str, record: PoolRecord, opened: OpenSaga) -> SagaParams:
     """Fix what a saga is about, from the pool's spec as it is now. Pure."""
     spec = record.spec
-    is_checked = opened.new_node or DEFINITIONS[opened.kind].in_place
     launch = LaunchSpec(
         fleet=fleet,
         provider=spec.provider,
@@ -305,6 +313,6 @@ def saga_params(fleet: str, record: PoolRecord, opened: OpenSaga) -> SagaParams:
         ),
         checkpoint_seconds=float(spec.checkpoint_timeout),
         launch_timeout_seconds=float(spec.launch_timeout),
-        diagnostic=spec.admission.diagnostic if is_checked else "",
+        diagnostic=_diagnostic(spec, opened),
         diagnostic_timeout_seconds=float(spec.admission.timeout),
     )

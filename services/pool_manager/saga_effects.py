@@ -7,7 +7,14 @@ import msgspec
 from schemas.enums import OVER_CAP
 from schemas.node_records import NodeRecord
 from schemas.pool_records import PoolRecord
-from schemas.saga_log_entries import SagaDone, SagaEntry, SagaUnwound, StepStarted, StepSucceeded
+from schemas.saga_log_entries import (
+    SagaDone,
+    SagaEntry,
+    SagaUnwound,
+    StepExpired,
+    StepStarted,
+    StepSucceeded,
+)
 from services.bus.port import Bus
 from services.pool_manager.hardware_store import HardwareList
 from services.pool_manager.planner.admission import admission_refusals
@@ -66,13 +73,25 @@ class SagaEffects:
             await self._store.change_node(params.pool, params.promotes, promoted)
         for event in events_of(state, entry):
             await publish_event(self._bus, event)
-        if isinstance(entry, StepStarted) and left is not None and left.notices:
-            # A drain that begins when the cloud is about to take its node ends at once.
+        if left is not None and self._calls_for_a_look(state, entry, left):
             await self._reconcile(params.pool)
         if isinstance(entry, StepSucceeded) and entry.step == "terminate":
             await self._hardware.condemn(condemned(state, left, entry.time))
         if isinstance(entry, SagaDone | SagaUnwound):
             await self._close(state, entry)
+
+    def _calls_for_a_look(self, state: SagaState, entry: SagaEntry, node: NodeRecord) -> bool:
+        """Whether an entry changes more than its saga's nodes.
+
+        A drain that begins when the cloud is about to take its node ends at once; and once a repair
+        has cordoned its node, another may be quarantined.
+        """
+        if isinstance(entry, StepStarted) and node.notices:
+            return True
+        found = self._store.last_read(state.params.pool)
+        full = found is not None and found[0].quarantine_full
+        cordoned = isinstance(entry, StepSucceeded | StepExpired) and entry.step == "cordon"
+        return full and cordoned and DEFINITIONS[state.kind].remediates
 
     async def _close(self, state: SagaState, entry: SagaDone | SagaUnwound) -> None:
         """Take an ended saga off its pool, last of all: until then its nodes are spoken for."""

@@ -16,7 +16,7 @@ from schemas.node_events import (
     Terminated,
     Uncordoned,
 )
-from schemas.node_records import NodeRecord
+from schemas.node_records import NodeRecord, Quarantine
 from schemas.pool_events import NodeReplaced
 from services.metrics.fleet.fleet_metrics import (
     COMMANDS,
@@ -70,6 +70,8 @@ def test_nodes_are_counted_by_pool_and_health():
             node("n-5"),
             node("n-6", "terminated"),
             NodeRecord(pool="inference", node="n-7"),
+            node("n-8", cordoned=True, quarantine=Quarantine(since=NOW)),
+            node("n-9", cordoned=True),
         ],
         [
             health("n-1", "healthy"),
@@ -79,7 +81,8 @@ def test_nodes_are_counted_by_pool_and_health():
             health("n-6", "unhealthy"),
         ],
     )
-    assert found["navarch_nodes_total"] == {("training",): 5, ("inference",): 1}
+    assert found["navarch_nodes_total"] == {("training",): 7, ("inference",): 1}
+    assert found["navarch_nodes_quarantined"] == {("training",): 1, ("inference",): 0}
     assert found["navarch_nodes_healthy"] == {("training",): 1, ("inference",): 0}
     assert found["navarch_nodes_unhealthy"] == {("training",): 2, ("inference",): 0}
     assert found["navarch_node_health_check_status"] == {

@@ -36,6 +36,7 @@ DOCUMENTED = {
     "navarch_nodes_total",
     "navarch_nodes_healthy",
     "navarch_nodes_unhealthy",
+    "navarch_nodes_quarantined",
     "navarch_commands_issued_total",
     "navarch_xid_errors_total",
 }

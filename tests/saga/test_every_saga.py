@@ -19,7 +19,7 @@ CASES = [
 def fresh(definition: Definition, order: str, **options: object) -> Run:
     """A run that has not begun."""
     world = World()
-    if definition.kind == "uncordon":
+    if definition.kind in ("uncordon", "recheck"):
         world.cordoned.add("old")
     return Run(definition, params(definition, order), world=world, **options)  # type: ignore[arg-type]
 

@@ -140,6 +140,11 @@ def _pool_gauges(
     total = Gauge("navarch_nodes_total", "Nodes, launching ones included", POOL_LABELS)
     healthy = Gauge("navarch_nodes_healthy", "Healthy nodes that are not lost", POOL_LABELS)
     unhealthy = Gauge("navarch_nodes_unhealthy", "Unhealthy or lost nodes", POOL_LABELS)
+    quarantined = Gauge(
+        "navarch_nodes_quarantined",
+        "Unhealthy nodes that get no new work while their repair waits",
+        POOL_LABELS,
+    )
     for key, node in nodes.items():
         pool = (node.pool,)
         status = health[key].status if key in health else "unknown"
@@ -147,9 +152,10 @@ def _pool_gauges(
             (total, True),
             (healthy, status == "healthy" and not node.lost),
             (unhealthy, status == "unhealthy" or node.lost),
+            (quarantined, node.cordoned and node.quarantine is not None),
         ):
             gauge.values[pool] = gauge.values.get(pool, 0.0) + counts
-    return (total, healthy, unhealthy)
+    return (total, healthy, unhealthy, quarantined)
 
 
 def _node_gauges(

@@ -164,6 +164,9 @@ def _uncordoned(state: SagaState, entry: SagaEntry) -> Event:
     if DEFINITIONS[state.kind].in_place:
         what = "its GPUs were reset" if state.kind == "reset-gpu" else "it was rebooted"
         reason = f"{what} ({reason})"
+    if state.kind == "recheck":
+        detail = outputs.get("check", {}).get("detail", "")
+        reason = f"only the kernel log reported a fault, and the test passed: {detail}"
     is_remediated = reset_at is not None or boot_id
     return ne.Uncordoned(
         id=f"uncordoned-{state.saga}",

@@ -14,6 +14,7 @@ from schemas.enums import NO_ROOM, STOPPED, AttemptOutcome, HealthStatus, NodeSt
 from schemas.node_records import NodeRecord, Quarantine, RemediationAttempt
 from schemas.pool_records import OpenSaga, PoolRecord
 from services.pool_manager.planner.node_projection import launched
+from services.pool_manager.planner.remediation.quarantine_recheck import with_test
 from services.pool_manager.sagas import DEFINITIONS
 from services.saga.saga_state import SagaState
 
@@ -42,6 +43,7 @@ def leaving_node(record: NodeRecord | None, state: SagaState) -> NodeRecord | No
         drained=cordoned and drained,
         health=_health(record, state),
         attempts=_attempts(record, state),
+        tests=with_test(record, state.started_at) if state.kind == "recheck" else record.tests,
         sole_notice=_ahead_of(record, state, cordoned=cordoned),
         no_room_since=_no_room_since(record, state) if cordoned else None,
     )
@@ -180,7 +182,8 @@ def _quarantine(record: NodeRecord, state: SagaState, *, cordoned: bool) -> Quar
         return Quarantine(reason=state.params.reason, since=since, failed_at=failed_at)
     if not cordoned or cordon.status in ("succeeded", "expired"):
         return None
-    if found is not None and failed and state.kind == "uncordon":
+    begun = state.step("uncordon").status != "pending"
+    if found is not None and failed and begun and state.kind in ("uncordon", "recheck"):
         return msgspec.structs.replace(found, failed_at=state.unwinding_at or state.started_at)
     return found
 

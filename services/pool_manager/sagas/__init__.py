@@ -7,6 +7,7 @@ from services.pool_manager.sagas.drain_saga import CORDON_NODE, DRAIN_NODE, UNCO
 from services.pool_manager.sagas.promote_saga import PROMOTE_SPARE
 from services.pool_manager.sagas.quarantine_saga import QUARANTINE_NODE
 from services.pool_manager.sagas.reboot_saga import REBOOT_NODE
+from services.pool_manager.sagas.recheck_saga import RECHECK_NODE
 from services.pool_manager.sagas.replace_saga import REPLACE
 from services.pool_manager.sagas.reset_gpu_saga import RESET_GPU
 from services.pool_manager.sagas.scale_down_saga import SCALE_DOWN
@@ -26,6 +27,7 @@ DEFINITIONS: Final[dict[SagaKind, Definition]] = {
         CORDON_NODE,
         UNCORDON_NODE,
         QUARANTINE_NODE,
+        RECHECK_NODE,
     )
 }
 """Every saga there is; the generic checks run over all of them."""

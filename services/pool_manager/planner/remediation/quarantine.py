@@ -27,14 +27,9 @@ from services.pool_manager.planner.node_counts import (
     quarantined,
 )
 from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot, earlier, to_come
-from services.pool_manager.planner.remediation import remedy_selection
+from services.pool_manager.planner.remediation import quarantine_recheck, remedy_selection
+from services.pool_manager.planner.remediation.quarantine_recheck import is_unconfirmed
 from services.pool_manager.planner.safety import eligibility, incidents
-from services.pool_manager.planner.safety.fault_evidence import is_confirmed
-from services.pool_manager.planner.safety.fault_waves import (
-    UnhealthyNode,
-    belongs,
-    fault_signature,
-)
 from services.pool_manager.planner.sizing.open_sagas import begin, room_for_sagas, with_open
 
 AGAIN_SECONDS: Final = 60.0
@@ -52,7 +47,7 @@ def under_way(record: PoolRecord) -> bool:
 
 def quarantine(snapshot: PoolSnapshot, decided: PoolPlan, now: datetime) -> PoolPlan:
     """Release the nodes that are healthy again, and cordon unhealthy ones up to the cap."""
-    decided = _release(snapshot, decided, now)
+    decided = _recheck(snapshot, _release(snapshot, decided, now), now)
     found = _candidates(snapshot, decided.record, now)
     waiting: list[str] = []
     for node, unconfirmed in found:
@@ -64,6 +59,7 @@ def quarantine(snapshot: PoolSnapshot, decided: PoolPlan, now: datetime) -> Pool
         reason = f"{node.health_reason or 'unhealthy'}; it gets no new work until its repair begins"
         decided = _begun(snapshot, decided, "quarantine", node, reason, now)
     repeated = earlier(decided.wake_at, _next_repeat(snapshot, now))
+    repeated = earlier(repeated, quarantine_recheck.next_test(snapshot, decided.record, now))
     return _published(snapshot, replace(decided, wake_at=repeated), waiting, now)
 
 
@@ -92,7 +88,7 @@ def _candidates(
         return []
     taken = busy(record)
     found = [
-        (node, _is_unconfirmed(snapshot, record, node))
+        (node, is_unconfirmed(snapshot, record, node))
         for node in snapshot.nodes.needs_attention
         if node.state == "active"
         and node.health == "unhealthy"
@@ -114,21 +110,22 @@ def _takes_work(node: NodeRecord, now: datetime) -> bool:
     return not node.cordoned
 
 
-def _is_unconfirmed(snapshot: PoolSnapshot, record: PoolRecord, node: NodeRecord) -> bool:
-    """Whether an open incident explains the node, and nothing else is known against it."""
-    held = incidents.holding(record)
-    if not held or node.health_at is None or is_confirmed(node, snapshot.health.get(node.node)):
-        return False
-    unhealthy = UnhealthyNode(node=node, what=fault_signature(node), since=node.health_at)
-    return any(belongs(unhealthy, what, each) for what, each in held.items())
-
-
 def _release(snapshot: PoolSnapshot, decided: PoolPlan, now: datetime) -> PoolPlan:
     taken = busy(decided.record)
     for node in snapshot.nodes.needs_attention:
         if node.node in taken or not _is_released(node, now):
             continue
         decided = _begun(snapshot, decided, "uncordon", node, RELEASED, now)
+    return decided
+
+
+def _recheck(snapshot: PoolSnapshot, decided: PoolPlan, now: datetime) -> PoolPlan:
+    """Recheck those that only their kernel logs accuse."""
+    for node in quarantine_recheck.testable(snapshot, decided.record, now):
+        if not room_for_sagas(decided.record):
+            break
+        reason = quarantine_recheck.opened_reason(node)
+        decided = _begun(snapshot, decided, "recheck", node, reason, now)
     return decided
 
 
