@@ -14,12 +14,14 @@ from schemas.enums import NO_ROOM, STOPPED, AttemptOutcome, HealthStatus, NodeSt
 from schemas.node_records import NodeRecord, Quarantine, RemediationAttempt
 from schemas.pool_records import OpenSaga, PoolRecord
 from services.pool_manager.planner.node_projection import launched
-from services.pool_manager.planner.remediation.quarantine_recheck import with_test
 from services.pool_manager.sagas import DEFINITIONS
 from services.saga.saga_state import SagaState
 
 ATTEMPTS_MAX: Final = 16
 """Resets and reboots that a node's record remembers: more than any ladder has rungs."""
+
+TESTS_MAX: Final = 8
+"""Rechecks that a node's record remembers: more than may begin within a day."""
 
 # --- records -------------------------------------------------------------------------------------
 
@@ -43,7 +45,7 @@ def leaving_node(record: NodeRecord | None, state: SagaState) -> NodeRecord | No
         drained=cordoned and drained,
         health=_health(record, state),
         attempts=_attempts(record, state),
-        tests=with_test(record, state.started_at) if state.kind == "recheck" else record.tests,
+        tests=_tests(record, state),
         sole_notice=_ahead_of(record, state, cordoned=cordoned),
         no_room_since=_no_room_since(record, state) if cordoned else None,
     )
@@ -223,6 +225,13 @@ def _attempts(record: NodeRecord, state: SagaState) -> tuple[RemediationAttempt,
     )
     others = tuple(each for each in record.attempts if each.saga != state.saga)
     return (*others, attempt)[-ATTEMPTS_MAX:]
+
+
+def _tests(record: NodeRecord, state: SagaState) -> tuple[datetime, ...]:
+    """When its rechecks began, with this one."""
+    if state.kind != "recheck" or state.started_at in record.tests:
+        return record.tests
+    return (*record.tests, state.started_at)[-TESTS_MAX:]
 
 
 def outcome(state: SagaState) -> AttemptOutcome:

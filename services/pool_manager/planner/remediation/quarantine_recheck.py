@@ -75,11 +75,6 @@ def next_test(snapshot: PoolSnapshot, record: PoolRecord, now: datetime) -> date
     return soonest
 
 
-def with_test(node: NodeRecord, at: datetime) -> tuple[datetime, ...]:
-    """When a node was tested, with a test that began `at`; the same test counts once."""
-    return node.tests if at in node.tests else (*node.tests, at)[-TESTS_MAX:]
-
-
 def _is_accused_by_its_log(node: NodeRecord, now: datetime) -> bool:
     quarantine = node.quarantine
     return (
