@@ -177,6 +177,30 @@ async def test_the_page_goes_on_after_its_gateway_was_killed(fleet: Served, page
     assert await page.evaluate("window.same")
 
 
+async def test_the_grid_is_used_without_a_mouse(pages: Pages) -> None:
+    """Arrow keys name each node, Enter opens it, Escape returns; so does a row of the table."""
+    page = await pages.open(VIEWER_TOKEN)
+    await until(page, IN_SERVICE)
+    first, second, *_ = await names(page)
+    await page.focus("#grid")
+    await page.keyboard.press("ArrowRight")
+    assert (await page.text_content("#grid-said")).startswith(f"{second}: Healthy, pool training")
+    await page.keyboard.press("Home")
+    await page.keyboard.press("Enter")
+    await page.wait_for_selector("#panel .gpu")
+    assert await page.inner_text("#panel-title") == first
+    await page.keyboard.press("Escape")
+    assert await page.is_hidden("#panel")
+    assert await page.evaluate("document.activeElement.id") == "grid"
+    await page.fill("#find", second)
+    await page.click("#as-table")
+    await until(page, "document.querySelectorAll('#node-table tbody tr').length === 1")
+    await page.focus("#node-table tbody a")
+    await page.keyboard.press("Enter")
+    await page.wait_for_selector("#panel .gpu")
+    assert await page.inner_text("#panel-title") == second
+
+
 async def test_axe_finds_nothing_serious(pages: Pages, tmp_path: Path) -> None:
     """Sign-in, overview, table, panels and dialog; light, dark, and as wide as a phone."""
     axe = await axe_script(tmp_path)

@@ -24,17 +24,18 @@ export function actionsFor(node, context) {
 }
 
 function gateRow(gate) {
-  const [kind, word] = gate.passed ? ["good", "passes"] : gate.automation_only ? ["plain", "not for you"] : ["bad", "prevents"];
-  return h("li", {}, h("span", { class: `is-${kind}` }, word), h("span", {}, gate.name, gate.detail ? h("span", { class: "quiet" }, `: ${gate.detail}`) : null));
+  const [kind, word] = gate.passed ? ["good", "passes"] : gate.automation_only ? ["plain", "waived"] : ["bad", "prevents"];
+  return h("li", {}, h("span", { class: `is-${kind}` }, word), h("span", {}, gate.name, gate.detail ? h("span", { class: "quiet" }, `: ${gate.detail}`) : null, kind === "plain" ? h("span", { class: "quiet" }, " (it limits automation alone)") : null));
 }
 
 function planOf(run) {
   const offering = run.offering && [run.offering.instance_type, run.offering.provider, run.offering.region, ...(run.offering.zones ?? [])].join(" ");
+  const pivot = run.steps.find((each) => each.final);
   return [
     run.accepted ? notice("good", "It would be accepted.", run.reason) : notice("error", "It would be refused.", run.reason),
     run.gates.length ? [h("h3", {}, "Gates"), h("ul", { class: "gates" }, run.gates.map(gateRow))] : null,
     run.steps.length ? [h("h3", {}, `Steps of the saga ${run.saga}`), h("ol", { class: "steps" }, run.steps.map((each) =>
-      h("li", { title: each.deadline_seconds === null ? "no deadline" : `at most ${span(each.deadline_seconds * 1000)}` }, each.step, each.final ? " (final)" : "")))] : null,
+      h("li", { title: each.deadline_seconds === null ? "no deadline" : `at most ${span(each.deadline_seconds * 1000)}` }, each.step, each === pivot ? " (no way back from here)" : "")))] : null,
     run.drain ? h("p", { class: "quiet" }, `Drain: ${run.drain}`) : null,
     run.promotes ? h("p", {}, "The spare ", h("code", {}, run.promotes), " replaces it.") : null,
     offering ? h("p", {}, `Would launch: ${offering}`) : null,

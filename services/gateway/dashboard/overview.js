@@ -73,7 +73,7 @@ export function showNodeTable(place, nodes, total) {
     h("td", {}, link("pool", node.pool)),
     h("td", {}, [node.provider, node.zone || node.region].filter(Boolean).join(" ")),
     h("td", { class: "count" }, number(node.gpu_count || 0)),
-    h("td", {}, node.reason || "")));
+    h("td", {}, node.health === "healthy" ? "" : node.reason || "")));
   const head = ["Node", "Condition", "Pool", "Where"].map((each) => h("th", { scope: "col" }, each));
   fill(place,
     h("table", {}, h("thead", {}, h("tr", {}, head, h("th", { scope: "col", class: "count" }, "GPUs"), h("th", { scope: "col" }, "Reason"))), h("tbody", {}, rows)),

@@ -43,7 +43,7 @@ function nodeView(node, why, timeline, context) {
   return [
     head("the node", "Node", node.id, context.close),
     h("div", { class: "badges" }, badge(condition, LABELS[condition] ?? condition), h("span", { class: "quiet" }, words(node))),
-    node.reason && condition !== "healthy" ? h("p", { class: "notice is-warn" }, node.reason) : null,
+    node.reason && node.health !== "healthy" ? h("p", { class: "notice is-warn" }, node.reason) : null,
     actionsFor(node, context),
     facts([
       ["Pool", link("pool", node.pool)],
