@@ -50,10 +50,15 @@ class Pages:
     async def open(self, token: str, path: str = "/", **options: Any) -> Any:
         """A page of its own, signed in with a token, that has read the fleet."""
         page = await self.blank(path, **options)
+        await self.sign_in(page, token)
+        return page
+
+    @staticmethod
+    async def sign_in(page: Any, token: str) -> None:
+        """Sign in with a token, and wait until the fleet is read."""
         await page.fill("#token", token)
         await page.click("#sign-in button")
         await page.wait_for_selector(".link-state.is-live")
-        return page
 
     async def blank(self, path: str = "/", **options: Any) -> Any:
         """A page of its own that is not signed in."""

@@ -145,6 +145,27 @@ def drawn(frames: list[dict[str, float]]) -> tuple[float, str]:
     )
 
 
+async def test_a_token_for_some_pools_has_a_page_of_those() -> None:
+    """Its nodes and events alone come; nothing that it asks for is refused."""
+    fleet, clock = WideFleet(), SystemClock()
+    async with gateway_of(fleet) as (url, bus), browser() as opened:
+        pages = Pages(opened, url)
+        refused: list[str] = []
+        view = await pages.blank()
+        view.on("response", lambda got: refused.append(got.url) if got.status == 403 else None)
+        await pages.sign_in(view, "scoped-token")
+        pools = "new Set([...fleet.nodes.values()].map(each => each.pool))"
+        await until(view, f"fleet.nodes.size === {NODES // 4} && {pools}.size === 1")
+        for number in range(40):
+            verdict = fleet.verdict(number, clock)
+            subject = subjects.node_event(verdict.pool, verdict.node, "verdict")
+            await bus.publish(subject, encode(verdict), msg_id=verdict.id)
+        await until(view, "fleet.events.length > 0")
+        listed = "document.documentElement.dashboard.fleet.events.map(each => each.event.pool)"
+        assert set(await view.evaluate(listed)) == {"training"}
+        assert refused == []
+
+
 async def test_ten_thousand_nodes_are_smooth(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Scrolling and 200 verdicts a second leave frames short; at the end each cell is right."""
     fleet, clock = WideFleet(), SystemClock()

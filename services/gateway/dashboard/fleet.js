@@ -15,6 +15,9 @@ const LISTS_APART_MS = 5000;
 const SUMMARY_MS = 300;
 const SUMMARIES_APART_MS = 1500;
 
+const GROUPS = ["pool", "zone", "provider", "rack", "region", "job"];
+const SHOWN = ["status", "health", "cordoned", "quarantined", "spare", "drained", "lost", "gpu_count", "reason"];
+
 export class Fleet extends EventTarget {
   nodes = new Map();
   pools = new Map();
@@ -110,8 +113,9 @@ export class Fleet extends EventTarget {
     }
     const before = this.nodes.get(node.id);
     this.nodes.set(node.id, node);
-    const moved = !before || ["pool", "zone", "provider", "rack", "region"].some((key) => before[key] !== node[key]);
-    this.#announce(moved ? "members" : "node", { node: node.id });
+    const differs = (keys) => !before || keys.some((key) => (before[key] || "") !== (node[key] || ""));
+    if (differs(GROUPS)) this.#announce("members", { node: node.id });
+    else if (differs(SHOWN)) this.#announce("node", { node: node.id });
   }
 
   #readSoon(node) {

@@ -12,6 +12,7 @@ const SETTLED_MS = 3000;
 const TIME = /^\d{4}-\d\d-\d\dT[\d:.]+Z$/;
 const HIDDEN_OF_ENTRY = new Set(["id", "type", "time", "saga", "pool", "cause"]);
 
+const capital = (text) => text[0].toUpperCase() + text.slice(1);
 const section = (title, ...children) => (children.flat().some(Boolean) ? [h("h3", {}, title), ...children] : []);
 
 function head(title, kind, name, close) {
@@ -148,7 +149,7 @@ export class Panel {
     this.#turn += 1;
     this.#place.hidden = !kind;
     if (!kind) return void this.#opener?.focus();
-    fill(this.#place, head(`the ${kind}`, kind[0].toUpperCase() + kind.slice(1), name, this.#context.close), h("p", { class: "empty" }, "Reading…"));
+    fill(this.#place, head(`the ${kind}`, capital(kind), name, this.#context.close), h("p", { class: "empty" }, "Reading…"));
     this.#place.scrollTop = 0;
     this.#place.focus();
     this.#read();
@@ -184,7 +185,7 @@ export class Panel {
         show(sagaView(await api.saga(this.#name), this.#context));
       }
     } catch (error) {
-      show(head(`the ${this.#kind}`, this.#kind, this.#name, this.#context.close), problemNotice(error, `This ${this.#kind} cannot be shown`));
+      show(head(`the ${this.#kind}`, capital(this.#kind), this.#name, this.#context.close), problemNotice(error, `This ${this.#kind} cannot be shown`));
     }
   }
 }
