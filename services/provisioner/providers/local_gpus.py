@@ -47,12 +47,14 @@ def compiler() -> list[str] | None:
 def build_library(directory: Path) -> Path:
     """Compile the stand-in into `directory`, unless this source was compiled there before.
 
-    Two processes may compile at once: each writes its own file and renames it into place.
+    A container image has it beside the source, and needs no compiler where it runs. Two processes
+    may compile at once: each writes its own file and renames it into place.
     """
-    source = SOURCE.read_bytes()
-    target = directory / hashlib.sha256(source).hexdigest()[:16] / SONAME
-    if target.exists():
-        return target
+    name = Path(hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:16]) / SONAME
+    target = directory / name
+    for found in (target, SOURCE.parent / name):
+        if found.exists():
+            return found
     compile_library(SOURCE, target)
     return target
 
