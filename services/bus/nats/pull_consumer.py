@@ -23,7 +23,9 @@ from services.primitives.errors import BusError, Refused
 
 log = logging.getLogger(__name__)
 
-REQUEST_EXPIRES_SECONDS: Final = 30.0
+REQUEST_EXPIRES_SECONDS: Final = 3.0
+"""So long a replica that ended may still be sent messages, by the leader of a stream on another
+server: across accounts it sees no end of the subscription. They are delivered again."""
 IDLE_HEARTBEAT_SECONDS: Final = 1.0
 SILENCE_MAX_SECONDS: Final = 2.5 * IDLE_HEARTBEAT_SECONDS
 RETRY_SECONDS: Final = 0.25
