@@ -12,7 +12,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Final
 
-from schemas.node_records import NodeRecord
+from schemas.node_records import NodeRecord, node_key
 from schemas.pool_records import PoolRecord
 from schemas.saga_log_entries import (
     SagaEntry,
@@ -24,12 +24,15 @@ from schemas.saga_log_entries import (
 from services.bus.record_bucket import retry_conflicts
 from services.pool_manager.heartbeat_reader import HeartbeatReader
 from services.pool_manager.planner import cloud_notices
+from services.pool_manager.planner.node_counts import is_gone
 from services.pool_manager.planner.remediation.recovered_nodes import (
+    HEALTHY,
     HEARD,
     is_for_silence,
     recovered,
     unfounded,
 )
+from services.pool_manager.planner.safety import incidents
 from services.pool_manager.planner.safety.restored_store import has_ended_since
 from services.pool_manager.planner.saga_projection import has_succeeded
 from services.pool_manager.planner.sizing.withdrawn_notices import WITHDRAWN
@@ -45,6 +48,9 @@ log = logging.getLogger(__name__)
 
 DATED_SECONDS: Final = 0.5
 """Before an entry is decided on again that waits for that."""
+IN_WAVE: Final = "the node is one of an incident that was noticed before this began"
+CAUSES: Final = {HEARD: "heard", HEALTHY: "healthy", IN_WAVE: "wave"}
+"""Why a remediation is taken back -> what the entry's cause begins with."""
 ENDED_SINCE: Final = "it ended before the store was restored from a backup"
 
 
@@ -184,7 +190,7 @@ class SagaInterventions:
         """The entry; where a remediation begins, or is about to go too far for silence, look first.
 
         Heartbeat and record are read from the server: a node that beats is kept, and one that was
-        judged healthy while the beginning waited.
+        judged healthy, or turned out to be one of a wave's, while the beginning waited.
         """
         definition, params = DEFINITIONS[state.kind], state.params
         if not isinstance(entry, StepStarted) or not definition.remediates or params.by:
@@ -196,18 +202,31 @@ class SagaInterventions:
         if not (begins or (far and silent)):
             return entry
         pool, name = params.pool, params.node
-        if silent and not await self._heartbeats.beating(pool, [name]):
-            return entry
+        mute = silent and not await self._heartbeats.beating(pool, [name])
         node = await self._store.fresh_node(pool, name)
-        reason = unfounded(state.kind, params, node) if node is not None else ""
-        if node is None or not reason:
+        if node is None:
             return entry
-        cause = f"{'heard' if silent else 'healthy'}-{state.saga}"
+        reason = "" if mute else unfounded(state.kind, params, node)
+        if not reason and begins and await self._is_held(state, node):
+            reason = IN_WAVE
+        if not reason:
+            return entry
+        cause = f"{CAUSES[reason]}-{state.saga}"
         instead = _taken_back(state, node, entry.time, reason, cause)
         if isinstance(instead, Impossible):
             return entry
         log.warning("not needed any more", extra={"saga": state.saga, "reason": reason})
         return instead
+
+    async def _is_held(self, state: SagaState, node: NodeRecord) -> bool:
+        """Whether an incident that was noticed since it was decided on holds its node back."""
+        if state.params.notice or state.params.gone or is_gone(node):
+            return False
+        found = await self._store.pool(state.params.pool)
+        if found is None or not found[0].incidents:
+            return False
+        health = self._store.health.records.get(node_key(node.pool, node.node))
+        return not incidents.may_remediate(found[0], node, health, self._clock.now())
 
     async def _intervene(self, saga: str, decide: Decide) -> None:
         coordinator = self._coordinator()

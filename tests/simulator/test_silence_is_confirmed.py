@@ -102,6 +102,28 @@ def test_a_replacement_that_had_to_wait_looks_again_before_its_first_step() -> N
     assert virtual_time.run(play) == ([], [], SHAPE.nodes)
 
 
+def test_a_replacement_that_had_to_wait_is_not_begun_in_a_wave_that_was_noticed_since() -> None:
+    """The first of many false reports is decided on before the others make a wave of it."""
+
+    async def play() -> tuple[list[str], int]:
+        simulation, node = await started(replace(SHAPE, nodes=6))
+        fleet = simulation.fleet
+        fleet.faults.inject(
+            InjectedFault(kind="refused_writes", target=BROKER, stream="SAGAS", seconds=50)
+        )
+        fleet.faults.inject(InjectedFault(kind="false_report", target=node, xid_code=95))
+        await asyncio.sleep(1)
+        assert ["replace"] == [each.kind for each in fleet.records.pool(POOL).open.values()]
+        fleet.faults.inject(InjectedFault(kind="false_report", target="all", xid_code=95))
+        await asyncio.sleep(55)
+        assert fleet.invariants.violation is None
+        found = [each for each in begun(simulation) if each != "quarantine"], fleet.cloud.made
+        fleet.simulation.server.close()
+        return found
+
+    assert virtual_time.run(play) == ([], 6)
+
+
 def test_a_node_whose_credentials_expired_is_not_replaced_for_that() -> None:
     """The provisioner is away for long; only after it is back, and the node is not, it is."""
 

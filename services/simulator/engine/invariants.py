@@ -85,6 +85,7 @@ class Invariants:
         self._records = StoredRecords(simulation.server)
         self.open: dict[str, SagaStarted] = {}
         """Sagas that have begun and not ended, by their logs."""
+        self._acted: dict[str, None] = {}  # sagas whose first step has begun
         self._vanished: dict[str, SagaStarted] = {}
         """Sagas whose logs were lost; an action of theirs may be under way still."""
         self._admitted: set[str] = set()
@@ -212,14 +213,23 @@ class Invariants:
         overdue = self._removals.overdue(entry, stored.time)
         if overdue and not self.destroyed:
             self.fail(overdue, entry.saga)
-        if isinstance(entry, StepStarted):
-            wrong = self.liveness.acts(self.started(entry.saga))
-            if wrong:
-                self.fail(wrong, entry.saga, self.started(entry.saga).params.node)
+        if isinstance(entry, StepStarted) and entry.saga not in self._acted:
+            self._acted[entry.saga] = None
+            self._acts(self.started(entry.saga))
         pivot = isinstance(entry, StepSucceeded) and entry.step == "admit"
         if pivot or (isinstance(entry, StepStarted) and entry.step == "terminate"):
             node = self.started(entry.saga).params.node
             self._barred.setdefault(entry.saga, self.liveness.beating_seconds(node))
+
+    def _acts(self, saga: SagaStarted) -> None:
+        """A saga takes its first step; until then it changes nothing."""
+        node, pool = saga.params.node, self._records.pool(saga.params.pool)
+        if wrong := self.liveness.forbids(saga):
+            self.fail(wrong, saga.saga, node)
+        if pool is None or saga.params.by or not DEFINITIONS[saga.kind].remediates:
+            return
+        if node in self.misreported - self.broken_nodes and self._in_wave(saga, pool):
+            self.fail(f"{saga.saga} begins for a wave of false reports", saga.saga, node)
 
     def _begin(self, entry: SagaStarted) -> None:
         params = entry.params
@@ -296,8 +306,6 @@ class Invariants:
             return
         if entry.params.gone and not self._cloud.count(node):
             return  # nothing is taken out of service
-        if node in self.misreported - self.broken_nodes and self._in_wave(entry, pool):
-            self.fail(f"{entry.saga} begins for a wave of false reports", entry.saga, node)
         if entry.saga not in self._vanished:  # begun again, it was counted before
             self._rate(entry, pool)
         if record is not None and is_out(record):

@@ -27,8 +27,6 @@ class NodeLiveness:
     def __init__(self, now: Callable[[], float]) -> None:
         """Nothing is stored yet."""
         self._now = now
-        self._acted: set[str] = set()
-        """Sagas whose first step has begun."""
         self._beating: dict[str, tuple[float, float]] = {}
         """Node -> since when its heartbeat has not expired, and when it will."""
         self.lost: dict[str, None] = {}
@@ -73,11 +71,8 @@ class NodeLiveness:
         since, until = self._beating.get(node, (now, now))
         return now - since if now < until else 0.0
 
-    def acts(self, saga: SagaStarted) -> str:
-        """Why a saga must not take its first step; empty: it may. Until then it changes nothing."""
-        if saga.saga in self._acted:
-            return ""
-        self._acted.add(saga.saga)
+    def forbids(self, saga: SagaStarted) -> str:
+        """Why a saga must not take its first step; empty: it may."""
         node = saga.params.node
         beating = self.beating_seconds(node)
         if not is_for_silence(saga.kind, saga.params) or beating <= FIRST_STEP_WITHIN_SECONDS:
