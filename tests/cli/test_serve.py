@@ -132,6 +132,42 @@ async def test_a_served_fleet_answers_restarts_services_and_stops(
     assert not (tmp_path / "fleet" / "data" / "serve.json").exists()
 
 
+PLANNED = """
+agent: {heartbeat_interval: 1s, heartbeat_ttl: 3s}
+providers: {local: {type: local}}
+pools:
+  p: {provider: local, instance_type: local-2gpu, gpu_count: 2, min_nodes: 2, max_nodes: 3}
+alerts:
+  - {type: exec, command: [/usr/bin/tee, -a, %s]}
+"""
+
+
+async def test_a_planned_stop_and_start_alerts_no_person(tmp_path: Path) -> None:
+    """The nodes are silent for longer than the limit; all are back before anything is decided."""
+    sent = tmp_path / "alerts.jsonl"
+    registered: dict[str, int] = {}
+    for round_ in (1, 2):
+        async with served(tmp_path / "fleet", PLANNED % sent) as fleet:
+            await fleet.says(READY)
+            async with asyncio.timeout(60):
+                while list(registered.values()) != [round_, round_]:
+                    registered = await registrations(fleet.place)
+            fleet.process.send_signal(signal.SIGTERM)
+            said = await fleet.rest()
+            assert await fleet.process.wait() == 0, said
+    assert not sent.exists(), sent.read_text()
+
+
+async def registrations(place: Path) -> dict[str, int]:
+    """How often each healthy node in service has registered."""
+    found = {}
+    _, nodes = await navarch("list", "--health", "healthy", "-o", "json", place=place)
+    for each in json.loads(nodes):
+        _, rows = await navarch("timeline", each["id"], "-o", "json", place=place)
+        found[each["id"]] = [row["title"] for row in json.loads(rows)].count("registered")
+    return found
+
+
 async def test_a_killed_server_is_restarted_on_its_port(tmp_path: Path) -> None:
     """The bus keeps its URL and its store, so every process reconnects."""
     async with served(tmp_path / "fleet") as fleet:
