@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry
 from schemas import subjects
 from schemas.fleet_queries import NodeView, Query
 from schemas.messages import encode
-from schemas.node_events import Verdict
+from schemas.node_events import Fault, Verdict
 from services.bus.memory.memory_bus import MemoryBus
 from services.bus.memory.memory_server import MemoryServer
 from services.bus.memory.transport import PerfectLink
@@ -164,6 +164,27 @@ async def test_a_token_for_some_pools_has_a_page_of_those() -> None:
         listed = "document.documentElement.dashboard.fleet.events.map(each => each.event.pool)"
         assert set(await view.evaluate(listed)) == {"training"}
         assert refused == []
+
+
+async def test_a_panel_is_current_while_events_keep_coming() -> None:
+    """Its node is read again between the events, not only after the last, and not for each."""
+    fleet, clock = WideFleet(), SystemClock()
+    async with gateway_of(fleet) as (url, bus), browser() as opened:
+        view = await Pages(opened, url).open(VIEWER_TOKEN)
+        node = fleet.sorted[0]
+        await view.evaluate("name => { location.hash = `#/node/${name}`; }", node.id)
+        await view.wait_for_selector("#panel .facts")
+        read: list[str] = []
+        own = f"{url}/api/v1/nodes/{node.id}/why"
+        view.on("request", lambda request: read.append(own) if request.url == own else None)
+        for number in range(30):
+            fault = Fault(
+                id=f"fault-{number}", time=clock.now(), pool=node.pool, node=node.id, kind="xid"
+            )
+            subject = subjects.node_event(node.pool, node.id, "fault")
+            await bus.publish(subject, encode(fault), msg_id=fault.id)
+            await asyncio.sleep(0.1)
+        assert 2 <= len(read) <= 6
 
 
 async def test_ten_thousand_nodes_are_smooth(tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -8,6 +8,7 @@ import { limitText, sagaTimeline } from "./overview.js";
 import { age, clock, fullTime, number, span } from "./wording.js";
 
 const READ_AGAIN_MS = 600;
+const POOL_AGAIN_MS = 5000; // its history may be long
 const SETTLED_MS = 3000;
 const TIME = /^\d{4}-\d\d-\d\dT[\d:.]+Z$/;
 const HIDDEN_OF_ENTRY = new Set(["id", "type", "time", "saga", "pool", "cause"]);
@@ -128,7 +129,7 @@ function sagaView({ saga, log }, context) {
 }
 
 export class Panel {
-  #place; #context; #kind = ""; #name = ""; #timer = 0; #settle = 0; #turn = 0; #opener = null;
+  #place; #context; #kind = ""; #name = ""; #timer = 0; #settle = 0; #turn = 0; #reading = 0; #opener = null;
 
   constructor(place, fleet, role) {
     this.#place = place;
@@ -145,6 +146,7 @@ export class Panel {
     if (this.#place.hidden) this.#opener = document.activeElement;
     [this.#kind, this.#name] = [kind, name];
     clearTimeout(this.#timer);
+    this.#timer = 0;
     clearTimeout(this.#settle);
     this.#turn += 1;
     this.#place.hidden = !kind;
@@ -156,21 +158,28 @@ export class Panel {
   }
 
   #soon() {
-    clearTimeout(this.#timer);
     clearTimeout(this.#settle);
-    this.#timer = setTimeout(() => this.#read(), READ_AGAIN_MS);
-    this.#settle = setTimeout(() => this.#read(), SETTLED_MS);
+    const wait = this.#kind === "pool" ? POOL_AGAIN_MS : READ_AGAIN_MS;
+    if (!this.#timer) this.#timer = setTimeout(() => { this.#timer = 0; this.#readAgain(); }, wait);
+    this.#settle = setTimeout(() => this.#readAgain(), SETTLED_MS);
+  }
+
+  // One reading at a time: a slow one is shown, and is not replaced by the next before it has ended.
+  #readAgain() {
+    if (this.#reading === this.#turn) this.#soon();
+    else this.#read();
   }
 
   async #read() {
     const turn = (this.#turn += 1);
+    this.#reading = turn;
     const show = (...children) => {
       if (turn !== this.#turn) return;
       const [top, held] = [this.#place.scrollTop, document.activeElement?.dataset?.verb];
       const inside = this.#place.contains(document.activeElement) && document.activeElement !== this.#place;
       fill(this.#place, ...children);
       this.#place.scrollTop = top;
-      if (inside) (this.#place.querySelector(held ? `[data-verb="${held}"]` : "button") ?? this.#place).focus();
+      if (inside && !this.#place.contains(document.activeElement)) (this.#place.querySelector(held ? `[data-verb="${held}"]` : "button") ?? this.#place).focus();
     };
     const failed = (error) => error;
     try {
@@ -187,5 +196,6 @@ export class Panel {
     } catch (error) {
       show(head(`the ${this.#kind}`, capital(this.#kind), this.#name, this.#context.close), problemNotice(error, `This ${this.#kind} cannot be shown`));
     }
+    if (this.#reading === turn) this.#reading = 0;
   }
 }
