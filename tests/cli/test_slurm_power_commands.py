@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from schemas.pool_records import PoolRecord
 from schemas.settings import PoolSpec
 from services.cli.commands import slurm_power_commands
-from services.cli.commands.slurm_power_commands import commands, names_by_pool
+from services.cli.commands.slurm_power_commands import batches, commands, names_by_pool
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "deploy/slurm"
 
@@ -27,6 +27,16 @@ def test_each_name_is_requested_of_its_pool() -> None:
     pools = [pool("training", "train-[01-02]"), pool("dev", "dev-1"), pool("plain", "")]
     found = names_by_pool(["dev-1", "train-02", "login-1", "train-1"], pools)
     assert found == ({"dev": ["dev-1"], "training": ["train-02"]}, ["login-1", "train-1"])
+
+
+def test_many_names_are_several_requests() -> None:
+    """A pool's setting has 2,000; those that it had before can still be suspended."""
+    names = [f"gpu-{number}" for number in range(5_000)]
+    found = list(batches({"training": names, "dev": ["dev-1"]}))
+
+    assert [2_000, 2_000, 1_000, 1] == [len(each) for _, each in found]
+    assert ["training"] * 3 + ["dev"] == [each for each, _ in found]
+    assert [*names, "dev-1"] == [each for _, some in found for each in some]
 
 
 @pytest.mark.parametrize("names", ["train-[3-1]", "train-[1", "[", ","])

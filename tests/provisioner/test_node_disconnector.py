@@ -61,3 +61,5 @@ def test_a_readmitted_node_is_no_longer_reported() -> None:
     assert (None, NOW) == (again.disconnected_at, again.readmitted_at)
     with pytest.raises(ValueError, match="is terminated"):
         readmitted(replace(flooding, state="terminated"), NOW)
+    with pytest.raises(ValueError, match="is not disconnected: `navarch status` names"):
+        readmitted(again, NOW)

@@ -6,14 +6,14 @@ printed on stdout, for the script around them to set DOWN, and the reasons on st
 
 import asyncio
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
 from schemas.messages import decoder
-from schemas.operator_requests import NamesRequest
+from schemas.operator_requests import WORKLOAD_NAMES_MAX, NamesRequest
 from schemas.pool_events import RequestRefused, ScaleRefused
 from schemas.pool_records import PoolRecord, pool_key
 from schemas.topology import POOLS
@@ -105,7 +105,7 @@ async def request_names(fleet: FleetClient, verb: str, names: Sequence[str]) -> 
             f"{some_of(unknown)}: in no pool's workload_names; name them there, or in "
             "SuspendExcNodes of slurm.conf if Navarch does not launch them"
         )
-    for pool, known in by_pool.items():
+    for pool, known in batches(by_pool):
         request = NamesRequest(names=tuple(known))
         try:
             answer = await fleet.request(pool, verb, request)
@@ -118,6 +118,13 @@ async def request_names(fleet: FleetClient, verb: str, names: Sequence[str]) -> 
         else:
             _report(f"{verb} of {some_of(known)} in pool {pool}: {getattr(answer, 'note', '')}")
     return failed
+
+
+def batches(by_pool: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, Sequence[str]]]:
+    """Pools with as many names as one request may have: a larger one is refused whole. Pure."""
+    for pool, names in by_pool.items():
+        for start in range(0, len(names), WORKLOAD_NAMES_MAX):
+            yield pool, names[start : start + WORKLOAD_NAMES_MAX]
 
 
 def names_by_pool(

@@ -53,6 +53,10 @@ def readmitted(record: InstanceRecord, now: datetime) -> InstanceRecord:
     """The record of a node whose credentials are accepted again. Pure."""
     if record.state == "terminated":
         raise ValueError(f"the instance of {record.instance} is terminated")
+    if record.disconnected_at is None:
+        raise ValueError(
+            f"{record.instance} is not disconnected: `navarch status` names the nodes that are"
+        )
     return replace(record, disconnected_at=None, disconnected_reason="", readmitted_at=now)
 
 
