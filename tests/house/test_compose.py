@@ -131,4 +131,7 @@ def test_the_open_file_takes_the_credentials_from_every_container() -> None:
     for name in CONNECTED:
         named = {each for each in CONTAINERS[name]["environment"] if each.endswith("_FILE")}
         assert dict.fromkeys(named, "") == changed[name]["environment"]
-    assert "--config" not in changed["nats"]["command"]
+    [mount] = changed["nats"]["volumes"]
+    host, inside, _ = mount.split(":")
+    assert changed["nats"]["command"] == ["--config", inside]
+    assert "accounts" not in (FOLDER / host).read_text()
