@@ -28,6 +28,7 @@ from services.gateway.gateway_start import bus_options, gateway_settings, listen
 from services.gateway.http_app import http_app
 from services.primitives.clock import SystemClock
 from services.primitives.race import race
+from services.runtime.http_deadline import PromptH11Protocol
 from services.runtime.process_http import WebServer
 
 log = logging.getLogger(__name__)
@@ -68,6 +69,7 @@ async def _serve(
     server = WebServer(
         uvicorn.Config(
             app,
+            http=PromptH11Protocol,
             log_config=None,
             lifespan="off",
             access_log=False,

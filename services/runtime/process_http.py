@@ -15,6 +15,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from schemas.settings import HttpSettings
+from services.runtime.http_deadline import PromptH11Protocol
 from services.settings.plugin_loader import setting_error
 
 
@@ -68,7 +69,11 @@ class HttpEndpoint:
         ]
         self._server = WebServer(
             uvicorn.Config(
-                Starlette(routes=routes), log_config=None, lifespan="off", access_log=False
+                Starlette(routes=routes),
+                http=PromptH11Protocol,
+                log_config=None,
+                lifespan="off",
+                access_log=False,
             )
         )
 

@@ -20,6 +20,7 @@ OVERRIDES: Final = frozenset(
         "capture_signals",  # uvicorn
         "format_commands",  # typer
         *("_run_once", "_timer_handle_cancelled"),  # asyncio
+        *("connection_made", "data_received", "connection_lost"),  # asyncio, of a protocol
         "emit",  # logging
         "pytestmark",
         "health_check_interval",  # accepted in older files, and ignored

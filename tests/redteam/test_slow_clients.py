@@ -1,0 +1,56 @@
+"""Connections on which no request comes do not keep others out."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import uvicorn
+
+from services.runtime import http_deadline
+from services.runtime.http_deadline import PromptH11Protocol
+from services.runtime.process_http import WebServer
+
+HEAD = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+async def slow(scope: Any, _receive: Any, send: Any) -> None:
+    """An answer that lasts longer than a caller may take to ask."""
+    assert scope["type"] == "http"
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    for _ in range(8):
+        await send({"type": "http.response.body", "body": b"x", "more_body": True})
+        await asyncio.sleep(0.1)
+    await send({"type": "http.response.body", "body": b"done", "more_body": False})
+
+
+@asynccontextmanager
+async def serving() -> AsyncIterator[int]:
+    """A server as the gateway's and the services' are."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    config = uvicorn.Config(slow, http=PromptH11Protocol, log_config=None, lifespan="off")
+    server = WebServer(config)
+    running = asyncio.create_task(server.serve(sockets=[listening]))
+    yield listening.getsockname()[1]
+    server.should_exit = True
+    await running
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nX: ", HEAD], ids=str)
+async def test_a_connection_without_a_request_ends(
+    sent: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """4,096 of them had the gateway answer all others with 503, for ever; an answer goes on."""
+    monkeypatch.setattr(http_deadline, "HEAD_SECONDS_MAX", 0.3)
+    async with serving() as port, asyncio.timeout(20):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(sent)
+        if sent == HEAD:
+            await reader.readuntil(b"done")
+            writer.write(b"G")
+        rest = await reader.read()
+        writer.close()
+
+    assert b"x" not in rest
