@@ -249,3 +249,19 @@ async def test_a_body_has_a_limit(gateway: Gateway, manager: Manager) -> None:
         "/api/v1/nodes/training-1/cordon", json=body
     )
     assert (413, []) == (answer.status_code, manager.asked)
+
+
+async def test_a_deeply_nested_body_is_the_callers_mistake(
+    gateway: Gateway, manager: Manager
+) -> None:
+    """It was answered as a defect of the gateway, with a traceback in its log for each."""
+    answer = await gateway.client("operator-token").post(
+        "/api/v1/nodes/training-1/cordon",
+        content=b"[" * 60_000,
+        headers={"Content-Type": "application/json"},
+    )
+    assert (400, "the body is nested too deeply") == (
+        answer.status_code,
+        answer.json()["detail"],
+    )
+    assert [] == manager.asked
