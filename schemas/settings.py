@@ -360,8 +360,9 @@ class AgentSettings(Setting, frozen=True, kw_only=True):
     """How long an agent's credentials are valid; it renews them in the first half of that."""
     rejoin_within: Duration = Duration(30 * 86_400)
     """How long an agent whose credentials have expired may still request others."""
-    package: str = "navarch[credentials]"
-    """Package that `user_data: auto` installs with pip if the image has no agent: name or URL."""
+    package: str = ""
+    """What `user_data: auto` installs with pip if the image has no agent: a wheel's URL, a path in
+    the image, or a name that the image's own index has. Empty: the image must have the agent."""
 
 
 class LagSettings(Setting, frozen=True, kw_only=True):

@@ -1,5 +1,6 @@
 """What new nodes are handed at birth: the same words each time, no secret where people look."""
 
+import subprocess
 from pathlib import Path
 
 import msgspec
@@ -81,6 +82,23 @@ def test_user_data_is_cloud_config_with_everything_an_agent_needs(
     assert "[Service]\n" in files["/etc/systemd/system/navarch-agent.service"]
     assert "pip install -q 'https://example.com/navarch.whl'" in user_data
     assert "{{" not in user_data
+
+
+def test_no_package_is_taken_by_a_name_that_no_operator_wrote(tmp_path: Path) -> None:
+    """Without `agent.package` a machine whose image has no agent installs none, and says so."""
+    user_data = templates(tmp_path).user_data(record())
+    command = yaml.safe_load(user_data)["runcmd"][0]
+
+    assert "navarch[" not in user_data
+    done = subprocess.run(
+        [*command[:-1], command[-1].replace("/opt/navarch", str(tmp_path / "navarch"))],
+        capture_output=True,
+        check=False,
+        text=True,
+        timeout=30,
+    )
+    assert (1, []) == (done.returncode, list(tmp_path.iterdir()))
+    assert "agent.package" in done.stderr
 
 
 def test_on_an_open_bus_there_are_no_credentials(tmp_path: Path) -> None:
