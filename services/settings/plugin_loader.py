@@ -10,7 +10,7 @@ that were received over the bus name installed plugins by entry point.
 import os
 import sys
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, lru_cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -26,6 +26,8 @@ from services.settings.setting_paths import resolve_paths
 from services.settings.yaml_document import Document, Path_, convert, path_of, read_document
 
 NO_FILE: Final = "(built-in configuration)"
+FILES_MAX: Final = 4
+"""Parsed texts that are kept."""
 
 Origin = Literal["section", "pool", "bus"]
 """Where a plugin's settings are from: a section of the configuration, whose `${NAME}` are resolved;
@@ -112,9 +114,15 @@ def _document(file: Path | None) -> Document:
     if file is None:
         return Document(NO_FILE, {})
     try:
-        return translate(read_document(str(file), file.read_text(encoding="utf-8"))).document
+        return _parsed(str(file), file.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigurationError(f"cannot be read: {error.strerror}", file=str(file)) from error
+
+
+@lru_cache(maxsize=FILES_MAX)
+def _parsed(file: str, text: str) -> Document:
+    """The document of a text: every plugin of a configuration asks for the same."""
+    return translate(read_document(file, text)).document
 
 
 @cache

@@ -14,12 +14,14 @@ class ProblemList:
 
     def __init__(self) -> None:
         self.found: list[ConfigurationError] = []
+        self._places: set[tuple[str, int, str]] = set()
 
     def add(self, error: ConfigurationError) -> None:
         """Keep a problem, or all of several."""
         for each in error.errors:
-            places = {(one.file, one.line, one.key) for one in self.found}
-            if (each.file, each.line, each.key) not in places:
+            place = (each.file, each.line, each.key)
+            if place not in self._places:
+                self._places.add(place)
                 self.found.append(each)
 
     def extend(self, errors: Iterable[ConfigurationError]) -> None:

@@ -7,6 +7,7 @@ from services.notifier.workload.webhook_notifier import WebhookNotifier
 from services.primitives.errors import ConfigurationError
 from services.settings.plugin_loader import load_plugin
 from services.settings.settings_file import load_settings
+from services.settings.yaml_document import read_document
 
 PLUGINS = {
     "unknown plugin": (
@@ -59,3 +60,32 @@ def test_a_plugin_may_be_named_by_module_and_class():
     )
     kind, options = load_plugin("navarch.notifiers", settings, None)
     assert (kind, options.drain_status_url) == (WebhookNotifier, "http://s/drained")
+
+
+def test_an_edited_file_is_read_again(tmp_path):
+    """Its parsed text is kept for all its plugins, and never for another text."""
+    file = tmp_path / "navarch.yaml"
+    for lines in ("", "\n", "\n\n"):
+        file.write_text(f"{lines}notifier:\n  type: slrum\n")
+        notifier = load_settings(file, {}).notifier
+        for _ in range(2):
+            with pytest.raises(ConfigurationError) as found:
+                load_plugin("navarch.notifiers", notifier, file)
+            assert found.value.line == 2 + len(lines)
+
+
+def test_a_configuration_of_many_pools_is_parsed_once_for_all_its_plugins(tmp_path, monkeypatch):
+    """Each plugin's place in the file is found in the same document."""
+    parsed = []
+
+    def counted(name, text):
+        parsed.append(name)
+        return read_document(name, text)
+
+    monkeypatch.setattr("services.settings.plugin_loader.read_document", counted)
+    file = tmp_path / "navarch.yaml"
+    alerts = "".join(f"  - {{type: log, min_severity: warning}}  # {n}\n" for n in range(30))
+    file.write_text(f"alerts:\n{alerts}")
+    for each in load_settings(file, {}).alerts:
+        load_plugin("navarch.alert_channels", each, file)
+    assert len(parsed) == 1
