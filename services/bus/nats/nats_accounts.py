@@ -1,6 +1,6 @@
 """Credentials and the server's accounts, as signed tokens (JWT): who may say what, kept by keys.
 
-One operator; an account for the services, one for the agents, one for users; one signing key for
+One operator; an account for the streams, and those of services, agents and users; a signing key for
 each role. An account's own key signs nothing: only its public part, which names the account, is
 kept. What a role may do is in its account's token, which is part of the server's
 configuration, and a user's token names nothing but its role and its node. So credentials outlive
