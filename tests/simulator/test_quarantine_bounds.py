@@ -1,0 +1,54 @@
+"""The simulation finds quarantines that do not begin or end, and tests that pass broken nodes."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from services.pool_manager import sagas
+from services.pool_manager.planner.remediation import quarantine, quarantine_recheck
+from services.pool_manager.sagas.recheck_saga import RECHECK_NODE
+from services.pool_manager.sagas.saga_steps import UNCORDON
+from services.runtime.logs import silenced
+from services.simulator.inputs.scenario.scenario_file import read_file
+from services.simulator.inputs.scenario.scenario_runner import run
+
+pytestmark = pytest.mark.slow
+
+SCENARIOS = Path(__file__).resolve().parents[2] / "config" / "scenarios"
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def none_is_quarantined(patch: pytest.MonkeyPatch) -> None:
+    """The planner sees no candidate."""
+    patch.setattr(quarantine, "_candidates", lambda *_: [])
+
+
+def none_is_rechecked(patch: pytest.MonkeyPatch) -> None:
+    """The planner tests no node."""
+    patch.setattr(quarantine_recheck, "testable", lambda *_: [])
+
+
+def the_test_is_left_out(patch: pytest.MonkeyPatch) -> None:
+    """A recheck uncordons at once."""
+    untested = replace(RECHECK_NODE, steps=lambda _: (UNCORDON,))
+    patch.setitem(sagas.DEFINITIONS, "recheck", untested)
+
+
+@pytest.mark.parametrize(
+    ("plant", "scenario", "found"),
+    [
+        (none_is_quarantined, "quarantine-behind-an-open-breaker", "unhealthy and in service for"),
+        (none_is_rechecked, "false-wave-is-rechecked", "is quarantined for"),
+        (the_test_is_left_out, "false-wave-is-rechecked", "is broken, and passes its recheck"),
+    ],
+)
+def test_a_quarantine_without_its_bounds_is_found(
+    plant: Plant, scenario: str, found: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each by the invariant that it violates."""
+    plant(monkeypatch)
+    with silenced():
+        outcome = run(read_file(SCENARIOS / f"{scenario}.yaml"))
+    assert found in str(outcome)
