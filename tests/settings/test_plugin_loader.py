@@ -84,7 +84,7 @@ def test_a_configuration_of_many_pools_is_parsed_once_for_all_its_plugins(tmp_pa
 
     monkeypatch.setattr("services.settings.plugin_loader.read_document", counted)
     file = tmp_path / "navarch.yaml"
-    alerts = "".join(f"  - {{type: log, min_severity: warning}}  # {n}\n" for n in range(30))
+    alerts = "".join(f"  - {{type: log, name: c{n}}}\n" for n in range(30))
     file.write_text(f"alerts:\n{alerts}")
     for each in load_settings(file, {}).alerts:
         load_plugin("navarch.alert_channels", each, file)
