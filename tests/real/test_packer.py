@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+WHEEL = "https://example.com/navarch-0.1.0-py3-none-any.whl"
 PACKER = shutil.which("packer")
 ROOT = Path(__file__).parents[2]
 pytestmark = [
@@ -22,7 +23,10 @@ def test_template_is_valid(tmp_path: Path) -> None:
     place = tmp_path / "deploy" / "packer"
     (place / "plugins.pkr.hcl").unlink()
     done = subprocess.run(
-        [PACKER, "validate", str(place)], capture_output=True, text=True, check=False
+        [PACKER, "validate", "-var", f"package={WHEEL}", str(place)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
     assert (0, "", "") == (done.returncode, done.stdout, done.stderr)
