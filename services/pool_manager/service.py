@@ -229,9 +229,12 @@ class PoolManager:
             try:
                 await self._record_configured()
             except (Unavailable, UnreadableRecord) as error:
+                found = [unreadable(error)] if isinstance(error, UnreadableRecord) else []
+                self._failures.update("start", found)
                 log.warning("cannot record the pools yet: %s", error)
                 await self._clock.sleep(PREPARE_RETRY_SECONDS)
             else:
+                self._failures.update("start", ())
                 return
 
     async def _record_configured(self) -> None:
@@ -389,7 +392,7 @@ class PoolManager:
             seen |= await self._audit(record)
         for about in self._put_off.keys() - seen:
             del self._put_off[about]
-            self._failures.end("decision-failed", about)
+            self._failures.end_work(about)
         stores = (self.store, self.store.nodes, self.store.health, self._hardware.view)
         found = [unreadable(each) for store in stores for each in store.unreadable.values()]
         self._failures.update("records", found)

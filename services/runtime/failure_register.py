@@ -56,6 +56,8 @@ class FailureRegister:
         self._tries: dict[Key, int] = {}
         self._observed: dict[str, tuple[Key, ...]] = {}
         """Observer -> what it found last."""
+        self._unread: dict[str, Key] = {}
+        """What work was about -> the record that it could not read."""
         self._changed = asyncio.Event()
 
     @property
@@ -101,7 +103,9 @@ class FailureRegister:
         try:
             await work()
         except UnreadableRecord as error:
-            self.report(unreadable(error))
+            found = unreadable(error)
+            self._unread[about] = (found.failure, found.about)
+            self.report(found)
         except (BusError, Retry) as error:
             if not isinstance(error, TooLarge):
                 raise
@@ -111,9 +115,16 @@ class FailureRegister:
                 log.exception("%s cannot be processed", about)
             self._defect(about, error)
         else:
-            self.end("decision-failed", about)
+            self.end_work(about)
             return True
         return False
+
+    def end_work(self, about: str) -> None:
+        """Take note that work about one thing works again, or need not be done any more."""
+        self.end("decision-failed", about)
+        read = self._unread.pop(about, None)
+        if read and not any(read in keys for keys in self._observed.values()):
+            self.end(*read)
 
     def _defect(self, about: str, error: Exception) -> None:
         reason = redacted(f"{type(error).__name__}: {error}")
