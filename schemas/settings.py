@@ -261,6 +261,7 @@ class PoolSpec(Setting, frozen=True, kw_only=True):
     ssh_user: UserName = "ubuntu"
     ssh_private_key_path: FilePath = ""
     setup_commands: tuple[str, ...] = ()
+    """Shell commands run over SSH on each new node, in order."""
     user_data: str = ""
     """User data of the first boot: `auto` (cloud-init that installs and starts the agent), or a
     template file, relative to the configuration; empty: none."""
@@ -270,6 +271,7 @@ class PoolSpec(Setting, frozen=True, kw_only=True):
     """adopted: others make its nodes (an auto-scaling group, Karpenter), and Navarch adopts those
     that its provider lists; it launches none."""
     cooldown: Duration = Duration(300)
+    """Least time between two changes of size by the autoscaler."""
     autoscaling: dict[str, Any] | None = None
     """`type` (reactive, queue, scheduled, predictive, composite, or a plugin) and its options."""
     metrics: dict[str, Any] | None = None
@@ -408,7 +410,9 @@ class Settings(Setting, frozen=True, kw_only=True):
     lag: LagSettings = LagSettings()
     server: ServerSettings = ServerSettings()
     providers: dict[str, PluginSettings] = {}
+    """By the name that pools use."""
     pools: dict[str, PoolSpec] = {}
+    """By name."""
     defaults: dict[str, Any] = {}
     """Defaults of every pool, including pools created by request."""
     budget: FleetBudgetSpec = FleetBudgetSpec()
@@ -421,6 +425,7 @@ class Settings(Setting, frozen=True, kw_only=True):
     notifiers: dict[str, PluginSettings] = {}
     """More workload systems, by the name that pools use."""
     alerts: tuple[AlertSettings, ...] = (AlertSettings(type="log"),)
+    """Channels that operators are alerted by."""
     health_policy: str = ""
     """Path of the policy; empty: the one in config/."""
     data_dir: FilePath = ".navarch"

@@ -95,11 +95,20 @@ def explain_values(
 
 
 @commands.command("schema")
-def print_schema() -> None:
+def print_schema(
+    *,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="A page of every key, for readers.")
+    ] = False,
+) -> None:
     """Print a JSON Schema of the configuration, for editors."""
     from services.cli.plugin_options import known_options  # noqa: PLC0415
+    from services.settings.settings_page import settings_page  # noqa: PLC0415
     from services.settings.settings_schema import settings_schema  # noqa: PLC0415
 
+    if markdown:
+        console.write(settings_page(known_options()).rstrip())
+        return
     schema = msgspec.json.encode(settings_schema(known_options()))
     console.write(msgspec.json.format(schema, indent=2).decode())
 

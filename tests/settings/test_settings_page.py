@@ -1,0 +1,26 @@
+"""docs/configuration.md matches the code, and its example is a valid configuration."""
+
+import re
+from pathlib import Path
+
+from services.cli.configuration_check import check_file
+from services.cli.plugin_options import known_options
+from services.settings.settings_page import settings_page
+
+PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
+
+
+def test_page_is_up_to_date() -> None:
+    """docs/configuration.md is what `navarch config schema --markdown` prints."""
+    written = PAGE.read_text(encoding="utf-8").rstrip()
+    page = settings_page(known_options()).rstrip()
+    assert written == page, "run: navarch config schema --markdown > docs/configuration.md"
+
+
+def test_example_of_the_page_is_valid(tmp_path: Path) -> None:
+    """A new operator who copies the page's example has a configuration that starts."""
+    found = re.search(r"```yaml\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    assert found is not None
+    file = tmp_path / "navarch.yaml"
+    file.write_text(found[1], encoding="utf-8")
+    assert set(check_file(file, {}).settings.pools) == {"training"}
