@@ -22,7 +22,7 @@ change the docstrings of the settings, not this. One YAML file configures every 
 
 ```yaml
 providers:
-  simulated: {type: fake}
+  simulated: {type: local}
 pools:
   training:
     provider: simulated
