@@ -39,10 +39,10 @@ from services.settings.packaged_files import resource
 CONFIG: Final = "demo.yaml"
 NODES_WANTED: Final = 3
 GPU_BROKEN: Final = 3
-SERVING_SECONDS_MAX: Final = 20.0
-FLEET_SECONDS_MAX: Final = 25.0
-REPLACED_SECONDS_MAX: Final = 20.0
-"""All three and the shutdown take less than a minute."""
+SERVING_SECONDS_MAX: Final = 90.0
+"""Two seconds as a rule; on one busy processor the processes take a minute to start."""
+FLEET_SECONDS_MAX: Final = 60.0
+REPLACED_SECONDS_MAX: Final = 60.0
 LOG_LINES_SHOWN: Final = 25
 KERNEL_ERROR: Final = 3
 """Facility kernel, level error: the first field of a kernel log record."""
@@ -93,7 +93,8 @@ async def _run_until_signal() -> DemoOutcome:
             reason = str(error) or "not done in time"
             _print(f"\nThe demo failed: {reason}\nThe last lines of the services' log:")
             log = serving.directory.parent / LOG_FILE
-            _print("".join(log.read_text("utf-8").splitlines(keepends=True)[-LOG_LINES_SHOWN:]))
+            lines = log.read_text("utf-8").splitlines(keepends=True)[-LOG_LINES_SHOWN:]
+            _print("".join(lines) or "(no service has written any yet)")
             return DemoOutcome(ok=False, reason=reason)
 
 
