@@ -244,3 +244,14 @@ def test_a_cordon_that_failed_is_marked_for_repetition(status: str, cordoned: bo
     assert after is not None
     assert after.quarantine is not None
     assert (cordoned, NOW) == (after.cordoned, after.quarantine.failed_at)
+
+
+@pytest.mark.parametrize("kind", ["replace", "reset-gpu", "reboot"])
+def test_a_repair_that_fails_at_its_cordon_leaves_the_next_quarantine_waiting(kind: str) -> None:
+    """Else the workload system that refuses orders would get one every two seconds."""
+    refused = Quarantine(since=NOW - timedelta(minutes=5), failed_at=NOW - timedelta(minutes=2))
+    node = unhealthy("a", cordoned=False, quarantine=refused)
+    after = leaving_node(node, saga(kind, "unwound", cordon="failed"))
+    assert after is not None
+    assert after.quarantine == msgspec.structs.replace(refused, failed_at=NOW)
+    assert list(decided(pool(), after).start) == []

@@ -182,6 +182,9 @@ def _quarantine(record: NodeRecord, state: SagaState, *, cordoned: bool) -> Quar
         since = found.since if found and record.cordoned else cordon.ended_at or state.started_at
         failed_at = (state.unwinding_at or state.started_at) if failed else None
         return Quarantine(reason=state.params.reason, since=since, failed_at=failed_at)
+    if failed and found is not None and cordon.status == "failed" and not cordoned:
+        # The workload system refuses orders: as after the quarantine's own, the next one waits.
+        return msgspec.structs.replace(found, failed_at=state.unwinding_at or state.started_at)
     if not cordoned or cordon.status in ("succeeded", "expired"):
         return None
     begun = state.step("uncordon").status != "pending"
