@@ -133,9 +133,13 @@ class Cloud:
     ) -> bool:
         """Do it in a process that dies at this moment; False where it was done before."""
         if self._way is None:
+            real = self._make()
             try:
-                await work(self._steps(Dying(self._make(), Life(moment))))
+                await work(self._steps(Dying(real, Life(moment))))
             except Killed:
+                # The threads of a killed process end with it; here they end with their call.
+                if threads := getattr(real, "_threads", None):
+                    threads.shutdown(wait=True)
                 return True
             return False
         self._way.order(die_at=moment)
