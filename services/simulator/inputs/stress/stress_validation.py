@@ -101,7 +101,8 @@ def _pool_errors(document: Document, spec: StressSpec, path: Path_) -> Iterator[
     for each in problems.found:
         _, _, *inside = path_of(each.key) or ("pools", "any", "autoscaling")
         found = document.error((*here, *inside), each.problem)
-        line = found.line if each.file else each.line  # a plugin's options have no line
+        # What is wrong with a plugin, or with its options, has no line in this file yet.
+        line = found.line if each.file or not each.line else each.line
         yield ConfigurationError(each.problem, file=found.file, line=line, key=found.key)
 
 
