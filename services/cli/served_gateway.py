@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -11,6 +12,14 @@ from services.gateway.gateway_start import PORT_VARIABLE, gateway_settings, list
 from services.primitives.atomic_files import write_secret
 
 SERVED_FILE: Final = "gateway.token"
+NO_GATEWAY: Final = (
+    "no dashboard and no HTTP API: install this package again with its extra `gateway`"
+)
+
+
+def has_gateway() -> bool:
+    """Whether what the gateway needs is installed; it is an extra of the package."""
+    return find_spec("litestar") is not None
 
 
 def token_file(settings: Settings) -> Path:

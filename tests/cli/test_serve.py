@@ -62,7 +62,9 @@ class Served:
 
 
 @asynccontextmanager
-async def served(place: Path, sections: str = "", *more: str) -> AsyncIterator[Served]:
+async def served(
+    place: Path, sections: str = "", *more: str, **variables: str
+) -> AsyncIterator[Served]:
     """Serve a fleet, without pools by default; kill it if the test fails."""
     place.mkdir(exist_ok=True)
     (place / "navarch.yaml").write_text(f"data_dir: data\n{sections}")
@@ -70,7 +72,7 @@ async def served(place: Path, sections: str = "", *more: str) -> AsyncIterator[S
         *(sys.executable, "-m", "services.cli", "serve", "--config", place / "navarch.yaml", *more),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
-        env=environment(),
+        env=environment(**variables),
         cwd=ROOT,
     )
     try:
@@ -166,6 +168,18 @@ async def registrations(place: Path) -> dict[str, int]:
         _, rows = await navarch("timeline", each["id"], "-o", "json", place=place)
         found[each["id"]] = [row["title"] for row in json.loads(rows)].count("registered")
     return found
+
+
+async def test_without_the_gateways_package_all_else_is_served(tmp_path: Path) -> None:
+    """An installation without that extra: one warning, and no process that ends again and again."""
+    hidden = tmp_path / "hidden"
+    hidden.mkdir()
+    (hidden / "sitecustomize.py").write_text("import sys\nsys.modules['litestar'] = None\n")
+    path = os.pathsep.join([str(hidden), *filter(None, [os.environ.get("PYTHONPATH")])])
+    async with served(tmp_path / "fleet", PYTHONPATH=path) as fleet:
+        await fleet.says(READY)
+        await fleet.says("with its extra `gateway`")
+        assert "gateway" not in fleet.file()["pids"]
 
 
 async def test_a_killed_server_is_restarted_on_its_port(tmp_path: Path) -> None:

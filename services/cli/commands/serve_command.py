@@ -24,7 +24,7 @@ from schemas.settings import NatsSettings, Settings
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.cli.fleet_discovery import NATS_URL_VARIABLE, SERVE_FILE, ServeState, settings_of
 from services.cli.served_bus import ServedBus
-from services.cli.served_gateway import gateway_variables, token_file
+from services.cli.served_gateway import NO_GATEWAY, gateway_variables, has_gateway, token_file
 from services.cli.service_environment import configured_variables, service_environment
 from services.cli.supervisor import (
     Execute,
@@ -227,7 +227,7 @@ def serve(config: Path | None, replicas: int = 1, *, is_open: bool = False) -> i
     log = stdout_log()
     with lock_directory(Path(settings.data_dir)):
         fleet = ServedFleet(
-            settings, config, os.environ, log, replicas, is_open=is_open, gateway=True
+            settings, config, os.environ, log, replicas, is_open=is_open, gateway=has_gateway()
         )
         asyncio.run(_serve(fleet, log))
     return 0
@@ -265,6 +265,9 @@ async def _log_start(serving: ServedFleet, log: LogSink) -> None:
         await supervisor.ready()
     log("serve", "every service is ready; try: navarch status, navarch list, navarch events")
     log("serve", f"metrics: {supervisor.children['metrics'].http}/metrics")
+    if GATEWAY not in supervisor.children:
+        log("serve", _entry("serve", NO_GATEWAY, "WARNING"))
+        return
     token = token_file(serving.settings)
     needs = f"; its token is in {token}" if token.exists() else ""
     log("serve", f"dashboard: {supervisor.children[GATEWAY].http}/{needs}; HTTP API: below /api/v1")
