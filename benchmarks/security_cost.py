@@ -125,7 +125,8 @@ def _configure(directory: Path) -> Path:
     tls = directory / "tls"
     config.write_text(
         f'tls {{ cert_file: "{tls}/server.pem", key_file: "{tls}/server.pem" }}\n'
-        f"include ./{ACCOUNTS}\n"
+        # Not included: the embedded server looks here for an operator, and adds its resolver.
+        + (directory / ACCOUNTS).read_text()
     )
     return config
 
