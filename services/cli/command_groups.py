@@ -7,16 +7,7 @@ from typing import Any, Final
 from typer.core import TyperGroup
 
 SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
-    "See the fleet": (
-        "status",
-        "doctor",
-        "list",
-        "get",
-        "instances",
-        "leaked",
-        "offerings",
-        "alerts",
-    ),
+    "See the fleet": ("status", "list", "get", "instances", "leaked", "offerings", "alerts"),
     "Understand": ("doctor", "why", "events", "timeline", "audit", "evidence", "report", "policy"),
     "Operate nodes": (
         *("cordon", "uncordon", "drain", "replace", "reset-gpu", "reboot"),

@@ -126,6 +126,21 @@ async def test_the_command_checks_a_real_bus_and_names_the_services_that_are_awa
     assert found["notifier"] == "failing"
 
 
+async def test_the_command_names_a_stream_and_a_consumer_that_are_gone(
+    manager: NatsBus, server: EmbeddedServer
+) -> None:
+    """The server answers with an error where there is none: that is no description of one."""
+    first, *_ = DURABLES
+    await manager.admin(f"CONSUMER.DELETE.{first.stream}.{first.name}", {})
+    await manager.admin(f"STREAM.DELETE.{DEAD.name}", {})
+    code, out, _ = await inprocess.navarch(
+        "doctor", "-o", "json", cwd=ROOT, NAVARCH_NATS_URL=server.url
+    )
+    found = {each["check"]: each["outcome"] for each in json.loads(out)}
+    assert code == 3
+    assert found[f"consumer {first.name}"] == found[f"stream {DEAD.name}"] == "failing"
+
+
 async def test_a_bus_that_is_away_is_a_finding(tmp_path: Path) -> None:
     """The other checks are made all the same."""
     code, out, _ = await inprocess.navarch(

@@ -98,26 +98,22 @@ async def _fleet(nats_url: str, config: Path | None) -> list[Finding]:
 
 async def _findings(fleet: FleetClient) -> AsyncIterator[Finding]:
     asked = datetime.now(UTC)
-    events = await _info(fleet, f"$JS.API.STREAM.INFO.{EVENTS.name}", StreamInfo)
+    events = await _described(fleet, f"STREAM.INFO.{EVENTS.name}", StreamInfo)
     if events is not None:
         yield clock_finding(events.ts, asked, datetime.now(UTC))
     streams = await _all(
         {
-            each.name: _info(fleet, f"$JS.API.STREAM.INFO.{each.name}", StreamInfo)
+            each.name: _described(fleet, f"STREAM.INFO.{each.name}", StreamInfo)
             for each in EVERY_STREAM
         }
     )
     durables = await _all(
         {
-            each.name: _info(
-                fleet, f"$JS.API.CONSUMER.INFO.{each.stream}.{each.name}", ConsumerInfo
-            )
+            each.name: _described(fleet, f"CONSUMER.INFO.{each.stream}.{each.name}", ConsumerInfo)
             for each in DURABLES
         }
     )
-    replies = await _all(
-        {each: _info(fleet, f"$SRV.INFO.{each}", ServiceReply) for each in SERVICES}
-    )
+    replies = await _all({each: _answered(fleet, each) for each in SERVICES})
     for each in (
         *stream_findings(streams),
         *durable_findings(durables),
@@ -127,11 +123,21 @@ async def _findings(fleet: FleetClient) -> AsyncIterator[Finding]:
         yield each
 
 
-async def _info(fleet: FleetClient, subject: str, kind: type[T]) -> T | None:
-    """What the server answers; None where there is no such stream or consumer."""
+async def _described(fleet: FleetClient, call: str, kind: type[T]) -> T | None:
+    """A stream or consumer as the server describes it; None where there is none."""
     try:
-        reply = await fleet.bus.request(subject, b"", timeout_seconds=ANSWER_SECONDS_MAX)
-        return msgspec.json.decode(reply.data, type=kind)
+        return msgspec.convert(await fleet.bus.admin(call, {}), kind)
+    except BusError:
+        return None
+
+
+async def _answered(fleet: FleetClient, service: str) -> ServiceReply | None:
+    """A service as one of its replicas describes it; None where none answers."""
+    try:
+        reply = await fleet.bus.request(
+            f"$SRV.INFO.{service}", b"", timeout_seconds=ANSWER_SECONDS_MAX
+        )
+        return msgspec.json.decode(reply.data, type=ServiceReply)
     except (BusError, msgspec.DecodeError):
         return None
 
