@@ -298,6 +298,11 @@ def query(name: str) -> str:
     return f"{ROOT}.query.{token(name, 'query')}"
 
 
+def failures_query(service: str) -> str:
+    """Subject of the query about what fails now in a service."""
+    return query(f"failures-{service}")
+
+
 def replica_query(name: str, replica: str) -> str:
     """Subject of a query that only one replica can answer; other replicas forward it."""
     return f"{query(name)}.{token(replica, 'replica')}"

@@ -181,7 +181,7 @@ class FleetClient:
         """What fails now in the services that answer, and what expires here."""
         found = expiring(self.expiries, datetime.now(UTC), self._expiry_warning)
         for service in SERVICES:
-            subject = subjects.query(f"failures-{service}")
+            subject = subjects.failures_query(service)
             with suppress(BusError):
                 reply = await self.bus.request(subject, b"", timeout_seconds=FAILURES_SECONDS_MAX)
                 found += decode_answer(list[CurrentFailure], reply.data, "failures", service)
@@ -204,11 +204,15 @@ class FleetClient:
             there = ", ".join(sorted(each.key.removeprefix(pool_key("")) for each in entries))
             raise NavarchError(f"there is no pool {pool!r}; there is: {there or 'none yet'}")
 
+    async def pool_records(self) -> list[PoolRecord]:
+        """Every pool's record."""
+        entries = await self.bus.entries(POOLS, pool_key("*"))
+        return [_pools.decode(each.value) for each in entries]
+
     async def pools_labelled(self, labels: Sequence[str]) -> frozenset[str]:
         """The pools with all these labels; ValueError for what is not `KEY=VALUE`."""
         asked = labels_asked(labels)
-        entries = await self.bus.entries(POOLS, pool_key("*"))
-        records = (_pools.decode(each.value) for each in entries)
+        records = await self.pool_records()
         return frozenset(each.name for each in records if has_labels(each.spec.labels, asked))
 
     async def request(self, pool: str, verb: str, request: Request) -> RequestAnswer:

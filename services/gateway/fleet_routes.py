@@ -13,12 +13,8 @@ from litestar.params import FromPath, FromQuery, Parameter, QueryParameter
 
 from schemas.fleet_queries import FleetBudgetView, NodeView, PoolView, Query
 from schemas.instance_records import InstanceRecord
-from schemas.messages import decoder
 from schemas.names import TOKEN
 from schemas.offering_records import OfferingsQuery, OfferingView
-from schemas.pool_records import PoolRecord, pool_key
-from schemas.topology import POOLS
-from services.bus.port import Bus
 from services.fleet_client.fleet_client import (
     FleetClient,
     decode_answer,
@@ -63,8 +59,6 @@ Labels = Annotated[
         name="label", description="`KEY=VALUE` of the node's pool; several must all match."
     ),
 ]
-
-_pools = decoder(PoolRecord)
 
 
 async def visible_node(fleet: FleetClient, principal: Principal, name: str) -> NodeView:
@@ -282,7 +276,7 @@ async def list_offerings(
 @get(f"{ROOT}/incidents", tags=["incidents"], responses=PROBLEMS)
 async def list_incidents(fleet: Fleet, principal: Caller) -> list[IncidentView]:
     """List the open incidents of all pools."""
-    pools = [each for each in await _pool_records(fleet.bus) if principal.sees(each.name)]
+    pools = [each for each in await fleet.pool_records() if principal.sees(each.name)]
     return [incident for pool in pools for incident in incident_views(pool)]
 
 
@@ -309,11 +303,6 @@ FLEET_ROUTES: Final[Sequence[HTTPRouteHandler]] = (
     *(list_pools, get_pool, get_pool_status, get_pool_why, list_sagas, get_saga),
     *(list_offerings, list_incidents, get_budget, get_caller),
 )
-
-
-async def _pool_records(bus: Bus) -> list[PoolRecord]:
-    entries = await bus.entries(POOLS, pool_key("*"))
-    return [_pools.decode(each.value) for each in entries]
 
 
 async def _labelled(fleet: FleetClient, texts: Sequence[str]) -> frozenset[str]:

@@ -104,7 +104,7 @@ class StoreWatch:
         return [each for each, _ in self._heard.values()]
 
     async def _failures_of(self, service: str) -> list[CurrentFailure]:
-        subject = subjects.query(f"failures-{service}")
+        subject = subjects.failures_query(service)
         try:
             reply = await self._bus.request(subject, b"", timeout_seconds=ANSWER_SECONDS_MAX)
             return _current.decode(reply_data(reply))

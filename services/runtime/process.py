@@ -224,7 +224,7 @@ def with_failures(context: Context, service: Service, *tasks: Task) -> Service:
         for each in service.consumers
     )
     name = context.name.partition("/")[0]  # a simulated replica's has a number
-    subject = subjects.query(f"failures-{name}")
+    subject = subjects.failures_query(name)
     return replace(
         service,
         tasks=(*service.tasks, *tasks, publish, partial(_watch_writes, context), *watches),
