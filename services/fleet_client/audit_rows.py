@@ -42,63 +42,38 @@ class AuditRow(msgspec.Struct, frozen=True, kw_only=True):
 def audit_row(message: Message | UnknownType | Invalid) -> AuditRow | None:
     """The row of an event; None where it is no change that a person or a program requested."""
     match message:
-        case RequestAccepted():
-            return AuditRow(
-                time=message.time,
-                by=message.by,
-                change=message.verb,
-                about=_about(message.pool, message.node),
-                outcome="accepted",
-                reason=message.note,
-                saga=message.saga,
-            )
-        case RequestRefused():
-            return AuditRow(
-                time=message.time,
-                by=message.by,
-                change=message.verb,
-                about=_about(message.pool, message.node),
-                outcome=f"refused ({message.refusal})",
-                reason=message.reason,
-            )
-        case Scaled() if message.by:
-            return AuditRow(
-                time=message.time,
-                by=message.by,
-                change=f"scale to {message.nodes}",
-                about=message.pool,
-                outcome="accepted",
-                reason=f"it was {message.previous}",
-            )
-        case ScaleRefused():
-            return AuditRow(
-                time=message.time,
-                by=message.by,
-                change="scale",
-                about=message.pool,
-                outcome=f"refused ({message.refusal})",
-                reason=message.reason,
-            )
-        case HttpChange() if message.outcome not in RECORDED_BY_POOL:
-            return AuditRow(
-                time=message.time,
-                by=f"{message.by} via gateway",
-                change=message.change,
-                about=message.address,
-                outcome=message.outcome,
-                reason=message.reason,
-            )
-        case OrderAnswered():
-            return AuditRow(
-                time=message.time,
-                by=message.by,
-                change=message.order,
-                about=message.content,
-                outcome=message.outcome,
-                reason=message.reason,
-            )
+        case RequestAccepted(by=by, verb=verb, note=note, saga=saga):
+            about = _about(message.pool, message.node)
+            return _row(message, by, verb, about, "accepted", note, saga=saga)
+        case RequestRefused(by=by, verb=verb, reason=reason):
+            about = _about(message.pool, message.node)
+            return _row(message, by, verb, about, f"refused ({message.refusal})", reason)
+        case Scaled(by=by, pool=pool) if by:
+            change, reason = f"scale to {message.nodes}", f"it was {message.previous}"
+            return _row(message, by, change, pool, "accepted", reason)
+        case ScaleRefused(by=by, pool=pool, reason=reason):
+            return _row(message, by, "scale", pool, f"refused ({message.refusal})", reason)
+        case HttpChange(outcome=outcome, reason=reason) if outcome not in RECORDED_BY_POOL:
+            by = f"{message.by} via gateway"
+            return _row(message, by, message.change, message.address, outcome, reason)
+        case OrderAnswered(by=by, outcome=outcome, reason=reason):
+            return _row(message, by, message.order, message.content, outcome, reason)
         case _:
             return None
+
+
+def _row(
+    message: Message, by: str, change: str, about: str, outcome: str, reason: str, saga: str = ""
+) -> AuditRow:
+    return AuditRow(
+        time=message.time,
+        by=by,
+        change=change,
+        about=about,
+        outcome=outcome,
+        reason=reason,
+        saga=saga,
+    )
 
 
 def audit_rows(

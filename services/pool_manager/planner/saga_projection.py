@@ -176,20 +176,20 @@ def _quarantine(record: NodeRecord, state: SagaState, *, cordoned: bool) -> Quar
     """What of its cordon is a quarantine: a repair or an operator's cordon takes it over."""
     found, failed = record.quarantine, state.ended and state.status != "done"
     cordon = state.step("cordon")
+    failed_at = (state.unwinding_at or state.started_at) if failed else None
     if state.kind == "quarantine":
         if cordon.status != "succeeded" and not failed:
             return found
         since = found.since if found and record.cordoned else cordon.ended_at or state.started_at
-        failed_at = (state.unwinding_at or state.started_at) if failed else None
         return Quarantine(reason=state.params.reason, since=since, failed_at=failed_at)
     if failed and found is not None and cordon.status == "failed" and not cordoned:
         # The workload system refuses orders: as after the quarantine's own, the next one waits.
-        return msgspec.structs.replace(found, failed_at=state.unwinding_at or state.started_at)
+        return msgspec.structs.replace(found, failed_at=failed_at)
     if not cordoned or cordon.status in ("succeeded", "expired"):
         return None
     begun = state.step("uncordon").status != "pending"
     if found is not None and failed and begun and state.kind in ("uncordon", "recheck"):
-        return msgspec.structs.replace(found, failed_at=state.unwinding_at or state.started_at)
+        return msgspec.structs.replace(found, failed_at=failed_at)
     return found
 
 

@@ -86,9 +86,9 @@ def _candidates(
     restored = record.breaker.cause == "restored" and record.breaker.forced
     if not record.spec.health.auto_replace or restored or not pool_limit(record):
         return []
-    taken = busy(record)
+    taken, held = busy(record), incidents.holding(record)
     found = [
-        (node, is_unconfirmed(snapshot, record, node))
+        (node, is_unconfirmed(snapshot, held, node))
         for node in snapshot.nodes.needs_attention
         if node.state == "active"
         and node.health == "unhealthy"

@@ -8,9 +8,11 @@ is evidence against the node, and it is never tested. A node is tested a few tim
 that one that shows the fault again and again stays quarantined.
 """
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Final
 
+from schemas.breaker_state import OpenIncident
 from schemas.node_records import NodeRecord
 from schemas.pool_records import PoolRecord
 from services.pool_manager.planner import cloud_notices
@@ -38,9 +40,10 @@ def diagnostic_of(signature: str) -> str:
     return "boot" if signature == LOST_GPU else "dcgm-1"
 
 
-def is_unconfirmed(snapshot: PoolSnapshot, record: PoolRecord, node: NodeRecord) -> bool:
-    """Whether an open incident explains the node, and nothing else is known against it."""
-    held = incidents.holding(record)
+def is_unconfirmed(
+    snapshot: PoolSnapshot, held: Mapping[str, OpenIncident], node: NodeRecord
+) -> bool:
+    """Whether an incident that is held explains the node, and nothing else is known against it."""
     if not held or node.health_at is None or is_confirmed(node, snapshot.health.get(node.node)):
         return False
     unhealthy = UnhealthyNode(node=node, what=fault_signature(node), since=node.health_at)
@@ -60,7 +63,7 @@ def testable(snapshot: PoolSnapshot, record: PoolRecord, now: datetime) -> list[
         for node in snapshot.nodes.needs_attention
         if node.node not in taken
         and _is_accused_by_its_log(node, now)
-        and is_unconfirmed(snapshot, record, node)
+        and is_unconfirmed(snapshot, held, node)
         and _due(node, now) == now
     ]
 
