@@ -12,7 +12,6 @@ import socket
 from pathlib import Path
 from typing import Final
 
-import uvicorn
 from prometheus_client import CollectorRegistry, ProcessCollector
 
 from schemas.gateway_settings import GatewaySettings
@@ -28,7 +27,6 @@ from services.gateway.gateway_start import bus_options, gateway_settings, listen
 from services.gateway.http_app import http_app
 from services.primitives.clock import SystemClock
 from services.primitives.race import race
-from services.runtime.http_deadline import PromptH11Protocol
 from services.runtime.process_http import WebServer
 
 log = logging.getLogger(__name__)
@@ -67,17 +65,11 @@ async def _serve(
     streams = EventStreams(relay, settings.streams_max, clock.now, registry)
     app = http_app(bus, FleetClient(bus, user=GATEWAY), access, streams, clock, registry)
     server = WebServer(
-        uvicorn.Config(
-            app,
-            http=PromptH11Protocol,
-            log_config=None,
-            lifespan="off",
-            access_log=False,
-            proxy_headers=False,
-            server_header=False,
-            limit_concurrency=CONNECTIONS_MAX,
-            timeout_graceful_shutdown=STOP_SECONDS_MAX,
-        )
+        app,
+        proxy_headers=False,
+        server_header=False,
+        limit_concurrency=CONNECTIONS_MAX,
+        timeout_graceful_shutdown=STOP_SECONDS_MAX,
     )
     host, port = listening.getsockname()[:2]
     log.info("ready", extra={"http": f"http://{host}:{port}"})

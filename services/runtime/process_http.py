@@ -5,6 +5,7 @@ import errno
 import socket
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 from prometheus_client import CollectorRegistry, generate_latest
@@ -21,6 +22,19 @@ from services.settings.plugin_loader import setting_error
 
 class WebServer(uvicorn.Server):
     """One among the other works of a process."""
+
+    def __init__(self, app: Any, **more: Any) -> None:
+        """Serve `app`; `more`: further settings of uvicorn."""
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http=PromptH11Protocol,
+                log_config=None,
+                lifespan="off",
+                access_log=False,
+                **more,
+            )
+        )
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -67,15 +81,7 @@ class HttpEndpoint:
             Route("/healthz", self._readyz),
             Route("/metrics", self._metrics),
         ]
-        self._server = WebServer(
-            uvicorn.Config(
-                Starlette(routes=routes),
-                http=PromptH11Protocol,
-                log_config=None,
-                lifespan="off",
-                access_log=False,
-            )
-        )
+        self._server = WebServer(Starlette(routes=routes))
 
     async def run(self) -> None:
         """Serve until cancelled."""

@@ -7,10 +7,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-import uvicorn
 
 from services.runtime import http_deadline
-from services.runtime.http_deadline import PromptH11Protocol
 from services.runtime.process_http import WebServer
 
 HEAD = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -30,8 +28,7 @@ async def slow(scope: Any, _receive: Any, send: Any) -> None:
 async def serving() -> AsyncIterator[int]:
     """A server as the gateway's and the services' are."""
     listening = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(slow, http=PromptH11Protocol, log_config=None, lifespan="off")
-    server = WebServer(config)
+    server = WebServer(slow)
     running = asyncio.create_task(server.serve(sockets=[listening]))
     yield listening.getsockname()[1]
     server.should_exit = True

@@ -5,7 +5,6 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-import uvicorn
 from starlette.applications import Starlette
 
 from services.runtime.process_http import WebServer
@@ -26,11 +25,8 @@ async def serving(
         listening = socket.create_server((host, 0))
         # Without it an answer's body waits for the acknowledgement of its head.
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    config = uvicorn.Config(
-        app, log_config=None, lifespan="off", access_log=False, ssl_certfile=identity or None
-    )
     scheme = "https" if identity else "http"
-    server = WebServer(config)
+    server = WebServer(app, ssl_certfile=identity or None)
     running = asyncio.create_task(server.serve(sockets=[listening]))
     try:
         yield f"unix:{path}" if path else f"{scheme}://{host}:{listening.getsockname()[1]}"
