@@ -21,8 +21,8 @@ from services.cli.command_options import (
     Nodes,
     Output,
     Pool,
+    Since,
     Timeout,
-    checked_time,
     drain_request,
     start_time,
 )
@@ -128,14 +128,7 @@ async def events(
     fleet: FleetClient,
     pool: Pool = "",
     node: Annotated[str, typer.Option("--node", help="Only this node.")] = "",
-    since: Annotated[
-        str,
-        typer.Option(
-            "--since",
-            callback=checked_time,
-            help="Start in the past: 10m, 2h, 2026-11-21T01:35:00Z.",
-        ),
-    ] = "",
+    since: Since = "",
     count: Annotated[
         int, typer.Option("--count", min=0, help="Stop after this many events; 0: never.")
     ] = 0,

@@ -78,6 +78,16 @@ def checked_time(since: str) -> str:
     return since
 
 
+Since = Annotated[
+    str,
+    typer.Option(
+        "--since",
+        callback=checked_time,
+        help="From this time: 10m, 24h, 7d, 2026-11-21T01:35:00Z.",
+    ),
+]
+
+
 def drain_request(node: str, reason: str, mode: str, timeout: str) -> DrainRequest:
     """Make the request from the options."""
     return drain_options(DrainRequest, mode, timeout, node=node, reason=reason)

@@ -7,7 +7,7 @@ import typer
 from schemas.stored_messages import decode_stored
 from schemas.topology import EVENTS
 from services.cli import console
-from services.cli.command_options import Output, Pool, checked_time, start_time
+from services.cli.command_options import Output, Pool, Since, start_time
 from services.cli.console import Format
 from services.cli.fleet_connection import fleet_command
 from services.fleet_client.audit_rows import AUDIT_FILTERS, AuditRow, audit_rows
@@ -22,12 +22,7 @@ async def audit(
     fleet: FleetClient,
     pool: Pool = "",
     by: Annotated[str, typer.Option("--by", help="Only what this user changed.")] = "",
-    since: Annotated[
-        str,
-        typer.Option(
-            "--since", callback=checked_time, help="Start: 10m, 24h, 2026-11-21T01:35:00Z."
-        ),
-    ] = "24h",
+    since: Since = "24h",
     output: Output = Format.TABLE,
 ) -> None:
     """Show who requested which change, and its outcome.

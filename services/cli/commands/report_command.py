@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from statistics import median
-from typing import Annotated, Final
+from typing import Final
 
 import msgspec
 import typer
@@ -21,7 +21,7 @@ from schemas.stored_messages import decode_stored
 from schemas.topology import EVENTS, NODES
 from services.bus.port import Stored
 from services.cli import console
-from services.cli.command_options import Output, Pool, checked_time, start_time
+from services.cli.command_options import Output, Pool, Since, start_time
 from services.cli.console import Format
 from services.cli.fleet_connection import fleet_command
 from services.cli.text import tables
@@ -71,14 +71,7 @@ class RepairReport(msgspec.Struct, frozen=True, kw_only=True):
 @fleet_command
 async def report(
     fleet: FleetClient,
-    since: Annotated[
-        str,
-        typer.Option(
-            "--since",
-            callback=checked_time,
-            help="From this time: 24h, 7d, 2026-11-21T01:35:00Z.",
-        ),
-    ] = "7d",
+    since: Since = "7d",
     pool: Pool = "",
     output: Output = Format.TABLE,
 ) -> None:
