@@ -8,11 +8,11 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from schemas.settings import NatsSettings
 from services.bus.nats.embedded_server import EmbeddedServer
-from services.bus.nats.nats_bus import ConnectOptions, NatsBus
+from services.bus.nats.nats_bus import NatsBus
 from services.bus.topology_setup import set_up
 from services.primitives.clock import SystemClock
+from tests.support.clients import connected
 
 # The same examples in every run, so that a red test is the change's fault; `explore` looks further.
 hypothesis.settings.register_profile("steady", derandomize=True, deadline=None, database=None)
@@ -59,9 +59,7 @@ async def server(tmp_path: Path) -> AsyncIterator[EmbeddedServer]:
 @pytest.fixture
 async def bus(server: EmbeddedServer) -> AsyncIterator[NatsBus]:
     """A connection to it, with the whole topology set up."""
-    connected = await NatsBus.connect(
-        ConnectOptions(settings=NatsSettings(url=server.url), name="test")
-    )
-    await set_up(connected, SystemClock(), replicas=1)
-    yield connected
-    await connected.close()
+    client = await connected(server)
+    await set_up(client, SystemClock(), replicas=1)
+    yield client
+    await client.close()

@@ -10,14 +10,14 @@ from schemas.health_records import HealthRecord, RecordedFault
 from schemas.node_events import GpuIdentity
 from schemas.node_records import NodeRecord, Quarantine, WorkloadView
 from schemas.pool_records import OpenSaga, PoolRecord
-from schemas.saga_params import SagaParams
 from schemas.settings import BudgetSpec, PoolSpec
 from services.pool_manager.planner.node_counts import Nodes, is_quarantined
 from services.pool_manager.planner.pool_planner import plan
 from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot
 from services.pool_manager.planner.saga_projection import leaving_node
 from services.pool_manager.reconciler import saga_params
-from services.saga.saga_state import SagaState, StepState
+from services.saga.saga_state import SagaState
+from tests.pool_manager.test_quarantine import saga
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -130,30 +130,14 @@ def test_a_lost_gpu_is_disproved_by_nvml_and_anything_else_by_dcgm_too(
     assert test == saga_params("f", record, opened).diagnostic
 
 
-def saga(status: str, **steps: str) -> SagaState:
-    """A release of node a."""
-    return SagaState(
-        saga="recheck-a-1",
-        kind="recheck",
-        params=SagaParams(pool="training", node="a"),
-        cause="",
-        trace="",
-        last_id="",
-        status=status,
-        started_at=NOW,
-        sequence=9,
-        steps={name: StepState(status=each, ended_at=NOW) for name, each in steps.items()},
-    )
-
-
 @pytest.mark.parametrize(
     ("state", "is_kept", "is_repeated"),
     [
-        (saga("running", check="started"), True, False),
-        (saga("unwound", check="failed"), True, False),
-        (saga("unwound", check="expired"), True, False),
-        (saga("unwound", check="succeeded", uncordon="expired"), True, True),
-        (saga("done", check="succeeded", uncordon="succeeded"), False, False),
+        (saga("recheck", "running", check="started"), True, False),
+        (saga("recheck", "unwound", check="failed"), True, False),
+        (saga("recheck", "unwound", check="expired"), True, False),
+        (saga("recheck", "unwound", check="succeeded", uncordon="expired"), True, True),
+        (saga("recheck", "done", check="succeeded", uncordon="succeeded"), False, False),
     ],
 )
 def test_a_test_that_does_not_pass_leaves_the_node_quarantined(

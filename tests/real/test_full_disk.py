@@ -13,15 +13,13 @@ from pathlib import Path
 import pytest
 
 from schemas import subjects
-from schemas.settings import NatsSettings
 from schemas.topology import EVENTS, LEASES
-from services.bus.nats.connection_options import ConnectOptions
 from services.bus.nats.embedded_server import STORE_FOLDER, EmbeddedServer
-from services.bus.nats.nats_bus import NatsBus
 from services.bus.protocol.write_outcomes import REFUSALS_MIN
 from services.bus.topology_setup import set_up
 from services.primitives.clock import SystemClock
 from services.primitives.errors import BusError
+from tests.support.clients import connected
 
 pytestmark = pytest.mark.real
 
@@ -59,12 +57,6 @@ async def serving(disk: Path, tmp_path: Path) -> AsyncIterator[EmbeddedServer]:
     finally:
         await server.stop()
         subprocess.run(["umount", str(disk)], check=True, timeout=10)
-
-
-async def connected(server: EmbeddedServer) -> NatsBus:
-    """A connection to it."""
-    settings = NatsSettings(url=server.url)
-    return await NatsBus.connect(ConnectOptions(settings=settings, name="test"))
 
 
 async def test_a_stream_that_a_full_disk_stopped_is_known_until_the_server_restarts(

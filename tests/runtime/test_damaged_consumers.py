@@ -10,9 +10,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from schemas import subjects
-from schemas.settings import NatsSettings
 from schemas.topology import EVENTS, POOL_NODE_EVENTS
-from services.bus.nats.connection_options import ConnectOptions
 from services.bus.nats.embedded_server import (
     OPEN_ACCOUNT,
     STORE_FOLDER,
@@ -25,16 +23,11 @@ from services.fleet_client.fleet_client import as_generator
 from services.primitives.clock import SystemClock
 from services.runtime.durable_watch import DurableWatch
 from services.runtime.failure_register import FailureRegister
+from tests.support.clients import connected
 
 SUBJECT = subjects.node_event("training", "n", "registered")
 GARBAGE = b"\xff" * 40
 META, STATE = "meta.inf", "o.dat"
-
-
-async def connected(server: EmbeddedServer) -> NatsBus:
-    """A connection to it."""
-    settings = NatsSettings(url=server.url)
-    return await NatsBus.connect(ConnectOptions(settings=settings, name="test"))
 
 
 async def taken(bus: NatsBus, last: bytes) -> list[bytes]:
