@@ -24,6 +24,7 @@ from services.primitives.clock import SystemClock
 from services.runtime.durable_watch import DurableWatch
 from services.runtime.failure_register import FailureRegister
 from tests.support.clients import connected
+from tests.support.settling import settled
 
 SUBJECT = subjects.node_event("training", "n", "registered")
 GARBAGE = b"\xff" * 40
@@ -45,14 +46,6 @@ async def taken(bus: NatsBus, last: bytes) -> list[bytes]:
     return found
 
 
-async def settled(bus: NatsBus, sequence: int) -> None:
-    """The server has taken note that everything up to this message is done."""
-    name = f"CONSUMER.INFO.{EVENTS.name}.{POOL_NODE_EVENTS.name}"
-    async with asyncio.timeout(20):
-        while (await bus.admin(name, {}))["ack_floor"]["stream_seq"] < sequence:
-            await asyncio.sleep(0.01)
-
-
 def watch(bus: NatsBus) -> DurableWatch:
     """What a service looks at its durable with."""
     failures = FailureRegister(CollectorRegistry())
@@ -64,10 +57,12 @@ async def begun(server: EmbeddedServer) -> None:
     await server.start()
     bus = await connected(server)
     await set_up(bus, SystemClock(), replicas=1)
-    for number in range(5):
+    for number in range(3):
         await bus.publish(SUBJECT, b"%d" % number)
     assert await taken(bus, b"2") == [b"0", b"1", b"2"]
-    await settled(bus, 3)
+    await settled(bus, EVENTS.name, POOL_NODE_EVENTS.name)
+    for number in (3, 4):
+        await bus.publish(SUBJECT, b"%d" % number)
     await bus.close()
     await server.stop()
 
