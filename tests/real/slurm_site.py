@@ -340,11 +340,8 @@ def _processes() -> Iterator[int]:
 
 def _has_open(process: int, pattern: str) -> bool:
     """Whether a process has a file open whose path matches."""
-    with suppress(OSError):
-        return any(
-            fnmatch(os.path.realpath(each.path), pattern)
-            for each in os.scandir(f"/proc/{process}/fd")
-        )
+    with suppress(OSError), os.scandir(f"/proc/{process}/fd") as files:
+        return any(fnmatch(os.path.realpath(each.path), pattern) for each in files)
     return False
 
 
