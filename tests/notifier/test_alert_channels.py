@@ -31,9 +31,9 @@ from services.notifier.alerts.channels.pagerduty_channel import PagerDutyChannel
 from services.notifier.alerts.channels.slack_channel import SlackChannel
 from services.notifier.alerts.channels.teams_channel import TeamsChannel
 from services.notifier.alerts.channels.webhook_channel import AlertWebhookChannel
-from services.notifier.owner_command import CommandTimeoutError
 from services.primitives.clock import SystemClock
 from services.runtime.http_caller import TransientHttpError
+from services.runtime.owner_command import CommandTimeoutError
 from tests.support.serving import serving
 
 SECRET = "0123456789abcdef-secret-token"

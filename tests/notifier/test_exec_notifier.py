@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from schemas.duration import Duration
-from services.notifier.owner_command import CommandTimeoutError, run_command
 from services.notifier.workload import exec_notifier
 from services.notifier.workload.exec_notifier import ExecNotifier, UnansweredCommandError
 from services.notifier.workload.workload_notifier import (
@@ -21,6 +20,7 @@ from services.notifier.workload.workload_notifier import (
     WorkloadOrder,
 )
 from services.primitives.clock import SystemClock
+from services.runtime.owner_command import CommandTimeoutError, run_command
 
 NODE = NodeReference(pool="training", node="n1", hostname="gpu1", labels={"rack": "a"})
 ORDER = WorkloadOrder(

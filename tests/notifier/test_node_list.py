@@ -20,11 +20,11 @@ from services.bus.memory.memory_bus import MemoryBus
 from services.bus.port import Stored
 from services.notifier.node_list import NodeList
 from services.notifier.workload.pool_notifiers import PoolNotifiers
-from services.notifier.workload.slurm_commands import SlurmUnavailableError
 from services.notifier.workload.workload_notifier import NodeReference
 from services.primitives.errors import Retry
 from services.runtime.consumer_loop import Received
 from services.simulator.engine.virtual_time import VirtualClock
+from services.workload_systems.slurm_commands import SlurmUnavailableError
 from tests.notifier.test_drain_watch import Scheduler
 from tests.notifier.test_workload_steps import POOL, with_bus
 

@@ -5,8 +5,11 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from services.notifier.workload.slurm_node_states import node_state
-from services.notifier.workload.slurm_output import SlurmJob, SlurmNode
 from services.notifier.workload.workload_notifier import FAILED_MAX
+from services.workload_systems.slurm_output import (
+    SlurmJob,
+    SlurmNode,
+)
 
 AT = datetime(2026, 11, 22, 12, tzinfo=UTC)
 

@@ -6,18 +6,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.notifier.workload.slurm_output import (
-    SlurmJob,
+from services.notifier.workload.slurm_workload import (
     checked_name,
     find_node,
     jobs_by_node,
     node_workload,
-    read_comments,
-    read_jobs,
-    read_nodes,
     reason_text,
 )
 from services.primitives.host_list import expand_hosts
+from services.workload_systems.slurm_output import (
+    SlurmJob,
+    read_comments,
+    read_jobs,
+    read_nodes,
+)
 
 MARK = "5f0c"
 NODES = f"""\

@@ -7,7 +7,6 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from services.notifier.workload.drain_watch import DrainWatch
-from services.notifier.workload.ray.ray_client import RayUnavailableError
 from services.notifier.workload.ray_notifier import RayNotifier
 from services.notifier.workload.workload_notifier import (
     NodeReference,
@@ -17,6 +16,7 @@ from services.notifier.workload.workload_notifier import (
 )
 from services.primitives.clock import SystemClock
 from services.runtime.http_caller import TransientHttpError
+from services.workload_systems.ray_client import RayUnavailableError
 from tests.real.ray_cluster import RayCluster, missing, ray_cluster, until
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(280)]

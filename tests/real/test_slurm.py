@@ -11,7 +11,6 @@ import msgspec
 import pytest
 
 from services.notifier.workload.drain_watch import DrainWatch
-from services.notifier.workload.slurm_commands import SlurmRefusedError, SlurmUnavailableError
 from services.notifier.workload.slurm_notifier import SlurmNotifier
 from services.notifier.workload.workload_notifier import (
     NodeReference,
@@ -20,6 +19,7 @@ from services.notifier.workload.workload_notifier import (
     WorkloadOrder,
 )
 from services.primitives.clock import SystemClock
+from services.workload_systems.slurm_commands import SlurmRefusedError, SlurmUnavailableError
 from tests.real.slurm_site import SlurmSite, missing, slurm_site
 from tests.support.inprocess import eventually
 

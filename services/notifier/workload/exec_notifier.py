@@ -15,7 +15,6 @@ import msgspec
 
 from schemas.duration import Duration
 from schemas.settings import Setting
-from services.notifier.owner_command import CommandResult, CommandTimeoutError, run_command
 from services.notifier.workload.workload_notifier import (
     RUNNING_MAX,
     NodeReference,
@@ -29,6 +28,7 @@ from services.notifier.workload.workload_notifier import (
 from services.operator_text.safe_text import escape_line
 from services.primitives.clock import Clock
 from services.primitives.redaction import redacted
+from services.runtime.owner_command import CommandResult, CommandTimeoutError, run_command
 
 log = logging.getLogger(__name__)
 

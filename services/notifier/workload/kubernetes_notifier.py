@@ -17,13 +17,6 @@ import msgspec
 from schemas.duration import Duration
 from schemas.settings import FilePath, Setting
 from services.notifier.workload.kubernetes.cluster_state import ClusterState
-from services.notifier.workload.kubernetes.kubernetes_client import (
-    MERGE,
-    STRATEGIC_MERGE,
-    KubernetesClient,
-    KubernetesError,
-    MissingRightError,
-)
 from services.notifier.workload.kubernetes.kubernetes_nodes import (
     condition_patch,
     cordon_patch,
@@ -73,6 +66,13 @@ from services.notifier.workload.workload_notifier import (
     WorkloadOrder,
 )
 from services.primitives.clock import Clock
+from services.workload_systems.kubernetes_client import (
+    MERGE,
+    STRATEGIC_MERGE,
+    KubernetesClient,
+    KubernetesError,
+    MissingRightError,
+)
 
 log = logging.getLogger(__name__)
 

@@ -8,13 +8,14 @@ import logging
 import re
 from typing import Final
 
-from services.notifier.workload.slurm_commands import (
+from services.notifier.workload.slurm_workload import checked_name
+from services.notifier.workload.workload_notifier import NodeReference
+from services.workload_systems.slurm_commands import (
     SlurmCommands,
     SlurmRefusedError,
     SlurmUnavailableError,
 )
-from services.notifier.workload.slurm_output import SlurmNode, checked_name
-from services.notifier.workload.workload_notifier import NodeReference
+from services.workload_systems.slurm_output import SlurmNode
 
 log = logging.getLogger(__name__)
 

@@ -18,16 +18,9 @@ import msgspec
 from schemas.duration import Duration
 from schemas.settings import Setting
 from services.notifier.workload.node_name import check_template, node_name
-from services.notifier.workload.slurm_commands import (
-    SlurmCommands,
-    SlurmRefusedError,
-    SlurmUnavailableError,
-)
 from services.notifier.workload.slurm_entries import SlurmEntries
 from services.notifier.workload.slurm_node_states import FAILED_STATES, node_state
-from services.notifier.workload.slurm_output import (
-    SlurmJob,
-    SlurmNode,
+from services.notifier.workload.slurm_workload import (
     announced_checkpoint,
     checked_name,
     find_node,
@@ -48,6 +41,15 @@ from services.notifier.workload.workload_notifier import (
 )
 from services.primitives.clock import Clock
 from services.primitives.coalesce import Joined
+from services.workload_systems.slurm_commands import (
+    SlurmCommands,
+    SlurmRefusedError,
+    SlurmUnavailableError,
+)
+from services.workload_systems.slurm_output import (
+    SlurmJob,
+    SlurmNode,
+)
 
 log = logging.getLogger(__name__)
 

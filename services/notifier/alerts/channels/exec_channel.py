@@ -10,10 +10,10 @@ from schemas.duration import Duration
 from schemas.settings import Setting
 from services.notifier.alerts.alert_channel import AlertDelivery
 from services.notifier.alerts.channels.alert_document import alert_document
-from services.notifier.owner_command import run_command
 from services.operator_text.safe_text import escape_line
 from services.primitives.clock import Clock
 from services.primitives.redaction import redacted
+from services.runtime.owner_command import run_command
 
 OUTPUT_BYTES_MAX: Final = 4_096
 

@@ -4,7 +4,6 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from services.notifier.workload.kubernetes.kubernetes_client import KubernetesClient
 from services.notifier.workload.kubernetes.kubernetes_node_states import is_failure, node_state
 from services.notifier.workload.kubernetes.kubernetes_nodes import (
     draining_nodes,
@@ -22,6 +21,7 @@ from services.notifier.workload.kubernetes.kubernetes_pods import gang
 from services.notifier.workload.kubernetes.object_watch import ObjectWatch
 from services.notifier.workload.workload_notifier import NodeReference, WorkloadNodeState
 from services.primitives.clock import Clock
+from services.workload_systems.kubernetes_client import KubernetesClient
 
 SELECTOR = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
 """Pods that are placed and have not finished: the others hold no node."""

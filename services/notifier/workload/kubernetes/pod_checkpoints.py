@@ -9,12 +9,6 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from services.notifier.workload.kubernetes.cluster_state import ClusterState
-from services.notifier.workload.kubernetes.kubernetes_client import (
-    MERGE,
-    KubernetesClient,
-    KubernetesError,
-    MissingRightError,
-)
 from services.notifier.workload.kubernetes.kubernetes_objects import (
     BY_NAVARCH,
     CHECKPOINT_BY,
@@ -29,6 +23,12 @@ from services.notifier.workload.kubernetes.kubernetes_pods import (
 )
 from services.notifier.workload.kubernetes.kubernetes_rights import CHECKPOINT_GRANT
 from services.notifier.workload.workload_notifier import StepFailure
+from services.workload_systems.kubernetes_client import (
+    MERGE,
+    KubernetesClient,
+    KubernetesError,
+    MissingRightError,
+)
 
 GONE = frozenset({404, 409})
 """No such pod, or another one of the same name."""

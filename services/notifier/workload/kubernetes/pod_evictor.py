@@ -10,15 +10,15 @@ from collections.abc import Mapping
 from typing import Final
 
 from services.notifier.workload.kubernetes.cluster_state import ClusterState
-from services.notifier.workload.kubernetes.kubernetes_client import (
-    KubernetesClient,
-    KubernetesError,
-    MissingRightError,
-)
 from services.notifier.workload.kubernetes.kubernetes_objects import KubernetesPod
 from services.notifier.workload.kubernetes.kubernetes_pods import BatchPods, evictable
 from services.primitives.clock import Clock
 from services.primitives.race import race
+from services.workload_systems.kubernetes_client import (
+    KubernetesClient,
+    KubernetesError,
+    MissingRightError,
+)
 
 log = logging.getLogger(__name__)
 

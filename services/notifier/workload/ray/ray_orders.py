@@ -13,11 +13,15 @@ from typing import Final
 
 import msgspec
 
-from services.notifier.workload.ray.ray_client import RayClient, RayUnavailableError
-from services.notifier.workload.ray.ray_state import ORDER_PREFIX, RayJob, shown
+from services.notifier.workload.ray.ray_state import ORDER_PREFIX
 from services.notifier.workload.workload_notifier import StepFailure
 from services.primitives.clock import Clock
 from services.primitives.coalesce import Joined
+from services.workload_systems.ray_answers import (
+    RayJob,
+    shown,
+)
+from services.workload_systems.ray_client import RayClient, RayUnavailableError
 
 log = logging.getLogger(__name__)
 

@@ -1,14 +1,7 @@
-"""What Ray's dashboard answers, and what it means for a node. Pure.
+"""Which raylets a node has, and what runs on them. Pure."""
 
-Everything here was written by the owner's programs: names are shown escaped and cut, and only a
-raylet ID that looks like one is passed on.
-"""
-
-import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import Final, Generic, TypeVar
-
-import msgspec
+from typing import Final
 
 from services.notifier.workload.workload_notifier import (
     RUNNING_MAX,
@@ -16,7 +9,7 @@ from services.notifier.workload.workload_notifier import (
     NodeWorkload,
     RunningWork,
 )
-from services.operator_text.safe_text import escape_line
+from services.workload_systems.ray_answers import RayJob, Raylet, RunningState, shown
 
 NODE_LABEL: Final = "navarch-node"
 """`ray start --labels navarch-node=NODE`: it is compared before names and addresses."""
@@ -24,106 +17,9 @@ ORDER_PREFIX: Final = "navarch-"
 """Of the submission IDs of Navarch's own jobs."""
 OWNER_KEYS: Final = ("user", "owner")
 """Keys of a job's metadata that name its owner."""
-TEXT_CHARS_MAX: Final = 100
 CLASSES_SHOWN_MAX: Final = 3
 DRIVER: Final = "driver"
-_RAYLET_ID: Final = re.compile(r"[0-9a-f]{8,64}")
 _SUPERVISOR: Final = "_ray_internal_job_actor_"
-
-T = TypeVar("T")
-
-
-class Raylet(msgspec.Struct, frozen=True):
-    """Ray's process on a machine; Ray calls it a node."""
-
-    node_id: str
-    state: str
-    node_ip: str = ""
-    node_name: str = ""
-    is_head_node: bool = False
-    state_message: str | None = None
-    labels: dict[str, str] | None = None
-    start_time_ms: int | None = None
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether its work may run; a state that is unknown here may be any."""
-        return self.state != "DEAD"
-
-    def __post_init__(self) -> None:
-        """Refuse what is no ID."""
-        if not _RAYLET_ID.fullmatch(self.node_id):
-            raise ValueError("a node_id is not hexadecimal")
-
-
-class RayActor(msgspec.Struct, frozen=True):
-    """An actor."""
-
-    state: str
-    job_id: str | None = None
-    class_name: str | None = None
-    name: str | None = None
-    node_id: str | None = None
-
-
-class RayTask(msgspec.Struct, frozen=True):
-    """A task."""
-
-    state: str
-    type: str = ""
-    job_id: str | None = None
-    name: str | None = None
-    node_id: str | None = None
-
-
-class RayJob(msgspec.Struct, frozen=True):
-    """A driver."""
-
-    job_id: str | None = None
-    submission_id: str | None = None
-    status: str = ""
-    entrypoint: str = ""
-    metadata: dict[str, str] | None = None
-
-    @property
-    def is_over(self) -> bool:
-        """Whether it has ended."""
-        return self.status in ("SUCCEEDED", "FAILED", "STOPPED")
-
-
-class _Listed(msgspec.Struct, Generic[T], frozen=True):
-    result: tuple[T, ...]
-    total: int
-    num_after_truncation: int
-
-
-class _Data(msgspec.Struct, Generic[T], frozen=True):
-    result: _Listed[T] | None = None
-
-
-class StateAnswer(msgspec.Struct, Generic[T], frozen=True):
-    """The envelope of every list."""
-
-    result: bool
-    data: _Data[T]
-    msg: str = ""
-
-    def items(self) -> tuple[T, ...]:
-        """Everything; ValueError for a refusal and for a list that is cut."""
-        found = self.data.result
-        if not self.result or found is None:
-            raise ValueError(f"Ray answers: {shown(self.msg) or 'no result'}")
-        if found.num_after_truncation < found.total:
-            raise ValueError(f"Ray lists {found.num_after_truncation} of {found.total}")
-        return found.result
-
-
-class RunningState(msgspec.Struct, frozen=True):
-    """What runs in the whole cluster."""
-
-    actors: tuple[RayActor, ...] = ()
-    tasks: tuple[RayTask, ...] = ()
-    jobs: tuple[RayJob, ...] = ()
 
 
 def find_raylets(
@@ -203,8 +99,3 @@ def _work(job: str, parts: Sequence[str], about: RayJob | None, *, gang: bool) -
         owner=shown(owner),
         gang=shown(job) if gang else "",
     )
-
-
-def shown(text: str) -> str:
-    """The text as messages show it."""
-    return escape_line(text[:TEXT_CHARS_MAX])[:TEXT_CHARS_MAX]

@@ -6,18 +6,12 @@ that a user writes comes last.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
 import msgspec
 
-from services.notifier.workload.workload_notifier import (
-    RUNNING_MAX,
-    NodeWorkload,
-    RunningWork,
-    read_announcement,
-)
 from services.primitives.host_list import expand_hosts
 
 NODE_FIELDS: Final = ("NodeList", "NodeAddr", "NodeHost", "StateComplete", "User", "Reason")
@@ -28,9 +22,7 @@ OURS: Final = "navarch:"
 """Reasons of Navarch begin with this."""
 AUTOMATIC: Final = ("Not responding", "Node unexpectedly rebooted")
 """Reasons that slurmctld writes by itself about a node that it sets DOWN."""
-REASON_CHARS_MAX: Final = 200
 NAME_CHARS_MAX: Final = 100
-NODE_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,253}")
 _POWERED_OFF: Final = frozenset({"powering_down", "powered_down"})
 _BUSY: Final = frozenset({"allocated", "mixed", "completing"})
 
@@ -114,16 +106,6 @@ class SlurmJob(msgspec.Struct, frozen=True, kw_only=True):
     name: str
 
 
-CHECKPOINT_AT: Final = "navarch-checkpoint-at="
-"""Word of a job's comment by which it announces when its next checkpoint is written."""
-
-
-def announced_checkpoint(comment: Iterable[str]) -> datetime | None:
-    """When a job with these words in its comment has written its next checkpoint."""
-    found = [each.removeprefix(CHECKPOINT_AT) for each in comment if each.startswith(CHECKPOINT_AT)]
-    return read_announcement(found[0]) if len(found) == 1 else None
-
-
 def node_format(mark: str) -> str:
     """`sinfo -O`: the fields that `read_nodes` reads."""
     return ",".join(f"{each}:|" for each in NODE_FIELDS) + mark
@@ -137,7 +119,9 @@ def job_format(mark: str) -> str:
 def read_nodes(output: str, mark: str) -> Mapping[str, SlurmNode]:
     """Every node, by name; a node of several partitions is listed several times."""
     found: dict[str, SlurmNode] = {}
-    for name, address, hostname, state, user, reason in _records(output, mark, len(NODE_FIELDS)):
+    for name, address, hostname, state, user, reason in marked_records(
+        output, mark, len(NODE_FIELDS)
+    ):
         found[name] = SlurmNode(
             name=name,
             address=address,
@@ -162,7 +146,7 @@ def read_jobs(output: str, mark: str) -> tuple[SlurmJob, ...]:
             state=state,
             name=name[:NAME_CHARS_MAX],
         )
-        for label, number, user, end, count, hosts, state, name in _records(
+        for label, number, user, end, count, hosts, state, name in marked_records(
             output, mark, len(JOB_FIELDS)
         )
         if number.isdecimal()
@@ -176,10 +160,11 @@ def comment_format(mark: str) -> str:
 
 def read_comments(output: str, mark: str) -> Mapping[str, frozenset[str]]:
     """The words of each job's comment, by its number."""
-    return {number: frozenset(text.split()) for number, text in _records(output, mark, 2)}
+    return {number: frozenset(text.split()) for number, text in marked_records(output, mark, 2)}
 
 
-def _records(output: str, mark: str, fields: int) -> Iterator[Sequence[str]]:
+def marked_records(output: str, mark: str, fields: int) -> Iterator[Sequence[str]]:
+    """The fields of each record that ends with the mark."""
     for record in output.split("|" + mark):
         found = record.lstrip("\n").split("|", fields - 1)
         if len(found) == fields:
@@ -192,65 +177,3 @@ def _time(text: str) -> datetime | None:
         return datetime.fromisoformat(text).replace(tzinfo=UTC)
     except ValueError:
         return None
-
-
-def reason_text(reason: str, key: str) -> str:
-    """The reason that Slurm shows: `navarch: xid-79 on GPU 3 (replace-training-7)`."""
-    saga = key.partition("/")[0]
-    text = " ".join(f"{reason or 'cordoned'} ({saga})".split())
-    plain = "".join(each if each.isprintable() and each != '"' else "?" for each in text)
-    return f"{OURS} {plain}"[:REASON_CHARS_MAX]
-
-
-def jobs_by_node(jobs: Sequence[SlurmJob]) -> Mapping[str, Sequence[SlurmJob]]:
-    """The jobs that have each node."""
-    found: dict[str, list[SlurmJob]] = {}
-    for job in jobs:
-        for node in job.nodes:
-            found.setdefault(node, []).append(job)
-    return found
-
-
-def node_workload(node: SlurmNode, here: Sequence[SlurmJob]) -> NodeWorkload:
-    """What runs on a node that has these jobs."""
-    if node.powered_off or node.powering_up:
-        return NodeWorkload(
-            drained="completing" not in node.state, detail="Slurm has no machine for the node"
-        )
-    detail = "" if node.cordoned or node.down else "the node is not drained in Slurm"
-    if not here and node.busy:
-        detail = "its jobs have ended; Slurm waits for their epilog"
-    return NodeWorkload(
-        drained=not here and not node.busy and (node.cordoned or node.down),
-        running=tuple(running_work(each) for each in here[:RUNNING_MAX]),
-        total=len(here),
-        detail=detail,
-    )
-
-
-def running_work(job: SlurmJob) -> RunningWork:
-    """A job as Navarch shows it."""
-    return RunningWork(
-        id=f"job {job.id}",
-        name=job.name,
-        owner=job.user,
-        ends_at=job.ends_at,
-        gang=job.id if job.node_count > 1 else "",
-    )
-
-
-def checked_name(name: str) -> str:
-    """The name, which is part of a command; ValueError if Slurm would read it as several nodes."""
-    if NODE_NAME.fullmatch(name) and name.upper() != "ALL":
-        return name
-    raise ValueError(f"{name[:NAME_CHARS_MAX]!r} is no name of one Slurm node")
-
-
-def find_node(name: str, address: str, nodes: Mapping[str, SlurmNode]) -> SlurmNode | None:
-    """The node of this name, or of its short form, or the only one with this address."""
-    short = name.partition(".")[0]
-    found = nodes.get(name) or nodes.get(short)
-    if found is not None or not address:
-        return found
-    same = [each for each in nodes.values() if each.address == address]
-    return same[0] if len(same) == 1 else None

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from services.notifier.workload import slurm_commands
-from services.notifier.workload.slurm_commands import (
+from services.notifier.workload.workload_notifier import StepFailure
+from services.workload_systems import slurm_commands
+from services.workload_systems.slurm_commands import (
     SlurmCommands,
     SlurmRefusedError,
     SlurmUnavailableError,
 )
-from services.notifier.workload.workload_notifier import StepFailure
 
 
 def commands(folder: Path, script: str, *, seconds_max: float = 20.0) -> SlurmCommands:

@@ -6,7 +6,10 @@ from typing import Any, Final, TypeVar
 import httpx
 import msgspec
 
-from services.notifier.workload.ray.ray_state import (
+from services.primitives.clock import Clock
+from services.runtime.http_caller import HttpCaller, RefusedHttpError, place
+from services.saga.participant import StepFailure
+from services.workload_systems.ray_answers import (
     RayActor,
     RayJob,
     Raylet,
@@ -14,9 +17,6 @@ from services.notifier.workload.ray.ray_state import (
     RunningState,
     StateAnswer,
 )
-from services.notifier.workload.workload_notifier import StepFailure
-from services.primitives.clock import Clock
-from services.runtime.http_caller import HttpCaller, RefusedHttpError, place
 
 LIST_MAX: Final = 10_000
 """Entries of one list: Ray's own limit."""

@@ -10,8 +10,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from services.notifier.owner_command import close_killed
-from services.notifier.workload.slurm_output import (
+from services.runtime.owner_command import close_killed
+from services.saga.participant import StepFailure
+from services.workload_systems.slurm_output import (
     JOB_STATES,
     SlurmJob,
     SlurmNode,
@@ -22,7 +23,6 @@ from services.notifier.workload.slurm_output import (
     read_jobs,
     read_nodes,
 )
-from services.notifier.workload.workload_notifier import StepFailure
 
 COMMANDS_MAX: Final = 8
 """At once: a wave of cordons must not start a process for each of its nodes."""
@@ -108,7 +108,7 @@ class SlurmCommands:
             raise StepFailure(
                 f"{program} cannot be run here: {error.strerror}",
                 "INVALID",
-                "install Slurm's commands on the notifier's host (apt-get install slurm-client), "
+                "install Slurm's commands on this host (apt-get install slurm-client), "
                 "or set `commands` to the folder that has them",
             ) from error
 
@@ -158,7 +158,7 @@ def _failure(program: str, text: str) -> Exception:
         return StepFailure(
             f"{program}: {message}",
             "INVALID",
-            "run the notifier as SlurmUser, or make its user an operator of Slurm: "
+            "run Navarch as SlurmUser, or make its user an operator of Slurm: "
             "sacctmgr modify user name=USER set adminlevel=operator",
         )
     if "Unable to contact" in text or "onfiguration source" in text or "ocket timed out" in text:

@@ -1,0 +1,115 @@
+"""What Ray's dashboard answers, as values. Pure.
+
+Everything here was written by the owner's programs: names are shown escaped and cut, and only a
+raylet ID that looks like one is passed on.
+"""
+
+import re
+from typing import Final, Generic, TypeVar
+
+import msgspec
+
+from services.operator_text.safe_text import escape_line
+
+TEXT_CHARS_MAX: Final = 100
+_RAYLET_ID: Final = re.compile(r"[0-9a-f]{8,64}")
+
+T = TypeVar("T")
+
+
+def shown(text: str) -> str:
+    """The text as messages show it."""
+    return escape_line(text[:TEXT_CHARS_MAX])[:TEXT_CHARS_MAX]
+
+
+class Raylet(msgspec.Struct, frozen=True):
+    """Ray's process on a machine; Ray calls it a node."""
+
+    node_id: str
+    state: str
+    node_ip: str = ""
+    node_name: str = ""
+    is_head_node: bool = False
+    state_message: str | None = None
+    labels: dict[str, str] | None = None
+    start_time_ms: int | None = None
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether its work may run; a state that is unknown here may be any."""
+        return self.state != "DEAD"
+
+    def __post_init__(self) -> None:
+        """Refuse what is no ID."""
+        if not _RAYLET_ID.fullmatch(self.node_id):
+            raise ValueError("a node_id is not hexadecimal")
+
+
+class RayActor(msgspec.Struct, frozen=True):
+    """An actor."""
+
+    state: str
+    job_id: str | None = None
+    class_name: str | None = None
+    name: str | None = None
+    node_id: str | None = None
+
+
+class RayTask(msgspec.Struct, frozen=True):
+    """A task."""
+
+    state: str
+    type: str = ""
+    job_id: str | None = None
+    name: str | None = None
+    node_id: str | None = None
+
+
+class RayJob(msgspec.Struct, frozen=True):
+    """A driver."""
+
+    job_id: str | None = None
+    submission_id: str | None = None
+    status: str = ""
+    entrypoint: str = ""
+    metadata: dict[str, str] | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended."""
+        return self.status in ("SUCCEEDED", "FAILED", "STOPPED")
+
+
+class _Listed(msgspec.Struct, Generic[T], frozen=True):
+    result: tuple[T, ...]
+    total: int
+    num_after_truncation: int
+
+
+class _Data(msgspec.Struct, Generic[T], frozen=True):
+    result: _Listed[T] | None = None
+
+
+class StateAnswer(msgspec.Struct, Generic[T], frozen=True):
+    """The envelope of every list."""
+
+    result: bool
+    data: _Data[T]
+    msg: str = ""
+
+    def items(self) -> tuple[T, ...]:
+        """Everything; ValueError for a refusal and for a list that is cut."""
+        found = self.data.result
+        if not self.result or found is None:
+            raise ValueError(f"Ray answers: {shown(self.msg) or 'no result'}")
+        if found.num_after_truncation < found.total:
+            raise ValueError(f"Ray lists {found.num_after_truncation} of {found.total}")
+        return found.result
+
+
+class RunningState(msgspec.Struct, frozen=True):
+    """What runs in the whole cluster."""
+
+    actors: tuple[RayActor, ...] = ()
+    tasks: tuple[RayTask, ...] = ()
+    jobs: tuple[RayJob, ...] = ()
