@@ -38,6 +38,7 @@ from services.cli.commands import (
     hold_commands,
     instance_commands,
     list_command,
+    mcp_command,
     nats_config_commands,
     offerings_command,
     policy_commands,
@@ -189,6 +190,7 @@ app.command("audit")(audit_command.audit)
 app.command("evidence")(evidence_command.evidence)
 app.command("report")(report_command.report)
 app.command("offerings")(offerings_command.offerings)
+app.command("mcp")(mcp_command.mcp)
 
 
 # --- requests ------------------------------------------------------------------------------------

@@ -14,7 +14,16 @@ SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         *("hold", "release", "readmit", "ssh"),
     ),
     "Operate pools": ("up", "down", "scale", "saga", "breaker", "sweep", "hardware"),
-    "Run and set up": ("demo", "serve", "config", "nats-config", "gateway", "workload", "slurm"),
+    "Run and set up": (
+        "demo",
+        "serve",
+        "config",
+        "nats-config",
+        "gateway",
+        "mcp",
+        "workload",
+        "slurm",
+    ),
     "Try without hardware": ("simulator",),
 }
 """Section of `navarch --help` -> its commands."""

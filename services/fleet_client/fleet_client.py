@@ -54,7 +54,13 @@ from services.fleet_client.node_filter import has_labels, labels_asked
 from services.fleet_client.node_timeline import mentions, sagas_about
 from services.operator_text.safe_text import escape_line
 from services.operator_text.workload_words import work_words
-from services.primitives.errors import AnswerError, BusError, NavarchError, Unavailable
+from services.primitives.errors import (
+    AnswerError,
+    BusError,
+    NavarchError,
+    NotPermitted,
+    Unavailable,
+)
 
 T = TypeVar("T")
 
@@ -65,6 +71,10 @@ PAGES_MAX: Final = 1000
 PAGE_NODES: Final = 1000
 """Nodes a page, some 400 bytes each: they must fit one message of the bus."""
 ANSWERS: Final = ("request-accepted", "request-refused", "scaled", "scale-refused")
+ROLE_NEEDED: Final = (
+    "this needs the role operator, and your credentials do not have it: "
+    "`navarch nats-config user add NAME --role operator` makes some"
+)
 ENDS: Final = frozenset({"done", "unwound", "stuck"})
 
 _pools = decoder(PoolRecord)
@@ -122,6 +132,8 @@ class FleetClient:
     ) -> bytes:
         try:
             reply = await self.bus.request(subject, data, timeout_seconds=timeout_seconds)
+        except NotPermitted as error:
+            raise NavarchError(ROLE_NEEDED) from error
         except Unavailable as error:
             raise NavarchError(
                 f"no reply to the query {name}: is the {who} running? ({error})"
@@ -233,7 +245,10 @@ class FleetClient:
         to another request whose ID begins with it counts, too.
         """
         subject = subjects.pool_request(pool, verb, self.user)
-        await self.bus.publish(subject, encode(request), msg_id=msg_id)
+        try:
+            await self.bus.publish(subject, encode(request), msg_id=msg_id)
+        except NotPermitted as error:
+            raise NavarchError(ROLE_NEEDED) from error
         try:
             async with asyncio.timeout(ANSWER_SECONDS_MAX):
                 return await self._answer(pool, msg_id or request.request, after)

@@ -38,6 +38,10 @@ class LoginRefused(Unavailable):
     """The server refuses the credentials."""
 
 
+class NotPermitted(Unavailable):
+    """The server does not let this user publish there."""
+
+
 class Conflict(BusError):  # noqa: N818
     """The guard did not hold: another writer was faster."""
 

@@ -4,13 +4,16 @@ import asyncio
 import itertools
 import os
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from schemas import subjects
+from schemas.dry_run import DryRun, DryRunRequest, Gate
 from schemas.duration import decode_hook
 from schemas.fleet_queries import HealthEvent, NodeView, Page, PoolView, Query
 from schemas.messages import encode
@@ -95,8 +98,8 @@ async def _sagas(_: bytes, __: Mapping[str, str]) -> bytes:
     return encode(Page(items=(msgspec.Raw(msgspec.json.encode(saga)),)))
 
 
-def _answer(pool: str, verb: str, data: bytes, ids: "itertools.count[int]") -> PoolEvent:
-    common = {"id": f"answer-{next(ids)}", "time": datetime.now(UTC), "pool": pool}
+def _answer(pool: str, verb: str, by: str, data: bytes, ids: "itertools.count[int]") -> PoolEvent:
+    common = {"id": f"answer-{next(ids)}", "time": datetime.now(UTC), "pool": pool, "by": by}
     if verb == "scale":
         asked = msgspec.json.decode(data, type=ScaleRequest)
         if asked.nodes > POOL.max_nodes:
@@ -119,22 +122,59 @@ async def _answering(bus: NatsBus) -> None:
     async for delivery in bus.consume(POOL_REQUESTS):
         parsed = subjects.parse_pool_request(delivery.stored.subject)
         assert parsed is not None
-        event = _answer(parsed.pool, parsed.verb, delivery.stored.data, ids)
+        event = _answer(parsed.pool, parsed.verb, parsed.by, delivery.stored.data, ids)
         await bus.publish(subjects.pool_event(parsed.pool, FACTS[type(event)]), encode(event))
         await delivery.ack()
 
 
-@pytest.fixture
-async def manager(bus: NatsBus) -> AsyncIterator[NatsBus]:
-    """A bus with a responder for queries about three nodes, and for requests."""
-    endpoints = {"nodes": _nodes, "node": _node, "pools": _pools, "sagas": _sagas}
+async def _dry_run(data: bytes, _: Mapping[str, str]) -> bytes:
+    asked = msgspec.json.decode(data, type=DryRunRequest)
+    gates = (Gate(name="budget", passed=True), Gate(name="hold", passed=True))
+    refused: dict[str, Any] = {
+        "refusal": "saga-open",
+        "reason": "replace-training-2-1 is under way",
+    }
+    more = refused if asked.node == "training-2" else {}
+    found = DryRun(
+        verb=asked.verb,
+        node=asked.node,
+        pool="training",
+        accepted=not more,
+        gates=gates,
+        desired=3,
+        **more,
+    )
+    return encode(found)
+
+
+ENDPOINTS = {
+    "nodes": _nodes,
+    "node": _node,
+    "pools": _pools,
+    "sagas": _sagas,
+    "dry-run": _dry_run,
+}
+
+
+@asynccontextmanager
+async def managing(bus: NatsBus) -> AsyncIterator[None]:
+    """Answer queries about three nodes, and requests."""
     await bus.serve(
-        "pool-manager", "a small one", {subjects.query(k): v for k, v in endpoints.items()}
+        "pool-manager", "a small one", {subjects.query(k): v for k, v in ENDPOINTS.items()}
     )
     answering = asyncio.create_task(_answering(bus))
-    yield bus
-    answering.cancel()
-    await asyncio.wait({answering})
+    try:
+        yield
+    finally:
+        answering.cancel()
+        await asyncio.wait({answering})
+
+
+@pytest.fixture
+async def manager(bus: NatsBus) -> AsyncIterator[NatsBus]:
+    """A bus with such a responder."""
+    async with managing(bus):
+        yield bus
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from schemas.gpu_samples import GpuSample
 from schemas.node_events import Fault, GpuIdentity, Repaired, Telemetry, Verdict
 from schemas.node_records import NodeRecord
 from services.cli.commands.evidence_command import write_files
-from services.cli.commands.report_command import out_of_service, rows
 from services.cli.text.evidence_text import FILES, README, files, summary
+from services.fleet_client.repair_report import out_of_service, rows
 from services.operator_text.quantities import gpu_hours
 from services.primitives.errors import NavarchError
 

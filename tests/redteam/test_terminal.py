@@ -36,7 +36,7 @@ from services.cli.commands import breaker_commands, report_command, saga_command
 from services.cli.console import Format
 from services.cli.progress_board import ProgressBoard, progress_board
 from services.cli.text import evidence_text, instances_text, offering_text, styles, tables
-from services.fleet_client import why_text
+from services.fleet_client import repair_report, why_text
 from services.fleet_client.node_timeline import timeline_rows
 from services.fleet_client.saga_progress import Progress
 from services.operator_text.event_text import describe, describe_stored
@@ -224,11 +224,11 @@ OUTPUTS: Final[dict[str, Callable[[str], str]]] = {
         breaker_commands.HEADERS, [breaker_commands.row(pool_view(text))]
     ),
     "report": lambda text: report_command.report_text(
-        report_command.RepairReport(
+        repair_report.RepairReport(
             since=NOW,
             until=NOW,
             rows=(
-                report_command.RepairRow(
+                repair_report.RepairRow(
                     pool=text,
                     fault=text,
                     count=1,
@@ -239,7 +239,7 @@ OUTPUTS: Final[dict[str, Callable[[str], str]]] = {
                     longest=text,
                 ),
             ),
-            out=(report_command.OutOfService(pool="training", node="n1", why=text),),
+            out=(repair_report.OutOfService(pool="training", node="n1", why=text),),
         )
     ),
     "instances": lambda text: table(

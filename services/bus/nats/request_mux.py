@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from services.bus.nats.client_protocol import ClientMessage, NatsClient
-from services.primitives.errors import Unavailable
+from services.primitives.errors import NotPermitted, Unavailable
 
 NO_RESPONDERS: Final = "503"
 
@@ -45,7 +45,7 @@ class RequestMux:
         """The server refused a publish to `subject` (which it gives in lower case)."""
         for waiting in list(self._waiting.values()):
             if waiting.subject.lower() == subject.lower() and not waiting.future.done():
-                waiting.future.set_exception(Unavailable(f"{waiting.subject}: {reason}"))
+                waiting.future.set_exception(NotPermitted(f"{waiting.subject}: {reason}"))
 
     async def ask(
         self, subject: str, data: bytes, headers: dict[str, str] | None, timeout_seconds: float

@@ -1,31 +1,17 @@
-"""`navarch report`: what unhealthy nodes cost a pool, by fault, over a period.
+"""`navarch report`: what unhealthy nodes cost a pool, by fault, over a period."""
 
-It reads only `repaired` events, so it needs no running service.
-"""
-
-import asyncio
-import math
-from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from statistics import median
 from typing import Final
 
-import msgspec
 import typer
 
-from schemas import subjects
-from schemas.messages import decoder
-from schemas.node_events import FACTS, Repaired
-from schemas.node_records import NodeRecord
-from schemas.stored_messages import decode_stored
-from schemas.topology import EVENTS, NODES
-from services.bus.port import Stored
 from services.cli import console
 from services.cli.command_options import Output, Pool, Since, start_time
 from services.cli.console import Format
 from services.cli.fleet_connection import fleet_command
 from services.cli.text import tables
 from services.fleet_client.fleet_client import FleetClient
+from services.fleet_client.repair_report import RepairReport, RepairRow, repair_report
 from services.operator_text.quantities import elapsed, gpu_hours, local_time
 from services.operator_text.safe_text import escape_line
 
@@ -34,38 +20,6 @@ HEADERS: Final = (
     *("repaired in: median", "p95", "longest", "the longest was"),
 )
 NAMED_MAX: Final = 20
-
-
-class RepairRow(msgspec.Struct, frozen=True, kw_only=True):
-    """Repairs of one fault in one pool."""
-
-    pool: str
-    fault: str
-    count: int
-    lost_gpu_hours: float
-    repair_seconds_median: float
-    repair_seconds_p95: float
-    repair_seconds_longest: float
-    longest: str
-    """The node that was out of service longest."""
-
-
-class OutOfService(msgspec.Struct, frozen=True, kw_only=True):
-    """A node that is out of service now."""
-
-    pool: str
-    node: str
-    why: str
-    since: datetime | None = None
-
-
-class RepairReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole report."""
-
-    since: datetime
-    until: datetime
-    rows: tuple[RepairRow, ...]
-    out: tuple[OutOfService, ...]
 
 
 @fleet_command
@@ -82,78 +36,12 @@ async def report(
     start = start_time(since)
     if start is None:
         raise typer.BadParameter("give a start time: --since 7d")
-    nodes = decoder(NodeRecord)
     await fleet.check_pool(pool)
-    stored, entries = await asyncio.gather(
-        fleet.bus.read(EVENTS.name, subjects.node_event_wildcard(FACTS[Repaired])),
-        fleet.bus.entries(NODES, f"{pool or '*'}.*"),
-    )
-    found = RepairReport(
-        since=start,
-        until=datetime.now(UTC),
-        rows=rows(repairs_since(stored, start, pool)),
-        out=out_of_service(nodes.decode(each.value) for each in entries),
-    )
+    found = await repair_report(fleet.bus, start, datetime.now(UTC), pool)
     if output.is_data:
         console.write_data(output, found)
     else:
         console.write(report_text(found))
-
-
-def repairs_since(stored: Iterable[Stored], start: datetime, pool: str) -> list[Repaired]:
-    """Outages that ended after a time."""
-    found = (decode_stored(each) for each in stored if each.time >= start)
-    return [each for each in found if isinstance(each, Repaired) and pool in ("", each.pool)]
-
-
-def rows(repaired: Iterable[Repaired]) -> tuple[RepairRow, ...]:
-    """One row per pool and fault, the most GPU-hours first."""
-    groups: dict[tuple[str, str], list[Repaired]] = {}
-    for each in repaired:
-        groups.setdefault((each.pool, each.fault_signature), []).append(each)
-    found = [_row(pool, fault, group) for (pool, fault), group in groups.items()]
-    return tuple(sorted(found, key=lambda row: (-row.lost_gpu_hours, row.pool, row.fault)))
-
-
-def _row(pool: str, fault: str, group: Sequence[Repaired]) -> RepairRow:
-    took = sorted(
-        ((each.restored_at - each.unhealthy_at).total_seconds(), each.node) for each in group
-    )
-    seconds = [each for each, _ in took]
-    return RepairRow(
-        pool=pool,
-        fault=fault,
-        count=len(group),
-        lost_gpu_hours=round(sum(each.lost_gpu_hours for each in group), 6),
-        repair_seconds_median=round(median(seconds), 3),
-        # The nearest rank: a time that a node really took.
-        repair_seconds_p95=round(seconds[math.ceil(0.95 * len(seconds)) - 1], 3),
-        repair_seconds_longest=round(seconds[-1], 3),
-        longest=took[-1][1],
-    )
-
-
-def out_of_service(nodes: Iterable[NodeRecord]) -> tuple[OutOfService, ...]:
-    """Nodes that are out of service now; their cost is counted when they return."""
-    found = []
-    for node in nodes:
-        if node.state == "terminated" or node.spare or is_surplus(node):
-            continue
-        if node.health == "unhealthy":
-            since, why = node.health_at, node.health_reason or "unhealthy"
-        elif node.lost:
-            since, why = node.lost_at, "silent"
-        elif node.cordoned:
-            since, why = node.cordoned_at, node.reason or "cordoned"
-        else:
-            continue
-        found.append(OutOfService(pool=node.pool, node=node.node, why=why, since=since))
-    return tuple(found)
-
-
-def is_surplus(node: NodeRecord) -> bool:
-    """Whether it leaves because the pool needs fewer nodes, and is healthy."""
-    return node.saga.startswith("scale-down-") and node.health != "unhealthy" and not node.lost
 
 
 def report_text(report: RepairReport) -> str:

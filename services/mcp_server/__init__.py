@@ -1,0 +1,1 @@
+"""The fleet for programs that speak the Model Context Protocol."""
