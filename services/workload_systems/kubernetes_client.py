@@ -7,8 +7,8 @@ object, which is slow and large for a thousand nodes.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+LIST_PAGE: Final = 500
 ANSWER_BYTES_MAX: Final = 256 * 1_048_576
 """A page of LIST_PAGE pods of half a megabyte."""
 LINE_BYTES_MAX: Final = 8 * 1_048_576
@@ -64,6 +65,23 @@ class _Status(msgspec.Struct, frozen=True):
 _statuses = msgspec.json.Decoder(_Status)
 
 
+class ListMetadata(msgspec.Struct, frozen=True, rename="camel"):
+    """Of a list: its version, and where it goes on."""
+
+    resource_version: str = ""
+    next_page: str = msgspec.field(default="", name="continue")
+
+
+class ListPage(msgspec.Struct, frozen=True):
+    """A part of a list."""
+
+    metadata: ListMetadata
+    items: tuple[msgspec.Raw, ...] | None = None
+
+
+_pages = msgspec.json.Decoder(ListPage)
+
+
 class KubernetesClient:
     """One cluster's API."""
 
@@ -80,6 +98,16 @@ class KubernetesClient:
         """Read an object or a list."""
         return msgspec.json.decode(await self.call("GET", path, query=query), type=kind)
 
+    async def pages(self, path: str, **query: str) -> AsyncIterator[ListPage]:
+        """Read a list, LIST_PAGE objects at a time."""
+        asked = {**query, "limit": str(LIST_PAGE)}
+        while True:
+            page = _pages.decode(await self.call("GET", path, query=asked))
+            yield page
+            if not page.metadata.next_page:
+                return
+            asked["continue"] = page.metadata.next_page
+
     async def call(
         self,
         method: str,
@@ -89,7 +117,10 @@ class KubernetesClient:
         query: Mapping[str, str] | None = None,
         content_type: str = "application/json",
     ) -> bytes:
-        """Make one call; KubernetesError for an answer that is an error."""
+        """Make one call; KubernetesError for an answer that is an error.
+
+        TimeoutError and OSError where there is none.
+        """
         async with asyncio.timeout(self._timeout_seconds):
             answer = await self._send(method, path, body, query, content_type)
             try:
@@ -123,15 +154,16 @@ class KubernetesClient:
     ) -> Any:
         api = await self._connected(None)
         for last_try in (False, True):
-            answer = await api.call_api(
-                path,
-                method,
-                query_params=list((query or {}).items()),
-                header_params={"Accept": "application/json", "Content-Type": content_type},
-                body=dict(body) if body is not None else None,
-                auth_settings=["BearerToken"],
-                _preload_content=False,
-            )
+            with _connection_errors():
+                answer = await api.call_api(
+                    path,
+                    method,
+                    query_params=list((query or {}).items()),
+                    header_params={"Accept": "application/json", "Content-Type": content_type},
+                    body=dict(body) if body is not None else None,
+                    auth_settings=["BearerToken"],
+                    _preload_content=False,
+                )
             if answer.status == 401 and not last_try:  # noqa: PLR2004 - a credential has expired
                 answer.close()
                 api = await self._connected(api)
@@ -181,17 +213,29 @@ def _check_place(kubeconfig: str) -> None:
         raise ConfigurationError(f"there is no file {kubeconfig}", key="kubeconfig")
     if not kubeconfig and not SERVICE_ACCOUNT.is_file():
         raise ConfigurationError(
-            "the notifier runs in no pod, so it has no service account; set `kubeconfig: FILE`",
+            "this process runs in no pod, so it has no service account; set `kubeconfig: FILE`",
             key="kubeconfig",
         )
 
 
+@contextmanager
+def _connection_errors() -> Iterator[None]:
+    """Raise what the HTTP library raises for lost connections as ConnectionError."""
+    # Here and not above: the library is loaded with the first connection.
+    library = import_module("aiohttp")
+    try:
+        yield
+    except library.ClientError as error:
+        raise ConnectionError(str(error) or type(error).__name__) from error
+
+
 async def _read(answer: Any) -> bytes:
     body = bytearray()
-    async for chunk in answer.content.iter_any():
-        body += chunk
-        if len(body) > ANSWER_BYTES_MAX:
-            raise ValueError(f"the answer is longer than {ANSWER_BYTES_MAX} bytes")
+    with _connection_errors():
+        async for chunk in answer.content.iter_any():
+            body += chunk
+            if len(body) > ANSWER_BYTES_MAX:
+                raise ValueError(f"the answer is longer than {ANSWER_BYTES_MAX} bytes")
     return bytes(body)
 
 

@@ -113,3 +113,36 @@ class RunningState(msgspec.Struct, frozen=True):
     actors: tuple[RayActor, ...] = ()
     tasks: tuple[RayTask, ...] = ()
     jobs: tuple[RayJob, ...] = ()
+
+
+class GroupDemand(msgspec.Struct, frozen=True):
+    """Placement groups that wait, of one shape."""
+
+    bundles: tuple[tuple[dict[str, float], int], ...]
+    """Resources of a bundle, and the number of such bundles."""
+    strategy: str = "PACK"
+
+
+class RayDemand(msgspec.Struct, frozen=True, rename="camel"):
+    """What Ray has no place for, as its autoscaler sees it, and what is used."""
+
+    resource_demand: tuple[tuple[dict[str, float], int], ...] = ()
+    """Resources of a task or actor that waits, and the number of such ones."""
+    pg_demand: tuple[tuple[GroupDemand, int], ...] = ()
+    """Placement groups that wait, and the number of such ones."""
+    usage_by_node: dict[str, dict[str, tuple[float, float]]] = {}
+    """Raylet -> resource -> used and total."""
+
+
+class _ClusterStatus(msgspec.Struct, frozen=True, rename="camel"):
+    load_metrics_report: RayDemand
+
+
+class _StatusData(msgspec.Struct, frozen=True, rename="camel"):
+    cluster_status: _ClusterStatus | None = None
+
+
+class StatusAnswer(msgspec.Struct, frozen=True):
+    """The envelope of the cluster's status; without one before Ray's monitor has written it."""
+
+    data: _StatusData

@@ -11,11 +11,13 @@ from services.runtime.http_caller import HttpCaller, RefusedHttpError, place
 from services.saga.participant import StepFailure
 from services.workload_systems.ray_answers import (
     RayActor,
+    RayDemand,
     RayJob,
     Raylet,
     RayTask,
     RunningState,
     StateAnswer,
+    StatusAnswer,
 )
 
 LIST_MAX: Final = 10_000
@@ -79,6 +81,13 @@ class RayClient:
             self._call("GET", "/api/jobs/", tuple[RayJob, ...]),
         )
         return RunningState(actors, tasks, jobs)
+
+    async def demand(self) -> RayDemand:
+        """What waits for resources in the whole cluster."""
+        answer = await self._call("GET", "/api/cluster_status", StatusAnswer)
+        if answer.data.cluster_status is None:
+            raise RayUnavailableError("Ray's head has not written its status yet")
+        return answer.data.cluster_status.load_metrics_report
 
     async def submit(self, submission: str, entrypoint: str) -> None:
         """Run a command as a job; it runs on the head."""

@@ -14,14 +14,17 @@ from services.runtime.owner_command import close_killed
 from services.saga.participant import StepFailure
 from services.workload_systems.slurm_output import (
     JOB_STATES,
+    PendingJob,
     SlurmJob,
     SlurmNode,
     comment_format,
     job_format,
     node_format,
+    queue_format,
     read_comments,
     read_jobs,
     read_nodes,
+    read_queue,
 )
 
 COMMANDS_MAX: Final = 8
@@ -57,16 +60,27 @@ class SlurmCommands:
         self._environment = _environment(conf)
         self._running = asyncio.Semaphore(COMMANDS_MAX)
 
-    async def nodes(self) -> Mapping[str, SlurmNode]:
-        """Every node, by name."""
+    async def nodes(self, partition: str = "") -> Mapping[str, SlurmNode]:
+        """Every node, by name; or those of a partition."""
         mark = self._new_mark()
-        return read_nodes(await self.run("sinfo", "-ahN", "-O", node_format(mark)), mark)
+        which = ("-p", partition) if partition else ("-a",)  # sinfo refuses both
+        return read_nodes(await self.run("sinfo", "-hN", *which, "-O", node_format(mark)), mark)
 
     async def jobs(self, states: str = JOB_STATES) -> tuple[SlurmJob, ...]:
         """Every job in one of these states; by default those in which a job has nodes."""
         mark = self._new_mark()
         output = await self.run("squeue", "-ah", "-t", states, "-o", job_format(mark))
         return read_jobs(output, mark)
+
+    async def queue(self, partition: str) -> tuple[PendingJob, ...]:
+        """Every job of a partition that waits, each task of an array by itself."""
+        mark = self._new_mark()
+        arguments = ("-ahr", "-p", partition, "-t", "PENDING", "-o", queue_format(mark))
+        return read_queue(await self.run("squeue", *arguments), mark)
+
+    async def check_partition(self, partition: str) -> None:
+        """SlurmRefusedError if there is none: lists of an unknown partition are empty."""
+        await self.run("scontrol", "show", "partition", partition)
 
     async def comments(self, node: str) -> Mapping[str, frozenset[str]]:
         """The words of the comments of the jobs that run on a node, by the jobs' numbers."""

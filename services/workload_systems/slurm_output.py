@@ -16,6 +16,8 @@ from services.primitives.host_list import expand_hosts
 
 NODE_FIELDS: Final = ("NodeList", "NodeAddr", "NodeHost", "StateComplete", "User", "Reason")
 JOB_FIELDS: Final = ("%i", "%A", "%u", "%e", "%D", "%N", "%T", "%j")
+QUEUE_FIELDS: Final = ("%i", "%D", "%b", "%r", "%f")
+"""A constraint comes last: it may contain the separator."""
 JOB_STATES: Final = "RUNNING,SUSPENDED,COMPLETING,CONFIGURING,STAGE_OUT,SIGNALING,STOPPED,RESIZING"
 """Those in which a job has nodes."""
 OURS: Final = "navarch:"
@@ -24,6 +26,8 @@ AUTOMATIC: Final = ("Not responding", "Node unexpectedly rebooted")
 """Reasons that slurmctld writes by itself about a node that it sets DOWN."""
 NAME_CHARS_MAX: Final = 100
 _POWERED_OFF: Final = frozenset({"powering_down", "powered_down"})
+_GPUS: Final = re.compile(r"\bgpu(?:[:/]([A-Za-z][^:,(=]*))?(?:[:=](\d+))?")
+"""In `gres/gpu:a100:4` as in `gres:gpu:4`: type and number."""
 _BUSY: Final = frozenset({"allocated", "mixed", "completing"})
 
 
@@ -104,6 +108,45 @@ class SlurmJob(msgspec.Struct, frozen=True, kw_only=True):
     node_count: int
     state: str
     name: str
+
+
+class PendingJob(msgspec.Struct, frozen=True, kw_only=True):
+    """One job that waits, as `squeue` shows it."""
+
+    id: str
+    node_count: int
+    """The fewest that it runs on."""
+    gpus: int
+    """On each of its nodes; 0: it states none."""
+    gpu_types: frozenset[str]
+    """Types of GPU that it names."""
+    reason: str
+    """Why it waits, as `Resources` or `Dependency`."""
+    features: str
+    """Its constraint, as `a100&nvlink`; empty: none."""
+
+
+def queue_format(mark: str) -> str:
+    """`squeue -o`: the fields that `read_queue` reads."""
+    return "|".join(QUEUE_FIELDS) + "|" + mark
+
+
+def read_queue(output: str, mark: str) -> tuple[PendingJob, ...]:
+    """Every job that waits."""
+    found = []
+    for label, count, tres, reason, features in marked_records(output, mark, len(QUEUE_FIELDS)):
+        gpus = _GPUS.findall(tres)
+        found.append(
+            PendingJob(
+                id=label,
+                node_count=max(int(count), 1) if count.isdecimal() else 1,
+                gpus=sum(int(number or 1) for _, number in gpus),
+                gpu_types=frozenset(kind for kind, _ in gpus if kind),
+                reason=reason,
+                features="" if features == "(null)" else features,
+            )
+        )
+    return tuple(found)
 
 
 def node_format(mark: str) -> str:

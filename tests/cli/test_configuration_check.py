@@ -58,8 +58,8 @@ REFUSED = {
     ),
     "metrics source": (
         POOL.replace("PROVIDER", "local")
-        + "    autoscaling: {type: queue}\n    metrics: {type: slurm}\n",
-        "navarch.yaml:12: pools.training.metrics.type: no navarch.metrics_sources named 'slurm'",
+        + "    autoscaling: {type: queue}\n    metrics: {type: lsf}\n",
+        "navarch.yaml:12: pools.training.metrics.type: no navarch.metrics_sources named 'lsf'",
     ),
     "alert channel": (
         "alerts:\n- type: log\n- type: pager\n",

@@ -96,11 +96,12 @@ class RayCluster:
         )
         until(lambda: any(each["state"] == "ALIVE" for each in self.nodes()), "the head is up")
 
-    def add(self, *names: str) -> None:
+    def add(self, *names: str, gpus: int = 0) -> None:
         """Start nodes, one after the other: two at once may choose the same port."""
         for name in names:
             address = f"--address=127.0.0.1:{self.gcs_port}"
-            self._start(name, address, "--num-cpus=2", f"--labels=navarch-node={name}")
+            resources = ("--num-cpus=2", f"--num-gpus={gpus}", f"--labels=navarch-node={name}")
+            self._start(name, address, *resources)
             until(lambda each=name: each in self.alive(), f"{name} is up")
 
     def kill(self, name: str) -> None:

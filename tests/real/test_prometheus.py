@@ -22,6 +22,8 @@ from schemas.node_records import NodeRecord, node_key
 from schemas.topology import NODES
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import NatsBus
+from services.pool_manager.autoscaling.metrics_sources import Load, SourceError
+from services.pool_manager.autoscaling.sources.prometheus_source import PrometheusSource
 from tests.support.inprocess import eventually
 
 pytestmark = [
@@ -164,3 +166,29 @@ async def test_promtool_accepts_the_metrics(server: EmbeddedServer, bus: NatsBus
     ]
 
     assert complaints == []
+
+
+async def test_autoscaler_reads_its_queue_with_promql(tmp_path: Path) -> None:
+    """A query has one number as its result; a series that is absent is no zero."""
+    async with prometheus(tmp_path, "127.0.0.1:1") as client:
+
+        async def load(query: str) -> Load | str:
+            options = PrometheusSource.Options(url=str(client.base_url), pending_jobs=query)
+            source = PrometheusSource(options=options)
+            try:
+                return await source.load("training")
+            except SourceError as error:
+                return str(error)
+            finally:
+                await source.close()
+
+        async def scraped() -> bool:
+            return await load("count(up == 0)") == Load(pending_jobs=1)
+
+        await eventually(scraped, within_seconds=20)
+        assert await load("vector(2.5)") == Load(pending_jobs=3)
+        assert await load("scalar(vector(4))") == Load(pending_jobs=4)
+        assert "has no result" in str(await load('queue{pool="$pool"}'))
+        assert await load('sum(queue{pool="$pool"}) or vector(0)') == Load(pending_jobs=0)
+        assert "parse error" in str(await load("sum("))
+        assert "is a matrix" in str(await load("up[5m]"))

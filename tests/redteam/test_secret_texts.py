@@ -16,7 +16,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from schemas.settings import Setting, Settings
 from services.notifier.workload.webhook_notifier import WebhookDrain, WebhookNotifier
 from services.notifier.workload.workload_notifier import NodeReference
-from services.pool_manager.autoscaling.metrics_sources import HttpSource, SourceError
+from services.pool_manager.autoscaling.metrics_sources import SourceError
+from services.pool_manager.autoscaling.sources.http_source import HttpSource
 from services.primitives.clock import SystemClock
 from services.primitives.errors import ConfigurationError
 from services.primitives.redaction import is_secret, public_url, redacted, register_secret

@@ -27,6 +27,7 @@ from services.pool_manager.autoscaling.autoscalers import (
     PoolState,
     Recommendation,
 )
+from services.pool_manager.autoscaling.metrics_sources import WaitingJobs
 
 Make = Callable[[], Autoscaler]
 
@@ -42,6 +43,9 @@ METRICS: Final = (
     PoolMetrics(utilization=99.0, pending_jobs=10_000, queue_depth=20_000),
     PoolMetrics(pending_jobs=3),
     PoolMetrics(queue_depth=3),
+    PoolMetrics(waiting=(WaitingJobs(nodes=8, count=2), WaitingJobs(gpus=1, count=9))),
+    PoolMetrics(waiting=(WaitingJobs(nodes=5_000),), busy_nodes=2, not_for_nodes=1),
+    PoolMetrics(waiting=(), busy_nodes=0),
 )
 SIZES: Final = ((0, 0), (1, 0), (4, 4), (1_000, 900))
 """Nodes wanted, and those of them that serve."""
@@ -56,6 +60,7 @@ def states() -> Iterator[PoolState]:
             ready_nodes=ready,
             min_nodes=0,
             max_nodes=1_000,
+            gpus_per_node=8,
             metrics=metrics,
             now=now,
         )

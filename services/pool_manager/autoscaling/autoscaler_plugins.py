@@ -24,7 +24,13 @@ from services.pool_manager.autoscaling.autoscalers import (
     Reactive,
     Scheduled,
 )
-from services.pool_manager.autoscaling.metrics_sources import HttpSource, MetricsSource
+from services.pool_manager.autoscaling.metrics_sources import MetricsSource
+from services.pool_manager.autoscaling.sources.combined_source import CombinedSource
+from services.pool_manager.autoscaling.sources.http_source import HttpSource
+from services.pool_manager.autoscaling.sources.kubernetes_source import KubernetesSource
+from services.pool_manager.autoscaling.sources.prometheus_source import PrometheusSource
+from services.pool_manager.autoscaling.sources.ray_source import RaySource
+from services.pool_manager.autoscaling.sources.slurm_source import SlurmSource
 from services.primitives.errors import ConfigurationError
 from services.settings.plugin_loader import (
     Origin,
@@ -46,9 +52,18 @@ AUTOSCALERS: Final[Mapping[str, type[Any]]] = MappingProxyType(
         "composite": Composite,
     }
 )
-SOURCES: Final[Mapping[str, type[Any]]] = MappingProxyType({"http": HttpSource})
+SOURCES: Final[Mapping[str, type[Any]]] = MappingProxyType(
+    {
+        "http": HttpSource,
+        "prometheus": PrometheusSource,
+        "slurm": SlurmSource,
+        "kubernetes": KubernetesSource,
+        "ray": RaySource,
+        "combined": CombinedSource,
+    }
+)
 DEPTH_MAX: Final = 4
-"""Of autoscalers within others."""
+"""Of autoscalers within others, and of sources."""
 
 Raw = dict[str, Any]
 
@@ -73,8 +88,7 @@ class Found:
         self.autoscaler = located_autoscaler(spec.autoscaling, pool, file, origin)
         self.kind = str(spec.autoscaling["type"])
         if spec.metrics is not None:
-            settings = _settings(spec.metrics, f"pools.{pool}.metrics", file)
-            self.source = make_plugin(METRICS_SOURCE_PLUGINS, settings, file, SOURCES, "pool")
+            self.source = source_of(spec.metrics, f"pools.{pool}.metrics", file)
 
 
 def check_autoscaling(spec: PoolSpec, pool: str, file: Path | None, problems: ProblemList) -> None:
@@ -84,8 +98,7 @@ def check_autoscaling(spec: PoolSpec, pool: str, file: Path | None, problems: Pr
             located_autoscaler(spec.autoscaling, pool, file)
     if spec.metrics is not None:
         with problems.collecting():
-            settings = _settings(spec.metrics, f"pools.{pool}.metrics", file)
-            load_plugin(METRICS_SOURCE_PLUGINS, settings, file, SOURCES, "pool")
+            check_source(spec.metrics, f"pools.{pool}.metrics", file)
 
 
 def located_autoscaler(
@@ -163,6 +176,32 @@ def autoscaler_of(
         return Predictive(options=options, fallback=part(options.fallback, "fallback"))
     made: Autoscaler = make_plugin(AUTOSCALER_PLUGINS, settings, file, AUTOSCALERS, origin)
     return made
+
+
+def source_of(raw: Raw, at: str, file: Path | None) -> MetricsSource:
+    """Make the metrics source of the settings at `at`, and those within it."""
+    options = check_source(raw, at, file)
+    if isinstance(options, CombinedSource.Options):
+        return CombinedSource([source_of(raw, at, file) for at, raw in _parts(options, at)])
+    settings = _settings(raw, at, file)
+    made: MetricsSource = make_plugin(METRICS_SOURCE_PLUGINS, settings, file, SOURCES, "pool")
+    return made
+
+
+def check_source(raw: Raw, at: str, file: Path | None, depth: int = 0) -> Any:
+    """The options of the metrics source at `at`; nothing is made."""
+    settings = _settings(raw, at, file)
+    if depth > DEPTH_MAX:
+        raise setting_error(at, f"more than {DEPTH_MAX} sources deep; flatten them", file)
+    _, options = load_plugin(METRICS_SOURCE_PLUGINS, settings, file, SOURCES, "pool")
+    if isinstance(options, CombinedSource.Options):
+        for place, each in _parts(options, at):
+            check_source(each, place, file, depth + 1)
+    return options
+
+
+def _parts(options: CombinedSource.Options, at: str) -> list[tuple[str, Raw]]:
+    return [(f"{at}.sources.{n}", each) for n, each in enumerate(options.sources)]
 
 
 def _settings(raw: Raw, at: str, file: Path | None = None) -> PluginSettings:

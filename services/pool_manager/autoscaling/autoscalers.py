@@ -17,6 +17,8 @@ import msgspec
 
 from schemas.duration import Duration
 from schemas.settings import Nodes, Percent, Setting, WindowSpec
+from services.pool_manager.autoscaling.metrics_sources import WaitingJobs
+from services.pool_manager.autoscaling.queue_demand import demand_of
 from services.pool_manager.planner.safety.maintenance_windows import opening
 from services.settings.window_validation import window_problem
 
@@ -36,6 +38,12 @@ class PoolMetrics:
     """Waiting for nodes."""
     queue_depth: int | None = None
     """Waiting or running."""
+    waiting: tuple[WaitingJobs, ...] | None = None
+    """The jobs that wait, with the nodes that each needs."""
+    busy_nodes: int | None = None
+    """Nodes with work on them."""
+    not_for_nodes: int = 0
+    """Jobs that wait for something else than nodes."""
     utilization_history: tuple[float, ...] = ()
     """One sample an interval, oldest first."""
 
@@ -51,6 +59,8 @@ class PoolState:
     """In service."""
     min_nodes: int
     max_nodes: int
+    gpus_per_node: int = 0
+    """0: unknown."""
     metrics: PoolMetrics = field(default_factory=PoolMetrics)
     interval_seconds: float = 30.0
     """Between two samples of the history."""
@@ -125,6 +135,8 @@ class Queue:
 
     def recommend(self, state: PoolState) -> Recommendation:
         """Divide the queue among nodes."""
+        if state.metrics.waiting is not None:
+            return self._by_demand(state, state.metrics.waiting)
         pending, depth = state.metrics.pending_jobs, state.metrics.queue_depth
         if depth is not None:
             target = math.ceil(depth / self._each)
@@ -135,6 +147,31 @@ class Queue:
             return stay(state, "no job waits; how many run is not known")
         target = max(state.current_nodes, state.ready_nodes + math.ceil(pending / self._each))
         return Recommendation(target_nodes=target, reason=f"{pending} jobs wait")
+
+    def _by_demand(self, state: PoolState, waiting: Sequence[WaitingJobs]) -> Recommendation:
+        """As many as the jobs on their nodes keep, and the waiting ones need as wholes."""
+        busy = state.metrics.busy_nodes
+        used = state.ready_nodes if busy is None else busy
+        demand = demand_of(
+            waiting,
+            gpus_per_node=state.gpus_per_node,
+            jobs_per_node=self._each,
+            room=state.max_nodes - used,
+            nodes_max=state.max_nodes,
+        )
+        target = used + demand.nodes
+        reason = f"{demand.jobs} waiting jobs need {demand.nodes} nodes"
+        if busy is None:
+            target = max(target, state.current_nodes)
+        else:
+            reason = f"{busy} nodes are busy, {reason}"
+        if demand.without_room:
+            reason += f"; max_nodes {state.max_nodes} has no room for {demand.without_room} more"
+        if demand.too_large:
+            reason += f"; {demand.too_large} are larger than the pool can be"
+        if state.metrics.not_for_nodes:
+            reason += f"; {state.metrics.not_for_nodes} do not wait for nodes"
+        return Recommendation(target_nodes=target, reason=reason)
 
 
 class Period(Setting, frozen=True, kw_only=True):

@@ -142,6 +142,7 @@ class Autoscaling:
             ready_nodes=len(self._serving(record.name)),
             min_nodes=record.spec.min_nodes,
             max_nodes=record.spec.max_nodes,
+            gpus_per_node=self._gpus_per_node(record),
             metrics=metrics,
             interval_seconds=self._interval,
             now=self._clock.now(),
@@ -155,6 +156,11 @@ class Autoscaling:
             if node.state == "active" and not node.cordoned and not node.lost
         ]
 
+    def _gpus_per_node(self, record: PoolRecord) -> int:
+        """As configured, else as the pool's nodes report."""
+        nodes = self._store.nodes.of(record.name)
+        return record.spec.gpu_count or max((len(each.gpus) for each in nodes), default=0)
+
     def _metrics(self, pool: str, load: Load) -> PoolMetrics:
         used = self._watched(pool)
         serving = self._serving(pool)
@@ -165,6 +171,9 @@ class Autoscaling:
             utilization=busy,
             pending_jobs=load.pending_jobs,
             queue_depth=load.queue_depth,
+            waiting=load.waiting,
+            busy_nodes=load.busy_nodes,
+            not_for_nodes=load.not_for_nodes,
             utilization_history=used.noted(busy),
         )
 

@@ -17,6 +17,7 @@ from services.notifier.workload.workload_notifier import (
     RunningWork,
     read_announcement,
 )
+from services.workload_systems.kubernetes_labels import GANG_LABELS
 
 MIRROR: Final = "kubernetes.io/config.mirror"
 """Annotation of a static pod: the node's own, which the API cannot remove."""
@@ -26,14 +27,6 @@ PROTECTED: Final = (
     ("cluster-autoscaler.kubernetes.io/safe-to-evict", "false"),
 )
 """Annotations by which the owner of a pod forbids its eviction."""
-GANG_LABELS: Final = (
-    ("JobSet", "jobset.sigs.k8s.io/jobset-name"),
-    ("PodGroup", "kueue.x-k8s.io/pod-group-name"),
-    ("LeaderWorkerSet", "leaderworkerset.sigs.k8s.io/name"),
-    ("RayCluster", "ray.io/cluster"),
-    ("TrainingJob", "training.kubeflow.org/job-name"),
-)
-"""Labels that name what a pod's own controller belongs to."""
 SERVICE_KINDS: Final = frozenset(
     {"ReplicaSet", "StatefulSet", "ReplicationController", "DaemonSet", "Node"}
 )
@@ -62,7 +55,7 @@ def holds_node(pod: KubernetesPod) -> bool:
 def gang(pod: KubernetesPod) -> str:
     """The job that the pod is a part of; empty: none."""
     labels, namespace = pod.metadata.labels, pod.metadata.namespace
-    for kind, label in GANG_LABELS:
+    for kind, label in GANG_LABELS.items():
         if name := labels.get(label):
             return f"{namespace}/{kind}/{name}"
     owner = controller(pod)

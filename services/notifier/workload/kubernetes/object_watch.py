@@ -20,7 +20,6 @@ from services.workload_systems.kubernetes_client import (
 
 log = logging.getLogger(__name__)
 
-LIST_PAGE: Final = 500
 WATCH_SECONDS: Final = 300
 """The server ends a watch after this time; it is then resumed."""
 BACKOFF_FIRST_SECONDS: Final = 0.2
@@ -39,16 +38,6 @@ class _Object(Protocol):
 T = TypeVar("T", bound=_Object)
 
 
-class _ListMetadata(msgspec.Struct, frozen=True, rename="camel"):
-    resource_version: str = ""
-    next_page: str = msgspec.field(default="", name="continue")
-
-
-class _Page(msgspec.Struct, frozen=True):
-    metadata: _ListMetadata
-    items: tuple[msgspec.Raw, ...] | None = None
-
-
 class _Change(msgspec.Struct, frozen=True):
     type: str
     object: msgspec.Raw
@@ -60,7 +49,6 @@ class _Version(msgspec.Struct, frozen=True):
     message: str = ""
 
 
-_pages = msgspec.json.Decoder(_Page)
 _changes = msgspec.json.Decoder(_Change)
 _versions = msgspec.json.Decoder(_Version)
 
@@ -129,22 +117,19 @@ class ObjectWatch(Generic[T]):
 
     async def _list(self) -> None:
         found: dict[str, T] = {}
-        query = {**self._query, "limit": str(LIST_PAGE)}
-        while True:
-            page = _pages.decode(await self._client.call("GET", self._path, query=query))
+        version = ""
+        async for page in self._client.pages(self._path, **self._query):
             for raw in page.items or ():
                 each = self._decoder.decode(raw)
                 found[each.key] = each
-            if not page.metadata.next_page:
-                break
-            query["continue"] = page.metadata.next_page
+            version = page.metadata.resource_version
         gone = self._objects.keys() - found.keys()
         self._objects = found
         for key in gone:
             self._on_change(key, None)
         for key, each in found.items():
             self._on_change(key, each)
-        self._version = page.metadata.resource_version
+        self._version = version
         self._listed = True
         self._tried.set()
 

@@ -1,0 +1,1 @@
+"""Sources of queue lengths and utilization."""

@@ -1,0 +1,106 @@
+"""The queue of a Slurm partition."""
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Final
+
+import msgspec
+
+from schemas.duration import Duration
+from schemas.settings import Setting
+from services.pool_manager.autoscaling.metrics_sources import (
+    SHAPES_MAX,
+    Load,
+    SourceError,
+    WaitingJobs,
+)
+from services.saga.participant import StepFailure
+from services.workload_systems.slurm_commands import (
+    SlurmCommands,
+    SlurmRefusedError,
+    SlurmUnavailableError,
+)
+from services.workload_systems.slurm_output import PendingJob, SlurmNode
+
+FOR_NODES: Final = (
+    "None",
+    "Resources",
+    "Priority",
+    "NodeDown",
+    "ReqNodeNotAvail",
+    "Nodes required",
+    "Nodes_required",
+    "PartitionConfig",
+    "BadConstraints",
+)
+"""Beginnings of the reasons that more nodes may end. Others wait for a limit, a dependency, a time
+or an operator."""
+
+log = logging.getLogger(__name__)
+
+
+class SlurmSource:
+    """Asks `squeue` and `sinfo`."""
+
+    class Options(Setting, frozen=True, kw_only=True):
+        """What the configuration may say."""
+
+        partition: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.-]*$")] = ""
+        """Whose nodes are the pool's. Empty: the one that has the pool's name."""
+        gpu_type: str = ""
+        """Type of the pool's GPUs in gres; jobs that name another type do not count."""
+        conf: str = ""
+        """Path of slurm.conf; empty: as Slurm's commands find it."""
+        commands: str = ""
+        """Folder of Slurm's commands; empty: as PATH says."""
+        timeout: Duration = Duration(10)
+        """For one command."""
+
+    def __init__(self, *, options: Options) -> None:
+        """Ask as the options say."""
+        self._options = options
+        self._slurm = SlurmCommands(
+            folder=options.commands, conf=options.conf, seconds_max=float(options.timeout)
+        )
+
+    async def load(self, pool: str) -> Load:
+        """Ask both once."""
+        partition = self._options.partition or pool
+        try:
+            jobs = await self._slurm.queue(partition)
+            nodes = await self._slurm.nodes(partition)
+            if not jobs and not nodes:
+                await self._slurm.check_partition(partition)
+        except StepFailure as failure:
+            raise SourceError(f"{failure.reason}; {failure.remedy}") from failure
+        except (SlurmUnavailableError, SlurmRefusedError) as error:
+            raise SourceError(f"partition {partition}: {error}") from error
+        return queue_load(jobs, nodes, self._options.gpu_type)
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+
+def queue_load(
+    jobs: Iterable[PendingJob], nodes: Mapping[str, SlurmNode], gpu_type: str = ""
+) -> Load:
+    """What waits and what is busy. Pure."""
+    shapes: Counter[tuple[int, int]] = Counter()
+    other = 0
+    for job in jobs:
+        foreign = gpu_type and job.gpu_types and gpu_type not in job.gpu_types
+        if foreign or not job.reason.startswith(FOR_NODES):
+            other += 1
+        else:
+            shapes[job.node_count, job.gpus] += 1
+    waiting = [
+        WaitingJobs(nodes=count, gpus=gpus, count=number)
+        for (count, gpus), number in shapes.items()
+    ]
+    return Load(
+        pending_jobs=shapes.total(),
+        waiting=tuple(waiting[:SHAPES_MAX]),
+        busy_nodes=sum(each.busy for each in nodes.values()),
+        not_for_nodes=other,
+    )
