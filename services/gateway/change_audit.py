@@ -26,6 +26,8 @@ OUTCOMES: Final = {
 }
 UNRECORDED: Final = (HTTPStatus.UNAUTHORIZED, HTTPStatus.TOO_MANY_REQUESTS)
 """Nothing was tried, and anyone can send any number: they are counted in `/metrics`."""
+ASSISTANTS: Final = "/mcp"
+"""Path of the assistants' tools, most of which read; each change records itself."""
 DRY_RUN_HEADER: Final = "Navarch-Dry-Run"
 """Of answers that say what a change would do."""
 REASON_CHARS_MAX: Final = 500
@@ -66,6 +68,8 @@ def http_change(request: Any, status: int, id_: str, now: datetime) -> HttpChang
     """What is to be published about a request that is answered so; None: nothing. Pure."""
     principal = request.get("user")
     if not isinstance(principal, Principal) or status in UNRECORDED:
+        return None
+    if request["path"].rstrip("/") == ASSISTANTS:
         return None
     state = request.get("state", {})
     server_error = status >= HTTPStatus.INTERNAL_SERVER_ERROR

@@ -7,10 +7,13 @@ the others ask nothing of it.
 import asyncio
 import logging
 import os
+import secrets
 import signal
 import socket
+from contextlib import nullcontext
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 
@@ -25,14 +28,19 @@ from services.gateway.event_relay import EventRelay
 from services.gateway.event_streams import EventStreams
 from services.gateway.gateway_start import bus_options, gateway_settings, listen, require_tokens
 from services.gateway.http_app import http_app
-from services.primitives.clock import SystemClock
+from services.primitives.clock import Clock, SystemClock
 from services.primitives.race import race
 from services.runtime.process_http import WebServer
+
+if TYPE_CHECKING:
+    from services.gateway.assistant_endpoint import AssistantEndpoint
 
 log = logging.getLogger(__name__)
 
 STOP_SECONDS_MAX: Final = 5
 CONNECTIONS_MAX: Final = 4_096
+ID_BYTES: Final = 12
+KEY_BYTES: Final = 32
 
 
 async def run(settings: Settings, file: Path | None) -> None:
@@ -63,7 +71,10 @@ async def _serve(
     access = Access(settings.tokens, CallerRate(settings.requests_per_minute), clock.now)
     relay = EventRelay(bus, clock)
     streams = EventStreams(relay, settings.streams_max, clock.now, registry)
-    app = http_app(bus, FleetClient(bus, user=GATEWAY), access, streams, clock, registry)
+    fleet = FleetClient(bus, user=GATEWAY)
+    assistants = assistant_endpoint(fleet, clock)
+    routes = [assistants.route()] if assistants is not None else []
+    app = http_app(bus, fleet, access, streams, clock, registry, routes)
     server = WebServer(
         app,
         proxy_headers=False,
@@ -73,14 +84,27 @@ async def _serve(
     )
     host, port = listening.getsockname()[:2]
     log.info("ready", extra={"http": f"http://{host}:{port}"})
-    serving = asyncio.create_task(server.serve(sockets=[listening]))
-    relaying = asyncio.create_task(relay.run())
-    await race(asyncio.shield(serving), asyncio.shield(relaying), stopping.wait())
-    if relaying.done():
-        # It never ends by itself; the end of the process lets its supervisor restart it.
-        relaying.result()
-    log.info("stopping")
-    relaying.cancel()
-    relay.close()
-    server.should_exit = True
-    await serving
+    async with assistants.running() if assistants is not None else nullcontext():
+        serving = asyncio.create_task(server.serve(sockets=[listening]))
+        relaying = asyncio.create_task(relay.run())
+        await race(asyncio.shield(serving), asyncio.shield(relaying), stopping.wait())
+        if relaying.done():
+            # It never ends by itself; the end of the process lets its supervisor restart it.
+            relaying.result()
+        log.info("stopping")
+        relaying.cancel()
+        relay.close()
+        server.should_exit = True
+        await serving
+
+
+def assistant_endpoint(fleet: FleetClient, clock: Clock) -> "AssistantEndpoint | None":
+    """The tools of assistants; None where the protocol's package is not installed."""
+    if find_spec("mcp") is None:
+        return None
+    from services.gateway.assistant_endpoint import AssistantEndpoint  # noqa: PLC0415
+
+    def new_id() -> str:
+        return f"mcp-{secrets.token_hex(ID_BYTES)}"
+
+    return AssistantEndpoint(fleet, clock.now, new_id, os.urandom(KEY_BYTES))

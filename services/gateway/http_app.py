@@ -2,11 +2,13 @@
 
 import asyncio
 import secrets
+from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any, Final
 
 from litestar import Litestar, MediaType, Request, Response, get
 from litestar.di import Provide
+from litestar.handlers import ASGIRouteHandler
 from litestar.openapi import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.openapi.spec import Components, SecurityScheme
@@ -66,8 +68,9 @@ def http_app(
     streams: EventStreams,
     clock: Clock,
     registry: CollectorRegistry,
+    more: Sequence[ASGIRouteHandler] = (),
 ) -> Litestar:
-    """Build the application over one connection to the bus."""
+    """Build the application over one connection to the bus; `more`: further routes."""
 
     def provide(value: Any) -> Provide:
         return Provide(lambda: value, sync_to_thread=False)
@@ -82,7 +85,7 @@ def http_app(
         [
             *public_routes(bus, registry),
             *dashboard_routes(),
-            *(*FLEET_ROUTES, *EVENT_ROUTES, *CHANGE_ROUTES),
+            *(*FLEET_ROUTES, *EVENT_ROUTES, *CHANGE_ROUTES, *more),
         ],
         dependencies={
             "fleet": provide(fleet),

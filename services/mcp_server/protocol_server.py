@@ -9,6 +9,7 @@ import mcp_types as types
 import msgspec
 from mcp.server import Server, ServerRequestContext
 from mcp.server.stdio import stdio_server
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.shared.exceptions import MCPError
 
 from schemas.names import InvalidNameError
@@ -89,6 +90,13 @@ async def serve_streams(access: ToolAccess) -> None:
     server = protocol_server(lambda _: access)
     async with stdio_server() as (reading, writing):
         await server.run(reading, writing, server.create_initialization_options())
+
+
+def http_manager(server: Server[Any], body_bytes_max: int) -> StreamableHTTPSessionManager:
+    """Answers requests by HTTP, each on its own; the caller authenticates them before."""
+    return StreamableHTTPSessionManager(
+        server, stateless=True, json_response=True, max_request_body_size=body_bytes_max
+    )
 
 
 async def tool_answer(access: ToolAccess, name: str, arguments: dict[str, Any]) -> tuple[str, bool]:

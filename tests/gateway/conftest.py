@@ -2,7 +2,7 @@
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -11,20 +11,25 @@ import httpx
 import msgspec
 import pytest
 from litestar import Litestar
+from litestar.handlers import ASGIRouteHandler
 from prometheus_client import CollectorRegistry
 
 from schemas import subjects
 from schemas.dry_run import DryRun, DryRunRequest
+from schemas.fleet_events import HttpChange
 from schemas.fleet_queries import FleetBudgetView, NodeView, Page, PoolView, Query
 from schemas.gateway_settings import TokenSpec
 from schemas.instance_records import InstanceRecord
 from schemas.messages import encode
 from schemas.node_records import NodeRecord, node_key
+from schemas.pool_events import FACTS, PoolEvent, RequestAccepted, RequestRefused, Scaled
 from schemas.pool_records import PoolRecord, pool_key
-from schemas.saga_params import LaunchSpec
+from schemas.saga_log_entries import SagaStarted
+from schemas.saga_params import LaunchSpec, SagaParams
 from schemas.settings import PoolSpec
+from schemas.stored_messages import decode_stored
+from schemas.topology import EVENTS, POOL_REQUESTS, POOLS
 from schemas.topology import NODES as NODE_RECORDS
-from schemas.topology import POOLS
 from services.bus.memory.memory_bus import MemoryBus
 from services.bus.memory.memory_server import MemoryServer
 from services.bus.memory.transport import PerfectLink
@@ -36,8 +41,11 @@ from services.gateway.caller_rate import CallerRate
 from services.gateway.event_relay import EventRelay
 from services.gateway.event_streams import EventStreams
 from services.gateway.http_app import http_app
+from services.pool_manager.requests.request_replies import read_request, read_stored_request
 from services.primitives.clock import SystemClock
+from services.saga.participant import append
 
+SAGA: Final = "drain-training-1-1"
 NOW: Final = datetime(2026, 11, 23, 9, tzinfo=UTC)
 HOSTILE: Final = '"\n\x1b[31m</script><script>alert(1)</script>\u202e'
 NODES: Final = tuple(
@@ -203,13 +211,14 @@ async def make_gateway(bus: MemoryBus) -> AsyncIterator[MakeGateway]:
         per_minute: int = 60_000,
         kept_max: int = 100,
         streams_max: int = 8,
+        more: Sequence[ASGIRouteHandler] = (),
     ) -> Gateway:
         clock = SystemClock()
         access = Access(tokens, CallerRate(per_minute), clock.now)
         fleet = FleetClient(bus, user="gateway")
         registry, relay = CollectorRegistry(), EventRelay(bus, clock, kept_max=kept_max)
         streams = EventStreams(relay, streams_max, clock.now, registry, heartbeat_seconds=0.1)
-        app = http_app(bus, fleet, access, streams, clock, registry)
+        app = http_app(bus, fleet, access, streams, clock, registry, more)
         relaying.append(asyncio.create_task(relay.run()))
         gateway = Gateway(app, bus, relay)
         made.append(gateway)
@@ -227,3 +236,62 @@ async def make_gateway(bus: MemoryBus) -> AsyncIterator[MakeGateway]:
 async def gateway(make_gateway: MakeGateway) -> Gateway:
     """One with a token of each role."""
     return make_gateway()
+
+
+@dataclass(slots=True)
+class Manager:
+    """Answers requests, and keeps what they were."""
+
+    bus: MemoryBus
+    asked: list[tuple[str, str, dict[str, Any]]] = field(default_factory=list)
+    """Pool, verb and fields, as the pool-manager reads them."""
+    hears: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def run(self) -> None:
+        """Accept everything but what concerns training-2."""
+        async for delivery in self.bus.consume(POOL_REQUESTS):
+            await self.hears.wait()
+            queued = read_stored_request(delivery.stored, is_open=False)
+            assert not hasattr(queued, "reason"), queued
+            request = read_request(queued)  # type: ignore[arg-type]
+            parsed = subjects.parse_pool_request(delivery.stored.subject)
+            assert parsed is not None
+            fields = msgspec.to_builtins(request, enc_hook=float)
+            self.asked.append((parsed.pool, parsed.verb, fields))
+            event = self._answer(parsed.pool, parsed.verb, fields, delivery.stored.sequence)
+            await self.bus.publish(
+                subjects.pool_event(parsed.pool, FACTS[type(event)]), encode(event)
+            )
+            await delivery.ack()
+
+    def _answer(self, pool: str, verb: str, fields: dict[str, Any], number: int) -> PoolEvent:
+        common: dict[str, Any] = {"id": f"answer-{number}", "time": datetime.now(UTC), "pool": pool}
+        common |= {"request": fields["request"]}
+        node = fields.get("node", "")
+        if node == "training-2":
+            reason = f"a saga is open {HOSTILE}"
+            return RequestRefused(verb=verb, refusal="saga-open", reason=reason, **common)
+        if verb == "scale":
+            return Scaled(previous=1, nodes=fields["nodes"], **common)
+        return RequestAccepted(verb=verb, node=node, saga=f"{verb}-1", **common)
+
+
+@pytest.fixture
+async def manager(bus: MemoryBus) -> AsyncIterator[Manager]:
+    """A pool-manager that answers, and a saga that drains."""
+    found = Manager(bus)
+    found.hears.set()
+    params = SagaParams(pool="training", node="training-1")
+    await append(bus, SagaStarted(id="s", time=NOW, saga=SAGA, kind="drain", params=params), 0, {})
+    running = asyncio.create_task(found.run())
+    yield found
+    running.cancel()
+    await asyncio.wait({running})
+
+
+async def changes(bus: MemoryBus) -> list[HttpChange]:
+    """The events about what was requested."""
+    stored = await bus.read(EVENTS.name, subjects.fleet_event("http-change"))
+    found = [decode_stored(each) for each in stored]
+    assert all(isinstance(each, HttpChange) for each in found)
+    return found  # type: ignore[return-value]

@@ -1,91 +1,17 @@
 """Changes by HTTP: what goes to the bus, once, in whose name; and the event about each."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any
 
-import msgspec
 import pytest
 
-from schemas import subjects
-from schemas.fleet_events import HttpChange
-from schemas.messages import encode
-from schemas.pool_events import FACTS, PoolEvent, RequestAccepted, RequestRefused, Scaled
-from schemas.saga_log_entries import SagaStarted
-from schemas.saga_params import SagaParams
-from schemas.stored_messages import decode_stored
-from schemas.topology import EVENTS, POOL_REQUESTS
 from services.bus.memory.memory_bus import MemoryBus
 from services.fleet_client import fleet_client
 from services.operator_text.event_text import describe
-from services.pool_manager.requests.request_replies import read_request, read_stored_request
-from services.saga.participant import append
-from tests.gateway.conftest import HOSTILE, NOW, Gateway
+from tests.gateway.conftest import SAGA, Gateway, Manager, changes
 from tests.gateway.test_authentication import ADMINS, described
 
-SAGA = "drain-training-1-1"
 REASON = {"reason": "maintenance"}
-
-
-@dataclass(slots=True)
-class Manager:
-    """Answers requests, and keeps what they were."""
-
-    bus: MemoryBus
-    asked: list[tuple[str, str, dict[str, Any]]] = field(default_factory=list)
-    """Pool, verb and fields, as the pool-manager reads them."""
-    hears: asyncio.Event = field(default_factory=asyncio.Event)
-
-    async def run(self) -> None:
-        """Accept everything but what concerns training-2."""
-        async for delivery in self.bus.consume(POOL_REQUESTS):
-            await self.hears.wait()
-            queued = read_stored_request(delivery.stored, is_open=False)
-            assert not hasattr(queued, "reason"), queued
-            request = read_request(queued)  # type: ignore[arg-type]
-            parsed = subjects.parse_pool_request(delivery.stored.subject)
-            assert parsed is not None
-            fields = msgspec.to_builtins(request, enc_hook=float)
-            self.asked.append((parsed.pool, parsed.verb, fields))
-            event = self._answer(parsed.pool, parsed.verb, fields, delivery.stored.sequence)
-            await self.bus.publish(
-                subjects.pool_event(parsed.pool, FACTS[type(event)]), encode(event)
-            )
-            await delivery.ack()
-
-    def _answer(self, pool: str, verb: str, fields: dict[str, Any], number: int) -> PoolEvent:
-        common: dict[str, Any] = {"id": f"answer-{number}", "time": datetime.now(UTC), "pool": pool}
-        common |= {"request": fields["request"]}
-        node = fields.get("node", "")
-        if node == "training-2":
-            reason = f"a saga is open {HOSTILE}"
-            return RequestRefused(verb=verb, refusal="saga-open", reason=reason, **common)
-        if verb == "scale":
-            return Scaled(previous=1, nodes=fields["nodes"], **common)
-        return RequestAccepted(verb=verb, node=node, saga=f"{verb}-1", **common)
-
-
-@pytest.fixture
-async def manager(bus: MemoryBus) -> AsyncIterator[Manager]:
-    """A pool-manager that answers, and a saga that drains."""
-    found = Manager(bus)
-    found.hears.set()
-    params = SagaParams(pool="training", node="training-1")
-    await append(bus, SagaStarted(id="s", time=NOW, saga=SAGA, kind="drain", params=params), 0, {})
-    running = asyncio.create_task(found.run())
-    yield found
-    running.cancel()
-    await asyncio.wait({running})
-
-
-async def changes(bus: MemoryBus) -> list[HttpChange]:
-    """The events about what was requested."""
-    stored = await bus.read(EVENTS.name, subjects.fleet_event("http-change"))
-    found = [decode_stored(each) for each in stored]
-    assert all(isinstance(each, HttpChange) for each in found)
-    return found  # type: ignore[return-value]
 
 
 CASES = {

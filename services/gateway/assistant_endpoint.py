@@ -1,0 +1,151 @@
+"""POST /mcp: the fleet's tools for assistants, with the caller's token, role and pools.
+
+Each request is on its own: the gateway keeps no session, only the plans that wait for confirmation.
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from datetime import datetime
+from http import HTTPStatus
+from typing import Any, Final
+
+import msgspec
+from litestar import asgi
+from litestar.handlers import ASGIRouteHandler
+from litestar.types import Message, Receive, Scope, Send
+
+from schemas.fleet_events import HttpChange
+from schemas.value_limits import NAME_CHARS_MAX
+from services.fleet_client.fleet_client import FleetClient, Request, UnansweredError
+from services.gateway.access_tokens import Principal
+from services.gateway.change_audit import ASSISTANTS, REASON_CHARS_MAX
+from services.gateway.change_requests import ChangeRequests
+from services.gateway.problems import PROTECTION, ProblemError
+from services.mcp_server.change_plans import ChangePlans
+from services.mcp_server.protocol_server import Context, http_manager, protocol_server
+from services.mcp_server.tool_caller import HISTORIES_MAX, ToolAccess
+from services.primitives.errors import AnswerError, NavarchError
+from services.runtime.event_publisher import publish_event
+
+BODY_BYTES_MAX: Final = 65_536
+CHANGES: Final = "operator"
+"""The role that a change needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class HttpToolCaller:
+    """A principal of the gateway; each of its changes is in the events, also a refused one."""
+
+    principal: Principal
+    address: str
+    fleet: FleetClient
+    changes: ChangeRequests
+    now: Callable[[], datetime]
+    new_id: Callable[[], str]
+
+    @property
+    def name(self) -> str:
+        """The name of its token."""
+        return self.principal.name
+
+    def sees(self, pool: str) -> bool:
+        """Whether a pool is one of its own."""
+        return self.principal.sees(pool)
+
+    async def send(self, pool: str, verb: str, request: Request) -> msgspec.Struct:
+        """As a POST of the HTTP API."""
+        about = f"{verb} {pool}/{getattr(request, 'node', '')}".rstrip("/")
+        if not self.principal.may(CHANGES):
+            reason = f"this needs the role {CHANGES}; {self.name} has {self.principal.role}"
+            await self._record(about, "forbidden", reason)
+            raise AnswerError(reason)
+        try:
+            answer = await self.changes.send(self.principal, pool, verb, request)
+        except ProblemError as error:
+            await self._record(about, "refused", str(error))
+            raise AnswerError(f"refused ({error.refusal}): {error}") from error
+        except UnansweredError as error:
+            await self._record(about, "unanswered", str(error))
+            raise
+        except NavarchError as error:
+            await self._record(about, "failed", str(error))
+            raise
+        await self._record(about, "accepted", "")
+        return answer
+
+    async def _record(self, about: str, outcome: Any, reason: str) -> None:
+        event = HttpChange(
+            id=self.new_id(),
+            time=self.now(),
+            by=self.name,
+            role=self.principal.role,
+            address=self.address,
+            change=f"POST {ASSISTANTS} {about}"[:NAME_CHARS_MAX],
+            outcome=outcome,
+            reason=reason[:REASON_CHARS_MAX],
+        )
+        await publish_event(self.fleet.bus, event)
+
+
+class AssistantEndpoint:
+    """The route, and what runs behind it."""
+
+    def __init__(
+        self,
+        fleet: FleetClient,
+        now: Callable[[], datetime],
+        new_id: Callable[[], str],
+        key: bytes,
+    ) -> None:
+        """`key`: random, for the plans' tokens."""
+        self._fleet = fleet
+        self._now = now
+        self._new_id = new_id
+        self._changes = ChangeRequests(fleet, now, new_id)
+        self._plans = ChangePlans(key)
+        self._histories = asyncio.Semaphore(HISTORIES_MAX)
+        self._manager = http_manager(protocol_server(self._access), BODY_BYTES_MAX)
+
+    def running(self) -> AbstractAsyncContextManager[None]:
+        """Answers requests as long as this is open."""
+        return self._manager.run()
+
+    def route(self) -> ASGIRouteHandler:
+        """The route of the application."""
+
+        @asgi(ASSISTANTS, copy_scope=True)
+        async def assistants(scope: Scope, receive: Receive, send: Send) -> None:
+            request: Any = scope
+            if request["method"] != "POST":
+                # There is no session to end and no stream of the server's own to open.
+                problem = ProblemError(HTTPStatus.METHOD_NOT_ALLOWED, "this path takes POST alone")
+                problem.headers["Allow"] = "POST"
+                raise problem
+
+            async def protected(message: Message) -> None:
+                if message["type"] == "http.response.start":
+                    own = [(name.lower().encode(), value.encode()) for name, value in PROTECTED]
+                    message["headers"] = [*message["headers"], *own]
+                await send(message)
+
+            await self._manager.handle_request(request, receive, protected)  # type: ignore[arg-type]
+
+        return assistants
+
+    def _access(self, context: Context) -> ToolAccess:
+        assert context.request is not None  # this transport has one
+        scope = context.request.scope
+        caller = HttpToolCaller(
+            principal=scope["user"],
+            address=str((scope.get("client") or ("", 0))[0]),
+            fleet=self._fleet,
+            changes=self._changes,
+            now=self._now,
+            new_id=self._new_id,
+        )
+        return ToolAccess(self._fleet, caller, self._plans, self._now, self._histories)
+
+
+PROTECTED: Final = tuple((n, v) for n, v in PROTECTION.items() if n != "Cache-Control")
