@@ -31,6 +31,7 @@ from services.cli.commands import (
     audit_command,
     breaker_commands,
     config_commands,
+    diagnose_command,
     doctor_command,
     evidence_command,
     gateway_commands,
@@ -42,12 +43,14 @@ from services.cli.commands import (
     nats_config_commands,
     offerings_command,
     policy_commands,
+    pool_commands,
     report_command,
     saga_commands,
     slurm_power_commands,
     ssh_command,
     status_command,
     up_command,
+    version_command,
     workload_commands,
 )
 from services.cli.commands.simulator import simulator_commands
@@ -76,6 +79,7 @@ for group, module in (
     ("policy", policy_commands),
     ("config", config_commands),
     ("saga", saga_commands),
+    ("pool", pool_commands),
     ("breaker", breaker_commands),
     ("hardware", hardware_commands),
     ("nats-config", nats_config_commands),
@@ -183,6 +187,8 @@ async def why(
 
 app.command("status")(status_command.status)
 app.command("doctor")(doctor_command.doctor)
+app.command("diagnose")(diagnose_command.diagnose)
+app.command("version")(version_command.version)
 app.command("list")(list_command.list_nodes)
 app.command("instances")(instance_commands.instances)
 app.command("leaked")(instance_commands.leaked)

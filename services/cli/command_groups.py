@@ -7,22 +7,25 @@ from typing import Any, Final
 from typer.core import TyperGroup
 
 SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
-    "See the fleet": ("status", "list", "get", "instances", "leaked", "offerings", "alerts"),
+    "See the fleet": (
+        "status",
+        "list",
+        "get",
+        "pool",
+        "instances",
+        "leaked",
+        "offerings",
+        "alerts",
+    ),
     "Understand": ("doctor", "why", "events", "timeline", "audit", "evidence", "report", "policy"),
     "Operate nodes": (
         *("cordon", "uncordon", "drain", "replace", "reset-gpu", "reboot"),
-        *("hold", "release", "readmit", "ssh"),
+        *("diagnose", "hold", "release", "readmit", "ssh"),
     ),
     "Operate pools": ("up", "down", "scale", "saga", "breaker", "sweep", "hardware"),
     "Run and set up": (
-        "demo",
-        "serve",
-        "config",
-        "nats-config",
-        "gateway",
-        "mcp",
-        "workload",
-        "slurm",
+        *("demo", "serve", "config", "nats-config", "gateway", "mcp", "workload", "slurm"),
+        "version",
     ),
     "Try without hardware": ("simulator",),
 }

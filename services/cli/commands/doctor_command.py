@@ -3,7 +3,7 @@
 import asyncio
 import os
 import shutil
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -12,7 +12,6 @@ from typing import Final, TypeVar
 import msgspec
 import typer
 
-from schemas.permissions import SERVICES
 from schemas.topology import DURABLES, EVENTS, EVERY_STREAM
 from services.cli import console
 from services.cli.bus_client import connect_fleet
@@ -23,7 +22,6 @@ from services.cli.console import Format
 from services.cli.doctor_checks import (
     ConsumerInfo,
     Finding,
-    ServiceReply,
     StreamInfo,
     clock_finding,
     disk_finding,
@@ -33,12 +31,12 @@ from services.cli.doctor_checks import (
     stream_findings,
 )
 from services.cli.fleet_discovery import find_bus, settings_of
+from services.cli.service_replies import found_of, service_replies
 from services.fleet_client.fleet_client import FleetClient
 from services.primitives.errors import BusError, ConfigurationError, NavarchError
 
 T = TypeVar("T")
 
-ANSWER_SECONDS_MAX: Final = 2.0
 HEADERS: Final = ("check", "", "what was found", "what to do")
 
 
@@ -101,19 +99,19 @@ async def _findings(fleet: FleetClient) -> AsyncIterator[Finding]:
     events = await _described(fleet, f"STREAM.INFO.{EVENTS.name}", StreamInfo)
     if events is not None:
         yield clock_finding(events.ts, asked, datetime.now(UTC))
-    streams = await _all(
+    streams = await found_of(
         {
             each.name: _described(fleet, f"STREAM.INFO.{each.name}", StreamInfo)
             for each in EVERY_STREAM
         }
     )
-    durables = await _all(
+    durables = await found_of(
         {
             each.name: _described(fleet, f"CONSUMER.INFO.{each.stream}.{each.name}", ConsumerInfo)
             for each in DURABLES
         }
     )
-    replies = await _all({each: _answered(fleet, each) for each in SERVICES})
+    replies = await service_replies(fleet)
     for each in (
         *stream_findings(streams),
         *durable_findings(durables),
@@ -129,19 +127,3 @@ async def _described(fleet: FleetClient, call: str, kind: type[T]) -> T | None:
         return msgspec.convert(await fleet.bus.admin(call, {}), kind)
     except BusError:
         return None
-
-
-async def _answered(fleet: FleetClient, service: str) -> ServiceReply | None:
-    """A service as one of its replicas describes it; None where none answers."""
-    try:
-        reply = await fleet.bus.request(
-            f"$SRV.INFO.{service}", b"", timeout_seconds=ANSWER_SECONDS_MAX
-        )
-        return msgspec.json.decode(reply.data, type=ServiceReply)
-    except (BusError, msgspec.DecodeError):
-        return None
-
-
-async def _all(asked: dict[str, Awaitable[T | None]]) -> dict[str, T]:
-    found = await asyncio.gather(*asked.values())
-    return {name: each for name, each in zip(asked, found, strict=True) if each is not None}

@@ -14,15 +14,16 @@ from schemas.saga_log_entries import StepStarted, UndoStarted
 from schemas.stored_messages import decode_stored
 from services.bus.port import Stored
 from services.cli import console
-from services.cli.command_options import Output, Pool
+from services.cli.command_options import Output, Pool, Since, start_time
 from services.cli.console import Format
 from services.cli.fleet_connection import fleet_command
 from services.cli.text import tables
 from services.fleet_client.fleet_client import FleetClient, require_accepted
 from services.fleet_client.node_timeline import timeline_rows
 from services.fleet_client.saga_progress import Progress, progress
+from services.fleet_client.saga_summaries import SagaSummary, saga_summaries
 from services.fleet_client.stored_history import open_sagas, saga_log
-from services.operator_text.quantities import local_time
+from services.operator_text.quantities import elapsed, local_time
 from services.operator_text.safe_text import escape_line
 
 commands = typer.Typer(
@@ -34,19 +35,58 @@ commands = typer.Typer(
 
 Saga = Annotated[str, typer.Argument(metavar="ID", help="The saga's id.", show_default=False)]
 Reason = Annotated[str, typer.Option("--reason", help="Why; shown in the saga's log.")]
+ALL_HEADERS = ("saga", "pool", "node", "status", "began", "took", "reason")
 HEADERS = ("saga", "pool", "node", "status", "step", "since", "deadline", "waiting for")
 
 
 @commands.command("list")
 @fleet_command
-async def list_sagas(fleet: FleetClient, pool: Pool = "", output: Output = Format.TABLE) -> None:
-    """List the open sagas and what each waits for."""
+async def list_sagas(
+    fleet: FleetClient,
+    pool: Pool = "",
+    *,
+    ended: Annotated[bool, typer.Option("--all", help="Include those that have ended.")] = False,
+    since: Since = "7d",
+    output: Output = Format.TABLE,
+) -> None:
+    """List the open sagas and what each waits for.
+
+    With --all also those that have ended, of all that began since --since.
+    """
     await fleet.check_pool(pool)
+    if ended:
+        summaries = await saga_summaries(fleet.bus, pool, start_time(since))
+        _write_all(summaries, output)
+        return
     found = [progress(each) for each in await open_sagas(fleet.bus, pool)]
     if output.is_data:
         console.write_data(output, found)
     else:
         console.write_table(HEADERS, rows(found), "No saga is open.")
+
+
+def _write_all(summaries: Sequence[SagaSummary], output: Format) -> None:
+    if output.is_data:
+        console.write_data(output, summaries)
+    else:
+        empty = "No saga began in that time."
+        console.write_table(ALL_HEADERS, summary_rows(summaries), empty)
+
+
+def summary_rows(found: Sequence[SagaSummary]) -> list[tuple[str, ...]]:
+    """One row per saga, open or ended."""
+    return [
+        (
+            each.saga,
+            each.pool,
+            " -> ".join(name for name in (each.node, each.new_node) if name) or "-",
+            each.status,
+            local_time(each.started_at),
+            elapsed((each.ended_at - each.started_at).total_seconds()) if each.ended_at else "-",
+            each.reason or "-",
+        )
+        for each in found
+    ]
 
 
 def rows(found: Sequence[Progress]) -> list[tuple[str, ...]]:
