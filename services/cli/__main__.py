@@ -18,7 +18,7 @@ def main() -> None:
     handler.setFormatter(EscapingFormatter("navarch: %(message)s"))
     logging.basicConfig(level=logging.ERROR, handlers=[handler])
     try:
-        app()
+        app(prog_name="navarch")
     except (NavarchError, InvalidNameError) as error:
         sys.stderr.write(f"navarch: {escape(str(error))}\n")
         sys.exit(1)

@@ -56,6 +56,7 @@ from services.cli.commands import (
 from services.cli.commands.simulator import simulator_commands
 from services.cli.console import Format
 from services.cli.fleet_connection import fleet_command
+from services.cli.live_names import complete_any, complete_node, complete_pool
 from services.cli.node_names import find_node, find_nodes, full_name
 from services.cli.node_requests import request_nodes
 from services.cli.text import tables
@@ -70,7 +71,6 @@ app = typer.Typer(
     help="Keeps a GPU fleet healthy.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
     rich_markup_mode=None,
     cls=SectionedGroup,
 )
@@ -132,7 +132,9 @@ async def get(fleet: FleetClient, node: Node, output: Output = Format.TABLE) -> 
 async def events(
     fleet: FleetClient,
     pool: Pool = "",
-    node: Annotated[str, typer.Option("--node", help="Only this node.")] = "",
+    node: Annotated[
+        str, typer.Option("--node", help="Only this node.", autocompletion=complete_node)
+    ] = "",
     since: Since = "",
     count: Annotated[
         int, typer.Option("--count", min=0, help="Stop after this many events; 0: never.")
@@ -170,7 +172,13 @@ async def timeline(fleet: FleetClient, node: Node, output: Output = Format.TABLE
 async def why(
     fleet: FleetClient,
     name: Annotated[
-        str, typer.Argument(metavar="NODE|POOL|SAGA", help="What to explain.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="NODE|POOL|SAGA",
+            help="What to explain.",
+            show_default=False,
+            autocompletion=complete_any,
+        ),
     ],
     output: Output = Format.TABLE,
 ) -> None:
@@ -267,7 +275,10 @@ app.command("readmit")(instance_commands.readmit)
 @fleet_command
 async def scale(
     fleet: FleetClient,
-    pool: Annotated[str, typer.Argument(help="The pool's name.", show_default=False)],
+    pool: Annotated[
+        str,
+        typer.Argument(help="The pool's name.", show_default=False, autocompletion=complete_pool),
+    ],
     nodes: Annotated[int, typer.Argument(min=0, help="The desired size.", show_default=False)],
     output: Output = Format.TABLE,
 ) -> None:

@@ -10,6 +10,7 @@ import typer
 from schemas.duration import decode_hook
 from schemas.operator_requests import DrainRequest
 from services.cli.console import Format
+from services.cli.live_names import complete_node, complete_pool
 from services.fleet_client.since_time import time_since
 from services.primitives.errors import NavarchError
 
@@ -33,12 +34,19 @@ BusDirectoryOption = Annotated[
 ]
 Node = Annotated[
     str,
-    typer.Argument(help="The node's name, or the beginning of one name.", show_default=False),
+    typer.Argument(
+        help="The node's name, or the beginning of one name.",
+        show_default=False,
+        autocompletion=complete_node,
+    ),
 ]
 Nodes = Annotated[
     list[str],
     typer.Argument(
-        metavar="NODE", help="Names, or each the beginning of one name.", show_default=False
+        metavar="NODE",
+        help="Names, or each the beginning of one name.",
+        show_default=False,
+        autocompletion=complete_node,
     ),
 ]
 Mode = Annotated[
@@ -57,7 +65,7 @@ Timeout = Annotated[
     typer.Option("--timeout", metavar="10m", help="Drain timeout; default: the pool's setting."),
 ]
 Watch = Annotated[bool, typer.Option("--watch", help="Show it again whenever something happens.")]
-Pool = Annotated[str, typer.Option("--pool", help="Only this pool.")]
+Pool = Annotated[str, typer.Option("--pool", help="Only this pool.", autocompletion=complete_pool)]
 Output = Annotated[Format, typer.Option("--output", "-o", help="Output format.")]
 
 

@@ -12,6 +12,7 @@ from services.cli import console
 from services.cli.command_options import Output
 from services.cli.console import Format
 from services.cli.fleet_connection import fleet_command
+from services.cli.live_names import complete_pool
 from services.cli.text.tables import rate_text, usage_text
 from services.fleet_client import fleet_client
 from services.fleet_client.fleet_client import FleetClient, decode_pools, require_accepted
@@ -29,7 +30,10 @@ commands = typer.Typer(
 Reason = Annotated[
     str, typer.Option("--reason", help="Why; shown to other operators.", show_default=False)
 ]
-PoolName = Annotated[str, typer.Argument(metavar="[POOL]", help="The pool's name.")]
+PoolName = Annotated[
+    str,
+    typer.Argument(metavar="[POOL]", help="The pool's name.", autocompletion=complete_pool),
+]
 Everywhere = Annotated[bool, typer.Option("--fleet", help="All pools.")]
 HEADERS: Final = (
     "pool",

@@ -13,6 +13,7 @@ from services.cli import console
 from services.cli.command_options import Output, Since, start_time
 from services.cli.console import Format
 from services.cli.fleet_connection import fleet_command
+from services.cli.live_names import complete_pool
 from services.cli.text import tables
 from services.fleet_client.fleet_client import FleetClient, decode_nodes, decode_pools
 from services.fleet_client.node_timeline import timeline_rows
@@ -28,7 +29,12 @@ commands = typer.Typer(
     rich_markup_mode=None,
 )
 
-PoolName = Annotated[str, typer.Argument(metavar="POOL", help="The pool.", show_default=False)]
+PoolName = Annotated[
+    str,
+    typer.Argument(
+        metavar="POOL", help="The pool.", show_default=False, autocompletion=complete_pool
+    ),
+]
 
 
 @commands.command("list")

@@ -17,6 +17,7 @@ from services.cli import console
 from services.cli.command_options import Output, Pool, Since, start_time
 from services.cli.console import Format
 from services.cli.fleet_connection import fleet_command
+from services.cli.live_names import complete_saga
 from services.cli.text import tables
 from services.fleet_client.fleet_client import FleetClient, require_accepted
 from services.fleet_client.node_timeline import timeline_rows
@@ -33,7 +34,12 @@ commands = typer.Typer(
     rich_markup_mode=None,
 )
 
-Saga = Annotated[str, typer.Argument(metavar="ID", help="The saga's id.", show_default=False)]
+Saga = Annotated[
+    str,
+    typer.Argument(
+        metavar="ID", help="The saga's id.", show_default=False, autocompletion=complete_saga
+    ),
+]
 Reason = Annotated[str, typer.Option("--reason", help="Why; shown in the saga's log.")]
 ALL_HEADERS = ("saga", "pool", "node", "status", "began", "took", "reason")
 HEADERS = ("saga", "pool", "node", "status", "step", "since", "deadline", "waiting for")

@@ -28,6 +28,7 @@ from services.cli import console
 from services.cli.bus_client import connect_fleet
 from services.cli.command_options import Config, NatsUrl
 from services.cli.fleet_discovery import LOCAL_FOLDER, find_bus, settings_of
+from services.cli.live_names import complete_node
 from services.fleet_client.fleet_client import FleetClient, decode_answer
 from services.primitives.atomic_files import write_secret
 from services.primitives.errors import NavarchError
@@ -38,7 +39,12 @@ KNOWN_HOSTS: Final = "known_hosts.d"
 def ssh(
     node: Annotated[
         str,
-        typer.Argument(metavar="NODE", help="A node, a pool, or POOL-0.", show_default=False),
+        typer.Argument(
+            metavar="NODE",
+            help="A node, a pool, or POOL-0.",
+            show_default=False,
+            autocompletion=complete_node,
+        ),
     ],
     command: Annotated[
         list[str] | None, typer.Argument(help="The command to run; default: a shell.")
