@@ -11,7 +11,8 @@ from typing import Annotated
 import typer
 
 from schemas.operator_requests import DrainRequest, NodeRequest, ScaleRequest
-from services.cli import console, dry_run_output
+from services.cli import console, dry_run_output, progress_board
+from services.cli.change_waits import waiting
 from services.cli.command_groups import SectionedGroup
 from services.cli.command_options import (
     Config,
@@ -23,6 +24,8 @@ from services.cli.command_options import (
     Pool,
     Since,
     Timeout,
+    Wait,
+    WaitTimeout,
     drain_request,
     start_time,
 )
@@ -110,7 +113,6 @@ def navarch(
 
 
 Reason = Annotated[str, typer.Option("--reason", help="Why; shown in the events.")]
-Wait = Annotated[bool, typer.Option("--wait", help="Wait until it is done, and print each step.")]
 
 
 # --- queries -------------------------------------------------------------------------------------
@@ -217,12 +219,15 @@ def _node_command(verb: str) -> Callable[..., None]:
         reason: Reason = "",
         *,
         wait: Wait = False,
+        wait_timeout: WaitTimeout = "",
         output: Output = Format.TABLE,
     ) -> None:
         def request(node: str) -> NodeRequest:
             return NodeRequest(node=node, reason=reason)
 
-        await request_nodes(fleet, verb, nodes, request, output, wait=wait)
+        await request_nodes(
+            fleet, verb, nodes, request, output, wait=wait, wait_timeout=wait_timeout
+        )
 
     return fleet_command(command)
 
@@ -237,13 +242,16 @@ def _drain_command(verb: str) -> Callable[..., None]:
         drain_timeout: Timeout = "",
         dry_run: DryRun = False,
         wait: Wait = False,
+        wait_timeout: WaitTimeout = "",
         output: Output = Format.TABLE,
     ) -> None:
         def request(node: str) -> DrainRequest:
             return drain_request(node, reason, mode, drain_timeout)
 
         if not dry_run:
-            await request_nodes(fleet, verb, nodes, request, output, wait=wait)
+            await request_nodes(
+                fleet, verb, nodes, request, output, wait=wait, wait_timeout=wait_timeout
+            )
             return
         requests = [request(each.id) for each in await find_nodes(fleet, nodes)]
         await dry_run_output.dry_runs(fleet, verb, requests, output)
@@ -280,11 +288,17 @@ async def scale(
         typer.Argument(help="The pool's name.", show_default=False, autocompletion=complete_pool),
     ],
     nodes: Annotated[int, typer.Argument(min=0, help="The desired size.", show_default=False)],
+    *,
+    wait: Wait = False,
+    wait_timeout: WaitTimeout = "",
     output: Output = Format.TABLE,
 ) -> None:
     """Set the desired size of a pool."""
     answer = await fleet.request(pool, "scale", ScaleRequest(nodes=nodes))
     console.write_message(require_accepted(answer), output)
+    if wait:
+        async with waiting(wait_timeout, pool):
+            await progress_board.show_resize(fleet, pool, nodes, quiet=output.is_data)
 
 
 # --- running -------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import Annotated, Final, TypeVar
 import msgspec
 import typer
 
-from schemas.duration import decode_hook
+from schemas.duration import decode_hook, parse_duration
 from schemas.operator_requests import DrainRequest
 from services.cli.console import Format
 from services.cli.live_names import complete_node, complete_pool
@@ -63,6 +63,27 @@ DryRun = Annotated[
 Timeout = Annotated[
     str,
     typer.Option("--timeout", metavar="10m", help="Drain timeout; default: the pool's setting."),
+]
+Wait = Annotated[bool, typer.Option("--wait", help="Wait until it is done, and print each step.")]
+
+
+def _positive(text: str) -> str:
+    if text:
+        try:
+            parse_duration(text)
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from None
+    return text
+
+
+WaitTimeout = Annotated[
+    str,
+    typer.Option(
+        "--wait-timeout",
+        metavar="30m",
+        callback=_positive,
+        help="With --wait: stop waiting after so long, with exit code 1; default: never.",
+    ),
 ]
 Watch = Annotated[bool, typer.Option("--watch", help="Show it again whenever something happens.")]
 Pool = Annotated[str, typer.Option("--pool", help="Only this pool.", autocompletion=complete_pool)]

@@ -8,13 +8,12 @@ import msgspec
 
 from schemas.messages import encode
 from schemas.pool_events import PoolEvent
-from schemas.saga_log_entries import SagaDone
-from schemas.stored_messages import decode_stored
 from services.cli import console
+from services.cli.change_waits import saga_end, waiting
 from services.cli.console import Format
 from services.cli.node_names import find_nodes
 from services.fleet_client.fleet_client import FleetClient, NodeRequests, require_accepted
-from services.operator_text.safe_text import escape, escape_line
+from services.operator_text.safe_text import escape
 from services.primitives.errors import AnswerError, NavarchError
 
 
@@ -26,6 +25,7 @@ async def request_nodes(
     output: Format,
     *,
     wait: bool = False,
+    wait_timeout: str = "",
 ) -> None:
     """Send a request about each node to its pool; `wait`: until the sagas have ended.
 
@@ -43,7 +43,8 @@ async def request_nodes(
             refusals.append(AnswerError(f"{view.id}: {error}"))
     _write(answers, output, several=len(views) > 1)
     sagas = [saga for each in answers if (saga := getattr(each, "saga", ""))] if wait else []
-    ends = await asyncio.gather(*(_end(fleet, saga, output) for saga in sagas))
+    async with waiting(wait_timeout, sagas[0] if sagas else ""):
+        ends = await asyncio.gather(*(saga_end(fleet, saga, output) for saga in sagas))
     failed = [*map(str, refusals), *filter(None, ends)]
     for text in failed[:-1]:
         sys.stderr.write(f"navarch: {escape(text)}\n")
@@ -57,12 +58,3 @@ def _write(answers: Sequence[PoolEvent], output: Format, *, several: bool) -> No
         return
     for each in answers:
         console.write_message(each, output)
-
-
-async def _end(fleet: FleetClient, saga: str, output: Format) -> str:
-    """Print a saga's steps; why it failed, or nothing."""
-    stored = await console.write_stream(fleet.follow_saga(saga), output)
-    last = decode_stored(stored) if stored else None
-    if isinstance(last, SagaDone):
-        return ""
-    return f"{saga} ended without success: {escape_line(getattr(last, 'reason', ''))}"

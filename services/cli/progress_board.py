@@ -27,6 +27,8 @@ from services.saga.saga_state import SagaState
 NODES_SHOWN_MAX: Final = 16
 """Nodes whose steps are shown."""
 
+STATE_WORDS: Final = {"active": "in service", "terminated": "gone"}
+
 _node = decoder(NodeRecord)
 
 
@@ -167,6 +169,30 @@ async def show_launches(fleet: FleetClient, pool: str, wanted: int) -> None:
             (bus.follow(SAGAS.name, [subjects.SAGAS], "new", after=after), launches.take_saga),
             (fleet.follow_events(pool=pool, node="", since=None), _print_failures),
         )
+
+
+async def show_resize(fleet: FleetClient, pool: str, wanted: int, *, quiet: bool = False) -> None:
+    """Show each node's state until `wanted` nodes are in service and no node leaves.
+
+    `quiet`: show nothing.
+    """
+    states: dict[str, str] = {}
+
+    def take_node(entry: Entry) -> None:
+        node = entry.key.partition(".")[2]
+        record = None if entry.removed else _node.decode(entry.value)
+        state = "terminated" if record is None else record.state
+        if record is not None and record.spare:
+            return
+        if states.get(node, "terminated") != state and not quiet:
+            console.write(f"  {node:<24} {STATE_WORDS.get(state, state)}")
+        states[node] = state
+
+    async def resized() -> bool:
+        found = list(states.values())
+        return found.count("active") == wanted and "leaving" not in found
+
+    await _follow_until(resized, (fleet.bus.watch(NODES, f"{pool}.*"), take_node))
 
 
 async def show_removal(fleet: FleetClient, pool: str) -> None:

@@ -276,10 +276,13 @@ class FleetClient:
                     return found
         raise Unavailable("the bus stopped before the answer came")
 
-    async def follow_saga(self, saga: str) -> AsyncGenerator[Sequence[Stored], None]:
-        """A saga's entries, including future ones, until it has ended."""
+    async def follow_saga(
+        self, saga: str, *, after: int | None = None
+    ) -> AsyncGenerator[Sequence[Stored], None]:
+        """A saga's entries, all or those after a sequence, also future ones, until it has ended."""
         tree = [subjects.saga_tree(saga)]
-        async with aclosing(as_generator(self.bus.follow(SAGAS.name, tree, "all"))) as following:
+        entries = self.bus.follow(SAGAS.name, tree, "all", after=after)
+        async with aclosing(as_generator(entries)) as following:
             async for stored in following:
                 yield (stored,)
                 entry = subjects.parse_saga(stored.subject)

@@ -23,7 +23,7 @@ async def test_an_operator_cancels_retries_and_uncordons(
         _, drained, _ = await navarch("drain", first, url=url)
         _, listed, _ = await navarch("saga", "list", url=url)
         retried = await navarch("saga", "retry", f"drain-{first}-1", url=url)
-        _, cancelled, _ = await navarch("saga", "cancel", f"drain-{first}-1", url=url)
+        _, cancelled, _ = await navarch("saga", "cancel", f"drain-{first}-1", "--wait", url=url)
         await eventually(lambda: events(bus, "saga-cancelled"))
         await eventually(settled(bus, 3))
         await peers.make_unhealthy("training", second)
@@ -40,6 +40,7 @@ async def test_an_operator_cancels_retries_and_uncordons(
     assert f"the work on {first} to leave" in listed
     assert (1, "not stuck\n") == (retried[0], retried[2][-len("not stuck\n") :])
     assert "it leaves behind: the node in service" in cancelled
+    assert "unwound" in cancelled
     assert 0 == uncordoned[0], uncordoned
     assert f"uncordon-{second}-2" in uncordoned[1]
     assert f"replace-{second}-1 saga unwinding: at drain" in out

@@ -14,7 +14,8 @@ from schemas.saga_log_entries import StepStarted, UndoStarted
 from schemas.stored_messages import decode_stored
 from services.bus.port import Stored
 from services.cli import console
-from services.cli.command_options import Output, Pool, Since, start_time
+from services.cli.change_waits import saga_end, waiting
+from services.cli.command_options import Output, Pool, Since, Wait, WaitTimeout, start_time
 from services.cli.console import Format
 from services.cli.fleet_connection import fleet_command
 from services.cli.live_names import complete_saga
@@ -26,6 +27,7 @@ from services.fleet_client.saga_summaries import SagaSummary, saga_summaries
 from services.fleet_client.stored_history import open_sagas, saga_log
 from services.operator_text.quantities import elapsed, local_time
 from services.operator_text.safe_text import escape_line
+from services.primitives.errors import NavarchError
 
 commands = typer.Typer(
     name="saga",
@@ -165,12 +167,25 @@ def inputs_text(stored: Stored) -> str:
 
 def _request_command(verb: str) -> Callable[..., None]:
     async def command(
-        fleet: FleetClient, saga: Saga, reason: Reason = "", output: Output = Format.TABLE
+        fleet: FleetClient,
+        saga: Saga,
+        reason: Reason = "",
+        *,
+        wait: Wait = False,
+        wait_timeout: WaitTimeout = "",
+        output: Output = Format.TABLE,
     ) -> None:
-        state, _ = await saga_log(fleet.bus, saga)
+        state, stored = await saga_log(fleet.bus, saga)
         request = SagaRequest(saga=saga, reason=reason)
         answer = await fleet.request(state.params.pool, verb, request)
         console.write_message(require_accepted(answer), output)
+        if wait:
+            async with waiting(wait_timeout, saga):
+                # What it was before the request is no end of it.
+                after, is_cancelled = stored[-1].sequence, verb == "cancel"
+                found = await saga_end(fleet, saga, output, after=after, cancelled=is_cancelled)
+            if found:
+                raise NavarchError(found)
 
     return fleet_command(command)
 
