@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from schemas.topology import MESSAGE_BYTES_MAX
+from schemas.stream_specs import MESSAGE_BYTES_MAX
 
 SUBSCRIPTIONS_MAX: Final = 1_000
 

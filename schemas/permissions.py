@@ -14,6 +14,7 @@ import msgspec
 from schemas import fleet_events, node_events, pool_events, subjects
 from schemas.account_rules import Account, Rules
 from schemas.messages import Message
+from schemas.stream_specs import DurableSpec
 from schemas.topology import (
     BUCKETS,
     DURABLES,
@@ -26,7 +27,6 @@ from schemas.topology import (
     OBJECT_BUCKETS,
     POOLS,
     SAGAS,
-    DurableSpec,
 )
 
 SERVICES: Final = ("pool-manager", "health-monitor", "provisioner", "notifier", "metrics")

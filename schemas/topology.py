@@ -4,183 +4,13 @@ Names stay under 32 characters. A durable's `ack_wait` is short because the cons
 by progress acknowledgements; messages of a killed service are redelivered within two seconds.
 """
 
-from typing import Any, Final
-
-import msgspec
+from typing import Final
 
 from schemas import subjects
+from schemas.stream_specs import DAY_SECONDS, BucketSpec, DurableSpec, ObjectBucketSpec, StreamSpec
 
-SECOND_NS: Final = 1_000_000_000
-DAY_SECONDS: Final = 86_400
 SERVER_VERSION_MIN: Final = (2, 12, 0)
 """The first version with scheduled messages."""
-
-MESSAGE_BYTES_MAX: Final = 1_048_576
-DUPLICATE_WINDOW_SECONDS: Final = 600
-
-
-class StreamSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """One stream."""
-
-    name: str
-    description: str
-    subjects: tuple[str, ...]
-    retention: str = "limits"
-    discard: str = "old"
-    age_max_seconds: float = 0
-    bytes_max: int = -1
-    messages_per_subject_max: int = -1
-    message_bytes_max: int = MESSAGE_BYTES_MAX
-    duplicate_window_seconds: float = DUPLICATE_WINDOW_SECONDS
-    schedules: bool = False
-    message_ttl: bool = False
-    delete_marker_ttl_seconds: float = 0
-    rollup: bool = False
-    deny_delete: bool = False
-    compression: str = "none"
-    replicas_one: bool = False
-    """True: one replica in any cluster, because the stream is expendable."""
-    in_memory: bool = False
-    """True: lost when every server restarts; who writes it and who reads it must bear that."""
-    unsynced: bool = False
-    """True: acknowledged before it is on disk; a power cut loses the last writes."""
-    live: bool = False
-    """Whether the server publishes a copy of each stored message under `subjects.LIVE`."""
-
-    def config(self, replicas: int) -> dict[str, Any]:
-        """The server's JSON form (`$JS.API.STREAM.CREATE`)."""
-        config: dict[str, Any] = {
-            "name": self.name,
-            "description": self.description,
-            "subjects": list(self.subjects),
-            "retention": self.retention,
-            "discard": self.discard,
-            "storage": "memory" if self.in_memory else "file",
-            "max_consumers": -1,
-            "max_msgs": -1,
-            "max_bytes": self.bytes_max,
-            "max_age": int(self.age_max_seconds * SECOND_NS),
-            "max_msgs_per_subject": self.messages_per_subject_max,
-            "max_msg_size": self.message_bytes_max,
-            "duplicate_window": int(self.duplicate_window_seconds * SECOND_NS),
-            "num_replicas": 1 if self.replicas_one else replicas,
-            "no_ack": False,
-            "deny_delete": self.deny_delete,
-            "deny_purge": False,
-            "allow_rollup_hdrs": self.rollup,
-            "allow_direct": True,
-            "compression": self.compression,
-        }
-        if self.unsynced:
-            config["persist_mode"] = "async"
-        if self.live:
-            config["republish"] = {"src": ">", "dest": f"{subjects.LIVE}.>"}
-        if self.schedules:
-            config["allow_msg_schedules"] = True
-        if self.message_ttl:
-            config["allow_msg_ttl"] = True
-        if self.delete_marker_ttl_seconds:
-            config["subject_delete_marker_ttl"] = int(self.delete_marker_ttl_seconds * SECOND_NS)
-        return config
-
-
-class BucketSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """One key-value bucket and its only writer."""
-
-    name: str
-    description: str
-    writer: str
-    marker_ttl_seconds: float = 3600
-    """How long the marker of a removed key is kept for disconnected watchers. 0: there are none,
-    and no message can remove others, as the header `Nats-Rollup` does."""
-    bytes_max: int = -1
-    message_bytes_max: int = MESSAGE_BYTES_MAX
-    in_memory: bool = False
-    live: bool = False
-
-    def stream(self) -> StreamSpec:
-        """The stream behind the bucket."""
-        return StreamSpec(
-            name=f"KV_{self.name}",
-            description=self.description,
-            subjects=(f"$KV.{self.name}.>",),
-            discard="new",
-            bytes_max=self.bytes_max,
-            messages_per_subject_max=1,
-            message_bytes_max=self.message_bytes_max,
-            duplicate_window_seconds=120,
-            message_ttl=True,
-            delete_marker_ttl_seconds=self.marker_ttl_seconds,
-            rollup=self.marker_ttl_seconds > 0,  # the server requires it for markers
-            deny_delete=True,
-            in_memory=self.in_memory,
-            live=self.live,
-        )
-
-
-class ObjectBucketSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """One object store bucket and its only writer."""
-
-    name: str
-    description: str
-    writer: str
-    age_max_seconds: float
-    bytes_max: int
-
-    @property
-    def stream_name(self) -> str:
-        """The stream behind the bucket."""
-        return f"OBJ_{self.name}"
-
-    def stream(self) -> StreamSpec:
-        """The stream behind the bucket; it discards the oldest objects."""
-        return StreamSpec(
-            name=self.stream_name,
-            description=self.description,
-            subjects=(f"$O.{self.name}.C.>", f"$O.{self.name}.M.>"),
-            age_max_seconds=self.age_max_seconds,
-            bytes_max=self.bytes_max,
-            duplicate_window_seconds=120,
-            compression="s2",
-            rollup=True,
-        )
-
-
-class DurableSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """One durable pull consumer, shared by all replicas of its service."""
-
-    stream: str
-    name: str
-    description: str
-    filters: tuple[str, ...]
-    ack_wait_seconds: float = 2.0
-    deliveries_max: int = -1
-    """The server's own limit; -1: none, since a bus that fails for days must lose nothing."""
-    failures_max: int = 20
-    """A message whose handler raised this often, without any bus error, is dead-lettered."""
-    in_flight_max: int = 256
-    """Messages that one process holds at once."""
-    ack_pending_max: int = 20_000
-    """Messages that all replicas hold at once."""
-
-    def config(self, replicas: int) -> dict[str, Any]:
-        """The server's JSON form (`$JS.API.CONSUMER.DURABLE.CREATE`)."""
-        return {
-            "durable_name": self.name,
-            "name": self.name,
-            "description": self.description,
-            "filter_subjects": list(self.filters),
-            "deliver_policy": "all",
-            "ack_policy": "explicit",
-            "ack_wait": int(self.ack_wait_seconds * SECOND_NS),
-            "max_deliver": self.deliveries_max,
-            "max_ack_pending": self.ack_pending_max,
-            "max_waiting": 512,
-            "replay_policy": "instant",
-            "num_replicas": replicas,
-            "mem_storage": False,
-        }
-
 
 MIB: Final = 1_048_576
 GIB: Final = 1024 * MIB
@@ -243,32 +73,47 @@ POOLS: Final = BucketSpec(
     name="POOLS",
     description="Desired sizes, open sagas and safety state",
     writer="pool-manager",
+    ends="a removed pool keeps its name alone; the fleet's entries stay",
     live=True,
 )
-NODES: Final = BucketSpec(name="NODES", description="Nodes", writer="pool-manager", live=True)
+NODES: Final = BucketSpec(
+    name="NODES",
+    description="Nodes",
+    writer="pool-manager",
+    ends="7 days after the node is terminated",
+    live=True,
+)
 HEALTH: Final = BucketSpec(
-    name="HEALTH", description="Health of nodes", writer="health-monitor", live=True
+    name="HEALTH",
+    description="Health of nodes",
+    writer="health-monitor",
+    ends="when the node is terminated",
+    live=True,
 )
 INSTANCES: Final = BucketSpec(
     name="INSTANCES",
     description="Instances, from their launch to their confirmed absence",
     writer="provisioner",
+    ends="7 days after the provider confirms its absence",
 )
 OFFERINGS: Final = BucketSpec(
     name="OFFERINGS",
     description="Exhausted and blocked offerings, prices, reserved spend",
     writer="provisioner",
+    ends="replaced by the next about its offering, account or pool",
 )
 HARDWARE: Final = BucketSpec(
     name="HARDWARE",
     description="Denylist: GPUs and hosts that must not be admitted",
     writer="pool-manager",
+    ends="after 180 days, or when an operator removes it",
     bytes_max=64 * MIB,
 )
 HEARTBEATS: Final = BucketSpec(
     name="HEARTBEATS",
     description="Heartbeats of agents",
     writer="agents",
+    ends="after `agent.heartbeat_ttl` without another",
     marker_ttl_seconds=0,
     message_bytes_max=4096,
     in_memory=True,
@@ -277,17 +122,20 @@ LEASES: Final = BucketSpec(
     name="LEASES",
     description="Leases and rate limits",
     writer="every service, its own keys",
+    ends="a lease after 3 s without its holder, others after an hour, suspects after 7 days",
     marker_ttl_seconds=60,
 )
 REPAIRS: Final = BucketSpec(
     name="REPAIRS",
     description="Cost of outages: totals over all `repaired` events",
     writer="metrics",
+    ends="stays: one entry",
 )
 ALERTS: Final = BucketSpec(
     name="ALERTS",
     description="Alerts that were sent and have not ended",
     writer="notifier",
+    ends="with the alert; 8 days after the last news of it",
     bytes_max=64 * MIB,
 )
 BUCKETS: Final = (

@@ -9,7 +9,7 @@ from typing import Final, Generic, TypeVar
 import msgspec
 
 from schemas.messages import LimitedDecoder, Record, decoder
-from schemas.topology import BucketSpec
+from schemas.stream_specs import BucketSpec
 from services.bus.port import Bus, Entry
 from services.primitives.errors import UnreadableRecord
 from services.primitives.race import race

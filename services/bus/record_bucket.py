@@ -6,7 +6,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 import msgspec
 
 from schemas.messages import Record, decoder, encode
-from schemas.topology import BucketSpec
+from schemas.stream_specs import BucketSpec
 from services.bus.port import Bus, Entry
 from services.primitives.errors import Conflict, Retry, UnreadableRecord
 

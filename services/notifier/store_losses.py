@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from schemas.fleet_queries import CurrentFailure
+from schemas.stream_specs import StreamSpec
 from schemas.topology import (
     ALERTS,
     DEAD,
@@ -23,7 +24,6 @@ from schemas.topology import (
     SAGAS,
     TELEMETRY,
     TIMERS,
-    StreamSpec,
 )
 
 SHOWN: Final = timedelta(hours=1)

@@ -17,7 +17,12 @@ from schemas import subjects
 from schemas.fleet_queries import CurrentFailure
 from schemas.messages import LimitedDecoder
 from schemas.permissions import SERVICES
-from schemas.topology import EVENTS, EVERY_STREAM, LEASES, StreamSpec
+from schemas.stream_specs import StreamSpec
+from schemas.topology import (
+    EVENTS,
+    EVERY_STREAM,
+    LEASES,
+)
 from services.bus.port import Bus
 from services.bus.protocol.endpoint_replies import reply_data
 from services.bus.topology_setup import STREAM_NOT_FOUND, set_up_stream

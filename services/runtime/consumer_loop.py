@@ -20,7 +20,7 @@ from typing import Any, Final, Generic, TypeVar
 from schemas import subjects
 from schemas.dead_letters import DeadLetter
 from schemas.messages import Invalid, Message, UnknownType, encode
-from schemas.topology import DurableSpec
+from schemas.stream_specs import DurableSpec
 from services.bus.port import Bus, Delivery, Stored
 from services.primitives.clock import Clock
 from services.primitives.errors import BusError, Reject, Retry, TooLarge, UnreadableRecord

@@ -20,7 +20,8 @@ from typing import Final
 from schemas import subjects
 from schemas.fleet_queries import CurrentFailure
 from schemas.lease_records import SetAsideRecord, SuspectRecord
-from schemas.topology import LEASES, DurableSpec
+from schemas.stream_specs import DurableSpec
+from schemas.topology import LEASES
 from services.bus.port import Bus, Stored
 from services.bus.record_bucket import RecordBucket, Versioned
 from services.primitives.clock import Clock

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Final
 
 from schemas.fleet_queries import CurrentFailure
-from schemas.topology import DurableSpec
+from schemas.stream_specs import DurableSpec
 from services.bus.port import Bus
 from services.bus.topology_setup import (
     CONSUMER_NOT_FOUND,

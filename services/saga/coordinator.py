@@ -27,7 +27,8 @@ from schemas.saga_log_entries import (
     TimerDue,
 )
 from schemas.saga_params import SagaParams
-from schemas.topology import SAGAS, DurableSpec
+from schemas.stream_specs import DurableSpec
+from schemas.topology import SAGAS
 from services.bus.port import Bus, Stored
 from services.primitives.clock import Clock
 from services.primitives.errors import Conflict, Reject, Retry

@@ -35,7 +35,8 @@ from schemas.saga_log_entries import (
     UndoStarted,
     UndoSucceeded,
 )
-from schemas.topology import SAGAS, DurableSpec
+from schemas.stream_specs import DurableSpec
+from schemas.topology import SAGAS
 from schemas.value_limits import limited
 from services.bus.port import Bus, Stored
 from services.primitives.clock import Clock

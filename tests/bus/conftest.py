@@ -11,7 +11,8 @@ import pytest
 
 from schemas.node_events import node_codec
 from schemas.settings import NatsSettings
-from schemas.topology import EVENTS, DurableSpec
+from schemas.stream_specs import DurableSpec
+from schemas.topology import EVENTS
 from services.bus.memory.memory_bus import MemoryBus
 from services.bus.memory.memory_server import MemoryServer
 from services.bus.memory.transport import PerfectLink

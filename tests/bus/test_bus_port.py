@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from schemas import subjects
+from schemas.stream_specs import MESSAGE_BYTES_MAX
 from schemas.topology import (
     EVENTS,
     LEASES,
-    MESSAGE_BYTES_MAX,
     NODES,
     SAGAS,
 )

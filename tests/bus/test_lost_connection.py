@@ -6,7 +6,11 @@ from contextlib import aclosing, suppress
 import pytest
 
 from schemas import subjects
-from schemas.topology import EVENTS, NODES, DurableSpec
+from schemas.stream_specs import DurableSpec
+from schemas.topology import (
+    EVENTS,
+    NODES,
+)
 from services.primitives.errors import Unavailable
 
 FAULT = subjects.node_event("training", "training-1", "fault")

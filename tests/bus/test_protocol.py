@@ -9,6 +9,7 @@ import pytest
 
 from schemas import headers as h
 from schemas import subjects
+from schemas.stream_specs import SECOND_NS
 from schemas.topology import (
     DEAD,
     EVENTS,
@@ -18,7 +19,6 @@ from schemas.topology import (
     POOL_TIMERS,
     REQUESTS,
     SAGAS,
-    SECOND_NS,
     TELEMETRY,
     TIMERS,
 )

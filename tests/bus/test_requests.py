@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from schemas.headers import SERVICE_ERROR, SUBJECT
-from schemas.topology import MESSAGE_BYTES_MAX
+from schemas.stream_specs import MESSAGE_BYTES_MAX
 from services.primitives.errors import Refused, Unavailable
 
 

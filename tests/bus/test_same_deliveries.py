@@ -20,7 +20,7 @@ from nats.aio.client import Client
 from nats.errors import NoRespondersError
 
 from schemas import headers as h
-from schemas.topology import SECOND_NS
+from schemas.stream_specs import SECOND_NS
 from services.bus.memory.jetstream import api_calls
 from services.bus.memory.jetstream.consumer_state import Delivered
 from services.bus.memory.jetstream.server_state import ConsumerPlace, ServerState

@@ -7,7 +7,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from schemas import headers as h
-from schemas.topology import NODES, SECOND_NS
+from schemas.stream_specs import SECOND_NS
+from schemas.topology import NODES
 from services.bus.protocol.server_protocol import firing
 from services.primitives.errors import BusError, Conflict, Refused, TooLarge, Unavailable
 from tests.bus.conftest import collect

@@ -42,7 +42,13 @@ from schemas.lease_records import (
 )
 from schemas.messages import Record, message_type
 from schemas.node_records import HeartbeatRecord, NodeRecord, node_key
-from schemas.topology import BUCKETS, DURABLES, OBJECT_BUCKETS, STREAMS, StreamSpec
+from schemas.stream_specs import StreamSpec
+from schemas.topology import (
+    BUCKETS,
+    DURABLES,
+    OBJECT_BUCKETS,
+    STREAMS,
+)
 from tests.golden.catalogue import ANSWER_TYPES, HERE, STEP_TYPES
 
 DOCUMENT: Final = HERE.parents[1] / "docs" / "events.md"
@@ -265,13 +271,14 @@ def _requests() -> Iterator[str]:
 def _buckets() -> Iterator[str]:
     yield "## Buckets\n"
     yield from _table(
-        ("bucket", "written by", "what", "keys"),
+        ("bucket", "written by", "what", "keys", "an entry ends"),
         (
             (
                 f"`{each.name}`",
                 each.writer,
                 each.description,
                 ", ".join(f"`{key}`" for key, _ in BUCKET_RECORDS.get(each.name, ())) or "-",
+                each.ends,
             )
             for each in (*BUCKETS, *OBJECT_BUCKETS)
         ),

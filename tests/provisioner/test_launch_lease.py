@@ -9,7 +9,8 @@ from msgspec.structs import replace
 from schemas.instance_records import InstanceRecord
 from schemas.launch_offers import Offering
 from schemas.step_data import ProvisionOutputs
-from schemas.topology import LEASES, BucketSpec
+from schemas.stream_specs import BucketSpec
+from schemas.topology import LEASES
 from services.bus.nats.nats_bus import NatsBus
 from services.bus.port import Entry
 from services.primitives.errors import Unavailable

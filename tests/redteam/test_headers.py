@@ -7,7 +7,8 @@ import nats
 import pytest
 
 from schemas import permissions
-from schemas.topology import EVERY_STREAM, StreamSpec
+from schemas.stream_specs import StreamSpec
+from schemas.topology import EVERY_STREAM
 from services.bus.nats.nats_bus import NatsBus
 from services.bus.port import Stored
 from tests.redteam.test_account_walls import AGENT, concrete, plain

@@ -20,7 +20,8 @@ from schemas.node_disconnections import ReadmitRequest
 from schemas.node_events import BusAccess, node_codec
 from schemas.saga_params import LaunchSpec
 from schemas.settings import NatsSettings
-from schemas.topology import EVENTS, MESSAGE_BYTES_MAX
+from schemas.stream_specs import MESSAGE_BYTES_MAX
+from schemas.topology import EVENTS
 from services.bus.nats.account_updates import read_account, replace_accounts, revoker_options
 from services.bus.nats.credentials_file import CREDENTIALS
 from services.bus.nats.embedded_server import EmbeddedServer

@@ -9,7 +9,7 @@ import msgspec
 
 from schemas.node_events import node_codec
 from schemas.settings import NatsSettings
-from schemas.topology import DurableSpec
+from schemas.stream_specs import DurableSpec
 from services.bus.nats.nats_bus import ConnectOptions, NatsBus
 from services.primitives.clock import SystemClock
 from services.runtime.consumer_loop import Consumer, ConsumerLoop, Received

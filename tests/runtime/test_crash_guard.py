@@ -13,7 +13,11 @@ from schemas.dead_letters import dead_codec
 from schemas.lease_records import SuspectRecord
 from schemas.messages import encode
 from schemas.node_events import Lost
-from schemas.topology import DEAD, LEASES, DurableSpec
+from schemas.stream_specs import DurableSpec
+from schemas.topology import (
+    DEAD,
+    LEASES,
+)
 from services.primitives.clock import SystemClock
 from services.primitives.errors import Retry, Unavailable
 from services.runtime.crash_guard import AT_ONCE, DEATHS_MAX, TURNS, CrashGuard, Turns

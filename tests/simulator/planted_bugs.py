@@ -26,7 +26,7 @@ from services.pool_manager.planner import disruption_budget
 from services.pool_manager.planner.remediation import remedy_selection
 from services.pool_manager.service import PoolManager
 from services.primitives.errors import BusError
-from services.provisioner.instances import instance_decisions
+from services.provisioner.instances import instance_decisions, instance_store
 from services.provisioner.launch import launcher
 from services.provisioner.launch.launch_lease import LaunchLeases
 from services.saga.participant import Command
@@ -143,6 +143,11 @@ def launch_without_a_claim(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LaunchLeases, "acquired", acquired)
 
 
+def instances_are_kept(patch: pytest.MonkeyPatch) -> None:
+    """The records of instances that are gone never expire."""
+    patch.setattr(instance_store, "TERMINATED_TTL_SECONDS", 0)
+
+
 def evicts_at_once(patch: pytest.MonkeyPatch) -> None:
     """The notifier ends work when it begins to drain the node, and not at the deadline."""
 
@@ -177,4 +182,5 @@ BUGS: dict[str, Plant] = {
     "unanswered counts as drained": unanswered_counts_as_drained,
     "alerts without limit": alerts_without_limit,
     "evicts at once": evicts_at_once,
+    "instances are kept": instances_are_kept,
 }

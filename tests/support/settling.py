@@ -9,7 +9,8 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any
 
-from schemas.topology import DURABLES, DurableSpec
+from schemas.stream_specs import DurableSpec
+from schemas.topology import DURABLES
 from services.bus.port import Bus
 from services.primitives.errors import Refused
 

@@ -7,7 +7,15 @@ from schemas.dead_letters import DeadLetter
 from schemas.messages import message_type
 from schemas.operator_requests import REQUESTS
 from schemas.saga_log_entries import STATUSES, StepStarted, TimerDue
-from schemas.topology import DURABLES, EVENTS, MESSAGE_BYTES_MAX, STREAMS, DurableSpec
+from schemas.stream_specs import (
+    MESSAGE_BYTES_MAX,
+    DurableSpec,
+)
+from schemas.topology import (
+    DURABLES,
+    EVENTS,
+    STREAMS,
+)
 
 POOL = "garbage"
 DEPTH = 100_000

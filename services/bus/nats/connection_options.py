@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from schemas.settings import NatsSettings
-from schemas.topology import MESSAGE_BYTES_MAX
+from schemas.stream_specs import MESSAGE_BYTES_MAX
 from services.primitives.errors import ConfigurationError, LoginRefused, Unavailable
 
 log = logging.getLogger(__name__)

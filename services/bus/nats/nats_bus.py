@@ -25,7 +25,7 @@ from nats.micro.service import Service as MicroService
 from nats.micro.service import ServiceConfig
 
 from schemas import headers as h
-from schemas.topology import DurableSpec
+from schemas.stream_specs import DurableSpec
 from services.bus.nats.client_protocol import ClientMessage
 from services.bus.nats.connection_expiry import Expiry, expiries
 from services.bus.nats.connection_options import ConnectOptions as ConnectOptions

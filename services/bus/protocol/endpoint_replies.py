@@ -9,7 +9,7 @@ from schemas import subjects
 from schemas.fleet_queries import QueryError
 from schemas.headers import SERVICE_ERROR, SUBJECT
 from schemas.messages import encode
-from schemas.topology import MESSAGE_BYTES_MAX
+from schemas.stream_specs import MESSAGE_BYTES_MAX
 from services.bus.port import Endpoint, Headers, Reply
 from services.primitives.errors import AnswerError, BusError
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from schemas.topology import SECOND_NS
+from schemas.stream_specs import SECOND_NS
 from services.bus.port import Bus, Start, Stored
 
 BATCH: Final = 1024

@@ -8,7 +8,7 @@ from abc import abstractmethod
 from collections.abc import AsyncIterator, Sequence
 
 from schemas import headers as h
-from schemas.topology import BucketSpec
+from schemas.stream_specs import BucketSpec
 from services.bus.port import Entry, Start, Stored
 from services.bus.protocol.publish_calls import Storing
 from services.primitives.errors import Conflict

@@ -15,7 +15,7 @@ from typing import Annotated, Final
 import msgspec
 
 from schemas import headers as h
-from schemas.topology import ObjectBucketSpec
+from schemas.stream_specs import ObjectBucketSpec
 from services.bus.port import Headers, Object, ObjectInfo, Stored
 from services.primitives.errors import Conflict, Refused
 

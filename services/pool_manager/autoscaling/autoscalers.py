@@ -46,6 +46,15 @@ class PoolMetrics:
     """Jobs that wait for something else than nodes."""
     utilization_history: tuple[float, ...] = ()
     """One sample an interval, oldest first."""
+    ready_nodes_history: tuple[int, ...] = ()
+    """Nodes in service at each of these samples; absent: as many as now."""
+
+    @property
+    def queued(self) -> int | None:
+        """Jobs that wait for nodes; None: unknown."""
+        if self.waiting is None:
+            return self.pending_jobs
+        return sum(each.count for each in self.waiting)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,14 +98,19 @@ def stay(state: PoolState, reason: str) -> Recommendation:
 
 
 class Reactive:
-    """One step up where the GPUs are busy, one down where they are idle."""
+    """Some nodes more where the GPUs are busy, some fewer where they are idle."""
 
     class Options(Setting, frozen=True, kw_only=True):
         """What the configuration may say."""
 
         scale_up_at: Percent = 80.0
+        """Utilization above which the pool grows."""
         scale_down_at: Percent = 20.0
+        """Utilization below which it shrinks."""
         step: Annotated[int, msgspec.Meta(ge=1, le=1_000)] = 1
+        """Nodes by which it grows or shrinks at once."""
+        grow_without_queue: bool = False
+        """Whether busy GPUs are enough to grow where a metrics source says that no job waits."""
 
         def __post_init__(self) -> None:
             """Refuse bounds that would have it go up and down at once."""
@@ -108,17 +122,40 @@ class Reactive:
         self._options = options
 
     def recommend(self, state: PoolState) -> Recommendation:
-        """Compare the present utilization with the two bounds."""
-        used, options = state.metrics.utilization, self._options
+        """Compare the utilization, shared with the nodes that are on their way, with the bounds."""
+        used, queued = state.metrics.utilization, state.metrics.queued
+        if not state.current_nodes and queued:
+            reason = f"{queued} jobs wait, and there is no node"
+            return Recommendation(target_nodes=self._options.step, reason=reason)
         if used is None:
             return stay(state, "no samples: how busy the GPUs are is not known")
-        if used > options.scale_up_at:
-            reason = f"utilization {used:.1f}% is above {options.scale_up_at:g}%"
-            return Recommendation(target_nodes=state.current_nodes + options.step, reason=reason)
-        if used < options.scale_down_at:
-            reason = f"utilization {used:.1f}% is below {options.scale_down_at:g}%"
-            return Recommendation(target_nodes=state.current_nodes - options.step, reason=reason)
+        if used > self._options.scale_up_at:
+            return self._up(state, used, queued)
+        if used < self._options.scale_down_at:
+            return self._down(state, used, queued)
         return stay(state, f"utilization {used:.1f}% is in between")
+
+    def _up(self, state: PoolState, used: float, queued: int | None) -> Recommendation:
+        options = self._options
+        shared = used * state.ready_nodes / max(state.current_nodes, state.ready_nodes, 1)
+        if shared <= options.scale_up_at:
+            coming = state.current_nodes - state.ready_nodes
+            return stay(state, f"utilization {used:.1f}%: {coming} nodes are on their way")
+        if queued == 0 and not options.grow_without_queue:
+            return stay(state, f"utilization {used:.1f}%, and no job waits for more nodes")
+        reason = f"utilization {used:.1f}% is above {options.scale_up_at:g}%"
+        return Recommendation(target_nodes=state.current_nodes + options.step, reason=reason)
+
+    def _down(self, state: PoolState, used: float, queued: int | None) -> Recommendation:
+        """Not so far that it would go up again, and to zero only where a queue brings it back."""
+        options = self._options
+        reason = f"utilization {used:.1f}% is below {options.scale_down_at:g}%"
+        least = 0 if queued == 0 and not used else 1
+        for step in range(options.step, 0, -1):
+            left = state.current_nodes - step
+            if left >= least and used * state.ready_nodes <= options.scale_up_at * left:
+                return Recommendation(target_nodes=left, reason=reason)
+        return stay(state, f"{reason}, and fewer nodes would be too busy, or none")
 
 
 class Queue:
@@ -292,20 +329,25 @@ class Predictive:
         self._fallback = fallback
 
     def recommend(self, state: PoolState) -> Recommendation:
-        """Continue the trend of the last samples, and aim at the target with what comes of it."""
-        history = state.metrics.utilization_history[-self._options.window :]
-        if self._fallback is not None and len(history) < self._options.window:
+        """Continue the trend of the nodes' worth of work, and aim at the target with it."""
+        metrics, window = state.metrics, self._options.window
+        history = metrics.utilization_history[-window:]
+        if self._fallback is not None and len(history) < window:
             return self._fallback.recommend(state)
         if len(history) < HISTORY_MIN:
             return stay(state, f"{len(history)} samples are no trend yet")
+        # In nodes and not in percent: the pool's own growth would look like a falling demand.
+        nodes = metrics.ready_nodes_history[-window:] or (state.ready_nodes,) * len(history)
+        work = [used * ready / 100 for used, ready in zip(history, nodes, strict=True)]
         aim = self._options.target_utilization
         steps = self._options.ahead / max(state.interval_seconds, 1.0)
         steps *= self._options.growth_factor
         # A pool can be asked for more than all of it: then the forecast goes beyond 100.
-        forecast = max(history[-1] + slope(history) * steps, 0.0)
+        ahead = max(work[-1] + slope(work) * steps, 0.0)
+        forecast = 100 * ahead / max(state.ready_nodes, 1)
         if abs(forecast - aim) < SAME_PERCENT:
             return stay(state, f"utilization is to be {forecast:.0f}%, about what is aimed at")
-        target = max(math.ceil(state.ready_nodes * forecast / aim), 0)
+        target = math.ceil(100 * ahead / aim)
         reason = f"utilization is to be {forecast:.0f}%, and {aim:g}% is aimed at"
         return Recommendation(target_nodes=target, reason=reason)
 

@@ -167,6 +167,7 @@ class Autoscaling:
         busy = load.utilization
         if busy is None:
             busy = used.now(serving, self._clock.now().timestamp())
+        history = used.noted(busy, len(serving))
         return PoolMetrics(
             utilization=busy,
             pending_jobs=load.pending_jobs,
@@ -174,7 +175,8 @@ class Autoscaling:
             waiting=load.waiting,
             busy_nodes=load.busy_nodes,
             not_for_nodes=load.not_for_nodes,
-            utilization_history=used.noted(busy),
+            utilization_history=tuple(each for each, _ in history),
+            ready_nodes_history=tuple(ready for _, ready in history),
         )
 
     def _watched(self, pool: str) -> PoolUtilization:

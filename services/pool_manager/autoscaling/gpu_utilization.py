@@ -38,7 +38,7 @@ class PoolUtilization:
         self._subject = subjects.telemetry_of(pool)
         self._latest: dict[str, tuple[float, float]] = {}
         """Node -> when, in epoch seconds, and how busy."""
-        self._history: deque[float] = deque(maxlen=HISTORY_MAX)
+        self._history: deque[tuple[float, int]] = deque(maxlen=HISTORY_MAX)
 
     async def follow(self) -> None:
         """Take every sample, for ever."""
@@ -60,10 +60,10 @@ class PoolUtilization:
         self._latest = {name: each for name, each in self._latest.items() if name in wanted}
         return mean(busy for when, busy in self._latest.values() if at - when < STALE_SECONDS)
 
-    def noted(self, used: float | None) -> tuple[float, ...]:
-        """Note an average, and return those so far."""
+    def noted(self, used: float | None, ready: int) -> tuple[tuple[float, int], ...]:
+        """Note an average and the nodes it is of, and return those so far."""
         if used is not None:
-            self._history.append(used)
+            self._history.append((used, ready))
         return tuple(self._history)
 
 

@@ -87,6 +87,10 @@ class FleetAtRest:
             if node.node not in names:
                 yield f"{node.node} is {node.state} by its record, and does not exist"
 
+        for health in self._records.health():
+            if health.node not in names:
+                yield f"HEALTH has a record of {health.node}, which does not exist"
+
     @property
     def _alerts_lost(self) -> bool:
         """Whether operators end alerts by hand: the notifier does not know which it sent."""

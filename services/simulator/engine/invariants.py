@@ -11,6 +11,7 @@ from typing import Final
 
 from schemas import subjects
 from schemas.dead_letters import DeadLetter, dead_codec
+from schemas.headers import TTL
 from schemas.health_records import HealthRecord
 from schemas.instance_records import InstanceRecord
 from schemas.messages import decoder
@@ -176,10 +177,13 @@ class Invariants:
             self._saga(stored)
         elif stream == f"KV_{NODES.name}" and stored.data:
             node = _nodes.decode(stored.data)
+            self._lifetime(node.state, stored)
             if node.admitted_at is not None:
                 self._admitted.add(node.node)
         elif stream == f"KV_{INSTANCES.name}" and stored.data:
-            self._instance(_instances.decode(stored.data))
+            instance = _instances.decode(stored.data)
+            self._lifetime(instance.state, stored)
+            self._instance(instance)
         elif stream == f"KV_{HEALTH.name}" and stored.data:
             self._health(_health.decode(stored.data))
         elif stream == EVENTS.name:
@@ -367,6 +371,10 @@ class Invariants:
                 f"within {float(budget.window):.0f} s where {most} may be",
                 entry.saga,
             )
+
+    def _lifetime(self, state: str, stored: Stored) -> None:
+        if (TTL in stored.headers) != (state == "terminated"):
+            self.fail(f"{stored.subject} is {state}: what is gone expires, and nothing else does")
 
     def _instance(self, record: InstanceRecord) -> None:
         if record.state == "terminated" and self._cloud.count(record.instance):

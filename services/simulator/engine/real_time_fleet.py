@@ -16,7 +16,8 @@ from typing import Any, Final
 from schemas.instance_records import InstanceRecord
 from schemas.messages import decoder
 from schemas.settings import AgentSettings
-from schemas.topology import INSTANCES, BucketSpec
+from schemas.stream_specs import BucketSpec
+from schemas.topology import INSTANCES
 from services.bus.port import Bus, Endpoint, Headers
 from services.primitives.clock import SystemClock
 from services.primitives.errors import Unavailable
