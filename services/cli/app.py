@@ -52,6 +52,7 @@ from services.cli.commands import (
     slurm_power_commands,
     ssh_command,
     status_command,
+    top_command,
     up_command,
     version_command,
     workload_commands,
@@ -196,6 +197,7 @@ async def why(
 
 
 app.command("status")(status_command.status)
+app.command("top")(top_command.top)
 app.command("doctor")(doctor_command.doctor)
 app.command("diagnose")(diagnose_command.diagnose)
 app.command("version")(version_command.version)

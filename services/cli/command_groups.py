@@ -12,6 +12,7 @@ SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         "list",
         "get",
         "pool",
+        "top",
         "instances",
         "leaked",
         "offerings",

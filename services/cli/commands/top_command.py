@@ -1,0 +1,151 @@
+"""`navarch top`: the nodes or GPUs by use, again as samples arrive."""
+
+import asyncio
+import shutil
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing, suppress
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, Final, get_args
+
+import typer
+
+from schemas import subjects
+from schemas.messages import decoder
+from schemas.node_records import NodeRecord
+from schemas.topology import NODES, TELEMETRY
+from services.bus.port import Entry
+from services.cli import console
+from services.cli.command_options import Output, Pool
+from services.cli.console import Format
+from services.cli.fleet_connection import fleet_command
+from services.cli.fleet_view import CLEAR, INTERVAL_SECONDS_MIN
+from services.cli.text import tables
+from services.cli.text.use_text import GPU_HEADERS, NODE_HEADERS, total_line, use_rows
+from services.fleet_client.fleet_client import FleetClient, as_generator, stored_batches
+from services.fleet_client.fleet_use import FleetUse, UseOrder, ordered, total
+from services.primitives.race import race
+
+SAMPLE_SECONDS: Final = 35.0
+"""Agents send a sample every fifteen seconds: so old ones are read at the start."""
+COUNT_MAX: Final = 100_000
+COUNT_WITHOUT_TERMINAL: Final = 50
+HEAD_LINES: Final = 4
+
+_nodes = decoder(NodeRecord)
+
+
+def _known_order(word: str) -> str:
+    if word not in get_args(UseOrder):
+        raise typer.BadParameter(f"{word!r} is none of {', '.join(get_args(UseOrder))}")
+    return word
+
+
+Sort = Annotated[
+    str,
+    typer.Option(
+        "--sort", callback=_known_order, metavar="|".join(get_args(UseOrder)), help="The order."
+    ),
+]
+
+
+@fleet_command
+async def top(
+    fleet: FleetClient,
+    pool: Pool = "",
+    sort: Sort = "use",
+    *,
+    gpus: Annotated[bool, typer.Option("--gpus", help="A row per GPU, not per node.")] = False,
+    count: Annotated[
+        int, typer.Option(min=0, max=COUNT_MAX, help="Rows; 0: what the terminal has room for.")
+    ] = 0,
+    once: Annotated[bool, typer.Option("--once", help="Show it once.")] = False,
+    output: Output = Format.TABLE,
+) -> None:
+    """Show the most used nodes or GPUs, again as their samples arrive.
+
+    Without a terminal, and as JSON or YAML, it is shown once.
+    """
+    await fleet.check_pool(pool)
+    use, shown = FleetUse(), _Shown(sort, count, of_gpus=gpus, output=output)
+    after = await _read(fleet, pool, use)
+    if once or output.is_data or not console.colour():
+        shown.write(use)
+        return
+    await _follow(fleet, pool, use, after, lambda: shown.write(use))
+
+
+class _Shown:
+    """What of it is printed, and how."""
+
+    def __init__(self, order: Any, count: int, *, of_gpus: bool, output: Format) -> None:
+        self._order: UseOrder = order
+        self._count = count
+        self._of_gpus = of_gpus
+        self._output = output
+
+    def write(self, use: FleetUse) -> None:
+        """Print it."""
+        rows = ordered(use.rows(of_gpus=self._of_gpus), self._order)
+        if self._output.is_data:
+            found = rows[: self._count or COUNT_MAX]
+            console.write_data(self._output, {"total": total(rows), "rows": found})
+            return
+        room = COUNT_WITHOUT_TERMINAL
+        if console.colour():
+            room = max(shutil.get_terminal_size().lines - HEAD_LINES, 1)
+            sys.stdout.write(CLEAR)
+        found = rows[: self._count or room]
+        headers = GPU_HEADERS if self._of_gpus else NODE_HEADERS
+        table = tables.columns(headers, use_rows(found, datetime.now(UTC)), colour=console.colour())
+        line = total_line(total(rows), len(found), len(rows))
+        console.write(f"{line}\n\n{table}" if rows else "No node has sent a sample of its GPUs.")
+
+
+async def _read(fleet: FleetClient, pool: str, use: FleetUse) -> int:
+    """Take in every node and its newest sample; the sequence after which new ones follow."""
+    last = await fleet.bus.last_sequence(TELEMETRY.name)
+    for entry in await fleet.bus.entries(NODES, f"{pool or '*'}.*"):
+        use.take_node(entry.key, _nodes.decode(entry.value))
+    start = datetime.now(UTC) - timedelta(seconds=SAMPLE_SECONDS)
+    async for batch in stored_batches(fleet.bus, TELEMETRY.name, [_telemetry(pool)], start):
+        for stored in batch:
+            use.take_sample(stored)
+        if batch[-1].sequence >= last:
+            return batch[-1].sequence
+    return last
+
+
+async def _follow(
+    fleet: FleetClient, pool: str, use: FleetUse, after: int, show: Callable[[], None]
+) -> None:
+    """Show it, and again when something new has come, but not more often than once a second."""
+    changed = asyncio.Event()
+
+    def take_node(entry: Entry) -> None:
+        use.take_node(entry.key, None if entry.removed else _nodes.decode(entry.value))
+
+    async def take_all(source: AsyncIterator[Any], take: Callable[[Any], None]) -> None:
+        async with aclosing(as_generator(source)) as items:
+            async for item in items:
+                take(item)
+                changed.set()
+
+    async def draw() -> None:
+        while True:
+            changed.clear()
+            show()
+            # The ages of the samples grow even if none comes.
+            with suppress(TimeoutError):
+                await asyncio.wait_for(changed.wait(), SAMPLE_SECONDS)
+            await asyncio.sleep(INTERVAL_SECONDS_MIN)
+
+    samples = fleet.bus.follow(TELEMETRY.name, [_telemetry(pool)], "new", after=after)
+    nodes = fleet.bus.watch(NODES, f"{pool or '*'}.*")
+    for task in await race(draw(), take_all(samples, use.take_sample), take_all(nodes, take_node)):
+        if not task.cancelled():
+            task.result()
+
+
+def _telemetry(pool: str) -> str:
+    return subjects.telemetry_of(pool) if pool else subjects.TELEMETRY
