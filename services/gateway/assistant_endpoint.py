@@ -5,11 +5,11 @@ Each request is on its own: the gateway keeps no session, only the plans that wa
 
 import asyncio
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime
 from http import HTTPStatus
-from typing import Any, Final
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from litestar import asgi
@@ -24,11 +24,14 @@ from services.gateway.change_audit import ASSISTANTS, REASON_CHARS_MAX
 from services.gateway.change_requests import ChangeRequests
 from services.gateway.problems import PROTECTION, ProblemError
 from services.mcp_server.change_plans import ChangePlans
-from services.mcp_server.protocol_server import Context, http_manager, protocol_server
 from services.mcp_server.tool_caller import HISTORIES_MAX, ToolAccess
 from services.primitives.errors import AnswerError, NavarchError
 from services.runtime.event_publisher import publish_event
 
+if TYPE_CHECKING:
+    from services.mcp_server.protocol_server import Context
+
+PROTOCOL: Final = "services.mcp_server.protocol_server"
 BODY_BYTES_MAX: Final = 65_536
 CHANGES: Final = "operator"
 """The role that a change needs."""
@@ -106,11 +109,24 @@ class AssistantEndpoint:
         self._changes = ChangeRequests(fleet, now, new_id)
         self._plans = ChangePlans(key)
         self._histories = asyncio.Semaphore(HISTORIES_MAX)
-        self._manager = http_manager(protocol_server(self._access), BODY_BYTES_MAX)
+        self._asked = asyncio.Event()
+        self._loaded: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
-    def running(self) -> AbstractAsyncContextManager[None]:
-        """Answers requests as long as this is open."""
-        return self._manager.run()
+    async def run(self) -> None:
+        """Answer requests until cancelled.
+
+        The SDK takes a second and 30 MB: it is loaded at the first request, beside the others.
+        """
+        await self._asked.wait()
+        try:
+            protocol = await asyncio.to_thread(import_module, PROTOCOL)
+        except ImportError as error:
+            self._loaded.set_exception(error)
+            raise
+        manager = protocol.http_manager(protocol.protocol_server(self._access), BODY_BYTES_MAX)
+        async with manager.run():
+            self._loaded.set_result(manager)
+            await asyncio.Event().wait()
 
     def route(self) -> ASGIRouteHandler:
         """The route of the application."""
@@ -130,11 +146,13 @@ class AssistantEndpoint:
                     message["headers"] = [*message["headers"], *own]
                 await send(message)
 
-            await self._manager.handle_request(request, receive, protected)  # type: ignore[arg-type]
+            self._asked.set()
+            manager = await asyncio.shield(self._loaded)
+            await manager.handle_request(request, receive, protected)
 
         return assistants
 
-    def _access(self, context: Context) -> ToolAccess:
+    def _access(self, context: "Context") -> ToolAccess:
         assert context.request is not None  # this transport has one
         scope = context.request.scope
         caller = HttpToolCaller(

@@ -10,7 +10,6 @@ import os
 import secrets
 import signal
 import socket
-from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -84,18 +83,21 @@ async def _serve(
     )
     host, port = listening.getsockname()[:2]
     log.info("ready", extra={"http": f"http://{host}:{port}"})
-    async with assistants.running() if assistants is not None else nullcontext():
-        serving = asyncio.create_task(server.serve(sockets=[listening]))
-        relaying = asyncio.create_task(relay.run())
-        await race(asyncio.shield(serving), asyncio.shield(relaying), stopping.wait())
-        if relaying.done():
-            # It never ends by itself; the end of the process lets its supervisor restart it.
-            relaying.result()
-        log.info("stopping")
-        relaying.cancel()
-        relay.close()
-        server.should_exit = True
-        await serving
+    serving = asyncio.create_task(server.serve(sockets=[listening]))
+    relaying = asyncio.create_task(relay.run())
+    assisting = asyncio.create_task(assistants.run()) if assistants is not None else None
+    await race(asyncio.shield(serving), asyncio.shield(relaying), stopping.wait())
+    if relaying.done():
+        # It never ends by itself; the end of the process lets its supervisor restart it.
+        relaying.result()
+    log.info("stopping")
+    relaying.cancel()
+    relay.close()
+    server.should_exit = True
+    await serving
+    if assisting is not None:
+        assisting.cancel()
+        await asyncio.wait({assisting})
 
 
 def assistant_endpoint(fleet: FleetClient, clock: Clock) -> "AssistantEndpoint | None":

@@ -1,6 +1,9 @@
 """POST /mcp with the SDK's own client: the tokens, roles and pools of the HTTP API."""
 
+import asyncio
 import json
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -48,8 +51,11 @@ async def served(bus: MemoryBus, make_gateway: MakeGateway) -> AsyncIterator[Ser
     fleet = FleetClient(bus, user="gateway")
     endpoint = AssistantEndpoint(fleet, now, lambda: f"mcp-{next(numbers)}", b"key")
     app: Any = make_gateway(more=[endpoint.route()]).app
-    async with endpoint.running(), serving(app) as url:
+    running = asyncio.create_task(endpoint.run())
+    async with serving(app) as url:
         yield Served(url)
+    running.cancel()
+    await asyncio.wait({running})
 
 
 async def call(client: Client, tool: str, **arguments: Any) -> tuple[Any, str]:
@@ -152,6 +158,13 @@ async def test_a_token_of_some_pools_finds_nothing_of_the_others(
     assert all("there is no " in text or "some pools only" in text for _, text in answers), answers
     assert own["events"] == []
     assert manager.asked == []
+
+
+def test_a_gateway_starts_without_the_protocols_package() -> None:
+    """It is loaded when an assistant asks first."""
+    code = "import sys, services.gateway.assistant_endpoint; print('mcp' in sys.modules)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout == "False\n"
 
 
 @pytest.mark.parametrize(
