@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from http import HTTPStatus
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -31,7 +30,6 @@ from services.runtime.event_publisher import publish_event
 if TYPE_CHECKING:
     from services.mcp_server.protocol_server import Context
 
-PROTOCOL: Final = "services.mcp_server.protocol_server"
 BODY_BYTES_MAX: Final = 65_536
 CHANGES: Final = "operator"
 """The role that a change needs."""
@@ -119,11 +117,11 @@ class AssistantEndpoint:
         """
         await self._asked.wait()
         try:
-            protocol = await asyncio.to_thread(import_module, PROTOCOL)
+            server_of, manager_of = await asyncio.to_thread(_protocol)
         except ImportError as error:
             self._loaded.set_exception(error)
             raise
-        manager = protocol.http_manager(protocol.protocol_server(self._access), BODY_BYTES_MAX)
+        manager = manager_of(server_of(self._access), BODY_BYTES_MAX)
         async with manager.run():
             self._loaded.set_result(manager)
             await asyncio.Event().wait()
@@ -164,6 +162,12 @@ class AssistantEndpoint:
             new_id=self._new_id,
         )
         return ToolAccess(self._fleet, caller, self._plans, self._now, self._histories)
+
+
+def _protocol() -> tuple[Callable[..., Any], Callable[..., Any]]:
+    from services.mcp_server.protocol_server import http_manager, protocol_server  # noqa: PLC0415
+
+    return protocol_server, http_manager
 
 
 PROTECTED: Final = tuple((n, v) for n, v in PROTECTION.items() if n != "Cache-Control")
