@@ -88,7 +88,7 @@ async def build(context: Context) -> Service:
     fleet.nodes, fleet.health = nodes.records, health.records
     registry = context.instruments.registry
     registry.register(fleet)
-    repairs = RepairCollector(context.bus, context.clock)
+    repairs = RepairCollector(context.bus, context.clock, context.instruments.failures)
     registry.register(repairs)
     invalid = Counter(
         "navarch_telemetry_invalid_total", "Samples that could not be read", registry=registry

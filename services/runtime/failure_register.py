@@ -59,6 +59,8 @@ class FailureRegister:
         self._unread: dict[str, Key] = {}
         """What work was about -> the record that it could not read."""
         self._changed = asyncio.Event()
+        self._number = 0
+        """Of the next event: its publication may be interrupted and continued."""
 
     @property
     def current(self) -> tuple[CurrentFailure, ...]:
@@ -142,7 +144,6 @@ class FailureRegister:
 
     async def publish_for_ever(self, bus: Bus, clock: Clock, service: str, replica: str) -> None:
         """Publish each beginning and each end as an event, in this order, until it is stored."""
-        number = 0
         while True:
             await self._changed.wait()
             self._changed.clear()
@@ -152,7 +153,7 @@ class FailureRegister:
                 if shown is None or (before is None) == (now is None):
                     continue
                 event = ServiceFailure(
-                    id=f"failure-{replica}-{number}",
+                    id=f"failure-{replica}-{self._number}",
                     time=clock.now(),
                     status="failing" if now else "recovered",
                     service=service,
@@ -164,7 +165,7 @@ class FailureRegister:
                     self._changed.set()
                     await clock.sleep(RETRY_FIRST_SECONDS)
                     break
-                number += 1
+                self._number += 1
                 if now is None:
                     del self._published[key]
                 else:

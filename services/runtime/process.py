@@ -176,7 +176,9 @@ async def _run(
         tracing=Tracing(name, otlp_processor(settings.tracing.otlp_endpoint)),
     )
     try:
-        service = await build(context)
+        service = await _built(build, context, stopping)
+        if service is None:
+            return
         watch_expiry = partial(_watch_expiry, context, bus)
         guard = guard_of(context)
         service = with_failures(context, service, server_clock.run, watch_expiry, guard.run)
@@ -185,6 +187,22 @@ async def _run(
         context.tracing.close()
         await bus.close()
         log.info("stopped")
+
+
+async def _built(build: Build, context: Context, stopping: asyncio.Event) -> Service | None:
+    """The service; None where it was stopped first. What it waits for is published."""
+    publishing = asyncio.create_task(_publish_failures(context))
+    try:
+        building, _ = await race(build(context), stopping.wait())
+    finally:
+        publishing.cancel()
+        await asyncio.gather(publishing, return_exceptions=True)
+    return None if building.cancelled() else building.result()
+
+
+async def _publish_failures(context: Context) -> None:
+    failures = context.instruments.failures
+    await failures.publish_for_ever(context.bus, context.clock, context.name, context.replica)
 
 
 async def _watch_expiry(context: Context, bus: NatsBus) -> None:
@@ -214,10 +232,6 @@ def guard_of(context: Context) -> CrashGuard:
 def with_failures(context: Context, service: Service, *tasks: Task) -> Service:
     """A service that also reports what fails in it, and recreates its durables."""
     failures = context.instruments.failures
-
-    async def publish() -> None:
-        await failures.publish_for_ever(context.bus, context.clock, context.name, context.replica)
-
     replicas = context.settings.nats.replicas
     watches = (
         DurableWatch(context.bus, context.clock, each.durable, failures, replicas).run
@@ -227,7 +241,10 @@ def with_failures(context: Context, service: Service, *tasks: Task) -> Service:
     subject = subjects.failures_query(name)
     return replace(
         service,
-        tasks=(*service.tasks, *tasks, publish, partial(_watch_writes, context), *watches),
+        tasks=(
+            *(*service.tasks, *tasks, *watches),
+            *(partial(_publish_failures, context), partial(_watch_writes, context)),
+        ),
         endpoints={**service.endpoints, subject: failures.endpoint()},
     )
 

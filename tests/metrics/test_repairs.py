@@ -5,18 +5,19 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from schemas import evidence_bundles as e
 from schemas import node_events as n
 from schemas import pool_events as p
 from schemas import subjects
-from schemas.evidence_bundles import RepairTotals
+from schemas.evidence_bundles import TOTALS_KEY, RepairTotals
 from schemas.messages import Message, encode
 from schemas.node_events import Repaired, Telemetry
 from schemas.node_records import NodeRecord, node_key
 from schemas.saga_params import LaunchSpec
 from schemas.settings import Settings
-from schemas.topology import EVENTS, EVIDENCE, METRICS_EVIDENCE, NODES
+from schemas.topology import EVENTS, EVIDENCE, METRICS_EVIDENCE, NODES, REPAIRS
 from services.metrics.evidence import stored_evidence
 from services.metrics.evidence.evidence_collector import EvidenceCollector
 from services.metrics.evidence.repair_sums import BUCKETS_SECONDS, OTHER, SERIES_MAX, add_repair
@@ -24,6 +25,7 @@ from services.metrics.evidence.repair_totals import RepairCollector
 from services.metrics.service import build
 from services.primitives.clock import SystemClock
 from services.runtime.consumer_loop import Received
+from services.runtime.failure_register import FailureRegister
 from tests.support.inprocess import Running, eventually
 from tests.support.settling import settled
 
@@ -78,6 +80,11 @@ async def publish(bus, *events: Message) -> None:
         await bus.publish(subject, encode(event), msg_id=event.id)
 
 
+def collector(bus) -> RepairCollector:
+    """One replica's."""
+    return RepairCollector(bus, SystemClock(), FailureRegister(CollectorRegistry()))
+
+
 def counted(totals: RepairCollector) -> tuple[int, float]:
     """The number of repairs that a replica shows, and their GPU-hours."""
     found = totals._known.counts
@@ -86,8 +93,7 @@ def counted(totals: RepairCollector) -> tuple[int, float]:
 
 async def test_the_totals_survive_a_restart(bus):
     """Two replicas at once count each event once; a third that starts later shows the same."""
-    clock = SystemClock()
-    both = [RepairCollector(bus, clock), RepairCollector(bus, clock)]
+    both = [collector(bus), collector(bus)]
     running = [asyncio.ensure_future(each.run()) for each in both]
     await publish(bus, *(repaired(number) for number in range(20)))
 
@@ -101,7 +107,7 @@ async def test_the_totals_survive_a_restart(bus):
 
     # The events expire; their totals stay.
     await bus.purge(EVENTS.name, subjects.node_event_wildcard("repaired"))
-    third = RepairCollector(bus, clock)
+    third = collector(bus)
     later = asyncio.ensure_future(third.run())
     await publish(bus, repaired(20))
 
@@ -112,6 +118,40 @@ async def test_the_totals_survive_a_restart(bus):
     later.cancel()
     await asyncio.gather(later, return_exceptions=True)
     assert counted(third)[1] == pytest.approx(21 * 60 * 8 / 3600)
+
+
+@pytest.mark.parametrize("garbage", [b"x", b"[]", b'{"sequence": "1"}', b'{"counts": [5]}', b""])
+async def test_unreadable_totals_are_reported_and_the_service_goes_on(bus, garbage):
+    """From the start or later; once the record is removed, every stored repair is counted."""
+    failures = FailureRegister(CollectorRegistry())
+    totals = RepairCollector(bus, SystemClock(), failures)
+    if garbage:
+        await bus.put(REPAIRS, TOTALS_KEY, garbage)
+    running = asyncio.ensure_future(totals.run())
+    if not garbage:
+        await publish(bus, repaired(0))
+
+        async def first() -> bool:
+            return counted(totals)[0] == 1
+
+        await eventually(first)
+        await bus.put(REPAIRS, TOTALS_KEY, b"garbage")
+    await publish(bus, repaired(1), repaired(2))
+
+    async def reported() -> bool:
+        return [each.about for each in failures.current] == ["REPAIRS totals"]
+
+    await eventually(reported)
+    assert not running.done()
+    assert "nats kv del REPAIRS totals" in failures.current[0].remedy
+    await bus.delete(REPAIRS, TOTALS_KEY)
+
+    async def all_counted() -> bool:
+        return counted(totals)[0] == (2 if garbage else 3) and not failures.current
+
+    await eventually(all_counted)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
 
 
 # --- the collector -------------------------------------------------------------------------------

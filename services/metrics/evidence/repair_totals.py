@@ -6,7 +6,7 @@ a lease, and the values survive restarts.
 """
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from itertools import accumulate
 from typing import Final
 
@@ -29,19 +29,22 @@ from services.metrics.evidence.repair_sums import (
 )
 from services.primitives.clock import Clock
 from services.primitives.errors import BusError, Retry
+from services.runtime.failure_register import FailureRegister
 
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS: Final = 0.5
+ABOUT: Final = "repair totals"
 
 
 class RepairCollector(Collector):
     """The totals of all repairs."""
 
-    def __init__(self, bus: Bus, clock: Clock) -> None:
+    def __init__(self, bus: Bus, clock: Clock, failures: FailureRegister) -> None:
         """Store them in `bus`; `run` reads them first."""
         self._bus = bus
         self._clock = clock
+        self._failures = failures
         self._records = RecordBucket(bus, REPAIRS, RepairTotals)
         self._known = RepairTotals()
         self._revision = 0
@@ -57,31 +60,37 @@ class RepairCollector(Collector):
                 await self._clock.sleep(RETRY_SECONDS)
 
     async def _try_to_read(self) -> bool:
-        try:
+        async def read() -> None:
             record, revision, _ = await self._records.read(TOTALS_KEY)
-        except BusError as error:
-            log.info("repair totals cannot be read; retrying: %s", error)
-            return False
-        if record is not None:
-            self._known, self._revision = record, revision
-        return True
+            if record is not None:
+                self._known, self._revision = record, revision
+
+        return await self._try("repair totals cannot be read; retrying: %s", read)
 
     async def _try_to_add(self, stored: Stored) -> bool:
         """Add one event; False if it must be retried."""
         event = decode_stored(stored)
         if not isinstance(event, Repaired):
             return True
-        try:
+
+        async def add() -> None:
             record, revision, _ = await self._records.change(
                 TOTALS_KEY,
-                lambda totals: add_repair(totals or RepairTotals(), event, stored.sequence),
+                # Of a record that was removed, memory has the content.
+                lambda totals: add_repair(totals or self._known, event, stored.sequence),
                 Versioned(self._known, self._revision),
             )
+            self._known, self._revision = record or RepairTotals(), revision
+
+        return await self._try("a repair cannot be counted; retrying: %s", add)
+
+    async def _try(self, problem: str, work: Callable[[], Awaitable[None]]) -> bool:
+        """Do it; what an operator must repair is reported, everything else logged."""
+        try:
+            return await self._failures.attempt(ABOUT, work)
         except (BusError, Retry) as error:
-            log.info("a repair cannot be counted; retrying: %s", error)
+            log.info(problem, error)
             return False
-        self._known, self._revision = record or RepairTotals(), revision
-        return True
 
     def collect(self) -> Iterator[Metric]:
         """Both families, for one scrape."""
