@@ -9,7 +9,7 @@ class DryRunRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """A dry run of one request (`query.dry_run`)."""
 
     verb: str
-    """drain, replace, reset-gpu, reboot, cordon or uncordon."""
+    """drain, replace, reset-gpu, reboot, terminate, cordon or uncordon."""
     node: str
     request: msgspec.Raw = msgspec.Raw(b"{}")
     """The request's other fields, as they would be published."""

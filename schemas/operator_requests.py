@@ -52,7 +52,7 @@ class NodeRequest(Request, frozen=True, kw_only=True):
 
 
 class DrainRequest(NodeRequest, frozen=True, kw_only=True):
-    """Drain, replace, reset or reboot one node, with a limit on the drain."""
+    """Drain, replace, reset, reboot or terminate one node, with a limit on the drain."""
 
     mode: DrainMode | Literal[""] = ""
     """Empty: the pool's mode; with a `timeout`: deadline."""
@@ -118,6 +118,7 @@ REQUESTS: dict[str, type[Request]] = {
     "replace": DrainRequest,
     "reset-gpu": DrainRequest,
     "reboot": DrainRequest,
+    "terminate": DrainRequest,
     "hold": HoldRequest,
     "release": NodeRequest,
     "cancel": SagaRequest,

@@ -268,6 +268,7 @@ for _verb, _make, _help in (
     ("replace", _drain_command, "Drain and terminate a node, and launch another."),
     ("reset-gpu", _drain_command, "Drain a node, reset its GPUs, and test it."),
     ("reboot", _drain_command, "Drain a node, reboot it, and test it."),
+    ("terminate", _drain_command, "Drain and terminate a node; its pool is one smaller."),
 ):
     app.command(_verb, help=_help)(_make(_verb))
 

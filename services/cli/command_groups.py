@@ -20,7 +20,7 @@ SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "Understand": ("doctor", "why", "events", "timeline", "audit", "evidence", "report", "policy"),
     "Operate nodes": (
-        *("cordon", "uncordon", "drain", "replace", "reset-gpu", "reboot"),
+        *("cordon", "uncordon", "drain", "replace", "reset-gpu", "reboot", "terminate"),
         *("diagnose", "hold", "release", "readmit", "ssh"),
     ),
     "Operate pools": ("up", "down", "scale", "saga", "breaker", "sweep", "hardware"),

@@ -257,7 +257,7 @@ async def down_pool(
 
 CHANGE_ROUTES: Final[Sequence[HTTPRouteHandler]] = (
     *map(_node_route, ("cordon", "uncordon", "release")),
-    *map(_drain_route, ("drain", "replace", "reset-gpu", "reboot")),
+    *map(_drain_route, ("drain", "replace", "reset-gpu", "reboot", "terminate")),
     *map(_saga_route, ("cancel", "retry", "proceed")),
     *map(_breaker_route, ("open", "close")),
     *(hold_node, scale_pool, up_pool, down_pool),
@@ -273,5 +273,5 @@ def refuse_dry_run(verb: str, *, dry_run: bool) -> None:
         raise ProblemError(
             HTTPStatus.BAD_REQUEST,
             f"there is no dry run of {verb}",
-            "dry_run is for cordon, uncordon, drain, replace, reset-gpu and reboot",
+            "dry_run is for cordon, uncordon, drain, replace, reset-gpu, reboot and terminate",
         )

@@ -1,6 +1,7 @@
 """The two tools that change the fleet: one plans and changes nothing, one confirms a plan."""
 
 from datetime import datetime
+from typing import Final
 
 import msgspec
 
@@ -17,6 +18,8 @@ from services.mcp_server.query_tools import visible_node, visible_pool
 from services.mcp_server.tool_arguments import Confirmation, PlannedChange
 from services.mcp_server.tool_caller import ToolAccess
 from services.primitives.errors import NavarchError
+
+DRAINS: Final = ("drain", "replace", "terminate")
 
 
 class ScalePlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,8 +100,8 @@ async def confirm_change(access: ToolAccess, asked: Confirmation) -> ChangeDone:
 def _check_fields(asked: PlannedChange) -> None:
     if (asked.nodes is None) == (asked.verb == "scale"):
         raise NavarchError("`nodes` is the size that scale sets: no other change has it")
-    if asked.verb not in ("drain", "replace") and (asked.mode or asked.timeout):
-        raise NavarchError("`mode` and `timeout` are for drain and replace")
+    if asked.verb not in DRAINS and (asked.mode or asked.timeout):
+        raise NavarchError("`mode` and `timeout` are for drain, replace and terminate")
 
 
 async def _about_node(access: ToolAccess, asked: PlannedChange) -> _Planned:
@@ -106,7 +109,7 @@ async def _about_node(access: ToolAccess, asked: PlannedChange) -> _Planned:
     revision = await _revision_of_node(access, node.pool, node.id)
     fields: dict[str, str | None] = {"node": node.id, "reason": asked.reason}
     kind: type[NodeRequest] = NodeRequest
-    if asked.verb in ("drain", "replace"):
+    if asked.verb in DRAINS:
         kind, fields = DrainRequest, fields | {"mode": asked.mode, "timeout": asked.timeout or None}
     try:
         request = msgspec.convert(fields, kind, dec_hook=decode_hook)

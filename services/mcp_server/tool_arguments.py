@@ -10,7 +10,7 @@ NODES_MAX: Final = 200
 ROWS_MAX: Final = 500
 TEXT_CHARS_MAX: Final = 500
 
-ChangeVerb = Literal["cordon", "uncordon", "drain", "replace", "scale"]
+ChangeVerb = Literal["cordon", "uncordon", "drain", "replace", "terminate", "scale"]
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
 Selector = Annotated[str, msgspec.Meta(max_length=200)]
@@ -111,10 +111,13 @@ class PlannedChange(NoArguments, frozen=True, kw_only=True):
     ] = ""
     mode: Annotated[
         Literal["", "deadline", "wait", "immediate"],
-        msgspec.Meta(description="Of drain and replace: how to wait for its work."),
+        msgspec.Meta(description="Of drain, replace and terminate: how to wait for its work."),
     ] = ""
     timeout: Annotated[
-        str, msgspec.Meta(max_length=20, description="Of drain and replace: at most, as in 10m.")
+        str,
+        msgspec.Meta(
+            max_length=20, description="Of drain, replace and terminate: at most, as in 10m."
+        ),
     ] = ""
 
 

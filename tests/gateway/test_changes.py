@@ -29,7 +29,7 @@ CASES = {
             {"node": "training-1", "mode": "wait", "timeout": 600.0, **REASON},
             {"mode": "wait", "timeout": "10m", **REASON},
         )
-        for verb in ("drain", "replace", "reset-gpu", "reboot")
+        for verb in ("drain", "replace", "reset-gpu", "reboot", "terminate")
     },
     "/pools/training/scale": ("scale", {"nodes": 2}, {"nodes": 2}),
     "/pools/training/breaker/open": ("breaker-open", REASON, REASON),

@@ -214,6 +214,8 @@ def test_no_saga_starts_on_an_ineligible_node(
         ("replace", "act", False, ""),
         ("replace", "act", True, "held"),
         ("drain", "act", True, "held"),
+        ("terminate", "act", True, "held"),
+        ("terminate", "observe", False, "observing"),
         ("cordon", "act", True, ""),
         ("uncordon", "act", True, ""),
         ("replace", "observe", False, "observing"),

@@ -165,7 +165,7 @@ def test_request_before_a_removal_does_not_recreate_the_pool() -> None:
     ]
 
 
-@pytest.mark.parametrize("verb", ["cordon", "drain", "replace", "reset-gpu", "reboot"])
+@pytest.mark.parametrize("verb", ["cordon", "drain", "replace", "reset-gpu", "reboot", "terminate"])
 def test_redelivered_request_starts_no_second_saga(verb: str) -> None:
     """Its replica died before the reply, and the saga ended before the redelivery."""
     request = asked(1, verb, node="n1")

@@ -28,7 +28,6 @@ from schemas.pool_events import (
 )
 from schemas.pool_records import OpenSaga, PoolRecord
 from schemas.saga_log_entries import SagaEntry
-from services.pool_manager.planner.admission.admission_refusals import reset_refusals
 from services.pool_manager.planner.disruption_budget import limit, with_begun
 from services.pool_manager.planner.node_counts import is_gone, is_out, unavailable
 from services.pool_manager.planner.pool_snapshot import PoolSnapshot
@@ -48,6 +47,7 @@ from services.pool_manager.requests.request_replies import (
     read_request,
     refused,
 )
+from services.pool_manager.requests.requested_size import resized, smaller
 from services.pool_manager.sagas import DEFINITIONS, ON_REQUEST
 from services.saga.next_entry import Impossible, cancel, proceed, retry
 from services.saga.saga_state import SagaState
@@ -155,31 +155,8 @@ def _existing(asked: QueuedRequest, snapshot: PoolSnapshot | None) -> PoolSnapsh
 def _scale(
     asked: QueuedRequest, payload: ScaleRequest, snapshot: PoolSnapshot, now: datetime
 ) -> RequestDecision:
-    record, spec = snapshot.record, snapshot.record.spec
-    if record.removing:
-        raise RefusedError("wrong-state", f"pool {record.name} is being removed")
-    if spec.workload_names:
-        raise RefusedError(
-            "wrong-state",
-            f"pool {record.name} is sized by its workload_names ({spec.workload_names}); ask for "
-            "nodes by name: navarch slurm resume NAMES",
-        )
-    if payload.nodes > spec.max_nodes:
-        raise RefusedError(
-            "above-maximum",
-            f"{payload.nodes} nodes asked for, max_nodes of {record.name} is {spec.max_nodes}; "
-            "ask for fewer or raise max_nodes",
-        )
-    if payload.nodes < spec.min_nodes:
-        raise RefusedError(
-            "below-minimum",
-            f"{payload.nodes} nodes asked for, min_nodes of {record.name} is {spec.min_nodes}; "
-            "ask for more or lower min_nodes",
-        )
-    wanted = msgspec.structs.replace(record, desired=payload.nodes, scaled_at=now)
-    return RequestDecision(
-        event=_scaled(asked, payload, record, now), record=reset_refusals(wanted)
-    )
+    record = resized(snapshot.record, payload.nodes, now)
+    return RequestDecision(event=_scaled(asked, payload, snapshot.record, now), record=record)
 
 
 def _scaled(
@@ -254,6 +231,8 @@ def _about_node(
     ):
         return RequestDecision(event=accepted(asked, payload, now, node=node.node))
     _check(asked.verb, node, snapshot, now)
+    if asked.verb == "terminate":
+        record = smaller(record, now)
     requested = ON_REQUEST[asked.verb]
     kind = requested.kind
     promotes = substitute(record, snapshot.nodes, node, now) if kind == "replace" else ""
@@ -274,8 +253,10 @@ def _about_node(
     if requested.disrupts:
         window = float(snapshot.others.spec.window) if snapshot.others is not None else 0.0
         record = with_begun(record, window, now, (kind,))
+    size = f"the desired size of {record.name} is {record.desired} now"
+    note = size if asked.verb == "terminate" else ""
     return RequestDecision(
-        event=accepted(asked, payload, now, node=node.node, saga=saga), record=record
+        event=accepted(asked, payload, now, node=node.node, saga=saga, note=note), record=record
     )
 
 

@@ -32,6 +32,6 @@ DEFINITIONS: Final[dict[SagaKind, Definition]] = {
 }
 """Every saga there is; the generic checks run over all of them."""
 ON_REQUEST: Final[dict[str, Definition]] = {
-    kind: each for kind, each in DEFINITIONS.items() if each.on_request
-}
+    str(kind): each for kind, each in DEFINITIONS.items() if each.on_request
+} | {"terminate": SCALE_DOWN}
 """By the verb of the request."""

@@ -4,6 +4,7 @@ It is the first gate: what is kept here is never asked about remedy, breaker or 
 """
 
 from datetime import datetime
+from typing import Final
 
 from schemas.enums import Refusal
 from schemas.node_records import NodeRecord
@@ -12,6 +13,9 @@ from services.pool_manager.planner import cloud_notices
 from services.pool_manager.planner.pool_snapshot import PoolSnapshot, earlier
 from services.pool_manager.planner.safety import maintenance_windows
 from services.pool_manager.sagas import ON_REQUEST
+
+SPARES_REFUSE: Final = ("uncordon", "drain", "reset-gpu", "reboot", "terminate")
+"""Requests that make no sense of a spare."""
 
 
 def blocked_reason(
@@ -85,11 +89,12 @@ def refusal(
             f"pool {record.name} has mode: observe, in which nothing is touched; set mode: act for "
             "the pool and the fleet, restart the pool-manager, and ask again"
         )
-    if requested is not None and requested.disrupts and is_held(node, now):
+    disrupts = requested is not None and (requested.disrupts or requested.removes_node)
+    if disrupts and is_held(node, now):
         return "held", (
             f"{node.node} is held {describe_hold(node)}; first: navarch release {node.node}"
         )
-    if node.spare and verb in ("uncordon", "drain", "reset-gpu", "reboot"):
+    if node.spare and verb in SPARES_REFUSE:
         return "wrong-state", (
             f"{node.node} is a spare, cordoned in reserve: it goes into service when a node is "
             f"replaced or the pool grows (navarch scale {record.name}); navarch replace "

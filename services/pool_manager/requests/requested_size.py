@@ -1,0 +1,55 @@
+"""The desired size of a pool as operators ask for it, or why it is refused. Pure."""
+
+from datetime import datetime
+
+import msgspec
+
+from schemas.pool_records import PoolRecord
+from services.pool_manager.planner.admission.admission_refusals import reset_refusals
+from services.pool_manager.requests.request_replies import RefusedError
+
+
+def resized(record: PoolRecord, nodes: int, now: datetime) -> PoolRecord:
+    """The record with another desired size; RefusedError where it cannot have that."""
+    spec = record.spec
+    if record.removing:
+        raise RefusedError("wrong-state", f"pool {record.name} is being removed")
+    if spec.workload_names:
+        raise RefusedError(
+            "wrong-state",
+            f"pool {record.name} is sized by its workload_names ({spec.workload_names}); ask for "
+            "nodes by name: navarch slurm resume NAMES",
+        )
+    if nodes > spec.max_nodes:
+        raise RefusedError(
+            "above-maximum",
+            f"{nodes} nodes asked for, max_nodes of {record.name} is {spec.max_nodes}; "
+            "ask for fewer or raise max_nodes",
+        )
+    if nodes < spec.min_nodes:
+        raise RefusedError(
+            "below-minimum",
+            f"{nodes} nodes asked for, min_nodes of {record.name} is {spec.min_nodes}; "
+            "ask for more or lower min_nodes",
+        )
+    return reset_refusals(msgspec.structs.replace(record, desired=nodes, scaled_at=now))
+
+
+def smaller(record: PoolRecord, now: datetime) -> PoolRecord:
+    """The record that wants one node fewer, because an operator has one terminated."""
+    if record.removing:
+        raise RefusedError("wrong-state", f"pool {record.name} is being removed")
+    if record.spec.workload_names:
+        raise RefusedError(
+            "wrong-state",
+            f"pool {record.name} is sized by its workload_names ({record.spec.workload_names}); "
+            "give the name back: navarch slurm suspend NAME",
+        )
+    if record.desired <= record.spec.min_nodes:
+        raise RefusedError(
+            "below-minimum",
+            f"{record.name} wants {record.desired} nodes, and its min_nodes is "
+            f"{record.spec.min_nodes}: lower min_nodes, or have another launched in its place: "
+            "navarch replace NODE",
+        )
+    return resized(record, record.desired - 1, now)
