@@ -48,7 +48,7 @@ def smaller(record: PoolRecord, now: datetime) -> PoolRecord:
     if record.desired <= record.spec.min_nodes:
         raise RefusedError(
             "below-minimum",
-            f"{record.name} wants {record.desired} nodes, and its min_nodes is "
+            f"the desired size of {record.name} is {record.desired}, and its min_nodes is "
             f"{record.spec.min_nodes}: lower min_nodes, or have another launched in its place: "
             "navarch replace NODE",
         )
