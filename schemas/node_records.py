@@ -179,6 +179,8 @@ class HeartbeatRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     """None: not known."""
     credentials_until: UtcTime | None = None
     """When the agent's credentials expire; absent until the last quarter of their life."""
+    unwritable: bool = False
+    """Whether EVENTS stores nothing of what the agent publishes: it may be the only one to know."""
 
 
 def node_key(pool: str, node: str) -> str:

@@ -224,6 +224,8 @@ class SagaFailed(
     reason: str
     node: str = ""
     new_node: str = ""
+    node_gone: bool = False
+    """Whether `node` was terminated before: what is left is a gap, which another launch fills."""
     retry_seconds: Seconds = 0.0
 
 
@@ -237,6 +239,8 @@ class SagaCancelled(
     reason: str
     node: str = ""
     new_node: str = ""
+    node_gone: bool = False
+    """Whether `node` was terminated before."""
     then: str = ""
 
 

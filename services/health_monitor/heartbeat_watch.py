@@ -23,6 +23,7 @@ from typing import Final, Literal
 
 from schemas import subjects
 from schemas.fleet_events import FACTS, ConsumerLag, fleet_codec
+from schemas.fleet_queries import CurrentFailure
 from schemas.health_records import HealthRecord
 from schemas.messages import decoder
 from schemas.node_records import NodeRecord
@@ -41,12 +42,13 @@ from services.health_monitor.rules.health_outbox import WatchDecision, keep, unp
 from services.health_monitor.rules.health_state import working_of
 from services.health_monitor.rules.lost_health import recovered_health
 from services.health_monitor.rules.node_health import epoch_milliseconds
+from services.health_monitor.rules.refused_agents import RefusedAgents
 from services.health_monitor.verdict_publisher import Performer
 from services.primitives.clock import Clock
 from services.primitives.errors import BusError, Refused
 from services.primitives.race import race
 from services.runtime.event_publisher import publish_event
-from services.runtime.failure_register import FailureRegister
+from services.runtime.failure_register import FailureRegister, unwritable
 from services.runtime.tracing import Tracing
 
 STREAM: Final = f"KV_{HEARTBEATS.name}"
@@ -115,6 +117,7 @@ class HeartbeatWatch:
         self._lagging = False
         self._workers = NodeWorkers(clock, lease)
         self._credentials = EndingCredentials()
+        self._refused = RefusedAgents()
         self._failures = failures
 
     async def run(self) -> None:
@@ -133,6 +136,12 @@ class HeartbeatWatch:
         if not watching.cancelled():
             watching.result()
         log.warning("the heartbeats are lost, and rebuilt as the nodes beat")
+
+    def _reported(self) -> list[CurrentFailure]:
+        """What the heartbeats of the nodes that beat say of more than the node."""
+        refused = self._refused.reason(self._alive)
+        found = [unwritable((EVENTS.name, refused))] if refused else []
+        return [*found, *self._credentials.warnings(self._alive)]
 
     async def _state(self) -> tuple[str, int]:
         """When the bucket was created, and its last revision."""
@@ -204,6 +213,7 @@ class HeartbeatWatch:
                 self._behind_seconds = (self._clock.now() - entry.time).total_seconds()
             self._alive.add(entry.key)
             self._credentials.add(entry.key, entry.value)
+            self._refused.add(entry.key, entry.value)
             self._expect(entry.key)
             if entry.key in self._silent:
                 self._silent.discard(entry.key)
@@ -227,7 +237,7 @@ class HeartbeatWatch:
         """Publish the losses that are due, and report where they are held back for our lag."""
         while True:
             await self._clock.sleep(SWEEP_SECONDS)
-            self._failures.update(OBSERVER, self._credentials.warnings(self._alive))
+            self._failures.update(OBSERVER, self._reported())
             passed = self._clock.monotonic()
             overdue = [key for key, until in self._expected.items() if until <= passed]
             if not overdue and not self._expired.recent and not self._lagging:

@@ -9,8 +9,8 @@ import pytest
 
 from schemas import subjects
 from schemas.fleet_events import ConsumerLag
-from schemas.messages import encode
-from schemas.node_events import Cordoned, Fault, Lost, Returned, Verdict
+from schemas.messages import Message, encode
+from schemas.node_events import Admitted, Cordoned, Fault, Lost, Returned, Terminated, Verdict
 from schemas.pool_events import (
     BreakerClosed,
     BreakerOpened,
@@ -18,13 +18,14 @@ from schemas.pool_events import (
     InstanceLeaked,
     LaunchRefused,
     OperatorNeeded,
+    SagaCancelled,
     SagaFailed,
     SagaIsStuck,
     Scaled,
 )
 from schemas.settings import PluginSettings
 from services.notifier.alerts.alert_channel import AlertChannel
-from services.notifier.alerts.alert_rules import alert_of, end_of
+from services.notifier.alerts.alert_rules import alert_of, end_of, ended_keys
 from services.primitives.clock import SystemClock
 from services.settings.plugin_loader import load_plugin
 
@@ -112,6 +113,36 @@ def test_which_events_alert_and_how_urgently(event, severity, key):
     """A condition and its end have the same key; an event that needs no operator is no alert."""
     alert = alert_of(event)
     assert (alert and alert.severity, alert.key if alert else "") == (severity, key)
+
+
+REPLACE = "replace-training-1-0"
+OF_NODE = {f"{kind}/training/training-1" for kind in ("health", "lost", "operator", "saga-failed")}
+FAILED = {"saga": REPLACE, "step": "register", "reason": "late", "node": "training-1"}
+
+
+@pytest.mark.parametrize(
+    ("event", "ended"),
+    [
+        (Terminated(**NODE, saga=REPLACE), set()),
+        (Terminated(**NODE, saga="replace-training-9-1"), OF_NODE),
+        (Terminated(**NODE, saga="scale-down-training-1"), OF_NODE),
+        (SagaFailed(**POOL, **FAILED), set()),
+        (SagaFailed(**POOL, **FAILED, node_gone=True), OF_NODE),
+        (SagaCancelled(**POOL, **FAILED), set()),
+        (SagaCancelled(**POOL, **FAILED, node_gone=True), OF_NODE),
+    ],
+)
+def test_alerts_about_a_node_end_with_it(event: Message, ended: set[str]) -> None:
+    """Or, of one that is being replaced, with its repair; a repair that fails ends them as well."""
+    assert OF_NODE & set(ended_keys(event)) == ended
+
+
+def test_a_gap_is_the_pools_and_ends_with_its_next_node() -> None:
+    """A replacement that failed after the node was gone is no alert about that node."""
+    alert = alert_of(SagaFailed(**POOL, **FAILED, new_node="training-2", node_gone=True))
+    assert alert is not None
+    assert (alert.key, alert.node) == ("saga-failed/training", "training-2")
+    assert alert.key in ended_keys(Admitted(**NODE, saga="scale-up-training-3"))
 
 
 def test_an_alert_says_what_why_and_what_next():

@@ -3,6 +3,7 @@
 import pytest
 
 from services.runtime.logs import silenced
+from services.simulator.engine import virtual_time
 from services.simulator.engine.fault_kinds import BROKER, InjectedFault
 from services.simulator.inputs.fuzz.fuzz_campaign import (
     REFUSING,
@@ -10,7 +11,7 @@ from services.simulator.inputs.fuzz.fuzz_campaign import (
     CampaignStep,
     FleetShape,
 )
-from services.simulator.inputs.fuzz.fuzz_simulation import simulate
+from services.simulator.inputs.fuzz.fuzz_simulation import FuzzSimulation, SeedResult
 from tests.support.wide import WHOLE
 
 SHAPE = FleetShape(
@@ -27,6 +28,8 @@ OUTAGE_SECONDS = 900.0
 SHORT_SECONDS = 300.0
 """By day, where the stream's duplicate window, which is ten minutes, does not matter."""
 LONG = ("EVENTS", "SAGAS")
+UNUSED = ("TELEMETRY", "REQUESTS", "DEAD", "KV_OFFERINGS", "KV_REPAIRS")
+"""Nothing is written there meanwhile, so nothing is known of it."""
 
 
 @pytest.mark.slow
@@ -41,13 +44,24 @@ LONG = ("EVENTS", "SAGAS")
     ],
 )
 def test_every_fault_is_judged_and_every_command_performed(stream: str, before: float) -> None:
-    """The node breaks before or during the outage; in the end it is replaced, with no letter."""
+    """The node breaks before or during the outage; in the end it is replaced, with no letter.
+
+    Operators are alerted about the stream, and the end of the alert is an invariant.
+    """
     seconds = OUTAGE_SECONDS if WHOLE or stream in LONG else SHORT_SECONDS
     outage = InjectedFault(kind="refused_writes", target=BROKER, stream=stream, seconds=seconds)
     broken = InjectedFault(kind="xid_error", xid_code=79, fixed_by="replace")
     steps = (CampaignStep(20.0 - before, broken), CampaignStep(20.0, outage))
     campaign = Campaign(SHAPE, tuple(sorted(steps, key=lambda each: each.at)), seconds + 25.0)
+    began: list[FuzzSimulation] = []
+
+    async def simulate() -> SeedResult:
+        began.append(FuzzSimulation(f"refused-{stream}-{before}", campaign))
+        return await began[0].run()
+
     with silenced():
-        found = simulate(f"refused-{stream}-{before}", campaign)
+        found = virtual_time.run(simulate)
     assert (found.violation, found.tail) == ("", ())
     assert found.made > SHAPE.nodes
+    alerted = f"store-unwritable/stream {stream}" in began[0].fleet.operators.alerted
+    assert alerted == (stream not in UNUSED)

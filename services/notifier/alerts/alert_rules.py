@@ -131,6 +131,8 @@ def _rule(event: Message) -> Rule | None:  # noqa: C901, PLR0912 - one case an e
             return _incident_severity(event), "incident", f"incident/{pool}/{incident}", ""
         case p.SagaIsStuck(saga=saga):
             return "critical", "saga-stuck", f"saga/{saga}", ""
+        case p.SagaFailed(pool=pool, node_gone=True, new_node=node):
+            return "warning", "saga-failed", _failed_key(pool, ""), node
         case p.SagaFailed(pool=pool, node=node):
             return "warning", "saga-failed", _failed_key(pool, node), node or event.new_node
         case p.SagaOverdue(saga=saga, node=node):
@@ -174,7 +176,8 @@ def ended_keys(event: Message) -> tuple[str, ...]:  # noqa: C901, PLR0912 - one 
         case n.Returned(pool=pool, node=node):
             return f"lost/{pool}/{node}", f"operator/{pool}/{node}"
         case n.Terminated(pool=pool, node=node, saga=saga):
-            of_node = () if saga.startswith("replace-") else _of_node(pool, node)
+            # The saga that replaces the node ends these alerts itself, once the gap is closed.
+            of_node = () if saga.startswith(f"replace-{node}-") else _of_node(pool, node)
             return *of_node, f"leak/{pool}/{node}", *_of_saga(saga)
         case p.NodeReplaced(pool=pool, old_node=node, saga=saga):
             return *_of_node(pool, node), f"saga/{saga}"
@@ -184,7 +187,10 @@ def ended_keys(event: Message) -> tuple[str, ...]:  # noqa: C901, PLR0912 - one 
             return _failed_key(pool, node), *_of_saga(saga)
         case n.Cordoned(saga=saga) | n.Drained(saga=saga) | n.Promoted(saga=saga):
             return _of_saga(saga)
-        case n.Remediated(saga=saga) | p.SagaFailed(saga=saga) | p.SagaCancelled(saga=saga):
+        case p.SagaFailed(saga=saga) | p.SagaCancelled(saga=saga):
+            gone = _of_node(event.pool, event.node) if event.node_gone else ()
+            return *gone, *_of_saga(saga)
+        case n.Remediated(saga=saga):
             return _of_saga(saga)
         case p.BreakerClosed(pool=pool):
             return (f"breaker/{pool}",)
@@ -223,7 +229,7 @@ def ending_subjects(event: Message) -> tuple[str, ...]:
             pass
         case p.OperatorNeeded(pool=pool, node=node):
             pass
-        case p.SagaFailed(pool=pool, node=node) if node:
+        case p.SagaFailed(pool=pool, node=node, node_gone=False) if node:
             pass
         case p.InstanceLeaked(pool=pool, instance=node):
             facts = ("terminated",)
@@ -246,9 +252,10 @@ def ending_subjects(event: Message) -> tuple[str, ...]:
             return (subjects.fleet_event(FLEET_FACTS[type(event)]),)
         case _:
             return ()
+    ends = ("node-replaced", "saga-failed", "saga-cancelled")
     return (
         *(subjects.node_event(pool, node, fact) for fact in facts),
-        subjects.pool_event(pool, "node-replaced"),
+        *(subjects.pool_event(pool, fact) for fact in ends),
     )
 
 

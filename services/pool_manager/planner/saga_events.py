@@ -246,6 +246,7 @@ def _unwound(state: SagaState, entry: SagaUnwound) -> Event:
             reason=reason,
             node=params.node,
             new_node=params.new_node,
+            node_gone=has_succeeded(state, "terminate"),
             then=state.then,
         )
     return pe.SagaFailed(
@@ -258,6 +259,7 @@ def _unwound(state: SagaState, entry: SagaUnwound) -> Event:
         reason=_sentence(reason, entry.step),
         node=params.node,
         new_node=params.new_node,
+        node_gone=has_succeeded(state, "terminate"),
     )
 
 

@@ -71,8 +71,8 @@ class FleetAtRest:
         yield from self._overdue()
         yield from self._unread()
         yield from self._operators.flooded(self._simulation.now())
-        if not self._alerts_lost:
-            yield from (f"operators have {key} open" for key in self._operators.set_aside())
+        left = [] if self._alerts_lost else self._operators.set_aside() + self._of_gone(names)
+        yield from (f"operators have {key} open" for key in left + self._operators.unwritable())
 
     def _misrecorded(self, names: list[str]) -> Iterator[str]:
         records = self._records.instances()
@@ -90,6 +90,15 @@ class FleetAtRest:
         for health in self._records.health():
             if health.node not in names:
                 yield f"HEALTH has a record of {health.node}, which does not exist"
+
+    def _of_gone(self, names: list[str]) -> list[str]:
+        """Alerts about the health or the silence of nodes that do not exist any more."""
+        found = []
+        for key in self._operators.open:
+            kind, _, about = key.partition("/")
+            if kind in ("health", "lost", "operator") and about.partition("/")[2] not in names:
+                found.append(key)
+        return found
 
     @property
     def _alerts_lost(self) -> bool:

@@ -18,6 +18,8 @@ class SimulatedOperators:
     """The alerts that operators have open."""
 
     open: dict[str, Alert] = field(default_factory=dict)
+    alerted: set[str] = field(default_factory=set)
+    """The keys of all alerts that ever began."""
     channels: int = 0
     """Notifier processes that have started; each counts its own alerts."""
     _begun: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -34,6 +36,7 @@ class SimulatedOperators:
             if kind in HELD_KINDS and alert.key not in self.open:
                 self._begun[kind, alert.severity] += 1
             self.open[alert.key] = alert
+            self.alerted.add(alert.key)
 
     def flooded(self, elapsed_seconds: float) -> Iterator[str]:
         """Kinds of alerts of which one pool's operators got more than is promised."""
@@ -54,6 +57,10 @@ class SimulatedOperators:
             for key, alert in self.open.items()
             if alert.kind == "saga-stuck"
         ]
+
+    def unwritable(self) -> list[str]:
+        """The keys of the open alerts about streams that take no writes."""
+        return [key for key in self.open if key.startswith("store-unwritable/")]
 
     def set_aside(self) -> list[str]:
         """The keys of the open alerts about messages that were set aside."""
