@@ -69,6 +69,8 @@ from services.settings.stored_pools import stored_spec
 log = logging.getLogger(__name__)
 
 RESYNC_SECONDS: Final = 5.0
+FIRST_RETRY_SECONDS: Final = 0.5
+"""Of the first look, where the bus was away: what the last replica left waits for it."""
 PREPARE_RETRY_SECONDS: Final = 0.25
 BEATS_AWAITED: Final = 1.5
 """Heartbeat intervals in which every agent that is connected beats."""
@@ -375,7 +377,7 @@ class PoolManager:
                     first = False
                 except (BusError, Retry) as error:
                     log.warning("resync put off: %s", error)
-            await self._clock.sleep(RESYNC_SECONDS)
+            await self._clock.sleep(FIRST_RETRY_SECONDS if first else RESYNC_SECONDS)
 
     async def _resync(self) -> None:
         lost = self.store.losses and not self.store.trusted
