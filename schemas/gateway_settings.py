@@ -28,6 +28,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """The HTTP API."""
 
     host: str = "127.0.0.1"
+    """Address that it listens on; `0.0.0.0`: every one of the machine."""
     port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0
     """0: a free one, which the gateway logs; `navarch serve` keeps it until it ends."""
     tokens: dict[str, TokenSpec] = {}

@@ -13,6 +13,7 @@ from schemas.duration import Duration
 from schemas.enums import AlertKind, DrainMode
 from schemas.gateway_settings import GatewaySettings
 from schemas.instance_type_catalogue import InstanceTypes, Price
+from schemas.lag_settings import LagSettings
 from schemas.launch_offers import Market, Together
 from schemas.secret_text import SecretText
 from schemas.value_limits import UserName
@@ -23,7 +24,6 @@ FilePath = Annotated[str, msgspec.Meta(extra={PATH_MARK: True})]
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 Nodes = Annotated[int, msgspec.Meta(ge=0, le=100_000)]
 Percent = Annotated[float, msgspec.Meta(ge=0, le=100)]
-
 
 UNLIMITED: Final = "unlimited"
 """In place of a count or a percentage: no limit on the rate."""
@@ -109,6 +109,7 @@ class HealthSpec(Setting, frozen=True, kw_only=True):
     unhealthy_after: Annotated[int, msgspec.Meta(ge=1, le=100)] = 1
     """Consecutive unhealthy results before the node is unhealthy; fatal faults need one."""
     auto_replace: bool = True
+    """false: unhealthy nodes are reported and not remediated."""
     remediation: PluginSettings = PluginSettings(type="replace")
     """How an unhealthy node is remediated: `replace`, `ladder`, `alert`, or a plugin."""
     lost_after: Duration = Duration(300)
@@ -136,6 +137,7 @@ class BudgetSpec(Setting, frozen=True, kw_only=True):
     `max_unavailable`: a count (0: none), or a percentage of the desired size, rounded up: at least
     one."""
     window: Duration = Duration(3600)
+    """Time over which `max_replacements` and `max_resets` count."""
 
 
 class FleetBudgetSpec(Setting, frozen=True, kw_only=True):
@@ -151,6 +153,7 @@ class FleetBudgetSpec(Setting, frozen=True, kw_only=True):
     max_quarantined: int | str = "100%"
     """As in a pool, of all desired sizes: at least five."""
     window: Duration = Duration(3600)
+    """Time over which `max_replacements` and `max_resets` count."""
 
 
 Mode = Literal["act", "observe"]
@@ -165,10 +168,13 @@ class WindowSpec(Setting, frozen=True, kw_only=True):
     """
 
     name: Annotated[str, msgspec.Meta(min_length=1, max_length=63)]
+    """Name in logs and commands."""
     kind: WindowKind
+    """service or freeze, as above."""
     start: str
     """A cron expression of five fields: `0 22 * * 5`."""
     duration: Duration
+    """How long it lasts from each `start`."""
     timezone: str = "UTC"
     """Time zone of `start`: `Europe/Berlin`."""
 
@@ -193,6 +199,7 @@ class SetupSettings(Setting, frozen=True, kw_only=True):
     """How new nodes are set up over SSH, where a pool has `setup_commands`."""
 
     port: Annotated[int, msgspec.Meta(ge=1, le=65535)] = 22
+    """SSH port of the nodes."""
     sudo: bool = True
     """Run the commands as root, where `ssh_user` is another."""
     ip_wait_timeout: Duration = Duration(900)
@@ -209,11 +216,13 @@ class ProviderChoice(Setting, frozen=True, kw_only=True):
     """One of a pool's providers."""
 
     name: str
+    """Its name under the fleet's `providers`."""
     priority: int = 0
     """Lower comes first; equal ones in their order."""
     instance_type: str = ""
     """Empty: the pool's."""
     regions: tuple[str, ...] = ()
+    """Regions, in order of preference; empty: the pool's."""
     zones: tuple[str, ...] = ()
     """Each belongs to the region whose name it begins with, else to all of them."""
     market: Market | Literal[""] = ""
@@ -239,7 +248,9 @@ class PoolSpec(Setting, frozen=True, kw_only=True):
     instance_type: str = ""
     """The provider's name, or an abstract one of the catalogue (`h100-8x`)."""
     min_nodes: Nodes
+    """The pool is never sized below this."""
     max_nodes: Nodes
+    """The pool is never sized above this."""
     providers: tuple[ProviderChoice, ...] = ()
     strategy: PluginSettings = PluginSettings(type="priority")
     """Which offering is launched first: `priority` (order of `providers` and `zones`), `cost`,
@@ -254,12 +265,17 @@ class PoolSpec(Setting, frozen=True, kw_only=True):
     """Maximum dollars per hour of all the pool's nodes. 0: no limit."""
     placement: PlacementSpec = PlacementSpec()
     region: str = ""
+    """Region of the nodes; empty: the provider's."""
     zones: tuple[str, ...] = ()
+    """Zones of the nodes, in order of preference; empty: any."""
     gpu_count: Annotated[int, msgspec.Meta(ge=0, le=64)] = 0
     """GPUs that each node must have to be admitted; 0: as the provider reports."""
     ssh_keys: tuple[str, ...] = ()
+    """Keys that may log in, as the provider names or takes them."""
     ssh_user: UserName = "ubuntu"
+    """Login user for `setup_commands` and `navarch ssh`."""
     ssh_private_key_path: FilePath = ""
+    """Private key of that user."""
     setup_commands: tuple[str, ...] = ()
     """Shell commands run over SSH on each new node, in order."""
     user_data: str = ""
@@ -267,6 +283,7 @@ class PoolSpec(Setting, frozen=True, kw_only=True):
     template file, relative to the configuration; empty: none."""
     setup: SetupSettings = SetupSettings()
     labels: dict[str, str] = {}
+    """Labels of the pool's nodes."""
     nodes: Literal["launched", "adopted"] = "launched"
     """adopted: others make its nodes (an auto-scaling group, Karpenter), and Navarch adopts those
     that its provider lists; it launches none."""
@@ -285,6 +302,7 @@ class PoolSpec(Setting, frozen=True, kw_only=True):
     """The stricter of the pool's and the fleet's mode applies."""
     windows: tuple[WindowSpec, ...] = ()
     replace_order: Literal["terminate_first", "provision_first"] = "terminate_first"
+    """Whether a replaced node is terminated before its successor is launched, or after."""
     provision_first_for: Duration = Duration(1800)
     """After this time without room for one more node, the next try terminates the cordoned node
     before it launches its successor, although the order is provision_first. 0s: never."""
@@ -310,14 +328,19 @@ class NatsSettings(Setting, frozen=True, kw_only=True):
     """Connection to the bus."""
 
     url: str = "nats://127.0.0.1:4222"
+    """Address of the NATS server."""
     replicas: Annotated[int, msgspec.Meta(ge=1, le=5)] = 1
     """Replicas of streams and buckets: 3 on a three-server cluster."""
     user: str = ""
+    """User at a server that has passwords."""
     password: SecretText = ""
+    """The user's password."""
     creds_file: FilePath = ""
     """In this and the other paths `{service}` is the service; for `navarch` it is `operator`."""
     nkey_file: FilePath = ""
+    """Seed of an NKey, in place of `creds_file`."""
     tls_ca_file: FilePath = ""
+    """Certificate authority of the server; empty: those of the machine."""
     tls_cert_file: FilePath = ""
     """Client certificate, where the server verifies clients."""
     tls_key_file: FilePath = ""
@@ -335,6 +358,7 @@ class HttpSettings(Setting, frozen=True, kw_only=True):
     """Each service's readiness, liveness and metrics endpoint."""
 
     host: str = "127.0.0.1"
+    """Address that it listens on; `0.0.0.0`: every one of the machine."""
     port: Port = 0
     """0: a free one; the service logs it and `nats micro info` shows it."""
 
@@ -352,10 +376,13 @@ class AgentSettings(Setting, frozen=True, kw_only=True):
     bus_url: str = ""
     """Where agents on nodes reach the bus, for `{{.ControlPlane}}`; empty: `nats.url`."""
     heartbeat_interval: Duration = Duration(10)
+    """How often an agent reports that it lives."""
     heartbeat_ttl: Duration = Duration(30)
     """Whole seconds, because the server counts in seconds."""
     sample_interval: Duration = Duration(1)
+    """How often an agent reads its GPUs."""
     telemetry_interval: Duration = Duration(15)
+    """How often an agent publishes the readings."""
     enroll_within: Duration = Duration(3600)
     """How long after the launch decision a new node may enroll."""
     credentials_valid: Duration = Duration(86_400)
@@ -365,17 +392,6 @@ class AgentSettings(Setting, frozen=True, kw_only=True):
     package: str = ""
     """What `user_data: auto` installs with pip if the image has no agent: a wheel's URL, a path in
     the image, or a name that the image's own index has. Empty: the image must have the agent."""
-
-
-class LagSettings(Setting, frozen=True, kw_only=True):
-    """When operators are notified that a service lags behind its messages."""
-
-    messages: Annotated[int, msgspec.Meta(ge=1)] = 10_000
-    """Number of messages that no replica has received."""
-    age: Duration = Duration(60)
-    """Age of the oldest of them."""
-    interval: Duration = Duration(10)
-    """Interval between two checks."""
 
 
 class ServerSettings(Setting, frozen=True, kw_only=True):
@@ -400,6 +416,7 @@ class Settings(Setting, frozen=True, kw_only=True):
     """The whole configuration file."""
 
     fleet: str = "default"
+    """Name of the fleet, which its instances carry at the provider."""
     mode: Mode = "act"
     """observe: for every pool."""
     nats: NatsSettings = NatsSettings()

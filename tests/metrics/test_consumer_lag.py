@@ -9,9 +9,9 @@ from prometheus_client import CollectorRegistry
 from schemas import subjects
 from schemas.duration import Duration
 from schemas.fleet_events import FACTS, ConsumerLag, fleet_codec
+from schemas.lag_settings import LagSettings
 from schemas.messages import encode
 from schemas.node_events import Fault
-from schemas.settings import LagSettings
 from schemas.topology import DURABLES, EVENTS, HEALTH_EVENTS
 from services.bus.leases import Lease
 from services.bus.nats.nats_bus import NatsBus

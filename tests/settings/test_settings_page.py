@@ -24,3 +24,10 @@ def test_example_of_the_page_is_valid(tmp_path: Path) -> None:
     file = tmp_path / "navarch.yaml"
     file.write_text(found[1], encoding="utf-8")
     assert set(check_file(file, {}).settings.pools) == {"training"}
+
+
+def test_every_key_has_a_meaning() -> None:
+    """The page says of each key what it does, also of those of the plugins."""
+    rows = re.findall(r"^\| (`\w+`) \|.*\| (.*?) \|$", settings_page(known_options()), re.MULTILINE)
+    assert len(rows) > 200
+    assert not [key for key, meaning in rows if not meaning.strip()]

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Literal
 
 from schemas.fleet_events import ConsumerLag
-from schemas.settings import LagSettings
+from schemas.lag_settings import LagSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from schemas import subjects
 from schemas.fleet_events import FACTS, ConsumerLag, fleet_codec
-from schemas.settings import LagSettings
+from schemas.lag_settings import LagSettings
 from schemas.stream_specs import DurableSpec
 from schemas.topology import (
     DURABLES,

@@ -84,6 +84,7 @@ class ExecNotifier:
         """`notifiers: {NAME: {type: exec, command: [/usr/local/bin/scheduler, navarch]}}`."""
 
         command: tuple[str, ...]
+        """The program and its first arguments."""
         environment: tuple[str, ...] = ()
         """Variables that the command gets besides PATH, HOME, LANG and TZ."""
         timeout: Duration = Duration(30)

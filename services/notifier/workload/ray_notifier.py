@@ -73,6 +73,7 @@ class RayNotifier:
         python: str = "python"
         """The command on the head that runs Python with Ray."""
         poll: Duration = Duration(5)
+        """Interval between two looks at Ray, while drains are open."""
         timeout: Duration = Duration(30)
         """For one call."""
 

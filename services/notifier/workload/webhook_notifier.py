@@ -88,14 +88,20 @@ class WebhookNotifier:
         """`notifier: {type: webhook, webhook: {cordon_url: …}}`."""
 
         cordon_url: SecretText = ""
+        """Is sent the order to give a node no new work; empty: it is skipped."""
         uncordon_url: SecretText = ""
+        """Is sent the order to give a node work again; empty: it is skipped."""
         checkpoint_url: SecretText = ""
+        """Is sent the request to save the state of a node's work; empty: it is skipped."""
         drain_url: SecretText = ""
+        """Is sent the order to move work off a node; empty: it is skipped."""
         drain_status_url: SecretText = ""
+        """Is asked whether a node's work has ended."""
         drain: WebhookDrain = WebhookDrain()
         timeout: Duration = Duration(30)
         """For one request, from connecting to the last byte."""
         headers: dict[str, SecretText] = {}  # noqa: RUF012 - msgspec copies it
+        """HTTP headers of each request."""
         secret: SecretText = ""
         """Key of the signature; empty: none is sent."""
 

@@ -165,6 +165,7 @@ class Queue:
         """What the configuration may say."""
 
         jobs_per_node: Annotated[float, msgspec.Meta(gt=0, le=10_000)] = 1.0
+        """How many jobs one node runs at once."""
 
     def __init__(self, *, options: Options) -> None:
         """Count as the options say."""
@@ -314,6 +315,7 @@ class Predictive:
         """What the configuration may say."""
 
         target_utilization: Annotated[float, msgspec.Meta(gt=0, le=100)] = 60.0
+        """Percent of GPU utilization that the pool is sized for."""
         window: Annotated[int, msgspec.Meta(ge=HISTORY_MIN, le=60)] = 10
         """Samples that the trend is made of."""
         ahead: Duration = Duration(300)

@@ -53,21 +53,26 @@ class AwsProvider:
         """`providers: {aws: {type: aws, region: us-east-1, image: ami-…}}`."""
 
         region: str
+        """The region: `us-east-1`."""
         image: str = ""
         """AMI with the driver and the agent. Empty: AWS's Deep Learning Base AMI, which lacks the
         agent: see `user_data`."""
         profile: str = ""
         """In the shared AWS configuration; empty: the SDK searches for credentials."""
         market: Literal["on-demand", "spot"] = "on-demand"
+        """The market of pools that name none."""
         max_price: str = ""
         """Spot only, in dollars per hour; empty: up to the on-demand price."""
         subnets: dict[str, str] = {}  # noqa: RUF012 - msgspec makes each its own
         """Zone -> subnet; empty: the zone's default subnet."""
         security_groups: tuple[str, ...] = ()
+        """Ids of the nodes' security groups; empty: the network's default group."""
         ssh_key: str = ""
         """Name of the key pair, for pools that name none under `ssh_keys`."""
         instance_profile: str = ""
+        """Name of the profile whose role the node itself has; empty: none."""
         placement_group: str = ""
+        """Name of the placement group, for pools that name none."""
         root_gb: Annotated[int, msgspec.Meta(ge=0, le=65_536)] = 0
         """0: the size of the image."""
         root_device: str = ""

@@ -62,9 +62,11 @@ class AzureOptions(Setting, frozen=True, kw_only=True):
     """`providers: {azure: {subscription: …, resource_group: gpus, location: eastus, …}}`."""
 
     subscription: str
+    """Id of the subscription that pays for the nodes."""
     resource_group: str
     """For the nodes, and for no other provider; must exist."""
     location: str
+    """The region: `eastus`."""
     image: str
     """Resource id of an image, or `publisher:offer:sku:version`."""
     subnet: str
@@ -72,19 +74,23 @@ class AzureOptions(Setting, frozen=True, kw_only=True):
     tenant: str = ""
     """Of the service principal; empty: the managed identity of this machine."""
     client_id: str = ""
+    """Application id of the service principal."""
     client_secret_env: str = "AZURE_CLIENT_SECRET"  # noqa: S105 - a variable's name
     """Environment variable that holds the principal's secret."""
     client_secret_file: FilePath = ""
     """File that holds it instead."""
     market: Market = "on-demand"
+    """The market of pools that name none."""
     max_price: Annotated[float, msgspec.Meta(ge=-1)] = -1
     """Spot only, in dollars per hour; -1: up to the on-demand price."""
     admin_user: Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9_-]{0,31}$")] = "navarch"
+    """The login user that each node is created with."""
     ssh_key: str = ""
     """Public key, for pools that name none under `ssh_keys`; Azure needs one."""
     security_group: str = ""
     """Resource id; empty: the subnet's own rules."""
     public_address: bool = False
+    """Whether nodes get a public address."""
     placement_group: str = ""
     """Name or resource id of a proximity placement group, for pools that name none."""
     identity: str = ""
@@ -92,13 +98,17 @@ class AzureOptions(Setting, frozen=True, kw_only=True):
     root_gb: Annotated[int, msgspec.Meta(ge=0, le=4095)] = 0
     """0: the size of the image."""
     disk_type: Literal["Premium_LRS", "StandardSSD_LRS", "Standard_LRS"] = "Premium_LRS"
+    """Kind of the root disk."""
     base_url: str = "https://management.azure.com"
+    """Address of the Resource Manager; it differs outside the public cloud."""
     audience: str = "https://management.azure.com"
     """Audience of the tokens; it differs outside the public cloud."""
     prices_url: str = "https://prices.azure.com"
     """Azure's public price list; empty: prices are not read."""
     login_url: str = "https://login.microsoftonline.com"
+    """Where tokens are requested; it differs outside the public cloud."""
     metadata_url: str = "http://169.254.169.254"
+    """Where the managed identity's tokens are requested."""
     timeout: Duration = Duration(30)
     """Time limit of one request; an operation may take as long as the launch."""
     poll_interval: Duration = Duration(5)

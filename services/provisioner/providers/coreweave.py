@@ -60,12 +60,14 @@ class CoreWeaveProvider:
         zone: str = ""
         """The cluster's zone (US-EAST-04A), reported for its nodes; a pool may name no other."""
         market: Market = "on-demand"
+        """The market of pools that name none."""
         taints: tuple[pools.Taint, ...] = ()
         gpu_driver: str = ""
         """Version of the driver on the nodes; empty: CoreWeave's own choice."""
         settle: Duration = Duration(20)
         """How long a new pool is watched for an error that denies it its node."""
         poll_interval: Duration = Duration(2)
+        """Interval between two looks at a new pool."""
         timeout: Duration = Duration(30)
         """Time limit of one request."""
 

@@ -68,6 +68,7 @@ class DockerProvider:
         image: str
         """Must be on the engine's host, since no image is pulled; it runs an SSH server."""
         socket: str = "/var/run/docker.sock"
+        """Socket of the Docker engine."""
         authorized_keys_file: str = ""
         """Public keys that may log in, in addition to the pool's `ssh_keys`."""
         home: str = "/root"
@@ -75,7 +76,9 @@ class DockerProvider:
         command: tuple[str, ...] = ()
         """Empty: the image's own."""
         environment: dict[str, str] = msgspec.field(default_factory=dict)
+        """Environment variables of each container."""
         network: str = "bridge"
+        """Network of the engine that containers join."""
         publish_address: str = ""
         """Address at which the host publishes each container's SSH port; empty: none."""
         ssh_port: Annotated[int, msgspec.Meta(ge=1, le=65_535)] = SSH_PORT
@@ -83,11 +86,15 @@ class DockerProvider:
         gpus: Annotated[int, msgspec.Meta(ge=0, le=64)] = 0
         """GPUs of the host, each assigned to one container; 0: none."""
         containers_max: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 16
+        """More containers than this are not started."""
         cpus: Annotated[float, msgspec.Meta(ge=0, le=4096)] = 0.0
         """Of each container; 0: unlimited, as for `memory_mib`."""
         memory_mib: Annotated[int, msgspec.Meta(ge=0)] = 0
+        """Memory of each container, in MiB; 0: unlimited."""
         shm_mib: Annotated[int, msgspec.Meta(ge=1)] = 64
+        """Shared memory (`/dev/shm`) of each container, in MiB."""
         pids_max: Annotated[int, msgspec.Meta(ge=16)] = 4096
+        """Processes that each container may have."""
         timeout: Duration = Duration(30)
         """Time limit of one request."""
 

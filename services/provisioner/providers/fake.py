@@ -78,6 +78,7 @@ class FakeProvider:
         """`providers: {fake: {gpu_count: 8}}`."""
 
         gpu_count: Annotated[int, msgspec.Meta(ge=0, le=64)] = 8
+        """GPUs of each instance."""
         file: FilePath = ""
         """File of the state; empty: in memory."""
         idempotent: bool = True
@@ -89,6 +90,7 @@ class FakeProvider:
         reboots: bool = True
         """Whether it can reboot an instance; real clouds differ."""
         dollars_per_hour: float = 0.0
+        """Price of each instance."""
         latency_seconds: Annotated[float, msgspec.Meta(ge=0, le=60)] = 0.0
         """How long a launch and a termination take: half before their effect, half after."""
         faults: tuple[FakeFault, ...] = ()

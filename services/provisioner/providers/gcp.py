@@ -64,22 +64,30 @@ class GcpProvider:
         """`providers: {gcp: {type: gcp, project: my-project, image: …}}`."""
 
         project: str
+        """Id of the project that pays for the nodes."""
         image: str = ""
         """Image or image family: `projects/my-project/global/images/family/gpu-node`. Empty:
         Google's Ubuntu with the NVIDIA driver, which lacks the agent: see `user_data`."""
         credentials_file: FilePath = ""
         """A service account's key; empty: the metadata server of the machine this runs on."""
         market: Literal["on-demand", "spot"] = "on-demand"
+        """The market of pools that name none."""
         network: str = "global/networks/default"
+        """Network of the nodes."""
         subnetwork: str = ""
+        """Subnetwork of the nodes; empty: Google chooses by network and region."""
         public_address: bool = True
+        """Whether nodes get a public address."""
         service_account: str = ""
         """That the node itself runs as; empty: none."""
         root_gb: Annotated[int, msgspec.Meta(ge=10, le=65_536)] = 100
+        """Size of the root disk, in GB."""
         max_run: Duration = Duration(0)
         """After this Google itself deletes the instance; 0s: never."""
         base_url: str = "https://compute.googleapis.com/compute/v1"
+        """Address of the Compute Engine API."""
         metadata_url: str = "http://metadata.google.internal"
+        """Where tokens are requested without `credentials_file`."""
         timeout: Duration = Duration(30)
         """Of one request; waiting for an operation takes as long as the launch may."""
         wait_timeout: Duration = Duration(130)

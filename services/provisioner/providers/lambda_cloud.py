@@ -111,15 +111,19 @@ class LambdaProvider:
         api_key_file: FilePath = ""
         """File that holds it instead."""
         base_url: str = "https://cloud.lambda.ai/api/v1"
+        """Address of Lambda's API."""
         ssh_key: str = ""
         """Name of the key at Lambda, for pools that name none under `ssh_keys`."""
         image_family: str = ""
         """Empty: Lambda's own default image."""
         file_systems: tuple[str, ...] = ()
+        """Names of the file systems at Lambda that nodes mount."""
         timeout: Duration = Duration(30)
         """Time limit of one request, without the wait for its slot."""
         request_interval: Duration = Duration(1)
+        """Least time between two requests, as Lambda allows."""
         launch_interval: Duration = Duration(12)
+        """Least time between two launches, as Lambda allows."""
         list_lag: Duration = Duration(10)
         """How long a new instance may be missing from the list; Lambda does not say."""
 

@@ -72,6 +72,7 @@ class SshOptions(Setting, frozen=True, kw_only=True):
     inventory: FilePath = ""
     """A file with `machines:` instead; read again when it changes."""
     user: str = "root"
+    """The login user, on machines that name none."""
     key_file: FilePath = ""
     """The private key, on the provisioner's host."""
     sudo: bool = True
@@ -83,7 +84,9 @@ class SshOptions(Setting, frozen=True, kw_only=True):
     reboot_command: str = "systemctl reboot"
     """Empty: machines cannot be rebooted."""
     connect_timeout: Duration = Duration(10)
+    """Time limit of one connection attempt."""
     command_timeout: Duration = Duration(20)
+    """Time limit of one command."""
     rest: Duration = Duration(30)
     """How long surveys skip a machine that could not be reached."""
 

@@ -28,9 +28,11 @@ class AlertmanagerChannel:
         urls: tuple[SecretText, ...]
         """Every member of a cluster: it does not pass alerts on among its members."""
         headers: dict[str, SecretText] = {}  # noqa: RUF012 - msgspec copies it
+        """HTTP headers of each request."""
         labels: dict[str, str] = {}  # noqa: RUF012
         """Added to every alert."""
         timeout: Duration = Duration(10)
+        """Time limit of one request."""
 
         def __post_init__(self) -> None:
             """Refuse what can never be sent."""

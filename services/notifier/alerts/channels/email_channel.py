@@ -33,15 +33,21 @@ class EmailChannel:
         """`{type: email, host: smtp.example.com, sender: …, to: […]}`."""
 
         host: str
+        """The mail server."""
         port: Annotated[int, msgspec.Meta(ge=1, le=65535)] = 587
+        """Its port."""
         security: Literal["starttls", "tls", "none"] = "starttls"
         """tls: from the first byte, usually on port 465."""
         ca_file: FilePath = ""
         """Certificates of the server's authority; empty: those of the machine."""
         user: str = ""
+        """Login at the server; empty: none."""
         password: SecretText = ""
+        """The login's password."""
         sender: str
+        """Address that alerts are from."""
         to: tuple[str, ...]
+        """Addresses that alerts are sent to."""
         timeout: Duration = Duration(8)
         """For each step of the conversation."""
 

@@ -25,9 +25,11 @@ class ExecAlertChannel:
         """`{type: exec, command: [/usr/local/bin/page, --team, gpu]}`."""
 
         command: tuple[str, ...]
+        """The program and its arguments; run once for each alert."""
         environment: tuple[str, ...] = ()
         """More variables that the command gets."""
         timeout: Duration = Duration(10)
+        """Time limit of one run."""
 
         def __post_init__(self) -> None:
             """Refuse what cannot be run."""

@@ -36,6 +36,7 @@ class OpsgenieChannel:
         api_url: SecretText = "https://api.opsgenie.com"
         """`https://api.eu.opsgenie.com` for accounts in the EU."""
         timeout: Duration = Duration(10)
+        """Time limit of one request."""
 
         def __post_init__(self) -> None:
             """Refuse what can never be sent."""

@@ -40,6 +40,7 @@ class PagerDutyChannel:
         events_url: SecretText = "https://events.pagerduty.com"
         """`https://events.eu.pagerduty.com` for accounts in the EU."""
         timeout: Duration = Duration(10)
+        """Time limit of one request."""
 
         def __post_init__(self) -> None:
             """Refuse what can never be sent."""

@@ -48,11 +48,15 @@ class SlackChannel:
         token: SecretText = ""
         """A bot token with the scope `chat:write`; the bot is a member of the channel."""
         channel: str = ""
+        """Id of the channel, with `token`."""
         webhook_url: SecretText = ""
+        """An incoming webhook, in place of `token` and `channel`."""
         mention: str = ""
         """Put before critical alerts: `<!subteam^S0123456789>`, `<!here>`."""
         api_url: SecretText = "https://slack.com/api"
+        """Address of Slack's API."""
         timeout: Duration = Duration(10)
+        """Time limit of one request."""
 
         def __post_init__(self) -> None:
             """Refuse what can never be sent."""

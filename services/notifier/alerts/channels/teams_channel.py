@@ -30,6 +30,7 @@ class TeamsChannel:
         webhook_url: SecretText
         """Of the workflow `Post to a channel when a webhook request is received`."""
         timeout: Duration = Duration(20)
+        """Time limit of one request."""
 
         def __post_init__(self) -> None:
             """Refuse what can never be sent."""

@@ -27,11 +27,15 @@ class AlertWebhookChannel:
         """`{type: webhook, url: ${ALERT_URL}, secret: ${ALERT_SECRET}}`."""
 
         url: SecretText
+        """Where each alert is posted."""
         secret: SecretText = ""
         """Key of the signature; empty: none is sent."""
         format: Literal["navarch", "cloudevents"] = "navarch"
+        """The alert as JSON of its own, or as a CloudEvent."""
         headers: dict[str, SecretText] = {}  # noqa: RUF012 - msgspec copies it
+        """HTTP headers of each request."""
         timeout: Duration = Duration(10)
+        """Time limit of one request."""
 
         def __post_init__(self) -> None:
             """Refuse what can never be sent."""
