@@ -58,12 +58,13 @@ class SagaAuditor:
 
     async def audit_nodes(self, record: PoolRecord) -> None:
         """Free the nodes of a pool that wait for a saga that it does not know."""
-        nodes = list(self._store.nodes_of(record.name))
-        for node in nodes:
+        for node in self._store.nodes_of(record.name):
             if saga_audit.is_stranded(node, record):
                 await self._unstrand(node.pool, node.node)
         last = await self._bus.last_sequence(SAGAS.name)
-        for node in nodes:
+        # Of nodes that are gone as well: what a record has seen of an earlier log would later be
+        # taken for a sign that the store was restored from a backup.
+        for node in list(self._store.nodes.of(record.name)):
             if not node.saga and saga_audit.has_lost_log(node, last):
                 await self._store.change_node(node.pool, node.node, _rewound)
 

@@ -5,7 +5,7 @@ No healthy node is terminated for it, and the nodes that break meanwhile are rep
 
 import pytest
 
-from schemas.topology import DURABLES
+from schemas.topology import DURABLES, NODES, SAGAS
 from services.runtime.logs import silenced
 from services.simulator.engine.fault_kinds import BROKER, STORE_LOSSES, InjectedFault, StoreLoss
 from services.simulator.inputs.fuzz.fuzz_campaign import LOST, Campaign, CampaignStep
@@ -39,3 +39,21 @@ def test_the_fleet_converges(kind: StoreLoss) -> None:
         found = simulate(kind, Campaign(SHAPE, ordered, ordered[-1].at + 60.0))
     assert (found.violation, found.tail) == ("", ())
     assert found.made >= SHAPE.nodes + len(places) // 2
+
+
+@pytest.mark.slow
+def test_sequences_of_a_lost_log_are_no_sign_of_a_restored_backup() -> None:
+    """SAGAS is created again, and NODES is lost before the new log is as long as the old one."""
+
+    def lost(stream: str, at: float) -> CampaignStep:
+        fault = InjectedFault(kind="stream_deleted", target=BROKER, stream=stream, seconds=5.0)
+        return CampaignStep(at, fault)
+
+    steps = (
+        *(CampaignStep(20.0 + 40.0 * number, BROKEN) for number in range(3)),
+        lost(SAGAS.name, 160.0),
+        lost(f"KV_{NODES.name}", 220.0),
+    )
+    with silenced():
+        found = simulate("lost-log", Campaign(SHAPE, steps, 300.0))
+    assert (found.violation, found.tail) == ("", ())

@@ -142,6 +142,8 @@ class FuzzSimulation:
         pool = self.fleet.records.pool(POOL)
         # "operator": a request to open it that was set aside may be replayed after the last step.
         asks = pool is not None and pool.breaker.cause in ("wave", "restored", "operator")
+        if pool is not None and pool.breaker.cause == "restored" and not self._invariants.restored:
+            raise ViolationError(f"no backup was restored: {pool.breaker.reason}")
         if pool is not None and asks and pool.breaker.state == "open":
             self._publish("breaker-close", reason=REASON)
         nodes = self.fleet.at_rest.waits_for_operator(POOL)
