@@ -20,7 +20,7 @@ import httpx
 import msgspec
 
 from schemas.duration import Duration
-from schemas.settings import Setting
+from schemas.settings import FilePath, Setting
 from services.provisioner.instances.instance_tags import FLEET_TAG, TOKEN_TAG, tags_of, with_tags
 from services.provisioner.provider_client.provider import (
     Capabilities,
@@ -69,7 +69,7 @@ class DockerProvider:
         """Must be on the engine's host, since no image is pulled; it runs an SSH server."""
         socket: str = "/var/run/docker.sock"
         """Socket of the Docker engine."""
-        authorized_keys_file: str = ""
+        authorized_keys_file: FilePath = ""
         """Public keys that may log in, in addition to the pool's `ssh_keys`."""
         home: str = "/root"
         """Directory of `.ssh/authorized_keys`, which root owns."""
