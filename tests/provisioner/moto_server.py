@@ -3,6 +3,9 @@
 A repeated client token launches nothing new (and other parameters under it are refused), and
 there is no capacity for instance types that begin with `x`. Everything else is moto as it is. So
 idempotency by token is proven against these lines, and not against AWS.
+
+Requests may also be limited as EC2 documents it: a bucket of tokens for each action, see
+`throttling_app`.
 """
 
 import sys
@@ -11,7 +14,10 @@ from typing import Any
 
 from moto.ec2.exceptions import EC2ClientError
 from moto.ec2.models.instances import InstanceBackend
+from moto.moto_server import threaded_moto_server
 from moto.server import ThreadedMotoServer
+
+from tests.provisioner.throttling_app import ThrottlingApp
 
 plain = InstanceBackend.run_instances
 one_at_a_time = threading.Lock()
@@ -43,6 +49,8 @@ def _exists(reservation: Any) -> bool:
 
 
 InstanceBackend.run_instances = run_instances
+dispatcher = threaded_moto_server.DomainDispatcherApplication
+threaded_moto_server.DomainDispatcherApplication = lambda create: ThrottlingApp(dispatcher(create))
 
 if __name__ == "__main__":
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
