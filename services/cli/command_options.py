@@ -128,4 +128,5 @@ def drain_options(kind: type[T], mode: str, timeout: str, **others: str) -> T:
     try:
         return msgspec.convert(options, kind, dec_hook=decode_hook)
     except msgspec.ValidationError as error:
-        raise NavarchError(f"--mode or --timeout: {error}") from error
+        problem, _, where = str(error).partition(" - at `$.")
+        raise NavarchError(f"--{where.rstrip('`') or 'mode'}: {problem}") from error

@@ -15,6 +15,7 @@ from schemas.names import InvalidNameError, pool_name
 from schemas.settings import PluginSettings, PoolSpec, Settings
 from services.primitives.errors import ConfigurationError
 from services.primitives.redaction import register_secrets
+from services.settings.address_validation import address_problems
 from services.settings.alert_routes import alert_settings
 from services.settings.dialect import Note, translate
 from services.settings.environment_settings import with_environment
@@ -164,6 +165,7 @@ class _Reading:
         settings = msgspec.structs.replace(settings, **sections)
         settings = resolve_paths(settings, directory)
         self._report((), budget_problems(settings.budget))
+        self._report((), address_problems(settings))
         # What is there and could not be read is known all the same.
         known = msgspec.structs.replace(
             settings,

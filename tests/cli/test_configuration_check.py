@@ -69,6 +69,19 @@ REFUSED = {
         "fleet: a\nhealth_policy: policy.yaml\n",
         "navarch.yaml:2: health_policy: .*/policy.yaml does not exist; name the policy's file",
     ),
+    "fleet's name": ("fleet: a b/c\n", "navarch.yaml:1: fleet: fleet 'a b/c' is not a valid name"),
+    "address of the bus": (
+        "fleet: a\nnats: {url: 'http://localhost:4222'}\n",
+        "navarch.yaml:2: nats.url: is no address of nats-server: write nats://host:4222",
+    ),
+    "address of the agents' bus": (
+        "fleet: a\nagent: {bus_url: 'nats://a:1,https://b'}\n",
+        "navarch.yaml:2: agent.bus_url: is no address of nats-server",
+    ),
+    "trace collector": (
+        "fleet: a\ntracing: {otlp_endpoint: 'collector:4317'}\n",
+        "navarch.yaml:2: tracing.otlp_endpoint: is not a URL",
+    ),
     "credentials of a service": (
         "nats:\n  creds_file: /nowhere/{service}.creds\n",
         "navarch.yaml:2: nats.creds_file: /nowhere/pool-manager.creds cannot be read: No such file",

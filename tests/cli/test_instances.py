@@ -96,6 +96,9 @@ async def test_instances_leaks_and_sweeps_are_shown(
     _, data, _ = await navarch("leaked", "-o", "json", url=url)
     assert ["web-2"] == [each["instance"] for each in msgspec.json.decode(data)]
 
+    code, _, problem = await navarch("sweep", "--adopt", "web-9", url=url)
+    assert (1, True) == (code, "there is no orphan 'web-9'; see navarch leaked" in problem)
+
     # It belongs to no pool; an instance this young may still be registered.
     await cloud.provision(request("web-3"))
     answers = []

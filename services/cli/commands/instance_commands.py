@@ -89,6 +89,7 @@ async def sweep(
     """
     name = "sweep-plan" if dry_run else "sweep-now"
     request = SweepRequest(adopt=tuple(adopt or ()), terminate=tuple(terminate or ()))
+    await _check_orphans(fleet, {*request.adopt, *request.terminate})
     ask = fleet.query if dry_run else fleet.order
     data = await ask(name, request, timeout_seconds=SWEEP_SECONDS_MAX, who=PROVISIONER)
     answer = decode_answer(SweepAnswer, data, name, PROVISIONER)
@@ -127,6 +128,15 @@ async def write_orphans(fleet: FleetClient) -> None:
         items = await fleet.pages("instances", Query(state="orphaned", limit=PAGE), who=PROVISIONER)
         if items:
             console.write("\n" + instances_text.orphans_note(_decode(items)))
+
+
+async def _check_orphans(fleet: FleetClient, names: set[str]) -> None:
+    """Refuse names that no orphan has: a sweep passes over them."""
+    if not names:
+        return
+    items = await fleet.pages("instances", Query(state="orphaned", limit=PAGE), who=PROVISIONER)
+    if unknown := sorted(names - {each.instance for each in _decode(items)}):
+        raise NavarchError(f"there is no orphan {unknown[0]!r}; see navarch leaked")
 
 
 async def _records(
