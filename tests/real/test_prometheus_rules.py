@@ -1,0 +1,129 @@
+"""The shipped alert rules: promtool finds each firing where it should, and silent where not."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+RULES = ROOT / "deploy/prometheus/navarch-rules.yaml"
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.skipif(
+        shutil.which("promtool") is None, reason="no promtool here: apt-get install prometheus"
+    ),
+]
+HOURS = "x240"
+"""Four hours of samples, one a minute."""
+UP = 'up{job="navarch-fleet",instance="m:1"}'
+SERVICE = 'up{job="navarch-services",instance="p:1"}'
+NODES = 'navarch_nodes_total{pool="a"}'
+HEALTHY = 'navarch_nodes_healthy{pool="a"}'
+XIDS = 'navarch_xid_errors_total{pool="a",node="n1",xid="79"}'
+ERRORS = 'navarch_http_requests_total{route="/api/v1/nodes",method="GET",status="500"}'
+COUNT = 'navarch_node_gpu_count{pool="a",node="%s"}'
+Series = dict[str, str]
+
+CASES: dict[str, tuple[Series, Series]] = {
+    "NavarchMetricsAbsent": ({UP: f"0+0{HOURS}"}, {UP: f"1+0{HOURS}"}),
+    "NavarchServiceDown": ({SERVICE: f"0+0{HOURS}"}, {SERVICE: f"1+0{HOURS}"}),
+    "NavarchPoolWithoutHealthyNodes": (
+        {NODES: f"3+0{HOURS}", HEALTHY: f"0+0{HOURS}"},
+        {NODES: f"0+0{HOURS}", HEALTHY: f"0+0{HOURS}"},
+    ),
+    "NavarchNodesUnhealthy": (
+        {NODES: f"10+0{HOURS}", HEALTHY: f"8+0{HOURS}"},
+        {NODES: f"10+0{HOURS}", HEALTHY: f"9+0{HOURS}"},
+    ),
+    "NavarchNodesQuarantined": (
+        {'navarch_nodes_quarantined{pool="a"}': f"2+0{HOURS}"},
+        {'navarch_nodes_quarantined{pool="a"}': f"0+0{HOURS}"},
+    ),
+    "NavarchStoreUnwritable": (
+        {'navarch_failures{failure="store-unwritable",instance="p:1"}': f"1+0{HOURS}"},
+        {'navarch_failures{failure="record-unreadable",instance="p:1"}': f"1+0{HOURS}"},
+    ),
+    "NavarchFailure": (
+        {'navarch_failures{failure="record-unreadable",instance="p:1"}': f"1+0{HOURS}"},
+        {'navarch_failures{failure="record-unreadable",instance="p:1"}': f"0+0{HOURS}"},
+    ),
+    "NavarchConsumerBehind": (
+        {'navarch_consumer_oldest_seconds{stream="EVENTS",durable="d"}': f"90+0{HOURS}"},
+        {'navarch_consumer_oldest_seconds{stream="EVENTS",durable="d"}': f"9+0{HOURS}"},
+    ),
+    "NavarchGpuHot": (
+        {'navarch_node_gpu_temperature_celsius{pool="a",node="n1",gpu="0"}': f"95+0{HOURS}"},
+        {'navarch_node_gpu_temperature_celsius{pool="a",node="n1",gpu="0"}': f"85+0{HOURS}"},
+    ),
+    "NavarchGpuMissing": (
+        {COUNT % "n1": f"7+0{HOURS}", COUNT % "n2": f"8+0{HOURS}"},
+        {COUNT % "n1": f"8+0{HOURS}", COUNT % "n2": f"8+0{HOURS}"},
+    ),
+    "NavarchXidsInMany": ({XIDS: f"0+5{HOURS}"}, {XIDS: "0+0x200 1+0x40"}),
+    "NavarchClockWrong": (
+        {'navarch_clock_ahead_seconds{instance="p:1"}': f"-9+0{HOURS}"},
+        {'navarch_clock_ahead_seconds{instance="p:1"}': f"1+0{HOURS}"},
+    ),
+    "NavarchGatewayErrors": ({ERRORS: f"0+60{HOURS}"}, {ERRORS: f"0+1{HOURS}"}),
+}
+"""Alert -> series of which it fires, and of which it does not."""
+
+
+def alerts() -> list[dict[str, Any]]:
+    """The shipped alerts."""
+    groups = yaml.safe_load(RULES.read_text("utf-8"))["groups"]
+    return [each for group in groups for each in group["rules"] if "alert" in each]
+
+
+def case(name: str, series: Series, *, fires: bool) -> dict[str, Any]:
+    """One unit test of promtool: whether the alert fires at the end."""
+    firing = [{"labels": "{}", "value": 1}] if fires else []
+    return {
+        "interval": "1m",
+        "input_series": [{"series": each, "values": values} for each, values in series.items()],
+        "promql_expr_test": [
+            {
+                "expr": f'count(ALERTS{{alertname="{name}",alertstate="firing"}})',
+                "eval_time": "235m",
+                "exp_samples": firing,
+            }
+        ],
+    }
+
+
+def test_each_alert_fires_and_is_silent(tmp_path: Path) -> None:
+    """Every shipped alert is in the table, and promtool agrees with each line."""
+    assert {each["alert"] for each in alerts()} == set(CASES)
+    tests = [
+        case(name, series, fires=fires)
+        for name, (wrong, right) in CASES.items()
+        for series, fires in ((wrong, True), (right, False))
+    ]
+    file = tmp_path / "tests.yaml"
+    body = {"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": tests}
+    file.write_text(yaml.safe_dump(body))
+    found = subprocess.run(
+        ["promtool", "test", "rules", str(file)], capture_output=True, text=True, check=False
+    )
+    assert found.returncode == 0, found.stdout + found.stderr
+
+
+def test_each_alert_names_a_page_that_exists() -> None:
+    """The runbook's page has the heading."""
+    for each in alerts():
+        page, _, anchor = each["annotations"]["runbook"].partition("#")
+        headings = re.findall(r"^#+ (.*)$", (ROOT / page).read_text("utf-8"), re.MULTILINE)
+        known = {re.sub(r"[^a-z0-9 -]", "", text.lower()).replace(" ", "-") for text in headings}
+        assert anchor in known, each["alert"]
+
+
+def test_rules_use_metrics_that_are_exported() -> None:
+    """A renamed metric would silence its alert."""
+    source = "\n".join(path.read_text("utf-8") for path in (ROOT / "services").rglob("*.py"))
+    used = set(re.findall(r"\bnavarch_[a-z_]+", RULES.read_text("utf-8")))
+    families = {each.removesuffix("_total") for each in used}
+    assert {each for each in families if f'"{each}' not in source} == set()
