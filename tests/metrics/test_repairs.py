@@ -24,6 +24,7 @@ from services.metrics.evidence.repair_sums import BUCKETS_SECONDS, OTHER, SERIES
 from services.metrics.evidence.repair_totals import RepairCollector
 from services.metrics.service import build
 from services.primitives.clock import SystemClock
+from services.primitives.errors import UnreadableRecord
 from services.runtime.consumer_loop import Received
 from services.runtime.failure_register import FailureRegister
 from tests.support.inprocess import Running, eventually
@@ -243,6 +244,26 @@ async def test_killed_at_any_write_it_is_still_one_bundle_and_one_event(bus, cal
     assert first in (None, kept)
     assert await ids(bus) == ["repaired-u-1"]
     assert [each.name for each in await bus.objects(EVIDENCE)] == ["a.n-1.u-1"]
+
+
+@pytest.mark.parametrize("garbage", [b"", b"x", b"[]", b'{"pool": 1}'])
+async def test_unreadable_evidence_delays_nothing(bus, garbage):
+    """A capture is written again; a bundle stays as it is, and the repair is published."""
+    await store_node(bus)
+    capture, bundle = e.capture_name("a", "n-1"), e.bundle_name("a", "n-1", "u-1")
+    for name in (capture, bundle):
+        await bus.put_object(EVIDENCE, name, garbage, metadata={}, revision=0)
+    await publish(bus, FAULT, UNHEALTHY, BACK)
+    collector = EvidenceCollector(bus, SystemClock())
+    for event in (UNHEALTHY, BACK):
+        fact = subjects.node_event("a", "n-1", n.FACTS[type(event)])
+        (stored,) = await bus.read(EVENTS.name, fact)
+        await collector.handle(Received(event, stored))
+    assert await ids(bus) == ["repaired-u-1"]
+    kept, _ = await stored_evidence.stored_capture(bus, "a", "n-1")
+    assert kept is not None
+    with pytest.raises(UnreadableRecord, match="EVIDENCE"):
+        await stored_evidence.stored_bundle(bus, bundle)
 
 
 async def test_a_node_that_recovered_without_remediation_is_not_listed_as_open(bus):

@@ -9,11 +9,12 @@ import pytest
 from schemas.enums import ProviderErrorKind
 from schemas.instance_type_catalogue import InstanceTypes, TypeSpec
 from schemas.launch_offers import Choice, Offer
-from schemas.offering_records import BLOCKED
+from schemas.offering_records import BLOCKED, SPEND_KEY
 from schemas.pool_events import LaunchRefused, LaunchWaiting, pool_codec
 from schemas.subjects import pool_event_wildcard
 from schemas.topology import EVENTS, OFFERINGS
 from services.bus.nats.nats_bus import NatsBus
+from services.primitives.errors import UnreadableRecord
 from services.provisioner.provider_client.provider import Environment
 from services.provisioner.provider_client.provider_calls import (
     ProviderCalls,
@@ -203,6 +204,23 @@ CAPS: dict[str, tuple[dict[str, Any], float, str, str]] = {
     "the pool's": ({"spend_cap": 7.0}, 0.0, "above-pool-cap", "pool web costs $6 of its spend_cap"),
     "the fleet's": ({}, 7.0, "above-fleet-cap", "the fleet costs $6 of its spend_cap of $7"),
 }
+
+
+@pytest.mark.parametrize("garbage", [b"x", b"[]", b'{"reserved": 5}', b'{"reserved": {"a": []}}'])
+async def test_unreadable_reservations_hold_launches_under_a_cap_alone(
+    bus: NatsBus, garbage: bytes
+) -> None:
+    """What is reserved is unknown, so they wait for the operator; a pool without a cap goes on."""
+    await bus.put(OFFERINGS, SPEND_KEY, garbage)
+    market = Market(bus)
+    offers = (Offer(provider="fake", instance_type="big"),)
+    capped = provision("web-1", choice=Choice(offers=offers, spend_cap=7.0))
+    with pytest.raises(UnreadableRecord, match=SPEND_KEY):
+        await market.steps().provision(capped)
+    await market.steps().provision(provision("web-2", choice=Choice(offers=offers)))
+    await bus.delete(OFFERINGS, SPEND_KEY)
+    await market.steps().provision(capped)
+    assert len((await market.existing())["fake"]) == 2
 
 
 @pytest.mark.parametrize(("choice", "fleet", "word", "text"), CAPS.values(), ids=CAPS)

@@ -181,10 +181,10 @@ _OTHER_KEYS: dict[type[Any], str] = {
 NOT_PUBLISHED: dict[str, str] = {
     "FleetBudgetRecord": "one key, which every pool needs",
     "FleetRecord": "one key, which every pool needs",
-    "SpendRecord": "one key, which every launch needs",
-    "RepairTotals": "one key of the metrics service",
-    "EvidenceBundle": "an object",
-    "EvidenceCapture": "an object",
+    "SpendRecord": "one key: tests/provisioner/test_offering_allocator.py",
+    "RepairTotals": "one key: tests/metrics/test_repairs.py",
+    "EvidenceBundle": "an object: tests/metrics/test_repairs.py",
+    "EvidenceCapture": "an object: tests/metrics/test_repairs.py",
 }
 """Types that the table lacks, and why. Step data and answers are no messages of their own."""
 

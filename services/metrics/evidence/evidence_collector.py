@@ -8,6 +8,7 @@ from the saga, so that a crash between the two, or a second replica, changes not
 
 import asyncio
 import logging
+from contextlib import suppress
 from typing import Final
 
 import msgspec
@@ -24,7 +25,7 @@ from services.bus.port import Bus, Stored
 from services.metrics.evidence import evidence_content, outage_endings, stored_evidence
 from services.metrics.evidence.node_history import NodeHistory
 from services.primitives.clock import Clock
-from services.primitives.errors import Conflict
+from services.primitives.errors import Conflict, UnreadableRecord
 from services.runtime.consumer_loop import Consumer, Received
 from services.runtime.tracing import current_headers
 
@@ -129,7 +130,9 @@ class EvidenceCollector:
                 EVIDENCE, name, encode(bundle), metadata=metadata, revision=0
             )
         except Conflict:
-            return await stored_evidence.stored_bundle(self._bus, name) or bundle
+            with suppress(UnreadableRecord):  # what came of the outage is known all the same
+                return await stored_evidence.stored_bundle(self._bus, name) or bundle
+            return bundle
         log.info("evidence stored", extra={"object": name})
         return bundle
 

@@ -23,7 +23,7 @@ from schemas.stored_messages import decode_stored
 from schemas.topology import EVENTS, EVIDENCE, HEALTH, INSTANCES, NODES, SAGAS, TELEMETRY
 from services.bus.port import BucketSpec, Bus, Stored
 from services.metrics.evidence.node_history import NodeHistory
-from services.primitives.errors import Refused
+from services.primitives.errors import Refused, UnreadableRecord
 
 POOL_EVENTS_MAX: Final = 20_000
 """Per pool, the newest."""
@@ -137,10 +137,17 @@ async def stored_capture(bus: Bus, pool: str, node: str) -> tuple[e.EvidenceCapt
         return None, next((each.revision for each in infos if each.name == name), 0)
     if found is None:
         return None, 0
-    return _capture.decode(found.data), found.info.revision
+    try:
+        return _capture.decode(found.data), found.info.revision
+    except msgspec.DecodeError as error:
+        log.warning("unreadable evidence", extra={"object": name, "error": str(error)})
+        return None, found.info.revision
 
 
 async def stored_bundle(bus: Bus, name: str) -> e.EvidenceBundle | None:
-    """A bundle by its name."""
+    """A bundle by its name; UnreadableRecord where its content is not one."""
     found = await bus.get_object(EVIDENCE, name)
-    return _bundle.decode(found.data) if found else None
+    try:
+        return _bundle.decode(found.data) if found else None
+    except msgspec.DecodeError as error:
+        raise UnreadableRecord(EVIDENCE.name, name, str(error)) from error
