@@ -66,6 +66,10 @@ PLANTED: Final = {
     "TeamsChannel.Options.webhook_url",
     "HttpSource.Options.url",
     "HttpSource.Options.headers",
+    "PrometheusSource.Options.url",
+    "PrometheusSource.Options.headers",
+    "RaySource.Options.dashboard",
+    "RaySource.Options.headers",
 }
 """Every setting of the type SecretText; the configuration below has a canary in each."""
 
@@ -129,9 +133,18 @@ pools:
     launch_timeout: 30s
     autoscaling: {{type: queue}}
     metrics:
-      type: http
-      url: "http://u:{canary}@127.0.0.1:9/{canary}-metrics?token={canary}-metrics"
-      headers: {{X-Key: "${{CANARY_KEY}}"}}
+      type: combined
+      sources:
+      - type: http
+        url: "http://u:{canary}@127.0.0.1:9/{canary}-metrics?token={canary}-metrics"
+        headers: {{X-Key: "${{CANARY_KEY}}"}}
+      - type: prometheus
+        url: "http://u:{canary}@127.0.0.1:9/{canary}-prometheus?token={canary}-prometheus"
+        headers: {{X-Key: "${{CANARY_KEY}}"}}
+        pending_jobs: sum(waiting)
+      - type: ray
+        dashboard: "http://u:{canary}@127.0.0.1:9/{canary}-ray?token={canary}-ray"
+        headers: {{X-Key: "${{CANARY_KEY}}"}}
   b:
     provider: local
     instance_type: local-8gpu
