@@ -11,12 +11,7 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-from schemas.stream_specs import (
-    BucketSpec,
-    DurableSpec,
-    ObjectBucketSpec,
-    StreamSpec,
-)
+from schemas.stream_specs import BucketSpec, DurableSpec, ObjectBucketSpec, StreamSpec
 
 Headers = Mapping[str, str]
 Start = Literal["new", "all", "last_per_subject"]

@@ -7,15 +7,8 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from schemas.permissions import SETS_UP
-from schemas.stream_specs import (
-    DurableSpec,
-    StreamSpec,
-)
-from schemas.topology import (
-    DURABLES,
-    EVERY_STREAM,
-    STREAMS,
-)
+from schemas.stream_specs import DurableSpec, StreamSpec
+from schemas.topology import DURABLES, EVERY_STREAM, STREAMS
 from services.bus.port import Bus
 from services.primitives.clock import Clock
 from services.primitives.errors import Refused, SetupError, Unavailable

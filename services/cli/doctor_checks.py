@@ -9,12 +9,7 @@ import msgspec
 from schemas.fleet_queries import CurrentFailure
 from schemas.permissions import SERVICES
 from schemas.stream_specs import StreamSpec
-from schemas.topology import (
-    DEAD,
-    DURABLES,
-    EVERY_STREAM,
-    MIB,
-)
+from schemas.topology import DEAD, DURABLES, EVERY_STREAM, MIB
 
 FULL_SHARE: Final = 0.8
 """A stream that refuses messages when it is full is reported from here on."""

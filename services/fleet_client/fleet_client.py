@@ -11,14 +11,7 @@ from typing import Any, Final, TypeVar, cast
 import msgspec
 
 from schemas import subjects
-from schemas.fleet_queries import (
-    CurrentFailure,
-    FleetBudgetView,
-    NodeView,
-    Page,
-    PoolView,
-    Query,
-)
+from schemas.fleet_queries import CurrentFailure, FleetBudgetView, NodeView, Page, PoolView, Query
 from schemas.messages import LimitedDecoder, decoder, encode
 from schemas.names import TOKEN
 from schemas.node_events import FACTS, Drained, WorkRemains

@@ -18,11 +18,7 @@ from schemas.fleet_queries import CurrentFailure
 from schemas.messages import LimitedDecoder
 from schemas.permissions import SERVICES
 from schemas.stream_specs import StreamSpec
-from schemas.topology import (
-    EVENTS,
-    EVERY_STREAM,
-    LEASES,
-)
+from schemas.topology import EVENTS, EVERY_STREAM, LEASES
 from services.bus.port import Bus
 from services.bus.protocol.endpoint_replies import reply_data
 from services.bus.topology_setup import STREAM_NOT_FOUND, set_up_stream

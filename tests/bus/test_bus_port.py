@@ -8,12 +8,7 @@ import pytest
 
 from schemas import subjects
 from schemas.stream_specs import MESSAGE_BYTES_MAX
-from schemas.topology import (
-    EVENTS,
-    LEASES,
-    NODES,
-    SAGAS,
-)
+from schemas.topology import EVENTS, LEASES, NODES, SAGAS
 from services.primitives.errors import BusError, Conflict, Refused, Unavailable
 from tests.bus.conftest import collect
 

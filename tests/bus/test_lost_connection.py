@@ -7,10 +7,7 @@ import pytest
 
 from schemas import subjects
 from schemas.stream_specs import DurableSpec
-from schemas.topology import (
-    EVENTS,
-    NODES,
-)
+from schemas.topology import EVENTS, NODES
 from services.primitives.errors import Unavailable
 
 FAULT = subjects.node_event("training", "training-1", "fault")

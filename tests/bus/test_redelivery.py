@@ -5,10 +5,7 @@ from contextlib import aclosing
 
 import pytest
 
-from schemas.stream_specs import (
-    SECOND_NS,
-    DurableSpec,
-)
+from schemas.stream_specs import SECOND_NS, DurableSpec
 from schemas.topology import DEAD
 from tests.bus.test_server_rules import make, state
 

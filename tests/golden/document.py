@@ -43,12 +43,7 @@ from schemas.lease_records import (
 from schemas.messages import Record, message_type
 from schemas.node_records import HeartbeatRecord, NodeRecord, node_key
 from schemas.stream_specs import StreamSpec
-from schemas.topology import (
-    BUCKETS,
-    DURABLES,
-    OBJECT_BUCKETS,
-    STREAMS,
-)
+from schemas.topology import BUCKETS, DURABLES, OBJECT_BUCKETS, STREAMS
 from tests.golden.catalogue import ANSWER_TYPES, HERE, STEP_TYPES
 
 DOCUMENT: Final = HERE.parents[1] / "docs" / "events.md"

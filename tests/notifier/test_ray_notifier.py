@@ -10,22 +10,13 @@ import pytest
 from schemas.duration import Duration
 from schemas.settings import PluginSettings
 from services.notifier.conformance.notifier_suite import order as suite_order
-from services.notifier.workload.ray.ray_state import (
-    find_raylets,
-    node_workload,
-)
+from services.notifier.workload.ray.ray_state import find_raylets, node_workload
 from services.notifier.workload.ray_notifier import RayNotifier
 from services.notifier.workload.workload_notifier import NodeReference, NodeWorkload, StepFailure
 from services.primitives.clock import SystemClock
 from services.primitives.errors import ConfigurationError
 from services.settings.plugin_loader import load_plugin
-from services.workload_systems.ray_answers import (
-    RayActor,
-    RayJob,
-    Raylet,
-    RayTask,
-    RunningState,
-)
+from services.workload_systems.ray_answers import RayActor, RayJob, Raylet, RayTask, RunningState
 from services.workload_systems.ray_client import RayUnavailableError
 from tests.notifier.workload_sites import NODES, RaySite
 

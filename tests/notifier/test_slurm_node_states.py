@@ -6,10 +6,7 @@ import pytest
 
 from services.notifier.workload.slurm_node_states import node_state
 from services.notifier.workload.workload_notifier import FAILED_MAX
-from services.workload_systems.slurm_output import (
-    SlurmJob,
-    SlurmNode,
-)
+from services.workload_systems.slurm_output import SlurmJob, SlurmNode
 
 AT = datetime(2026, 11, 22, 12, tzinfo=UTC)
 

@@ -14,12 +14,7 @@ from services.notifier.workload.slurm_workload import (
     reason_text,
 )
 from services.primitives.host_list import expand_hosts
-from services.workload_systems.slurm_output import (
-    SlurmJob,
-    read_comments,
-    read_jobs,
-    read_nodes,
-)
+from services.workload_systems.slurm_output import SlurmJob, read_comments, read_jobs, read_nodes
 
 MARK = "5f0c"
 NODES = f"""\

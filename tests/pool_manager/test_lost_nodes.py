@@ -13,10 +13,7 @@ from schemas.node_records import NodeRecord, node_key
 from schemas.pool_records import pool_key
 from schemas.saga_params import LaunchSpec, SagaParams
 from schemas.stream_specs import BucketSpec
-from schemas.topology import (
-    NODES,
-    POOLS,
-)
+from schemas.topology import NODES, POOLS
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import NatsBus
 from services.pool_manager.planner.node_reconstruction import (

@@ -14,10 +14,7 @@ from schemas.lease_records import SuspectRecord
 from schemas.messages import encode
 from schemas.node_events import Lost
 from schemas.stream_specs import DurableSpec
-from schemas.topology import (
-    DEAD,
-    LEASES,
-)
+from schemas.topology import DEAD, LEASES
 from services.primitives.clock import SystemClock
 from services.primitives.errors import Retry, Unavailable
 from services.runtime.crash_guard import AT_ONCE, DEATHS_MAX, TURNS, CrashGuard, Turns

@@ -16,11 +16,7 @@ from services.bus.memory.memory_bus import MemoryBus
 from services.health_monitor.health_store import HealthStore
 from services.notifier.alerts import alert_intake
 from services.notifier.alerts.alert_intake import AlertIntake
-from services.notifier.workload.workload_notifier import (
-    NodeReference,
-    NodeWorkload,
-    WorkloadAnswer,
-)
+from services.notifier.workload.workload_notifier import NodeReference, NodeWorkload, WorkloadAnswer
 from services.notifier.workload_steps import WorkloadSteps
 from services.pool_manager.planner import disruption_budget
 from services.pool_manager.planner.remediation import remedy_selection

@@ -7,15 +7,8 @@ from schemas.dead_letters import DeadLetter
 from schemas.messages import message_type
 from schemas.operator_requests import REQUESTS
 from schemas.saga_log_entries import STATUSES, StepStarted, TimerDue
-from schemas.stream_specs import (
-    MESSAGE_BYTES_MAX,
-    DurableSpec,
-)
-from schemas.topology import (
-    DURABLES,
-    EVENTS,
-    STREAMS,
-)
+from schemas.stream_specs import MESSAGE_BYTES_MAX, DurableSpec
+from schemas.topology import DURABLES, EVENTS, STREAMS
 
 POOL = "garbage"
 DEPTH = 100_000

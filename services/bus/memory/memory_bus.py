@@ -11,10 +11,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from schemas import headers as h
-from schemas.stream_specs import (
-    MESSAGE_BYTES_MAX,
-    DurableSpec,
-)
+from schemas.stream_specs import MESSAGE_BYTES_MAX, DurableSpec
 from services.bus.memory.jetstream.server_state import ConsumerPlace
 from services.bus.memory.memory_pull_consumer import (
     AcknowledgementQueue,

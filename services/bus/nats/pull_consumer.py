@@ -16,10 +16,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from schemas.stream_specs import (
-    SECOND_NS,
-    DurableSpec,
-)
+from schemas.stream_specs import SECOND_NS, DurableSpec
 from services.bus.nats.client_protocol import ClientMessage, NatsClient
 from services.bus.port import Delivery, Stored
 from services.primitives.errors import BusError, Refused

@@ -16,10 +16,7 @@ from schemas import subjects
 from schemas.fleet_events import FACTS, ConsumerLag, fleet_codec
 from schemas.lag_settings import LagSettings
 from schemas.stream_specs import DurableSpec
-from schemas.topology import (
-    DURABLES,
-    EVENTS,
-)
+from schemas.topology import DURABLES, EVENTS
 from services.bus.leases import Lease, repeat_while_held
 from services.bus.port import Bus
 from services.metrics.fleet.consumer_lag import ConsumerBacklog, update_lagging

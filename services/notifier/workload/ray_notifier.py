@@ -15,11 +15,7 @@ from schemas.secret_text import SecretText
 from schemas.settings import Setting
 from services.notifier.workload.node_name import check_template, node_name
 from services.notifier.workload.ray.ray_orders import REASON_CHARS_MAX, RayOrder, RayOrders
-from services.notifier.workload.ray.ray_state import (
-    NODE_LABEL,
-    find_raylets,
-    node_workload,
-)
+from services.notifier.workload.ray.ray_state import NODE_LABEL, find_raylets, node_workload
 from services.notifier.workload.workload_notifier import (
     NodeReference,
     NodeWorkload,
@@ -31,11 +27,7 @@ from services.notifier.workload.workload_notifier import (
 from services.primitives.clock import Clock
 from services.primitives.coalesce import Joined
 from services.runtime.http_caller import check_url
-from services.workload_systems.ray_answers import (
-    Raylet,
-    RunningState,
-    shown,
-)
+from services.workload_systems.ray_answers import Raylet, RunningState, shown
 from services.workload_systems.ray_client import RayClient, RayUnavailableError
 
 log = logging.getLogger(__name__)

@@ -4,10 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from services.notifier.workload.workload_notifier import FAILED_MAX, FailedWork, WorkloadNodeState
-from services.workload_systems.slurm_output import (
-    SlurmJob,
-    SlurmNode,
-)
+from services.workload_systems.slurm_output import SlurmJob, SlurmNode
 
 FAILED_STATES: Final = "BOOT_FAIL,FAILED,NODE_FAIL,OUT_OF_MEMORY"
 """Of jobs that ended lately, for as long as slurmctld remembers them (MinJobAge)."""

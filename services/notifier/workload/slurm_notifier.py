@@ -46,10 +46,7 @@ from services.workload_systems.slurm_commands import (
     SlurmRefusedError,
     SlurmUnavailableError,
 )
-from services.workload_systems.slurm_output import (
-    SlurmJob,
-    SlurmNode,
-)
+from services.workload_systems.slurm_output import SlurmJob, SlurmNode
 
 log = logging.getLogger(__name__)
 

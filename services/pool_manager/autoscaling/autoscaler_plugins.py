@@ -32,13 +32,7 @@ from services.pool_manager.autoscaling.sources.prometheus_source import Promethe
 from services.pool_manager.autoscaling.sources.ray_source import RaySource
 from services.pool_manager.autoscaling.sources.slurm_source import SlurmSource
 from services.primitives.errors import ConfigurationError
-from services.settings.plugin_loader import (
-    Origin,
-    load_plugin,
-    locate,
-    make_plugin,
-    setting_error,
-)
+from services.settings.plugin_loader import Origin, load_plugin, locate, make_plugin, setting_error
 from services.settings.problem_list import ProblemList
 
 log = logging.getLogger(__name__)

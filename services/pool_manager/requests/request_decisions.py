@@ -22,10 +22,7 @@ from schemas.operator_requests import (
     SagaRequest,
     ScaleRequest,
 )
-from schemas.pool_events import (
-    RequestAccepted,
-    Scaled,
-)
+from schemas.pool_events import RequestAccepted, Scaled
 from schemas.pool_records import OpenSaga, PoolRecord
 from schemas.saga_log_entries import SagaEntry
 from services.pool_manager.planner.disruption_budget import limit, with_begun

@@ -8,10 +8,7 @@ from schemas.instance_records import InstanceRecord
 from schemas.node_records import node_key
 from schemas.pool_records import FLEET_KEY, FleetRecord
 from schemas.stream_specs import DAY_SECONDS
-from schemas.topology import (
-    INSTANCES,
-    POOLS,
-)
+from schemas.topology import INSTANCES, POOLS
 from services.bus.port import Bus
 from services.bus.record_bucket import RecordBucket
 from services.primitives.errors import Conflict, UnreadableRecord

@@ -38,11 +38,7 @@ from services.provisioner.provider_client.provider import Instance
 from services.simulator.engine.failure_reports import gpu_of, report_failure, reporter_of
 from services.simulator.engine.hardware_failures import REMEDIES, HardwareFailure, MachineSpec
 from services.simulator.engine.node_registration import boot_checked, registered
-from services.simulator.engine.simulated_machine import (
-    SimulatedMachine,
-    gpu_uuid,
-    notice_of,
-)
+from services.simulator.engine.simulated_machine import SimulatedMachine, gpu_uuid, notice_of
 from services.simulator.engine.simulated_process import SimulatedProcess
 from services.simulator.engine.simulation_context import SimulationContext
 from services.simulator.engine.stored_records import StoredRecords

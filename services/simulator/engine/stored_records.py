@@ -12,12 +12,7 @@ from schemas.messages import LimitedDecoder
 from schemas.node_records import NodeRecord
 from schemas.pool_records import PoolRecord, pool_key
 from schemas.stream_specs import BucketSpec
-from schemas.topology import (
-    HEALTH,
-    INSTANCES,
-    NODES,
-    POOLS,
-)
+from schemas.topology import HEALTH, INSTANCES, NODES, POOLS
 from services.bus.memory.memory_server import MemoryServer
 
 T = TypeVar("T", bound=msgspec.Struct)

@@ -13,10 +13,7 @@ import msgspec
 
 from services.notifier.workload.kubernetes.kubernetes_objects import ObjectMetadata
 from services.primitives.clock import Clock
-from services.workload_systems.kubernetes_client import (
-    KubernetesClient,
-    KubernetesError,
-)
+from services.workload_systems.kubernetes_client import KubernetesClient, KubernetesError
 
 log = logging.getLogger(__name__)
 

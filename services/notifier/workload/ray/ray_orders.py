@@ -17,10 +17,7 @@ from services.notifier.workload.ray.ray_state import ORDER_PREFIX
 from services.notifier.workload.workload_notifier import StepFailure
 from services.primitives.clock import Clock
 from services.primitives.coalesce import Joined
-from services.workload_systems.ray_answers import (
-    RayJob,
-    shown,
-)
+from services.workload_systems.ray_answers import RayJob, shown
 from services.workload_systems.ray_client import RayClient, RayUnavailableError
 
 log = logging.getLogger(__name__)
