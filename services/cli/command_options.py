@@ -67,7 +67,7 @@ Timeout = Annotated[
 Wait = Annotated[bool, typer.Option("--wait", help="Wait until it is done, and print each step.")]
 
 
-def _positive(text: str) -> str:
+def _duration_text(text: str) -> str:
     if text:
         try:
             parse_duration(text)
@@ -81,7 +81,7 @@ WaitTimeout = Annotated[
     typer.Option(
         "--wait-timeout",
         metavar="30m",
-        callback=_positive,
+        callback=_duration_text,
         help="With --wait: stop waiting after so long, with exit code 1; default: never.",
     ),
 ]

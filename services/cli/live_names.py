@@ -23,14 +23,9 @@ Source = Callable[[FleetClient], AsyncIterator[str]]
 
 
 async def _nodes(fleet: FleetClient) -> AsyncIterator[str]:
-    query = Query(limit=PAGE_NODES)
-    while True:
-        page = await fleet.page("nodes", query)
+    async for page in fleet.each_page("nodes", Query(limit=PAGE_NODES)):
         for node in decode_nodes(list(page.items)):
             yield node.id
-        if not page.next:
-            return
-        query = msgspec.structs.replace(query, after=page.next)
 
 
 async def _pools(fleet: FleetClient) -> AsyncIterator[str]:

@@ -2,7 +2,7 @@
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing, suppress
 from datetime import UTC, datetime
 from functools import cache
@@ -153,13 +153,34 @@ class FleetClient:
     ) -> list[msgspec.Raw]:
         """All items of a paged query, as JSON."""
         items: list[msgspec.Raw] = []
+        async for page in self.each_page(name, query, who=who):
+            items.extend(page.items)
+        return items
+
+    async def each_page(
+        self, name: str, query: Query, *, who: str = "pool-manager"
+    ) -> AsyncIterator[Page]:
+        """The pages of a query, each asked for when it is wanted."""
         for _ in range(PAGES_MAX):
             page = await self.page(name, query, who=who)
-            items.extend(page.items)
+            yield page
             if not page.next:
-                return items
+                return
             query = msgspec.structs.replace(query, after=page.next)
         raise NavarchError(f"more than {PAGES_MAX} pages of {name}: query one pool at a time")
+
+    async def some_nodes(
+        self, query: Query, keep: Callable[[NodeView], bool], limit: int
+    ) -> tuple[tuple[NodeView, ...], str]:
+        """The first `limit` nodes to keep, and the `after` of what follows; empty: that was all."""
+        found: list[NodeView] = []
+        async for page in self.each_page("nodes", query):
+            for node in decode_nodes(list(page.items)):
+                if keep(node):
+                    found.append(node)
+                if len(found) == limit:
+                    return tuple(found), f"{node.pool}.{node.id}"
+        return tuple(found), ""
 
     async def page(self, name: str, query: Query, *, who: str = "pool-manager") -> Page:
         """One page of a paged query."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -67,7 +67,7 @@ class FleetUse:
 
     def __init__(self) -> None:
         """Nothing is known yet."""
-        self._decoder: LimitedDecoder[Any] = LimitedDecoder(_Readings)
+        self._decoder = LimitedDecoder(_Readings)
         self._samples: dict[str, tuple[datetime, tuple[GpuReading, ...]]] = {}
         self._nodes: dict[str, tuple[str, str]] = {}
         self.unreadable = 0

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Annotated, Final
 
-import msgspec
 from litestar import get
 from litestar.di import NamedDependency
 from litestar.handlers import HTTPRouteHandler
@@ -130,17 +129,10 @@ async def list_nodes(
         after=cursor,
         limit=QUERY_MAX if leaves_out else limit,
     )
-    found: list[NodeView] = []
-    while True:
-        page = await fleet.page("nodes", query)
-        for node in decode_nodes(list(page.items)):
-            if wanted.matches(node) and principal.sees(node.pool):
-                found.append(node)
-            if len(found) == limit:
-                return NodePage(items=tuple(found), next=f"{node.pool}.{node.id}")
-        if not page.next:
-            return NodePage(items=tuple(found))
-        query = msgspec.structs.replace(query, after=page.next)
+    items, after = await fleet.some_nodes(
+        query, lambda node: wanted.matches(node) and principal.sees(node.pool), limit
+    )
+    return NodePage(items=items, next=after)
 
 
 @get(f"{ROOT}/nodes/{{name:str}}", tags=["nodes"], responses=PROBLEMS)
@@ -186,8 +178,7 @@ async def list_instances(
     """List instances, with what they cost."""
     query = Query(pool=pool, state=status, terminated=terminated, after=cursor, limit=limit)
     found: list[InstanceView] = []
-    while True:
-        page = await fleet.page("instances", query, who=PROVISIONER)
+    async for page in fleet.each_page("instances", query, who=PROVISIONER):
         for raw in page.items:
             record = decode_answer(InstanceRecord, raw, "instances", PROVISIONER)
             if principal.sees(record.pool):
@@ -195,9 +186,7 @@ async def list_instances(
             if len(found) == limit:
                 after = f"{record.pool}.{record.instance}"
                 return InstancePage(items=tuple(found), next=after)
-        if not page.next:
-            return InstancePage(items=tuple(found))
-        query = msgspec.structs.replace(query, after=page.next)
+    return InstancePage(items=tuple(found))
 
 
 @get(f"{ROOT}/pools", tags=["pools"], responses=PROBLEMS)

@@ -12,7 +12,7 @@ from schemas.node_records import node_key
 from schemas.operator_requests import DrainRequest, NodeRequest, ScaleRequest
 from schemas.pool_records import pool_key
 from schemas.topology import NODES, POOLS
-from services.fleet_client.fleet_client import decode_answer
+from services.fleet_client.fleet_client import Request, decode_answer
 from services.mcp_server.change_plans import ChangePlan, expiry, require_current
 from services.mcp_server.query_tools import visible_node, visible_pool
 from services.mcp_server.tool_arguments import Confirmation, PlannedChange
@@ -85,7 +85,7 @@ async def confirm_change(access: ToolAccess, asked: Confirmation) -> ChangeDone:
     The token is valid once, for five minutes, and while the node or pool is as it was.
     """
     plan = access.plans.take(asked.token, access.caller.name, access.now())
-    require_current(plan, await _revision(access, plan))
+    require_current(plan, await _revision(access, plan.verb, plan.pool, plan.about))
     answer = await access.caller.send(plan.pool, plan.verb, plan.request)
     saga = getattr(answer, "saga", "")
     return ChangeDone(
@@ -106,7 +106,7 @@ def _check_fields(asked: PlannedChange) -> None:
 
 async def _about_node(access: ToolAccess, asked: PlannedChange) -> _Planned:
     node = await visible_node(access, asked.name)
-    revision = await _revision_of_node(access, node.pool, node.id)
+    revision = await _revision(access, asked.verb, node.pool, node.id)
     fields: dict[str, str | None] = {"node": node.id, "reason": asked.reason}
     kind: type[NodeRequest] = NodeRequest
     if asked.verb in DRAINS:
@@ -117,21 +117,12 @@ async def _about_node(access: ToolAccess, asked: PlannedChange) -> _Planned:
         raise NavarchError(str(error)) from error
     query = DryRunRequest(verb=asked.verb, node=node.id, request=msgspec.Raw(encode(request)))
     shown = decode_answer(DryRun, await access.fleet.query("dry-run", query), "dry-run")
-    plan = ChangePlan(
-        verb=asked.verb,
-        pool=node.pool,
-        about=node.id,
-        request=request,
-        revision=revision,
-        by=access.caller.name,
-        expires=expiry(access.now()),
-    )
-    return plan, shown
+    return _plan(access, asked.verb, node.pool, node.id, request, revision), shown
 
 
 async def _scale(access: ToolAccess, asked: PlannedChange) -> _Planned:
     pool = await visible_pool(access, asked.name)
-    revision = await _revision_of_pool(access, pool.name)
+    revision = await _revision(access, asked.verb, pool.name, pool.name)
     nodes = asked.nodes or 0
     allowed = pool.min_nodes <= nodes <= pool.max_nodes
     limits = f"between min_nodes {pool.min_nodes} and max_nodes {pool.max_nodes}"
@@ -144,30 +135,26 @@ async def _scale(access: ToolAccess, asked: PlannedChange) -> _Planned:
         accepted=allowed,
         reason="" if allowed else f"{nodes} is not {limits}",
     )
-    plan = ChangePlan(
-        verb="scale",
-        pool=pool.name,
-        about=pool.name,
-        request=ScaleRequest(nodes=nodes),
+    request = ScaleRequest(nodes=nodes)
+    return _plan(access, asked.verb, pool.name, pool.name, request, revision), shown
+
+
+def _plan(
+    access: ToolAccess, verb: str, pool: str, about: str, request: Request, revision: int
+) -> ChangePlan:
+    return ChangePlan(
+        verb=verb,
+        pool=pool,
+        about=about,
+        request=request,
         revision=revision,
         by=access.caller.name,
         expires=expiry(access.now()),
     )
-    return plan, shown
 
 
-async def _revision(access: ToolAccess, plan: ChangePlan) -> int:
-    if plan.verb == "scale":
-        return await _revision_of_pool(access, plan.pool)
-    return await _revision_of_node(access, plan.pool, plan.about)
-
-
-async def _revision_of_node(access: ToolAccess, pool: str, node: str) -> int:
-    """Of the node's record; 0: there is none any more."""
-    entry = await access.fleet.bus.get(NODES, node_key(pool, node))
-    return entry.revision if entry is not None else 0
-
-
-async def _revision_of_pool(access: ToolAccess, pool: str) -> int:
-    entry = await access.fleet.bus.get(POOLS, pool_key(pool))
+async def _revision(access: ToolAccess, verb: str, pool: str, about: str) -> int:
+    """Of the record that a change is about; 0: there is none any more."""
+    bucket, key = (POOLS, pool_key(pool)) if verb == "scale" else (NODES, node_key(pool, about))
+    entry = await access.fleet.bus.get(bucket, key)
     return entry.revision if entry is not None else 0

@@ -17,7 +17,6 @@ from services.bus.port import Stored
 from services.fleet_client.fleet_client import (
     PAGE_NODES,
     decode_answer,
-    decode_nodes,
     decode_pools,
     event_filters,
     is_about,
@@ -88,17 +87,10 @@ async def list_nodes(access: ToolAccess, asked: NodeSelection) -> NodeAnswer:
     )
     ended = asked.status == "terminated"
     query = Query(pool=asked.pool, after=asked.cursor, terminated=ended, limit=PAGE_NODES)
-    found: list[NodeView] = []
-    while True:
-        page = await access.fleet.page("nodes", query)
-        for node in decode_nodes(list(page.items)):
-            if wanted.matches(node) and access.caller.sees(node.pool):
-                found.append(node)
-            if len(found) == asked.limit:
-                return NodeAnswer(nodes=tuple(found), next=f"{node.pool}.{node.id}")
-        if not page.next:
-            return NodeAnswer(nodes=tuple(found))
-        query = msgspec.structs.replace(query, after=page.next)
+    nodes, after = await access.fleet.some_nodes(
+        query, lambda node: wanted.matches(node) and access.caller.sees(node.pool), asked.limit
+    )
+    return NodeAnswer(nodes=nodes, next=after)
 
 
 async def get_node(access: ToolAccess, asked: NodeName) -> NodeView:
@@ -131,10 +123,8 @@ async def timeline(access: ToolAccess, asked: TimelineSelection) -> EventAnswer:
 
 async def events(access: ToolAccess, asked: EventSelection) -> EventAnswer:
     """List events of the fleet, a pool or a node. They are kept for 30 days."""
-    await _check_pool(access, asked.pool)
+    await _check_scope(access, asked.pool)
     start = _start(asked.since, access.now())
-    if asked.pool == "" and not access.caller.sees(""):
-        raise NavarchError("this caller may see some pools only: name one of them with `pool`")
     filters = event_filters(asked.pool, asked.node)
     kept: deque[Stored] = deque(maxlen=asked.limit)
     count, number = 0, 0
@@ -159,9 +149,7 @@ async def list_sagas(access: ToolAccess, asked: PoolSelection) -> tuple[Progress
 
 async def list_offerings(access: ToolAccess, asked: OfferingSelection) -> Sequence[OfferingView]:
     """List what can be launched, at what price, and what is exhausted since when."""
-    await _check_pool(access, asked.pool)
-    if asked.pool == "" and not access.caller.sees(""):
-        raise NavarchError("this caller may see some pools only: name one of them with `pool`")
+    await _check_scope(access, asked.pool)
     query = OfferingsQuery(
         pool=asked.pool, provider=asked.provider, instance_type=asked.instance_type
     )
@@ -171,9 +159,7 @@ async def list_offerings(access: ToolAccess, asked: OfferingSelection) -> Sequen
 
 async def report(access: ToolAccess, asked: ReportPeriod) -> RepairReport:
     """Count unhealthy nodes and lost GPU-hours by pool and fault, with the times to recover."""
-    await _check_pool(access, asked.pool)
-    if asked.pool == "" and not access.caller.sees(""):
-        raise NavarchError("this caller may see some pools only: name one of them with `pool`")
+    await _check_scope(access, asked.pool)
     now = access.now()
     async with access.histories:
         return await repair_report(access.fleet.bus, _start(asked.since, now), now, asked.pool)
@@ -208,6 +194,13 @@ async def _check_pool(access: ToolAccess, name: str) -> None:
     if name and not access.caller.sees(name):
         raise _nothing("pool", name)
     await access.fleet.check_pool(name)
+
+
+async def _check_scope(access: ToolAccess, pool: str) -> None:
+    """The same; and the whole fleet is for callers that may see all of it."""
+    await _check_pool(access, pool)
+    if pool == "" and not access.caller.sees(""):
+        raise NavarchError("this caller may see some pools only: name one of them with `pool`")
 
 
 async def _pool_of(access: ToolAccess, asked: AnyName) -> str:

@@ -172,29 +172,29 @@ def autoscaler_of(
     return made
 
 
-def source_of(raw: Raw, at: str, file: Path | None) -> MetricsSource:
+def source_of(raw: Raw, at: str, file: Path | None, depth: int = 0) -> MetricsSource:
     """Make the metrics source of the settings at `at`, and those within it."""
-    options = check_source(raw, at, file)
-    if isinstance(options, CombinedSource.Options):
-        return CombinedSource([source_of(raw, at, file) for at, raw in _parts(options, at)])
+    if parts := _source_parts(raw, at, file, depth):
+        return CombinedSource([source_of(each, place, file, depth + 1) for place, each in parts])
     settings = _settings(raw, at, file)
     made: MetricsSource = make_plugin(METRICS_SOURCE_PLUGINS, settings, file, SOURCES, "pool")
     return made
 
 
-def check_source(raw: Raw, at: str, file: Path | None, depth: int = 0) -> Any:
-    """The options of the metrics source at `at`; nothing is made."""
-    settings = _settings(raw, at, file)
+def check_source(raw: Raw, at: str, file: Path | None, depth: int = 0) -> None:
+    """Check the metrics source at `at`, and those within it; nothing is made."""
+    for place, each in _source_parts(raw, at, file, depth):
+        check_source(each, place, file, depth + 1)
+
+
+def _source_parts(raw: Raw, at: str, file: Path | None, depth: int) -> list[tuple[str, Raw]]:
+    """The sources within the one at `at`, whose options are right; empty: it is none of several."""
     if depth > DEPTH_MAX:
         raise setting_error(at, f"more than {DEPTH_MAX} sources deep; flatten them", file)
+    settings = _settings(raw, at, file)
     _, options = load_plugin(METRICS_SOURCE_PLUGINS, settings, file, SOURCES, "pool")
-    if isinstance(options, CombinedSource.Options):
-        for place, each in _parts(options, at):
-            check_source(each, place, file, depth + 1)
-    return options
-
-
-def _parts(options: CombinedSource.Options, at: str) -> list[tuple[str, Raw]]:
+    if not isinstance(options, CombinedSource.Options):
+        return []
     return [(f"{at}.sources.{n}", each) for n, each in enumerate(options.sources)]
 
 

@@ -12,14 +12,7 @@ from services.pool_manager.requests.request_replies import RefusedError
 def resized(record: PoolRecord, nodes: int, now: datetime) -> PoolRecord:
     """The record with another desired size; RefusedError where it cannot have that."""
     spec = record.spec
-    if record.removing:
-        raise RefusedError("wrong-state", f"pool {record.name} is being removed")
-    if spec.workload_names:
-        raise RefusedError(
-            "wrong-state",
-            f"pool {record.name} is sized by its workload_names ({spec.workload_names}); ask for "
-            "nodes by name: navarch slurm resume NAMES",
-        )
+    _require_resizable(record, "ask for nodes by name: navarch slurm resume NAMES")
     if nodes > spec.max_nodes:
         raise RefusedError(
             "above-maximum",
@@ -37,14 +30,7 @@ def resized(record: PoolRecord, nodes: int, now: datetime) -> PoolRecord:
 
 def smaller(record: PoolRecord, now: datetime) -> PoolRecord:
     """The record that wants one node fewer, because an operator has one terminated."""
-    if record.removing:
-        raise RefusedError("wrong-state", f"pool {record.name} is being removed")
-    if record.spec.workload_names:
-        raise RefusedError(
-            "wrong-state",
-            f"pool {record.name} is sized by its workload_names ({record.spec.workload_names}); "
-            "give the name back: navarch slurm suspend NAME",
-        )
+    _require_resizable(record, "give the name back: navarch slurm suspend NAME")
     if record.desired <= record.spec.min_nodes:
         raise RefusedError(
             "below-minimum",
@@ -53,3 +39,14 @@ def smaller(record: PoolRecord, now: datetime) -> PoolRecord:
             "navarch replace NODE",
         )
     return resized(record, record.desired - 1, now)
+
+
+def _require_resizable(record: PoolRecord, instead: str) -> None:
+    """RefusedError where operators do not set the size; `instead`: what they do."""
+    if record.removing:
+        raise RefusedError("wrong-state", f"pool {record.name} is being removed")
+    if names := record.spec.workload_names:
+        raise RefusedError(
+            "wrong-state",
+            f"pool {record.name} is sized by its workload_names ({names}); {instead}",
+        )
