@@ -19,10 +19,11 @@ from services.pool_manager.autoscaling.metrics_sources import (
     SourceError,
     WaitingJobs,
 )
-from services.pool_manager.autoscaling.sources.kubernetes_source import QueuedPod, pods_load
+from services.pool_manager.autoscaling.sources.kubernetes_source import pods_load
 from services.pool_manager.autoscaling.sources.ray_source import demand_load
 from services.pool_manager.autoscaling.sources.slurm_source import queue_load
 from services.primitives.errors import ConfigurationError
+from services.workload_systems.kubernetes_objects import QueuedPod
 from services.workload_systems.ray_answers import StatusAnswer
 from services.workload_systems.slurm_output import read_nodes, read_queue
 from tests.notifier.kubernetes_site import KUBECONFIG

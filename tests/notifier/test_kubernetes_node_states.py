@@ -7,7 +7,7 @@ import pytest
 
 from services.notifier.workload.kubernetes.kubernetes_node_states import cordoned_by, node_state
 from services.notifier.workload.kubernetes.kubernetes_nodes import uncordon_patch
-from services.notifier.workload.kubernetes.kubernetes_objects import (
+from services.workload_systems.kubernetes_objects import (
     CORDONED,
     UNSCHEDULABLE_SET,
     KubernetesNode,

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from services.notifier.workload.kubernetes import kubernetes_nodes as nodes
 from services.notifier.workload.kubernetes import kubernetes_pods as pods
-from services.notifier.workload.kubernetes.kubernetes_objects import (
+from services.notifier.workload.workload_notifier import NodeReference
+from services.workload_systems.kubernetes_objects import (
     CORDONED,
     OUT_OF_SERVICE,
     KubernetesNode,
     KubernetesPod,
 )
-from services.notifier.workload.workload_notifier import NodeReference
 
 DO_NOT_DISRUPT = "karpenter.sh/do-not-disrupt"
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from services.notifier.workload.kubernetes.kubernetes_objects import KubernetesPod
 from services.notifier.workload.kubernetes.object_watch import ObjectWatch
 from services.workload_systems.kubernetes_client import (
     KubernetesClient,
     KubernetesError,
     MissingRightError,
 )
+from services.workload_systems.kubernetes_objects import KubernetesPod
 
 
 class InstantClock:

@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from services.notifier.workload.kubernetes.kubernetes_objects import CORDONED
 from services.notifier.workload.kubernetes_notifier import KubernetesNotifier
 from services.notifier.workload.workload_notifier import (
     NodeReference,
@@ -14,6 +13,7 @@ from services.notifier.workload.workload_notifier import (
     WorkloadOrder,
 )
 from services.primitives.clock import SystemClock
+from services.workload_systems.kubernetes_objects import CORDONED
 from tests.real.kubernetes_cluster import Cluster
 from tests.support.inprocess import eventually
 

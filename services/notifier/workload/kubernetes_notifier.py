@@ -28,14 +28,6 @@ from services.notifier.workload.kubernetes.kubernetes_nodes import (
     uncordon_patch,
     valid_name,
 )
-from services.notifier.workload.kubernetes.kubernetes_objects import (
-    BY_NAVARCH,
-    CORDONED,
-    NODES,
-    PODS,
-    KubernetesNode,
-    KubernetesPod,
-)
 from services.notifier.workload.kubernetes.kubernetes_pods import (
     BatchPods,
     holds_node,
@@ -72,6 +64,14 @@ from services.workload_systems.kubernetes_client import (
     KubernetesClient,
     KubernetesError,
     MissingRightError,
+)
+from services.workload_systems.kubernetes_objects import (
+    BY_NAVARCH,
+    CORDONED,
+    NODES,
+    PODS,
+    KubernetesNode,
+    KubernetesPod,
 )
 
 log = logging.getLogger(__name__)

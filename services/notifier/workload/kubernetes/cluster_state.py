@@ -11,17 +11,17 @@ from services.notifier.workload.kubernetes.kubernetes_nodes import (
     id_part,
     is_draining,
 )
-from services.notifier.workload.kubernetes.kubernetes_objects import (
-    NODES,
-    PODS,
-    KubernetesNode,
-    KubernetesPod,
-)
 from services.notifier.workload.kubernetes.kubernetes_pods import gang
 from services.notifier.workload.kubernetes.object_watch import ObjectWatch
 from services.notifier.workload.workload_notifier import NodeReference, WorkloadNodeState
 from services.primitives.clock import Clock
 from services.workload_systems.kubernetes_client import KubernetesClient
+from services.workload_systems.kubernetes_objects import (
+    NODES,
+    PODS,
+    KubernetesNode,
+    KubernetesPod,
+)
 
 SELECTOR = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
 """Pods that are placed and have not finished: the others hold no node."""

@@ -4,15 +4,15 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Final
 
-from services.notifier.workload.kubernetes.kubernetes_objects import (
+from services.notifier.workload.kubernetes.kubernetes_pods import MIRROR, controller, gang
+from services.notifier.workload.workload_notifier import FAILED_MAX, FailedWork, WorkloadNodeState
+from services.workload_systems.kubernetes_objects import (
     BY_NAVARCH,
     UNSCHEDULABLE_SET,
     FieldManager,
     KubernetesNode,
     KubernetesPod,
 )
-from services.notifier.workload.kubernetes.kubernetes_pods import MIRROR, controller, gang
-from services.notifier.workload.workload_notifier import FAILED_MAX, FailedWork, WorkloadNodeState
 
 DISRUPTED: Final = "DisruptionTarget"
 """Condition of a pod that ended because it was evicted or preempted: it did not fail by itself."""

@@ -11,7 +11,8 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from services.notifier.workload.kubernetes.kubernetes_node_states import cordoned_by
-from services.notifier.workload.kubernetes.kubernetes_objects import (
+from services.notifier.workload.workload_notifier import NodeReference
+from services.workload_systems.kubernetes_objects import (
     BY_NAVARCH,
     CONDITION,
     CORDONED,
@@ -21,7 +22,6 @@ from services.notifier.workload.kubernetes.kubernetes_objects import (
     UNSCHEDULABLE_SET,
     KubernetesNode,
 )
-from services.notifier.workload.workload_notifier import NodeReference
 
 PROTECTIONS: Final = (
     "cluster-autoscaler.kubernetes.io/scale-down-disabled",

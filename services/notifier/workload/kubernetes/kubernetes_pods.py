@@ -4,13 +4,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final, Literal
 
-from services.notifier.workload.kubernetes.kubernetes_objects import (
-    CHECKPOINT_AT,
-    CHECKPOINT_BY,
-    CHECKPOINTS,
-    KubernetesPod,
-    OwnerReference,
-)
 from services.notifier.workload.workload_notifier import (
     RUNNING_MAX,
     NodeWorkload,
@@ -18,6 +11,13 @@ from services.notifier.workload.workload_notifier import (
     read_announcement,
 )
 from services.workload_systems.kubernetes_labels import GANG_LABELS
+from services.workload_systems.kubernetes_objects import (
+    CHECKPOINT_AT,
+    CHECKPOINT_BY,
+    CHECKPOINTS,
+    KubernetesPod,
+    OwnerReference,
+)
 
 MIRROR: Final = "kubernetes.io/config.mirror"
 """Annotation of a static pod: the node's own, which the API cannot remove."""

@@ -11,9 +11,9 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
 
-from services.notifier.workload.kubernetes.kubernetes_objects import ObjectMetadata
 from services.primitives.clock import Clock
 from services.workload_systems.kubernetes_client import KubernetesClient, KubernetesError
+from services.workload_systems.kubernetes_objects import ObjectMetadata
 
 log = logging.getLogger(__name__)
 

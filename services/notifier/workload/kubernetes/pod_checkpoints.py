@@ -9,11 +9,6 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from services.notifier.workload.kubernetes.cluster_state import ClusterState
-from services.notifier.workload.kubernetes.kubernetes_objects import (
-    BY_NAVARCH,
-    CHECKPOINT_BY,
-    KubernetesPod,
-)
 from services.notifier.workload.kubernetes.kubernetes_pods import (
     announced_checkpoint,
     gang,
@@ -28,6 +23,11 @@ from services.workload_systems.kubernetes_client import (
     KubernetesClient,
     KubernetesError,
     MissingRightError,
+)
+from services.workload_systems.kubernetes_objects import (
+    BY_NAVARCH,
+    CHECKPOINT_BY,
+    KubernetesPod,
 )
 
 GONE = frozenset({404, 409})

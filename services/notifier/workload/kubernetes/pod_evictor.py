@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from typing import Final
 
 from services.notifier.workload.kubernetes.cluster_state import ClusterState
-from services.notifier.workload.kubernetes.kubernetes_objects import KubernetesPod
 from services.notifier.workload.kubernetes.kubernetes_pods import BatchPods, evictable
 from services.primitives.clock import Clock
 from services.primitives.race import race
@@ -19,6 +18,7 @@ from services.workload_systems.kubernetes_client import (
     KubernetesError,
     MissingRightError,
 )
+from services.workload_systems.kubernetes_objects import KubernetesPod
 
 log = logging.getLogger(__name__)
 

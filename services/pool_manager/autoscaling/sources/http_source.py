@@ -1,18 +1,13 @@
 """A queue behind a URL of the owner."""
 
-from typing import Final
-
-import httpx
 import msgspec
 
 from schemas.duration import Duration
 from schemas.secret_text import SecretText
 from schemas.settings import Setting
 from services.pool_manager.autoscaling.metrics_sources import Load, SourceError
-from services.primitives.redaction import public_url
-from services.runtime.bounded_http import bounded_client, failure_text, status_text
-
-ANSWER_BYTES_MAX: Final = 1_048_576
+from services.pool_manager.autoscaling.sources.source_http import SourceHttp
+from services.runtime.bounded_http import status_text
 
 
 class HttpSource:
@@ -30,26 +25,18 @@ class HttpSource:
 
     def __init__(self, *, options: Options) -> None:
         """Ask as the options say; nothing is opened yet."""
-        self._url = options.url
-        self._where = f"metrics.url ({public_url(options.url)})"
-        self._client = bounded_client(
-            bytes_max=ANSWER_BYTES_MAX, headers=options.headers, timeout=float(options.timeout)
-        )
+        self._http = SourceHttp(options.url, options.headers, float(options.timeout))
 
     async def load(self, pool: str) -> Load:
         """Ask once; the next interval asks again."""
-        try:
-            url = httpx.URL(self._url).copy_merge_params({"pool": pool})
-            response = await self._client.get(url)
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise SourceError(f"{self._where}: {failure_text(error)}") from error
+        response = await self._http.ask("GET", self._http.url().copy_merge_params({"pool": pool}))
         if not response.is_success:
-            raise SourceError(f"{self._where}: {status_text(response.status_code)}")
+            raise SourceError(f"{self._http.where}: {status_text(response.status_code)}")
         try:
             return msgspec.json.decode(response.content, type=Load)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise SourceError(f"{self._where} answers no load: {error}") from error
+            raise SourceError(f"{self._http.where} answers no load: {error}") from error
 
     async def close(self) -> None:
         """Close its connections."""
-        await self._client.aclose()
+        await self._http.close()

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -16,69 +16,13 @@ from services.pool_manager.autoscaling.metrics_sources import (
 )
 from services.workload_systems.kubernetes_client import KubernetesClient, KubernetesError
 from services.workload_systems.kubernetes_labels import GANG_LABELS
+from services.workload_systems.kubernetes_objects import PODS, PodContainer, QueuedPod
 
-PODS: Final = "/api/v1/pods"
 LIVE: Final = "status.phase!=Succeeded,status.phase!=Failed"
 TOGETHER: Final = tuple(
     GANG_LABELS[each] for each in ("JobSet", "PodGroup", "SchedulingPodGroup", "TrainingJob")
 )
 """Labels of pods that are of no use without each other."""
-
-
-class _Part(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """A part of an object; everything in it may be missing."""
-
-
-class PodMetadata(_Part, frozen=True):
-    """Of a pod."""
-
-    namespace: str = ""
-    labels: dict[str, str] = {}
-    deletion_timestamp: str = ""
-
-
-class PodResources(_Part, frozen=True):
-    """What a container requests."""
-
-    requests: dict[str, Any] = {}
-    limits: dict[str, Any] = {}
-
-
-class PodContainer(_Part, frozen=True):
-    """A container."""
-
-    resources: PodResources = PodResources()
-
-
-class RequestedPod(_Part, frozen=True):
-    """What a pod shall have."""
-
-    node_name: str = ""
-    node_selector: dict[str, str] = {}
-    containers: tuple[PodContainer, ...] = ()
-    init_containers: tuple[PodContainer, ...] = ()
-
-
-class ScheduledCondition(_Part, frozen=True):
-    """Whether a pod has a node, and why not."""
-
-    type: str = ""
-    status: str = ""
-    reason: str = ""
-
-
-class PodProgress(_Part, frozen=True):
-    """How far a pod is."""
-
-    conditions: tuple[ScheduledCondition, ...] = ()
-
-
-class QueuedPod(_Part, frozen=True):
-    """A pod as its place in the queue needs it."""
-
-    metadata: PodMetadata = PodMetadata()
-    spec: RequestedPod = RequestedPod()
-    status: PodProgress = PodProgress()
 
 
 _pod: Final = msgspec.json.Decoder(QueuedPod)

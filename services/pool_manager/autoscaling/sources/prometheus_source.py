@@ -4,17 +4,15 @@ import asyncio
 import math
 from typing import Annotated, Any, Final
 
-import httpx
 import msgspec
 
 from schemas.duration import Duration
 from schemas.secret_text import SecretText
 from schemas.settings import Setting
 from services.pool_manager.autoscaling.metrics_sources import Load, SourceError
-from services.primitives.redaction import public_url
-from services.runtime.bounded_http import bounded_client, failure_text, status_text
+from services.pool_manager.autoscaling.sources.source_http import SourceHttp
+from services.runtime.bounded_http import status_text
 
-ANSWER_BYTES_MAX: Final = 1_048_576
 FIELDS: Final = ("pending_jobs", "queue_depth", "utilization", "busy_nodes")
 """Of Load, each by a query of its own; counts but for `utilization`."""
 
@@ -65,38 +63,39 @@ class PrometheusSource:
     def __init__(self, *, options: Options) -> None:
         """Ask as the options say; nothing is opened yet."""
         self._options = options
-        self._where = f"metrics.url ({public_url(options.url)})"
-        self._client = bounded_client(
-            bytes_max=ANSWER_BYTES_MAX, headers=options.headers, timeout=float(options.timeout)
-        )
+        self._http = SourceHttp(options.url, options.headers, float(options.timeout))
 
     async def load(self, pool: str) -> Load:
         """Ask every query; `$pool` in them is the pool's name."""
         asked = [each for each in FIELDS if getattr(self._options, each)]
-        async with asyncio.TaskGroup() as group:
-            answers = {each: group.create_task(self._value(each, pool)) for each in asked}
-        return _load({each: answer.result() for each, answer in answers.items()})
+        found = await asyncio.gather(
+            *(self._value(each, pool) for each in asked), return_exceptions=True
+        )
+        values: dict[str, float] = {}
+        for field, value in zip(asked, found, strict=True):
+            if isinstance(value, BaseException):
+                raise value
+            values[field] = value
+        return _load(values)
 
-    async def _value(self, field: str, pool: str) -> float | SourceError:
+    async def _value(self, field: str, pool: str) -> float:
         query = getattr(self._options, field).replace("$pool", pool)
-        try:
-            url = httpx.URL(self._options.url)
-            url = url.copy_with(path=f"{url.path.rstrip('/')}/api/v1/query")
-            response = await self._client.post(url, data={"query": query})
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            return SourceError(f"{self._where}: {failure_text(error)}")
+        url = self._http.url()
+        url = url.copy_with(path=f"{url.path.rstrip('/')}/api/v1/query")
+        response = await self._http.ask("POST", url, data={"query": query})
         try:
             answer = msgspec.json.decode(response.content, type=_Answer)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return SourceError(f"{self._where}: {status_text(response.status_code)}, no PromQL API")
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            status = status_text(response.status_code)
+            raise SourceError(f"{self._http.where}: {status}, no PromQL API") from error
         try:
             return number(answer)
         except ValueError as error:
-            return SourceError(f"metrics.{field}: {error}")
+            raise SourceError(f"metrics.{field}: {error}") from error
 
     async def close(self) -> None:
         """Close its connections."""
-        await self._client.aclose()
+        await self._http.close()
 
 
 def number(answer: _Answer) -> float:
@@ -126,15 +125,11 @@ def number(answer: _Answer) -> float:
     return found[0]
 
 
-def _load(values: dict[str, float | SourceError]) -> Load:
-    """Every number as a Load; the first error where there is one."""
-    for each in values.values():
-        if isinstance(each, SourceError):
-            raise each
+def _load(values: dict[str, float]) -> Load:
+    """Every number as a Load."""
     found = {
         name: min(value, 100.0) if name == "utilization" else math.ceil(value)
         for name, value in values.items()
-        if not isinstance(value, SourceError)
     }
     try:
         return msgspec.convert(found, Load)

@@ -131,6 +131,36 @@ class PodStatus(_Part, frozen=True):
     container_statuses: tuple[ContainerStatus, ...] = ()
 
 
+class PodResources(_Part, frozen=True):
+    """What a container requests."""
+
+    requests: dict[str, Any] = {}
+    limits: dict[str, Any] = {}
+
+
+class PodContainer(_Part, frozen=True):
+    """A container."""
+
+    resources: PodResources = PodResources()
+
+
+class RequestedPod(_Part, frozen=True):
+    """What a pod shall have."""
+
+    node_name: str = ""
+    node_selector: dict[str, str] = {}
+    containers: tuple[PodContainer, ...] = ()
+    init_containers: tuple[PodContainer, ...] = ()
+
+
+class QueuedPod(_Part, frozen=True):
+    """A pod as its place in the queue needs it."""
+
+    metadata: ObjectMetadata = ObjectMetadata()
+    spec: RequestedPod = RequestedPod()
+    status: PodStatus = PodStatus()
+
+
 class KubernetesPod(_Part, frozen=True):
     """A pod."""
 
