@@ -122,7 +122,8 @@ LEASES: Final = BucketSpec(
     name="LEASES",
     description="Leases and rate limits",
     writer="every service, its own keys",
-    ends="a lease after 3 s without its holder, others after an hour, suspects after 7 days",
+    ends="a lease 3 s after its holder, a pace or suspect after an hour, a message set aside after "
+    "7 days; a pool's openings go with the pool",
     marker_ttl_seconds=60,
 )
 REPAIRS: Final = BucketSpec(

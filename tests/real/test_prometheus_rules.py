@@ -17,27 +17,30 @@ pytestmark = [
         shutil.which("promtool") is None, reason="no promtool here: apt-get install prometheus"
     ),
 ]
+Series = dict[str, str]
 HOURS = "x240"
 """Four hours of samples, one a minute."""
 UP = 'up{job="navarch-fleet",instance="m:1"}'
 SERVICE = 'up{job="navarch-services",instance="p:1"}'
 NODES = 'navarch_nodes_total{pool="a"}'
 HEALTHY = 'navarch_nodes_healthy{pool="a"}'
+UNHEALTHY = 'navarch_nodes_unhealthy{pool="a"}'
+LAUNCHING: Series = {NODES: f"3+0{HOURS}", HEALTHY: f"0+0{HOURS}", UNHEALTHY: f"0+0{HOURS}"}
+"""A pool that grows from zero: its nodes count, and are neither healthy nor unhealthy yet."""
 XIDS = 'navarch_xid_errors_total{pool="a",node="n1",xid="79"}'
 ERRORS = 'navarch_http_requests_total{route="/api/v1/nodes",method="GET",status="500"}'
 COUNT = 'navarch_node_gpu_count{pool="a",node="%s"}'
-Series = dict[str, str]
 
 CASES: dict[str, tuple[Series, Series]] = {
     "NavarchMetricsAbsent": ({UP: f"0+0{HOURS}"}, {UP: f"1+0{HOURS}"}),
     "NavarchServiceDown": ({SERVICE: f"0+0{HOURS}"}, {SERVICE: f"1+0{HOURS}"}),
     "NavarchPoolWithoutHealthyNodes": (
-        {NODES: f"3+0{HOURS}", HEALTHY: f"0+0{HOURS}"},
-        {NODES: f"0+0{HOURS}", HEALTHY: f"0+0{HOURS}"},
+        {NODES: f"3+0{HOURS}", HEALTHY: f"0+0{HOURS}", UNHEALTHY: f"3+0{HOURS}"},
+        {NODES: f"0+0{HOURS}", HEALTHY: f"0+0{HOURS}", UNHEALTHY: f"0+0{HOURS}"},
     ),
     "NavarchNodesUnhealthy": (
-        {NODES: f"10+0{HOURS}", HEALTHY: f"8+0{HOURS}"},
-        {NODES: f"10+0{HOURS}", HEALTHY: f"9+0{HOURS}"},
+        {NODES: f"10+0{HOURS}", HEALTHY: f"8+0{HOURS}", UNHEALTHY: f"2+0{HOURS}"},
+        {NODES: f"10+0{HOURS}", HEALTHY: f"9+0{HOURS}", UNHEALTHY: f"1+0{HOURS}"},
     ),
     "NavarchNodesQuarantined": (
         {'navarch_nodes_quarantined{pool="a"}': f"2+0{HOURS}"},
@@ -103,6 +106,7 @@ def test_each_alert_fires_and_is_silent(tmp_path: Path) -> None:
         for name, (wrong, right) in CASES.items()
         for series, fires in ((wrong, True), (right, False))
     ]
+    tests += [case(name, LAUNCHING, fires=False) for name in CASES if "Nodes" in name]
     file = tmp_path / "tests.yaml"
     body = {"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": tests}
     file.write_text(yaml.safe_dump(body))
