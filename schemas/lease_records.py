@@ -27,10 +27,14 @@ class RateLimitRecord(Record, frozen=True, kw_only=True):
     """
 
     not_before: UtcTime | None = None
+    full_at: UtcTime | None = None
+    """When the bucket would be full again without this slot; None: it is full."""
     kind: str = ""
     """Kind of call with a lower rate of its own: `launch`."""
     slower: dict[str, UtcTime] = {}
     """Kind -> earliest time of its next slot; recomputed for this slot's own kind."""
+    throttled: bool = False
+    """It is no slot: the provider refused a request by its rate, so the bucket was empty then."""
 
 
 class SuspectRecord(Record, frozen=True, kw_only=True):

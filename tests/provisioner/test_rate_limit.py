@@ -1,18 +1,13 @@
-"""Calls kept apart over all replicas: never above the rate, and a death costs one turn."""
+"""Calls kept apart over all replicas, on the bus and at a provider."""
 
 import asyncio
 import itertools
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from schemas.duration import Duration
-from schemas.lease_records import RateLimitRecord
 from schemas.topology import LEASES
 from services.bus.nats.nats_bus import NatsBus
 from services.primitives.clock import SystemClock
@@ -25,152 +20,6 @@ from services.provisioner.providers.lambda_cloud import LambdaProvider
 from tests.provisioner.lambda_server import KEY, serving
 from tests.provisioner.provisioner_parts import FLEET, request
 from tests.support.busyness import watched
-
-START = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
-REPLICAS = 4
-ROUNDING = timedelta(microseconds=2)
-
-
-@dataclass
-class Taker:
-    """One replica, where it has got to with its turn."""
-
-    read: tuple[int, rate_limit.NextSlot] | None = None
-    """Revision, and what may come next, as it read them."""
-    kind: str = ""
-    sent: datetime | None = None
-    known: datetime = START
-    wait: float = 0.0
-
-
-@dataclass
-class Server:
-    """The record, the server's clock, and what all replicas did."""
-
-    pace: rate_limit.RequestRate
-    now: datetime = START
-    revision: int = 0
-    record: RateLimitRecord = field(default_factory=RateLimitRecord)
-    stored_at: datetime = START
-    uses: list[tuple[datetime, str]] = field(default_factory=list)
-    takers: list[Taker] = field(default_factory=lambda: [Taker() for _ in range(REPLICAS)])
-
-    def read(self, taker: Taker) -> None:
-        """Read the record; a turn that it held is forgotten, as after a death."""
-        after = rate_limit.NextSlot()
-        if self.revision:
-            after = rate_limit.next_slot(self.record, self.stored_at, self.pace)
-        taker.read, taker.sent = (self.revision, after), None
-
-    def write(self, taker: Taker, kind: str, lag: float) -> None:
-        """Write it by compare-and-set: sent a while before it is stored, known a while after."""
-        if taker.read is None or taker.read[0] != self.revision:
-            taker.read = None
-            return
-        self.revision += 1
-        self.record, self.stored_at = rate_limit.slot_record(taker.read[1], kind), self.now
-        turn = rate_limit.slot_start(self.record, self.stored_at)
-        taker.kind = kind
-        taker.sent = self.now - timedelta(seconds=lag)
-        taker.known = self.now + timedelta(seconds=lag)
-        taker.wait = (turn - self.stored_at).total_seconds()
-        taker.read = None
-
-    def whole(self, taker: Taker, kind: str, lag: float) -> None:
-        """A turn from beginning to end, used as late as that; others may come in between."""
-        self.read(taker)
-        self.write(taker, kind, 0.0)
-        self.now += timedelta(seconds=taker.wait + lag)
-        self.use(taker)
-
-    def use(self, taker: Taker) -> None:
-        """Use the turn, if it has begun and is not over."""
-        if taker.sent is None or self.now < taker.known + timedelta(seconds=taker.wait):
-            return
-        since_sent = (self.now - taker.sent).total_seconds()
-        if rate_limit.is_in_time(since_sent, taker.wait, self.pace.interval_seconds):
-            self.uses.append((self.now, taker.kind))
-        taker.sent = None
-
-
-def pace(interval: float) -> rate_limit.RequestRate:
-    """Launches are twelve times as seldom, as at Lambda."""
-    return rate_limit.RequestRate(
-        interval_seconds=interval, slower_seconds={"launch": 12 * interval}
-    )
-
-
-def closest(moments: list[datetime]) -> timedelta:
-    """The shortest time between two."""
-    return min((b - a for a, b in itertools.pairwise(moments)), default=timedelta.max)
-
-
-passes = st.one_of(st.sampled_from([0.0, 0.0, 0.05, 1.0, 1.1, 12.0]), st.floats(0, 15))
-whats = st.sampled_from(["read", "call", "launch", "use", "use", "a call", "a launch"])
-acts = st.tuples(st.integers(0, REPLICAS - 1), whats, passes, st.floats(0, 0.2))
-
-
-@given(interval=st.sampled_from([0.05, 1.0, 5.0]), history=st.lists(acts, max_size=100))
-def test_whatever_the_interleaving_no_window_holds_more_than_the_rate(
-    interval: float, history: list[tuple[int, str, float, float]]
-) -> None:
-    """Stale reads, slow answers, late wakings, deaths: all are apart, and launches further."""
-    server = Server(pace(interval))
-    for number, what, span, lag in history:
-        server.now += timedelta(seconds=span * interval)
-        taker = server.takers[number]
-        if what == "read":
-            server.read(taker)
-        elif what == "use":
-            server.use(taker)
-        elif what.startswith("a "):
-            server.whole(taker, "launch" if what == "a launch" else "", lag * interval)
-        else:
-            server.write(taker, "launch" if what == "launch" else "", lag * interval)
-    apart = timedelta(seconds=interval) - ROUNDING
-    assert closest([at for at, _ in server.uses]) >= apart
-    assert closest([at for at, kind in server.uses if kind]) >= 12 * apart
-
-
-@given(
-    interval=st.sampled_from([0.05, 1.0, 5.0]),
-    numbers=st.lists(st.integers(0, REPLICAS - 1), min_size=1, max_size=40),
-    kinds=st.data(),
-)
-def test_who_reads_writes_and_uses_without_delay_gets_every_turn(
-    interval: float, numbers: list[int], kinds: st.DataObject
-) -> None:
-    """No slot is lost if no caller is late: every slot is used."""
-    server = Server(pace(interval))
-    for number in numbers:
-        taker = server.takers[number]
-        server.read(taker)
-        server.write(taker, kinds.draw(st.sampled_from(["", "launch"])), 0.0)
-        server.now += timedelta(seconds=taker.wait)
-        server.use(taker)
-    assert len(numbers) == len(server.uses)
-
-
-@given(interval=st.sampled_from([0.05, 1.0, 5.0]), dead=st.integers(0, REPLICAS))
-def test_a_death_costs_one_turn(interval: float, dead: int) -> None:
-    """However many die with a turn each, the next one comes right after theirs."""
-    server = Server(pace(interval))
-    for number in range(dead):
-        server.read(server.takers[number % REPLICAS])
-        server.write(server.takers[number % REPLICAS], "", 0.0)
-    living = Taker()
-    server.read(living)
-    server.write(living, "", 0.0)
-    each = interval + rate_limit.slack_seconds(interval)
-    assert living.wait == pytest.approx(dead * each)
-
-
-def test_one_who_uses_each_turn_at_once_has_nearly_the_whole_rate() -> None:
-    """A tenth is given away, half a second at most: that is what being late may cost."""
-    assert (0.1, 0.5) == (rate_limit.slack_seconds(1.0), rate_limit.slack_seconds(12.0))
-
-
-# --- on the bus ----------------------------------------------------------------------------------
 
 
 async def test_replicas_on_one_bus_share_the_rate(bus: NatsBus) -> None:

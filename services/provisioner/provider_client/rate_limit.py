@@ -1,10 +1,17 @@
 """Spaces the requests to a provider that counts them, in one process or across all replicas.
 
-Replicas share one record. It says from when the next slot may start. A replica takes a slot by
-writing the record with compare-and-set; the slot starts when it was stored, or at the time that the
-previous record names, whichever is later. Both are times of the server's clock, so that the clocks
-of the replicas do not matter. A slot must be used soon after its start or not at all; slots are
-further apart by the same slack, so that any two requests are at least one interval apart.
+The provider fills a bucket with tokens at a rate, and each request takes one. Here the bucket is
+one time: when it would be full again. Replicas share it in a record, which also says from when the
+next slot may start. A replica takes a slot by writing the record with compare-and-set; the slot
+starts when it was stored, or at the time that the previous record names, whichever is later. All
+are times of the server's clock, so that the clocks of the replicas do not matter.
+
+A slot must be used soon after its start or not at all. What it may be late is kept back: some
+tokens of the bucket or, where it holds one alone, a part of each interval. So no window of time t
+holds more requests than the bucket and t divided by the interval.
+
+Where the provider refuses a request all the same, others use the account as well: the record then
+says that the bucket was empty at that moment, and every replica waits.
 
 Some kinds of requests (launches) are limited further. Their slots count like all others, and the
 record also says from when the next slot of each kind may start.
@@ -17,14 +24,14 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final, Protocol
 
 from schemas.lease_records import RateLimitRecord
 from schemas.names import TOKEN
 from schemas.topology import LEASES
 from services.bus.port import Bus, Entry
-from services.bus.record_bucket import RecordBucket
+from services.bus.record_bucket import RecordBucket, retry_conflicts
 from services.primitives.clock import Clock
 from services.primitives.errors import BusError, Conflict, NavarchError
 from services.provisioner.provider_client.provider_errors import ProviderError
@@ -36,6 +43,10 @@ TRIES_MAX: Final = 100
 RECORD_TTL_SECONDS: Final = 3600
 """Of a record that is no longer written; every interval is far shorter."""
 INTERVAL_SECONDS_MAX: Final = 60.0
+SLOTS_AHEAD_MAX: Final = 100
+"""A slot further ahead was taken before the server's clock was set back."""
+LOCAL_START: Final = datetime(2000, 1, 1, tzinfo=UTC)
+"""What a limiter of one process calls the start of its loop's clock."""
 
 
 # --- slots: pure ---------------------------------------------------------------------------------
@@ -43,10 +54,35 @@ INTERVAL_SECONDS_MAX: Final = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestRate:
-    """The interval between requests, and the longer intervals of some kinds."""
+    """The interval between requests, how many may come at once, and slower kinds."""
 
     interval_seconds: float
+    burst: int = 1
+    """Tokens of the full bucket."""
     slower_seconds: Mapping[str, float] = field(default_factory=dict)
+    """Kind -> the longer interval between its requests; these do not come at once."""
+
+    @property
+    def tokens_kept_back(self) -> int:
+        """Tokens of the bucket for slots that are used late."""
+        if self.burst == 1 or not self.interval_seconds:
+            return 0
+        return max(1, min(round(SLACK_SECONDS_MAX / self.interval_seconds), self.burst // 2))
+
+    @property
+    def slack_seconds(self) -> float:
+        """How late a slot may still be used."""
+        kept_back = self.tokens_kept_back * self.interval_seconds
+        return kept_back or min(self.interval_seconds * SLACK_PART, SLACK_SECONDS_MAX)
+
+    def spacing(self, kind: str = "") -> timedelta:
+        """How far slots of a kind are apart once the bucket is empty."""
+        if kind in self.slower_seconds:
+            seconds = self.slower_seconds[kind]
+            part = min(seconds * SLACK_PART, SLACK_SECONDS_MAX)
+            return timedelta(seconds=seconds + max(part, self.slack_seconds))
+        slack = 0.0 if self.tokens_kept_back else self.slack_seconds
+        return timedelta(seconds=self.interval_seconds + slack)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,42 +90,60 @@ class NextSlot:
     """From when the next slot may start, and the next of each kind; absent: at once."""
 
     not_before: datetime | None = None
+    full_at: datetime | None = None
     slower: Mapping[str, datetime] = field(default_factory=dict)
 
 
-def slack_seconds(interval_seconds: float) -> float:
-    """Return how late a slot may still be used."""
-    return min(interval_seconds * SLACK_PART, SLACK_SECONDS_MAX)
-
-
-def slot_start(record: RateLimitRecord, stored_at: datetime) -> datetime:
+def slot_start(record: RateLimitRecord, stored_at: datetime, rate: RequestRate) -> datetime:
     """Return when the slot of a record starts."""
-    return stored_at if record.not_before is None else max(stored_at, record.not_before)
+    start = stored_at if record.not_before is None else max(stored_at, record.not_before)
+    longest = max(rate.spacing(kind) for kind in ("", *rate.slower_seconds))
+    set_back = start - stored_at > SLOTS_AHEAD_MAX * longest
+    return stored_at + longest if set_back else start
 
 
 def next_slot(record: RateLimitRecord, stored_at: datetime, rate: RequestRate) -> NextSlot:
     """Return what may follow a record's slot."""
-    start = slot_start(record, stored_at)
-    slower = {kind: at for kind, at in record.slower.items() if at > start}
+    start, spacing = slot_start(record, stored_at, rate), rate.spacing()
+    slower = {
+        kind: min(at, start + rate.spacing(kind))
+        for kind, at in record.slower.items()
+        if at > start
+    }
     if record.kind in rate.slower_seconds:
-        slower[record.kind] = start + _spacing(rate.slower_seconds[record.kind])
-    return NextSlot(not_before=start + _spacing(rate.interval_seconds), slower=slower)
+        slower[record.kind] = start + rate.spacing(record.kind)
+    tokens = rate.burst - rate.tokens_kept_back
+    # A bucket that is empty at the start is full then; later means that the clock was set back.
+    latest = start + tokens * spacing
+    full_at = max(record.full_at or start, start) + spacing
+    full_at = latest if record.throttled else min(full_at, latest)
+    return NextSlot(not_before=full_at - (tokens - 1) * spacing, full_at=full_at, slower=slower)
 
 
 def slot_record(after: NextSlot, kind: str) -> RateLimitRecord:
     """Return the record that takes the next slot for a request of this kind."""
     both = [each for each in (after.not_before, after.slower.get(kind)) if each is not None]
-    not_before = max(both, default=None)
-    return RateLimitRecord(not_before=not_before, kind=kind, slower=dict(after.slower))
+    return RateLimitRecord(
+        not_before=max(both, default=None),
+        full_at=after.full_at,
+        kind=kind,
+        slower=dict(after.slower),
+    )
 
 
-def _spacing(interval_seconds: float) -> timedelta:
-    return timedelta(seconds=interval_seconds + slack_seconds(interval_seconds))
+def throttled_record(
+    last: tuple[RateLimitRecord, datetime] | None, rate: RequestRate
+) -> RateLimitRecord:
+    """Return the record by which the bucket is empty; the last slot, if any, stays taken."""
+    if last is None:
+        return RateLimitRecord(throttled=True)
+    start, after = slot_start(*last, rate), next_slot(*last, rate)
+    return RateLimitRecord(not_before=start, slower=dict(after.slower), throttled=True)
 
 
-def is_in_time(since_sent_seconds: float, wait: float, interval_seconds: float) -> bool:
+def is_in_time(since_sent_seconds: float, wait: float, rate: RequestRate) -> bool:
     """Whether a slot may still be used, so long after its record was sent."""
-    return since_sent_seconds - wait <= slack_seconds(interval_seconds)
+    return since_sent_seconds - wait <= rate.slack_seconds
 
 
 # --- limiters ------------------------------------------------------------------------------------
@@ -102,6 +156,10 @@ class RateLimiter(Protocol):
         """Return when the caller may send a request of this kind; cancelling delays no other."""
         ...
 
+    async def report_throttled(self) -> None:
+        """Empty the bucket: the provider refused a request by its rate."""
+        ...
+
 
 MakeRateLimiter = Callable[[str, RequestRate], RateLimiter]
 """Makes a limiter for an account, by a name that its replicas share."""
@@ -112,24 +170,36 @@ class LocalRateLimiter:
 
     def __init__(self, rate: RequestRate) -> None:
         self._rate = rate
-        self._free_at: defaultdict[str, float] = defaultdict(float)
+        self._last: tuple[RateLimitRecord, datetime] | None = None
+        self._queue = asyncio.Lock()
         self._queues: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def wait_for_slot(self, kind: str = "") -> None:
         """Return when the caller may send a request; a cancelled slot is not given to another."""
-        now = asyncio.get_running_loop().time
-        if kind:
-            await self._queues[kind].acquire()
-        try:
-            await asyncio.sleep(max(self._free_at[kind] - now(), 0.0) if kind else 0.0)
-            at = max(now(), self._free_at[""])
-            self._free_at[""] = at + self._rate.interval_seconds
-            if kind:
-                self._free_at[kind] = at + self._rate.slower_seconds.get(kind, 0.0)
-        finally:
-            if kind:
-                self._queues[kind].release()
-        await asyncio.sleep(at - now())
+        if kind not in self._rate.slower_seconds:
+            await self._take_slot("")
+            return
+        async with self._queues[kind]:
+            due = self._next().slower.get(kind, LOCAL_START)
+            await asyncio.sleep((due - self._now()).total_seconds())
+            await self._take_slot(kind)
+
+    async def report_throttled(self) -> None:
+        """Empty the bucket."""
+        self._last = throttled_record(self._last, self._rate), self._now()
+
+    async def _take_slot(self, kind: str) -> None:
+        async with self._queue:
+            record, now = slot_record(self._next(), kind), self._now()
+            self._last = record, now
+            start = slot_start(record, now, self._rate)
+            await asyncio.sleep((start - self._now()).total_seconds())
+
+    def _next(self) -> NextSlot:
+        return next_slot(*self._last, self._rate) if self._last else NextSlot()
+
+    def _now(self) -> datetime:
+        return LOCAL_START + timedelta(seconds=asyncio.get_running_loop().time())
 
 
 def local_rate_limiter(name: str, rate: RequestRate) -> RateLimiter:
@@ -171,6 +241,22 @@ class SharedRateLimiter:
         except BusError as error:
             raise ProviderError(
                 "TRANSIENT", f"no request slot could be taken ({self._key}): {error}"
+            ) from error
+
+    async def report_throttled(self) -> None:
+        """Empty the bucket for every replica; TRANSIENT where the record could not be written."""
+
+        async def attempt() -> None:
+            before = await self._bus.get(LEASES, self._key)
+            last = (self._records.decode(before), before.time) if before else None
+            empty = throttled_record(last, self._rate)
+            await self._records.write(self._key, empty, before.revision if before else 0)
+
+        try:
+            await retry_conflicts(attempt, self._key)
+        except BusError as error:
+            raise ProviderError(
+                "TRANSIENT", f"the rate limit {self._key} could not be written: {error}"
             ) from error
 
     async def _wait(self, kind: str) -> None:
@@ -215,11 +301,11 @@ class SharedRateLimiter:
         if stored is None or stored.revision != revision:
             # The next slot is taken already, and when ours was stored is no longer known.
             return False
-        start = slot_start(self._records.decode(stored), stored.time)
+        start = slot_start(self._records.decode(stored), stored.time, self._rate)
         wait = (start - stored.time).total_seconds()
         await self._clock.sleep(max(known + wait - self._clock.monotonic(), 0.0))
         since_sent = self._clock.monotonic() - sent
-        return is_in_time(since_sent, wait, self._rate.interval_seconds)
+        return is_in_time(since_sent, wait, self._rate)
 
     def _next(self, entry: Entry) -> NextSlot:
         return next_slot(self._records.decode(entry), entry.time, self._rate)

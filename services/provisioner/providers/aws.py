@@ -91,6 +91,7 @@ class AwsProvider:
             profile=options.profile,
             endpoint_url=options.endpoint_url,
             timeout_seconds=options.timeout,
+            rate_limiter=environment.rate_limiter,
         )
 
     @property

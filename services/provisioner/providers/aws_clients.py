@@ -1,8 +1,14 @@
-"""Clients of AWS's services in one region: every failure is a ProviderError."""
+"""Clients of AWS's services in one region: every failure is a ProviderError.
+
+AWS counts an account's requests by action and region. Each attempt of a request waits for a slot
+of its action, which replicas share, and the SDK repeats nothing by itself.
+"""
 
 import asyncio
+import hashlib
+from collections.abc import Awaitable
 from contextlib import AsyncExitStack
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import aioboto3
 from botocore.config import Config
@@ -12,6 +18,7 @@ from botocore.exceptions import (
     ConfigNotFound,
     ConfigParseError,
     CredentialRetrievalError,
+    HTTPClientError,
     NoAuthTokenError,
     NoCredentialsError,
     PartialCredentialsError,
@@ -20,12 +27,36 @@ from botocore.exceptions import (
     TokenRetrievalError,
     UnknownCredentialError,
 )
+from botocore.exceptions import ConnectionError as ConnectionFailure
 
-from services.provisioner.provider_client.provider_errors import ProviderError
+from services.provisioner.provider_client.provider_errors import SERVER_ERROR, ProviderError
+from services.provisioner.provider_client.rate_limit import (
+    MakeRateLimiter,
+    RateLimiter,
+    RequestRate,
+)
 from services.provisioner.providers.aws_errors import error_of
 
+T = TypeVar("T")
+
 TRIES_MAX: Final = 3
-"""Attempts of one request by the SDK: every request that is made here is idempotent."""
+"""Attempts of one request: every request that is made here is idempotent."""
+AGAIN_AFTER_SECONDS: Final = 0.2
+"""Before the second attempt; doubled before the third."""
+SAYS_NOTHING: Final = frozenset({"THROTTLE", "AUTH"})
+"""Answers that leave open what became of an earlier attempt."""
+SLOT_WAIT_SECONDS_MAX: Final = 30.0
+"""A launch that waits longer checks whether it is still needed, and then waits again."""
+ACCOUNT_CHARS: Final = 12
+RATES: Final = {
+    "run_instances": RequestRate(interval_seconds=0.5, burst=5),
+    "terminate_instances": RequestRate(interval_seconds=0.5, burst=5),
+}
+"""EC2's documented limit of RunInstances; less than that of TerminateInstances, which takes many
+instances at a time."""
+READ_RATE: Final = RequestRate(interval_seconds=0.1, burst=50)
+CHANGE_RATE: Final = RequestRate(interval_seconds=0.2, burst=20)
+"""Half of what EC2 documents for actions without limits of their own."""
 SESSION_ENDED: Final = (SSOError, TokenRetrievalError, NoAuthTokenError)
 NO_CREDENTIALS: Final = (
     *(NoCredentialsError, PartialCredentialsError, CredentialRetrievalError),
@@ -34,11 +65,22 @@ NO_CREDENTIALS: Final = (
 """What the SDK raises before it sends anything; only an operator can repair it."""
 
 
+def rate_of(what: str) -> RequestRate:
+    """The rate of an action, by the name of the SDK's method."""
+    return RATES.get(what, READ_RATE if what.startswith("describe_") else CHANGE_RATE)
+
+
 class AwsClients:
-    """One client for each service."""
+    """One client for each service, and one rate limiter for each action."""
 
     def __init__(
-        self, region: str, *, profile: str, endpoint_url: str, timeout_seconds: float
+        self,
+        region: str,
+        *,
+        profile: str,
+        endpoint_url: str,
+        timeout_seconds: float,
+        rate_limiter: MakeRateLimiter,
     ) -> None:
         """Connect at the first request."""
         self.region = region
@@ -48,12 +90,38 @@ class AwsClients:
         self._stack = AsyncExitStack()
         self._connecting = asyncio.Lock()
         self._clients: dict[str, Any] = {}
+        self._make_rate_limiter = rate_limiter
+        self._rate_limiters: dict[str, RateLimiter] = {}
 
     async def call(self, service: str, what: str, **given: Any) -> Any:
-        """Make one request."""
+        """Make one request, again where the failure may pass; THROTTLE if no slot came in time."""
+        doubt: ProviderError | None = None
+        for tries in range(TRIES_MAX):
+            try:
+                return await self._call_once(service, what, given)
+            except ProviderError as error:
+                failed = doubt if doubt is not None and error.kind in SAYS_NOTHING else error
+                if not _may_pass(error) or tries == TRIES_MAX - 1:
+                    raise failed from error.__cause__
+                if error.rule.in_doubt:
+                    doubt = error
+                    await asyncio.sleep(AGAIN_AFTER_SECONDS * 2**tries)
+        raise AssertionError
+
+    async def _call_once(self, service: str, what: str, given: dict[str, Any]) -> Any:
+        client = await self._attempt(self._connect(service), "connect")
+        limiter = self._rate_limiter(what)
+        await _wait_for_slot(limiter, what)
         try:
-            client = await self._connect(service)
-            return await getattr(client, what)(**given)
+            return await self._attempt(getattr(client, what)(**given), what)
+        except ProviderError as error:
+            if error.kind == "THROTTLE":
+                await limiter.report_throttled()
+            raise
+
+    async def _attempt(self, request: Awaitable[T], what: str) -> T:
+        try:
+            return await request
         except ClientError as error:
             raise error_of(error.response) from error
         except SESSION_ENDED as error:
@@ -65,6 +133,14 @@ class AwsClients:
             raise ProviderError("AUTH", f"{error}; {remedy}") from error
         except BotoCoreError as error:
             raise ProviderError("TRANSIENT", f"{what}: {error}") from error
+
+    def _rate_limiter(self, what: str) -> RateLimiter:
+        if what not in self._rate_limiters:
+            account = f"{self._profile}/{self._endpoint_url}/{self.region}"
+            digest = hashlib.sha256(account.encode()).hexdigest()[:ACCOUNT_CHARS]
+            name = f"aws-{digest}-{what.replace('_', '-')}"
+            self._rate_limiters[what] = self._make_rate_limiter(name, rate_of(what))
+        return self._rate_limiters[what]
 
     async def close(self) -> None:
         """Close the connections."""
@@ -84,8 +160,25 @@ class AwsClients:
                     config=Config(
                         connect_timeout=seconds,
                         read_timeout=seconds,
-                        retries={"mode": "standard", "total_max_attempts": TRIES_MAX},
+                        retries={"mode": "standard", "total_max_attempts": 1},
                     ),
                 )
                 self._clients[service] = await self._stack.enter_async_context(client)
             return self._clients[service]
+
+
+async def _wait_for_slot(limiter: RateLimiter, what: str) -> None:
+    try:
+        async with asyncio.timeout(SLOT_WAIT_SECONDS_MAX):
+            await limiter.wait_for_slot()
+    except TimeoutError:
+        raise ProviderError(
+            "THROTTLE", f"{what}: other requests wait for EC2's rate limit; this one was not sent"
+        ) from None
+
+
+def _may_pass(error: ProviderError) -> bool:
+    """Whether AWS is busy, or a server or the way to it failed; not the request."""
+    if isinstance(error.__cause__, ClientError):
+        return error.kind == "THROTTLE" or (error.status or 0) >= SERVER_ERROR
+    return isinstance(error.__cause__, (HTTPClientError, ConnectionFailure))

@@ -21,6 +21,7 @@ from services.provisioner.provider_client.provider import (
     Instance,
     ProvisionRequest,
 )
+from services.provisioner.provider_client.rate_limit import MakeRateLimiter
 from services.provisioner.providers.aws_clients import AwsClients
 from services.provisioner.providers.group_removal import (
     AutoScalingRemoval,
@@ -97,7 +98,7 @@ class KubernetesProvider:
             else in_pod(self.name)
         )
         self._api = KubernetesApi(access, options.timeout, transport)
-        self._removal = self._way()
+        self._removal = self._way(environment.rate_limiter)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -147,7 +148,7 @@ class KubernetesProvider:
                 found.setdefault(node["metadata"]["uid"], (node, pool))
         return [*found.values()]
 
-    def _way(self) -> GroupRemoval | None:
+    def _way(self, rate_limiter: MakeRateLimiter) -> GroupRemoval | None:
         options = self.options
         match options.removal:
             case "node-claim":
@@ -160,6 +161,7 @@ class KubernetesProvider:
                     profile=options.profile,
                     endpoint_url=options.endpoint_url,
                     timeout_seconds=options.timeout,
+                    rate_limiter=rate_limiter,
                 )
                 return AutoScalingRemoval(self._api, AutoScalingGroups(clients))
             case _:
