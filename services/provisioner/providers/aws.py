@@ -27,6 +27,7 @@ from services.provisioner.provider_client.provider import (
 from services.provisioner.provider_client.provider_errors import none_if
 from services.provisioner.providers.aws_clients import AwsClients
 from services.provisioner.providers.aws_errors import ABSENT
+from services.provisioner.providers.aws_terminations import Terminations
 from services.provisioner.providers.request_checks import check_region, invalid, ssh_keys
 
 CLIENT_TOKEN_CHARS: Final = 64
@@ -93,6 +94,7 @@ class AwsProvider:
             timeout_seconds=options.timeout,
             rate_limiter=environment.rate_limiter,
         )
+        self._terminations = Terminations(self._clients)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -120,7 +122,7 @@ class AwsProvider:
 
     async def terminate(self, provider_id: str) -> None:
         """Begin to remove an instance; one that EC2 does not know is gone."""
-        await none_if(self._call("terminate_instances", InstanceIds=[provider_id]), *ABSENT)
+        await self._terminations.terminate(provider_id)
 
     async def reboot(self, instance: Instance) -> None:
         """Reboot it; INVALID if it does not exist."""
@@ -185,6 +187,7 @@ class AwsProvider:
 
     async def close(self) -> None:
         """Close the connections."""
+        await self._terminations.close()
         await self._clients.close()
 
     def _launch(self, request: ProvisionRequest) -> dict[str, Any]:

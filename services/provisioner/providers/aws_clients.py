@@ -6,7 +6,7 @@ of its action, which replicas share, and the SDK repeats nothing by itself.
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import Any, Final, TypeVar
 
@@ -95,10 +95,14 @@ class AwsClients:
 
     async def call(self, service: str, what: str, **given: Any) -> Any:
         """Make one request, again where the failure may pass; THROTTLE if no slot came in time."""
+        return await self.call_with(service, what, lambda: given)
+
+    async def call_with(self, service: str, what: str, fill: Callable[[], dict[str, Any]]) -> Any:
+        """Make one with the parameters as they are when an attempt has its slot."""
         doubt: ProviderError | None = None
         for tries in range(TRIES_MAX):
             try:
-                return await self._call_once(service, what, given)
+                return await self._call_once(service, what, fill)
             except ProviderError as error:
                 failed = doubt if doubt is not None and error.kind in SAYS_NOTHING else error
                 if not _may_pass(error) or tries == TRIES_MAX - 1:
@@ -108,12 +112,12 @@ class AwsClients:
                     await asyncio.sleep(AGAIN_AFTER_SECONDS * 2**tries)
         raise AssertionError
 
-    async def _call_once(self, service: str, what: str, given: dict[str, Any]) -> Any:
+    async def _call_once(self, service: str, what: str, fill: Callable[[], dict[str, Any]]) -> Any:
         client = await self._attempt(self._connect(service), "connect")
         limiter = self._rate_limiter(what)
         await _wait_for_slot(limiter, what)
         try:
-            return await self._attempt(getattr(client, what)(**given), what)
+            return await self._attempt(getattr(client, what)(**fill()), what)
         except ProviderError as error:
             if error.kind == "THROTTLE":
                 await limiter.report_throttled()
