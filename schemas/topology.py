@@ -123,7 +123,7 @@ LEASES: Final = BucketSpec(
     description="Leases and rate limits",
     writer="every service, its own keys",
     ends="a lease 3 s after its holder, a pace or suspect after an hour, a message set aside after "
-    "7 days; a pool's openings go with the pool",
+    "7 days; a pool's openings go with the pool, an alert that ALERTS refuses with its end",
     marker_ttl_seconds=60,
 )
 REPAIRS: Final = BucketSpec(

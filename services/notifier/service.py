@@ -124,7 +124,7 @@ async def build(context: Context) -> Service:
             workload.callbacks.run,
             StoreWatch(context.bus, context.clock, failures, settings.nats.replicas).run,
             AlertSender(channels, context.bus, context.clock, lease, failures).run,
-            StoreAlerts([each.channel for each in channels], context.clock, failures).run,
+            StoreAlerts(channels, context.bus, context.clock, failures).run,
             partial(intake.end_summaries_for_ever, context.clock),
             *([partial(while_held, lease, context.clock, publisher.run)] if reports else []),
         ],

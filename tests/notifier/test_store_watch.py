@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry
 
 from schemas import subjects
 from schemas.fleet_events import ServiceFailure
+from schemas.settings import AlertRoute
 from schemas.topology import (
     EVERY_STREAM,
     EVIDENCE,
@@ -21,11 +22,13 @@ from schemas.topology import (
     SAGAS,
     STREAMS,
 )
+from services.bus.leases import Lease
 from services.bus.memory.memory_bus import MemoryBus
 from services.bus.memory.memory_server import MemoryServer
 from services.bus.memory.transport import PerfectLink
 from services.bus.topology_setup import set_up
 from services.notifier.alerts.alert_rules import alert_of
+from services.notifier.alerts.alert_sender import AlertSender, RoutedChannel
 from services.notifier.alerts.store_alerts import StoreAlerts
 from services.notifier.store_losses import LOSSES, SHOWN, ObservedStream, loss_between
 from services.notifier.store_watch import HEARD, LOOK_SECONDS, StoreWatch
@@ -46,9 +49,12 @@ async def watching() -> AsyncIterator[tuple[MemoryServer, FailureRegister, Recor
     bus = MemoryBus(server, PerfectLink())
     await set_up(bus, clock, replicas=1)
     failures, channel = FailureRegister(CollectorRegistry()), RecordingChannel()
+    channels = [RoutedChannel(route=AlertRoute(name="recording"), channel=channel)]
+    lease = Lease(bus, clock, "notifier.leader", "r1")
     tasks = [
         asyncio.ensure_future(StoreWatch(bus, clock, failures).run()),
-        asyncio.ensure_future(StoreAlerts([channel], clock, failures).run()),
+        asyncio.ensure_future(StoreAlerts(channels, bus, clock, failures).run()),
+        asyncio.ensure_future(AlertSender(channels, bus, clock, lease, failures).run()),
     ]
     yield server, failures, channel
     for each in tasks:
@@ -66,7 +72,7 @@ def test_a_store_that_takes_nothing_is_alerted_without_it() -> None:
             server.refusing[LEASES_STREAM] = 1
             await asyncio.sleep(LOOK_SECONDS)
             assert failures.current == ()
-            await asyncio.sleep(2 * LOOK_SECONDS)
+            await asyncio.sleep(3 * LOOK_SECONDS)
             [found] = failures.current
             assert (found.failure, found.about) == ("store-unwritable", "nats-server")
             assert "restart nats-server" in found.remedy

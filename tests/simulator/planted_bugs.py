@@ -16,6 +16,8 @@ from services.bus.memory.memory_bus import MemoryBus
 from services.health_monitor.health_store import HealthStore
 from services.notifier.alerts import alert_intake
 from services.notifier.alerts.alert_intake import AlertIntake
+from services.notifier.alerts.store_alerts import StoreAlerts
+from services.notifier.store_watch import StoreWatch
 from services.notifier.workload.workload_notifier import NodeReference, NodeWorkload, WorkloadAnswer
 from services.notifier.workload_steps import WorkloadSteps
 from services.pool_manager.planner import disruption_budget
@@ -168,6 +170,24 @@ def alerts_without_limit(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(alert_intake, "limit_alert", lambda groups, alert: (groups, alert))
 
 
+def refused_writes_are_kept_quiet(patch: pytest.MonkeyPatch) -> None:
+    """The notifier does not ask the other services whose writes are refused."""
+
+    async def found(_: StoreWatch) -> list[Any]:
+        return []
+
+    patch.setattr(StoreWatch, "_refused_to_others", found)
+
+
+def store_alerts_in_memory(patch: pytest.MonkeyPatch) -> None:
+    """A notifier that starts does not look for alerts that an earlier one began."""
+
+    async def found(_: StoreAlerts) -> set[str]:
+        return set()
+
+    patch.setattr(StoreAlerts, "_begun_earlier", found)
+
+
 BUGS: dict[str, Plant] = {
     "save before publish": save_before_publish,
     "budget in memory": budget_in_memory,
@@ -179,4 +199,6 @@ BUGS: dict[str, Plant] = {
     "alerts without limit": alerts_without_limit,
     "evicts at once": evicts_at_once,
     "instances are kept": instances_are_kept,
+    "refused writes are kept quiet": refused_writes_are_kept_quiet,
+    "store alerts in memory": store_alerts_in_memory,
 }

@@ -61,6 +61,8 @@ FOUND_AT = {
     "alerts without limit": 8,
     "evicts at once": 3,
     "instances are kept": 0,
+    "refused writes are kept quiet": 34,
+    "store alerts in memory": 172,
 }
 """Where each was found first; from there on it is looked for, so that the test is quick."""
 

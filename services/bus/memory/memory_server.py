@@ -60,6 +60,8 @@ class MemoryServer:
         self.clock = clock
         self.on_stored: Callable[[str, Stored], None] | None = None
         """Called with stream and message for whatever is stored."""
+        self.on_refused: Callable[[str], None] | None = None
+        """Called with the stream whenever a message for it is refused."""
         self._receivers: dict[int, Receiver] = {}
         self._responders: dict[str, list[Responder]] = {}
         self._answered: dict[int, list[str]] = {}
@@ -82,7 +84,9 @@ class MemoryServer:
 
     def publish(self, subject: str, data: bytes, headers: Mapping[str, str]) -> int:
         """Store a message; return its sequence."""
-        if self.refusing and self.state.home(subject) in self.refusing:
+        if self.refusing and (stream := self.state.home(subject)) in self.refusing:
+            if self.on_refused is not None:
+                self.on_refused(stream)
             raise Unavailable(f"{subject}: insufficient storage resources available (10047)")
         now = self.clock.now()
         # By itself, and before: what came due must not be lost with a message that is refused.

@@ -21,6 +21,8 @@ from schemas.fleet_queries import CurrentFailure
 from schemas.messages import Message
 from services.operator_text.event_text import describe
 
+STORE_KEY: Final = "store-unwritable/"
+"""Begins the keys of alerts about streams that take no writes."""
 HOUR: Final = 3600.0
 QUIET_SECONDS: Final[dict[str, float]] = {
     "saga-failed": HOUR,
@@ -96,18 +98,23 @@ def _alert(event: Message, severity: Severity, kind: AlertKind, key: str, node: 
     )
 
 
-def store_alert(failure: CurrentFailure, now: datetime, failing: bool) -> Alert:
-    """The alert for a store that refuses what is written, or for the end of that."""
+def store_alert(failure: CurrentFailure, now: datetime) -> Alert:
+    """The alert for a store that refuses what is written."""
     return Alert(
         severity="critical",
-        title=f"{failure.about}: {'not writable' if failing else 'writable again'}",
-        text=f"{failure.reason}. To resolve: {failure.remedy}." if failing else "It stores again.",
+        title=f"{failure.about}: not writable",
+        text=f"{failure.reason}. To resolve: {failure.remedy}.",
         kind="service-failure",
-        key=f"{failure.failure}/{failure.about}",
-        event=f"{failure.failure}-{failure.about}-{now.isoformat()}",
+        key=f"{STORE_KEY}{failure.about}",
+        event=f"store-unwritable-{failure.about}-{now.isoformat()}",
         time=now,
-        resolved=not failing,
     )
+
+
+def end_of_store_alert(begun: Alert, now: datetime) -> Alert:
+    """The end of that."""
+    title = f"{begun.key.removeprefix(STORE_KEY)}: writable again"
+    return _resolved(begun, title, "It stores again.", f"end-{begun.event}", now)
 
 
 Rule = tuple[Severity, AlertKind, str, str]
@@ -200,6 +207,8 @@ def ended_keys(event: Message) -> tuple[str, ...]:  # noqa: C901, PLR0912 - one 
             return (f"incident/{pool}/{incident}",)
         case ConsumerLag(status="caught-up", durable=durable):
             return (f"lag/{durable}",)
+        case ServiceFailure(failure="store-unwritable"):
+            return ()  # another service may still be refused
         case ServiceFailure(status="recovered", failure=failure, about=about):
             return (f"{failure}/{about}",)
         case _:

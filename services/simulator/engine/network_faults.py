@@ -25,6 +25,11 @@ class NetworkFaults:
         """Whether a process has no connection."""
         return bool(self.cut and (self.cut.get(name) or self.cut.get(EVERY_CONNECTION)))
 
+    @property
+    def any(self) -> bool:
+        """Whether any connection has a fault."""
+        return any(self._tables())
+
     def forget(self, name: str) -> None:
         """Remove every fault of one connection."""
         for table in self._tables():

@@ -33,6 +33,7 @@ from services.simulator.engine.fleet_at_rest import FleetAtRest
 from services.simulator.engine.hardware_failures import MachineSpec
 from services.simulator.engine.invariants import Invariants, ViolationError
 from services.simulator.engine.quarantine_invariants import QuarantineInvariants
+from services.simulator.engine.refused_writes import RefusedWrites
 from services.simulator.engine.simulated_alerts import SimulatedOperators
 from services.simulator.engine.simulated_cloud import SimulatedCloud
 from services.simulator.engine.simulated_process import SimulatedProcess
@@ -125,6 +126,7 @@ class SimulatedFleet:
             for name, build in BUILDS.items()
             for number in range(1, setup.replicas + 1)
         ]
+        RefusedWrites(simulation, self.operators, self.services, self.invariants)
         self.faults = FaultInjector(
             *(simulation, self.cloud, self.workload, self.machines),
             *(self.invariants, self.services, setup.nodes),

@@ -86,6 +86,11 @@ class SimulatedProcess(TaskOwner):
             self.stall(self.stalls_after[1])
         await self.alive()
 
+    @property
+    def stalled_now(self) -> bool:
+        """Whether it stalls."""
+        return self._stalled_until > self.simulation.now()
+
     def stall(self, seconds: float) -> None:
         """Make no call, and get no answer and no delivery, for a while."""
         self.stalls_after = None
@@ -121,7 +126,7 @@ class SimulatedProcess(TaskOwner):
         """Bring a request to the server; Unavailable where it never arrives."""
         del call
         self._alive()
-        if self._stalled_until > self.simulation.now():
+        if self.stalled_now:
             await self._running()
         network, chance = self.simulation.network, self._chance
         seconds = chance.random() * LATENCY_SECONDS_MAX
@@ -139,7 +144,7 @@ class SimulatedProcess(TaskOwner):
         if call == "store" and not about.startswith(RENEWALS):
             await self.effect(about)
         self._alive()
-        if self._stalled_until > self.simulation.now():
+        if self.stalled_now:
             await self._running()
         network, chance = self.simulation.network, self._chance
         if not self.up:
