@@ -25,6 +25,8 @@ class RemediationAttempt(Record, frozen=True, kw_only=True):
     outcome: AttemptOutcome = "open"
     reason: str = ""
     """Why it failed or was cancelled."""
+    cordoned_by_operator: bool = True
+    """Whether its node was cordoned before, other than for a quarantine or an earlier attempt."""
 
 
 class CloudNotice(Record, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from schemas.breaker_state import Breaker
 from schemas.duration import Duration
 from schemas.fleet_budget import BudgetClaim
-from schemas.node_records import NodeRecord, Quarantine, WorkloadView
+from schemas.node_records import NodeRecord, Quarantine, RemediationAttempt, WorkloadView
 from schemas.pool_events import QuarantineFull
 from schemas.pool_records import OpenSaga, PoolRecord
 from schemas.saga_params import SagaParams
@@ -104,6 +104,49 @@ def test_quarantine_depends_on_the_node_alone(
 ) -> None:
     """Breaker and window delay none; holds, operators and other systems do."""
     assert expected == list(decided(record, about).start)
+
+
+def repaired(
+    signature: str = "silence", *, by_operator: bool = False, **changes: object
+) -> NodeRecord:
+    """A node whose reboot failed an hour ago, and that has been well since."""
+    began, ended = NOW - timedelta(hours=1), NOW - timedelta(minutes=50)
+    attempt = RemediationAttempt(
+        saga="reboot-a-3",
+        kind="reboot",
+        fault_signature=signature,
+        at=began,
+        ended_at=ended,
+        outcome="failed",
+        cordoned_by_operator=by_operator,
+    )
+    plain = {"cordoned": True, "cordoned_at": began, "sagas": 3, "attempts": (attempt,)}
+    return node("a", **(plain | changes))
+
+
+@pytest.mark.parametrize(
+    ("about", "released"),
+    [
+        (repaired(), True),
+        (repaired("xid-79"), True),
+        # Its verdict is older than the repair.
+        (repaired(health_at=NOW - timedelta(hours=2)), True),
+        (repaired("xid-79", health_at=NOW - timedelta(hours=2)), False),
+        (repaired(health="unhealthy"), False),
+        (repaired("xid-79", health="degraded"), False),
+        (repaired(lost=True, lost_at=NOW), False),
+        # Cordoned by an operator before the repair, or by a saga after it.
+        (repaired(by_operator=True), False),
+        (repaired(sagas=4), False),
+        (repaired(held_until=NOW + timedelta(hours=1)), False),
+        (repaired(""), False),
+    ],
+)
+def test_a_node_that_is_well_after_a_failed_repair_goes_back_into_service(
+    about: NodeRecord, released: bool
+) -> None:
+    """A host may come up after the deadline of its reboot: no operator needs to notice."""
+    assert ["uncordon-a-4"] * released == list(decided(pool(), about).start)
 
 
 def test_a_failed_order_is_repeated_after_a_minute() -> None:
@@ -255,3 +298,31 @@ def test_a_repair_that_fails_at_its_cordon_leaves_the_next_quarantine_waiting(ki
     assert after is not None
     assert after.quarantine == msgspec.structs.replace(refused, failed_at=NOW)
     assert list(decided(pool(), after).start) == []
+
+
+FAILED = RemediationAttempt(
+    saga="reboot-a-0", kind="reboot", at=NOW, outcome="failed", cordoned_by_operator=False
+)
+
+
+@pytest.mark.parametrize(
+    ("before", "by_operator"),
+    [
+        ({}, False),
+        (OUT, False),
+        ({"cordoned": True}, True),
+        ({"cordoned": True, "attempts": (FAILED,)}, False),
+        ({"cordoned": True, "attempts": (FAILED,), "sagas": 1}, True),
+    ],
+)
+def test_an_attempt_remembers_whose_cordon_it_found(
+    before: dict[str, object], by_operator: bool
+) -> None:
+    """Also in its later entries, when the node is cordoned by the repair itself."""
+    record: NodeRecord | None = node("a", **before)
+    later = msgspec.structs.replace(saga("reboot", "unwound", cordon="succeeded"), sequence=10)
+    for state in (saga("reboot", "running"), later):
+        record = leaving_node(record, state)
+    assert record is not None
+    assert record.cordoned
+    assert record.attempts[-1].cordoned_by_operator == by_operator

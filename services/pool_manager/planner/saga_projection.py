@@ -215,7 +215,9 @@ def _attempts(record: NodeRecord, state: SagaState) -> tuple[RemediationAttempt,
     """The resets and reboots of a node, with this one as its log has it now."""
     if not DEFINITIONS[state.kind].in_place:
         return record.attempts
+    known = next((each for each in record.attempts if each.saga == state.saga), None)
     attempt = RemediationAttempt(
+        cordoned_by_operator=known.cordoned_by_operator if known else _is_operators_cordon(record),
         saga=state.saga,
         kind=state.kind,
         fault_signature=state.params.fault_signature,
@@ -228,6 +230,20 @@ def _attempts(record: NodeRecord, state: SagaState) -> tuple[RemediationAttempt,
     )
     others = tuple(each for each in record.attempts if each.saga != state.saga)
     return (*others, attempt)[-ATTEMPTS_MAX:]
+
+
+def _is_operators_cordon(record: NodeRecord) -> bool:
+    """Whether a node that is to be repaired was taken out of service by an operator."""
+    if not record.cordoned or record.quarantine is not None:
+        return False
+    return not is_left_by_repair(record)
+
+
+def is_left_by_repair(record: NodeRecord) -> bool:
+    """Whether the last saga about a node was a repair that failed, and its cordon no operator's."""
+    last = record.attempts[-1] if record.attempts else None
+    failed = last is not None and last.outcome == "failed" and not last.cordoned_by_operator
+    return failed and last is not None and last.saga.endswith(f"-{record.sagas}")
 
 
 def _tests(record: NodeRecord, state: SagaState) -> tuple[datetime, ...]:

@@ -29,6 +29,7 @@ from services.pool_manager.planner.node_counts import (
 from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot, earlier, to_come
 from services.pool_manager.planner.remediation import quarantine_recheck, remedy_selection
 from services.pool_manager.planner.remediation.quarantine_recheck import is_unconfirmed
+from services.pool_manager.planner.remediation.recovered_nodes import is_well_after_repair
 from services.pool_manager.planner.safety import eligibility, incidents
 from services.pool_manager.planner.sizing.open_sagas import begin, room_for_sagas, with_open
 
@@ -145,10 +146,10 @@ def _begun(
 
 
 def _is_released(node: NodeRecord, now: datetime) -> bool:
-    """Whether nothing keeps a quarantined node out of service any more."""
-    if not is_quarantined(node) or node.quarantine is None or node.state != "active":
+    """Whether nothing keeps a node out of service any more that was quarantined or repaired."""
+    if node.state != "active" or not (is_quarantined(node) or is_well_after_repair(node)):
         return False
-    failed_at = node.quarantine.failed_at
+    failed_at = node.quarantine.failed_at if node.quarantine else None
     return (
         node.health != "unhealthy"
         and not node.lost

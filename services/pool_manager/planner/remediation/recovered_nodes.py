@@ -15,6 +15,7 @@ from schemas.pool_records import PoolRecord
 from schemas.saga_params import SagaTraits
 from services.pool_manager.planner import cloud_notices
 from services.pool_manager.planner.node_counts import automatic
+from services.pool_manager.planner.saga_projection import is_left_by_repair
 from services.pool_manager.sagas import DEFINITIONS
 
 HEARD: Final = "the node is heard again"
@@ -53,6 +54,21 @@ def unfounded(kind: SagaKind, saga: SagaTraits, node: NodeRecord) -> str:
         return HEARD
     verdict = bool(saga.fault) and not saga.notice
     return HEALTHY if verdict and node.health == "healthy" and not node.lost else ""
+
+
+def is_well_after_repair(node: NodeRecord) -> bool:
+    """Whether a node that a failed repair has left cordoned turned out to be well since.
+
+    A host may come up after the deadline of its reboot. Silence is over with a heartbeat, any other
+    fault with a verdict that came later. An operator's cordon stays.
+    """
+    if not node.cordoned or not is_left_by_repair(node) or node.health_at is None:
+        return False
+    last = node.attempts[-1]
+    if last.ended_at is None or not last.fault_signature:
+        return False
+    judged = last.fault_signature == SILENCE or node.health_at > last.ended_at
+    return judged and node.health == "healthy" and not node.lost
 
 
 def has_other_reason(node: NodeRecord) -> bool:
