@@ -108,7 +108,11 @@ class Coordinator:
         cause: str,
         headers: Mapping[str, str],
     ) -> bool:
-        """Begin a saga and its first step; False where its log already exists."""
+        """Begin a saga and its first step; False where its log already has a beginning.
+
+        After a restored backup an operator may have published again what was set aside of a log
+        that is gone: what lies before the beginning is skipped by every reader.
+        """
         entry = SagaStarted(
             id=f"{saga}.started",
             time=self._clock.now(),
@@ -117,10 +121,17 @@ class Coordinator:
             kind=kind,
             params=params,
         )
-        try:
-            sequence = await append(self._bus, entry, 0, headers)
-        except Conflict:
-            return False
+        state, last = None, 0
+        for _ in range(TRIES_MAX):
+            try:
+                sequence = await append(self._bus, entry, last, headers)
+                break
+            except Conflict:
+                state, last = await read_log(self._bus, saga)
+                if state is not None:
+                    return False
+        else:
+            raise Retry(f"{saga}: its log cannot be begun after entry {last}")
         self._keep(fold(None, entry, sequence, headers))
         await self.advance(saga)
         return True

@@ -135,3 +135,19 @@ async def test_an_entry_of_a_log_without_a_beginning_is_rejected_at_once() -> No
     with pytest.raises(Reject, match="no beginning"):
         await coordinator.handle(Received(entry, stored))
     assert bus.reads - before == 1
+
+
+async def test_a_saga_begins_behind_what_was_published_into_its_lost_log() -> None:
+    """Otherwise one set-aside message, published again too late, holds a pool's requests up."""
+    bus = MemoryBus(MemoryServer(SystemClock()), PerfectLink())
+    await set_up(bus, SystemClock(), replicas=1)
+    await append(bus, StepStarted(id="1", **STEP), 0, {})
+    coordinator = Coordinator(bus, SystemClock(), DEFINITIONS, _nothing, _nothing, "pool-manager")
+    params = SagaParams(pool="p", node="n")
+
+    assert await coordinator.start("s", "cordon", params, cause="", headers={})
+    again = Coordinator(bus, SystemClock(), DEFINITIONS, _nothing, _nothing, "pool-manager")
+    state = await again.state("s")
+    assert state is not None
+    assert (state.status, state.step("cordon").status) == ("running", "started")
+    assert not await again.start("s", "cordon", params, cause="", headers={})
