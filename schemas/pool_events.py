@@ -232,7 +232,10 @@ class SagaFailed(
 class SagaCancelled(
     PoolEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.saga_cancelled"
 ):
-    """A saga was unwound at an operator's request; `then` is the saga that follows."""
+    """A saga was unwound at an operator's request, or ended because its log was lost.
+
+    `then` is the saga that follows.
+    """
 
     saga: str
     step: str

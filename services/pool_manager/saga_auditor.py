@@ -20,6 +20,7 @@ from services.pool_manager.planner.pool_planner import close
 from services.pool_manager.pool_store import Store
 from services.pool_manager.saga_effects import SagaEffects
 from services.primitives.clock import Clock
+from services.runtime.event_publisher import publish_event
 from services.saga.coordinator import Coordinator
 from services.saga.saga_log import decode_entry
 
@@ -99,6 +100,8 @@ class SagaAuditor:
             await self._begin(found[0], saga)
             return
         log.warning("saga log lost", extra={"saga": saga, "instead": sorted(wanted)})
+        event = saga_audit.abandoned(pool, saga, opened, wanted, self._clock.now())
+        await publish_event(self._bus, event)
 
         def replaced(record: PoolRecord) -> PoolRecord:
             if saga not in record.open:

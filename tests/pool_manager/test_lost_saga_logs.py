@@ -14,6 +14,7 @@ from schemas.settings import PoolSpec
 from schemas.topology import NODES, POOLS, SAGAS
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import NatsBus
+from services.notifier.alerts.alert_rules import ended_keys
 from services.pool_manager.planner import saga_audit
 from services.pool_manager.service import build
 from tests.pool_manager.fleet import ask, nodes, peers, settings, settled, under_way
@@ -58,6 +59,14 @@ def test_what_follows_an_open_saga_without_a_log(
     found = {name: node(name, state) for name, state in states.items()}
     made = saga_audit.restarted("saga", opened, found)
     assert expected == {saga: each.kind for saga, each in made.items()}
+
+
+def test_a_saga_that_is_not_begun_again_ends_the_alerts_about_its_node() -> None:
+    """Without its log it will never say that the node was replaced."""
+    new = saga_audit.completion("n2", spare=False, since=NOW)
+    event = saga_audit.abandoned("p", "replace-n1-1", REPLACE, new, NOW)
+    assert event.then == "scale-up-n2"
+    assert {"health/p/n1", "lost/p/n1", "saga/replace-n1-1"} <= {*ended_keys(event)}
 
 
 @pytest.mark.parametrize(

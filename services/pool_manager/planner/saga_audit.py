@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from schemas.node_records import NodeRecord
+from schemas.pool_events import SagaCancelled
 from schemas.pool_records import OpenSaga, PoolRecord
 from schemas.saga_params import traits_of
 from services.pool_manager.planner.node_counts import busy
@@ -38,6 +39,24 @@ def restarted(saga: str, opened: OpenSaga, nodes: Mapping[str, NodeRecord]) -> d
     if not opened.new_node or (new is not None and new.state in ("active", "terminated")):
         return {}
     return completion(opened.new_node, spare=opened.spare, since=opened.since)
+
+
+def abandoned(
+    pool: str, saga: str, opened: OpenSaga, instead: Mapping[str, OpenSaga], now: datetime
+) -> SagaCancelled:
+    """The end of a saga whose log was lost after it had terminated its node: it has no other."""
+    return SagaCancelled(
+        id=f"lost-{saga}",
+        time=now,
+        pool=pool,
+        saga=saga,
+        step="terminate",
+        reason=LOST,
+        node=opened.node,
+        new_node=opened.new_node,
+        node_gone=True,
+        then=next(iter(instead), ""),
+    )
 
 
 def completion(node: str, *, spare: bool, since: datetime) -> dict[str, OpenSaga]:
