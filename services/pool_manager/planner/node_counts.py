@@ -102,6 +102,13 @@ def is_quarantined(node: NodeRecord) -> bool:
     return node.cordoned and node.quarantine is not None
 
 
+def is_left_by_repair(record: NodeRecord) -> bool:
+    """Whether the last saga about a node was a repair that failed, and its cordon no operator's."""
+    last = record.attempts[-1] if record.attempts else None
+    failed = last is not None and last.outcome == "failed" and not last.cordoned_by_operator
+    return failed and last is not None and last.saga.endswith(f"-{record.sagas}")
+
+
 def is_out(node: NodeRecord) -> bool:
     """Whether a node counts as out of service already, so that a disruption takes out no more.
 

@@ -13,6 +13,7 @@ import msgspec
 from schemas.enums import NO_ROOM, STOPPED, AttemptOutcome, HealthStatus, NodeState
 from schemas.node_records import NodeRecord, Quarantine, RemediationAttempt
 from schemas.pool_records import OpenSaga, PoolRecord
+from services.pool_manager.planner.node_counts import is_left_by_repair
 from services.pool_manager.planner.node_projection import launched
 from services.pool_manager.sagas import DEFINITIONS
 from services.saga.saga_state import SagaState
@@ -237,13 +238,6 @@ def _is_operators_cordon(record: NodeRecord) -> bool:
     if not record.cordoned or record.quarantine is not None:
         return False
     return not is_left_by_repair(record)
-
-
-def is_left_by_repair(record: NodeRecord) -> bool:
-    """Whether the last saga about a node was a repair that failed, and its cordon no operator's."""
-    last = record.attempts[-1] if record.attempts else None
-    failed = last is not None and last.outcome == "failed" and not last.cordoned_by_operator
-    return failed and last is not None and last.saga.endswith(f"-{record.sagas}")
 
 
 def _tests(record: NodeRecord, state: SagaState) -> tuple[datetime, ...]:

@@ -14,8 +14,7 @@ from schemas.node_records import NodeRecord
 from schemas.pool_records import PoolRecord
 from schemas.saga_params import SagaTraits
 from services.pool_manager.planner import cloud_notices
-from services.pool_manager.planner.node_counts import automatic
-from services.pool_manager.planner.saga_projection import is_left_by_repair
+from services.pool_manager.planner.node_counts import automatic, is_left_by_repair
 from services.pool_manager.sagas import DEFINITIONS
 
 HEARD: Final = "the node is heard again"
