@@ -1,6 +1,7 @@
 """AWS counts requests: each attempt waits for a slot that replicas share; moto throttles as EC2."""
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
@@ -24,15 +25,19 @@ from services.provisioner.provider_client.rate_limit import (
     INTERVAL_SECONDS_MAX,
     RequestRate,
     SharedRateLimiter,
+    local_rate_limiter,
 )
 from services.provisioner.providers import aws_clients
 from services.provisioner.providers.aws import AwsProvider
 from services.provisioner.providers.aws_clients import AwsClients, rate_of
+from services.provisioner.time_limits import TimeLimits
+from services.simulator.engine import virtual_time
 from tests.provisioner.provisioner_parts import FLEET, request
 
 Make = Callable[..., AwsProvider]
 IMAGE = "ami-03cf127a"
 LAUNCHES_EACH = 5
+LAUNCHES = 1_000
 
 
 @pytest.fixture
@@ -199,11 +204,45 @@ async def test_a_request_that_finds_no_slot_was_not_sent(
     provider = make_aws()
     await limit(moto_api)
     made = await asyncio.gather(
-        *(launch(provider, f"web-{n}") for n in range(6)), return_exceptions=True
+        *(launch(provider, f"web-{n}") for n in range(7)), return_exceptions=True
     )
-    assert 4 == (await counted(moto_api, "RunInstances"))["answered"]
+    assert 5 == (await counted(moto_api, "RunInstances"))["answered"]
     refused = [each for each in made if isinstance(each, ProviderError)]
     assert [("THROTTLE", False)] * 2 == [(each.kind, each.rule.in_doubt) for each in refused]
+
+
+def test_a_thousand_launches_use_nearly_every_slot() -> None:
+    """They retry as the provisioner does; their waits end apart, and so does their back-off."""
+    ec2 = Answers(["made"] * LAUNCHES)
+
+    async def connect(_: str) -> Answers:
+        return ec2
+
+    async def run() -> float:
+        clients = AwsClients(
+            "us-east-1",
+            profile="",
+            endpoint_url="",
+            timeout_seconds=1.0,
+            rate_limiter=local_rate_limiter,
+        )
+        clients._connect = connect  # type: ignore[method-assign]
+
+        async def one() -> None:
+            for tries in itertools.count(1):
+                try:
+                    await clients.call("ec2", "run_instances")
+                except ProviderError as error:
+                    wait = TimeLimits().retry_seconds(tries, error.retry_after)
+                    await asyncio.sleep(wait)
+                else:
+                    return
+
+        await asyncio.gather(*(one() for _ in range(LAUNCHES)))
+        return asyncio.get_running_loop().time()
+
+    lasted = virtual_time.run(run)
+    assert lasted < 1.05 * LAUNCHES * rate_of("run_instances").interval_seconds
 
 
 @pytest.mark.parametrize(
@@ -224,6 +263,6 @@ def test_every_action_has_a_rate_that_replicas_can_share(what: str) -> None:
     clients = AwsClients(
         "us-east-1", profile="", endpoint_url="", timeout_seconds=1.0, rate_limiter=make
     )
-    clients._rate_limiter(what)
-    assert clients._rate_limiter(what) is made[0]
+    clients._slots(what)
+    assert clients._slots(what)[0] is made[0]
     assert rate_of(what).interval_seconds < INTERVAL_SECONDS_MAX

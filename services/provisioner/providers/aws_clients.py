@@ -8,6 +8,7 @@ import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from itertools import cycle
 from typing import Any, Final, TypeVar
 
 import aioboto3
@@ -45,8 +46,11 @@ AGAIN_AFTER_SECONDS: Final = 0.2
 """Before the second attempt; doubled before the third."""
 SAYS_NOTHING: Final = frozenset({"THROTTLE", "AUTH"})
 """Answers that leave open what became of an earlier attempt."""
-SLOT_WAIT_SECONDS_MAX: Final = 30.0
+SLOT_WAIT_SECONDS_MAX: Final = 60.0
 """A launch that waits longer checks whether it is still needed, and then waits again."""
+WAITS: Final = 16
+"""Requests wait for half as long at least, each longer than the one before it: launches that began
+together must not all be in their back-off at the same time."""
 ACCOUNT_CHARS: Final = 12
 RATES: Final = {
     "run_instances": RequestRate(interval_seconds=0.5, burst=5),
@@ -91,7 +95,8 @@ class AwsClients:
         self._connecting = asyncio.Lock()
         self._clients: dict[str, Any] = {}
         self._make_rate_limiter = rate_limiter
-        self._rate_limiters: dict[str, RateLimiter] = {}
+        self._rate_limiters: dict[str, tuple[RateLimiter, asyncio.Lock]] = {}
+        self._waits = cycle(range(1, WAITS + 1))
 
     async def call(self, service: str, what: str, **given: Any) -> Any:
         """Make one request, again where the failure may pass; THROTTLE if no slot came in time."""
@@ -114,8 +119,9 @@ class AwsClients:
 
     async def _call_once(self, service: str, what: str, fill: Callable[[], dict[str, Any]]) -> Any:
         client = await self._attempt(self._connect(service), "connect")
-        limiter = self._rate_limiter(what)
-        await _wait_for_slot(limiter, what)
+        limiter, queue = self._slots(what)
+        seconds_max = SLOT_WAIT_SECONDS_MAX * (1 + next(self._waits) / WAITS) / 2
+        await _wait_for_slot(limiter, queue, what, seconds_max)
         try:
             return await self._attempt(getattr(client, what)(**fill()), what)
         except ProviderError as error:
@@ -138,12 +144,16 @@ class AwsClients:
         except BotoCoreError as error:
             raise ProviderError("TRANSIENT", f"{what}: {error}") from error
 
-    def _rate_limiter(self, what: str) -> RateLimiter:
+    def _slots(self, what: str) -> tuple[RateLimiter, asyncio.Lock]:
+        """The limiter of an action, and the queue for it."""
         if what not in self._rate_limiters:
             account = f"{self._profile}/{self._endpoint_url}/{self.region}"
             digest = hashlib.sha256(account.encode()).hexdigest()[:ACCOUNT_CHARS]
             name = f"aws-{digest}-{what.replace('_', '-')}"
-            self._rate_limiters[what] = self._make_rate_limiter(name, rate_of(what))
+            self._rate_limiters[what] = (
+                self._make_rate_limiter(name, rate_of(what)),
+                asyncio.Lock(),
+            )
         return self._rate_limiters[what]
 
     async def close(self) -> None:
@@ -171,14 +181,21 @@ class AwsClients:
             return self._clients[service]
 
 
-async def _wait_for_slot(limiter: RateLimiter, what: str) -> None:
+async def _wait_for_slot(
+    limiter: RateLimiter, queue: asyncio.Lock, what: str, seconds_max: float
+) -> None:
+    """Wait for a slot; THROTTLE if it is not this request's turn in time: no slot is wasted."""
     try:
-        async with asyncio.timeout(SLOT_WAIT_SECONDS_MAX):
-            await limiter.wait_for_slot()
+        async with asyncio.timeout(seconds_max):
+            await queue.acquire()
     except TimeoutError:
         raise ProviderError(
             "THROTTLE", f"{what}: other requests wait for EC2's rate limit; this one was not sent"
         ) from None
+    try:
+        await limiter.wait_for_slot()
+    finally:
+        queue.release()
 
 
 def _may_pass(error: ProviderError) -> bool:
