@@ -142,6 +142,18 @@ async def test_a_wait_for_a_launch_delays_no_other_request(bus: NatsBus, *, shar
     assert still() > 0.1 or ["", "", ""] == [kind for _, kind in sorted(used)[1:4]]
 
 
+async def test_launches_alone_may_be_limited(bus: NatsBus) -> None:
+    """Where other requests have no limit, a launch still finds a slot that is not over."""
+    rate = rate_limit.RequestRate(interval_seconds=0.0, slower_seconds={"launch": 0.2})
+    rate_limiter = SharedRateLimiter(bus, SystemClock(), "lab", rate)
+    began = asyncio.get_running_loop().time()
+    async with asyncio.timeout(30):
+        await rate_limiter.wait_for_slot()
+        for _ in range(3):
+            await rate_limiter.wait_for_slot("launch")
+    assert asyncio.get_running_loop().time() - began >= 0.4
+
+
 async def test_in_one_process_callers_go_in_order() -> None:
     """As they came, an interval apart."""
     rate_limiter, order = LocalRateLimiter(rate_limit.RequestRate(interval_seconds=0.01)), []

@@ -72,8 +72,10 @@ class RequestRate:
     @property
     def slack_seconds(self) -> float:
         """How late a slot may still be used."""
-        kept_back = self.tokens_kept_back * self.interval_seconds
-        return kept_back or min(self.interval_seconds * SLACK_PART, SLACK_SECONDS_MAX)
+        if self.tokens_kept_back:
+            return self.tokens_kept_back * self.interval_seconds
+        limited = self.interval_seconds or min(self.slower_seconds.values(), default=0.0)
+        return min(limited * SLACK_PART, SLACK_SECONDS_MAX)
 
     def spacing(self, kind: str = "") -> timedelta:
         """How far slots of a kind are apart once the bucket is empty."""
@@ -81,8 +83,9 @@ class RequestRate:
             seconds = self.slower_seconds[kind]
             part = min(seconds * SLACK_PART, SLACK_SECONDS_MAX)
             return timedelta(seconds=seconds + max(part, self.slack_seconds))
-        slack = 0.0 if self.tokens_kept_back else self.slack_seconds
-        return timedelta(seconds=self.interval_seconds + slack)
+        if self.tokens_kept_back or not self.interval_seconds:
+            return timedelta(seconds=self.interval_seconds)
+        return timedelta(seconds=self.interval_seconds + self.slack_seconds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
