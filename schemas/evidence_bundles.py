@@ -6,7 +6,7 @@ Every part is bounded, and omitted items are counted.
 """
 
 from collections.abc import Mapping
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -163,6 +163,9 @@ def read_description(about: Mapping[str, str]) -> EvidenceDescription | None:
         return None
 
 
+REPAIR_BUCKETS: Final = 14
+
+
 class RepairCount(msgspec.Struct, frozen=True, kw_only=True):
     """Cost of one fault signature in one pool, over all its nodes."""
 
@@ -170,8 +173,10 @@ class RepairCount(msgspec.Struct, frozen=True, kw_only=True):
     fault_signature: str
     gpu_seconds: Float = 0.0
     seconds: Float = 0.0
-    buckets: tuple[Int, ...] = ()
-    """Histogram of times to repair, not cumulative."""
+    buckets: Annotated[
+        tuple[Int, ...], msgspec.Meta(min_length=REPAIR_BUCKETS, max_length=REPAIR_BUCKETS)
+    ] = (0,) * REPAIR_BUCKETS
+    """Histogram of times to repair, not cumulative; the last is beyond every bound."""
 
 
 class RepairTotals(Record, frozen=True, kw_only=True):

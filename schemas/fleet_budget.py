@@ -1,7 +1,7 @@
 """The fleet's budget and each pool's claims on it: record POOLS `fleet-budget`."""
 
 from schemas.messages import Record
-from schemas.value_limits import Int
+from schemas.value_limits import Int, Slot
 
 FLEET_BUDGET_KEY = "fleet-budget"
 """Its key in POOLS."""
@@ -13,9 +13,9 @@ class BudgetClaim(Record, frozen=True, kw_only=True):
     desired: Int = 0
     unavailable: Int = 0
     quarantined: Int = 0
-    disruptions: dict[str, Int] = {}
+    disruptions: dict[Slot, Int] = {}
     """Disruptions by slots of the fleet's window, as in the pool's record."""
-    resets: dict[str, Int] = {}
+    resets: dict[Slot, Int] = {}
     """GPU resets and reboots by the same slots."""
     revision: Int = 0
     """Revision of the pool's record that the claim was decided on. While the record still has it,

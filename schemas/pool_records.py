@@ -1,6 +1,6 @@
 """Records of pools and of the fleet: bucket POOLS."""
 
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 
@@ -11,13 +11,13 @@ from schemas.messages import Record
 from schemas.operator_requests import CompletedRequest
 from schemas.saga_params import SagaTraits
 from schemas.settings import PoolSpec
-from schemas.value_limits import Int, Seconds, Token, UtcTime
+from schemas.value_limits import Identifier, Int, Seconds, Slot, Token, UtcTime
 
 
 class FleetRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     """POOLS `fleet`: the fleet's ID, with which every instance is tagged."""
 
-    id: str
+    id: Annotated[Identifier, msgspec.Meta(min_length=1)]
     restored_at: UtcTime | None = None
     """When the pool-manager last noticed that the whole store was restored from a backup. What
     sagas of before have done since the backup is unknown."""
@@ -83,13 +83,13 @@ class PoolRecord(Record, frozen=True, kw_only=True):
     openings: Int = 0
     """Number of writes of this record that opened sagas; LEASES keeps the highest."""
     breaker: Breaker = Breaker()
-    disruptions: dict[str, Int] = {}
+    disruptions: dict[Slot, Int] = {}
     """Disruptions started, by slots (epoch seconds) of a sixtieth of the window."""
-    fleet_disruptions: dict[str, Int] = {}
+    fleet_disruptions: dict[Slot, Int] = {}
     """The same by slots of the fleet's window."""
-    resets: dict[str, Int] = {}
+    resets: dict[Slot, Int] = {}
     """GPU resets and reboots started, by slots of the budget's window."""
-    fleet_resets: dict[str, Int] = {}
+    fleet_resets: dict[Slot, Int] = {}
     """The same by slots of the fleet's window."""
     quarantine_full: bool = False
     """Unhealthy nodes are left in service, because as many as may be are quarantined."""

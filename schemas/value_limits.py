@@ -44,6 +44,8 @@ HostKey = Annotated[
 """An SSH host key: its type and its data, one line."""
 AgentKey = Annotated[str, msgspec.Meta(pattern=r"^(U[A-Z2-7]{55})?\Z")]
 """The public key of a node's credentials."""
+Slot = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,10}\Z")]
+"""The beginning of a slot of a budget's window: seconds since 1970, below the year 2287."""
 UtcTime = Annotated[datetime, msgspec.Meta(tz=True)]
 """A time, written as RFC 3339 with a zone; Navarch writes UTC."""
 

@@ -183,7 +183,12 @@ PARTICULAR: Final[dict[str, dict[str, Any]]] = {
     "Query": {"after": "training.training-2", "limit": 100},
     "QueryError": {"error": "invalid-request", "reason": "Expected `int`, got `str`"},
     "Registered": {"cause": "", "instance": "training-7", "node": "training-7"},
-    "RepairCount": {"fault_signature": "xid-79", "gpu_seconds": 3801.6, "seconds": 475.2},
+    "RepairCount": {
+        "fault_signature": "xid-79",
+        "gpu_seconds": 3801.6,
+        "seconds": 475.2,
+        "buckets": [0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0],
+    },
     "Repaired": {
         "cause": "replaced-replace-training-3-0",
         "outcome": "replaced",

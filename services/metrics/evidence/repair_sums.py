@@ -37,7 +37,7 @@ def add_repair(totals: RepairTotals, event: Repaired, sequence: int) -> RepairTo
         key = event.pool, OTHER
     old = counts.get(key) or RepairCount(pool=key[0], fault_signature=key[1])
     seconds = max(0.0, (event.restored_at - event.unhealthy_at).total_seconds())
-    buckets = list(old.buckets or (0,) * (len(BUCKETS_SECONDS) + 1))
+    buckets = list(old.buckets)
     buckets[bisect_left(BUCKETS_SECONDS, seconds)] += 1
     counts[key] = RepairCount(
         pool=key[0],

@@ -94,20 +94,25 @@ class RepairCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Both families, for one scrape."""
-        hours = CounterMetricFamily(
-            LOST_GPU_HOURS, "GPU-hours out of service, by fault signature", labels=LABELS
-        )
-        seconds = HistogramMetricFamily(
-            REPAIR_SECONDS, "From the start of an outage to a node in service", labels=LABELS
-        )
-        bounds = [*(str(each) for each in BUCKETS_SECONDS), "+Inf"]
-        for each in self._known.counts:
-            labels = (each.pool, each.fault_signature)
-            hours.add_metric(labels, each.gpu_seconds / 3600)
-            counts = zip(bounds, accumulate(each.buckets), strict=True)
-            seconds.add_metric(labels, [(bound, float(n)) for bound, n in counts], each.seconds)
-        yield from (hours, seconds)
+        yield from families(self._known)
 
     def describe(self) -> Iterable[Metric]:
         """No names in advance, so that registering does not collect."""
         return ()
+
+
+def families(totals: RepairTotals) -> Iterator[Metric]:
+    """The metrics that show the totals."""
+    hours = CounterMetricFamily(
+        LOST_GPU_HOURS, "GPU-hours out of service, by fault signature", labels=LABELS
+    )
+    seconds = HistogramMetricFamily(
+        REPAIR_SECONDS, "From the start of an outage to a node in service", labels=LABELS
+    )
+    bounds = [*(str(each) for each in BUCKETS_SECONDS), "+Inf"]
+    for each in totals.counts:
+        labels = (each.pool, each.fault_signature)
+        hours.add_metric(labels, each.gpu_seconds / 3600)
+        counts = zip(bounds, accumulate(each.buckets), strict=True)
+        seconds.add_metric(labels, [(bound, float(n)) for bound, n in counts], each.seconds)
+    yield from (hours, seconds)

@@ -1,0 +1,137 @@
+"""Records that have one key each, every field at its extremes: unreadable, or harmless."""
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec import inspect
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.registry import Collector
+
+from schemas.evidence_bundles import REPAIR_BUCKETS, RepairCount, RepairTotals
+from schemas.fleet_budget import BudgetClaim, FleetBudgetRecord
+from schemas.messages import Record, decoder, encode
+from schemas.node_events import Repaired
+from schemas.offering_records import SpendRecord, SpendReservation
+from schemas.pool_records import FleetRecord
+from schemas.settings import FleetBudgetSpec
+from services.metrics.evidence.repair_sums import BUCKETS_SECONDS, add_repair
+from services.metrics.evidence.repair_totals import families
+from services.pool_manager.planner.disruption_budget import noted, others, room_at
+from services.pool_manager.queries import fleet_view
+from services.provisioner.offerings.spend import add_reservation, price_limits, sum_costs
+from tests.whole_fleet.poison import HOSTILE, NOT_PUBLISHED, extremes, variations
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+WINDOW = 3600.0
+REPAIRED = Repaired(
+    id="r",
+    time=NOW,
+    pool="a",
+    node="n",
+    outcome="replaced",
+    fault_signature="xid-79",
+    unhealthy_at=NOW - timedelta(hours=1),
+    restored_at=NOW,
+)
+KEYS = ("", "x", "-1", "0", "9" * 10, "9" * 5_000, "1767225600", "../../x", HOSTILE)
+
+
+def budget(record: FleetBudgetRecord) -> None:
+    """What every pool's decisions read of it."""
+    spec = FleetBudgetSpec()
+    fleet_view(record, spec, NOW)
+    found = others(spec, record, "training")
+    assert found is not None
+    for each in found.claims:
+        noted(each.disruptions, WINDOW, NOW)
+        room_at(each.disruptions, WINDOW, NOW)
+
+
+def spend(record: SpendRecord) -> None:
+    """What launches under a cap read of it."""
+    price_limits(sum_costs({}, record.reserved, ""), "a", 7.0, 70.0)
+    add_reservation(record, "a.n", 5.0, NOW)
+
+
+class Shown(Collector):
+    """The metrics of totals."""
+
+    def __init__(self, totals: RepairTotals) -> None:
+        self.collect = lambda: families(totals)  # type: ignore[method-assign]
+
+
+def repairs(record: RepairTotals) -> None:
+    """What the metrics service does with them."""
+    registry = CollectorRegistry()
+    for totals in (record, add_repair(record, REPAIRED, 2**62)):
+        registry = CollectorRegistry()
+        registry.register(Shown(totals))
+        generate_latest(registry)
+
+
+def fleet(record: FleetRecord) -> None:
+    """It tags every instance."""
+    assert record.id
+    assert record.id.isascii()
+    assert record.id.isprintable()
+
+
+TABLE: dict[type[Record], tuple[Callable[[Any], None], Record]] = {
+    FleetBudgetRecord: (
+        budget,
+        FleetBudgetRecord(claims={"other": BudgetClaim(disruptions={"1767225600": 1})}),
+    ),
+    SpendRecord: (
+        spend,
+        SpendRecord(reserved={"a.m": SpendReservation(dollars_per_hour=5.0, at=NOW)}),
+    ),
+    RepairTotals: (repairs, RepairTotals(counts=(RepairCount(pool="a", fault_signature="f"),))),
+    FleetRecord: (fleet, FleetRecord(id="default")),
+}
+
+
+def of_maps(kind: inspect.Type, value: Any) -> list[Any]:
+    """The map with each of its keys and values at its extremes."""
+    if not isinstance(kind, inspect.DictType) or not value:
+        return []
+    (key, inner), *_ = value.items()
+    made = [{each: inner} for each in KEYS]
+    made += [{key: each} for each in extremes(kind.value_type, inner)]
+    if isinstance(kind.value_type, inspect.StructType):
+        for field in kind.value_type.fields:
+            deep = of_maps(field.type, inner.get(field.encode_name))
+            made += [{key: {**inner, field.encode_name: each}} for each in deep]
+    return made
+
+
+@pytest.mark.parametrize("kind", TABLE)
+def test_a_record_with_one_key_is_unreadable_or_harmless(kind: type[Record]) -> None:
+    """What can be read is processed; that what cannot is named by its key is tested elsewhere."""
+    process, ordinary = TABLE[kind]
+    plain, about = json.loads(encode(ordinary)), inspect.type_info(kind)
+    assert isinstance(about, inspect.StructType)
+    made = list(variations(about, plain, 3))
+    for field in about.fields:
+        deep = of_maps(field.type, plain.get(field.encode_name))
+        made += [{**plain, field.encode_name: each} for each in deep]
+    read = 0
+    for each in made:
+        data = json.dumps(each, ensure_ascii=False).encode("utf-8", "surrogatepass")
+        try:
+            record = decoder(kind).decode(data)
+        except msgspec.DecodeError:
+            continue
+        read += 1
+        process(record)
+    assert 0 < read < len(made)
+
+
+def test_every_record_that_the_table_of_messages_leaves_out_is_in_this_one() -> None:
+    """Objects of EVIDENCE are read for people alone, and tested where they are stored."""
+    objects = {"EvidenceBundle", "EvidenceCapture"}
+    assert {each.__name__ for each in TABLE} == NOT_PUBLISHED.keys() - objects
+    assert len(BUCKETS_SECONDS) + 1 == REPAIR_BUCKETS
