@@ -39,6 +39,12 @@ class AnnouncedNotices:
         elif known.withdrawn_at is None:
             known.withdrawn_at = at
 
+    def restored(self) -> None:
+        """A backup may be older than the withdrawals, which the cloud does not repeat."""
+        for notices in self.nodes.values():
+            for each in notices.values():
+                each.withdrawn_at = None
+
     def takes(self, node: str, at: datetime) -> bool:
         """Whether a notice justifies ending a node's drain `at` a moment."""
         return any(

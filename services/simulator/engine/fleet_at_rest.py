@@ -72,7 +72,9 @@ class FleetAtRest:
         yield from self._unread()
         yield from self._operators.flooded(self._simulation.now())
         left = [] if self._alerts_lost else self._operators.set_aside() + self._of_gone(names)
-        yield from (f"operators have {key} open" for key in left + self._operators.unwritable())
+        if not self._alerts_lost and not self._invariants.restored:
+            left += self._operators.unwritable()
+        yield from (f"operators have {key} open" for key in left)
 
     def _misrecorded(self, names: list[str]) -> Iterator[str]:
         records = self._records.instances()

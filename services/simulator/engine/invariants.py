@@ -50,7 +50,7 @@ EVERYTHING: Final = "everything"
 RESETS_EACH: Final = 3
 """Resets and reboots for each replacement that may begin, unless the budget says otherwise."""
 STORED_WITHIN_SECONDS: Final = 15.0
-"""The rate counts decisions; a saga's log starts at most so much later."""
+"""A saga's log starts at most so much after its decision; the rate's own counts are as coarse."""
 CLOCK_SECONDS: Final = 1.0
 """Between a service's reading of the clock and the write that depends on it."""
 
@@ -105,7 +105,7 @@ class Invariants:
         self._barred: dict[str, float] = {}
         """Saga -> how long its node had been beating when it passed what cannot be taken back."""
         self._begun: dict[tuple[str, bool], list[float]] = {}
-        """Pool, and whether it is a reset or reboot -> when sagas began."""
+        """Pool, and whether it is a reset or reboot -> the timestamps of its decisions."""
         self._verdicts: dict[str, str] = {}
         self.left_cordoned: dict[str, None] = {}
         """Nodes that an operator took out of service, and uncordons in the end."""
@@ -146,6 +146,7 @@ class Invariants:
         if stream == EVERYTHING:
             self.restored = True
             self.liveness.lost.clear()
+            self._notices.restored()
             return
         self.destroyed[stream] = None
         if stream in (EVENTS.name, f"KV_{HEALTH.name}"):
@@ -280,7 +281,7 @@ class Invariants:
             return
         if isinstance(entry, StepStarted):
             # The published deadline counts from the decision, which a slow service stores later.
-            self._drains_since[entry.saga] = at if self._simulation.skew_seconds else entry.time
+            self._drains_since[entry.saga] = entry.time
         saga = self.started(entry.saga)
         if isinstance(entry, StepSucceeded) and saga.params.drain != "immediate":
             self._confirmed(saga)
@@ -350,14 +351,13 @@ class Invariants:
         return moment(self._simulation.now()) > incident.last + late
 
     def _rate(self, entry: SagaStarted, pool: PoolRecord) -> None:
-        budget, now, resets = (
-            pool.spec.budget,
-            self._simulation.now(),
-            DEFINITIONS[entry.kind].in_place,
-        )
+        budget, resets = pool.spec.budget, DEFINITIONS[entry.kind].in_place
+        opened = pool.open.get(entry.saga)
+        decided = (opened.since if opened else entry.time).timestamp()
         window = float(budget.window) - STORED_WITHIN_SECONDS
-        recent = [e for e in self._begun.get((pool.name, resets), []) if now - e < window]
-        self._begun[pool.name, resets] = [*recent, now]
+        begun = self._begun.setdefault((pool.name, resets), [])
+        recent = [each for each in begun if abs(decided - each) < window]
+        begun.append(decided)
         limit: int | str = budget.max_replacements
         if resets and budget.max_resets is not None:
             limit = budget.max_resets
