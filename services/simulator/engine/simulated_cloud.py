@@ -77,7 +77,7 @@ class SimulatedCloud:
     idempotent: bool
     list_lag_seconds: float
     machines: dict[str, CloudInstance] = field(default_factory=dict)
-    tokens: dict[str, str] = field(default_factory=dict)
+    tokens: dict[str, Instance] = field(default_factory=dict)
     """Token -> the machine made last for it."""
     call_failures: list[CallFailure] = field(default_factory=list)
     asked: Counter[tuple[str, Offering]] = field(default_factory=Counter)
@@ -124,11 +124,9 @@ class SimulatedCloud:
         return None
 
     def make(self, request: ProvisionRequest) -> Instance:
-        """Make a machine, or return the one made for this token, even if it is stopping."""
-        if self.idempotent:
-            known = self.machines.get(self.tokens.get(request.token, ""))
-            if known is not None:
-                return known.instance
+        """Make a machine, or return the one made for this token, even if it is gone."""
+        if self.idempotent and (known := self.tokens.get(request.token)):
+            return known
         if self.machines_max is not None and len(self.machines) >= self.machines_max:
             used = f"all {self.machines_max} machines are in use or being removed"
             raise ProviderError("CAPACITY", f"simulated: {used}")
@@ -140,7 +138,7 @@ class SimulatedCloud:
         )
         lag = self.chance.random() * self.list_lag_seconds
         self.machines[instance.provider_id] = CloudInstance(instance, now + lag)
-        self.tokens[request.token] = instance.provider_id
+        self.tokens[request.token] = instance
         self._names[instance.name] += 1
         self.simulation.note(f"cloud made {instance.name} as {instance.provider_id}")
         self.on_made(instance)
@@ -169,8 +167,6 @@ class SimulatedCloud:
         machine = self.machines.pop(provider_id, None)
         if machine is not None:
             self._names[machine.instance.name] -= 1
-            if self.tokens.get(machine.instance.token) == provider_id:
-                del self.tokens[machine.instance.token]
             self.simulation.note(f"cloud has {machine.instance.name} ({provider_id}) no more")
             self.on_gone(machine.instance)
 
@@ -237,8 +233,8 @@ class SimulatedProvider:
             await asyncio.sleep(call_failure.seconds)
             await self._process.alive()
         made = self._cloud.make(request)
-        machine = self._cloud.machines[made.provider_id]
-        machine.provider, machine.offering = self._name, offering
+        if machine := self._cloud.machines.get(made.provider_id):
+            machine.provider, machine.offering = self._name, offering
         await self._process.effect("a launch")
         await self._take_time()
         await self._fail(call_failure, "after", "hang-after")
