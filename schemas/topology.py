@@ -44,7 +44,7 @@ REQUESTS: Final = StreamSpec(
 )
 SAGAS: Final = StreamSpec(
     name="SAGAS",
-    description="Saga logs; entries of open sagas do not expire",
+    description="Saga logs: an open one stays, one that has ended is removed after 30 days",
     subjects=(subjects.SAGAS,),
     discard="new",
     bytes_max=1 * GIB,

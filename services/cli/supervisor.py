@@ -215,16 +215,14 @@ class Supervisor:
     async def _keep_server(self) -> None:
         assert self._server is not None
         loop = asyncio.get_running_loop()
-        wait = BACKOFF_FIRST_SECONDS
+        wait = 0.0
         while True:
             self._on_change()
             started = loop.time()
             status = await self._server.wait()
-            if loop.time() - started > STEADY_SECONDS:
-                wait = BACKOFF_FIRST_SECONDS
-            self._log("serve", f"nats-server ended with {status}; restarting it")
+            wait = _restart_seconds(wait, loop.time() - started)
+            self._log("serve", f"{SERVER} ended with {status}; restarting it in {wait:g} s")
             await asyncio.sleep(wait)
-            wait = min(2 * wait, BACKOFF_MAX_SECONDS)
             with suppress(NavarchError, TimeoutError):
                 await self._server.start()
 
@@ -234,9 +232,7 @@ class Supervisor:
         while True:
             started = loop.time()
             status = await self._run(child)
-            wait = BACKOFF_FIRST_SECONDS if not wait else min(2 * wait, BACKOFF_MAX_SECONDS)
-            if loop.time() - started > STEADY_SECONDS:
-                wait = BACKOFF_FIRST_SECONDS
+            wait = _restart_seconds(wait, loop.time() - started)
             self._log("serve", f"{child.name} ended with {status}; restarting it in {wait:g} s")
             await asyncio.sleep(wait)
 
@@ -357,3 +353,10 @@ async def start_instance_stopper(
 
 if __name__ == "__main__":
     stop_instances(Path(sys.argv[1]))
+
+
+def _restart_seconds(last: float, ran_seconds: float) -> float:
+    """How long to wait before the next start; `last` 0: this is the first."""
+    if not last or ran_seconds > STEADY_SECONDS:
+        return BACKOFF_FIRST_SECONDS
+    return min(2 * last, BACKOFF_MAX_SECONDS)

@@ -1,12 +1,16 @@
 """What `navarch serve` does with the output and the ends of its services."""
 
 import asyncio
+import os
+import signal
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 
+from services.bus.nats.embedded_server import EmbeddedServer
 from services.cli import supervisor
 from services.cli.supervisor import LINE_BYTES_MAX, Supervisor
 
@@ -14,7 +18,9 @@ WAIT_SECONDS_MAX = 20.0
 
 
 @asynccontextmanager
-async def supervised(script: str) -> AsyncIterator["asyncio.Queue[tuple[str, str]]"]:
+async def supervised(
+    script: str, server: EmbeddedServer | None = None
+) -> AsyncIterator["asyncio.Queue[tuple[str, str]]"]:
     """Every service is this script; yields what is logged."""
     lines: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
 
@@ -27,7 +33,7 @@ async def supervised(script: str) -> AsyncIterator["asyncio.Queue[tuple[str, str
         )
 
     running = Supervisor(
-        server=None,
+        server=server,
         url="nats://127.0.0.1:1",
         environment=lambda _: {},
         http_port=0,
@@ -67,4 +73,25 @@ async def test_the_delay_of_restarts_begins_again_after_a_steady_run(
             _, line = await lines.get()
             if line.startswith("notifier ended with 0; restarting it in "):
                 found.append(line.rpartition(" in ")[2])
+    assert len(set(found)) == delays
+
+
+@pytest.mark.parametrize(("steady_seconds", "delays"), [(60.0, 3), (0.0, 1)])
+async def test_the_delay_of_the_servers_restarts_begins_again_after_a_steady_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, steady_seconds: float, delays: int
+) -> None:
+    """A server that crashes once a day is back in a quarter of a second each time."""
+    monkeypatch.setattr(supervisor, "STEADY_SECONDS", steady_seconds)
+    monkeypatch.setattr(supervisor, "BACKOFF_FIRST_SECONDS", 0.01)
+    server, found, killed = EmbeddedServer(tmp_path, sync=False), list[str](), 0
+    async with supervised("import time; time.sleep(60)", server) as lines:
+        for _ in range(3):
+            while server.pid in (0, killed):
+                await asyncio.sleep(0.001)
+            killed = server.pid
+            os.kill(killed, signal.SIGKILL)
+            line = ""
+            while not line.startswith("nats-server ended with -9; restarting it in "):
+                _, line = await lines.get()
+            found.append(line.rpartition(" in ")[2])
     assert len(set(found)) == delays

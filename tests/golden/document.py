@@ -189,7 +189,7 @@ def _keeps(stream: StreamSpec) -> str:
         parts.append(f"{stream.age_max_seconds:g} s")
     if stream.messages_per_subject_max > 0:
         parts.append(f"the last {stream.messages_per_subject_max} a subject")
-    return ", ".join(parts) or "for ever"
+    return ", ".join(parts) or "until it is removed"
 
 
 def _readers(subject: str) -> str:
