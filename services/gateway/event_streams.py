@@ -12,6 +12,7 @@ from litestar.response.sse import ServerSentEventMessage
 from prometheus_client import CollectorRegistry, Gauge
 
 from schemas import subjects
+from schemas.metric_catalogue import HTTP_STREAMS
 from schemas.names import TOKEN
 from services.bus.port import Stored
 from services.fleet_client.fleet_client import is_about
@@ -90,9 +91,7 @@ class EventStreams:
         self._now = now
         self._heartbeat_seconds = heartbeat_seconds
         self._open: Counter[str] = Counter()
-        self._gauge = Gauge(
-            "navarch_http_event_streams", "Event streams that are open", registry=registry
-        )
+        self._gauge = Gauge(*HTTP_STREAMS.declared, registry=registry)
 
     def open(self, wanted: EventFilter, after: int | None) -> AsyncGenerator[bytes, None]:
         """A stream from a position on; ProblemError where there are too many."""

@@ -6,13 +6,13 @@ from typing import Any
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 from prometheus_client import CollectorRegistry, Counter
 
+from schemas.metric_catalogue import HTTP_REQUESTS
+
 
 def request_meter(registry: CollectorRegistry) -> Callable[[ASGIApp], ASGIApp]:
     """The middleware that counts into a registry what leaves."""
     answered = Counter(
-        "navarch_http_requests_total",
-        "HTTP requests answered, by method, route and status",
-        ["method", "route", "status"],
+        *HTTP_REQUESTS.declared,
         registry=registry,
     )
 

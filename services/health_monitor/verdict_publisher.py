@@ -9,6 +9,7 @@ from typing import Final, assert_never
 
 from prometheus_client import CollectorRegistry, Counter
 
+from schemas import metric_catalogue
 from schemas.health_records import HealthRecord
 from schemas.messages import encode
 from schemas.node_events import Fault, Lost, NodeEvent, Returned
@@ -31,42 +32,28 @@ class HealthInstruments:
     def __init__(self, registry: CollectorRegistry) -> None:
         """Register in `registry`."""
         self.judged = Counter(
-            "navarch_faults_judged_total",
-            "Faults judged, by kind and result",
-            ["kind", "result"],
+            *metric_catalogue.FAULTS_JUDGED.declared,
             registry=registry,
         )
-        self.verdicts = Counter(
-            "navarch_verdicts_total", "Verdicts published", ["status"], registry=registry
-        )
+        self.verdicts = Counter(*metric_catalogue.VERDICTS.declared, registry=registry)
         self.raised = Counter(
-            "navarch_policy_conditions_raised_total",
-            "Conditions that could not be evaluated for a fault (a metric is missing); no match",
-            ["rule"],
+            *metric_catalogue.CONDITIONS_RAISED.declared,
             registry=registry,
         )
         self.silences = Counter(
-            "navarch_node_silences_total",
-            "Nodes that fell silent (lost) and came back (returned)",
-            ["fact"],
+            *metric_catalogue.SILENCES.declared,
             registry=registry,
         )
         self.levels = Counter(
-            "navarch_levels_total",
-            "Levels in telemetry that lasted (begun) and that ended (over)",
-            ["level", "edge"],
+            *metric_catalogue.LEVELS.declared,
             registry=registry,
         )
         self.samples = Counter(
-            "navarch_samples_judged_total",
-            "Samples compared with the policy's levels: judged, invalid, or late and passed over",
-            ["outcome"],
+            *metric_catalogue.SAMPLES_JUDGED.declared,
             registry=registry,
         )
         self.policy_loads = Counter(
-            "navarch_policy_loads_total",
-            "Policy files read: loaded, or refused because they are wrong",
-            ["outcome"],
+            *metric_catalogue.POLICY_LOADS.declared,
             registry=registry,
         )
 

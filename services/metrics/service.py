@@ -16,6 +16,7 @@ from prometheus_client import Counter
 from schemas import subjects
 from schemas.health_records import HealthRecord
 from schemas.messages import LimitedDecoder, Message
+from schemas.metric_catalogue import TELEMETRY_INVALID
 from schemas.node_events import Telemetry
 from schemas.node_records import NodeRecord, node_key
 from schemas.stored_messages import decode_stored
@@ -90,9 +91,7 @@ async def build(context: Context) -> Service:
     registry.register(fleet)
     repairs = RepairCollector(context.bus, context.clock, context.instruments.failures)
     registry.register(repairs)
-    invalid = Counter(
-        "navarch_telemetry_invalid_total", "Samples that could not be read", registry=registry
-    )
+    invalid = Counter(*TELEMETRY_INVALID.declared, registry=registry)
     lease = Lease(context.bus, context.clock, LEASE, context.replica)
     watch = ConsumerWatch(context.bus, context.clock, lease, context.settings.lag, registry)
     return Service(

@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from schemas.fleet_events import FailureKind, ServiceFailure
 from schemas.fleet_queries import CurrentFailure
+from schemas.metric_catalogue import FAILURES
 from services.bus.port import Bus, Endpoint, Headers
 from services.primitives.clock import Clock
 from services.primitives.errors import BusError, Retry, TooLarge, UnreadableRecord
@@ -46,9 +47,7 @@ class FailureRegister:
     def __init__(self, registry: CollectorRegistry) -> None:
         """Count them in `registry`."""
         self._gauge = Gauge(
-            "navarch_failures",
-            "What fails now, by kind: records that cannot be read, pools that cannot be decided on",
-            ["failure"],
+            *FAILURES.declared,
             registry=registry,
         )
         self._now: dict[Key, CurrentFailure] = {}

@@ -2,6 +2,13 @@
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from schemas.metric_catalogue import (
+    CLOCK_AHEAD,
+    LAG_MESSAGES,
+    LAG_SECONDS,
+    MESSAGE_SECONDS,
+    MESSAGES,
+)
 from services.runtime.failure_register import FailureRegister
 
 
@@ -34,35 +41,18 @@ class Instruments:
         self.registry = registry or CollectorRegistry()
         self.failures = FailureRegister(self.registry)
         self.handled = Counter(
-            "navarch_messages_total",
-            "Messages settled, by outcome: done, unknown, invalid, retried, dead, set-aside, "
-            "withheld",
-            ["durable", "outcome"],
+            *MESSAGES.declared,
             registry=self.registry,
         )
         self.seconds = Histogram(
-            "navarch_message_seconds",
-            "Time from taking a message to settling it",
-            ["durable"],
+            *MESSAGE_SECONDS.declared,
             registry=self.registry,
             buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5, 30),
         )
-        self.lag_messages = Gauge(
-            "navarch_consumer_lag_messages",
-            "Messages that wait behind the last one taken",
-            ["durable"],
-            registry=self.registry,
-        )
-        self.lag_seconds = Gauge(
-            "navarch_consumer_lag_seconds",
-            "Age of the last message taken",
-            ["durable"],
-            registry=self.registry,
-        )
-
+        self.lag_messages = Gauge(*LAG_MESSAGES.declared, registry=self.registry)
+        self.lag_seconds = Gauge(*LAG_SECONDS.declared, registry=self.registry)
         self.clock_ahead_seconds = Gauge(
-            "navarch_clock_ahead_seconds",
-            "How far this host's clock is ahead of the server's, which alone counts",
+            *CLOCK_AHEAD.declared,
             registry=self.registry,
         )
 

@@ -1,4 +1,6 @@
-"""`python -m tests.golden`: write the golden messages that are missing, and docs/events.md.
+"""`python -m tests.golden`: write the golden messages that are missing, and what pages show.
+
+It writes docs/events.md and the table of docs/metrics.md.
 
 A golden is written once and then kept: a release wrote it, and every later release must read it.
 `--again NAME` overwrites one with an example, which is right only before its type was released.
@@ -11,6 +13,7 @@ import sys
 from tests.golden.catalogue import HAND_MADE, everything, read_sources, write_sources
 from tests.golden.document import DOCUMENT, document
 from tests.golden.examples import example
+from tests.golden.metrics_table import PAGE, page
 
 
 def main() -> None:
@@ -33,6 +36,8 @@ def main() -> None:
     write_sources({golden.name: sources[golden.name] for golden in goldens})
     DOCUMENT.write_text(document(), encoding="utf-8")
     sys.stdout.write(f"wrote {DOCUMENT}\n")
+    PAGE.write_text(page(PAGE.read_text("utf-8")), encoding="utf-8")
+    sys.stdout.write(f"wrote {PAGE}\n")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ PRODUCT: Final = ("agent", "schemas", "services")
 USERS: Final = (*PRODUCT, "tests", "benchmarks", "deploy")
 NAMING_FILES: Final = ("pyproject.toml", "docs/*.md", "config/**/*.yaml", "deploy/**/*.yaml")
 """They name plugins, and options that are read by their names."""
-GENERATED: Final = frozenset({"docs/configuration.md", "docs/events.md"})
+GENERATED: Final = frozenset({"docs/configuration.md", "docs/events.md", "docs/metrics.md"})
 OVERRIDES: Final = frozenset(
     {
         *("_parse_header_lines", "_connect_command", "_process_err"),  # nats-py calls them

@@ -56,7 +56,7 @@ def values(nodes, statuses=(), samples=()) -> dict[str, dict[tuple[str, ...], fl
         {f"training.{each.sample.node}": each for each in samples},
         NOW,
     )
-    return {gauge.name: gauge.values for gauge in found}
+    return {gauge.spec.name: gauge.values for gauge in found}
 
 
 def test_nodes_are_counted_by_pool_and_health():

@@ -13,9 +13,6 @@ from schemas.evidence_bundles import RepairCount, RepairTotals
 from schemas.node_events import Repaired
 from services.operator_text.safe_text import escape_line
 
-LOST_GPU_HOURS: Final = "navarch_lost_gpu_hours"
-REPAIR_SECONDS: Final = "navarch_repair_seconds"
-LABELS: Final = ("pool", "fault")
 BUCKETS_SECONDS: Final = (
     *(10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1200.0, 1800.0),
     *(3600.0, 7200.0, 14_400.0, 28_800.0, 86_400.0),

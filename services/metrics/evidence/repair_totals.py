@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 
 from schemas import subjects
 from schemas.evidence_bundles import TOTALS_KEY, RepairTotals
+from schemas.metric_catalogue import LOST_GPU_HOURS, REPAIR_SECONDS
 from schemas.node_events import FACTS, Repaired
 from schemas.stored_messages import decode_stored
 from schemas.topology import EVENTS, REPAIRS
@@ -22,9 +23,6 @@ from services.bus.port import Bus, Stored
 from services.bus.record_bucket import RecordBucket, Versioned
 from services.metrics.evidence.repair_sums import (
     BUCKETS_SECONDS,
-    LABELS,
-    LOST_GPU_HOURS,
-    REPAIR_SECONDS,
     add_repair,
 )
 from services.primitives.clock import Clock
@@ -103,12 +101,8 @@ class RepairCollector(Collector):
 
 def families(totals: RepairTotals) -> Iterator[Metric]:
     """The metrics that show the totals."""
-    hours = CounterMetricFamily(
-        LOST_GPU_HOURS, "GPU-hours out of service, by fault signature", labels=LABELS
-    )
-    seconds = HistogramMetricFamily(
-        REPAIR_SECONDS, "From the start of an outage to a node in service", labels=LABELS
-    )
+    hours = CounterMetricFamily(*LOST_GPU_HOURS.declared[:2], labels=LOST_GPU_HOURS.labels)
+    seconds = HistogramMetricFamily(*REPAIR_SECONDS.declared[:2], labels=REPAIR_SECONDS.labels)
     bounds = [*(str(each) for each in BUCKETS_SECONDS), "+Inf"]
     for each in totals.counts:
         labels = (each.pool, each.fault_signature)

@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry, Gauge
 from schemas import subjects
 from schemas.fleet_events import FACTS, ConsumerLag, fleet_codec
 from schemas.lag_settings import LagSettings
+from schemas.metric_catalogue import CONSUMER_IN_WORK, CONSUMER_OLDEST, CONSUMER_PENDING
 from schemas.stream_specs import DurableSpec
 from schemas.topology import DURABLES, EVENTS
 from services.bus.leases import Lease, repeat_while_held
@@ -42,23 +43,16 @@ class ConsumerWatch:
         self._clock = clock
         self._lease = lease
         self._bounds = bounds
-        labels = ["stream", "durable"]
         self._pending = Gauge(
-            "navarch_consumer_pending",
-            "Messages not yet delivered to any replica of the durable's service",
-            labels,
+            *CONSUMER_PENDING.declared,
             registry=registry,
         )
         self._in_work = Gauge(
-            "navarch_consumer_in_work",
-            "Messages delivered and not yet acknowledged",
-            labels,
+            *CONSUMER_IN_WORK.declared,
             registry=registry,
         )
         self._oldest = Gauge(
-            "navarch_consumer_oldest_seconds",
-            "How long the oldest undelivered message has waited",
-            labels,
+            *CONSUMER_OLDEST.declared,
             registry=registry,
         )
         self._lagging: frozenset[str] | None = None

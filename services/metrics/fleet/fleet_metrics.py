@@ -9,9 +9,11 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
+from schemas import metric_catalogue
 from schemas.enums import HealthStatus
 from schemas.health_records import HealthRecord
 from schemas.messages import Message
+from schemas.metric_catalogue import MetricSpec
 from schemas.node_events import (
     Cordoned,
     Drained,
@@ -36,40 +38,21 @@ HEALTH_VALUES: Final[Mapping[HealthStatus, float]] = {
 }
 """A node without a verdict has no series, so `!= 1` finds exactly degraded and unhealthy nodes."""
 
-NODE_LABELS: Final = ("pool", "node")
-GPU_LABELS: Final = ("pool", "node", "gpu")
-POOL_LABELS: Final = ("pool",)
-
-COMMANDS: Final = "navarch_commands_issued"
-XIDS: Final = "navarch_xid_errors"
-REPLACEMENTS: Final = "navarch_replacements"
-REPLACEMENT_SECONDS: Final = "navarch_replacement_seconds"
+COMMANDS: Final = metric_catalogue.COMMANDS.name
+XIDS: Final = metric_catalogue.XIDS.name
+REPLACEMENTS: Final = metric_catalogue.REPLACEMENTS.name
+REPLACEMENT_SECONDS: Final = metric_catalogue.REPLACEMENT_SECONDS.name
 
 
 @dataclass(frozen=True, slots=True)
 class Gauge:
     """One family of gauges: label values -> value."""
 
-    name: str
-    help: str
-    labels: tuple[str, ...]
+    spec: MetricSpec
     values: dict[tuple[str, ...], float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Counter:
-    """One family of counters; the exposition adds `_total` to the name."""
-
-    name: str
-    help: str
-    labels: tuple[str, ...]
-
-
-COUNTERS: Final = (
-    Counter(COMMANDS, "Commands carried out, by command", ("pool", "command")),
-    Counter(XIDS, "XID errors that agents saw, by node and code", ("pool", "node", "xid")),
-    Counter(REPLACEMENTS, "Nodes that were replaced", POOL_LABELS),
-)
+COUNTERS: Final = (metric_catalogue.COMMANDS, metric_catalogue.XIDS, metric_catalogue.REPLACEMENTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,14 +120,10 @@ def gauges(
 def _pool_gauges(
     nodes: Mapping[str, NodeRecord], health: Mapping[str, HealthRecord]
 ) -> Iterable[Gauge]:
-    total = Gauge("navarch_nodes_total", "Nodes, launching ones included", POOL_LABELS)
-    healthy = Gauge("navarch_nodes_healthy", "Healthy nodes that are not lost", POOL_LABELS)
-    unhealthy = Gauge("navarch_nodes_unhealthy", "Unhealthy or lost nodes", POOL_LABELS)
-    quarantined = Gauge(
-        "navarch_nodes_quarantined",
-        "Unhealthy nodes that get no new work while their repair waits",
-        POOL_LABELS,
-    )
+    total = Gauge(metric_catalogue.NODES_TOTAL)
+    healthy = Gauge(metric_catalogue.NODES_HEALTHY)
+    unhealthy = Gauge(metric_catalogue.NODES_UNHEALTHY)
+    quarantined = Gauge(metric_catalogue.NODES_QUARANTINED)
     for key, node in nodes.items():
         pool = (node.pool,)
         status = health[key].status if key in health else "unknown"
@@ -163,12 +142,8 @@ def _node_gauges(
     health: Mapping[str, HealthRecord],
     samples: Mapping[str, Telemetry],
 ) -> Iterable[Gauge]:
-    count = Gauge("navarch_node_gpu_count", "GPUs that the node reports", NODE_LABELS)
-    status = Gauge(
-        "navarch_node_health_check_status",
-        "Health: 1 healthy, 0.5 degraded, 0 unhealthy; absent while unknown",
-        NODE_LABELS,
-    )
+    count = Gauge(metric_catalogue.NODE_GPUS)
+    status = Gauge(metric_catalogue.NODE_STATUS)
     for key, node in nodes.items():
         labels = (node.pool, node.node)
         if key in samples:
@@ -185,10 +160,10 @@ def _gpu_gauges(
     nodes: Mapping[str, NodeRecord], samples: Mapping[str, Telemetry]
 ) -> Iterable[Gauge]:
     families = (
-        Gauge("navarch_node_gpu_temperature_celsius", "Temperature of the GPU's core", GPU_LABELS),
-        Gauge("navarch_node_gpu_utilization_percent", "Utilization of the GPU", GPU_LABELS),
-        Gauge("navarch_node_gpu_memory_used_bytes", "Memory of the GPU in use", GPU_LABELS),
-        Gauge("navarch_node_gpu_power_watts", "Power that the GPU draws", GPU_LABELS),
+        Gauge(metric_catalogue.GPU_TEMPERATURE),
+        Gauge(metric_catalogue.GPU_UTILIZATION),
+        Gauge(metric_catalogue.GPU_MEMORY),
+        Gauge(metric_catalogue.GPU_POWER),
     )
     for key, sample in samples.items():
         node = nodes[key]

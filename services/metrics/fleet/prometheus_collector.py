@@ -18,10 +18,10 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from schemas.health_records import HealthRecord
+from schemas.metric_catalogue import REPLACEMENT_SECONDS as SPEC
 from schemas.node_records import NodeRecord, node_key
 from services.metrics.fleet.fleet_metrics import (
     COUNTERS,
-    POOL_LABELS,
     REPLACEMENT_BUCKETS_SECONDS,
     REPLACEMENT_SECONDS,
     XIDS,
@@ -73,12 +73,12 @@ class FleetCollector(Collector):
         for key in stale_samples(self.samples, now):
             del self.samples[key]
         for gauge in gauges(self.nodes, self.health, self.samples, now):
-            family = GaugeMetricFamily(gauge.name, gauge.help, labels=gauge.labels)
+            family = GaugeMetricFamily(*gauge.spec.declared[:2], labels=gauge.spec.labels)
             for labels, value in gauge.values.items():
                 family.add_metric(labels, value)
             yield family
         for counter in COUNTERS:
-            counts = CounterMetricFamily(counter.name, counter.help, labels=counter.labels)
+            counts = CounterMetricFamily(*counter.declared[:2], labels=counter.labels)
             for labels, value in self._counts[counter.name].items():
                 counts.add_metric(labels, value)
             yield counts
@@ -89,9 +89,7 @@ class FleetCollector(Collector):
         return ()
 
     def _histogram(self) -> Metric:
-        family = HistogramMetricFamily(
-            REPLACEMENT_SECONDS, "From the decision to the new node in service", labels=POOL_LABELS
-        )
+        family = HistogramMetricFamily(*SPEC.declared[:2], labels=SPEC.labels)
         bounds = [*(str(each) for each in REPLACEMENT_BUCKETS_SECONDS), "+Inf"]
         for labels, (buckets, total) in self._observed.items():
             counts = zip(bounds, accumulate(buckets), strict=True)

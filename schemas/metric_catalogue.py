@@ -1,0 +1,250 @@
+"""Every metric that a service exports: name, type, unit, labels, exporter and meaning.
+
+The code that measures takes its name, help and labels from here; docs/metrics.md has the table.
+"""
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+MetricType = Literal["gauge", "counter", "histogram"]
+Exporter = Literal["metrics", "every service", "health-monitor", "gateway"]
+
+POOL: Final = ("pool",)
+NODE: Final = ("pool", "node")
+GPU: Final = ("pool", "node", "gpu")
+FAULT: Final = ("pool", "fault")
+CONSUMER: Final = ("stream", "durable")
+
+
+@dataclass(frozen=True, slots=True)
+class MetricSpec:
+    """One metric as it is exported; a counter's name ends in `_total`."""
+
+    name: str
+    type: MetricType
+    unit: str
+    labels: tuple[str, ...]
+    exporter: Exporter
+    help: str
+
+    @property
+    def declared(self) -> tuple[str, str, tuple[str, ...]]:
+        """Name, help and labels, as prometheus_client takes them."""
+        return (self.name, self.help, self.labels)
+
+    @property
+    def series(self) -> tuple[str, ...]:
+        """The names that a query may use."""
+        if self.type == "histogram":
+            return tuple(f"{self.name}_{part}" for part in ("bucket", "sum", "count"))
+        return (self.name,)
+
+
+def _of_fleet(
+    name: str, kind: MetricType, unit: str, labels: tuple[str, ...], text: str
+) -> MetricSpec:
+    return MetricSpec(name, kind, unit, labels, "metrics", text)
+
+
+def _of_process(
+    name: str, kind: MetricType, unit: str, labels: tuple[str, ...], text: str
+) -> MetricSpec:
+    return MetricSpec(name, kind, unit, labels, "every service", text)
+
+
+def _of_health(name: str, labels: tuple[str, ...], text: str) -> MetricSpec:
+    return MetricSpec(name, "counter", "", labels, "health-monitor", text)
+
+
+NODES_TOTAL: Final = _of_fleet(
+    "navarch_nodes_total", "gauge", "nodes", POOL, "Nodes, launching ones included"
+)
+NODES_HEALTHY: Final = _of_fleet(
+    "navarch_nodes_healthy", "gauge", "nodes", POOL, "Healthy nodes that are not lost"
+)
+NODES_UNHEALTHY: Final = _of_fleet(
+    "navarch_nodes_unhealthy", "gauge", "nodes", POOL, "Unhealthy or lost nodes"
+)
+NODES_QUARANTINED: Final = _of_fleet(
+    "navarch_nodes_quarantined",
+    "gauge",
+    "nodes",
+    POOL,
+    "Unhealthy nodes that get no new work while their repair waits",
+)
+NODE_STATUS: Final = _of_fleet(
+    "navarch_node_health_check_status",
+    "gauge",
+    "",
+    NODE,
+    "Health: 1 healthy, 0.5 degraded, 0 unhealthy; absent while unknown",
+)
+NODE_GPUS: Final = _of_fleet(
+    "navarch_node_gpu_count", "gauge", "GPUs", NODE, "GPUs that the node reports"
+)
+GPU_TEMPERATURE: Final = _of_fleet(
+    "navarch_node_gpu_temperature_celsius",
+    "gauge",
+    "degrees Celsius",
+    GPU,
+    "Temperature of the GPU's core",
+)
+GPU_UTILIZATION: Final = _of_fleet(
+    "navarch_node_gpu_utilization_percent", "gauge", "percent", GPU, "Utilization of the GPU"
+)
+GPU_MEMORY: Final = _of_fleet(
+    "navarch_node_gpu_memory_used_bytes", "gauge", "bytes", GPU, "Memory of the GPU in use"
+)
+GPU_POWER: Final = _of_fleet(
+    "navarch_node_gpu_power_watts", "gauge", "watts", GPU, "Power that the GPU draws"
+)
+XIDS: Final = _of_fleet(
+    "navarch_xid_errors_total",
+    "counter",
+    "",
+    ("pool", "node", "xid"),
+    "XID errors that agents saw, by node and code",
+)
+COMMANDS: Final = _of_fleet(
+    "navarch_commands_issued_total",
+    "counter",
+    "",
+    ("pool", "command"),
+    "Commands carried out: cordon, uncordon, drain, terminate",
+)
+REPLACEMENTS: Final = _of_fleet(
+    "navarch_replacements_total", "counter", "nodes", POOL, "Nodes that were replaced"
+)
+REPLACEMENT_SECONDS: Final = _of_fleet(
+    "navarch_replacement_seconds",
+    "histogram",
+    "seconds",
+    POOL,
+    "From the decision to the new node in service",
+)
+LOST_GPU_HOURS: Final = _of_fleet(
+    "navarch_lost_gpu_hours_total",
+    "counter",
+    "GPU-hours",
+    FAULT,
+    "GPU-hours out of service, by fault signature",
+)
+REPAIR_SECONDS: Final = _of_fleet(
+    "navarch_repair_seconds",
+    "histogram",
+    "seconds",
+    FAULT,
+    "From the start of an outage to a node in service",
+)
+CONSUMER_PENDING: Final = _of_fleet(
+    "navarch_consumer_pending",
+    "gauge",
+    "messages",
+    CONSUMER,
+    "Messages not yet delivered to any replica of the durable's service",
+)
+CONSUMER_IN_WORK: Final = _of_fleet(
+    "navarch_consumer_in_work",
+    "gauge",
+    "messages",
+    CONSUMER,
+    "Messages delivered and not yet acknowledged",
+)
+CONSUMER_OLDEST: Final = _of_fleet(
+    "navarch_consumer_oldest_seconds",
+    "gauge",
+    "seconds",
+    CONSUMER,
+    "How long the oldest undelivered message has waited",
+)
+TELEMETRY_INVALID: Final = _of_fleet(
+    "navarch_telemetry_invalid_total", "counter", "samples", (), "Samples that could not be read"
+)
+
+FAILURES: Final = _of_process(
+    "navarch_failures",
+    "gauge",
+    "",
+    ("failure",),
+    "What fails now, by kind: records that cannot be read, pools that cannot be decided on",
+)
+MESSAGES: Final = _of_process(
+    "navarch_messages_total",
+    "counter",
+    "messages",
+    ("durable", "outcome"),
+    "Messages settled, by outcome: done, unknown, invalid, retried, dead, set-aside, withheld",
+)
+MESSAGE_SECONDS: Final = _of_process(
+    "navarch_message_seconds",
+    "histogram",
+    "seconds",
+    ("durable",),
+    "Time from taking a message to settling it",
+)
+LAG_MESSAGES: Final = _of_process(
+    "navarch_consumer_lag_messages",
+    "gauge",
+    "messages",
+    ("durable",),
+    "Messages that wait behind the last one taken",
+)
+LAG_SECONDS: Final = _of_process(
+    "navarch_consumer_lag_seconds",
+    "gauge",
+    "seconds",
+    ("durable",),
+    "Age of the last message taken",
+)
+CLOCK_AHEAD: Final = _of_process(
+    "navarch_clock_ahead_seconds",
+    "gauge",
+    "seconds",
+    (),
+    "How far this host's clock is ahead of the server's, which alone counts",
+)
+
+FAULTS_JUDGED: Final = _of_health(
+    "navarch_faults_judged_total", ("kind", "result"), "Faults judged, by kind and result"
+)
+VERDICTS: Final = _of_health("navarch_verdicts_total", ("status",), "Verdicts published")
+CONDITIONS_RAISED: Final = _of_health(
+    "navarch_policy_conditions_raised_total",
+    ("rule",),
+    "Conditions that could not be evaluated for a fault (a metric is missing); no match",
+)
+SILENCES: Final = _of_health(
+    "navarch_node_silences_total",
+    ("fact",),
+    "Nodes that fell silent (lost) and came back (returned)",
+)
+LEVELS: Final = _of_health(
+    "navarch_levels_total",
+    ("level", "edge"),
+    "Levels in telemetry that lasted (begun) and that ended (over)",
+)
+SAMPLES_JUDGED: Final = _of_health(
+    "navarch_samples_judged_total",
+    ("outcome",),
+    "Samples compared with the policy's levels: judged, invalid, or late and passed over",
+)
+POLICY_LOADS: Final = _of_health(
+    "navarch_policy_loads_total",
+    ("outcome",),
+    "Policy files read: loaded, or refused because they are wrong",
+)
+
+HTTP_REQUESTS: Final = MetricSpec(
+    "navarch_http_requests_total",
+    "counter",
+    "",
+    ("method", "route", "status"),
+    "gateway",
+    "HTTP requests answered, by method, route and status",
+)
+HTTP_STREAMS: Final = MetricSpec(
+    "navarch_http_event_streams", "gauge", "", (), "gateway", "Event streams that are open"
+)
+
+METRICS: Final = tuple(each for each in list(globals().values()) if isinstance(each, MetricSpec))
+"""All of them, in the order of the table."""
