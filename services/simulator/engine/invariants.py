@@ -233,7 +233,8 @@ class Invariants:
             self.fail(wrong, saga.saga, node)
         if pool is None or saga.params.by or not DEFINITIONS[saga.kind].remediates:
             return
-        if node in self.misreported - self.broken_nodes and self._in_wave(saga, pool):
+        well = node in self.misreported - self.broken_nodes and self._cloud.count(node)
+        if well and self._in_wave(saga, pool):
             self.fail(f"{saga.saga} begins for a wave of false reports", saga.saga, node)
 
     def _begin(self, entry: SagaStarted) -> None:
@@ -417,8 +418,7 @@ class Invariants:
 
     def on_ending(self, instance: Instance) -> None:
         """A machine is being ended: a saga must allow it."""
-        name = instance.name
-        node = self._agents.machine_of(name)
+        name, node = instance.name, self._agents.machine_of(instance.name)
         if node is None or name not in self._admitted:
             return  # it never was in service
         sagas = map(self.started, (*self.sagas_of.get(name, ()), *self._vanished))
