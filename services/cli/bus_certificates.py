@@ -2,10 +2,12 @@
 
 `tls/ca.pem` has the authorities that are accepted. The one that signs is that of `keys/ca.key`;
 while it is replaced, `keys/ca.next.key` is its successor's. A certificate and its key are one file,
-so that neither is ever without the other.
+so that neither is ever without the other. Servers of a cluster know each other by certificates of
+an authority of their own, in `routes/`: who may join as a server is past all accounts, so no
+certificate of a client may be enough.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Final
@@ -15,21 +17,27 @@ from services.cli import certificates
 from services.primitives.atomic_files import write_secret
 from services.primitives.errors import NavarchError
 
-AUTHORITY: Final = "tls/ca.pem"
-CERTIFICATE: Final = "tls/server.pem"
-CLIENTS: Final = "tls/clients"
+TLS: Final = "tls"
+ROUTES: Final = "routes"
+AUTHORITY: Final = f"{TLS}/ca.pem"
+CLIENTS: Final = f"{TLS}/clients"
+SERVER: Final = "server"
+"""The name of the certificate that clients see."""
+CERTIFICATE: Final = f"{TLS}/{SERVER}.pem"
+KEYS: Final = {TLS: "ca", ROUTES: "routes-ca"}
+"""Folder -> the name of its authority's key."""
 
 
 class BusCertificates:
-    """The certificates of one bus."""
+    """The certificates of one bus: those that clients see, or those of the routes."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, folder: str = TLS) -> None:
         """Name the bus's directory."""
         self._directory = directory
-        self._accepted = directory / AUTHORITY
-        self._key = directory / "keys/ca.key"
-        self._next_key = directory / "keys/ca.next.key"
-        self._server = directory / CERTIFICATE
+        self._folder = directory / folder
+        self._accepted = self._folder / "ca.pem"
+        self._key = directory / "keys" / f"{KEYS[folder]}.key"
+        self._next_key = directory / "keys" / f"{KEYS[folder]}.next.key"
         self.written: list[Path] = []
 
     @property
@@ -37,15 +45,19 @@ class BusCertificates:
         """Whether the authority is being replaced."""
         return self._next_key.exists() or certificates.count(self._authorities()) > 1
 
-    def write(self, fleet: str, hosts: Sequence[str], at: datetime) -> None:
-        """Write an authority if there never was one, and a server's certificate that is current."""
+    def write(self, fleet: str, servers: Mapping[str, Sequence[str]], at: datetime) -> None:
+        """Write an authority if there never was one, and servers' certificates that are current.
+
+        `servers`: the name of each certificate, and the names and addresses that it is for.
+        """
+        self._folder.mkdir(mode=0o700, exist_ok=True)
         if not self._accepted.exists():
             self._add_authority(fleet, self._key, at)
-        accepted = self._accepted.read_text(encoding="ascii")
-        if not self._server.exists() or not certificates.is_current(
-            self._server.read_text(encoding="ascii"), accepted, hosts, at
-        ):
-            self._write_server(hosts, at)
+        accepted = _text(self._accepted)
+        for name, hosts in servers.items():
+            file = self._server(name)
+            if not file.exists() or not certificates.is_current(_text(file), accepted, hosts, at):
+                self._write_server(name, hosts, at)
 
     def begin(self, fleet: str, at: datetime) -> None:
         """Make another authority that is accepted, and signs clients' certificates."""
@@ -58,7 +70,7 @@ class BusCertificates:
 
     def finish(self, at: datetime) -> None:
         """Sign the server's certificate with the new authority, and accept it alone."""
-        hosts = certificates.hosts_of(self._server.read_text(encoding="ascii"))
+        server = _text(self._server(SERVER))
         if self._next_key.exists():
             if not certificates.authority_of(_text(self._next_key), self._authorities()):
                 raise NavarchError(
@@ -67,8 +79,8 @@ class BusCertificates:
                 )
             self._next_key.replace(self._key)
         authority = self._authority(self._key)
-        if not certificates.is_issued_by(self._server.read_text(encoding="ascii"), authority):
-            self._write_server(hosts, at)
+        if not certificates.is_issued_by(server, authority):
+            self._write_server(SERVER, certificates.hosts_of(server), at)
         if self._authorities() != authority:
             self._write(self._accepted, authority)
 
@@ -114,10 +126,15 @@ class BusCertificates:
                 self._accepted, certificates.new_authority(fleet, _text(key), at) + accepted
             )
 
-    def _write_server(self, hosts: Sequence[str], at: datetime) -> None:
-        authority = self._authority(self._key)
-        made = certificates.new_certificate(authority, _text(self._key), "nats-server", hosts, at)
-        self._write(self._server, made)
+    def _server(self, name: str) -> Path:
+        return self._folder / f"{name}.pem"
+
+    def _write_server(self, name: str, hosts: Sequence[str], at: datetime) -> None:
+        authority, called = self._authority(self._key), "nats-server"
+        if name != SERVER:
+            called = f"{called} {name}"
+        made = certificates.new_certificate(authority, _text(self._key), called, hosts, at)
+        self._write(self._server(name), made)
 
     def _write(self, file: Path, text: str) -> None:
         write_secret(file, text)

@@ -42,9 +42,10 @@ from services.bus.nats.nats_accounts import (
     server_tokens,
 )
 from services.cli import bus_users
-from services.cli.bus_certificates import AUTHORITY, BusCertificates
+from services.cli.bus_certificates import AUTHORITY, ROUTES, SERVER, TLS, BusCertificates
 from services.cli.bus_keys import PRELOADED, KeyFiles, operators_of, stated_keys
 from services.cli.bus_users import BusUser
+from services.cli.cluster_servers import ClusterServer
 from services.primitives.atomic_files import write_secret
 from services.primitives.errors import NavarchError
 
@@ -54,6 +55,8 @@ CONF: Final = "nats.conf"
 ACCOUNTS: Final = "accounts.conf"
 USERS_FILE: Final = "users.json"
 CLIENTS_FILE: Final = "clients.yaml"
+REPLICAS: Final = 3
+"""Of each stream in a cluster, also of five servers."""
 LOCAL_HOSTS: Final = ("localhost", "127.0.0.1")
 
 
@@ -100,7 +103,7 @@ resolver_preload: {{
 """
 
 
-def server(store: str, listen: str, http: str, tls_directory: str = "") -> str:
+def server(store: str, listen: str, http: str, tls_directory: str = "", cluster: str = "") -> str:
     """The server's configuration, which includes the accounts. Pure."""
     tls = f"""
 tls {{
@@ -116,7 +119,7 @@ tls {{
 
 listen: {listen}
 http: {http}
-{tls if tls_directory else ""}
+{tls if tls_directory else ""}{cluster}
 jetstream {{
   store_dir: {_quoted(store)}
   # Each write is on disk before it is acknowledged; the default loses two minutes in a power cut.
@@ -134,15 +137,41 @@ include ./{ACCOUNTS}
 """
 
 
-def clients(directory: Path, url: str, *, tls: bool) -> str:
+def cluster(fleet: str, one: ClusterServer, servers: Sequence[ClusterServer], routes: str) -> str:
+    """The part of a server's configuration that makes it one of several. Pure.
+
+    `routes`: the folder of the certificates by which the servers know each other.
+    """
+    urls = ", ".join(f"nats-route://{_url_host(each.host)}:{each.port}" for each in servers)
+    file = _quoted(f"{routes}/{one.name}.pem")
+    return f"""
+server_name: {one.name}
+cluster {{
+  name: {_quoted(f"navarch-{fleet}")}
+  listen: 0.0.0.0:{one.port}
+  # Who joins as a server is past all accounts: only a certificate of routes/ca.pem may.
+  tls {{
+    cert_file: {file}
+    key_file: {file}
+    ca_file: {_quoted(f"{routes}/ca.pem")}
+    verify: true
+    timeout: 5
+  }}
+  routes: [{urls}]
+}}
+"""
+
+
+def clients(directory: Path, url: str, *, tls: bool, replicas: int = 1) -> str:
     """The part of the services' configuration that names the bus and these files. Pure."""
+    several = f"  replicas: {replicas}\n" if replicas > 1 else ""
     authority = f"  tls_ca_file: {_quoted(str(directory / AUTHORITY))}\n" if tls else ""
     return f"""\
 # For the services' configuration. Written by `navarch nats-config`.
 nats:
   url: {_quoted(url)}
   creds_file: {_quoted(str(directory / "creds" / "{service}.creds"))}
-{authority}\
+{authority}{several}\
   # For the provisioner only; revoker.creds is beside the second.
   agent_signing_file: {_quoted(str(directory / SIGNING_FILE))}
   revocation_file: {_quoted(str(directory / REVOCATION_FILE))}
@@ -204,6 +233,13 @@ class BusDirectory:
         self.replace(USERS_FILE, text + "\n")
         self.write_accounts(self.fleet(), at)
 
+    def write_certificates(
+        self, made: BusCertificates, fleet: str, servers: Mapping[str, Sequence[str]], at: datetime
+    ) -> None:
+        """Write certificates of servers that are missing or end soon."""
+        made.write(fleet, servers, at)
+        self.written += made.written
+
     def credentials_file(self, user: BusUser) -> Path:
         """The file that is handed over."""
         return self.path / "creds" / bus_users.credentials_file(user)
@@ -228,23 +264,33 @@ def write(
     http: str,
     hosts: Sequence[str] = (),
     server_directory: str = "",
+    servers: Sequence[ClusterServer] = (),
 ) -> list[Path]:
     """Write the missing files, and rewrite the accounts; return the written files.
 
-    `hosts`: names and addresses by which clients reach the server; empty: without TLS.
-    `server_directory`: where the server finds this directory.
+    `hosts`: names and addresses by which clients reach a server; empty: without TLS.
+    `server_directory`: where a server finds this directory. `servers`: of a cluster; empty: one.
     """
     bus = write_accounts(directory, fleet, at)
     if hosts:
-        made = BusCertificates(directory)
-        made.write(fleet, hosts, at)
-        bus.written += made.written
-    if not (directory / CONF).exists():
-        tls = f"{server_directory or directory.absolute()}/tls" if hosts else ""
+        bus.write_certificates(BusCertificates(directory), fleet, {SERVER: hosts}, at)
+    there = server_directory or str(directory.absolute())
+    tls = f"{there}/{TLS}" if hosts else ""
+    if servers:
+        of_routes = BusCertificates(directory, ROUTES)
+        names = {each.name: (each.host,) for each in servers}
+        bus.write_certificates(of_routes, f"{fleet} routes", names, at)
+    elif not (directory / CONF).exists():
         bus.replace(CONF, server(store, listen, http, tls))
+    for each in servers:
+        if not (directory / each.conf).exists():
+            part = cluster(fleet, each, servers, f"{there}/{ROUTES}")
+            bus.replace(each.conf, server(store, listen, http, tls, part))
     scheme, port = ("tls" if hosts else "nats"), listen.rpartition(":")[2]
-    url = f"{scheme}://{_url_host(hosts[0] if hosts else LOCAL_HOSTS[1])}:{port}"
-    bus.replace(CLIENTS_FILE, clients(directory.absolute(), url, tls=bool(hosts)))
+    reached = [each.host for each in servers] or [hosts[0] if hosts else LOCAL_HOSTS[1]]
+    url = ",".join(f"{scheme}://{_url_host(each)}:{port}" for each in reached)
+    text = clients(directory.absolute(), url, tls=bool(hosts), replicas=REPLICAS if servers else 1)
+    bus.replace(CLIENTS_FILE, text)
     return bus.written
 
 

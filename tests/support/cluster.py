@@ -40,7 +40,7 @@ class Cluster:
         """Keep a folder for each server under `directory`; `network`: where each of them is."""
         names = [f"n{number + 1}" for number in range(servers)]
         hosts = [network.address_of(name) if network else LOOPBACK for name in names]
-        ports = _free_ports(servers)
+        ports = free_ports(servers)
         routes = [f"nats://{host}:{port}" for host, port in zip(hosts, ports, strict=True)]
         self.servers = [
             EmbeddedServer(
@@ -139,7 +139,7 @@ async def replicas_current(bus: NatsBus, stream: str) -> bool:
     return bool(replicas) and all(each.get("current") for each in replicas)
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     """Ports that are free now; all are held at once, so that they differ."""
     with ExitStack() as held:
         found = []

@@ -46,6 +46,14 @@ def write(
     server_dir: Annotated[
         str, typer.Option("--server-dir", help="Where the server finds this directory.")
     ] = "",
+    servers: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--server",
+            metavar="NAME[=HOST[:PORT]]",
+            help="A server of a cluster, where the others reach it; for each of three or five.",
+        ),
+    ] = None,
     no_tls: Annotated[
         bool, typer.Option("--no-tls", help="Without encryption, on a private network.")
     ] = False,
@@ -53,11 +61,14 @@ def write(
 ) -> None:
     """Write what the server and the services need."""
     from services.cli import nats_config_files as files  # noqa: PLC0415
+    from services.cli.cluster_servers import cluster_servers  # noqa: PLC0415
 
     hosts: list[str] = []
+    several = cluster_servers(servers or ())
     if not no_tls:
         settings = settings_of(config)
-        hosts = files.server_hosts(host or (), (settings.nats.url, settings.agent.bus_url))
+        named = [*(host or ()), *(each.host for each in several)]
+        hosts = files.server_hosts(named, (settings.nats.url, settings.agent.bus_url))
     for file in files.write(
         directory,
         fleet,
@@ -67,6 +78,7 @@ def write(
         http=http,
         hosts=hosts,
         server_directory=server_dir,
+        servers=several,
     ):
         console.write(f"wrote {file}")
     if no_tls:
@@ -76,11 +88,17 @@ def write(
         )
     else:
         console.write(f"The server's certificate is for {', '.join(hosts)}; more with --host.")
-        if "tls {" not in (directory / files.CONF).read_text(encoding="utf-8"):
-            console.write(
-                f"{directory / files.CONF} has no tls section and was left as it is: remove it and "
-                "run this again, or add the section"
-            )
+        for conf in [each.conf for each in several] or [files.CONF]:
+            if "\ntls {" not in (directory / conf).read_text(encoding="utf-8"):
+                console.write(
+                    f"{directory / conf} has no tls section and was left as it is: remove it and "
+                    "run this again, or add the section"
+                )
+    if several:
+        console.write(
+            f"Each server gets {files.ACCOUNTS}, its own nats-NAME.conf, tls/ and of routes/ "
+            "ca.pem and NAME.pem alone."
+        )
     console.write(f"For the services' configuration: {directory / files.CLIENTS_FILE}")
 
 

@@ -1,0 +1,58 @@
+"""The servers of a cluster, as the command line names them: `NAME[=HOST[:PORT]]`. Pure."""
+
+import re
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from services.primitives.errors import NavarchError
+
+ROUTE_PORT: Final = 6222
+SERVERS: Final = (3, 5)
+"""How many a cluster may have: a majority of them decides."""
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,62}")
+_SERVER: Final = re.compile(
+    rf"(?P<name>{_NAME.pattern})(=(?P<host>{_NAME.pattern}|\[[0-9a-fA-F:]+\])(:(?P<port>\d{{1,5}}))?)?"
+)
+
+
+class ClusterServer(NamedTuple):
+    """One of several."""
+
+    name: str
+    host: str
+    """By which the others and clients reach it."""
+    port: int = ROUTE_PORT
+    """On which it accepts the others."""
+
+    @property
+    def conf(self) -> str:
+        """The name of its configuration's file."""
+        return f"nats-{self.name}.conf"
+
+
+def cluster_servers(stated: Sequence[str]) -> tuple[ClusterServer, ...]:
+    """Read what was stated; NavarchError says what is wrong with it."""
+    found = tuple(map(_server, stated))
+    if found and len(found) not in SERVERS:
+        raise NavarchError(
+            f"--server names {len(found)} server{'s' if len(found) > 1 else ''}: a cluster has 3 "
+            "or 5, each named by an option of its own; leave it out for a single one"
+        )
+    for what, all_ in (
+        ("name", [each.name for each in found]),
+        ("address", [(each.host, each.port) for each in found]),
+    ):
+        if len(set(all_)) < len(all_):
+            raise NavarchError(f"--server: two servers have one {what}")
+    return found
+
+
+def _server(text: str) -> ClusterServer:
+    read = _SERVER.fullmatch(text)
+    port = int(read["port"] or ROUTE_PORT) if read else 0
+    if read is None or read["name"] == "ca" or not 0 < port < 1 << 16:
+        raise NavarchError(
+            f"--server {text!r} is no server: write NAME, NAME=HOST or NAME=HOST:PORT, as in n1, "
+            "n1=10.0.0.1 or n1=nats1.example.com:6222"
+        )
+    return ClusterServer(read["name"], (read["host"] or read["name"]).strip("[]"), port)
