@@ -16,7 +16,7 @@ from services.bus.nats.nats_accounts import CLAIMS_UPDATE, SERVERS_STATE, Key, r
 from services.bus.port import Reply
 from services.cli import certificates, key_rotation, nats_config_files
 from services.cli.accounts_push import push_to
-from services.cli.bus_certificates import AUTHORITY, CERTIFICATE, BusCertificates
+from services.cli.bus_certificates import AUTHORITY, CERTIFICATE, SERVER, BusCertificates
 from services.cli.bus_keys import PRELOADED, ROTATIONS, KeyFiles, operators_of, stated_keys
 from services.cli.nats_config_files import ACCOUNTS, add_user, write_accounts
 from services.primitives.errors import NavarchError
@@ -308,7 +308,7 @@ def test_an_authority_is_replaced_whatever_is_interrupted(tmp_path: Path) -> Non
     made = BusCertificates(tmp_path)
     with pytest.raises(NavarchError, match="without TLS"):
         made.begin("tests", NOW)
-    made.write("tests", hosts, NOW)
+    made.write("tests", {SERVER: hosts}, NOW)
     accepted, server = tmp_path / AUTHORITY, tmp_path / CERTIFICATE
     old = accepted.read_text()
     states = [files_of(tmp_path)]
@@ -343,18 +343,18 @@ def test_a_lost_key_of_the_authority_is_named(tmp_path: Path) -> None:
     (tmp_path / "keys").mkdir()
     (tmp_path / "tls").mkdir()
     made = BusCertificates(tmp_path)
-    made.write("tests", ["a.example"], NOW)
+    made.write("tests", {SERVER: ["a.example"]}, NOW)
     (tmp_path / "keys/ca.key").unlink()
-    made.write("tests", ["a.example"], LATER)
+    made.write("tests", {SERVER: ["a.example"]}, LATER)
     for problem in (
-        lambda: made.write("tests", ["b.example"], LATER),
+        lambda: made.write("tests", {SERVER: ["b.example"]}, LATER),
         lambda: made.write_client("alice", LATER),
     ):
         with pytest.raises(NavarchError, match=r"ca.key is lost: .* rotate authority"):
             problem()
     made.begin("tests", LATER)
     made.finish(LATER)
-    made.write("tests", ["b.example"], LATER)
+    made.write("tests", {SERVER: ["b.example"]}, LATER)
 
 
 def test_no_seed_of_an_account_is_kept(servers: Servers) -> None:

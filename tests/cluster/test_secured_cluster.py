@@ -198,7 +198,7 @@ def certificate_of(cluster: SecuredCluster, kind: str) -> str:
 async def test_only_a_certificate_of_the_routes_own_authority_joins(
     cluster: SecuredCluster, tmp_path: Path, kind: str, *, joins: bool
 ) -> None:
-    """Whoever joins as a server is past all accounts; the last row shows that the others could."""
+    """A server that joins is past all accounts; the last row shows that the others could."""
     await joins_or_not(cluster, tmp_path, certificate_of(cluster, kind), joins=joins)
 
 

@@ -1,7 +1,9 @@
 """`navarch nats-config`: writes the server's configuration, certificates and credentials."""
 
 import asyncio
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -88,18 +90,23 @@ def write(
         )
     else:
         console.write(f"The server's certificate is for {', '.join(hosts)}; more with --host.")
-        for conf in [each.conf for each in several] or [files.CONF]:
-            if "\ntls {" not in (directory / conf).read_text(encoding="utf-8"):
-                console.write(
-                    f"{directory / conf} has no tls section and was left as it is: remove it and "
-                    "run this again, or add the section"
-                )
+        _warn_without_tls([directory / each.conf for each in several] or [directory / files.CONF])
     if several:
         console.write(
             f"Each server gets {files.ACCOUNTS}, its own nats-NAME.conf, tls/ and of routes/ "
             "ca.pem and NAME.pem alone."
         )
     console.write(f"For the services' configuration: {directory / files.CLIENTS_FILE}")
+
+
+def _warn_without_tls(files: Iterable[Path]) -> None:
+    """Name the configurations of servers that are from a run without TLS."""
+    for file in files:
+        if "\ntls {" not in file.read_text(encoding="utf-8"):
+            console.write(
+                f"{file} has no tls section and was left as it is: remove it and run this again, "
+                "or add the section"
+            )
 
 
 @commands.command("push")
