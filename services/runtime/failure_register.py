@@ -18,6 +18,7 @@ from schemas.metric_catalogue import FAILURES
 from services.bus.port import Bus, Endpoint, Headers
 from services.primitives.clock import Clock
 from services.primitives.errors import BusError, Retry, TooLarge, UnreadableRecord
+from services.primitives.race import race
 from services.primitives.redaction import redacted
 from services.runtime.event_publisher import publish_event
 
@@ -26,6 +27,8 @@ log = logging.getLogger(__name__)
 FAILURES_MAX: Final = 100
 """Kept at once; more are shown when some of these are over."""
 FLOODERS_NAMED_MAX: Final = 5
+AGAIN_SECONDS: Final = 660.0
+"""Longer than the server remembers the ID of an event; the alert ends without three of these."""
 RETRY_FIRST_SECONDS: Final = 5.0
 RETRY_MAX_SECONDS: Final = 300.0
 DEFECT_REMEDY: Final = (
@@ -51,7 +54,7 @@ class FailureRegister:
             registry=registry,
         )
         self._now: dict[Key, CurrentFailure] = {}
-        self._published: dict[Key, CurrentFailure] = {}
+        self._published: dict[Key, ServiceFailure] = {}
         self._tries: dict[Key, int] = {}
         self._observed: dict[str, tuple[Key, ...]] = {}
         """Observer -> what it found last."""
@@ -142,9 +145,16 @@ class FailureRegister:
         return min(RETRY_FIRST_SECONDS * 2.0 ** min(self._tries[key], 10), RETRY_MAX_SECONDS)
 
     async def publish_for_ever(self, bus: Bus, clock: Clock, service: str, replica: str) -> None:
-        """Publish each beginning and each end as an event, in this order, until it is stored."""
+        """Publish each beginning and each end as an event, in this order, until it is stored.
+
+        What lasts is published again with its ID: a failure of a process that died has no end.
+        """
+        due = clock.monotonic() + AGAIN_SECONDS
         while True:
-            await self._changed.wait()
+            await race(self._changed.wait(), clock.sleep(max(due - clock.monotonic(), 0.0)))
+            if clock.monotonic() >= due:
+                due = clock.monotonic() + AGAIN_SECONDS
+                await self._publish_again(bus)
             self._changed.clear()
             for key in [*self._published, *self._now]:
                 before, now = self._published.get(key), self._now.get(key)
@@ -156,7 +166,7 @@ class FailureRegister:
                     time=clock.now(),
                     status="failing" if now else "recovered",
                     service=service,
-                    **msgspec.structs.asdict(shown),
+                    **{name: getattr(shown, name) for name in CurrentFailure.__struct_fields__},
                 )
                 try:
                     await publish_event(bus, event)
@@ -168,7 +178,15 @@ class FailureRegister:
                 if now is None:
                     del self._published[key]
                 else:
-                    self._published[key] = now
+                    self._published[key] = event
+
+    async def _publish_again(self, bus: Bus) -> None:
+        for event in list(self._published.values()):
+            try:
+                await publish_event(bus, event)
+            except BusError as error:
+                log.info("what fails is not published again: %s", error)
+                return
 
     def endpoint(self) -> Endpoint:
         """Answer what fails now."""

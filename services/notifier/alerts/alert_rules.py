@@ -6,7 +6,7 @@ event that `ended_keys` names, or when nothing more was heard of it for `quiet_s
 """
 
 from datetime import datetime
-from typing import Final
+from typing import Final, get_args
 
 from schemas import node_events as n
 from schemas import pool_events as p
@@ -16,7 +16,7 @@ from schemas.duration import format_duration
 from schemas.enums import PROGRAM_CODES, AlertKind
 from schemas.fault_signature import SILENCE, called
 from schemas.fleet_events import FACTS as FLEET_FACTS
-from schemas.fleet_events import ConsumerLag, ServiceFailure, UnknownError
+from schemas.fleet_events import ConsumerLag, FailureKind, ServiceFailure, UnknownError
 from schemas.fleet_queries import CurrentFailure
 from schemas.messages import Message
 from services.operator_text.event_text import describe
@@ -29,9 +29,12 @@ QUIET_SECONDS: Final[dict[str, float]] = {
     "launch": HOUR,
     "admission": 3 * HOUR,
     "unknown-error": 24 * HOUR,
+    **{each: 25 * 60.0 for each in get_args(FailureKind) if each != "store-unwritable"},
 }
 """Kind of a key -> after so long without another event the alert ends. A failed saga and a refused
-launch are tried again within ten minutes, a pool whose new nodes were refused after an hour."""
+launch are tried again within ten minutes, a pool whose new nodes were refused after an hour. What
+fails in a service is reported each eleven minutes; else the process that reported it has died, and
+its successor found nothing."""
 QUIET_SECONDS_DEFAULT: Final = 7 * 24 * HOUR
 TEXT_CHARS_MAX: Final = 4_000
 TITLE_CHARS_MAX: Final = 300

@@ -163,6 +163,8 @@ def repeats(record: OpenAlertRecord | None, alert: Alert) -> bool:
     if record is None or record.ended or record.opened is None:
         return False
     known = record.opened
+    if known.event == alert.event:
+        return True
     same = (known.severity, known.kind) == (alert.severity, alert.kind)
     recent = (alert.time - known.time).total_seconds() < REPEAT_SECONDS
     return same and (recent or bool(known.acknowledged_by))

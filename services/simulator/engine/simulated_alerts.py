@@ -72,7 +72,7 @@ class SimulatedOperators:
         for alert in map(self.open.__getitem__, self.set_aside()):
             if alert.event not in self._replayed:
                 self._replayed.add(alert.event)
-                replay = alert.text.partition("run `")[2].partition("`, and")[0]
+                replay = alert.text.partition("run `")[2].rpartition("`, and end this")[0]
                 dismissal = alert.text.partition("report with `")[2].partition("`")[0]
                 found.append(shlex.split(replay or dismissal))
         return found

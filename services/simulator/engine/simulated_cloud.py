@@ -79,6 +79,8 @@ class SimulatedCloud:
     machines: dict[str, CloudInstance] = field(default_factory=dict)
     tokens: dict[str, Instance] = field(default_factory=dict)
     """Token -> the machine made last for it."""
+    cut_off: set[str] = field(default_factory=set)
+    """Instances whose launch was asked for by a process that was then cut off: it may come late."""
     call_failures: list[CallFailure] = field(default_factory=list)
     asked: Counter[tuple[str, Offering]] = field(default_factory=Counter)
     """Pool and offering -> how many launches requested it, successful or not."""
@@ -229,6 +231,7 @@ class SimulatedProvider:
         call_failure = self._cloud.call_failure("provision", offering)
         await self._fail(call_failure, "before", "hang")
         if call_failure is not None and call_failure.effect == "cut-off":
+            self._cloud.cut_off.add(request.name)
             self._cloud.on_cut_off(self._process.name, call_failure.seconds)
             await asyncio.sleep(call_failure.seconds)
             await self._process.alive()
