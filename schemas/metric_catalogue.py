@@ -72,6 +72,43 @@ NODES_QUARANTINED: Final = _of_fleet(
     POOL,
     "Unhealthy nodes that get no new work while their repair waits",
 )
+NODES_LOST: Final = _of_fleet(
+    "navarch_nodes_lost", "gauge", "nodes", POOL, "Nodes whose heartbeats have stopped"
+)
+POOL_DESIRED: Final = _of_fleet(
+    "navarch_pool_desired_nodes", "gauge", "nodes", POOL, "Nodes that the pool is to have"
+)
+POOL_BREAKER: Final = _of_fleet(
+    "navarch_pool_breaker_state",
+    "gauge",
+    "",
+    ("pool", "state"),
+    "1 for the breaker's state, 0 for the others: closed, open, half-open",
+)
+OPEN_SAGAS: Final = _of_fleet(
+    "navarch_open_sagas", "gauge", "sagas", ("pool", "kind"), "Sagas that are open, by kind"
+)
+POOL_SPEND: Final = _of_fleet(
+    "navarch_spend_dollars_per_hour",
+    "gauge",
+    "dollars per hour",
+    POOL,
+    "Price of the pool's instances, terminating ones excluded",
+)
+POOL_SPEND_CAP: Final = _of_fleet(
+    "navarch_pool_spend_cap_dollars_per_hour",
+    "gauge",
+    "dollars per hour",
+    POOL,
+    "The pool's spend_cap; absent without one",
+)
+FLEET_SPEND_CAP: Final = _of_fleet(
+    "navarch_fleet_spend_cap_dollars_per_hour",
+    "gauge",
+    "dollars per hour",
+    (),
+    "The fleet's spend_cap; absent without one",
+)
 NODE_STATUS: Final = _of_fleet(
     "navarch_node_health_check_status",
     "gauge",

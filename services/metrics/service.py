@@ -15,12 +15,13 @@ from prometheus_client import Counter
 
 from schemas import subjects
 from schemas.health_records import HealthRecord
+from schemas.instance_records import InstanceRecord
 from schemas.messages import LimitedDecoder, Message
 from schemas.metric_catalogue import TELEMETRY_INVALID
 from schemas.node_events import Telemetry
 from schemas.node_records import NodeRecord, node_key
 from schemas.stored_messages import decode_stored
-from schemas.topology import HEALTH, METRICS_EVENTS, NODES, TELEMETRY
+from schemas.topology import HEALTH, INSTANCES, METRICS_EVENTS, NODES, TELEMETRY
 from services.bus.bucket_mirror import BucketView
 from services.bus.leases import Lease
 from services.bus.port import Bus, Stored
@@ -28,6 +29,7 @@ from services.metrics.evidence.evidence_collector import EvidenceCollector
 from services.metrics.evidence.repair_totals import RepairCollector
 from services.metrics.fleet.consumer_watch import LEASE, ConsumerWatch
 from services.metrics.fleet.fleet_metrics import LatestSample, increments
+from services.metrics.fleet.pool_mirror import PoolMirror
 from services.metrics.fleet.prometheus_collector import FleetCollector
 from services.runtime.consumer_loop import Consumer, Received
 from services.runtime.process import Context, Service
@@ -86,7 +88,11 @@ async def build(context: Context) -> Service:
     fleet = FleetCollector(context.clock.now)
     nodes = BucketView(context.bus, NODES, NodeRecord, fleet.forget)
     health = BucketView(context.bus, HEALTH, HealthRecord)
+    pools = PoolMirror(context.bus)
+    instances = BucketView(context.bus, INSTANCES, InstanceRecord)
     fleet.nodes, fleet.health = nodes.records, health.records
+    fleet.pools, fleet.instances = pools.records, instances.records
+    fleet.spend_cap = context.settings.spend_cap
     registry = context.instruments.registry
     registry.register(fleet)
     repairs = RepairCollector(context.bus, context.clock, context.instruments.failures)
@@ -101,7 +107,13 @@ async def build(context: Context) -> Service:
             EvidenceCollector(context.bus, context.clock).consumer(),
         ],
         tasks=[
-            *(nodes.run, health.run, Samples(context.bus, fleet, invalid).run),
+            *(
+                nodes.run,
+                health.run,
+                pools.run,
+                instances.run,
+                Samples(context.bus, fleet, invalid).run,
+            ),
             *(lease.keep, watch.run, repairs.run),
         ],
         close=lease.release,

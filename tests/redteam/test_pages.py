@@ -82,7 +82,7 @@ def test_a_metric_has_no_label_that_a_record_forged(name: str) -> None:
     class Nodes(Collector):
         def collect(self) -> Any:
             for each in gauges({"k": NodeRecord(pool=text, node=text)}, {}, {}, NOW):
-                family = GaugeMetricFamily(each.name, each.help, labels=each.labels)
+                family = GaugeMetricFamily(*each.spec.declared[:2], labels=each.spec.labels)
                 for labels, value in each.values.items():
                     family.add_metric(labels, value)
                 yield family

@@ -22,7 +22,7 @@ async def test_each_exposed_name_is_declared(tmp_path: Path) -> None:
     """Names, types and labels of all services; every declared metric but the gateway's is there."""
     declared = {each.name: each for each in METRICS}
     seen: set[str] = set()
-    async with serving_fleet(tmp_path, POOLS) as fleet:
+    async with serving_fleet(tmp_path, POOLS, role="operator") as fleet:
         await fleet.active("traced", 1)
         bodies = (await fleet.get("/metrics")).values()
     for body in bodies:
@@ -35,4 +35,7 @@ async def test_each_exposed_name_is_declared(tmp_path: Path) -> None:
             seen.add(name)
             for sample in family.samples:
                 assert set(sample.labels) - {"le"} == set(declared[name].labels), name
+    lines = "".join(body.text for body in bodies)
+    assert 'navarch_pool_desired_nodes{pool="traced"} 1.0' in lines
+    assert 'navarch_spend_dollars_per_hour{pool="traced"}' in lines
     assert {each.name for each in METRICS if each.exporter != "gateway"} <= seen

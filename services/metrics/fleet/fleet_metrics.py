@@ -124,6 +124,7 @@ def _pool_gauges(
     healthy = Gauge(metric_catalogue.NODES_HEALTHY)
     unhealthy = Gauge(metric_catalogue.NODES_UNHEALTHY)
     quarantined = Gauge(metric_catalogue.NODES_QUARANTINED)
+    lost = Gauge(metric_catalogue.NODES_LOST)
     for key, node in nodes.items():
         pool = (node.pool,)
         status = health[key].status if key in health else "unknown"
@@ -131,10 +132,11 @@ def _pool_gauges(
             (total, True),
             (healthy, status == "healthy" and not node.lost),
             (unhealthy, status == "unhealthy" or node.lost),
+            (lost, node.lost),
             (quarantined, node.cordoned and node.quarantine is not None),
         ):
             gauge.values[pool] = gauge.values.get(pool, 0.0) + counts
-    return (total, healthy, unhealthy, quarantined)
+    return (total, healthy, unhealthy, quarantined, lost)
 
 
 def _node_gauges(

@@ -7,7 +7,7 @@ recognises a restart.
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
-from itertools import accumulate
+from itertools import accumulate, chain
 
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -18,8 +18,10 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from schemas.health_records import HealthRecord
+from schemas.instance_records import InstanceRecord
 from schemas.metric_catalogue import REPLACEMENT_SECONDS as SPEC
 from schemas.node_records import NodeRecord, node_key
+from schemas.pool_records import PoolRecord
 from services.metrics.fleet.fleet_metrics import (
     COUNTERS,
     REPLACEMENT_BUCKETS_SECONDS,
@@ -30,6 +32,7 @@ from services.metrics.fleet.fleet_metrics import (
     gauges,
     stale_samples,
 )
+from services.metrics.fleet.pool_metrics import pool_gauges
 
 
 class FleetCollector(Collector):
@@ -43,6 +46,10 @@ class FleetCollector(Collector):
         self.nodes: Mapping[str, NodeRecord] = {}
         self.health: Mapping[str, HealthRecord] = {}
         """Mirrors of the buckets NODES and HEALTH."""
+        self.pools: Mapping[str, PoolRecord] = {}
+        self.instances: Mapping[str, InstanceRecord] = {}
+        """Mirrors of POOLS and INSTANCES."""
+        self.spend_cap = 0.0
         self.samples: dict[str, LatestSample] = {}
         """`<pool>.<node>` -> its newest sample."""
 
@@ -72,7 +79,9 @@ class FleetCollector(Collector):
         now = self._now()
         for key in stale_samples(self.samples, now):
             del self.samples[key]
-        for gauge in gauges(self.nodes, self.health, self.samples, now):
+        of_nodes = gauges(self.nodes, self.health, self.samples, now)
+        of_pools = pool_gauges(self.pools.values(), self.instances, self.spend_cap)
+        for gauge in chain(of_nodes, of_pools):
             family = GaugeMetricFamily(*gauge.spec.declared[:2], labels=gauge.spec.labels)
             for labels, value in gauge.values.items():
                 family.add_metric(labels, value)
