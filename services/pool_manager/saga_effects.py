@@ -14,13 +14,15 @@ from schemas.saga_log_entries import (
     StepExpired,
     StepStarted,
     StepSucceeded,
+    UndoSucceeded,
 )
 from services.bus.port import Bus
 from services.pool_manager.hardware_store import HardwareList
 from services.pool_manager.planner.admission import admission_refusals
-from services.pool_manager.planner.admission.denied_hardware import condemned
+from services.pool_manager.planner.admission.denied_hardware import condemned, dead_on_arrival
 from services.pool_manager.planner.pool_planner import close
 from services.pool_manager.planner.safety.breaker import Ended
+from services.pool_manager.planner.safety.fault_waves import fault_signature
 from services.pool_manager.planner.saga_events import events_of
 from services.pool_manager.planner.saga_projection import (
     coming_node,
@@ -67,18 +69,41 @@ class SagaEffects:
         left: NodeRecord | None = None
         if params.node:
             left = await self._store.change_node(params.pool, params.node, leaving)
+        came: NodeRecord | None = None
         if params.new_node:
-            await self._store.change_node(params.pool, params.new_node, coming)
+            came = await self._store.change_node(params.pool, params.new_node, coming)
         if params.promotes and params.promotes != params.node:
             await self._store.change_node(params.pool, params.promotes, promoted)
         for event in events_of(state, entry):
             await publish_event(self._bus, event)
         if left is not None and self._calls_for_a_look(state, entry, left):
             await self._reconcile(params.pool)
-        if isinstance(entry, StepSucceeded) and entry.step == "terminate":
-            await self._hardware.condemn(condemned(state, left, entry.time))
+        await self._condemn(state, entry, left, came)
         if isinstance(entry, SagaDone | SagaUnwound):
             await self._close(state, entry)
+
+    async def _condemn(
+        self,
+        state: SagaState,
+        entry: SagaEntry,
+        left: NodeRecord | None,
+        came: NodeRecord | None,
+    ) -> None:
+        """Remember the bad hardware of a node that is gone, or was not admitted."""
+        if isinstance(entry, StepSucceeded) and entry.step == "terminate":
+            waves = self._in_incident(left)
+            await self._hardware.condemn(condemned(state, left, entry.time, in_incident=waves))
+        elif isinstance(entry, UndoSucceeded) and entry.step == "provision":
+            waves = self._in_incident(came)
+            bad = dead_on_arrival(state, came, entry.time, in_incident=waves)
+            await self._hardware.condemn(bad)
+
+    def _in_incident(self, node: NodeRecord | None) -> bool:
+        """Whether many nodes of the pool have what this one has."""
+        found = self._store.last_read(node.pool) if node is not None else None
+        return (
+            found is not None and node is not None and fault_signature(node) in found[0].incidents
+        )
 
     def _calls_for_a_look(self, state: SagaState, entry: SagaEntry, node: NodeRecord) -> bool:
         """Whether an entry changes more than its saga's nodes.

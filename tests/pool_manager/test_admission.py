@@ -19,7 +19,11 @@ from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import NatsBus
 from services.notifier.alerts.alert_rules import alert_of
 from services.pool_manager.planner.admission.admission_refusals import zones
-from services.pool_manager.planner.admission.denied_hardware import condemned, refused
+from services.pool_manager.planner.admission.denied_hardware import (
+    condemned,
+    dead_on_arrival,
+    refused,
+)
 from services.pool_manager.planner.admission.denied_hardware import key as hardware_key
 from services.pool_manager.service import build
 from services.saga.saga_state import SagaState
@@ -197,6 +201,19 @@ TRIED = msgspec.structs.replace(
     attempts=(RemediationAttempt(saga="r", kind="reboot", fault_signature="xid-48", at=NOW),),
 )
 GPU_OF_BROKEN = [("gpu", "GPU-1"), ("serial", "1651")]
+CONDEMNED = msgspec.structs.replace(
+    BROKEN,
+    health="unhealthy",
+    health_action="replace",
+    health_kind="xid",
+    health_code=79,
+    health_fault="f1",
+    health_reason="XID 79",
+)
+"""A verdict calls for its replacement."""
+NO_HELP = msgspec.structs.replace(
+    CONDEMNED, health_action="reboot", health_code=48, attempts=TRIED.attempts
+)
 
 
 @pytest.mark.parametrize(
@@ -210,7 +227,7 @@ GPU_OF_BROKEN = [("gpu", "GPU-1"), ("serial", "1651")]
             msgspec.structs.replace(BROKEN, health_gpu=-1),
             [("host", "metal/rack 7/host 3")],
         ),
-        # An operator's request, a lost node, a verdict without hardware, another saga: nothing.
+        # A lost node, a verdict without hardware: nothing.
         ("replace", {"fault": ""}, BROKEN, []),
         ("replace", {"action": "none"}, BROKEN, []),
         ("replace", {"action": "reboot"}, BROKEN, []),
@@ -218,7 +235,11 @@ GPU_OF_BROKEN = [("gpu", "GPU-1"), ("serial", "1651")]
         ("replace", {"action": "reboot", "fault_signature": "xid-48"}, TRIED, GPU_OF_BROKEN),
         ("replace", {"action": "reboot", "fault_signature": "xid-95"}, TRIED, []),
         ("replace", {"action": "none", "fault_signature": "xid-48"}, TRIED, []),
-        ("scale-down", {}, BROKEN, []),
+        # Removed for another reason, while its verdict calls for a replacement.
+        ("scale-down", {"fault": "", "action": "none"}, CONDEMNED, GPU_OF_BROKEN),
+        ("replace", {"fault": "", "by": "alice"}, CONDEMNED, GPU_OF_BROKEN),
+        ("scale-down", {"fault": ""}, NO_HELP, GPU_OF_BROKEN),
+        ("scale-down", {"fault": ""}, BROKEN, []),
         ("replace", {}, None, []),
     ],
 )
@@ -230,20 +251,51 @@ def test_hardware_denied_after_a_replacement(
 ) -> None:
     """The GPU that the verdict names, else the host, if the verdict is about hardware."""
     given = {"action": "replace", "fault": "f1", "reason": "XID 79", **params}
-    state = SagaState(
+    found = condemned(about(kind, **given), node, NOW)
+
+    assert expected == [(each.kind, each.value) for each in found.values()]
+    assert all(SUBJECT_SAFE.match(key) for key in found)
+
+
+def about(kind: SagaKind = "scale-down", **params: Any) -> SagaState:
+    """A saga about node n1."""
+    return SagaState(
         saga="s",
         kind=kind,
-        params=SagaParams(pool="training", node="n1", **given),
+        params=SagaParams(pool="training", node="n1", **params),
         started_at=NOW,
         cause="",
         trace="",
         sequence=1,
         last_id="",
     )
-    found = condemned(state, node, NOW)
 
-    assert expected == [(each.kind, each.value) for each in found.values()]
-    assert all(SUBJECT_SAFE.match(key) for key in found)
+
+def test_in_a_wave_only_what_is_replaced_for_its_fault_is_denied() -> None:
+    """A bad driver names every GPU; a surplus node's word is not enough then."""
+    assert condemned(about(), CONDEMNED, NOW)
+    assert condemned(about(), CONDEMNED, NOW, in_incident=True) == {}
+    replaced = about("replace", action="replace", fault="f1", reason="XID 79")
+    assert condemned(replaced, CONDEMNED, NOW, in_incident=True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "in_incident", "count"),
+    [
+        ({}, False, 2),
+        ({}, True, 0),
+        ({"health_gpu": -1}, False, 0),
+        ({"health": "healthy"}, False, 0),
+        ({"admitted_at": NOW}, False, 0),
+    ],
+)
+def test_dead_on_arrival_is_denied_where_a_gpu_is_to_blame(
+    changes: dict[str, Any], in_incident: bool, count: int
+) -> None:
+    """Else the image may be, and every host of the cloud would be denied."""
+    node = msgspec.structs.replace(CONDEMNED, **changes)
+    found = dead_on_arrival(about("scale-up"), node, NOW, in_incident=in_incident)
+    assert len(found) == count
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,9 @@
 """Hardware that must not come back: what is remembered of it, and what it is recognised by. Pure.
 
-A node that is replaced because its verdict calls for it, or because resets and reboots did not
-help, leaves its GPU's UUID and serial behind, or its host's identity where the GPU is not known. A
-new node that has one of them is not admitted.
+A node whose verdict calls for its replacement, or that resets and reboots did not help, leaves its
+GPU's UUID and serial behind, or its host's identity where the GPU is not known: whether it is
+replaced for that, removed as surplus, or by an operator. A new node that has one of them is not
+admitted.
 """
 
 import hashlib
@@ -11,7 +12,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Final
 
-from schemas.enums import HardwareKind
+from schemas.enums import Action, HardwareKind
+from schemas.fault_signature import called
 from schemas.hardware_denylist import HardwareRecord
 from schemas.node_records import NodeRecord
 from services.saga.saga_state import SagaState
@@ -43,19 +45,18 @@ def identities(node: NodeRecord) -> list[tuple[HardwareKind, str]]:
 
 
 def condemned(
-    state: SagaState, node: NodeRecord | None, now: datetime
+    state: SagaState, node: NodeRecord | None, now: datetime, *, in_incident: bool = False
 ) -> dict[str, HardwareRecord]:
-    """What to remember of an unhealthy node's hardware; nothing where it had no fault."""
-    params = state.params
-    if node is None or state.kind != "replace" or not params.fault:
+    """What to remember of an unhealthy node's hardware; nothing where it had no fault.
+
+    `in_incident`: many nodes have its fault, so that the hardware may not be the cause.
+    """
+    if node is None:
         return {}
-    if params.action != "replace" and not _exhausted(state, node):
+    reason = _replaced_for(state, node) or ("" if in_incident else _known_against(node))
+    if not reason:
         return {}
-    named: list[tuple[HardwareKind, str]] = []
-    for gpu in node.gpus:
-        if gpu.index == node.health_gpu:
-            named += [("gpu", gpu.uuid)] if gpu.uuid else []
-            named += [("serial", gpu.serial)] if gpu.serial else []
+    named = _of_gpu(node)
     host = host_of(node)
     if not named and host:
         named = [("host", host)]
@@ -63,7 +64,7 @@ def condemned(
         key(kind, value): HardwareRecord(
             kind=kind,
             value=value,
-            reason=params.reason,
+            reason=reason,
             since=now,
             pool=node.pool,
             node=node.node,
@@ -73,10 +74,48 @@ def condemned(
     }
 
 
-def _exhausted(state: SagaState, node: NodeRecord) -> bool:
-    """Whether its fault was there again after resets or reboots that its verdict called for."""
-    in_place = state.params.action in ("reset_gpu", "reboot")
-    what = state.params.fault_signature
+def dead_on_arrival(
+    state: SagaState, node: NodeRecord | None, now: datetime, *, in_incident: bool
+) -> dict[str, HardwareRecord]:
+    """What to remember of a node that was not admitted: the GPU that its verdict names.
+
+    Without one the image may be the cause, or the driver: the host is not to blame.
+    """
+    if node is None or node.admitted_at is not None or not _of_gpu(node):
+        return {}
+    return condemned(state, node, now, in_incident=in_incident)
+
+
+def _of_gpu(node: NodeRecord) -> list[tuple[HardwareKind, str]]:
+    """The GPU that the node's verdict names."""
+    found: list[tuple[HardwareKind, str]] = []
+    for gpu in node.gpus:
+        if gpu.index == node.health_gpu:
+            found += [("gpu", gpu.uuid)] if gpu.uuid else []
+            found += [("serial", gpu.serial)] if gpu.serial else []
+    return found
+
+
+def _replaced_for(state: SagaState, node: NodeRecord) -> str:
+    """The fault of the hardware that a node was replaced for."""
+    params = state.params
+    if state.kind != "replace" or not params.fault:
+        return ""
+    tried = _exhausted(params.action, params.fault_signature, node)
+    return params.reason if params.action == "replace" or tried else ""
+
+
+def _known_against(node: NodeRecord) -> str:
+    """The fault of the hardware of a node that left for another reason."""
+    if node.health != "unhealthy" or not node.health_fault:
+        return ""
+    tried = _exhausted(node.health_action, called(node.health_kind, node.health_code), node)
+    return node.health_reason if node.health_action == "replace" or tried else ""
+
+
+def _exhausted(action: Action, what: str, node: NodeRecord) -> bool:
+    """Whether a fault was there again after resets or reboots that its verdict called for."""
+    in_place = action in ("reset_gpu", "reboot")
     return in_place and any(each.fault_signature == what for each in node.attempts)
 
 
