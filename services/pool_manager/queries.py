@@ -1,6 +1,6 @@
 """Answers questions about the fleet from what the pool-manager has in memory."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -199,8 +199,15 @@ def fleet_view(claims: FleetBudgetRecord, spec: FleetBudgetSpec, now: datetime) 
 class Queries:
     """The service's endpoints."""
 
-    def __init__(self, store: Store, clock: Clock, settings: Settings) -> None:
-        """Answer from `store`; `settings` say what a pool risks."""
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        settings: Settings,
+        warning: Callable[[PoolRecord], Awaitable[str]],
+    ) -> None:
+        """Answer from `store`; `settings` say what a pool risks, `warning` if it is unlisted."""
+        self._warning = warning
         self._store = store
         self._clock = clock
         self._settings = settings
@@ -256,9 +263,9 @@ class Queries:
         for record in await self._store.pools():
             if not query.pool or record.name == query.pool:
                 view = pool_view(record, self._store.nodes_of(record.name), self._clock.now())
-                if warning := drain_warning(self._settings, record.spec):
-                    view = msgspec.structs.replace(view, warnings=(*view.warnings, warning))
-                items.append(view)
+                found = await self._warning(record), drain_warning(self._settings, record.spec)
+                warnings = (*view.warnings, *filter(None, found))
+                items.append(msgspec.structs.replace(view, warnings=warnings))
         return _page(items, "")
 
     async def _budget(self, _: bytes, __: Headers) -> bytes:

@@ -6,7 +6,6 @@ crashed replica left half done.
 """
 
 import logging
-import secrets
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
@@ -20,7 +19,7 @@ from schemas.node_events import NodeEvent, Registered
 from schemas.node_records import NodeRecord
 from schemas.pool_records import PoolRecord
 from schemas.saga_log_entries import WHOLE, TimerDue, timer_codec
-from schemas.settings import Mode, PoolSpec, Settings
+from schemas.settings import Settings
 from schemas.stored_messages import decode_stored
 from schemas.topology import POOL_NODE_EVENTS, POOL_REQUESTS, POOL_SAGAS, POOL_TIMERS
 from services.bus.leases import Lease
@@ -28,6 +27,7 @@ from services.bus.port import Stored
 from services.bus.record_bucket import retry_conflicts
 from services.pool_manager.autoscaling.autoscaler_plugins import Finder, check_autoscaling
 from services.pool_manager.autoscaling.autoscaling_loop import Autoscaling
+from services.pool_manager.configured_pools import ConfiguredPools
 from services.pool_manager.hardware_store import HardwareList
 from services.pool_manager.instance_verifier import Verifier
 from services.pool_manager.node_adoption import NodeAdoption
@@ -38,7 +38,6 @@ from services.pool_manager.planner.node_counts import busy
 from services.pool_manager.planner.pool_snapshot import PoolSnapshot
 from services.pool_manager.planner.safety.holds import hold_event, with_hold
 from services.pool_manager.planner.sizing.open_sagas import numbered
-from services.pool_manager.planner.sizing.workload_names import found_names
 from services.pool_manager.pool_requests import PoolRequests
 from services.pool_manager.pool_store import Store
 from services.pool_manager.queries import Queries
@@ -64,7 +63,6 @@ from services.runtime.process import Context, Service
 from services.saga.coordinator import Coordinator
 from services.saga.saga_state import SagaState
 from services.settings.problem_list import ProblemList
-from services.settings.stored_pools import stored_spec
 
 log = logging.getLogger(__name__)
 
@@ -107,6 +105,7 @@ class PoolManager:
         """Pools and sagas that could not be processed -> when they are tried again."""
         self._clock = context.clock
         self.store = Store(context.bus, context.settings.budget)
+        self._configured = ConfiguredPools(context, self.store)
         self._reconciler = Reconciler(
             context.bus,
             context.clock,
@@ -137,10 +136,7 @@ class PoolManager:
             self._reconciler.begin_again,
         )
         self._pools = PoolRequests(
-            context.clock,
-            self.store,
-            context.settings,
-            context.settings_file,
+            *(context.clock, self.store, context.settings, context.settings_file)
         )
         self._lease = Lease(context.bus, context.clock, "pool-manager.resync", context.replica)
         self._finder = Finder(context.settings, context.settings_file)
@@ -205,7 +201,9 @@ class PoolManager:
                 self._autoscaling.run,
             ),
             endpoints={
-                **Queries(self.store, self._clock, self._context.settings).endpoints(),
+                **Queries(
+                    self.store, self._clock, self._context.settings, self._configured.warning
+                ).endpoints(),
                 **self._hardware.endpoints(),
                 **self._adoption.endpoints(),
             },
@@ -229,7 +227,7 @@ class PoolManager:
         """Give the bus its fleet id, and record the configured pools."""
         while True:
             try:
-                await self._record_configured()
+                await self._configured.record()
             except (Unavailable, UnreadableRecord) as error:
                 found = [unreadable(error)] if isinstance(error, UnreadableRecord) else []
                 self._failures.update("start", found)
@@ -238,34 +236,6 @@ class PoolManager:
             else:
                 self._failures.update("start", ())
                 return
-
-    async def _record_configured(self) -> None:
-        settings = self._context.settings
-        await self.store.claim_fleet(f"{settings.fleet}-{secrets.token_hex(3)}")
-        for name, configured in settings.pools.items():
-            stricter: Mode = "observe" if "observe" in (settings.mode, configured.mode) else "act"
-            spec = msgspec.structs.replace(stored_spec(configured), mode=stricter)
-            await self._failures.attempt(f"pool {name}", partial(self._record_pool, name, spec))
-        for record in await self.store.pools():
-            if record.applied and record.name not in settings.pools:
-                await self.store.change_pool(record.name, partial(_in_mode, mode=settings.mode))
-
-    async def _record_pool(self, name: str, spec: PoolSpec) -> None:
-        # Where only POOLS was lost, its nodes are in service still: none of them is surplus.
-        nodes = await self.store.staying_nodes(name)
-        desired = min(max(len(nodes), spec.min_nodes), spec.max_nodes)
-        names = found_names(nodes, self._clock.now()) if spec.workload_names else {}
-        fresh = PoolRecord(name=name, spec=spec, desired=desired, workload_names=names)
-        if await self.store.create_pool(fresh):
-            log.info("pool recorded", extra={"pool": name, "desired": desired})
-            return
-
-        def respecified(old: PoolRecord) -> PoolRecord:
-            desired = min(max(old.desired, spec.min_nodes), spec.max_nodes)
-            ours = {"applied": "", "removing": ""}
-            return msgspec.structs.replace(old, spec=spec, desired=desired, **ours)
-
-        await self.store.change_pool(name, respecified)
 
     # --- what comes in ------------------------------------------------------------------------
 
@@ -382,7 +352,7 @@ class PoolManager:
     async def _resync(self) -> None:
         lost = self.store.losses and not self.store.trusted
         if lost or not await self.store.fleet_is_recorded():
-            await self._record_configured()
+            await self._configured.record()
         if not self.store.trusted:
             await self._regain_trust()
         seen: set[str] = set()
@@ -438,11 +408,6 @@ class PoolManager:
         self._put_off.pop(about, None)
         if not await self._failures.attempt(about, work):
             self._put_off[about] = now + self._failures.retry_seconds(about)
-
-
-def _in_mode(record: PoolRecord, mode: Mode) -> PoolRecord:
-    """A pool that people have made: it acts as the fleet does."""
-    return msgspec.structs.replace(record, spec=msgspec.structs.replace(record.spec, mode=mode))
 
 
 def _pool_of_request(stored: Stored) -> str:

@@ -1,0 +1,102 @@
+"""Records the pools of the configuration, and reports those that it no longer has."""
+
+import logging
+import secrets
+from collections.abc import Collection
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from schemas.instance_records import InstanceRecord
+from schemas.messages import decoder
+from schemas.pool_records import PoolRecord
+from schemas.settings import Mode, PoolSpec
+from schemas.topology import INSTANCES
+from services.bus.bucket_mirror import readable_record
+from services.pool_manager.planner.sizing.workload_names import found_names
+from services.pool_manager.pool_store import Store
+from services.runtime.process import Context
+from services.settings.stored_pools import stored_spec
+
+log = logging.getLogger(__name__)
+
+_instances: Final = decoder(InstanceRecord)
+
+
+class ConfiguredPools:
+    """What the configuration says of pools, and which pools it does not name."""
+
+    def __init__(self, context: Context, store: Store) -> None:
+        """Record the pools of the context's settings in `store`."""
+        self._bus = context.bus
+        self._clock = context.clock
+        self._store = store
+        self._settings = context.settings
+        self._failures = context.instruments.failures
+
+    async def record(self) -> None:
+        """Give the bus its fleet id, and record the pools; log those that are not in the file."""
+        settings = self._settings
+        await self._store.claim_fleet(f"{settings.fleet}-{secrets.token_hex(3)}")
+        for name, configured in settings.pools.items():
+            stricter: Mode = "observe" if "observe" in (settings.mode, configured.mode) else "act"
+            spec = msgspec.structs.replace(stored_spec(configured), mode=stricter)
+            await self._failures.attempt(f"pool {name}", partial(self._record_pool, name, spec))
+        for record in await self._store.pools():
+            if record.applied and record.name not in settings.pools:
+                await self._store.change_pool(record.name, partial(_in_mode, mode=settings.mode))
+            if warning := await self.warning(record):
+                log.warning("pool %s %s", record.name, warning, extra={"pool": record.name})
+
+    async def warning(self, record: PoolRecord) -> str:
+        """What a pool costs that the configuration no longer has, and what to do; else empty."""
+        if not is_unlisted(record, self._settings.pools):
+            return ""
+        prices = []
+        for entry in await self._bus.entries(INSTANCES, f"{record.name}.*"):
+            instance = readable_record(entry, _instances)
+            if instance is not None and instance.state != "terminated":
+                prices.append(instance.dollars_per_hour)
+        return unlisted_warning(record, prices)
+
+    async def _record_pool(self, name: str, spec: PoolSpec) -> None:
+        # Where only POOLS was lost, its nodes are in service still: none of them is surplus.
+        nodes = await self._store.staying_nodes(name)
+        desired = min(max(len(nodes), spec.min_nodes), spec.max_nodes)
+        names = found_names(nodes, self._clock.now()) if spec.workload_names else {}
+        fresh = PoolRecord(name=name, spec=spec, desired=desired, workload_names=names)
+        if await self._store.create_pool(fresh):
+            log.info("pool recorded", extra={"pool": name, "desired": desired})
+            return
+
+        def respecified(old: PoolRecord) -> PoolRecord:
+            desired = min(max(old.desired, spec.min_nodes), spec.max_nodes)
+            ours = {"applied": "", "removing": ""}
+            return msgspec.structs.replace(old, spec=spec, desired=desired, **ours)
+
+        await self._store.change_pool(name, respecified)
+
+
+def is_unlisted(record: PoolRecord, configured: Collection[str]) -> bool:
+    """Whether the pool came from a configuration that has it no longer, and stays nevertheless."""
+    return not record.applied and not record.removing and record.name not in configured
+
+
+def unlisted_warning(record: PoolRecord, prices: Collection[float]) -> str:
+    """What the pool costs and what to do; `prices`: dollars per hour of its instances, or 0."""
+    count, total = len(prices), sum(prices)
+    cost = f" for {total:.2f} $/h" if total else " of unknown cost" if count else ""
+    if total and (unknown := sum(1 for each in prices if not each)):
+        cost += f" and the unknown cost of {unknown}"
+    instances = "1 instance" if count == 1 else f"{count} instances"
+    return (
+        f"is not in the configuration (removed or renamed there) and is kept at its last settings: "
+        f"{instances}{cost}, desired size {record.desired}; put it back under `pools:` and restart "
+        f"the services, or remove it with its nodes: navarch down {record.name}"
+    )
+
+
+def _in_mode(record: PoolRecord, mode: Mode) -> PoolRecord:
+    """A pool that people have made: it acts as the fleet does."""
+    return msgspec.structs.replace(record, spec=msgspec.structs.replace(record.spec, mode=mode))
