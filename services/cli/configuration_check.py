@@ -1,5 +1,6 @@
 """Checks a configuration as every service does at its start."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -58,4 +59,20 @@ def warnings_of(settings: Settings, file: Path | None) -> list[str]:
         check_port(settings.http, file)
     except ConfigurationError as error:
         found.append(f"{error} (unless the fleet that uses it is this one)")
+    if problem := data_dir_problem(Path(settings.data_dir)):
+        found.append(f"data_dir: {problem}; name another, or run this as the services' user")
     return found
+
+
+def data_dir_problem(directory: Path) -> str:
+    """Why this user can neither write nor create the directory; empty: it can."""
+    whole = directory.absolute()
+    for each in (whole, *whole.parents):
+        if os.path.lexists(each):
+            if not each.is_dir():
+                return f"{each} is not a directory"
+            if not os.access(each, os.R_OK | os.W_OK | os.X_OK):
+                doing = "written" if each == whole else f"created: {each} cannot be written"
+                return f"{whole} cannot be {doing}"
+            return ""
+    return ""

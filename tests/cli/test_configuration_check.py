@@ -8,7 +8,7 @@ import pytest
 
 from schemas.instance_type_catalogue import InstanceTypes
 from schemas.settings import PROVIDER_PLUGINS, HttpSettings, PluginSettings, Setting
-from services.cli.configuration_check import check_configuration, check_file
+from services.cli.configuration_check import check_configuration, check_file, data_dir_problem
 from services.primitives.errors import ConfigurationError
 from services.runtime.process_http import check_port
 from services.settings.drain_warnings import drain_warnings
@@ -359,3 +359,13 @@ async def test_the_commands_refuse_it_before_anything_starts(tmp_path: Path) -> 
         assert err.startswith(f"navarch: {file}:2: alerts.0.type: no navarch.alert_chan")
         assert err.count("\n") == 1
     assert list(tmp_path.iterdir()) == [file]
+
+
+def test_a_data_dir_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    """What is there or can be created is well; a file in its place or above it is not."""
+    (tmp_path / "file").touch()
+    assert not data_dir_problem(tmp_path)
+    assert not data_dir_problem(tmp_path / "new" / "deep")
+    for each in (tmp_path / "file", tmp_path / "file" / "deep"):
+        assert data_dir_problem(each) == f"{tmp_path}/file is not a directory"
+    assert not (tmp_path / "new").exists()
