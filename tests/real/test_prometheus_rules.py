@@ -30,6 +30,12 @@ UNHEALTHY = 'navarch_nodes_unhealthy{pool="a"}'
 LAUNCHING: Series = {NODES: f"3+0{HOURS}", HEALTHY: f"0+0{HOURS}", UNHEALTHY: f"0+0{HOURS}"}
 """A pool that grows from zero: its nodes count, and are neither healthy nor unhealthy yet."""
 XIDS = 'navarch_xid_errors_total{pool="a",node="n1",xid="79"}'
+OTHER_XID = XIDS.replace("79", "31")
+HOT = 'navarch_node_gpu_temperature_celsius{pool="a",node="n1",gpu="0"}'
+STATUS = 'navarch_node_health_check_status{pool="a",node="n1"}'
+LOST = 'navarch_nodes_lost{pool="a"}'
+DESIRED = 'navarch_pool_desired_nodes{pool="a"}'
+BREAKER = 'navarch_pool_breaker_state{pool="a",state="open"}'
 ERRORS = 'navarch_http_requests_total{route="/api/v1/nodes",method="GET",status="500"}'
 COUNT = 'navarch_node_gpu_count{pool="a",node="%s"}'
 
@@ -61,9 +67,20 @@ CASES: dict[str, tuple[Series, Series]] = {
         {'navarch_consumer_oldest_seconds{stream="EVENTS",durable="d"}': f"9+0{HOURS}"},
     ),
     "NavarchGpuHot": (
-        {'navarch_node_gpu_temperature_celsius{pool="a",node="n1",gpu="0"}': f"95+0{HOURS}"},
-        {'navarch_node_gpu_temperature_celsius{pool="a",node="n1",gpu="0"}': f"85+0{HOURS}"},
+        {'navarch_node_gpu_temperature_celsius{pool="a",node="n1",gpu="0"}': f"84+0{HOURS}"},
+        {'navarch_node_gpu_temperature_celsius{pool="a",node="n1",gpu="0"}': f"82+0{HOURS}"},
     ),
+    "NavarchGpuFellOffBus": (
+        {XIDS: "_x230 1+0x10", OTHER_XID: f"1+0{HOURS}"},
+        {XIDS: f"1+0{HOURS}", OTHER_XID: "_x230 1+0x10"},
+    ),
+    "NavarchNodeNotHealthy": ({STATUS: f"0.5+0{HOURS}"}, {STATUS: f"1+0{HOURS}"}),
+    "NavarchNodesLost": ({LOST: f"1+0{HOURS}"}, {LOST: f"0+0{HOURS}"}),
+    "NavarchPoolCapacityLow": (
+        {DESIRED: f"20+0{HOURS}", HEALTHY: f"1+0{HOURS}"},
+        {DESIRED: f"20+0{HOURS}", HEALTHY: f"2+0{HOURS}"},
+    ),
+    "NavarchBreakerOpen": ({BREAKER: f"1+0{HOURS}"}, {BREAKER: f"0+0{HOURS}"}),
     "NavarchGpuMissing": (
         {COUNT % "n1": f"7+0{HOURS}", COUNT % "n2": f"8+0{HOURS}"},
         {COUNT % "n1": f"8+0{HOURS}", COUNT % "n2": f"8+0{HOURS}"},
@@ -76,6 +93,25 @@ CASES: dict[str, tuple[Series, Series]] = {
     "NavarchGatewayErrors": ({ERRORS: f"0+60{HOURS}"}, {ERRORS: f"0+1{HOURS}"}),
 }
 """Alert -> series of which it fires, and of which it does not."""
+
+
+MORE: tuple[tuple[str, Series, bool], ...] = (
+    ("NavarchGpuFellOffBus", {XIDS: f"1+0x230 2+0{HOURS}"}, True),
+    ("NavarchPoolCapacityLow", {DESIRED: f"3+0{HOURS}"}, True),
+    ("NavarchPoolCapacityLow", {DESIRED: f"0+0{HOURS}"}, False),
+    ("NavarchNodeNotHealthy", {STATUS: "1+0x228 0+0x20"}, False),
+    ("NavarchGpuHot", {HOT: "60+0x232 90+0x20"}, False),
+)
+"""A second XID; a pool without any node; one that is to have none; what has not lasted yet."""
+LABELS: dict[str, str] = {
+    "NavarchGpuHot": 'severity="warning", pool="a", node="n1", gpu="0"',
+    "NavarchGpuFellOffBus": 'severity="critical", pool="a", node="n1"',
+    "NavarchNodeNotHealthy": 'severity="warning", pool="a", node="n1"',
+    "NavarchNodesLost": 'severity="critical", pool="a"',
+    "NavarchPoolCapacityLow": 'severity="warning", pool="a"',
+    "NavarchBreakerOpen": 'severity="warning", pool="a", state="open"',
+}
+"""Alert -> the labels by which it is routed."""
 
 
 def alerts() -> list[dict[str, Any]]:
@@ -100,6 +136,16 @@ def case(name: str, series: Series, *, fires: bool) -> dict[str, Any]:
     }
 
 
+def labelled(name: str, labels: str) -> dict[str, Any]:
+    """One unit test of promtool: the alert fires with exactly these labels."""
+    found = case(name, CASES[name][0], fires=True)
+    firing = f'ALERTS{{alertname="{name}", alertstate="firing", {labels}}}'
+    query = f'ALERTS{{alertname="{name}",alertstate="firing"}}'
+    expected = [{"labels": firing, "value": 1}]
+    found["promql_expr_test"][0] |= {"expr": query, "exp_samples": expected}
+    return found
+
+
 def test_each_alert_fires_and_is_silent(tmp_path: Path) -> None:
     """Every shipped alert is in the table, and promtool agrees with each line."""
     assert {each["alert"] for each in alerts()} == set(CASES)
@@ -109,6 +155,8 @@ def test_each_alert_fires_and_is_silent(tmp_path: Path) -> None:
         for series, fires in ((wrong, True), (right, False))
     ]
     tests += [case(name, LAUNCHING, fires=False) for name in CASES if "Nodes" in name]
+    tests += [case(name, series, fires=fires) for name, series, fires in MORE]
+    tests += [labelled(*each) for each in LABELS.items()]
     file = tmp_path / "tests.yaml"
     body = {"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": tests}
     file.write_text(yaml.safe_dump(body))
