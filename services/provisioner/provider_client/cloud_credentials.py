@@ -94,7 +94,7 @@ def _read_stored(name: str, data_dir: Path) -> StoredCredentials | None:
     file = credentials_file(data_dir, name)
     try:
         return msgspec.json.decode(file.read_bytes(), type=StoredCredentials)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, msgspec.DecodeError) as error:
         raise ConfigurationError(
