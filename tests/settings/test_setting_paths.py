@@ -8,6 +8,7 @@ import pytest
 
 from schemas.settings import PATH_MARK, NatsSettings, Settings
 from services.cli.plugin_options import known_options
+from services.health_monitor.rules.policy_file import policy_path
 from services.settings.setting_paths import resolve_paths
 from services.settings.settings_file import load_settings
 
@@ -67,3 +68,15 @@ def test_an_omitted_data_dir_is_beside_the_file(tmp_path: Path) -> None:
     file = tmp_path / "navarch.yaml"
     file.write_text("providers: {local: {}}\n", encoding="utf-8")
     assert load_settings(file, {}).data_dir == str(tmp_path / Settings().data_dir)
+
+
+@pytest.mark.parametrize(
+    ("said", "found"),
+    [("p.yaml", "/etc/navarch/p.yaml"), ("~/p.yaml", "/home/op/p.yaml"), ("/p.yaml", "/p.yaml")],
+)
+def test_the_health_policy_is_beside_it_too(
+    said: str, found: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The policy's path is read as every other: `~` is the home directory."""
+    monkeypatch.setenv("HOME", "/home/op")
+    assert policy_path(said, Path("/etc/navarch/navarch.yaml")) == Path(found)

@@ -138,7 +138,7 @@ def policy_path(named: str, settings_file: Path | None) -> Path:
     """The policy `named` in the configuration, beside its file where relative; else ours."""
     if not named:
         return resource(POLICY_FILE)
-    return (settings_file.parent if settings_file else Path()) / named
+    return (settings_file.parent if settings_file else Path()) / Path(named).expanduser()
 
 
 def load_policy(path: Path) -> Policy:
