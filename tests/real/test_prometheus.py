@@ -33,6 +33,16 @@ pytestmark = [
         reason="no prometheus here: apt-get install prometheus",
     ),
 ]
+DASHBOARDS = Path(__file__).parents[2] / "deploy/grafana/dashboards"
+FILLED = {
+    "fleet: Nodes by pool",
+    "pool: Nodes",
+    "node: GPUs",
+    "node: Temperature",
+    "bus: Clock ahead of the server's",
+    "bus: Undelivered messages",
+}
+"""Panels that have data in the fleet of `fill`: one node without a pool's record."""
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 
 
@@ -138,6 +148,35 @@ async def test_prometheus_scrapes_the_documented_names(
             assert await value("navarch_nodes_total") == 1
             assert await value('sum(navarch_xid_errors_total{xid="79"})') == 1
             assert await value("up") == 1
+
+
+async def test_prometheus_answers_every_query_of_the_dashboards(
+    server: EmbeddedServer, bus: NatsBus, tmp_path: Path
+) -> None:
+    """None is refused; those about nodes, GPUs and the bus have a result here."""
+    async with metrics_process(server.url) as http:
+        await fill(bus)
+        async with prometheus(tmp_path, http.removeprefix("http://")) as client:
+
+            async def results() -> dict[str, int]:
+                await sample(bus)
+                found: dict[str, int] = {}
+                for path in sorted(DASHBOARDS.glob("*.json")):
+                    for panel in json.loads(path.read_text("utf-8"))["panels"]:
+                        query = panel["targets"][0]["expr"]
+                        for name in ("$pool", "$node"):
+                            query = query.replace(name, ".*")
+                        reply = await client.get("/api/v1/query", params={"query": query})
+                        assert reply.status_code == 200, reply.text
+                        found[f"{path.stem}: {panel['title']}"] = len(
+                            reply.json()["data"]["result"]
+                        )
+                return found
+
+            async def filled() -> bool:
+                return {name for name, count in (await results()).items() if count} >= FILLED
+
+            await eventually(filled, within_seconds=30)
 
 
 async def test_promtool_accepts_the_metrics(server: EmbeddedServer, bus: NatsBus) -> None:
