@@ -104,10 +104,10 @@ class StoreAlerts:
         failing = [each for each in reported if each.failure == "store-unwritable"]
         alerts = {alert.key: alert for alert in (store_alert(each, now) for each in failing)}
         self._failing = frozenset(alerts)
-        for key, alert in alerts.items():
-            begun = self._begun.get(key) or _StoreAlert(alert)
-            await self._begin(begun)
-            self._begun[key] = begun
+        lasting = {key: self._begun.get(key) or _StoreAlert(alert) for key, alert in alerts.items()}
+        # At once: on a full disk each write waits for an answer that does not come.
+        await asyncio.gather(*map(self._begin, lasting.values()))
+        self._begun |= lasting
         if self._left is None:
             self._left = frozenset(await self._begun_earlier())
         waiting = frozenset() if knows_all else self._left
