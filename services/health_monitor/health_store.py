@@ -150,6 +150,15 @@ class HealthStore:
 
         await retry_conflicts(attempt, f"HEALTH {key}")
 
+    async def is_terminated(self, pool: str, node: str) -> bool:
+        """Whether NODES says that a node is gone; False where it cannot be read."""
+        try:
+            known = (await self._nodes.read(node_key(pool, node))).record
+        except UnreadableRecord as error:
+            log.warning("%s", error)
+            return False
+        return known is not None and known.state == "terminated"
+
     async def remove(self, pool: str, node: str) -> None:
         """Forget a node that is gone."""
         key = node_key(pool, node)

@@ -300,6 +300,11 @@ class HeartbeatWatch:
             self._alive.add(change.key)
             self._expect(change.key)
             change = _HeartbeatChange(beat.key, silent=False, time=beat.time)
+        pool, _, node = change.key.partition(".")
+        if change.silent and await self._store.is_terminated(pool, node):
+            # Its `terminated` was never published: the entry behind it was set aside.
+            await self._store.remove(pool, node)
+            return
         decide: Callable[..., WatchDecision] = node_health.decide_heartbeat
         if change.silent:
             expired = self._credentials.expired(change.key, change.time)

@@ -311,6 +311,24 @@ async def test_silence_of_an_unknown_node_publishes_nothing(world, start):
     assert [each.node for each in await world.events(Lost)] == ["training-7"]
 
 
+async def test_silence_of_a_terminated_node_removes_its_record_instead(world, start, bus):
+    """Its `terminated` may be behind a message that was set aside: no operator is alerted."""
+    await start(FAST)
+    for name in ("training-7", "training-8"):
+        await world.register(name)
+    await world.settled()
+    gone = NodeRecord(pool="training", node="training-8", state="terminated")
+    await bus.put(NODES, node_key("training", "training-8"), encode(gone))
+    await world.beat("training-8", ttl_seconds=1)
+    await world.beat("training-7", ttl_seconds=2)
+
+    async def lost() -> bool:
+        found = [each.node for each in await world.events(Lost)]
+        return found == ["training-7"] and await world.health("training-8") is None
+
+    await world.until(lost)
+
+
 async def test_changed_policy_file_is_loaded_unless_invalid(world, start, fault, tmp_path, bus):
     """The new hash appears in the next verdict; an invalid file leaves the old policy."""
     policy = tmp_path / "policy.yaml"
