@@ -76,6 +76,7 @@ async def test_the_mirror_has_pools_alone(bus):
     try:
         await bus.put(POOLS, removed_key("b"), encode(RemovedPool(serial=3)))
         await bus.put(POOLS, pool_key("a"), encode(pool()))
+        await eventually(lambda: _has(mirror, "a"))
         await bus.put(POOLS, pool_key("a"), b"{")
         await bus.put(POOLS, pool_key("c"), encode(pool(name="c")))
         await eventually(lambda: _has(mirror, "c"))
