@@ -7,6 +7,7 @@ import yaml
 
 from schemas.settings import NatsSettings, PoolSpec
 from services.settings import placeholders
+from services.settings.setting_paths import resolve_path
 
 CLOUD_CONFIG: Final = "#cloud-config"
 KINDS: Final = (CLOUD_CONFIG, "#!", "Content-Type:", "MIME-Version:", "#include", "#cloud-boothook")
@@ -32,7 +33,7 @@ def birth_problem(spec: PoolSpec, nats: NatsSettings, directory: Path) -> Proble
             "of your own that sets NAVARCH_NATS_TLS_CERT_FILE to one in the image"
         )
     if spec.user_data not in ("", placeholders.AUTO):
-        wrong = template_problem(directory / spec.user_data)
+        wrong = template_problem(Path(resolve_path(spec.user_data, directory)))
         return (("user_data",), wrong) if wrong else None
     return None
 

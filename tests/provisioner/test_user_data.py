@@ -29,7 +29,7 @@ from services.settings.placeholders import USER_DATA_BYTES_MAX, fill
 from tests.provisioner.provisioner_parts import fake, provision, steps
 from tests.support.secured import NOW, nats_config
 
-TEMPLATES = frozenset({"own.yaml", "none.yaml"})
+TEMPLATES = frozenset({"own.yaml", "none.yaml", "~/own.yaml"})
 """Files that the configuration names."""
 
 
@@ -108,6 +108,15 @@ def test_on_an_open_bus_there_are_no_credentials(tmp_path: Path) -> None:
 
     assert not files["/etc/navarch/bootstrap.creds"].strip()
     assert "CREDS" not in files["/etc/navarch/agent.env"]
+
+
+def test_a_template_in_the_home_directory_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The path is read as every other of the configuration."""
+    (tmp_path / "own.yaml").write_text("#!/bin/sh\n")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert templates(tmp_path / "elsewhere").user_data(record("~/own.yaml")) == "#!/bin/sh\n"
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from services.primitives.errors import NavarchError, SetupError
 from services.provisioner.instances.instance_decisions import type_of
 from services.settings import placeholders
 from services.settings.packaged_files import resource
+from services.settings.setting_paths import resolve_path
 
 REDACTED: Final = "[credentials]"
 BOOTSTRAP_FILE: Final = "/etc/navarch/bootstrap.creds"
@@ -109,7 +110,8 @@ class BootstrapTemplates:
         try:
             if not auto:
                 self.require_configured(named, "template")
-            file = resource(placeholders.AUTO_TEMPLATE) if auto else self._directory / named
+            template_file = Path(resolve_path(named, self._directory))
+            file = resource(placeholders.AUTO_TEMPLATE) if auto else template_file
             template = file.read_text(encoding="utf-8")
             values = self.values(record, placeholders.names_in(template))
             values |= {
