@@ -26,6 +26,14 @@ SERVER: Final = "server"
 CERTIFICATE: Final = f"{TLS}/{SERVER}.pem"
 KEYS: Final = {TLS: "ca", ROUTES: "routes-ca"}
 """Folder -> the name of its authority's key."""
+REPLACED: Final = {
+    TLS: "replace the authority: `navarch nats-config rotate authority`",
+    ROUTES: (
+        "remove the folder routes, run this again, give each server its files, and restart the "
+        "servers one after the other"
+    ),
+}
+"""Folder -> how its authority is replaced."""
 
 
 class BusCertificates:
@@ -38,6 +46,7 @@ class BusCertificates:
         self._accepted = self._folder / "ca.pem"
         self._key = directory / "keys" / f"{KEYS[folder]}.key"
         self._next_key = directory / "keys" / f"{KEYS[folder]}.next.key"
+        self._replacement = REPLACED[folder]
         self.written: list[Path] = []
 
     @property
@@ -105,10 +114,7 @@ class BusCertificates:
 
     def _authority(self, key: Path) -> str:
         if not key.exists():
-            raise NavarchError(
-                f"{key} is lost: restore it from a backup, or replace the authority: `navarch "
-                "nats-config rotate authority`"
-            )
+            raise NavarchError(f"{key} is lost: restore it from a backup, or {self._replacement}")
         found = certificates.authority_of(_text(key), self._authorities())
         if not found:
             raise NavarchError(

@@ -271,6 +271,12 @@ def write(
     `hosts`: names and addresses by which clients reach a server; empty: without TLS.
     `server_directory`: where a server finds this directory. `servers`: of a cluster; empty: one.
     """
+    known = sorted(each.stem for each in (directory / ROUTES).glob("*.pem") if each.stem != "ca")
+    if known and sorted(each.name for each in servers) != known:
+        raise NavarchError(
+            f"{directory} is of a cluster of {', '.join(known)}: name each of them by --server, as "
+            "before; for others remove routes/ and nats-*.conf, and give every server its new files"
+        )
     bus = write_accounts(directory, fleet, at)
     if hosts:
         bus.write_certificates(BusCertificates(directory), fleet, {SERVER: hosts}, at)

@@ -1,9 +1,17 @@
 """How the servers of a cluster are stated on the command line."""
 
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
 import pytest
 
 from services.cli.cluster_servers import ClusterServer, cluster_servers
+from services.cli.nats_config_files import CLIENTS_FILE, CONF, write
 from services.primitives.errors import NavarchError
+
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+WHERE = {"store": "/data", "listen": "0.0.0.0:4222", "http": "127.0.0.1:8222"}
+THREE = cluster_servers(["n1", "n2", "n3"])
 
 
 @pytest.mark.parametrize(
@@ -33,3 +41,27 @@ def test_how_servers_are_stated() -> None:
         ClusterServer("n2", "10.0.0.2"),
         ClusterServer("n3", "fd00::3", 7000),
     )
+
+
+@pytest.mark.parametrize("servers", [(), cluster_servers(["n1", "n2", "n4"])])
+def test_a_later_run_must_name_the_same_servers(
+    tmp_path: Path, servers: tuple[ClusterServer, ...]
+) -> None:
+    """Without them the services' configuration would name one server, and one replica."""
+    write(tmp_path, "f", NOW, **WHERE, servers=THREE)
+    before = (tmp_path / CLIENTS_FILE).read_text()
+    with pytest.raises(NavarchError, match="cluster of n1, n2, n3: name each"):
+        write(tmp_path, "f", NOW, **WHERE, servers=servers)
+    assert before == (tmp_path / CLIENTS_FILE).read_text()
+    assert not (tmp_path / CONF).exists()
+
+
+def test_certificates_of_routes_are_renewed_in_time_and_a_lost_key_is_named(tmp_path: Path) -> None:
+    """By the run that renews the server's; the remedy is not that of the clients' authority."""
+    write(tmp_path, "f", NOW, **WHERE, servers=THREE)
+    later = NOW + timedelta(days=300)
+    renewed = {each.name for each in write(tmp_path, "f", later, **WHERE, servers=THREE)}
+    assert {"n1.pem", "n2.pem", "n3.pem"} <= renewed
+    (tmp_path / "keys/routes-ca.key").unlink()
+    with pytest.raises(NavarchError, match=r"routes-ca\.key is lost: .*remove the folder routes"):
+        write(tmp_path, "f", later + timedelta(days=300), **WHERE, servers=THREE)
