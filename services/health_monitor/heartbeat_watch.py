@@ -308,7 +308,9 @@ class HeartbeatWatch:
         decide: Callable[..., WatchDecision] = node_health.decide_heartbeat
         if change.silent:
             expired = self._credentials.expired(change.key, change.time)
-            decide = partial(node_health.decide_silent, credentials_expired=expired)
+            decide = partial(
+                node_health.decide_silent, now=self._clock.now(), credentials_expired=expired
+            )
         await self._change(change.key, lambda record: decide(record, change.time))
 
     async def _change(self, key: str, decide: Callable[[HealthRecord], WatchDecision]) -> None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from schemas.health_records import HealthRecord
 from schemas.node_events import Fault, Registered, Uncordoned
+from schemas.value_limits import NAME_CHARS_MAX
 from services.health_monitor.rules import fault_history, node_health
 from services.health_monitor.rules.health_outbox import WatchDecision
 from services.health_monitor.rules.health_policy import Judgement
@@ -317,6 +318,25 @@ def test_uncordon_applies_as_of_the_time_of_its_request(asked_at, faults, status
     assert (record, ()) == node_health.decide_uncordoned(record, event, seen(50))
 
 
+def test_message_handled_again_after_a_later_one_publishes_its_new_outcome():
+    """A replica dies between verdict and record; what it says again then has another ID."""
+    sick, _ = node_health.decide_fault(
+        healthy(), fault(1), judged("unhealthy", "replace"), seen(1, 1)
+    )
+    event = Uncordoned(
+        id="u" * NAME_CHARS_MAX, time=NOW, pool="p", node="n", cleared_at=NOW + timedelta(seconds=3)
+    )
+    _, before = node_health.decide_uncordoned(sick, event, seen(50))
+    later, _ = node_health.decide_fault(
+        sick, fault(5), judged("unhealthy", "replace"), seen(51, 5)
+    )
+    _, after = node_health.decide_uncordoned(later, event, seen(50))
+    assert (verdicts(before), verdicts(after)) == (["healthy"], ["unhealthy"])
+    ids = {each.verdict.id for each in (*before, *after) if isinstance(each, PublishVerdict)}
+    assert len(ids) == 2
+    assert max(map(len, ids)) <= NAME_CHARS_MAX
+
+
 def test_uncordon_resets_a_nodes_health():
     """All conditions from before the uncordon are cleared."""
     record, _ = run(
@@ -349,13 +369,15 @@ def test_lost_and_returned_are_published_once_each():
     def at(seconds: int) -> datetime:
         return datetime.fromtimestamp(seconds, UTC)
 
-    lost = node_health.decide_silent(healthy(), at(7))
+    lost = node_health.decide_silent(healthy(), at(7), at(7))
     assert (lost[0].lost, ids(lost)) == (True, ["lost-p.n-7000"])
-    assert node_health.decide_silent(lost[0], at(8)) == (lost[0], None)
+    assert node_health.decide_silent(lost[0], at(8), at(8)) == (lost[0], None)
     returned = node_health.decide_heartbeat(lost[0], at(9))
     assert (returned[0].lost, ids(returned)) == (False, ["returned-p.n-7000"])
     assert ids(node_health.decide_heartbeat(lost[0], at(12))) == ["returned-p.n-7000"]
     assert node_health.decide_heartbeat(returned[0], at(10)) == (returned[0], None)
-    again = node_health.decide_silent(returned[0], at(14))
+    again = node_health.decide_silent(returned[0], at(14), at(14))
     more = node_health.decide_heartbeat(again[0], at(15))
     assert ids(again, more) == ["lost-p.n-14000", "returned-p.n-14000"]
+    late = node_health.decide_silent(more[0], at(14), at(20))
+    assert (late[0].lost, ids(late)) == (True, ["lost-p.n-20000"])

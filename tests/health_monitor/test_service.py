@@ -43,8 +43,8 @@ async def test_fatal_xid_makes_a_healthy_node_unhealthy(world, start, fault):
     await world.settled()
     verdicts = await world.events(node="training-7")
     assert [(v.status, v.previous, v.id) for v in verdicts] == [
-        ("healthy", "unknown", "verdict-registered-training-7-boot-1"),
-        ("unhealthy", "healthy", "verdict-fault-1"),
+        ("healthy", "unknown", "verdict-registered-training-7-boot-1-healthy-none"),
+        ("unhealthy", "healthy", "verdict-fault-1-unhealthy-replace"),
     ]
     verdict, record = verdicts[1], await world.health("training-7")
     assert (verdict.rule, verdict.fault, verdict.cause) == (record.rule, "fault-1", "fault-1")

@@ -215,6 +215,9 @@ def test_operators_cordon_of_a_promoted_spare_is_kept() -> None:
 
     assert (False, False, "") == (serving.spare, serving.cordoned, serving.saga)
     assert cordoned == promoted_node(cordoned, ended)
+    # The log was lost after the promotion, and its saga begun again took the node once more.
+    waiting = msgspec.structs.replace(serving, saga=SAGA, saga_entry=1)
+    assert promoted_node(waiting, state) == msgspec.structs.replace(waiting, saga="")
 
 
 @pytest.mark.parametrize(

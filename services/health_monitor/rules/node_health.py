@@ -55,6 +55,8 @@ from services.health_monitor.rules.health_state import (
 SEQUENCES_MAX: Final = 256
 """As many messages of one node as a killed replica may leave to be delivered again."""
 WINDOWS_MAX: Final = 128
+CAUSE_CHARS_MAX: Final = 400
+"""Of a cause's ID in the ID of its verdict, which has a limit of its own."""
 LEVEL_SECONDS_MAX: Final = 86_400.0
 """A level whose end was not reported wears off after so long."""
 
@@ -232,12 +234,18 @@ def decide_review(record: HealthRecord, seen: Trigger) -> Decision:
 
 
 def decide_silent(
-    record: HealthRecord, at: datetime, *, credentials_expired: bool = False
+    record: HealthRecord, at: datetime, now: datetime, *, credentials_expired: bool = False
 ) -> WatchDecision:
-    """Apply a heartbeat's end, which its moment identifies."""
+    """Apply a heartbeat's end, which its moment identifies.
+
+    Where that silence is known and over, as after attempts that the bus refused, this is another
+    one, found `now`.
+    """
     if record.lost:
         return record, None
     work = working_of(record)
+    if work.silence >= epoch_milliseconds(at):
+        at = now
     moment = epoch_milliseconds(at)
     lost = Lost(
         id=f"lost-{record.pool}.{record.node}-{moment}",
@@ -357,7 +365,8 @@ def _verdict(
     return (
         PublishVerdict(
             Verdict(
-                id=f"verdict-{seen.id}",
+                # A message handled again may now come after others: another outcome is another fact.
+                id=f"verdict-{seen.id[-CAUSE_CHARS_MAX:]}-{after.status}-{after.action}",
                 time=seen.now,
                 cause=seen.id,
                 pool=after.pool,

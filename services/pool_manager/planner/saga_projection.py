@@ -80,7 +80,9 @@ def promoted_node(record: NodeRecord | None, state: SagaState) -> NodeRecord | N
         return record
     promoted = _promoted(record, state)
     if promoted and not record.spare:
-        return record
+        # In service already; it may wait for this saga where an earlier, lost log put it there.
+        waits = record.saga == state.saga
+        return msgspec.structs.replace(record, saga="") if waits else record
     left = promoted or state.ended
     return msgspec.structs.replace(
         record,
