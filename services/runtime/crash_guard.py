@@ -168,8 +168,14 @@ class CrashGuard:
             self._release(suspect)
 
     def _release(self, suspect: Suspect) -> None:
+        self._run(self._released(suspect))
+
+    async def _released(self, suspect: Suspect) -> None:
+        """Give its turns once it is no longer named: what comes next may end the process."""
+        removal = asyncio.create_task(self._removed(suspect.key))
+        await asyncio.wait({removal}, timeout=self._doubt_seconds)
         self._turns.give(suspect.turns)
-        self._remove(suspect.key)
+        await removal
 
     def _remove(self, key: str) -> None:
         self._run(self._removed(key))

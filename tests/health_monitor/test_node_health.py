@@ -320,15 +320,15 @@ def test_uncordon_applies_as_of_the_time_of_its_request(asked_at, faults, status
 
 def test_message_handled_again_after_a_later_one_publishes_its_new_outcome():
     """A replica dies between verdict and record; what it says again then has another ID."""
-    sick, _ = node_health.decide_fault(
+    unhealthy, _ = node_health.decide_fault(
         healthy(), fault(1), judged("unhealthy", "replace"), seen(1, 1)
     )
     event = Uncordoned(
         id="u" * NAME_CHARS_MAX, time=NOW, pool="p", node="n", cleared_at=NOW + timedelta(seconds=3)
     )
-    _, before = node_health.decide_uncordoned(sick, event, seen(50))
+    _, before = node_health.decide_uncordoned(unhealthy, event, seen(50))
     later, _ = node_health.decide_fault(
-        sick, fault(5), judged("unhealthy", "replace"), seen(51, 5)
+        unhealthy, fault(5), judged("unhealthy", "replace"), seen(51, 5)
     )
     _, after = node_health.decide_uncordoned(later, event, seen(50))
     assert (verdicts(before), verdicts(after)) == (["healthy"], ["unhealthy"])

@@ -4,6 +4,7 @@ import asyncio
 import os
 import shlex
 from datetime import UTC, datetime
+from typing import Any
 
 import msgspec
 import pytest
@@ -13,8 +14,9 @@ from schemas.dead_letters import dead_codec
 from schemas.lease_records import SuspectRecord
 from schemas.messages import encode
 from schemas.node_events import Lost
-from schemas.stream_specs import DurableSpec
+from schemas.stream_specs import BucketSpec, DurableSpec
 from schemas.topology import DEAD, LEASES
+from services.bus.port import Bus
 from services.primitives.clock import SystemClock
 from services.primitives.errors import Retry, Unavailable
 from services.runtime.crash_guard import AT_ONCE, DEATHS_MAX, TURNS, CrashGuard, Turns
@@ -78,6 +80,25 @@ def guard_of(bus, replica: str, instruments: Instruments) -> CrashGuard:
     clock = SystemClock()
     failures = instruments.failures
     return CrashGuard(bus, clock, "test", replica, failures, doubt_seconds=DOUBT_SECONDS)
+
+
+class LateAnswers:
+    """A bus whose server takes its time for removals."""
+
+    def __init__(self, bus: Bus) -> None:
+        """Everything else passes through to `bus`."""
+        self._bus = bus
+        self.asked = asyncio.Event()
+        self.answers = asyncio.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._bus, name)
+
+    async def delete(self, bucket: BucketSpec, key: str) -> None:
+        """Remove an entry once the answer is let through."""
+        self.asked.set()
+        await self.answers.wait()
+        await self._bus.delete(bucket, key)
 
 
 async def suspects(bus) -> list[tuple[str, ...]]:
@@ -177,6 +198,26 @@ async def test_a_process_that_answers_late_is_not_dead(any_bus, durable, handler
         await any_bus.delete(LEASES, key)
         await handler.wait_for(lambda: len(handler.done) == 1)
     assert await letters(any_bus, spec.name) == []
+
+
+async def test_an_answered_suspect_is_no_longer_named_when_the_next_has_its_turn(durable, any_bus):
+    """The next one may end the process at once, and its death would count for both."""
+    spec = await durable(NODES, ack_wait_seconds=30)
+    for number in (1, 2):
+        await accuse(any_bus, spec.name, await publish(any_bus, number), DEATHS_MAX - 1)
+    first, second = await any_bus.read("EVENTS", NODES)
+    answering = LateAnswers(any_bus)
+    guard = guard_of(answering, "one", Instruments())
+    answered = await guard.begin(spec, first)
+    waiting = asyncio.create_task(guard.begin(spec, second))
+    guard.end(answered)
+    await answering.asked.wait()
+    for _ in range(5):  # enough for the second, were it not waiting
+        await any_bus.entries(LEASES)
+    assert not waiting.done()
+    answering.answers.set()
+    guard.end(await waiting)
+    assert len(await suspects(any_bus)) == 1
 
 
 async def test_turns_are_taken_in_order_and_never_beyond_their_number():

@@ -365,7 +365,7 @@ def _verdict(
     return (
         PublishVerdict(
             Verdict(
-                # A message handled again may now come after others: another outcome is another fact.
+                # Handled again after later messages it may have another outcome: another fact.
                 id=f"verdict-{seen.id[-CAUSE_CHARS_MAX:]}-{after.status}-{after.action}",
                 time=seen.now,
                 cause=seen.id,
