@@ -26,6 +26,9 @@ SERVER: Final = "server"
 CERTIFICATE: Final = f"{TLS}/{SERVER}.pem"
 KEYS: Final = {TLS: "ca", ROUTES: "routes-ca"}
 """Folder -> the name of its authority's key."""
+DAYS: Final = {TLS: certificates.CERTIFICATE_DAYS, ROUTES: certificates.AUTHORITY_DAYS}
+"""Folder -> the life of its servers' certificates. No client sees those of the routes, so nothing
+could warn of their end; against a stolen one their authority is replaced."""
 REPLACED: Final = {
     TLS: "replace the authority: `navarch nats-config rotate authority`",
     ROUTES: (
@@ -43,6 +46,7 @@ class BusCertificates:
         """Name the bus's directory."""
         self._directory = directory
         self._folder = directory / folder
+        self._days = DAYS[folder]
         self._accepted = self._folder / "ca.pem"
         self._key = directory / "keys" / f"{KEYS[folder]}.key"
         self._next_key = directory / "keys" / f"{KEYS[folder]}.next.key"
@@ -139,7 +143,8 @@ class BusCertificates:
         authority, called = self._authority(self._key), "nats-server"
         if name != SERVER:
             called = f"{called} {name}"
-        made = certificates.new_certificate(authority, _text(self._key), called, hosts, at)
+        key = _text(self._key)
+        made = certificates.new_certificate(authority, key, called, hosts, at, days=self._days)
         self._write(self._server(name), made)
 
     def _write(self, file: Path, text: str) -> None:

@@ -46,7 +46,13 @@ def new_authority(fleet: str, key: str, at: datetime) -> str:
 
 
 def new_certificate(
-    authority: str, authority_key: str, name: str, hosts: Sequence[str], at: datetime
+    authority: str,
+    authority_key: str,
+    name: str,
+    hosts: Sequence[str],
+    at: datetime,
+    *,
+    days: int = CERTIFICATE_DAYS,
 ) -> str:
     """Make a certificate and its key: a server's for these names and addresses, else a client's."""
     issuer = x509.load_pem_x509_certificate(authority.encode())
@@ -54,7 +60,7 @@ def new_certificate(
     # Servers of a cluster are each other's clients.
     purposes = [ExtendedKeyUsageOID.SERVER_AUTH] if hosts else []
     builder = (
-        _builder(_name(name), issuer.subject, _signer(text), at, CERTIFICATE_DAYS)
+        _builder(_name(name), issuer.subject, _signer(text), at, days)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(signs=False), critical=True)
         .add_extension(

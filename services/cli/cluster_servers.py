@@ -1,7 +1,8 @@
-"""The servers of a cluster, as the command line names them: `NAME[=HOST[:PORT]]`. Pure."""
+"""The servers of a cluster, as the command line names them: `NAME[=HOST[:PORT]]`."""
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from services.primitives.errors import NavarchError
@@ -28,6 +29,41 @@ class ClusterServer(NamedTuple):
     def conf(self) -> str:
         """The name of its configuration's file."""
         return f"nats-{self.name}.conf"
+
+    @property
+    def route(self) -> str:
+        """The URL by which the others reach it."""
+        return f"nats-route://{url_host(self.host)}:{self.port}"
+
+
+def url_host(host: str) -> str:
+    """A host as URLs have it."""
+    return f"[{host}]" if ":" in host else host
+
+
+def check_later_run(
+    directory: Path, known: Sequence[str], servers: Sequence[ClusterServer]
+) -> None:
+    """Refuse what the files that are there contradict; they are never rewritten.
+
+    `known`: the names of the servers of the first run.
+    """
+    if known and sorted(each.name for each in servers) != sorted(known):
+        raise NavarchError(
+            f"{directory} is of a cluster of {', '.join(sorted(known))}: name each of them by "
+            "--server, as before; for others remove routes/ and nats-*.conf, and give every server "
+            "its new files"
+        )
+    for one in servers:
+        file = directory / one.conf
+        stated = file.read_text(encoding="utf-8") if file.exists() else ""
+        missing = [each for each in servers if stated and each.route not in stated]
+        if missing:
+            raise NavarchError(
+                f"{file} has no route {missing[0].route}: --server gives {missing[0].name} another "
+                f"address than before; change `routes` in nats-*.conf by hand, or remove those "
+                "files to have them written again, then give every server its new one"
+            )
 
 
 def cluster_servers(stated: Sequence[str]) -> tuple[ClusterServer, ...]:

@@ -45,7 +45,7 @@ from services.cli import bus_users
 from services.cli.bus_certificates import AUTHORITY, ROUTES, SERVER, TLS, BusCertificates
 from services.cli.bus_keys import PRELOADED, KeyFiles, operators_of, stated_keys
 from services.cli.bus_users import BusUser
-from services.cli.cluster_servers import ClusterServer
+from services.cli.cluster_servers import ClusterServer, check_later_run, url_host
 from services.primitives.atomic_files import write_secret
 from services.primitives.errors import NavarchError
 
@@ -142,7 +142,7 @@ def cluster(fleet: str, one: ClusterServer, servers: Sequence[ClusterServer], ro
 
     `routes`: the folder of the certificates by which the servers know each other.
     """
-    urls = ", ".join(f"nats-route://{_url_host(each.host)}:{each.port}" for each in servers)
+    urls = ", ".join(each.route for each in servers)
     file = _quoted(f"{routes}/{one.name}.pem")
     return f"""
 server_name: {one.name}
@@ -271,12 +271,8 @@ def write(
     `hosts`: names and addresses by which clients reach a server; empty: without TLS.
     `server_directory`: where a server finds this directory. `servers`: of a cluster; empty: one.
     """
-    known = sorted(each.stem for each in (directory / ROUTES).glob("*.pem") if each.stem != "ca")
-    if known and sorted(each.name for each in servers) != known:
-        raise NavarchError(
-            f"{directory} is of a cluster of {', '.join(known)}: name each of them by --server, as "
-            "before; for others remove routes/ and nats-*.conf, and give every server its new files"
-        )
+    known = [each.stem for each in (directory / ROUTES).glob("*.pem") if each.stem != "ca"]
+    check_later_run(directory, known, servers)
     bus = write_accounts(directory, fleet, at)
     if hosts:
         bus.write_certificates(BusCertificates(directory), fleet, {SERVER: hosts}, at)
@@ -294,7 +290,7 @@ def write(
             bus.replace(each.conf, server(store, listen, http, tls, part))
     scheme, port = ("tls" if hosts else "nats"), listen.rpartition(":")[2]
     reached = [each.host for each in servers] or [hosts[0] if hosts else LOCAL_HOSTS[1]]
-    url = ",".join(f"{scheme}://{_url_host(each)}:{port}" for each in reached)
+    url = ",".join(f"{scheme}://{url_host(each)}:{port}" for each in reached)
     text = clients(directory.absolute(), url, tls=bool(hosts), replicas=REPLICAS if servers else 1)
     bus.replace(CLIENTS_FILE, text)
     return bus.written
@@ -439,7 +435,3 @@ def _timeless(claims: Mapping[str, object]) -> dict[str, object]:
 
 def _quoted(text: str) -> str:
     return msgspec.json.encode(text).decode()
-
-
-def _url_host(host: str) -> str:
-    return f"[{host}]" if ":" in host else host

@@ -56,12 +56,31 @@ def test_a_later_run_must_name_the_same_servers(
     assert not (tmp_path / CONF).exists()
 
 
-def test_certificates_of_routes_are_renewed_in_time_and_a_lost_key_is_named(tmp_path: Path) -> None:
-    """By the run that renews the server's; the remedy is not that of the clients' authority."""
+def test_a_later_run_with_another_address_names_the_files_that_have_the_old_one(
+    tmp_path: Path,
+) -> None:
+    """They may have been changed by hand and are never rewritten, so the address is refused."""
     write(tmp_path, "f", NOW, **WHERE, servers=THREE)
-    later = NOW + timedelta(days=300)
-    renewed = {each.name for each in write(tmp_path, "f", later, **WHERE, servers=THREE)}
-    assert {"n1.pem", "n2.pem", "n3.pem"} <= renewed
+    moved = cluster_servers(["n1", "n2=10.0.0.9", "n3"])
+    with pytest.raises(NavarchError, match=r"nats-n1\.conf has no route nats-route://10\.0\.0\.9:"):
+        write(tmp_path, "f", NOW, **WHERE, servers=moved)
+    assert "10.0.0.9" not in (tmp_path / CLIENTS_FILE).read_text()
+    for file in tmp_path.glob("nats-n*.conf"):
+        file.write_text(file.read_text().replace("//n2:6222", "//10.0.0.9:6222"))
+    names = {each.name for each in write(tmp_path, "f", NOW, **WHERE, servers=moved)}
+    assert "n2.pem" in names
+
+
+def test_certificates_of_routes_outlast_the_servers_and_a_lost_key_is_named(tmp_path: Path) -> None:
+    """No client sees their end. A run renews them years ahead; a lost key has its own remedy."""
+    where = {**WHERE, "hosts": ["nats.example.com"], "servers": THREE}
+    write(tmp_path, "f", NOW, **where)
+    year = {each.name for each in write(tmp_path, "f", NOW + timedelta(days=300), **where)}
+    assert ("server.pem" in year, "n1.pem" in year) == (True, False)
+    later = NOW + timedelta(days=7 * 365)
+    assert {"n1.pem", "n2.pem", "n3.pem"} <= {
+        each.name for each in write(tmp_path, "f", later, **where)
+    }
     (tmp_path / "keys/routes-ca.key").unlink()
     with pytest.raises(NavarchError, match=r"routes-ca\.key is lost: .*remove the folder routes"):
-        write(tmp_path, "f", later + timedelta(days=300), **WHERE, servers=THREE)
+        write(tmp_path, "f", later + timedelta(days=7 * 365), **where)
