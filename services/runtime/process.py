@@ -159,7 +159,7 @@ async def _run(
         waits=bool(settings.nats.creds_file) and name != SETS_UP,
     )
     instruments, replica = Instruments(), f"{name}-{os.getpid()}-{secrets.token_hex(3)}"
-    server_clock = ServerClock(bus, clock, instruments, f"{name}.clock-{replica}")
+    server_clock = ServerClock(bus, clock, instruments)
     reading, _ = await race(server_clock.known(), stopping.wait())
     if reading.cancelled():
         await bus.close()

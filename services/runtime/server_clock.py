@@ -8,7 +8,7 @@ import logging
 from datetime import datetime, timedelta
 from typing import Final
 
-from schemas.topology import LEASES
+from schemas.topology import EVENTS
 from services.bus.port import Bus
 from services.primitives.clock import Clock
 from services.primitives.errors import BusError
@@ -32,12 +32,11 @@ class ServerClock:
     passed here too.
     """
 
-    def __init__(self, bus: Bus, own: Clock, instruments: Instruments, key: str) -> None:
-        """Measure with this key of LEASES; `own` is the host's clock."""
+    def __init__(self, bus: Bus, own: Clock, instruments: Instruments) -> None:
+        """`own` is the host's clock."""
         self._bus = bus
         self._own = own
         self._instruments = instruments
-        self._key = key
         self._epoch = own.now() - timedelta(seconds=own.monotonic())
         """The moment at which `monotonic` showed nought."""
         self._known = False
@@ -67,22 +66,22 @@ class ServerClock:
             await self.known()
 
     async def measure(self) -> bool:
-        """Have the server stamp a key, and go by that; False where nothing came of it."""
+        """Ask the server for its time; False where nothing came of it.
+
+        It stamps what it says of a stream (`ts`). A write would say as much, and a service could
+        not start, and report nothing, while the store takes none.
+        """
         asked = self._own.monotonic()
         try:
-            ttl = round(MEASURE_SECONDS)
-            revision = await self._bus.put(LEASES, self._key, b"", ttl_seconds=ttl)
-            answered = self._own.monotonic()
-            entry = await self._bus.get(LEASES, self._key)
+            found = await self._bus.admin(f"STREAM.INFO.{EVENTS.name}", {})
         except BusError as error:
             log.info("the server's time is not known yet", extra={"reason": str(error)})
             return False
-        if entry is None or entry.revision != revision:
-            return False  # a replica of the bucket that lags answered
-        if answered - asked > ROUND_TRIP_SECONDS_MAX and self._known:
+        took = self._own.monotonic() - asked
+        if took > ROUND_TRIP_SECONDS_MAX and self._known:
             return True
         self._known = True
-        self._epoch = entry.time - timedelta(seconds=asked)
+        self._epoch = datetime.fromisoformat(found["ts"]) - timedelta(seconds=asked)
         self._report()
         return True
 

@@ -6,8 +6,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from schemas.topology import LEASES
+from schemas.topology import EVERY_STREAM, LEASES
 from services.bus.memory.memory_bus import MemoryBus
+from services.bus.memory.memory_server import MemoryServer
 from services.bus.port import Bus
 from services.primitives.clock import SystemClock
 from services.runtime.process_metrics import Instruments
@@ -29,7 +30,7 @@ async def test_it_shows_the_servers_time_whatever_the_hosts_clock_says(
     any_bus: Bus, seconds: float
 ) -> None:
     """Never behind what the server has stamped, nor ahead by more than asking took."""
-    clock = ServerClock(any_bus, Shifted(seconds), Instruments(), "test-1")
+    clock = ServerClock(any_bus, Shifted(seconds), Instruments())
     began = asyncio.get_running_loop().time()
     await clock.known()
     await any_bus.put(LEASES, "stamp", b"")
@@ -44,7 +45,7 @@ async def test_it_shows_the_servers_time_whatever_the_hosts_clock_says(
 async def test_a_step_of_the_hosts_clock_does_not_move_it(memory_bus: MemoryBus) -> None:
     """It goes on by seconds that never go back."""
     host = Shifted(0.0)
-    clock = ServerClock(memory_bus, host, Instruments(), "test-1")
+    clock = ServerClock(memory_bus, host, Instruments())
     await clock.known()
     before = clock.now()
     host.shift = timedelta(days=-1)
@@ -55,11 +56,22 @@ async def test_a_step_of_the_hosts_clock_does_not_move_it(memory_bus: MemoryBus)
 
 async def test_without_a_server_it_is_the_hosts_own_time(memory_bus: MemoryBus) -> None:
     """And nothing is taken for known."""
-    clock = ServerClock(memory_bus, SystemClock(), Instruments(), "test-1")
+    clock = ServerClock(memory_bus, SystemClock(), Instruments())
     await memory_bus.close()
 
     assert await clock.measure() is False
     assert abs(clock.now() - datetime.now(UTC)) < timedelta(seconds=5)
+
+
+async def test_it_is_known_while_the_store_takes_no_writes(
+    memory_server: MemoryServer, memory_bus: MemoryBus
+) -> None:
+    """A service that starts on a full disk works and alerts, as far as it needs no writes."""
+    memory_server.refusing = {each.name: 1 for each in EVERY_STREAM}
+    clock = ServerClock(memory_bus, Shifted(3600.0), Instruments())
+
+    assert await clock.measure() is True
+    assert abs(clock.now() - memory_server.clock.now()) < timedelta(seconds=5)
 
 
 async def test_a_host_whose_clock_is_wrong_is_logged_once(
@@ -67,7 +79,7 @@ async def test_a_host_whose_clock_is_wrong_is_logged_once(
 ) -> None:
     """In the log, and for as long as it is so as a metric."""
     instruments = Instruments()
-    clock = ServerClock(memory_bus, Shifted(-60.0), instruments, "test-1")
+    clock = ServerClock(memory_bus, Shifted(-60.0), instruments)
     with caplog.at_level(logging.WARNING):
         await clock.known()
         await clock.known()

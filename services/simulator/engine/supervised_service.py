@@ -108,7 +108,7 @@ class SupervisedService:
         instruments = Instruments()
         replica = f"{self.name}-{self.starts}".replace("/", "-")
         own = self._simulation.clock_of(self.name)
-        clock = ServerClock(process.bus, own, instruments, f"clock.{replica}")
+        clock = ServerClock(process.bus, own, instruments)
         await clock.known()
         context = Context(
             name=self.name,

@@ -104,8 +104,8 @@ def _stream_update(state: ServerState, tokens: list[str], body: Json, now: datet
 
 
 def _stream_info(state: ServerState, tokens: list[str], body: Json, now: datetime) -> Json:
-    del now
-    return _stream(state, tokens[0]).info(body.get("subjects_filter", ""))
+    found = _stream(state, tokens[0]).info(body.get("subjects_filter", ""))
+    return {**found, "ts": now.isoformat()}
 
 
 def _stream_delete(state: ServerState, tokens: list[str], body: Json, now: datetime) -> Json:
