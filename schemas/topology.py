@@ -87,7 +87,7 @@ HEALTH: Final = BucketSpec(
     name="HEALTH",
     description="Health of nodes",
     writer="health-monitor",
-    ends="when the node is terminated",
+    ends="when the node is terminated; of a node that NODES lacks, after ten minutes of silence",
     live=True,
 )
 INSTANCES: Final = BucketSpec(

@@ -12,8 +12,9 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
+from schemas.enums import NodeState
 from schemas.health_records import HealthRecord
 from schemas.node_records import NodeRecord, node_key
 from schemas.topology import HEALTH, NODES
@@ -150,14 +151,14 @@ class HealthStore:
 
         await retry_conflicts(attempt, f"HEALTH {key}")
 
-    async def is_terminated(self, pool: str, node: str) -> bool:
-        """Whether NODES says that a node is gone; False where it cannot be read."""
+    async def node_state(self, pool: str, node: str) -> NodeState | Literal["absent", "unreadable"]:
+        """What NODES says of a node; absent: it has no record."""
         try:
             known = (await self._nodes.read(node_key(pool, node))).record
         except UnreadableRecord as error:
             log.warning("%s", error)
-            return False
-        return known is not None and known.state == "terminated"
+            return "unreadable"
+        return known.state if known is not None else "absent"
 
     async def remove(self, pool: str, node: str) -> None:
         """Forget a node that is gone."""

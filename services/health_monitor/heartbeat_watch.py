@@ -57,6 +57,9 @@ WATCH: Final = "heartbeats"
 OBSERVER: Final = "credentials of nodes"
 """Name of this watch among those that report failures."""
 SWEEP_SECONDS: Final = 0.5
+STRAY_SECONDS: Final = 600.0
+"""Silence of a node that NODES lacks, after which its record is removed: NODES, were it what is
+lost, has been rebuilt long before."""
 LOOK_SECONDS: Final = 1.0
 """How often the watch checks that its bucket is still there."""
 
@@ -108,6 +111,8 @@ class HeartbeatWatch:
         self._expired = ExpiredHeartbeats(self._interval_seconds)
         self._changes: dict[str, _HeartbeatChange] = {}
         """Key -> the loss, of those that wait."""
+        self._strays: dict[str, float] = {}
+        """Silent nodes -> when to see whether the fleet knows them at all."""
         self._stored_before = 0
         """The last heartbeat stored before the watch began: older ones show no lag."""
         self._newest = 0
@@ -183,6 +188,7 @@ class HeartbeatWatch:
         """Learn who is lost, and who is expected to beat."""
         alive = {entry.key for entry in await self._bus.entries(HEARTBEATS)}
         self._silent.clear()
+        self._strays.clear()
         self._expected.clear()
         self._alive = alive
         for key in alive:
@@ -192,6 +198,7 @@ class HeartbeatWatch:
                 await self._workers.put(key, partial(self._change, key, keep))
             if record.lost:
                 self._silent.add(key)
+                self._strays[key] = self._clock.monotonic() + STRAY_SECONDS
             elif key not in alive and working_of(record).registered:
                 self._expect(key)
 
@@ -239,6 +246,9 @@ class HeartbeatWatch:
             await self._clock.sleep(SWEEP_SECONDS)
             self._failures.update(OBSERVER, self._reported())
             passed = self._clock.monotonic()
+            for key in [key for key, at in self._strays.items() if at <= passed]:
+                del self._strays[key]
+                await self._workers.put(key, partial(self._forget, key))
             overdue = [key for key, until in self._expected.items() if until <= passed]
             if not overdue and not self._expired.recent and not self._lagging:
                 continue
@@ -301,7 +311,7 @@ class HeartbeatWatch:
             self._expect(change.key)
             change = _HeartbeatChange(beat.key, silent=False, time=beat.time)
         pool, _, node = change.key.partition(".")
-        if change.silent and await self._store.is_terminated(pool, node):
+        if change.silent and await self._store.node_state(pool, node) == "terminated":
             # Its `terminated` was never published: the entry behind it was set aside.
             await self._store.remove(pool, node)
             return
@@ -312,6 +322,18 @@ class HeartbeatWatch:
                 node_health.decide_silent, now=self._clock.now(), credentials_expired=expired
             )
         await self._change(change.key, lambda record: decide(record, change.time))
+        if change.silent:
+            self._strays[change.key] = self._clock.monotonic() + STRAY_SECONDS
+
+    async def _forget(self, key: str) -> None:
+        """Remove the record of a silent node that the fleet does not know.
+
+        A store that was restored from a backup has forgotten a node whose agent goes on; nothing
+        would ever say that it is gone.
+        """
+        pool, _, node = key.partition(".")
+        if key in self._silent and await self._store.node_state(pool, node) == "absent":
+            await self._store.remove(pool, node)
 
     async def _change(self, key: str, decide: Callable[[HealthRecord], WatchDecision]) -> None:
         pool, _, node = key.partition(".")

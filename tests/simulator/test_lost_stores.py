@@ -57,3 +57,22 @@ def test_sequences_of_a_lost_log_are_no_sign_of_a_restored_backup() -> None:
     with silenced():
         found = simulate("lost-log", Campaign(SHAPE, steps, 300.0))
     assert (found.violation, found.tail) == ("", ())
+
+
+@pytest.mark.slow
+def test_an_unknown_node_that_fell_silent_leaves_no_health_record() -> None:
+    """A restored backup does not have the successor, whose agent reports a fault and then ends."""
+
+    def once(number: int) -> InjectedFault:
+        return InjectedFault(kind="xid_error", xid_code=number, momentary=True)
+
+    steps = (
+        CampaignStep(40.0, InjectedFault(kind="store_restored", target=BROKER, seconds=14.8)),
+        CampaignStep(42.2, BROKEN),
+        CampaignStep(60.6, once(13)),
+        CampaignStep(61.3, once(63)),
+        CampaignStep(71.5, InjectedFault(kind="deleted")),
+    )
+    with silenced():
+        found = simulate("unknown-0", Campaign(SHAPE, steps, 75.0))
+    assert (found.violation, found.tail) == ("", ())
