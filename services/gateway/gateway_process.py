@@ -8,7 +8,6 @@ import asyncio
 import logging
 import os
 import secrets
-import signal
 import socket
 from importlib.util import find_spec
 from pathlib import Path
@@ -29,6 +28,7 @@ from services.gateway.gateway_start import bus_options, gateway_settings, listen
 from services.gateway.http_app import http_app
 from services.primitives.clock import Clock, SystemClock
 from services.primitives.race import race
+from services.runtime.configuration_reload import ConfigurationReload
 from services.runtime.process_http import WebServer
 
 if TYPE_CHECKING:
@@ -42,12 +42,18 @@ ID_BYTES: Final = 12
 KEY_BYTES: Final = 32
 
 
-async def run(settings: Settings, file: Path | None) -> None:
+async def run(settings: Settings, file: Path | None, reload: ConfigurationReload) -> None:
     """Serve until a signal stops it."""
     stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
+    reload.take_signals(stopping)
+    watching = asyncio.create_task(reload.watch(None, stopping))
+    try:
+        await _connected(settings, file, stopping)
+    finally:
+        watching.cancel()
+
+
+async def _connected(settings: Settings, file: Path | None, stopping: asyncio.Event) -> None:
     own = gateway_settings(settings, os.environ)
     listening = listen(own, file)
     connecting, _ = await race(NatsBus.connect(bus_options(settings.nats)), stopping.wait())

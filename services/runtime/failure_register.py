@@ -55,12 +55,15 @@ class FailureRegister:
         )
         self._now: dict[Key, CurrentFailure] = {}
         self._published: dict[Key, ServiceFailure] = {}
+        self._interrupted: dict[Key, ServiceFailure] = {}
+        """Beginnings whose publication was interrupted: they may be stored."""
         self._tries: dict[Key, int] = {}
         self._observed: dict[str, tuple[Key, ...]] = {}
         """Observer -> what it found last."""
         self._unread: dict[str, Key] = {}
         """What work was about -> the record that it could not read."""
         self._changed = asyncio.Event()
+        self._stored = asyncio.Event()
         self._number = 0
         """Of the next event: its publication may be interrupted and continued."""
 
@@ -150,14 +153,20 @@ class FailureRegister:
         What lasts is published again with its ID: a failure of a process that died has no end.
         """
         due = clock.monotonic() + AGAIN_SECONDS
+        self._changed.set()  # what was being published when this was called before
         while True:
             await race(self._changed.wait(), clock.sleep(max(due - clock.monotonic(), 0.0)))
             if clock.monotonic() >= due:
                 due = clock.monotonic() + AGAIN_SECONDS
                 await self._publish_again(bus)
             self._changed.clear()
-            for key in [*self._published, *self._now]:
+            # An interrupted one first: it keeps its ID.
+            for key in {**self._interrupted, **self._published, **self._now}:
                 before, now = self._published.get(key), self._now.get(key)
+                if now is None and key in self._interrupted:
+                    before = self._interrupted.pop(key)
+                    self._published[key] = before
+                    self._number += 1
                 shown = now or before
                 if shown is None or (before is None) == (now is None):
                     continue
@@ -168,6 +177,8 @@ class FailureRegister:
                     service=service,
                     **{name: getattr(shown, name) for name in CurrentFailure.__struct_fields__},
                 )
+                if now is not None:
+                    self._interrupted[key] = event
                 try:
                     await publish_event(bus, event)
                 except BusError:
@@ -179,6 +190,17 @@ class FailureRegister:
                     del self._published[key]
                 else:
                     self._published[key] = event
+                    del self._interrupted[key]
+                self._stored.set()
+
+    async def published(self, kind: FailureKind) -> None:
+        """Wait until the end of every failure of a kind is an event."""
+        while any(
+            each == kind
+            for each, _ in {**self._published, **self._interrupted}.keys() - self._now.keys()
+        ):
+            self._stored.clear()
+            await self._stored.wait()
 
     async def _publish_again(self, bus: Bus) -> None:
         for event in list(self._published.values()):

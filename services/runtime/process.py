@@ -5,7 +5,6 @@ import asyncio
 import logging
 import os
 import secrets
-import signal
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,6 +25,7 @@ from services.bus.topology_setup import set_up
 from services.primitives.clock import Clock, SystemClock
 from services.primitives.errors import ConfigurationError, NavarchError
 from services.primitives.race import race
+from services.runtime.configuration_reload import ConfigurationReload, execute_again
 from services.runtime.consumer_loop import Consumer, ConsumerLoop
 from services.runtime.crash_guard import CrashGuard
 from services.runtime.durable_watch import DurableWatch
@@ -122,28 +122,52 @@ def main(name: str, build: Build, check: Check = no_check, clock: Clock | None =
     )
     arguments = parser.parse_args()
     set_up_logs(name, os.environ.get("NAVARCH_LOG_LEVEL", "INFO"))
+    file = Path(arguments.config) if arguments.config else None
+
+    def read() -> Settings:
+        found = load_settings(file) if file else parse_settings("(defaults)", DEFAULTS, os.environ)
+        check_service(name, check, found, file)
+        return found
+
+    reload = ConfigurationReload(read, str(file or "(defaults)"))
+    reload.install()
     try:
-        settings = (
-            load_settings(Path(arguments.config))
-            if arguments.config
-            else parse_settings("(defaults)", DEFAULTS, os.environ)
-        )
-        file = Path(arguments.config) if arguments.config else None
-        check_service(name, check, settings, file)
+        settings = read()
         check_port(settings.http, file)
-        uvloop.run(_run(name, build, settings, file, clock or SystemClock()))
+        uvloop.run(_run(name, build, settings, file, clock or SystemClock(), reload))
     except NavarchError as error:
         log.error("%s", error)  # noqa: TRY400 - the text is the whole story
         sys.exit(2)
+    if reload.restarts:
+        execute_again()
 
 
 async def _run(
-    name: str, build: Build, settings: Settings, file: Path | None, clock: Clock
+    name: str,
+    build: Build,
+    settings: Settings,
+    file: Path | None,
+    clock: Clock,
+    reload: ConfigurationReload,
 ) -> None:
-    stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
+    stopping, instruments = asyncio.Event(), Instruments()
+    reload.take_signals(stopping)
+    watching = asyncio.create_task(reload.watch(instruments.failures, stopping))
+    try:
+        await _connected(name, build, settings, file, clock, instruments, stopping)
+    finally:
+        watching.cancel()
+
+
+async def _connected(
+    name: str,
+    build: Build,
+    settings: Settings,
+    file: Path | None,
+    clock: Clock,
+    instruments: Instruments,
+    stopping: asyncio.Event,
+) -> None:
     options = ConnectOptions(
         settings=settings.nats, name=name, inbox_prefix=inbox(name), ping_seconds=PING_SECONDS
     )
@@ -158,7 +182,7 @@ async def _run(
         durables=durables_of(name),
         waits=bool(settings.nats.creds_file) and name != SETS_UP,
     )
-    instruments, replica = Instruments(), f"{name}-{os.getpid()}-{secrets.token_hex(3)}"
+    replica = f"{name}-{os.getpid()}-{secrets.token_hex(3)}"
     server_clock = ServerClock(bus, clock, instruments)
     reading, _ = await race(server_clock.known(), stopping.wait())
     if reading.cancelled():
