@@ -54,15 +54,14 @@ def check_later_run(
             "--server, as before; for others remove routes/ and nats-*.conf, and give every server "
             "its new files"
         )
-    for one in servers:
-        file = directory / one.conf
+    for file in (directory / one.conf for one in servers):
         stated = file.read_text(encoding="utf-8") if file.exists() else ""
-        missing = [each for each in servers if stated and each.route not in stated]
-        if missing:
+        moved = next((each for each in servers if stated and each.route not in stated), None)
+        if moved is not None:
             raise NavarchError(
-                f"{file} has no route {missing[0].route}: --server gives {missing[0].name} another "
-                f"address than before; change `routes` in nats-*.conf by hand, or remove those "
-                "files to have them written again, then give every server its new one"
+                f"{file} has no route {moved.route}: --server gives {moved.name} another address "
+                "than before; change `routes` in nats-*.conf by hand, or remove those files to "
+                "have them written again, then give every server its new one"
             )
 
 

@@ -26,10 +26,6 @@ class Spread(Secured):
         """The next server's."""
         return next(self._urls)
 
-    @url.setter
-    def url(self, _: str) -> None:
-        """One server's alone is not wanted."""
-
 
 @pytest.mark.parametrize(
     "attack",

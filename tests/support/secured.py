@@ -44,8 +44,12 @@ class Secured:
 
     def __init__(self, server: EmbeddedServer, directory: Path) -> None:
         self.server = server
-        self.url = server.url
         self.directory = directory
+
+    @property
+    def url(self) -> str:
+        """Of the server."""
+        return self.server.url
 
     def file(self, who: str) -> Path:
         """Credentials of a user; those of nodes are made as the provisioner makes them.
