@@ -12,7 +12,8 @@ from services.notifier.service import check as check_notifier
 from services.pool_manager.service import check as check_pool_manager
 from services.primitives.errors import ConfigurationError
 from services.provisioner.service import check as check_provisioner
-from services.runtime.process import Check, check_service, no_check
+from services.runtime.configured_process import Check
+from services.runtime.process import check_service, no_check
 from services.runtime.process_http import check_port
 from services.settings.drain_warnings import drain_warnings
 from services.settings.instance_type_file import load_instance_types

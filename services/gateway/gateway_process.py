@@ -44,13 +44,8 @@ KEY_BYTES: Final = 32
 
 async def run(settings: Settings, file: Path | None, reload: ConfigurationReload) -> None:
     """Serve until a signal stops it."""
-    stopping = asyncio.Event()
-    reload.take_signals(stopping)
-    watching = asyncio.create_task(reload.watch(None, stopping))
-    try:
+    async with reload.watching(None) as stopping:
         await _connected(settings, file, stopping)
-    finally:
-        watching.cancel()
 
 
 async def _connected(settings: Settings, file: Path | None, stopping: asyncio.Event) -> None:

@@ -10,7 +10,8 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Final, NoReturn
 
 from schemas.fleet_queries import CurrentFailure
@@ -21,7 +22,6 @@ from services.runtime.failure_register import FailureRegister
 log = logging.getLogger(__name__)
 
 OBSERVER: Final = "configuration"
-FAILURE: Final = "configuration-refused"
 END_SECONDS_MAX: Final = 2.0
 """To publish the end of what was wrong before."""
 REMEDY: Final = (
@@ -40,8 +40,7 @@ class ConfigurationReload:
         """
         self._check = check
         self._about = about
-        self._requested = False
-        self._changed = asyncio.Event()
+        self._requested = asyncio.Event()
         self._accepted = False
         self._ending = False
 
@@ -50,38 +49,39 @@ class ConfigurationReload:
         """Whether the process is to execute its program again once it has ended its work."""
         return self._accepted and not self._ending
 
-    def take_signals(self, stopping: asyncio.Event) -> None:
-        """Take SIGHUP in the running loop; SIGTERM and SIGINT end the process in any case."""
+    def install(self) -> None:
+        """Take note of SIGHUP from now on, until `watching` does."""
+        signal.signal(signal.SIGHUP, lambda *_: self._requested.set())
+
+    @asynccontextmanager
+    async def watching(self, failures: FailureRegister | None) -> AsyncIterator[asyncio.Event]:
+        """Take the signals of the process; what is given is set when it is to end its work.
+
+        SIGTERM and SIGINT end the process in any case, SIGHUP if the configuration is valid.
+        """
+        stopping, loop = asyncio.Event(), asyncio.get_running_loop()
 
         def end() -> None:
             self._ending = True
             stopping.set()
 
-        loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGHUP, self.request)
+        loop.add_signal_handler(signal.SIGHUP, self._requested.set)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, end)
+        watching = asyncio.create_task(self._watch(failures, stopping))
+        try:
+            yield stopping
+        finally:
+            watching.cancel()
 
-    def install(self) -> None:
-        """Take note of SIGHUP from now on, until a loop does."""
-        signal.signal(signal.SIGHUP, lambda *_: self.request())
-
-    def request(self) -> None:
-        """Have the configuration read again."""
-        self._requested = True
-        self._changed.set()
-
-    async def watch(self, failures: FailureRegister | None, stopping: asyncio.Event) -> None:
-        """Check the configuration at each request; set `stopping` when one is accepted."""
+    async def _watch(self, failures: FailureRegister | None, stopping: asyncio.Event) -> None:
         while not self._accepted:
-            while not self._requested:
-                self._changed.clear()
-                await self._changed.wait()
-            self._requested = False
+            await self._requested.wait()
+            self._requested.clear()
             await self._read(failures)
         if failures is not None:
             failures.update(OBSERVER, ())
-            await race(failures.published(FAILURE), seconds_max=END_SECONDS_MAX)
+            await race(failures.flushed(), seconds_max=END_SECONDS_MAX)
         log.info("the configuration is valid: restarting with it")
         stopping.set()
 
@@ -94,7 +94,7 @@ class ConfigurationReload:
                 log.error("%s; %s", error, REMEDY)  # noqa: TRY400 - the text is the whole story
                 return
             refused = CurrentFailure(
-                failure=FAILURE,
+                failure="configuration-refused",
                 about=self._about,
                 reason=str(error),
                 remedy=REMEDY,

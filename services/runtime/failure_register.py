@@ -7,6 +7,7 @@ everything else goes on.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
+from datetime import datetime
 from typing import Final
 
 import msgspec
@@ -55,17 +56,18 @@ class FailureRegister:
         )
         self._now: dict[Key, CurrentFailure] = {}
         self._published: dict[Key, ServiceFailure] = {}
-        self._interrupted: dict[Key, ServiceFailure] = {}
-        """Beginnings whose publication was interrupted: they may be stored."""
+        self._pending: ServiceFailure | None = None
+        """What is being published; it may be stored, and keeps its ID until it is."""
         self._tries: dict[Key, int] = {}
         self._observed: dict[str, tuple[Key, ...]] = {}
         """Observer -> what it found last."""
         self._unread: dict[str, Key] = {}
         """What work was about -> the record that it could not read."""
         self._changed = asyncio.Event()
-        self._stored = asyncio.Event()
+        self._flushed = asyncio.Event()
+        self._flushed.set()
         self._number = 0
-        """Of the next event: its publication may be interrupted and continued."""
+        """Of the next event."""
 
     @property
     def current(self) -> tuple[CurrentFailure, ...]:
@@ -103,6 +105,7 @@ class FailureRegister:
 
     def _count(self, kind: FailureKind) -> None:
         self._changed.set()
+        self._flushed.clear()
         self._gauge.labels(kind).set(sum(1 for each, _ in self._now if each == kind))
 
     async def attempt(self, about: str, work: Callable[[], Awaitable[object]]) -> bool:
@@ -153,54 +156,51 @@ class FailureRegister:
         What lasts is published again with its ID: a failure of a process that died has no end.
         """
         due = clock.monotonic() + AGAIN_SECONDS
-        self._changed.set()  # what was being published when this was called before
         while True:
+            try:
+                while event := self._pending or self._next(clock.now(), service, replica):
+                    self._pending = event
+                    await publish_event(bus, event)
+                    self._settle(event)
+            except BusError:
+                await clock.sleep(RETRY_FIRST_SECONDS)
+                continue
+            self._changed.clear()
+            self._flushed.set()
             await race(self._changed.wait(), clock.sleep(max(due - clock.monotonic(), 0.0)))
             if clock.monotonic() >= due:
                 due = clock.monotonic() + AGAIN_SECONDS
                 await self._publish_again(bus)
-            self._changed.clear()
-            # An interrupted one first: it keeps its ID.
-            for key in {**self._interrupted, **self._published, **self._now}:
-                before, now = self._published.get(key), self._now.get(key)
-                if now is None and key in self._interrupted:
-                    before = self._interrupted.pop(key)
-                    self._published[key] = before
-                    self._number += 1
-                shown = now or before
-                if shown is None or (before is None) == (now is None):
-                    continue
-                event = ServiceFailure(
-                    id=f"failure-{replica}-{self._number}",
-                    time=clock.now(),
-                    status="failing" if now else "recovered",
-                    service=service,
-                    **{name: getattr(shown, name) for name in CurrentFailure.__struct_fields__},
-                )
-                if now is not None:
-                    self._interrupted[key] = event
-                try:
-                    await publish_event(bus, event)
-                except BusError:
-                    self._changed.set()
-                    await clock.sleep(RETRY_FIRST_SECONDS)
-                    break
-                self._number += 1
-                if now is None:
-                    del self._published[key]
-                else:
-                    self._published[key] = event
-                    del self._interrupted[key]
-                self._stored.set()
 
-    async def published(self, kind: FailureKind) -> None:
-        """Wait until the end of every failure of a kind is an event."""
-        while any(
-            each == kind
-            for each, _ in {**self._published, **self._interrupted}.keys() - self._now.keys()
-        ):
-            self._stored.clear()
-            await self._stored.wait()
+    def _next(self, now: datetime, service: str, replica: str) -> ServiceFailure | None:
+        """The first beginning or end that is no event yet."""
+        for key in [*self._published, *self._now]:
+            before, current = self._published.get(key), self._now.get(key)
+            shown = current or before
+            if shown is None or (before is None) == (current is None):
+                continue
+            return ServiceFailure(
+                id=f"failure-{replica}-{self._number}",
+                time=now,
+                status="failing" if current else "recovered",
+                service=service,
+                **{name: getattr(shown, name) for name in CurrentFailure.__struct_fields__},
+            )
+        return None
+
+    def _settle(self, event: ServiceFailure) -> None:
+        """Take note that an event is stored."""
+        self._pending = None
+        self._number += 1
+        key = (event.failure, event.about)
+        if event.status == "failing":
+            self._published[key] = event
+        else:
+            del self._published[key]
+
+    async def flushed(self) -> None:
+        """Wait until every beginning and every end is an event."""
+        await self._flushed.wait()
 
     async def _publish_again(self, bus: Bus) -> None:
         for event in list(self._published.values()):

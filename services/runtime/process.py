@@ -1,18 +1,14 @@
 """A service's life: configuration, bus, set-up, loops, HTTP; SIGTERM lets what is held finish."""
 
-import argparse
 import asyncio
 import logging
 import os
 import secrets
-import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
-
-import uvloop
 
 from schemas import subjects
 from schemas.permissions import SETS_UP, durables_of, inbox
@@ -25,13 +21,13 @@ from services.bus.topology_setup import set_up
 from services.primitives.clock import Clock, SystemClock
 from services.primitives.errors import ConfigurationError, NavarchError
 from services.primitives.race import race
-from services.runtime.configuration_reload import ConfigurationReload, execute_again
+from services.runtime.configuration_reload import ConfigurationReload
+from services.runtime.configured_process import Check, run_configured
 from services.runtime.consumer_loop import Consumer, ConsumerLoop
 from services.runtime.crash_guard import CrashGuard
 from services.runtime.durable_watch import DurableWatch
 from services.runtime.event_publisher import publish_event
 from services.runtime.failure_register import unwritable
-from services.runtime.logs import set_up_logs
 from services.runtime.order_audit import audited
 from services.runtime.process_http import HttpEndpoint, check_port
 from services.runtime.process_metrics import Instruments
@@ -39,7 +35,6 @@ from services.runtime.server_clock import ServerClock
 from services.runtime.tracing import Tracing, otlp_processor
 from services.settings.plugin_loader import locate
 from services.settings.problem_list import ProblemList
-from services.settings.settings_file import DEFAULTS, load_settings, parse_settings
 
 log = logging.getLogger(__name__)
 
@@ -90,10 +85,6 @@ class Service:
 Build = Callable[[Context], Awaitable[Service]]
 
 
-Check = Callable[[Settings, Path | None], None]
-"""Raises ConfigurationError if the service cannot start with these settings, from this file."""
-
-
 def no_check(settings: Settings, file: Path | None) -> None:
     """For a service that loads no plugin and no file."""
     del settings, file
@@ -113,50 +104,22 @@ def check_service(name: str, check: Check, settings: Settings, file: Path | None
 
 def main(name: str, build: Build, check: Check = no_check, clock: Clock | None = None) -> None:
     """Run `python -m services.<name>`; by another clock than the machine's where one is given."""
-    parser = argparse.ArgumentParser(prog=f"python -m services.{name.replace('-', '_')}")
-    parser.add_argument(
-        "--config",
-        type=Path,
-        default=os.environ.get("NAVARCH_CONFIG"),
-        help="configuration file (default: $NAVARCH_CONFIG)",
-    )
-    arguments = parser.parse_args()
-    set_up_logs(name, os.environ.get("NAVARCH_LOG_LEVEL", "INFO"))
-    file = Path(arguments.config) if arguments.config else None
-
-    def read() -> Settings:
-        found = load_settings(file) if file else parse_settings("(defaults)", DEFAULTS, os.environ)
-        check_service(name, check, found, file)
-        return found
-
-    reload = ConfigurationReload(read, str(file or "(defaults)"))
-    reload.install()
-    try:
-        settings = read()
-        check_port(settings.http, file)
-        uvloop.run(_run(name, build, settings, file, clock or SystemClock(), reload))
-    except NavarchError as error:
-        log.error("%s", error)  # noqa: TRY400 - the text is the whole story
-        sys.exit(2)
-    if reload.restarts:
-        execute_again()
+    run = partial(_run, name, build, clock or SystemClock())
+    run_configured(name, partial(check_service, name, check), run)
 
 
 async def _run(
     name: str,
     build: Build,
+    clock: Clock,
     settings: Settings,
     file: Path | None,
-    clock: Clock,
     reload: ConfigurationReload,
 ) -> None:
-    stopping, instruments = asyncio.Event(), Instruments()
-    reload.take_signals(stopping)
-    watching = asyncio.create_task(reload.watch(instruments.failures, stopping))
-    try:
+    check_port(settings.http, file)
+    instruments = Instruments()
+    async with reload.watching(instruments.failures) as stopping:
         await _connected(name, build, settings, file, clock, instruments, stopping)
-    finally:
-        watching.cancel()
 
 
 async def _connected(

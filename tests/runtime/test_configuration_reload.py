@@ -1,21 +1,16 @@
 """SIGHUP puts a changed configuration in force; an invalid one changes nothing and is reported."""
 
-import asyncio
-import os
 import signal
-import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
-from schemas.fleet_events import ServiceFailure, fleet_codec
 from schemas.messages import decoder
 from schemas.pool_records import PoolRecord, pool_key
-from schemas.subjects import FLEET_EVENTS
-from schemas.topology import EVENTS, POOLS
+from schemas.topology import POOLS
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import NatsBus
+from tests.support.service_process import service_failures, service_process
 
+SERVICE = "services.pool_manager"
 SECONDS_MAX = 60.0
 records = decoder(PoolRecord)
 CONFIGURATION = """\
@@ -25,23 +20,6 @@ providers: {local: {}}
 pools:
   training: {provider: local, instance_type: simulated, min_nodes: 0, max_nodes: MOST}
 """
-
-
-@asynccontextmanager
-async def serving(file: Path, url: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A pool-manager as its own process, killed in the end."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "services.pool_manager", "--config", str(file)),
-        env=os.environ | {"NAVARCH_NATS_URL": url},
-        stderr=asyncio.subprocess.DEVNULL,
-    )
-    try:
-        async with asyncio.timeout(SECONDS_MAX):
-            yield process
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
 
 
 async def pool_of(bus: NatsBus, most: int) -> None:
@@ -58,20 +36,15 @@ async def test_a_changed_configuration_is_put_in_force_and_a_wrong_one_is_not(
     """The process keeps its PID, reports what is wrong until it is corrected, and still ends."""
     file = tmp_path / "navarch.yaml"
     file.write_text(CONFIGURATION.replace("MOST", "4"))
-    events = bus.follow(EVENTS.name, [FLEET_EVENTS], "all")
+    failures = service_failures(bus)
 
-    async def next_failure() -> ServiceFailure:
-        async for stored in events:
-            event = fleet_codec.decode(stored.data)
-            if isinstance(event, ServiceFailure):
-                return event
-        raise AssertionError
-
-    async with serving(file, server.url) as process:
+    async with service_process(
+        SERVICE, server.url, "--config", str(file), seconds_max=SECONDS_MAX
+    ) as process:
         await pool_of(bus, 4)
         file.write_text(CONFIGURATION.replace("MOST", "-1").replace("min_nodes", "min_node"))
         process.send_signal(signal.SIGHUP)
-        refused = await next_failure()
+        refused = await anext(failures)
         assert (refused.status, refused.failure) == ("failing", "configuration-refused")
         assert str(file) in refused.about
         assert "min_node" in refused.reason
@@ -80,7 +53,7 @@ async def test_a_changed_configuration_is_put_in_force_and_a_wrong_one_is_not(
         file.write_text(CONFIGURATION.replace("MOST", "6"))
         for _ in range(3):  # a restart that is under way takes what comes meanwhile
             process.send_signal(signal.SIGHUP)
-        recovered = await next_failure()
+        recovered = await anext(failures)
         assert (recovered.status, recovered.failure) == ("recovered", "configuration-refused")
         await pool_of(bus, 6)
         assert process.returncode is None

@@ -1,38 +1,15 @@
 """A service that cannot start yet: operators learn why, and it can be stopped."""
 
-import asyncio
-import os
-import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-
 import pytest
 
-from schemas.fleet_events import ServiceFailure, fleet_codec
 from schemas.pool_records import FLEET_KEY
-from schemas.subjects import FLEET_EVENTS
-from schemas.topology import EVENTS, POOLS
+from schemas.topology import POOLS
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import NatsBus
+from tests.support.service_process import service_failures, service_process
 
+SERVICE = "services.pool_manager"
 START_SECONDS_MAX = 30.0
-
-
-@asynccontextmanager
-async def starting(url: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A pool-manager as its own process, killed in the end."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "services.pool_manager"),
-        env=os.environ | {"NAVARCH_NATS_URL": url},
-        stderr=asyncio.subprocess.DEVNULL,
-    )
-    try:
-        async with asyncio.timeout(START_SECONDS_MAX):
-            yield process
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
 
 
 @pytest.mark.parametrize("removed", [False, True])
@@ -44,22 +21,15 @@ async def test_what_keeps_a_service_from_starting_is_published(
     SIGTERM ends the wait.
     """
     await bus.put(POOLS, FLEET_KEY, b"garbage")
-    events = bus.follow(EVENTS.name, [FLEET_EVENTS], "all")
+    failures = service_failures(bus)
 
-    async def next_failure() -> ServiceFailure:
-        async for stored in events:
-            event = fleet_codec.decode(stored.data)
-            if isinstance(event, ServiceFailure):
-                return event
-        raise AssertionError
-
-    async with starting(server.url) as process:
-        began = await next_failure()
+    async with service_process(SERVICE, server.url, seconds_max=START_SECONDS_MAX) as process:
+        began = await anext(failures)
         assert (began.status, began.about) == ("failing", "POOLS fleet")
         assert "nats kv del POOLS fleet" in began.remedy
         if removed:
             await bus.delete(POOLS, FLEET_KEY)
-            ended = await next_failure()
+            ended = await anext(failures)
             assert (ended.status, ended.about) == ("recovered", "POOLS fleet")
             assert await bus.get(POOLS, FLEET_KEY) is not None
         process.terminate()

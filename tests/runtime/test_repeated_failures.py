@@ -2,12 +2,13 @@
 
 import asyncio
 from datetime import UTC, datetime
+from typing import Any
 
 import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 
-from schemas.fleet_events import ServiceFailure
+from schemas.fleet_events import ServiceFailure, fleet_codec
 from schemas.fleet_queries import CurrentFailure
 from schemas.subjects import FLEET_EVENTS
 from schemas.topology import EVENTS
@@ -15,6 +16,7 @@ from services.bus.memory.memory_bus import MemoryBus
 from services.bus.memory.memory_server import MemoryServer
 from services.bus.memory.transport import PerfectLink
 from services.bus.topology_setup import set_up
+from services.primitives.errors import Unavailable
 from services.runtime.failure_register import AGAIN_SECONDS, FailureRegister
 from services.simulator.engine import virtual_time
 from services.simulator.engine.virtual_time import VirtualClock
@@ -56,6 +58,46 @@ def test_what_lasts_is_published_again_under_its_id() -> None:
         ids = [each.headers["Nats-Msg-Id"] for each in stored]
         assert ids == ["failure-r1-0"] * 4 + ["failure-r1-1"]
         assert stored[0].data == stored[3].data
+
+    virtual_time.run(run)
+
+
+class LostAnswer(MemoryBus):
+    """Stores what is published first, and loses the answer."""
+
+    lost = False
+
+    async def publish(self, *args: Any, **named: Any) -> int:
+        """Publish."""
+        sequence = await super().publish(*args, **named)
+        if not self.lost:
+            self.lost = True
+            raise Unavailable("no answer")
+        return sequence
+
+
+def test_an_end_follows_a_beginning_that_may_be_stored() -> None:
+    """It was over before its publication was tried again: its alert would stay open."""
+
+    async def run() -> None:
+        clock = VirtualClock()
+        server = MemoryServer(clock)
+        bus = LostAnswer(server, PerfectLink())
+        await set_up(bus, clock, replicas=1)
+        register = FailureRegister(CollectorRegistry())
+        publishing = asyncio.ensure_future(register.publish_for_ever(bus, clock, "s", "r1"))
+        register.report(FAILURE)
+        await asyncio.sleep(1)
+        register.end(FAILURE.failure, FAILURE.about)
+        await register.flushed()
+        publishing.cancel()
+        stored = await bus.read(EVENTS.name, FLEET_EVENTS)
+        server.close()
+        found = [fleet_codec.decode(each.data) for each in stored]
+        assert [(each.id, each.status) for each in found if isinstance(each, ServiceFailure)] == [
+            ("failure-r1-0", "failing"),
+            ("failure-r1-1", "recovered"),
+        ]
 
     virtual_time.run(run)
 
