@@ -97,7 +97,8 @@ class Replica:
                     self.ready.set()
         status = await process.wait()
         if not self._expected:
-            self._ended(f"{self.name} ended by itself with {status}")
+            said = (self.said("ERROR") or ["it logged no error"])[-1].strip()
+            self._ended(f"{self.name} ended by itself with {status}: {said}")
             await asyncio.sleep(BACKOFF_SECONDS)
             await self.start()
 

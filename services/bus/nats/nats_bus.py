@@ -18,7 +18,7 @@ from typing import Any, Final
 import msgspec
 import nats
 import nats.errors
-from nats.aio.client import Client
+from nats.aio.client import Client, ServerVersion
 from nats.aio.msg import Msg
 from nats.micro.request import Request
 from nats.micro.service import Service as MicroService
@@ -120,7 +120,8 @@ class NatsBus(Replicas, Buckets, Objects):
         if not await ends_within(connecting, seconds_max):
             await end_client(client.close())
             raise unreachable(settings.url, bus._last_error)
-        version = client.connected_server_version
+        # Of the last server that greeted; the client's own property forgets it with the connection.
+        version = ServerVersion(client._server_info["version"])  # noqa: SLF001
         try:
             check_version((version.major, version.minor, version.patch), settings.url)
         except SetupError:

@@ -7,6 +7,7 @@ file (SQLite) it survives its provisioner, and is shared by all replicas on the 
 
 import asyncio
 import contextlib
+import fcntl
 import sqlite3
 import weakref
 from collections.abc import Iterator
@@ -220,8 +221,16 @@ class FakeProvider:
 
 
 def _open_database(options: FakeProvider.Options) -> sqlite3.Connection:
-    if options.file:
-        Path(options.file).parent.mkdir(parents=True, exist_ok=True)
+    if not options.file:
+        return _prepared(options)
+    Path(options.file).parent.mkdir(parents=True, exist_ok=True)
+    # SQLite waits for no other process while it changes a new file to WAL: "database is locked".
+    with Path(f"{options.file}.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return _prepared(options)
+
+
+def _prepared(options: FakeProvider.Options) -> sqlite3.Connection:
     database = sqlite3.connect(
         options.file or ":memory:",
         timeout=BUSY_SECONDS_MAX,
