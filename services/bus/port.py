@@ -116,6 +116,11 @@ class Bus(Protocol):
         ...
 
     @property
+    def connections(self) -> int:
+        """How often it was connected: the server may have another store since it was before."""
+        ...
+
+    @property
     def is_open(self) -> bool:
         """Whether the server lets every client in, under any name."""
         ...

@@ -20,6 +20,7 @@ from services.provisioner.instances.instance_store import InstanceStore
 from services.provisioner.launch.launch_lease import LaunchLeases
 from services.provisioner.launch.launcher import SUPERSEDED, IsSuperseded, Launcher
 from services.provisioner.launch.restored_launches import RestoredLaunches
+from services.provisioner.launch.unrecorded_launches import UnrecordedLaunches
 from services.provisioner.node_recovery.diagnostic_step import DiagnosticStep
 from services.provisioner.node_recovery.reset_and_reboot_steps import NodeRecovery
 from services.provisioner.offerings.offering_allocator import OfferingAllocator
@@ -63,7 +64,8 @@ class SagaStepHandlers:
         self._orphans = Orphans(bus, clock, store, self.remover)
         self._launcher = Launcher(
             *(clock, store, providers, self.remover, limits, templates.user_data),
-            *(allocator, leases, self._restored.why_kept),
+            *(allocator, leases, UnrecordedLaunches(lambda: bus.connections)),
+            self._restored.why_kept,
         )
 
     @cached_property

@@ -214,3 +214,11 @@ async def test_a_broker_that_was_away_for_long_is_asked_once(bus, server, handle
         info = await bus.admin(f"CONSUMER.INFO.{place}", {})
     assert 1 == info["num_waiting"]
     assert [1] == [each.deliveries for each in handler.done]
+
+
+async def test_connections_are_counted(bus, server):
+    """What was known of the store before the last one may hold no more."""
+    before = bus.connections
+    await server.restart()
+    await connected(bus, is_=True)
+    assert bus.connections > before

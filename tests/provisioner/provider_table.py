@@ -20,8 +20,6 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     """The fixture is `make_<kind>`, with _ for -."""
     asks: dict[str, Any] = {}
     """What its requests must say; they say no GPUs, so that no compiler is needed."""
-    few: bool = False
-    """So few can exist at once that each is removed before the next launch."""
     unreachable: dict[str, Any] = {}
     """Options of one without `url`, with which nothing answers it."""
     url: str = ""
@@ -52,7 +50,6 @@ ROWS = (
     ),
     Row(
         kind="ssh",
-        few=True,
         unreachable={
             "machines": tuple(
                 InventoryMachine(

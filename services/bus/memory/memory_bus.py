@@ -45,11 +45,17 @@ class MemoryBus(Buckets, Objects):
         self._pullers: dict[MemoryPuller, None] = {}
         self._outbox = AcknowledgementQueue(server, link)
         self._closed = False
+        self._connections = 1
 
     @property
     def connected(self) -> bool:
         """Whether the bus can be spoken to now."""
         return self._link.up and not self._closed
+
+    @property
+    def connections(self) -> int:
+        """How often it was connected."""
+        return self._connections
 
     @property
     def is_open(self) -> bool:
@@ -226,6 +232,7 @@ class MemoryBus(Buckets, Objects):
 
     def reconnected(self) -> None:
         """The link is up again."""
+        self._connections += 1
         self._outbox.flush()
         for puller in self._pullers:
             puller.resume()

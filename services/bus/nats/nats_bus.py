@@ -138,6 +138,11 @@ class NatsBus(Replicas, Buckets, Objects):
         return bool(self._client.is_connected)
 
     @property
+    def connections(self) -> int:
+        """How often it was connected."""
+        return 1 + self._client.stats["reconnects"]
+
+    @property
     def is_open(self) -> bool:
         """Whether the server lets every client in, under any name."""
         return not self._client._server_info.get("auth_required")  # noqa: SLF001

@@ -19,7 +19,9 @@ from services.notifier.alerts.alert_rules import ended_keys, ending_subjects
 SCANNED_AT_ONCE: Final = 100
 REPEAT_SECONDS: Final = 3600.0
 """A condition that is reported again and again is sent again after so long."""
-CREATED_AGAIN_SECONDS: Final = 60.0
+CREATED_AGAIN_SECONDS: Final = 2.0
+"""More than the clocks of the servers of a cluster are apart: each stamps what it stores as leader,
+so a redelivered event may have a slightly later time than its successor."""
 Decide = Callable[[OpenAlertRecord | None], OpenAlertRecord | None]
 
 _open_alerts: Final = decoder(OpenAlertRecord)

@@ -40,6 +40,7 @@ from services.provisioner.launch.launch_lease import (
     is_only_requester,
     may_request,
 )
+from services.provisioner.launch.unrecorded_launches import UnrecordedLaunches
 from services.provisioner.offerings.offering_allocator import (
     Allocation,
     LaunchRefusedError,
@@ -96,6 +97,7 @@ class Launcher:
         user_data: Callable[[InstanceRecord], str],
         allocator: OfferingAllocator,
         leases: LaunchLeases,
+        unrecorded: UnrecordedLaunches,
         why_kept: WhyKept,
     ) -> None:
         """`user_data` renders what a machine runs at its first boot.
@@ -103,6 +105,7 @@ class Launcher:
         `why_kept`: pool, node, saga -> why what was launched may be in service; empty: it is not.
         """
         self._leases = leases
+        self._unrecorded = unrecorded
         self._why_kept = why_kept
         self._clock = clock
         self._store = store
@@ -273,7 +276,7 @@ class Launcher:
     async def _adopt_or_launch(self, calls: ProviderCalls, progress: _Progress) -> Instance:
         """Adopt the instance of an earlier attempt, or request one from the provider."""
         can = calls.provider.capabilities
-        if progress.in_doubt:
+        if progress.in_doubt or await self._unrecorded.may_include(progress.record, calls):
             if not can.idempotency_token:
                 await self._clock.sleep(can.list_lag_seconds)
             found = find_adoptable(progress.record, await calls.list_instances())

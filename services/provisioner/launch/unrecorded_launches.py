@@ -1,0 +1,33 @@
+"""Finds instances that were launched before the store was set back, and have no record any more.
+
+A restored store gives the name of such an instance again, and nothing in it says so. A server whose
+store is restored has lost every connection, so each provider is listed once after each connection:
+what is in that list is adopted and not launched a second time.
+"""
+
+from collections.abc import Callable, Mapping
+
+from schemas.instance_records import InstanceRecord
+from services.provisioner.provider_client.provider_calls import ProviderCalls
+
+Names = frozenset[tuple[str, str]]
+"""Pool and name of instances."""
+
+
+class UnrecordedLaunches:
+    """What each provider had when the bus was last connected."""
+
+    def __init__(self, connections: Callable[[], int]) -> None:
+        """`connections`: how often the bus was connected."""
+        self._connections = connections
+        self._listed: Mapping[str, tuple[int, Names]] = {}
+
+    async def may_include(self, record: InstanceRecord, calls: ProviderCalls) -> bool:
+        """Whether an instance of this name may exist; ProviderError where it cannot be listed."""
+        connection, provider = self._connections(), calls.provider.name
+        known = self._listed.get(provider)
+        if known is None or known[0] != connection:
+            names = frozenset((each.pool, each.name) for each in await calls.list_instances())
+            known = connection, names
+            self._listed = {**self._listed, provider: known}
+        return (record.pool, record.instance) in known[1]
