@@ -16,11 +16,11 @@ from services.health_monitor.fault_handler import (
     signature_of,
     timer_node_of,
 )
+from services.health_monitor.health_audit import HealthAudit
 from services.health_monitor.health_store import HealthStore
 from services.health_monitor.heartbeat_watch import HeartbeatWatch
 from services.health_monitor.job_watch import JobWatch
 from services.health_monitor.level_watch import LevelWatch
-from services.health_monitor.overdue_reviews import OverdueReviews
 from services.health_monitor.rules.health_policy import Policy
 from services.health_monitor.rules.job_faults import JobFaultHistory
 from services.health_monitor.rules.policy_file import load_policy, policy_path
@@ -137,7 +137,7 @@ async def build(context: Context) -> Service:
         policy,
         context.settings,
     )
-    reviews = OverdueReviews(context.bus, context.clock, store, performer, lease)
+    audit = HealthAudit(context.bus, context.clock, store, performer, lease)
     return Service(
         description="Judges faults by the health policy, and publishes lost nodes",
         consumers=(
@@ -160,7 +160,7 @@ async def build(context: Context) -> Service:
             liveness.run,
             levels.run,
             correlation.run,
-            reviews.run,
+            audit.run,
             JobWatch(context.bus, context.clock, jobs).run,
         ),
     )

@@ -14,10 +14,11 @@ from schemas.node_records import NodeRecord, node_key
 from schemas.settings import AgentSettings, Settings
 from schemas.topology import HEALTH, HEARTBEATS, NODES
 from services.bus.leases import Lease
+from services.health_monitor.health_audit import HealthAudit
 from services.health_monitor.health_store import HealthStore
-from services.health_monitor.overdue_reviews import OverdueReviews
 from services.health_monitor.rules.health_state import Condition, Working, working_of
 from services.health_monitor.rules.lost_health import recovered_health
+from services.health_monitor.rules.missing_verdicts import missing_verdict
 from services.health_monitor.verdict_publisher import HealthInstruments, Performer
 from services.primitives.clock import SystemClock
 
@@ -92,7 +93,7 @@ async def test_a_degraded_node_whose_timer_is_lost_is_reviewed(world, bus):
     clock = SystemClock()
     performer = Performer(bus, HealthInstruments(CollectorRegistry()))
     lease = Lease(bus, clock, "health-monitor.leader", "replica-0")
-    await OverdueReviews(bus, clock, HealthStore(bus, clock), performer, lease).look()
+    await HealthAudit(bus, clock, HealthStore(bus, clock), performer, lease).look()
     assert [each.status for each in await world.events()] == ["healthy"]
     assert (await world.health("training-7")).status == "healthy"
 
@@ -119,3 +120,57 @@ def test_what_degraded_a_node_wears_off_a_day_later():
     assert found is not None
     [condition] = working_of(found).conditions.values()
     assert condition.until == (NOW + timedelta(days=1)).timestamp()
+
+
+SAYS_UNHEALTHY = HealthRecord(
+    pool="training", node="training-7", status="unhealthy", action="replace", fault="f", since=NOW
+)
+HEALTHY = msgspec.structs.replace(NODE, health="healthy", health_at=NOW - timedelta(hours=1))
+
+
+@pytest.mark.parametrize(
+    ("health", "node", "age_seconds", "published"),
+    [
+        pytest.param(SAYS_UNHEALTHY, HEALTHY, 121, "unhealthy", id="lost"),
+        pytest.param(SAYS_UNHEALTHY, NODE, 121, "unhealthy", id="the first one was lost"),
+        pytest.param(SAYS_UNHEALTHY, HEALTHY, 119, None, id="may still be handled"),
+        pytest.param(SAYS_UNHEALTHY, UNHEALTHY, 121, None, id="handled"),
+        pytest.param(
+            SAYS_UNHEALTHY,
+            msgspec.structs.replace(HEALTHY, health_at=NOW),
+            121,
+            None,
+            id="NODES has a later one",
+        ),
+        pytest.param(
+            SAYS_UNHEALTHY,
+            msgspec.structs.replace(HEALTHY, state="terminated"),
+            121,
+            None,
+            id="gone",
+        ),
+        pytest.param(SAYS_UNHEALTHY, None, 121, None, id="no node of ours"),
+    ],
+)
+def test_a_verdict_that_nodes_lacks_is_published_again(
+    health: HealthRecord, node: NodeRecord | None, age_seconds: int, published: str | None
+) -> None:
+    """With its own time: NODES takes it if nothing later has come."""
+    found = missing_verdict(health, node, NOW + timedelta(seconds=age_seconds))
+    assert (found and (found.status, found.time)) == (published and (published, NOW))
+
+
+async def test_a_lost_verdict_is_published_once(world, bus):
+    """It may be a message that ends every process that handles it."""
+    since = datetime.now(UTC) - timedelta(minutes=10)
+    health = msgspec.structs.replace(SAYS_UNHEALTHY, since=since)
+    node = msgspec.structs.replace(NODE, health="healthy", health_at=since - timedelta(hours=1))
+    await bus.put(HEALTH, node_key("training", "training-7"), encode(health))
+    await bus.put(NODES, node_key("training", "training-7"), encode(node))
+    clock = SystemClock()
+    performer = Performer(bus, HealthInstruments(CollectorRegistry()))
+    lease = Lease(bus, clock, "health-monitor.leader", "replica-0")
+    audit = HealthAudit(bus, clock, HealthStore(bus, clock), performer, lease)
+    await audit.look()
+    await audit.look()
+    assert [(each.status, each.time) for each in await world.events()] == [("unhealthy", since)]

@@ -106,7 +106,7 @@ class Invariants:
         """Saga -> how long its node had been beating when it passed what cannot be taken back."""
         self._begun: dict[tuple[str, bool], list[float]] = {}
         """Pool, and whether it is a reset or reboot -> the timestamps of its decisions."""
-        self._verdicts: dict[str, str] = {}
+        self._verdicts: dict[str, Verdict] = {}
         self.left_cordoned: dict[str, None] = {}
         """Nodes that an operator took out of service, and uncordons in the end."""
         self.broken_nodes: set[str] = set()
@@ -390,9 +390,9 @@ class Invariants:
         if isinstance(event, Verdict) and event.fault and event.status == "unhealthy":
             # A fault that outlives an uncordon is reported once more.
             again = event.cause if event.cause.startswith("uncordoned-") else ""
-            first = self._verdicts.setdefault(f"{event.node}/{event.fault}/{again}", event.id)
-            if first != event.id:
-                self.fail(f"two verdicts on {event.fault}: {first} and {event.id}", event.node)
+            first = self._verdicts.setdefault(f"{event.node}/{event.fault}/{again}", event)
+            if first.time != event.time:  # one that was lost is published again with its time
+                self.fail(f"two verdicts on {event.fault}: {first.id}, {event.id}", event.node)
         if isinstance(event, ProviderNotice):
             self._notices.add(event, stored.time)
         if isinstance(event, NodeEvent):

@@ -1,23 +1,27 @@
-"""Reviews degraded nodes whose timer was lost: TIMERS was deleted, purged or rolled back.
+"""Makes up for timers and verdicts that were lost: their stream was deleted, purged or rolled back.
 
 A timer is set for the moment at which the first condition of a node wears off. The holder of the
-lease looks for nodes whose moment has passed and reviews them as their timers would have.
+lease looks for nodes whose moment has passed and reviews them as their timers would have. And it
+publishes again what HEALTH says of a node and NODES does not.
 """
 
 import logging
-from datetime import timedelta
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Final
 
 from schemas.health_records import HealthRecord
 from schemas.messages import decoder
-from schemas.topology import HEALTH
+from schemas.node_records import NodeRecord, node_key
+from schemas.topology import HEALTH, NODES
 from services.bus.bucket_mirror import readable
 from services.bus.leases import Lease, repeat_while_held
 from services.bus.port import Bus
 from services.health_monitor.health_store import HealthStore
 from services.health_monitor.rules import node_health
 from services.health_monitor.rules.health_state import working_of
+from services.health_monitor.rules.missing_verdicts import missing_verdict
 from services.health_monitor.verdict_publisher import Performer
 from services.primitives.clock import Clock
 
@@ -29,10 +33,11 @@ OVERDUE: Final = timedelta(seconds=120)
 log = logging.getLogger(__name__)
 
 _health: Final = decoder(HealthRecord)
+_nodes: Final = decoder(NodeRecord)
 
 
-class OverdueReviews:
-    """Reviews nodes while it holds the lease."""
+class HealthAudit:
+    """Looks at every node while it holds the lease."""
 
     def __init__(
         self, bus: Bus, clock: Clock, store: HealthStore, performer: Performer, lease: Lease
@@ -43,6 +48,9 @@ class OverdueReviews:
         self._store = store
         self._performer = performer
         self._lease = lease
+        self._published: dict[str, datetime] = {}
+        """Node -> since when it is what its last verdict says that was published again: once, as
+        the message may be one that ends every process that handles it."""
 
     async def run(self) -> None:
         """Contend for the lease and look at an interval, for ever."""
@@ -56,10 +64,19 @@ class OverdueReviews:
             )
 
     async def look(self) -> None:
-        """Review what is overdue, once."""
+        """Look at every node once."""
+        health = [each for _, each in readable(await self._bus.entries(HEALTH), _health)]
+        await self._review_overdue(health)
+        nodes = {
+            entry.key: each for entry, each in readable(await self._bus.entries(NODES), _nodes)
+        }
+        for record in health:
+            await self._publish_missing(record, nodes)
+
+    async def _review_overdue(self, health: Iterable[HealthRecord]) -> None:
         now = self._clock.now()
         before = (now - OVERDUE).timestamp()
-        for _, record in readable(await self._bus.entries(HEALTH), _health):
+        for record in health:
             ends = [each.until for each in working_of(record).conditions.values()]
             if not ends or (first := min(ends)) >= before:
                 continue
@@ -71,3 +88,16 @@ class OverdueReviews:
                 partial(node_health.decide_review, seen=seen),
                 self._performer.perform,
             )
+
+    async def _publish_missing(self, record: HealthRecord, nodes: Mapping[str, NodeRecord]) -> None:
+        key = node_key(record.pool, record.node)
+        verdict = missing_verdict(record, nodes.get(key), self._clock.now())
+        if verdict is None:
+            self._published.pop(key, None)
+            return
+        # Only as it is now: an older verdict after its successor would raise an alert for good.
+        current = (await self._store.read(record.pool, record.node)).record
+        if current.since == verdict.time != self._published.get(key):
+            log.warning("its verdict was lost; published again", extra={"node": record.node})
+            await self._performer.perform(record, node_health.PublishVerdict(verdict))
+            self._published[key] = verdict.time
