@@ -163,9 +163,10 @@ async def _connected(
         tracing=Tracing(name, otlp_processor(settings.tracing.otlp_endpoint)),
     )
     try:
-        service = await _built(build, context, stopping)
-        if service is None:
+        building, _ = await race(built(build, context), stopping.wait())
+        if building.cancelled():
             return
+        service: Service = building.result()
         watch_expiry = partial(_watch_expiry, context, bus)
         guard = guard_of(context)
         service = with_failures(context, service, server_clock.run, watch_expiry, guard.run)
@@ -176,15 +177,16 @@ async def _connected(
         log.info("stopped")
 
 
-async def _built(build: Build, context: Context, stopping: asyncio.Event) -> Service | None:
-    """The service; None where it was stopped first. What it waits for is published."""
-    publishing = asyncio.create_task(_publish_failures(context))
+async def built(build: Build, context: Context) -> Service:
+    """The service; what it waits for is published, and answered to those who ask what fails."""
+    name = context.name.partition("/")[0]  # a simulated replica's has a number
+    failures = context.instruments.failures
+    await context.bus.answer(subjects.failures_query(name), failures.endpoint())
+    reports = [asyncio.create_task(each(context)) for each in (_publish_failures, _watch_writes)]
     try:
-        building, _ = await race(build(context), stopping.wait())
+        return await build(context)
     finally:
-        publishing.cancel()
-        await asyncio.gather(publishing, return_exceptions=True)
-    return None if building.cancelled() else building.result()
+        await _stop(reports, TASKS_SECONDS_MAX)
 
 
 async def _publish_failures(context: Context) -> None:
@@ -224,15 +226,12 @@ def with_failures(context: Context, service: Service, *tasks: Task) -> Service:
         DurableWatch(context.bus, context.clock, each.durable, failures, replicas).run
         for each in service.consumers
     )
-    name = context.name.partition("/")[0]  # a simulated replica's has a number
-    subject = subjects.failures_query(name)
     return replace(
         service,
         tasks=(
             *(*service.tasks, *tasks, *watches),
             *(partial(_publish_failures, context), partial(_watch_writes, context)),
         ),
-        endpoints={**service.endpoints, subject: failures.endpoint()},
     )
 
 

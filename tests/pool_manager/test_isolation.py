@@ -15,7 +15,7 @@ from services.bus.nats.nats_bus import NatsBus
 from services.pool_manager import reconciler
 from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot
 from services.pool_manager.service import build
-from services.runtime.process import Context, Service, with_failures
+from services.runtime.process import Context, Service, built, with_failures
 from tests.pool_manager.fleet import nodes, peers, settings
 from tests.support.inprocess import Running, eventually
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("peers")
 
 async def reporting(context: Context) -> Service:
     """The pool-manager as its process runs it."""
-    return with_failures(context, await build(context))
+    return with_failures(context, await built(build, context))
 
 
 def two_pools() -> Settings:

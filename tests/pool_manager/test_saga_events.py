@@ -5,11 +5,11 @@ import pytest
 
 from schemas.messages import Message
 from schemas.node_events import Terminated
-from schemas.node_records import NodeRecord
+from schemas.node_records import NodeRecord, NodeState
 from schemas.saga_log_entries import SagaStuck, StepOverdue, StepStarted, StepSucceeded
 from services.operator_text.event_text import describe
 from services.pool_manager.planner.saga_events import events_of
-from services.pool_manager.planner.saga_projection import leaving_node
+from services.pool_manager.planner.saga_projection import coming_node, leaving_node
 from services.pool_manager.sagas import DEFINITIONS
 from services.saga.definition import Definition
 from services.saga.saga_state import SagaState, fold
@@ -117,3 +117,26 @@ def test_a_cordon_has_lasted_since_its_first_one() -> None:
     free = leaving_node(earlier, Run(given_back, params(given_back)).to_end())
     assert free is not None
     assert (free.cordoned, free.cordoned_at) == (False, None)
+
+
+@pytest.mark.parametrize(
+    ("registered", "state", "after"),
+    [(True, "active", "active"), (False, "launching", "terminated")],
+)
+def test_a_node_that_has_come_is_not_gone_with_a_log_that_lost_its_launch(
+    registered: bool, state: NodeState, after: NodeState
+) -> None:
+    """The log of its saga was cut and begun again, and unwound before it launched anything."""
+    definition = DEFINITIONS["replace"]
+    run = Run(definition, params(definition, "provision_first"), fail="cordon")
+    unwound = run.to_end()
+    assert (unwound.status, unwound.step("provision").status) == ("unwound", "pending")
+    node = NodeRecord(
+        pool="training",
+        node=unwound.params.new_node,
+        state=state,
+        registered_at=EPOCH if registered else None,
+    )
+    found = coming_node(node, unwound)
+    assert found is not None
+    assert (found.state, found.saga) == (after, "")

@@ -1,8 +1,11 @@
 """A service that cannot start yet: operators learn why, and it can be stopped."""
 
+import msgspec
 import pytest
 
+from schemas.fleet_queries import CurrentFailure
 from schemas.pool_records import FLEET_KEY
+from schemas.subjects import failures_query
 from schemas.topology import POOLS
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import NatsBus
@@ -27,6 +30,10 @@ async def test_what_keeps_a_service_from_starting_is_published(
         began = await anext(failures)
         assert (began.status, began.about) == ("failing", "POOLS fleet")
         assert "nats kv del POOLS fleet" in began.remedy
+        # The notifier asks, because the stream of events may be what takes no writes.
+        asked = await bus.request(failures_query("pool-manager"), b"", timeout_seconds=5)
+        (current,) = msgspec.json.decode(asked.data, type=list[CurrentFailure])
+        assert current.about == began.about
         if removed:
             await bus.delete(POOLS, FLEET_KEY)
             ended = await anext(failures)

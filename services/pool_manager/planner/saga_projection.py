@@ -277,8 +277,13 @@ def _leaving_state(record: NodeRecord, state: SagaState) -> NodeState:
 
 
 def _coming_state(record: NodeRecord, state: SagaState) -> NodeState:
-    if state.status == "unwound" or state.step("provision").status == "undone":
+    launch = state.step("provision").status
+    if launch == "undone":
         return "terminated"
+    if state.status == "unwound":
+        # A log that was lost and begun again may not have the launch of a node that has come.
+        has_come = launch == "pending" and record.registered_at is not None
+        return record.state if has_come else "terminated"
     return "active" if has_succeeded(state, "admit") else record.state
 
 

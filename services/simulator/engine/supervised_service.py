@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace.id_generator import IdGenerator
 
 from schemas.settings import Settings
 from services.runtime.consumer_loop import Consumer, ConsumerLoop, Received
-from services.runtime.process import Build, Context, guard_of, with_failures
+from services.runtime.process import Build, Context, built, guard_of, with_failures
 from services.runtime.process_metrics import Instruments
 from services.runtime.server_clock import ServerClock
 from services.runtime.tracing import Tracing
@@ -121,7 +121,7 @@ class SupervisedService:
             tracing=Tracing(self.name, ids=SeededIds(self._simulation, self.name)),
         )
         guard = guard_of(context)
-        service = with_failures(context, await self._build(context), clock.run, guard.run)
+        service = with_failures(context, await built(self._build, context), clock.run, guard.run)
         await process.bus.serve(self.name, service.description, service.endpoints)
         loops: list[Any] = [
             ConsumerLoop(
