@@ -17,7 +17,7 @@ from services.bus.bucket_mirror import readable_record
 from services.pool_manager.planner.sizing.workload_names import found_names
 from services.pool_manager.pool_store import Store
 from services.runtime.process import Context
-from services.settings.stored_pools import stored_spec
+from services.settings.stored_pools import spec_to_store
 
 log = logging.getLogger(__name__)
 
@@ -39,9 +39,8 @@ class ConfiguredPools:
         """Give the bus its fleet id, and record the pools; log those that are not in the file."""
         settings = self._settings
         await self._store.claim_fleet(f"{settings.fleet}-{secrets.token_hex(3)}")
-        for name, configured in settings.pools.items():
-            stricter: Mode = "observe" if "observe" in (settings.mode, configured.mode) else "act"
-            spec = msgspec.structs.replace(stored_spec(configured), mode=stricter)
+        for name in settings.pools:
+            spec = spec_to_store(settings, name)
             await self._failures.attempt(f"pool {name}", partial(self._record_pool, name, spec))
         for record in await self._store.pools():
             if record.applied and record.name not in settings.pools:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from schemas.settings import PoolSpec, Settings
+from schemas.settings import Mode, PoolSpec, Settings
 from services.settings.placeholders import AUTO
 from services.settings.plugin_loader import ENTRY_POINT_ONLY
 from services.settings.provider_choices import Problem
@@ -27,6 +27,13 @@ def stored_spec(spec: PoolSpec) -> PoolSpec:
     if spec.metrics is None:
         return spec
     return msgspec.structs.replace(spec, metrics={"type": spec.metrics.get("type", "")})
+
+
+def spec_to_store(settings: Settings, pool: str) -> PoolSpec:
+    """A configured pool as POOLS has it: in the stricter of its own mode and the fleet's."""
+    configured = settings.pools[pool]
+    stricter: Mode = "observe" if "observe" in (settings.mode, configured.mode) else "act"
+    return msgspec.structs.replace(stored_spec(configured), mode=stricter)
 
 
 def request_problem(spec: PoolSpec, defaults: Mapping[str, Any]) -> Problem | None:

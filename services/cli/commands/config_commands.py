@@ -11,10 +11,14 @@ from typing import Annotated, Any, Final
 import msgspec
 import typer
 
+from schemas.pool_records import PoolRecord
 from schemas.settings import PROVIDER_PLUGINS, PluginSettings, Settings
 from services.cli import console
-from services.cli.command_options import Config
-from services.cli.fleet_discovery import settings_of
+from services.cli.bus_client import connect_fleet
+from services.cli.command_options import Config, NatsUrl, Output
+from services.cli.console import Format
+from services.cli.fleet_discovery import find_bus, settings_of
+from services.operator_text.safe_text import escape_line
 from services.primitives.atomic_files import write_secret
 from services.primitives.errors import NavarchError
 from services.provisioner.provider_client.cloud_credentials import (
@@ -30,6 +34,8 @@ from services.settings.dialect import note_lines
 from services.settings.plugin_loader import load_plugin, plugin_class
 
 CHECK_SECONDS_MAX: Final = 60.0
+DIFFERENT: Final = 3
+"""Exit code of `diff` where something differs; 1 is an error, as with every command."""
 
 commands = typer.Typer(
     name="config", help="Validate a configuration; store credentials.", no_args_is_help=True
@@ -61,6 +67,45 @@ def validate(
     console.write(
         f"{named} is valid: {len(settings.pools)} pools, {len(settings.providers)} providers"
     )
+
+
+@commands.command("diff")
+def show_differences(
+    file: Annotated[
+        Path | None, typer.Argument(help="Default: that of --config.", show_default=False)
+    ] = None,
+    nats_url: NatsUrl = "",
+    config: Config = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """Show what a configuration would change of the pools of the running fleet.
+
+    Exit code 3: something. Other settings are not stored: each service has those of its last
+    start.
+    """
+    from services.cli.configuration_check import check_file  # noqa: PLC0415
+    from services.cli.text.difference_text import difference_lines  # noqa: PLC0415
+    from services.settings.pool_differences import pool_differences  # noqa: PLC0415
+    from services.settings.stored_pools import spec_to_store  # noqa: PLC0415
+
+    named = file or config
+    if named is None:
+        raise NavarchError("name the file: navarch config diff FILE")
+    settings = check_file(named, os.environ).settings
+
+    async def read() -> list[PoolRecord]:
+        async with connect_fleet(find_bus(nats_url, config or named)) as fleet:
+            return await fleet.pool_records()
+
+    specs = {name: spec_to_store(settings, name) for name in settings.pools}
+    found = pool_differences(asyncio.run(read()), specs)
+    if output.is_data:
+        console.write_data(output, found)
+    else:
+        for line in difference_lines(found, str(named)):
+            console.write(escape_line(line))
+    if found:
+        raise typer.Exit(DIFFERENT)
 
 
 @commands.command("explain")
