@@ -122,7 +122,13 @@ class FaultReporter:
         """Report a provider's notice."""
         now = self._clock.now()
         self.send(fault_builder.from_notice(self.who, notice, now))
-        if notice.takes:
+        if notice.unknown:
+            log.warning(
+                "the cloud announces %r, a term that this version does not know: the node is "
+                "degraded, and nothing is done ahead of it",
+                notice.subcode,
+            )
+        if notice.effect is not None:
             self.send(fault_builder.provider_notice(self.who, notice, now))
         else:
             self._harmless.add(notice.digest)

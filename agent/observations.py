@@ -8,7 +8,7 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
-from schemas.enums import FaultKind
+from schemas.enums import FaultKind, NoticeEffect
 from schemas.gpu_samples import GpuSample
 from schemas.node_events import CheckResult, GpuIdentity, Metric
 from schemas.node_records import GpuUse
@@ -110,8 +110,12 @@ class Notice:
     deadline: datetime | None = None
     """Earliest time of the action."""
     metrics: dict[str, Metric] = field(default_factory=dict)
-    takes: bool = False
-    """Whether the node will be terminated or stopped then."""
+    effect: NoticeEffect | None = None
+    """None: advice, which announces nothing."""
+    window_end: datetime | None = None
+    """Latest time by which the action is over, where the cloud names it."""
+    unknown: bool = False
+    """The cloud's term is not in the table of its terms."""
 
     @property
     def digest(self) -> str:

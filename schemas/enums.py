@@ -108,6 +108,11 @@ SAGA_STEPS: Final[dict[SagaKind, frozenset[str]]] = {
 IRREVERSIBLE_STEPS: Final = frozenset({"terminate", "reset", "reboot"})
 """Steps that are performed only after the whole log was read: it must allow them."""
 
+NoticeEffect = Literal["reclaim", "retire", "reboot", "redeploy", "freeze"]
+"""What a provider's notice does to a node. reclaim: it is taken away; retire: the same, days ahead;
+reboot: it restarts where it is; redeploy: it restarts on another host, without its local disks;
+freeze: it pauses for seconds."""
+
 DrainMode = Literal["deadline", "wait", "immediate"]
 """deadline: wait for the work to finish, at most `drain_timeout`; wait: without limit;
 immediate: notify the workload system and continue."""

@@ -4,7 +4,7 @@ from typing import Literal
 
 import msgspec
 
-from schemas.enums import Action, AttemptOutcome, FaultKind, HealthStatus, SagaKind
+from schemas.enums import Action, AttemptOutcome, FaultKind, HealthStatus, NoticeEffect, SagaKind
 from schemas.gpu_samples import GpuSample
 from schemas.messages import Codec, Message
 from schemas.value_limits import (
@@ -99,8 +99,11 @@ class ProviderNotice(
     action: Name = ""
     """The cloud's term for its action: terminate, stop, hibernate …"""
     message: str = ""
+    effect: NoticeEffect = "reclaim"
     deadline: UtcTime | None = None
     """Earliest time of the action; None: at any moment."""
+    window_end: UtcTime | None = None
+    """Latest time by which the action is over, where the cloud names it."""
     withdrawn: bool = False
     boot_id: Name = ""
 

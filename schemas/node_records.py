@@ -4,7 +4,14 @@ from typing import Final, Literal
 
 import msgspec
 
-from schemas.enums import Action, AttemptOutcome, HealthStatus, NodeState, SagaKind
+from schemas.enums import (
+    Action,
+    AttemptOutcome,
+    HealthStatus,
+    NodeState,
+    NoticeEffect,
+    SagaKind,
+)
 from schemas.messages import Record
 from schemas.node_events import GpuIdentity
 from schemas.saga_params import LaunchSpec
@@ -35,10 +42,14 @@ class CloudNotice(Record, frozen=True, kw_only=True):
     kind: Literal["preemption", "maintenance"] = "preemption"
     action: str = ""
     reason: str = ""
+    effect: NoticeEffect = "reclaim"
     deadline: UtcTime | None = None
+    window_end: UtcTime | None = None
     at: UtcTime
     """Time of the last event about it; older events are ignored."""
     withdrawn: bool = False
+    boot_id: str = ""
+    """The boot that a restart is to end; empty: not known."""
 
 
 class WorkloadView(Record, frozen=True, kw_only=True, omit_defaults=True):

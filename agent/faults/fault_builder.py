@@ -216,7 +216,7 @@ def from_notice(who: NodeIdentity, notice: Notice, now: datetime) -> Fault:
 
 
 def provider_notice(who: NodeIdentity, notice: Notice, now: datetime) -> ProviderNotice:
-    """Build the event of a notice that takes this node away."""
+    """Build the event of a notice that has an effect on this node."""
     return ProviderNotice(
         id=f"{who.prefix}.notice.{notice.digest}.{_milliseconds(now)}",
         time=now,
@@ -226,7 +226,9 @@ def provider_notice(who: NodeIdentity, notice: Notice, now: datetime) -> Provide
         kind=notice.kind,
         action=notice.subcode,
         message=notice.message,
+        effect=notice.effect or "reclaim",
         deadline=notice.deadline,
+        window_end=notice.window_end,
         boot_id=who.boot_id,
     )
 

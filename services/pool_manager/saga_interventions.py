@@ -251,7 +251,8 @@ def _taken_back(
 ) -> SagaEntry | Impossible:
     """The entry that unwinds a saga, and uncordons its node unless that stays as it is."""
     begun = any(each.status != "pending" for each in state.steps.values())
-    stays = not begun or node.spare or has_succeeded(state, "promote")
+    # Unwinding a drain uncordons by itself.
+    stays = not begun or node.spare or has_succeeded(state, "promote") or state.kind == "drain"
     return cancel(
         DEFINITIONS[state.kind],
         state,

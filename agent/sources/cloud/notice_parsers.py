@@ -3,7 +3,7 @@
 A notice that cannot be parsed is an error of the metadata service, not an absent notice.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any, Final
@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from agent.observations import Notice
+from schemas.enums import NoticeEffect
 from schemas.node_events import Metric
 
 TEXT_CHARS_MAX: Final = 200
@@ -19,8 +20,27 @@ GCP_PREEMPTION_SECONDS: Final = 30.0
 GCP_GPU_STOP_SECONDS: Final = 3600.0
 """VMs with GPUs get a notice an hour before they are stopped; the reply names no time."""
 GCP_MIGRATION_SECONDS: Final = 60.0
-AWS_TAKING: Final = frozenset({"instance-stop", "instance-retirement"})
-"""Scheduled events after which the instance does not continue to run."""
+AWS_EFFECTS: Final[Mapping[str, NoticeEffect]] = {
+    "instance-retirement": "retire",
+    "instance-stop": "retire",
+    "instance-reboot": "reboot",
+    "system-reboot": "reboot",
+    "system-maintenance": "reboot",
+}
+"""Codes of scheduled events. system-maintenance: of the host's power, where the instance restarts,
+or of its network; the notice does not say which."""
+GCP_EFFECTS: Final[Mapping[str, NoticeEffect]] = {
+    "TERMINATE_ON_HOST_MAINTENANCE": "reclaim",
+    "MIGRATE_ON_HOST_MAINTENANCE": "freeze",
+}
+AZURE_EFFECTS: Final[Mapping[str, NoticeEffect]] = {
+    "Preempt": "reclaim",
+    "Terminate": "reclaim",
+    "Reboot": "reboot",
+    "Redeploy": "redeploy",
+    "Freeze": "freeze",
+}
+DURATION_SECONDS_MAX: Final = 86_400
 
 
 class _SpotAction(msgspec.Struct, frozen=True):
@@ -80,7 +100,7 @@ def aws_spot(body: bytes) -> list[Notice]:
             f"AWS takes the spot instance back: {action} at {_text(found.time) or 'any moment'}",
             moment(found.time),
             {"action": action},
-            takes=True,
+            effect="reclaim",
         )
     ]
 
@@ -108,7 +128,9 @@ def aws_scheduled(body: bytes) -> list[Notice]:
             f"{_text(each.description)}",
             moment(each.not_before),
             {"event_id": _text(each.event_id), "until": _text(each.not_after)},
-            takes=each.code in AWS_TAKING,
+            effect=AWS_EFFECTS.get(each.code),
+            window_end=moment(each.not_after),
+            unknown=each.code not in AWS_EFFECTS,
         )
         for each in events[:NOTICES_MAX]
         if each.state.lower() == "active" and not each.description.startswith("[")
@@ -126,7 +148,7 @@ def gcp_preempted(value: str, now: datetime) -> list[Notice]:
             "preempted",
             "Google Cloud takes the spot instance back, within 30 s",
             now + timedelta(seconds=GCP_PREEMPTION_SECONDS),
-            takes=True,
+            effect="reclaim",
         )
     ]
 
@@ -135,9 +157,9 @@ def gcp_maintenance(value: str, now: datetime) -> list[Notice]:
     """Read `instance/maintenance-event`: NONE, MIGRATE_… or TERMINATE_ON_HOST_MAINTENANCE."""
     if value in ("", "NONE"):
         return []
-    stops = value == "TERMINATE_ON_HOST_MAINTENANCE"
-    seconds = GCP_GPU_STOP_SECONDS if stops else GCP_MIGRATION_SECONDS
-    action = "terminate" if stops else _text(value).lower()
+    effect = GCP_EFFECTS.get(value)
+    seconds = GCP_GPU_STOP_SECONDS if effect == "reclaim" else GCP_MIGRATION_SECONDS
+    action = "terminate" if effect == "reclaim" else _text(value).lower()
     return [
         Notice(
             "maintenance",
@@ -146,7 +168,8 @@ def gcp_maintenance(value: str, now: datetime) -> list[Notice]:
             f"Google Cloud announces maintenance: {_text(value)}",
             now + timedelta(seconds=seconds),
             {"event": _text(value)},
-            takes=stops,
+            effect=effect,
+            unknown=value not in GCP_EFFECTS,
         )
     ]
 
@@ -164,7 +187,11 @@ def azure_events(body: bytes, name: str) -> list[Notice]:
 
 def _azure_event(event: _AzureEvent) -> Notice:
     kind = event.event_type
-    taken = kind == "Preempt" or (kind == "Terminate" and event.event_source == "Platform")
+    # What a user of the account terminates announces nothing that is to be prepared for.
+    own = kind == "Terminate" and event.event_source != "Platform"
+    effect = None if own else AZURE_EFFECTS.get(kind)
+    start, seconds = moment(event.not_before), event.duration_in_seconds
+    lasts = timedelta(seconds=min(seconds, DURATION_SECONDS_MAX))
     metrics: dict[str, Metric] = {"event_id": _text(event.event_id), "event": _text(kind)}
     if event.event_source:
         metrics["event_source"] = _text(event.event_source)
@@ -172,13 +199,15 @@ def _azure_event(event: _AzureEvent) -> Notice:
         metrics["duration_seconds"] = event.duration_in_seconds
     when = _text(event.not_before) or "any moment"
     return Notice(
-        "preemption" if taken else "maintenance",
+        "preemption" if effect == "reclaim" else "maintenance",
         f"azure.{event.event_id}.{kind}",
         _text(kind).lower(),
         f"Azure announces {_text(kind)} from {when} on: {_text(event.description)}".rstrip(": "),
-        moment(event.not_before),
+        start,
         metrics,
-        takes=taken,
+        effect=effect,
+        window_end=start + lasts if start is not None and seconds >= 0 else None,
+        unknown=kind not in AZURE_EFFECTS,
     )
 
 

@@ -1,5 +1,7 @@
 """What the cloud's notices mean: which nodes it takes, how urgently, and how they leave. Pure.
 
+Notices of restarts and pauses, after which a node is back, are in `announced_restarts.py`.
+
 A notice is no fault of the node: the hardware is sound, and the cloud takes it whatever we decide.
 So its replacement passes the budget, which counts it all the same, and no incident holds it back.
 The new node is launched at once and the work is notified at once; the drain ends before the cloud
@@ -14,10 +16,16 @@ from typing import Any, Final
 
 import msgspec
 
+from schemas.enums import NoticeEffect
 from schemas.node_events import ProviderNotice
 from schemas.node_records import CloudNotice, NodeRecord
 from schemas.pool_records import PoolRecord
 from schemas.settings import PoolSpec
+from services.pool_manager.planner.announced_restarts import (
+    is_over_for,
+    restart_moments,
+    restart_notice,
+)
 from services.pool_manager.planner.node_counts import is_gone
 
 MARGIN_SECONDS: Final = 5.0
@@ -31,6 +39,8 @@ WITHDRAWALS_MAX: Final = 2
 WITHDRAWALS_WINDOW: Final = timedelta(hours=1)
 REASON_CHARS_MAX: Final = 1_000
 LAUNCH_AHEAD: Final = "launch_ahead"
+TAKING: Final[frozenset[NoticeEffect]] = frozenset({"reclaim", "retire"})
+"""Effects after which the node is not there any more."""
 ANNOUNCED: Final = ("preemption", "maintenance")
 """Kinds of faults that are the cloud's word, and nothing that the hardware did."""
 
@@ -63,10 +73,15 @@ def record_notice(record: NodeRecord, event: ProviderNotice, stored_at: datetime
             kind=event.kind,
             action=event.action,
             reason=event.message[:REASON_CHARS_MAX],
+            effect=event.effect,
             deadline=event.deadline,
+            window_end=event.window_end,
             at=event.time,
             withdrawn=event.withdrawn,
+            boot_id=event.boot_id,
         )
+        if known is not None and is_over_for(known, event):
+            note = msgspec.structs.replace(known, at=event.time, withdrawn=False)
     newest = sorted({**record.notices, event.notice: note}.items(), key=lambda each: each[1].at)
     return msgspec.structs.replace(record, notices=dict(newest[-NOTICES_MAX:]))
 
@@ -75,7 +90,11 @@ def current_notice(node: NodeRecord) -> tuple[str, CloudNotice] | None:
     """The notice in force that takes the node first, if any."""
     if not node.notices:
         return None  # nearly always, and asked of every node in every decision
-    found = [(name, each) for name, each in node.notices.items() if not each.withdrawn]
+    found = [
+        (name, each)
+        for name, each in node.notices.items()
+        if not each.withdrawn and each.effect in TAKING
+    ]
     return min(found, key=lambda each: (_moment(each[1]), each[0]), default=None)
 
 
@@ -93,9 +112,16 @@ def taken_reason(node: NodeRecord) -> str:
 def urgent(node: NodeRecord, spec: PoolSpec, now: datetime) -> bool:
     """Whether there is no time to wait for the budget: the cloud will not."""
     found = current_notice(node)
-    if found is None or (_doubted_until(node) or now) > now:
+    if found is None or (doubted_until(node) or now) > now:
         return False
     return found[1].deadline is None or now >= found[1].deadline - _needed(spec)
+
+
+def doubted_until(node: NodeRecord) -> datetime | None:
+    """Until when the node's notices wait for the budget; None: they do not."""
+    if len(node.withdrawals) < WITHDRAWALS_MAX:
+        return None
+    return node.withdrawals[0] + WITHDRAWALS_WINDOW
 
 
 def gone(node: NodeRecord, now: datetime) -> bool:
@@ -145,6 +171,8 @@ def hurries(record: PoolRecord, nodes: Iterable[NodeRecord]) -> list[Hurry]:
             found.append(Hurry(node.node, saga, node.lost_at, "its instance is gone"))
         elif (notice := current_notice(node)) and (at := _drained_by(notice[1])):
             found.append(Hurry(node.node, saga, at, f"the cloud takes it: {taken_reason(node)}"))
+        elif (restart := restart_notice(node)) and (at := _drained_by(restart[1])):
+            found.append(Hurry(node.node, saga, at, f"the cloud restarts it: {restart[1].reason}"))
     return found
 
 
@@ -157,7 +185,9 @@ def withdrawn(record: PoolRecord, nodes: Iterable[NodeRecord]) -> list[tuple[str
     found: list[tuple[str, NodeRecord]] = []
     for saga, opened in record.open.items():
         node = by_name.get(opened.node)
-        if not opened.notice or node is None or opened.kind != "replace" or opened.cause:
+        if not opened.notice or node is None or opened.cause:
+            continue
+        if opened.kind not in ("replace", "drain"):
             continue
         note = node.notices.get(opened.notice)
         is_unhealthy = node.health == "unhealthy" or node.lost
@@ -165,6 +195,7 @@ def withdrawn(record: PoolRecord, nodes: Iterable[NodeRecord]) -> list[tuple[str
             note is not None
             and note.withdrawn
             and current_notice(node) is None
+            and not (opened.kind == "drain" and restart_notice(node))
             and not is_unhealthy
         ):
             found.append((saga, node))
@@ -176,22 +207,16 @@ def next_moment(record: PoolRecord, nodes: Iterable[NodeRecord], now: datetime) 
     nodes = tuple(nodes)
     moments = [each.at for each in hurries(record, nodes)]
     for node in nodes:
+        moments.extend(restart_moments(node, record.spec))
         found = current_notice(node)
         if found is not None and found[1].deadline is not None:
             moments.append(found[1].deadline - _needed(record.spec))
-        if found is not None and (doubted := _doubted_until(node)):
+        if node.notices and (doubted := doubted_until(node)):
             moments.append(doubted)
     return min((each for each in moments if each > now), default=None)
 
 
 # --- parts ---------------------------------------------------------------------------------------
-
-
-def _doubted_until(node: NodeRecord) -> datetime | None:
-    """Until when the node's notices wait for the budget; None: they do not."""
-    if len(node.withdrawals) < WITHDRAWALS_MAX:
-        return None
-    return node.withdrawals[0] + WITHDRAWALS_WINDOW
 
 
 def _needed(spec: PoolSpec) -> timedelta:

@@ -19,6 +19,7 @@ from services.pool_manager.planner.remediation.repair import repair
 from services.pool_manager.planner.safety import breaker, eligibility
 from services.pool_manager.planner.sizing import successors
 from services.pool_manager.planner.sizing.pool_size import resize
+from services.pool_manager.planner.sizing.restart_drains import drain_ahead
 from services.pool_manager.planner.sizing.withdrawn_notices import give_back
 from services.pool_manager.planner.sizing.workload_names import give_up
 from services.pool_manager.sagas import DEFINITIONS
@@ -36,7 +37,7 @@ def plan(snapshot: PoolSnapshot, now: datetime) -> PoolPlan:
     # The size first: a surplus takes the unhealthy nodes away, and a gap that is being filled is no
     # reason any more to let an unhealthy node wait.
     begun = give_back(snapshot, successors.note_overdue(snapshot, now), now)
-    decided = repair(snapshot, resize(snapshot, begun, now), now)
+    decided = repair(snapshot, drain_ahead(snapshot, resize(snapshot, begun, now), now), now)
     decided = quarantine(snapshot, decided, now)
     decided = replace(
         decided,

@@ -53,11 +53,11 @@ def leaving_node(record: NodeRecord | None, state: SagaState) -> NodeRecord | No
 
 
 def _ahead_of(record: NodeRecord, state: SagaState, *, cordoned: bool) -> str:
-    """The notice for which alone a saga that was unwound has left the node out of service."""
+    """The notice for which alone a saga has left the node out of service."""
     if not state.ended:
         return record.sole_notice
-    unwound = state.status == "unwound" and cordoned
-    return state.params.sole_notice if unwound else ""
+    left = state.status == "unwound" or state.kind == "drain"
+    return state.params.sole_notice if left and cordoned else ""
 
 
 def _no_room_since(record: NodeRecord, state: SagaState) -> datetime | None:

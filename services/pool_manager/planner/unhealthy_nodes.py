@@ -5,7 +5,7 @@ from typing import Final
 
 from schemas.node_records import NodeRecord
 from schemas.pool_records import PoolRecord
-from services.pool_manager.planner import cloud_notices
+from services.pool_manager.planner import announced_restarts, cloud_notices
 
 UNVERIFIED_TIMES: Final = 3
 """So many times `lost_after` a silent node is waited for while the provider cannot say of it."""
@@ -39,4 +39,6 @@ def given_up_at(node: NodeRecord, record: PoolRecord) -> datetime | None:
     if not node.lost or node.lost_at is None or node.provider_state == "disconnected":
         return None
     times = {"gone": 0, "present": 1, "": UNVERIFIED_TIMES}[node.provider_state]
-    return node.lost_at + timedelta(seconds=times * float(record.spec.health.lost_after))
+    due = node.lost_at + timedelta(seconds=times * float(record.spec.health.lost_after))
+    expected = announced_restarts.silent_until(node) if times else None
+    return due if expected is None else max(due, expected)

@@ -133,5 +133,5 @@ def notice_of(machine: SimulatedMachine, failure: HardwareFailure) -> Notice:
         failure.message or "the cloud takes the instance back",
         failure.began + timedelta(seconds=failure.seconds),
         {"action": "terminate"},
-        takes=True,
+        effect="reclaim",
     )

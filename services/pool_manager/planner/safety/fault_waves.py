@@ -16,7 +16,7 @@ from schemas.enums import IncidentScope
 from schemas.fault_signature import SILENCE, called, shared
 from schemas.node_records import NodeRecord
 from schemas.settings import IncidentSpec
-from services.pool_manager.planner import cloud_notices
+from services.pool_manager.planner import announced_restarts, cloud_notices
 from services.pool_manager.planner.node_counts import Nodes, is_gone
 from services.primitives.common_causes import is_set_apart, nodes_needed
 
@@ -73,6 +73,8 @@ def find_unhealthy(nodes: Nodes) -> tuple[UnhealthyNode, ...]:
     for node in nodes.needs_attention:
         if node.health != "unhealthy" and not node.lost:
             continue
+        if node.health != "unhealthy" and announced_restarts.silent_until(node) is not None:
+            continue  # the cloud has announced that it would be silent
         what, since = fault_signature(node), unhealthy_since(node)
         if what and since is not None and node.state in ("active", "leaving"):
             found.append(UnhealthyNode(node=node, what=what, since=since))

@@ -1,5 +1,7 @@
 """Gives nodes back that were taken out of service ahead of the cloud, which then let them be. Pure.
 
+That is, it withdrew its notice, or it restarted the node and gave it back.
+
 While a saga is open the withdrawal of its notice unwinds it (`departing`). One that had failed by
 then has left its node cordoned, which was right as long as the notice stood.
 """
@@ -12,15 +14,16 @@ import msgspec
 
 from schemas.node_records import NodeRecord
 from schemas.pool_records import PoolRecord
-from services.pool_manager.planner import cloud_notices
+from services.pool_manager.planner import announced_restarts, cloud_notices
 from services.pool_manager.planner.node_counts import Nodes, busy
 from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot
 from services.pool_manager.planner.sizing.open_sagas import begin, with_open
 
 WITHDRAWN: Final = "the cloud has withdrawn its notice"
+RESTARTED: Final = "the restart that the cloud had announced is over"
 
 
-def returning(record: PoolRecord, nodes: Nodes) -> list[NodeRecord]:
+def returning(record: PoolRecord, nodes: Nodes, now: datetime) -> list[NodeRecord]:
     """Nodes that are out of service only for a notice that is no longer in force."""
     taken = busy(record)
     return [
@@ -32,14 +35,18 @@ def returning(record: PoolRecord, nodes: Nodes) -> list[NodeRecord]:
         and not node.lost
         and node.node not in taken
         and cloud_notices.current_notice(node) is None
+        and not announced_restarts.awaits_restart(node, now)
+        and announced_restarts.is_back(node, node.notices.get(node.sole_notice))
     ]
 
 
 def give_back(snapshot: PoolSnapshot, begun: PoolPlan, now: datetime) -> PoolPlan:
     """Begin to put them into service again."""
-    for node in returning(begun.record, snapshot.nodes):
+    for node in returning(begun.record, snapshot.nodes, now):
         saga, opened, record = begin(snapshot.fleet, begun.record, "uncordon", now, node=node)
-        opened = msgspec.structs.replace(opened, reason=WITHDRAWN)
+        note = node.notices.get(node.sole_notice)
+        reason = RESTARTED if note is not None and not note.withdrawn else WITHDRAWN
+        opened = msgspec.structs.replace(opened, reason=reason)
         begun = replace(
             begun, record=with_open(record, saga, opened), start={**begun.start, saga: opened}
         )
