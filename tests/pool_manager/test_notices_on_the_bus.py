@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from schemas import subjects
-from schemas.fleet_queries import Page, Query
+from schemas.fleet_queries import NodeView, Page, Query
 from schemas.instance_records import InstanceRecord
 from schemas.messages import encode
 from schemas.node_events import Lost
@@ -96,6 +96,35 @@ async def test_withdrawn_notice_uncordons_the_node(
     assert "the cloud has withdrawn its notice" == cancelled["reason"]
     assert not views[before[0]].cordoned
     assert [] == await events(bus, "saga-failed")
+
+
+async def test_a_node_that_the_cloud_restarts_is_drained_kept_and_given_back(
+    server: EmbeddedServer, bus: NatsBus, peers: Peers
+) -> None:
+    """Without a replacement: it returns with another boot, whose checks pass."""
+    async with Running(server.url, "pool-manager", build, settings()):
+        before = await eventually(settled(bus, 3))
+        node = before[0]
+        peers.calls.clear()
+        reboot = msgspec.structs.replace(spot(node, 60), effect="reboot", boot_id="b1")
+        await peers.publish(reboot)
+        await eventually(lambda: bus.read("EVENTS", subjects.node_event_wildcard("drained")))
+
+        async def view() -> NodeView:
+            return next(each for each in await nodes(bus) if each.id == node)
+
+        async def is_drained() -> bool:
+            return not (await view()).saga
+
+        await eventually(is_drained)
+        assert (await view()).cordoned
+        await peers.register("training", node, boot="b2")
+        await eventually(lambda: bus.read("EVENTS", subjects.node_event_wildcard("uncordoned")))
+        after_ = await eventually(settled(bus, 3))
+        assert not (await view()).cordoned
+
+    assert [step for step, _ in peers.calls] == ["cordon", "drain", "uncordon"]
+    assert sorted(before) == sorted(after_)
 
 
 async def test_notice_shortens_a_drain_under_way(
