@@ -2,11 +2,11 @@
 
 A timer is set for the moment at which the first condition of a node wears off. The holder of the
 lease looks for nodes whose moment has passed and reviews them as their timers would have. And it
-publishes again what HEALTH says of a node and NODES does not.
+publishes again what HEALTH says of a node and NODES does not: a verdict, and that it is back.
 """
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Final
@@ -14,14 +14,14 @@ from typing import Final
 from schemas.health_records import HealthRecord
 from schemas.messages import decoder
 from schemas.node_records import NodeRecord, node_key
-from schemas.topology import HEALTH, NODES
+from schemas.topology import HEALTH, HEARTBEATS, NODES
 from services.bus.bucket_mirror import readable
 from services.bus.leases import Lease, repeat_while_held
 from services.bus.port import Bus
 from services.health_monitor.health_store import HealthStore
 from services.health_monitor.rules import node_health
 from services.health_monitor.rules.health_state import working_of
-from services.health_monitor.rules.missing_verdicts import missing_verdict
+from services.health_monitor.rules.missing_verdicts import missing_return, missing_verdict
 from services.health_monitor.verdict_publisher import Performer
 from services.primitives.clock import Clock
 
@@ -71,7 +71,9 @@ class HealthAudit:
             entry.key: each for entry, each in readable(await self._bus.entries(NODES), _nodes)
         }
         for record in health:
-            await self._publish_missing(record, nodes)
+            node = nodes.get(node_key(record.pool, record.node))
+            await self._publish_missing(record, node)
+            await self._publish_return(record, node)
 
     async def _review_overdue(self, health: Iterable[HealthRecord]) -> None:
         now = self._clock.now()
@@ -89,9 +91,9 @@ class HealthAudit:
                 self._performer.perform,
             )
 
-    async def _publish_missing(self, record: HealthRecord, nodes: Mapping[str, NodeRecord]) -> None:
+    async def _publish_missing(self, record: HealthRecord, node: NodeRecord | None) -> None:
         key = node_key(record.pool, record.node)
-        verdict = missing_verdict(record, nodes.get(key), self._clock.now())
+        verdict = missing_verdict(record, node, self._clock.now())
         if verdict is None:
             self._published.pop(key, None)
             return
@@ -101,3 +103,13 @@ class HealthAudit:
             log.warning("its verdict was lost; published again", extra={"node": record.node})
             await self._performer.perform(record, node_health.PublishVerdict(verdict))
             self._published[key] = verdict.time
+
+    async def _publish_return(self, record: HealthRecord, node: NodeRecord | None) -> None:
+        """Publish that a node is back, where an earlier `lost` was handled after its return."""
+        returned = missing_return(record, node, self._clock.now())
+        if returned is None:
+            return
+        beats = await self._bus.get(HEARTBEATS, node_key(record.pool, record.node)) is not None
+        if beats and not (await self._store.read(record.pool, record.node)).record.lost:
+            log.warning("its return was lost; published again", extra={"node": record.node})
+            await self._performer.publish(returned)

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 from schemas.duration import Duration
 from schemas.health_records import HealthRecord
 from schemas.messages import encode
-from schemas.node_events import Lost
+from schemas.node_events import Lost, Returned
 from schemas.node_records import NodeRecord, node_key
 from schemas.settings import AgentSettings, Settings
 from schemas.topology import HEALTH, HEARTBEATS, NODES
@@ -18,7 +18,7 @@ from services.health_monitor.health_audit import HealthAudit
 from services.health_monitor.health_store import HealthStore
 from services.health_monitor.rules.health_state import Condition, Working, working_of
 from services.health_monitor.rules.lost_health import recovered_health
-from services.health_monitor.rules.missing_verdicts import missing_verdict
+from services.health_monitor.rules.missing_verdicts import missing_return, missing_verdict
 from services.health_monitor.verdict_publisher import HealthInstruments, Performer
 from services.primitives.clock import SystemClock
 
@@ -174,3 +174,44 @@ async def test_a_lost_verdict_is_published_once(world, bus):
     await audit.look()
     await audit.look()
     assert [(each.status, each.time) for each in await world.events()] == [("unhealthy", since)]
+
+
+SILENT = msgspec.structs.replace(HEALTHY, lost=True, lost_at=NOW)
+
+
+@pytest.mark.parametrize(
+    ("lost", "node", "age_seconds", "published"),
+    [
+        pytest.param(False, SILENT, 121, True, id="its return was lost"),
+        pytest.param(False, SILENT, 119, False, id="may still be handled"),
+        pytest.param(True, SILENT, 121, False, id="silent"),
+        pytest.param(False, HEALTHY, 121, False, id="not lost"),
+        pytest.param(
+            False, msgspec.structs.replace(SILENT, state="terminated"), 121, False, id="gone"
+        ),
+    ],
+)
+def test_a_return_that_nodes_lacks_is_published_again(
+    lost: bool, node: NodeRecord, age_seconds: int, published: bool
+) -> None:
+    """An operator may replay a `lost` that was set aside, after the node has returned."""
+    health = msgspec.structs.replace(SAYS_UNHEALTHY, status="healthy", lost=lost)
+    found = missing_return(health, node, NOW + timedelta(seconds=age_seconds))
+    assert (found is not None) == published
+
+
+@pytest.mark.parametrize("beats", [True, False])
+async def test_only_a_node_that_beats_is_back(world, bus, beats):
+    """Its record in HEALTH may be older than its silence."""
+    at = datetime.now(UTC) - timedelta(minutes=10)
+    health = HealthRecord(pool="training", node="training-7", status="healthy", since=at)
+    node = msgspec.structs.replace(SILENT, lost_at=at, health_at=at)
+    await bus.put(HEALTH, node_key("training", "training-7"), encode(health))
+    await bus.put(NODES, node_key("training", "training-7"), encode(node))
+    if beats:
+        await world.beat("training-7", ttl_seconds=60)
+    clock = SystemClock()
+    performer = Performer(bus, HealthInstruments(CollectorRegistry()))
+    lease = Lease(bus, clock, "health-monitor.leader", "replica-0")
+    await HealthAudit(bus, clock, HealthStore(bus, clock), performer, lease).look()
+    assert len(await world.events(Returned)) == int(beats)

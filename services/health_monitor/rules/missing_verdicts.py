@@ -1,17 +1,14 @@
-"""Verdicts of which NODES has nothing: the event was lost, or set aside, before it was handled.
-
-Pure.
-"""
+"""Verdicts and returns of which NODES has nothing: the event was lost, or set aside. Pure."""
 
 from datetime import datetime, timedelta
 from typing import Final
 
 from schemas.health_records import HealthRecord
-from schemas.node_events import Verdict
+from schemas.node_events import Returned, Verdict
 from schemas.node_records import NodeRecord
 
 LATE: Final = timedelta(seconds=120)
-"""A verdict that NODES lacks for so long is lost; most are handled within a second."""
+"""What NODES lacks for so long is lost; most events are handled within a second."""
 
 
 def missing_verdict(health: HealthRecord, node: NodeRecord | None, now: datetime) -> Verdict | None:
@@ -40,5 +37,20 @@ def missing_verdict(health: HealthRecord, node: NodeRecord | None, now: datetime
         code=health.code,
         job=health.job,
         previous=node.health,
+        instance=health.node,
+    )
+
+
+def missing_return(health: HealthRecord, node: NodeRecord | None, now: datetime) -> Returned | None:
+    """The return to publish again of a node whose heartbeats come; None: NODES does not lack it."""
+    if node is None or not node.lost or node.lost_at is None or health.lost:
+        return None
+    if node.state == "terminated" or now - node.lost_at < LATE:
+        return None
+    return Returned(
+        id=f"returned-again-{health.pool}-{health.node}-{now.timestamp():.0f}",
+        time=now,
+        pool=health.pool,
+        node=health.node,
         instance=health.node,
     )
