@@ -13,6 +13,7 @@ from schemas.health_records import HealthRecord
 from schemas.node_events import Returned
 from schemas.pool_records import OpenSaga, PoolRecord
 from services.bus.memory.memory_bus import MemoryBus
+from services.health_monitor.health_audit import HealthAudit
 from services.health_monitor.health_store import HealthStore
 from services.notifier.alerts import alert_intake
 from services.notifier.alerts.alert_intake import AlertIntake
@@ -35,7 +36,7 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 
 
 def save_before_publish(patch: pytest.MonkeyPatch) -> None:
-    """The health-monitor saves a decision before it publishes it."""
+    """The health-monitor saves a decision before it publishes it, and no audit makes up for it."""
     change = HealthStore.change
 
     async def saving_first(
@@ -54,7 +55,11 @@ def save_before_publish(patch: pytest.MonkeyPatch) -> None:
         for record, effect in effects:
             await perform(record, effect)
 
+    async def publish_nothing(self: HealthAudit, *_: Any) -> None:
+        del self
+
     patch.setattr(HealthStore, "change", saving_first)
+    patch.setattr(HealthAudit, "_publish_missing", publish_nothing)
 
 
 def budget_in_memory(patch: pytest.MonkeyPatch) -> None:

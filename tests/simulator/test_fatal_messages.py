@@ -1,11 +1,15 @@
 """A message that ends every process that handles it is set aside, and replayed after the repair."""
 
+from dataclasses import replace
+
 from services.runtime.logs import silenced
 from services.simulator.engine.fault_kinds import SERVICES, InjectedFault
 from services.simulator.inputs.fuzz.fuzz_campaign import Campaign, CampaignStep
 from services.simulator.inputs.fuzz.fuzz_simulation import simulate
 from tests.simulator.test_refused_writes import SHAPE
 
+FLEET = replace(SHAPE, nodes=len(SERVICES) + 1)
+"""A sound node is left for each fault, also where a message about an earlier one is set aside."""
 BROKEN = InjectedFault(kind="xid_error", xid_code=79, fixed_by="replace")
 BETWEEN_SECONDS = 60.0
 PROCESSES = 5
@@ -20,7 +24,7 @@ def test_the_fleet_goes_on_and_each_replay_is_handled() -> None:
         fatal = InjectedFault(kind="fatal_message", target=service)
         steps += [CampaignStep(at, fatal), CampaignStep(at + 0.1, BROKEN)]
     with silenced():
-        found = simulate("fatal", Campaign(SHAPE, tuple(steps), steps[-1].at + BETWEEN_SECONDS))
+        found = simulate("fatal", Campaign(FLEET, tuple(steps), steps[-1].at + BETWEEN_SECONDS))
     assert (found.violation, found.tail) == ("", ())
     assert found.restarts == PROCESSES * len(SERVICES)
-    assert found.made >= SHAPE.nodes + len(SERVICES)
+    assert found.made >= FLEET.nodes + len(SERVICES)

@@ -51,13 +51,13 @@ def test_another_seed_has_another_history():
 
 
 FOUND_AT = {
-    "save before publish": 33,
-    "budget in memory": 11,
+    "save before publish": 132,
+    "budget in memory": 14,
     "no adopt before retry": 14,
     "timer in process memory": 33,
     "launch without a claim": 115,
     "silence never ends": 49,
-    "unanswered counts as drained": 3,
+    "unanswered counts as drained": 19,
     "alerts without limit": 8,
     "evicts at once": 3,
     "instances are kept": 0,

@@ -78,7 +78,7 @@ def show_differences(
     config: Config = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """Show what a configuration would change of the pools of the running fleet.
+    """Show what a file changes of the fleet's pools.
 
     Exit code 3: something. Other settings are not stored: each service has those of its last
     start.
