@@ -74,6 +74,11 @@ def format_duration(seconds: float) -> str:
     return "".join(parts)
 
 
+def written_duration(value: Duration) -> str:
+    """A duration as a configuration has it."""
+    return format_duration(value) if value else "0s"
+
+
 def decode_hook(kind: type, value: Any) -> Any:
     """Let msgspec read Durations."""
     if kind is Duration:

@@ -71,9 +71,9 @@ class HealthAudit:
             entry.key: each for entry, each in readable(await self._bus.entries(NODES), _nodes)
         }
         for record in health:
-            node = nodes.get(node_key(record.pool, record.node))
-            await self._publish_missing(record, node)
-            await self._publish_return(record, node)
+            key = node_key(record.pool, record.node)
+            await self._publish_missing(key, record, nodes.get(key))
+            await self._publish_return(key, record, nodes.get(key))
 
     async def _review_overdue(self, health: Iterable[HealthRecord]) -> None:
         now = self._clock.now()
@@ -91,8 +91,9 @@ class HealthAudit:
                 self._performer.perform,
             )
 
-    async def _publish_missing(self, record: HealthRecord, node: NodeRecord | None) -> None:
-        key = node_key(record.pool, record.node)
+    async def _publish_missing(
+        self, key: str, record: HealthRecord, node: NodeRecord | None
+    ) -> None:
         verdict = missing_verdict(record, node, self._clock.now())
         if verdict is None:
             self._published.pop(key, None)
@@ -104,12 +105,14 @@ class HealthAudit:
             await self._performer.perform(record, node_health.PublishVerdict(verdict))
             self._published[key] = verdict.time
 
-    async def _publish_return(self, record: HealthRecord, node: NodeRecord | None) -> None:
+    async def _publish_return(
+        self, key: str, record: HealthRecord, node: NodeRecord | None
+    ) -> None:
         """Publish that a node is back, where an earlier `lost` was handled after its return."""
         returned = missing_return(record, node, self._clock.now())
         if returned is None:
             return
-        beats = await self._bus.get(HEARTBEATS, node_key(record.pool, record.node)) is not None
+        beats = await self._bus.get(HEARTBEATS, key) is not None
         if beats and not (await self._store.read(record.pool, record.node)).record.lost:
             log.warning("its return was lost; published again", extra={"node": record.node})
             await self._performer.publish(returned)

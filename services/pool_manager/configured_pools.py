@@ -17,6 +17,7 @@ from services.bus.bucket_mirror import readable_record
 from services.pool_manager.planner.sizing.workload_names import found_names
 from services.pool_manager.pool_store import Store
 from services.runtime.process import Context
+from services.settings.pool_differences import is_unlisted, size_within
 from services.settings.stored_pools import spec_to_store
 
 log = logging.getLogger(__name__)
@@ -62,7 +63,7 @@ class ConfiguredPools:
     async def _record_pool(self, name: str, spec: PoolSpec) -> None:
         # Where only POOLS was lost, its nodes are in service still: none of them is surplus.
         nodes = await self._store.staying_nodes(name)
-        desired = min(max(len(nodes), spec.min_nodes), spec.max_nodes)
+        desired = size_within(spec, len(nodes))
         names = found_names(nodes, self._clock.now()) if spec.workload_names else {}
         fresh = PoolRecord(name=name, spec=spec, desired=desired, workload_names=names)
         if await self._store.create_pool(fresh):
@@ -70,16 +71,11 @@ class ConfiguredPools:
             return
 
         def respecified(old: PoolRecord) -> PoolRecord:
-            desired = min(max(old.desired, spec.min_nodes), spec.max_nodes)
+            desired = size_within(spec, old.desired)
             ours = {"applied": "", "removing": ""}
             return msgspec.structs.replace(old, spec=spec, desired=desired, **ours)
 
         await self._store.change_pool(name, respecified)
-
-
-def is_unlisted(record: PoolRecord, configured: Collection[str]) -> bool:
-    """Whether the pool came from a configuration that has it no longer, and stays nevertheless."""
-    return not record.applied and not record.removing and record.name not in configured
 
 
 def unlisted_warning(record: PoolRecord, prices: Collection[float]) -> str:

@@ -64,8 +64,7 @@ class SagaStepHandlers:
         self._orphans = Orphans(bus, clock, store, self.remover)
         self._launcher = Launcher(
             *(clock, store, providers, self.remover, limits, templates.user_data),
-            *(allocator, leases, UnrecordedLaunches(lambda: bus.connections)),
-            self._restored.why_kept,
+            *(allocator, leases, UnrecordedLaunches(bus), self._restored.why_kept),
         )
 
     @cached_property

@@ -1,11 +1,11 @@
 """What a configuration would change of the pools that a fleet has. Pure."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 import msgspec
 
-from schemas.duration import Duration, encode_hook, format_duration
+from schemas.duration import Duration, encode_hook, written_duration
 from schemas.pool_records import PoolRecord
 from schemas.settings import PoolSpec
 
@@ -35,6 +35,16 @@ class PoolDifference(msgspec.Struct, frozen=True, kw_only=True):
     """Of an added pool, and of an unlisted one: none."""
 
 
+def is_unlisted(record: PoolRecord, configured: Collection[str]) -> bool:
+    """Whether the pool came from a configuration that has it no longer, and stays nevertheless."""
+    return not record.applied and not record.removing and record.name not in configured
+
+
+def size_within(spec: PoolSpec, nodes: int) -> int:
+    """The desired size of a pool of so many nodes that gets these settings."""
+    return min(max(nodes, spec.min_nodes), spec.max_nodes)
+
+
 def pool_differences(
     records: Iterable[PoolRecord], specs: Mapping[str, PoolSpec]
 ) -> tuple[PoolDifference, ...]:
@@ -52,13 +62,13 @@ def _difference(
     name: str, record: PoolRecord | None, spec: PoolSpec | None
 ) -> PoolDifference | None:
     if spec is None:
-        if record is None or record.applied or record.removing:
+        if record is None or not is_unlisted(record, ()):
             return None
         size = record.desired
         return PoolDifference(pool=name, change="unlisted", desired=size, desired_after=size)
     if record is None:
         return PoolDifference(pool=name, change="added", desired=0, desired_after=spec.min_nodes)
-    size = min(max(record.desired, spec.min_nodes), spec.max_nodes)
+    size = size_within(spec, record.desired)
     changes = tuple(changes_between(record.spec, spec))
     if not changes and size == record.desired:
         return None
@@ -82,7 +92,7 @@ def _plain(spec: PoolSpec) -> Any:
 def _as_written(value: Any) -> Any:
     """A duration as a configuration has it."""
     if isinstance(value, Duration):
-        return format_duration(value) if value else "0s"
+        return written_duration(value)
     return encode_hook(value)
 
 

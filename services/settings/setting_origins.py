@@ -5,7 +5,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from schemas.duration import Duration, format_duration
+from schemas.duration import Duration, written_duration
 from schemas.settings import PluginSettings
 from services.primitives.redaction import is_secret
 from services.settings.environment_settings import NATS_VARIABLES, PORT_VARIABLE
@@ -116,5 +116,5 @@ class _Walk:
 
 def _text(value: Any) -> str:
     if isinstance(value, Duration):
-        return format_duration(value) if value else "0s"
+        return written_duration(value)
     return msgspec.json.encode(value, enc_hook=str).decode()

@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import inspect as types
 
-from schemas.duration import Duration, format_duration
+from schemas.duration import Duration, written_duration
 from schemas.settings import AlertRoute, PluginSettings, PoolSpec, Settings
 
 DURATION: Final = {"type": ["string", "number"], "examples": ["30s", "10m", "1h30m"]}
@@ -143,7 +143,7 @@ def default_of(field: msgspec.structs.FieldInfo) -> Any:
     if default is msgspec.NODEFAULT:
         return None
     if isinstance(default, Duration):
-        return format_duration(default) if default else "0s"
+        return written_duration(default)
     if isinstance(default, PluginSettings):
         return default.type
     if isinstance(default, tuple) and any(isinstance(each, msgspec.Struct) for each in default):

@@ -14,8 +14,9 @@ from schemas.settings import PoolSpec
 from schemas.topology import INSTANCES
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import NatsBus
-from services.pool_manager.configured_pools import is_unlisted, unlisted_warning
+from services.pool_manager.configured_pools import unlisted_warning
 from services.pool_manager.service import build
+from services.settings.pool_differences import is_unlisted
 from tests.pool_manager.fleet import peers, pools, settings, settled
 from tests.support.inprocess import Running, eventually
 from tests.support.peers import Peers

@@ -33,6 +33,7 @@ from services.provisioner.provider_client.provider_errors import ProviderError
 from services.settings.dialect import note_lines
 from services.settings.plugin_loader import load_plugin, plugin_class
 
+File = Annotated[Path | None, typer.Argument(help="Default: that of --config.", show_default=False)]
 CHECK_SECONDS_MAX: Final = 60.0
 DIFFERENT: Final = 3
 """Exit code of `diff` where something differs; 1 is an error, as with every command."""
@@ -42,11 +43,16 @@ commands = typer.Typer(
 )
 
 
+def _named(file: Path | None, config: Path | None, command: str) -> Path:
+    named = file or config
+    if named is None:
+        raise NavarchError(f"name the file: navarch config {command} FILE")
+    return named
+
+
 @commands.command("validate")
 def validate(
-    file: Annotated[
-        Path | None, typer.Argument(help="Default: that of --config.", show_default=False)
-    ] = None,
+    file: File = None,
     config: Config = None,
 ) -> None:
     """Report all that is wrong with a configuration.
@@ -55,9 +61,7 @@ def validate(
     """
     from services.cli.configuration_check import check_file, warnings_of  # noqa: PLC0415
 
-    named = file or config
-    if named is None:
-        raise NavarchError("name the file: navarch config validate FILE")
+    named = _named(file, config, "validate")
     configuration = check_file(named, os.environ)
     for note in note_lines(configuration.notes):
         console.write(f"NOTE: {note}")
@@ -71,9 +75,7 @@ def validate(
 
 @commands.command("diff")
 def show_differences(
-    file: Annotated[
-        Path | None, typer.Argument(help="Default: that of --config.", show_default=False)
-    ] = None,
+    file: File = None,
     nats_url: NatsUrl = "",
     config: Config = None,
     output: Output = Format.TABLE,
@@ -88,9 +90,7 @@ def show_differences(
     from services.settings.pool_differences import pool_differences  # noqa: PLC0415
     from services.settings.stored_pools import spec_to_store  # noqa: PLC0415
 
-    named = file or config
-    if named is None:
-        raise NavarchError("name the file: navarch config diff FILE")
+    named = _named(file, config, "diff")
     settings = check_file(named, os.environ).settings
 
     async def read() -> list[PoolRecord]:
@@ -110,9 +110,7 @@ def show_differences(
 
 @commands.command("explain")
 def explain_values(
-    file: Annotated[
-        Path | None, typer.Argument(help="Default: that of --config.", show_default=False)
-    ] = None,
+    file: File = None,
     config: Config = None,
     *,
     given: Annotated[
@@ -127,9 +125,7 @@ def explain_values(
     from services.cli.plugin_options import loaded_options  # noqa: PLC0415
     from services.settings.setting_origins import DEFAULT, explain  # noqa: PLC0415
 
-    named = file or config
-    if named is None:
-        raise NavarchError("name the file: navarch config explain FILE")
+    named = _named(file, config, "explain")
     configuration = check_file(named, os.environ)
     options = loaded_options(configuration.settings, named)
     for each in explain(configuration, os.environ, options):

@@ -6,6 +6,7 @@ from typing import Final
 from schemas.health_records import HealthRecord
 from schemas.node_events import Returned, Verdict
 from schemas.node_records import NodeRecord
+from services.health_monitor.rules.node_health import verdict_of
 
 LATE: Final = timedelta(seconds=120)
 """What NODES lacks for so long is lost; most events are handled within a second."""
@@ -20,22 +21,11 @@ def missing_verdict(health: HealthRecord, node: NodeRecord | None, now: datetime
         return None
     if node.health_at is not None and node.health_at >= since:
         return None
-    return Verdict(
-        id=f"verdict-again-{health.pool}-{health.node}-{now.timestamp():.0f}",
-        time=since,
+    return verdict_of(
+        health,
+        identity=f"verdict-again-{health.pool}-{health.node}-{now.timestamp():.0f}",
+        at=since,
         cause=health.fault,
-        pool=health.pool,
-        node=health.node,
-        status=health.status,
-        action=health.action,
-        rule=health.rule,
-        policy=health.policy,
-        reason=health.reason,
-        gpu_index=health.gpu_index,
-        fault=health.fault,
-        kind=health.kind,
-        code=health.code,
-        job=health.job,
         previous=node.health,
         instance=health.node,
     )

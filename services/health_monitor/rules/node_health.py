@@ -301,6 +301,37 @@ def fault_of_boot(event: BootChecked) -> Fault | None:
     )
 
 
+def verdict_of(
+    health: HealthRecord,
+    *,
+    identity: str,
+    at: datetime,
+    cause: str,
+    previous: HealthStatus,
+    instance: str,
+) -> Verdict:
+    """The event that says what a record does; `identity`: its ID."""
+    return Verdict(
+        id=identity,
+        time=at,
+        cause=cause,
+        pool=health.pool,
+        node=health.node,
+        status=health.status,
+        action=health.action,
+        rule=health.rule,
+        policy=health.policy,
+        reason=health.reason,
+        gpu_index=health.gpu_index,
+        fault=health.fault,
+        kind=health.kind,
+        code=health.code,
+        job=health.job,
+        previous=previous,
+        instance=instance,
+    )
+
+
 # --- parts ----------------------------------------------------------------------------------------
 
 
@@ -362,30 +393,16 @@ def _changed(record: HealthRecord, status: HealthStatus, seen: Trigger) -> Healt
 def _verdict(
     before: HealthRecord, after: HealthRecord, work: Working, seen: Trigger
 ) -> tuple[PublishVerdict]:
-    return (
-        PublishVerdict(
-            Verdict(
-                # Handled again after later messages it may have another outcome: another fact.
-                id=f"verdict-{seen.id[-CAUSE_CHARS_MAX:]}-{after.status}-{after.action}",
-                time=seen.now,
-                cause=seen.id,
-                pool=after.pool,
-                node=after.node,
-                status=after.status,
-                action=after.action,
-                rule=after.rule,
-                policy=after.policy,
-                reason=after.reason,
-                gpu_index=after.gpu_index,
-                fault=after.fault,
-                kind=after.kind,
-                code=after.code,
-                job=after.job,
-                previous=before.status,
-                instance=work.instance or after.node,
-            )
-        ),
+    verdict = verdict_of(
+        after,
+        # Handled again after later messages it may have another outcome: another fact.
+        identity=f"verdict-{seen.id[-CAUSE_CHARS_MAX:]}-{after.status}-{after.action}",
+        at=seen.now,
+        cause=seen.id,
+        previous=before.status,
+        instance=work.instance or after.node,
     )
+    return (PublishVerdict(verdict),)
 
 
 def _close(

@@ -5,6 +5,7 @@ replaced, and its silence is expected for a time. Then it goes into service agai
 any silent node.
 """
 
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -14,6 +15,7 @@ from schemas.node_records import CloudNotice, NodeRecord
 from schemas.settings import PoolSpec
 
 RESTARTING: Final[frozenset[NoticeEffect]] = frozenset({"reboot", "redeploy"})
+SILENCING: Final[frozenset[NoticeEffect]] = RESTARTING | {"freeze"}
 CORDON_AHEAD_SECONDS: Final = 60.0
 """The drain begins so much earlier than its time alone calls for."""
 WINDOW_SECONDS_MAX: Final = 21_600.0
@@ -26,16 +28,28 @@ EARLY_SECONDS: Final = 60.0
 """Clocks differ: what begins so much earlier is what was announced."""
 
 
+def starts_at(notice: CloudNotice) -> datetime:
+    """When its action begins; what may begin at any moment begins when it is announced."""
+    return notice.deadline or notice.at
+
+
+def first_notice(
+    node: NodeRecord, is_meant: Callable[[CloudNotice], bool]
+) -> tuple[str, CloudNotice] | None:
+    """The notice in force of those that are meant whose action begins first, if any."""
+    if not node.notices:
+        return None  # nearly always, and asked of every node in every decision
+    found = [
+        (name, each) for name, each in node.notices.items() if not each.withdrawn and is_meant(each)
+    ]
+    return min(found, key=lambda each: (starts_at(each[1]), each[0]), default=None)
+
+
 def restart_notice(node: NodeRecord) -> tuple[str, CloudNotice] | None:
     """The notice in force of the node's next restart, if any; it is over once the node has."""
-    if not node.notices:
-        return None
-    found = [
-        (name, each)
-        for name, each in node.notices.items()
-        if each.effect in RESTARTING and not each.withdrawn and not _has_restarted(node, each)
-    ]
-    return min(found, key=lambda each: (_start(each[1]), each[0]), default=None)
+    return first_notice(
+        node, lambda each: each.effect in RESTARTING and not _has_restarted(node, each)
+    )
 
 
 def is_over_for(known: CloudNotice, event: ProviderNotice) -> bool:
@@ -45,19 +59,19 @@ def is_over_for(known: CloudNotice, event: ProviderNotice) -> bool:
     the notice in force.
     """
     other = bool(known.boot_id) and event.boot_id != known.boot_id
-    early = _start(known) - timedelta(seconds=EARLY_SECONDS)
+    early = starts_at(known) - timedelta(seconds=EARLY_SECONDS)
     return known.effect in RESTARTING and other and event.time >= early
 
 
 def drain_at(notice: CloudNotice, spec: PoolSpec) -> datetime:
     """When a drain must begin to be done before the restart."""
-    return _start(notice) - timedelta(seconds=spec.drain_timeout + CORDON_AHEAD_SECONDS)
+    return starts_at(notice) - timedelta(seconds=spec.drain_timeout + CORDON_AHEAD_SECONDS)
 
 
-def awaits_restart(node: NodeRecord, now: datetime) -> bool:
-    """Whether a restart is still to be waited for; one that did not come is not, at some time."""
+def awaited_restart(node: NodeRecord, now: datetime) -> tuple[str, CloudNotice] | None:
+    """The notice of a restart that is still waited for; one that did not come is not, at last."""
     found = restart_notice(node)
-    return found is not None and now < _over_at(found[1])
+    return found if found is not None and now < _over_at(found[1]) else None
 
 
 def is_back(node: NodeRecord, notice: CloudNotice | None) -> bool:
@@ -75,10 +89,10 @@ def silent_until(node: NodeRecord) -> datetime | None:
     ends = [
         _over_at(each)
         for each in node.notices.values()
-        if each.effect in RESTARTING | {"freeze"}
+        if each.effect in SILENCING
         and not each.withdrawn
         and not _has_restarted(node, each)
-        and _start(each) - early <= node.lost_at <= _over_at(each)
+        and starts_at(each) - early <= node.lost_at <= _over_at(each)
     ]
     return max(ends, default=None)
 
@@ -89,12 +103,8 @@ def restart_moments(node: NodeRecord, spec: PoolSpec) -> list[datetime]:
     return [] if found is None else [drain_at(found[1], spec), _over_at(found[1])]
 
 
-def _start(notice: CloudNotice) -> datetime:
-    return notice.deadline or notice.at
-
-
 def _over_at(notice: CloudNotice) -> datetime:
-    start = _start(notice)
+    start = starts_at(notice)
     if notice.effect == "freeze":
         return start + timedelta(seconds=FREEZE_SECONDS_MAX)
     last = start + timedelta(seconds=WINDOW_SECONDS_MAX)

@@ -22,6 +22,7 @@ from schemas.node_records import CloudNotice, NodeRecord
 from schemas.pool_records import PoolRecord
 from schemas.settings import PoolSpec
 from services.pool_manager.planner.announced_restarts import (
+    first_notice,
     is_over_for,
     restart_moments,
     restart_notice,
@@ -41,6 +42,8 @@ REASON_CHARS_MAX: Final = 1_000
 LAUNCH_AHEAD: Final = "launch_ahead"
 TAKING: Final[frozenset[NoticeEffect]] = frozenset({"reclaim", "retire"})
 """Effects after which the node is not there any more."""
+AHEAD: Final = ("replace", "drain")
+"""Kinds of the sagas that are opened for a notice."""
 ANNOUNCED: Final = ("preemption", "maintenance")
 """Kinds of faults that are the cloud's word, and nothing that the hardware did."""
 
@@ -88,14 +91,7 @@ def record_notice(record: NodeRecord, event: ProviderNotice, stored_at: datetime
 
 def current_notice(node: NodeRecord) -> tuple[str, CloudNotice] | None:
     """The notice in force that takes the node first, if any."""
-    if not node.notices:
-        return None  # nearly always, and asked of every node in every decision
-    found = [
-        (name, each)
-        for name, each in node.notices.items()
-        if not each.withdrawn and each.effect in TAKING
-    ]
-    return min(found, key=lambda each: (_moment(each[1]), each[0]), default=None)
+    return first_notice(node, lambda each: each.effect in TAKING)
 
 
 def taken_reason(node: NodeRecord) -> str:
@@ -185,9 +181,7 @@ def withdrawn(record: PoolRecord, nodes: Iterable[NodeRecord]) -> list[tuple[str
     found: list[tuple[str, NodeRecord]] = []
     for saga, opened in record.open.items():
         node = by_name.get(opened.node)
-        if not opened.notice or node is None or opened.cause:
-            continue
-        if opened.kind not in ("replace", "drain"):
+        if not opened.notice or node is None or opened.cause or opened.kind not in AHEAD:
             continue
         note = node.notices.get(opened.notice)
         is_unhealthy = node.health == "unhealthy" or node.lost
@@ -228,8 +222,3 @@ def _drained_by(notice: CloudNotice) -> datetime | None:
     if notice.deadline is None:
         return None
     return notice.deadline - timedelta(seconds=MARGIN_SECONDS)
-
-
-def _moment(notice: CloudNotice) -> datetime:
-    """For ordering: what may happen at any moment comes first."""
-    return notice.deadline or notice.at

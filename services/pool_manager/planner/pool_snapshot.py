@@ -46,6 +46,11 @@ class PoolSnapshot:
     use: Mapping[str, NodeUse] | None = None
     """By node, of those that may leave; None: not read, as it need not be while none has to."""
 
+    @property
+    def fleet_window(self) -> float:
+        """Seconds over which the fleet's budget counts; 0: it cannot bind."""
+        return float(self.others.spec.window) if self.others is not None else 0.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolPlan:

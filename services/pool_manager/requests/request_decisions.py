@@ -248,8 +248,7 @@ def _about_node(
         asked_for = _draining(payload, asked_for)
     record = msgspec.structs.replace(record, open={**record.open, saga: asked_for})
     if requested.disrupts:
-        window = float(snapshot.others.spec.window) if snapshot.others is not None else 0.0
-        record = with_begun(record, window, now, (kind,))
+        record = with_begun(record, snapshot.fleet_window, now, (kind,))
     size = f"the desired size of {record.name} is {record.desired} now"
     note = size if asked.verb == "terminate" else ""
     return RequestDecision(

@@ -5,9 +5,8 @@ store is restored has lost every connection, so each provider is listed once aft
 what is in that list is adopted and not launched a second time.
 """
 
-from collections.abc import Callable, Mapping
-
 from schemas.instance_records import InstanceRecord
+from services.bus.port import Bus
 from services.provisioner.provider_client.provider_calls import ProviderCalls
 
 Names = frozenset[tuple[str, str]]
@@ -17,17 +16,16 @@ Names = frozenset[tuple[str, str]]
 class UnrecordedLaunches:
     """What each provider had when the bus was last connected."""
 
-    def __init__(self, connections: Callable[[], int]) -> None:
-        """`connections`: how often the bus was connected."""
-        self._connections = connections
-        self._listed: Mapping[str, tuple[int, Names]] = {}
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+        self._listed: dict[str, tuple[int, Names]] = {}
+        """Provider -> which connection it was listed after, and what it had."""
 
     async def may_include(self, record: InstanceRecord, calls: ProviderCalls) -> bool:
         """Whether an instance of this name may exist; ProviderError where it cannot be listed."""
-        connection, provider = self._connections(), calls.provider.name
+        connection, provider = self._bus.connections, calls.provider.name
         known = self._listed.get(provider)
         if known is None or known[0] != connection:
             names = frozenset((each.pool, each.name) for each in await calls.list_instances())
-            known = connection, names
-            self._listed = {**self._listed, provider: known}
+            known = self._listed[provider] = connection, names
         return (record.pool, record.instance) in known[1]

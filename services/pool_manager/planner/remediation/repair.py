@@ -169,8 +169,8 @@ def _count_begun(snapshot: PoolSnapshot, actions: _Actions, before: int, now: da
     kinds = [each.kind for each in islice(actions.start.values(), before, None)]
     if not kinds:
         return actions
-    window = float(snapshot.others.spec.window) if snapshot.others is not None else 0.0
-    return replace(actions, record=with_begun(actions.record, window, now, kinds))
+    record = with_begun(actions.record, snapshot.fleet_window, now, kinds)
+    return replace(actions, record=record)
 
 
 def _refusal(actions: _Actions, node: NodeRecord) -> BreakerCause:

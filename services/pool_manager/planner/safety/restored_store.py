@@ -58,8 +58,7 @@ def held(snapshot: PoolSnapshot, now: datetime) -> PoolRecord:
         breaker_cause="restored",
     )
     opened = msgspec.structs.replace(record, breaker=restored(record.breaker, reason, now))
-    window = float(snapshot.others.spec.window) if snapshot.others else 0.0
-    return pending_events(_used_up(opened, allowed, window, now), [event])
+    return pending_events(_used_up(opened, allowed, snapshot.fleet_window, now), [event])
 
 
 def _used_up(

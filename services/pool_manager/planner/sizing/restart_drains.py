@@ -10,7 +10,7 @@ from datetime import datetime
 
 import msgspec
 
-from schemas.node_records import NodeRecord
+from schemas.node_records import CloudNotice, NodeRecord
 from schemas.pool_records import PoolRecord
 from services.pool_manager.planner import announced_restarts, cloud_notices
 from services.pool_manager.planner.disruption_budget import allowance, with_begun
@@ -24,35 +24,35 @@ def drain_ahead(snapshot: PoolSnapshot, begun: PoolPlan, now: datetime) -> PoolP
     """Begin the drains that are due."""
     if begun.record.breaker.forced or not begun.record.spec.health.auto_replace:
         return begun
-    window = float(snapshot.others.spec.window) if snapshot.others is not None else 0.0
-    for node in _due(begun.record, snapshot, now):
+    for node, name, notice in _due(begun.record, snapshot, now):
         if not room_for_sagas(begun.record):
             break
-        left = allowance(begun.record, snapshot.nodes, snapshot.others, now)
-        doubted = (cloud_notices.doubted_until(node) or now) > now
-        if doubted and left.refusal(cordoned=False):
-            continue
-        found = announced_restarts.restart_notice(node)
-        assert found is not None
+        if (cloud_notices.doubted_until(node) or now) > now:
+            left = allowance(begun.record, snapshot.nodes, snapshot.others, now)
+            if left.refusal(cordoned=False):
+                continue
         saga, opened, record = begin(snapshot.fleet, begun.record, "drain", now, node=node)
         opened = msgspec.structs.replace(
-            opened, notice=found[0], sole_notice=found[0], reason=found[1].reason, action="none"
+            opened, notice=name, sole_notice=name, reason=notice.reason, action="none"
         )
-        record = with_begun(with_open(record, saga, opened), window, now, ("drain",))
+        record = with_begun(with_open(record, saga, opened), snapshot.fleet_window, now, ("drain",))
         begun = replace(begun, record=record, start={**begun.start, saga: opened})
     return begun
 
 
-def _due(record: PoolRecord, snapshot: PoolSnapshot, now: datetime) -> list[NodeRecord]:
-    """Nodes in service that a restart interrupts soon; those that it interrupts first, first."""
+def _due(
+    record: PoolRecord, snapshot: PoolSnapshot, now: datetime
+) -> list[tuple[NodeRecord, str, CloudNotice]]:
+    """Nodes in service that a restart interrupts soon, and its notice; the first one first."""
     taken, found = busy(record), []
     for node in snapshot.nodes.needs_attention:
-        notice = announced_restarts.restart_notice(node)
-        if notice is None or not announced_restarts.awaits_restart(node, now):
+        awaited = announced_restarts.awaited_restart(node, now)
+        if awaited is None:
             continue
-        at = announced_restarts.drain_at(notice[1], record.spec)
         well = node.health != "unhealthy" and not node.lost
         serves = node.state == "active" and not node.cordoned and node.node not in taken
+        at = announced_restarts.drain_at(awaited[1], record.spec)
         if serves and well and now >= at and not eligibility.is_held(node, now):
-            found.append((at, node.node, node))
-    return [node for _, _, node in sorted(found, key=lambda each: each[:2])]
+            found.append((at, node, *awaited))
+    found.sort(key=lambda each: (each[0], each[1].node))
+    return [(node, name, notice) for _, node, name, notice in found]

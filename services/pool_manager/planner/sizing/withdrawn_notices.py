@@ -35,7 +35,7 @@ def returning(record: PoolRecord, nodes: Nodes, now: datetime) -> list[NodeRecor
         and not node.lost
         and node.node not in taken
         and cloud_notices.current_notice(node) is None
-        and not announced_restarts.awaits_restart(node, now)
+        and announced_restarts.awaited_restart(node, now) is None
         and announced_restarts.is_back(node, node.notices.get(node.sole_notice))
     ]
 
