@@ -72,9 +72,6 @@ def http_app(
 ) -> Litestar:
     """Build the application over one connection to the bus; `more`: further routes."""
 
-    def provide(value: Any) -> Provide:
-        return Provide(lambda: value, sync_to_thread=False)
-
     def new_key() -> str:
         return f"http-{secrets.token_hex(KEY_BYTES)}"
 
@@ -88,10 +85,10 @@ def http_app(
             *(*FLEET_ROUTES, *EVENT_ROUTES, *CHANGE_ROUTES, *more),
         ],
         dependencies={
-            "fleet": provide(fleet),
-            "changes": provide(ChangeRequests(fleet, clock.now, new_key)),
-            "histories": provide(asyncio.Semaphore(HISTORIES_MAX)),
-            "streams": provide(streams),
+            "fleet": _provide(fleet),
+            "changes": _provide(ChangeRequests(fleet, clock.now, new_key)),
+            "histories": _provide(asyncio.Semaphore(HISTORIES_MAX)),
+            "streams": _provide(streams),
             "now": Provide(clock.now, sync_to_thread=False),
             "principal": Provide(principal, sync_to_thread=False),
         },
@@ -110,6 +107,23 @@ def http_app(
     )
     _close_bodies(app)
     return app
+
+
+def _provide(value: Any) -> Provide:
+    return Provide(lambda: value, sync_to_thread=False)
+
+
+def api_description() -> dict[str, Any]:
+    """The OpenAPI description of the API, for the documentation: without a bus or a fleet."""
+    given = ("fleet", "changes", "histories", "streams", "now", "principal")
+    app = Litestar(
+        [*FLEET_ROUTES, *EVENT_ROUTES, *CHANGE_ROUTES],
+        dependencies={name: _provide(None) for name in given},
+        logging_config=None,
+        openapi_config=_openapi(),
+    )
+    _close_bodies(app)
+    return app.openapi_schema.to_schema()
 
 
 def _close_bodies(app: Litestar) -> None:
