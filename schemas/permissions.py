@@ -21,12 +21,15 @@ from schemas.topology import (
     EVENTS,
     EVERY_STREAM,
     EVIDENCE,
+    HEALTH,
     HEARTBEATS,
+    INSTANCES,
     LEASES,
     NODES,
     OBJECT_BUCKETS,
     POOLS,
     SAGAS,
+    TELEMETRY,
 )
 
 SERVICES: Final = ("pool-manager", "health-monitor", "provisioner", "notifier", "metrics")
@@ -100,7 +103,7 @@ SERVICE_QUERIES: Final = (
 )
 """Queries that change something: services' own, denied to users."""
 GATEWAY_QUERIES: Final = (
-    *("nodes", "node", "pools", "sagas", "budget", "dry-run", "instances", "offerings"),
+    *("nodes", "node", "pools", "sagas", "budget", "dry-run", "instances", "offerings", "policy"),
 )
 AGENT_BYTES_MAX: Final = 65_536
 """Of one message of an agent; samples of 16 GPUs have 17,000."""
@@ -273,8 +276,8 @@ def _viewer() -> Rules:
 def _gateway() -> Rules:
     box = f"{inbox(GATEWAY)}.>"
     streams = [
-        *(EVENTS.name, SAGAS.name),
-        *(each.stream().name for each in (POOLS, NODES, EVIDENCE)),
+        *(EVENTS.name, SAGAS.name, TELEMETRY.name),
+        *(each.stream().name for each in (POOLS, NODES, HEALTH, INSTANCES, EVIDENCE)),
     ]
     return Rules(
         account=Account.USERS,
@@ -284,6 +287,7 @@ def _gateway() -> Rules:
             *(f"$JS.API.DIRECT.GET.{each}.>" for each in streams),
             *(subjects.query(each) for each in GATEWAY_QUERIES),
             f"{subjects.ROOT}.pool.*.request.*.{GATEWAY}",
+            f"{subjects.ROOT}.node.*.*.command.diagnose",
             *facts_of(GATEWAY),
             box,
         ),

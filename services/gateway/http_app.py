@@ -28,6 +28,7 @@ from services.gateway.entity_tags import EntityTags
 from services.gateway.event_routes import EVENT_ROUTES
 from services.gateway.event_streams import EventStreams
 from services.gateway.fleet_routes import FLEET_ROUTES
+from services.gateway.history_routes import HISTORY_ROUTES
 from services.gateway.problems import PROTECTION, answer_problem
 from services.gateway.request_meter import request_meter
 from services.primitives.clock import Clock
@@ -37,6 +38,7 @@ HISTORIES_MAX: Final = 4
 """Histories that are read at once: each may be a month of events. Further callers wait."""
 KEY_BYTES: Final = 12
 METRICS_TYPE: Final = CONTENT_TYPE_LATEST.removesuffix("; charset=utf-8")
+DESCRIBED_ROUTES: Final = (*FLEET_ROUTES, *HISTORY_ROUTES, *EVENT_ROUTES, *CHANGE_ROUTES)
 DESCRIPTION: Final = "Reads a Navarch fleet and changes it: docs/http-api.md."
 
 
@@ -82,7 +84,7 @@ def http_app(
         [
             *public_routes(bus, registry),
             *dashboard_routes(),
-            *(*FLEET_ROUTES, *EVENT_ROUTES, *CHANGE_ROUTES, *more),
+            *(*DESCRIBED_ROUTES, *more),
         ],
         dependencies={
             "fleet": _provide(fleet),
@@ -117,7 +119,7 @@ def api_description() -> dict[str, Any]:
     """The OpenAPI description of the API, for the documentation: without a bus or a fleet."""
     given = ("fleet", "changes", "histories", "streams", "now", "principal")
     app = Litestar(
-        [*FLEET_ROUTES, *EVENT_ROUTES, *CHANGE_ROUTES],
+        DESCRIBED_ROUTES,
         dependencies={name: _provide(None) for name in given},
         logging_config=None,
         openapi_config=_openapi(),
