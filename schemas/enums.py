@@ -194,6 +194,8 @@ about the same thing was carried out first."""
 
 DEADLINE_PASSED: Final = "deadline-passed"
 NOT_ADMITTED: Final = "not-admitted"
+DENIED_HARDWARE: Final = "denied-hardware"
+"""Not admitted, since its hardware is on the denylist."""
 STOPPED: Final = "stopped"
 """The saga was stopped during the step; whether the step took effect is unknown."""
 NO_AGENT: Final = "no-agent"

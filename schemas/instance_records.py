@@ -47,6 +47,9 @@ class InstanceRecord(Record, frozen=True, kw_only=True):
     running_at: UtcTime | None = None
     terminating_at: UtcTime | None = None
     """When it should have gone; after a time limit it counts as leaked."""
+    kept_until: UtcTime | None = None
+    """Until then it is not removed, unless another node of its pool is admitted: its hardware is on
+    the denylist, and the provider might launch the next node on it."""
     removal_attempts: Int = 0
     """Recorded attempts to terminate it that failed."""
     removal_tried_at: UtcTime | None = None

@@ -150,7 +150,7 @@ class FleetBudgetSpec(Setting, frozen=True, kw_only=True):
     `unlimited`."""
     max_resets: int | str | None = None
     """As in a pool."""
-    max_quarantined: int | str = "100%"
+    max_quarantined: int | str = "15%"
     """As in a pool, of all desired sizes: at least five."""
     window: Duration = Duration(3600)
     """Time over which `max_replacements` and `max_resets` count."""

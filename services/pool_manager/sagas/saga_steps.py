@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from schemas.enums import NOT_ADMITTED
+from schemas.enums import DENIED_HARDWARE, NOT_ADMITTED
 from schemas.fault_signature import SILENCE
 from schemas.node_records import NodeRecord
 from schemas.saga_params import SagaParams
@@ -175,7 +175,7 @@ def registered(_: SagaParams, node: NodeRecord | None) -> Met | Unmeetable | Non
     if node is None or node.registered_at is None:
         return None
     if node.denied_reason:
-        return Unmeetable(node.denied_reason, NOT_ADMITTED)
+        return Unmeetable(node.denied_reason, DENIED_HARDWARE)
     return Met({"hostname": node.hostname, "gpu_count": len(node.gpus)})
 
 
@@ -184,7 +184,7 @@ def admitted(params: SagaParams, node: NodeRecord | None) -> Met | Unmeetable | 
     if node is None or node.boot_checked is None or node.boot_checked_id != node.boot_id:
         return None
     if node.denied_reason:
-        return Unmeetable(node.denied_reason, NOT_ADMITTED)
+        return Unmeetable(node.denied_reason, DENIED_HARDWARE)
     promised = params.launch.gpu_count if params.launch else 0
     if promised and len(node.gpus) != promised:
         return Unmeetable(f"{len(node.gpus)} GPUs where {promised} were promised", NOT_ADMITTED)

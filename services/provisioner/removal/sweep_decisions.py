@@ -30,6 +30,7 @@ from services.provisioner.instances.visibility import (
 )
 from services.provisioner.provider_client.instance_list import InstanceList
 from services.provisioner.provider_client.provider import Capabilities, Instance
+from services.provisioner.removal import kept_instances
 
 FLEET_SUFFIX: Final = re.compile(r"-[0-9a-f]{6}")
 """What distinguishes the fleet ID of one store from those of earlier stores of the same fleet."""
@@ -104,6 +105,8 @@ class SweepInput:
     """Keys of nodes that NODES knows as not terminated."""
     departed: frozenset[str] = frozenset()
     """Keys of nodes that NODES knows as terminated."""
+    admitted: Mapping[str, datetime] = field(default_factory=dict)
+    """Pool -> when it last admitted a node; only of pools with instances that are kept."""
     now: datetime
     grace: timedelta
 
@@ -237,7 +240,8 @@ def _decide_record(
         kind, why = _judge_removal(seen, record, listed=listed)
         leaked = record.state == "leaked"
         waits = 0.0 if leaked else _grace_left(seen, record.terminating_at or record.intended_at)
-        return action(kind, why=why, waits_seconds=waits)
+        kept = kept_instances.kept_seconds(record, seen.admitted.get(record.pool), seen.now)
+        return action(kind, why=why, waits_seconds=max(waits, kept))
     if record.provider not in seen.listed:
         return None
     if record.state == "orphaned" and not listed:

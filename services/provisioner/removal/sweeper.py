@@ -7,7 +7,7 @@ instances, nor a launch in progress.
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
@@ -45,6 +45,7 @@ from services.provisioner.instances.instance_store import Change, InstanceStore
 from services.provisioner.provider_client.provider import Instance
 from services.provisioner.provider_client.provider_calls import Providers
 from services.provisioner.provider_client.provider_errors import ProviderError
+from services.provisioner.removal import kept_instances
 from services.provisioner.removal.orphans import Orphans
 from services.provisioner.removal.remover import Remover
 from services.provisioner.removal.sweep_decisions import (
@@ -173,12 +174,24 @@ class Sweeper:
             first_seen=dict(self._first_seen),
             living=living,
             departed=departed,
+            admitted=await self._admitted(records.values(), now),
             now=now,
             grace=timedelta(seconds=self._limits.sweep_grace_seconds),
         )
         differences = decide_sweep(seen)
         due = due_actions(differences, self._limits.sweep_removals_max)
         return SweepPlan(differences, due, bool(fleet_id), unlisted)
+
+    async def _admitted(
+        self, records: Iterable[InstanceRecord], now: datetime
+    ) -> dict[str, datetime]:
+        """When each pool with instances that are kept last admitted a node."""
+        found: dict[str, datetime] = {}
+        for pool in sorted({each.pool for each in records if kept_instances.is_kept(each, now)}):
+            entries = await self._bus.entries(NODES, f"{pool}.>")
+            times = [node.admitted_at for _, node in readable(entries, _node) if node.admitted_at]
+            found |= {pool: max(times)} if times else {}
+        return found
 
     async def _serials(self) -> dict[str, int]:
         """The highest number that each pool has given; read after the lists, like the records."""

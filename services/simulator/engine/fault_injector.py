@@ -88,10 +88,8 @@ class FaultInjector:
         """Expected node -> its faults, injected when its machine is made."""
         self._chance = simulation.chance("targets")
         self._timers: set[asyncio.TimerHandle] = set()
-        self._destroyer = StoreDestroyer(
-            *(simulation, partial(self._cut, EVERY_CONNECTION)),
-            *(invariants.on_lost, self._restart_all),
-        )
+        cut_all, lost = partial(self._cut, EVERY_CONNECTION), invariants.on_lost
+        self._destroyer = StoreDestroyer(simulation, cut_all, lost, self._restart_all)
         workload.on_uncordoned = lambda node: self._in(
             SHOWS_AGAIN_SECONDS, partial(machines.show_again, node)
         )
@@ -145,7 +143,8 @@ class FaultInjector:
         self._update_connections()
         self._cloud.call_failures.clear()
         self._cloud.removing_until, self._cloud.machines_max = 0.0, None
-        self._machines.never_boot = self._machines.failing_boot_checks = 0
+        machines = self._machines
+        machines.never_boot = machines.failing_boot_checks = machines.reused = 0
         self._workload.recover()
         for each in self._services:
             if each.process is not None:

@@ -46,6 +46,7 @@ SLOW_REMOVAL_SHARE: Final = 0.15
 FIXED_CAPACITY_SHARE: Final = 0.1
 LOST_SHARE: Final = 0.1
 RESTORED_SHARE: Final = 0.05
+OLD_HARDWARE_SHARE: Final = 0.1
 FLAPPING_SHARE: Final = 0.05
 EXPIRED_SHARE: Final = 0.05
 SCHEDULER_SHARE: Final = 0.25
@@ -151,6 +152,7 @@ def draw(seed: str, minutes: float) -> Campaign:
     steps += _losses(Random(f"{seed}/lost-stores"), seconds)  # noqa: S311
     steps += _restores(Random(f"{seed}/restored-store"), seconds)  # noqa: S311
     steps += _removals(Random(f"{seed}/removals"), shape, seconds)  # noqa: S311
+    steps += _old_hardware(Random(f"{seed}/old-hardware"), seconds)  # noqa: S311
     steps += _flapping(Random(f"{seed}/flapping"), seconds)  # noqa: S311
     steps += _expired(Random(f"{seed}/credentials"), seconds)  # noqa: S311
     steps += _schedulers(Random(f"{seed}/scheduler"), seconds)  # noqa: S311
@@ -213,6 +215,14 @@ def _removals(chance: Random, shape: FleetShape, seconds: float) -> list[Campaig
         fault = _fault("fixed_capacity", CLOUD, count=count, seconds=chance.uniform(30, 1_200))
         steps.append(CampaignStep(chance.uniform(0, seconds), fault))
     return steps
+
+
+def _old_hardware(chance: Random, seconds: float) -> list[CampaignStep]:
+    """In some campaigns, a cloud that hands out the host first that was freed last."""
+    if chance.random() >= OLD_HARDWARE_SHARE:
+        return []
+    fault = _fault("old_hardware", CLOUD, count=chance.randint(1, 8))
+    return [CampaignStep(chance.uniform(0, seconds), fault)]
 
 
 def _flapping(chance: Random, seconds: float) -> list[CampaignStep]:
