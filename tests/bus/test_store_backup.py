@@ -32,7 +32,7 @@ from schemas.topology import (
     SAGAS,
     TELEMETRY,
 )
-from services.bus.backup import store_restore
+from services.bus.backup import store_backup, store_restore
 from services.bus.backup.backup_files import (
     MANIFEST,
     BackupError,
@@ -424,3 +424,28 @@ async def test_an_interrupted_restore_is_seen_and_can_be_repeated(
     await set_up(target, CLOCK, replicas=1)
     for spec in SAVED:
         assert await contents(source, spec.name) == await contents(target, spec.name), spec.name
+
+
+async def test_an_interrupted_backup_leaves_nothing(source: ArchiveBus, tmp_path: Path) -> None:
+    """And the next one, into the same directory, is made."""
+
+    def interrupt(name: str) -> None:
+        if name == SAGAS.name:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        await back_up(source, CLOCK, tmp_path / "backup", progress=interrupt)
+    assert not (tmp_path / "backup").exists()
+    await back_up(source, CLOCK, tmp_path / "backup")
+
+
+async def test_an_older_server_is_refused(
+    source: ArchiveBus, target: ArchiveBus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its archives do not end at the sequence that it names."""
+    manifest = await back_up(source, CLOCK, tmp_path / "backup")
+    monkeypatch.setattr(store_backup, "SERVER_MIN", (99, 0))
+    with pytest.raises(BackupError, match=r"nats-server is 2\.15; `navarch backup` needs 99\.0"):
+        await back_up(source, CLOCK, tmp_path / "another")
+    with pytest.raises(BackupError, match=r"`navarch restore` needs 99\.0"):
+        await restore(target, CLOCK, tmp_path / "backup", manifest, replicas=1)
