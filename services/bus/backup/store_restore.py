@@ -7,10 +7,12 @@ until it is there, and store none between those of the backup.
 
 import asyncio
 from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Final
 
+from schemas import headers as h
 from schemas.stream_specs import StreamSpec
 from schemas.topology import DURABLES, EVENTS, EVERY_STREAM, TELEMETRY
 from services.bus.backup.backup_files import (
@@ -74,6 +76,7 @@ async def restore(
         if spec.name in found:
             progress(spec.name)
             await _restore_stream(bus, clock, directory, spec, found[spec.name], replicas)
+    await _remember_ids(bus, EVENTS, manifest.ended_at)
     floors = {(each.stream, each.name): each.floor for each in manifest.durables}
     for durable in DURABLES:
         if (floor := floors.get((durable.stream, durable.name))) is not None:
@@ -135,6 +138,24 @@ async def _restore_stream(
         filled = True
     if filled:
         await bus.purge(spec.name, filler_subject(spec))
+
+
+async def _remember_ids(bus: ArchiveBus, spec: StreamSpec, saved_at: datetime) -> None:
+    """Have the server know again the IDs of the last messages, which it learns from none it loads.
+
+    An event may be published again by a service that was ended before it noted the first time.
+    """
+    after: int | datetime = saved_at - timedelta(seconds=spec.duplicate_window_seconds)
+    last = await bus.last_sequence(spec.name)
+    while page := await bus.read_batch(spec.name, ">", after=after, count=FILLERS_AT_ONCE):
+        after = page[-1].sequence
+        ids = [each.headers.get(h.MSG_ID) for each in page if each.sequence <= last]
+        await asyncio.gather(
+            *(bus.store_as_is(filler_subject(spec), b"", {h.MSG_ID: id_}) for id_ in ids if id_)
+        )
+        if after >= last:
+            break
+    await bus.purge(spec.name, filler_subject(spec))
 
 
 def _later(directory: Path, saved: SavedStream) -> Iterator[Stored]:
