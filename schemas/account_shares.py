@@ -74,7 +74,10 @@ def _stored() -> list[Share]:
 def _answered() -> list[Share]:
     """What services and agents answer."""
     services = Account.SERVICES
-    asked = ((subjects.ENROLL, _AGENTS), (subjects.QUERIES, _ASKERS), (subjects.ORDERS, _ASKERS))
+    asked = (
+        *((each, _AGENTS) for each in (subjects.ENROLL, subjects.ENROLL_POD)),
+        *((each, _ASKERS) for each in (subjects.QUERIES, subjects.ORDERS)),
+    )
     return [
         *(
             Share(subject=each, owner=services, importers=to, reply_seconds=ANSWER_SECONDS)

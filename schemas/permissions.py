@@ -36,6 +36,9 @@ SERVICES: Final = ("pool-manager", "health-monitor", "provisioner", "notifier", 
 AGENT: Final = "agent"
 BOOTSTRAP: Final = "bootstrap"
 """Role of a node that is new, or was away for long: it may request its agent's credentials."""
+POD: Final = "pod"
+"""Role that the agents in pods of a pool's nodes share: each may request its node's credentials,
+and proves by its pod's token which node that is."""
 OPERATOR: Final = "operator"
 VIEWER: Final = "viewer"
 ADMIN: Final = "admin"
@@ -81,6 +84,7 @@ ALSO_PUBLISHED: Final[Mapping[str, tuple[str, ...]]] = {
 ALSO_ANSWERED: Final[Mapping[str, tuple[str, ...]]] = {
     "provisioner": (
         subjects.ENROLL,
+        subjects.ENROLL_POD,
         subjects.order_wildcard("sweep-now"),
         subjects.order_wildcard("readmit"),
     ),
@@ -163,6 +167,11 @@ def bootstrap_inbox(pool: str, node: str) -> str:
     return f"_INBOX.bootstrap.{pool}.{node}"
 
 
+def pod_inbox(pool: str) -> str:
+    """Inbox of agents in pods that have no credentials of their own: what is answered is public."""
+    return f"_INBOX.pod.{pool}"
+
+
 def rules() -> dict[str, Rules]:
     """Role -> permissions."""
     found = {service: _service(service) for service in SERVICES}
@@ -189,6 +198,7 @@ def rules() -> dict[str, Rules]:
     found[ADMIN] = Rules(publish=(">",), subscribe=(">",))
     found[AGENT] = _agent()
     found[BOOTSTRAP] = _bootstrap()
+    found[POD] = _pod()
     return found
 
 
@@ -301,6 +311,17 @@ def _bootstrap() -> Rules:
     return Rules(
         account=Account.AGENTS,
         publish=(f"{subjects.ROOT}.enroll.{POOL_TAG}.{NODE_TAG}", box),
+        subscribe=(box,),
+        payload_bytes_max=AGENT_BYTES_MAX,
+        subscriptions_max=AGENT_SUBSCRIPTIONS_MAX,
+    )
+
+
+def _pod() -> Rules:
+    box = f"{pod_inbox(POOL_TAG)}.>"
+    return Rules(
+        account=Account.AGENTS,
+        publish=(f"{subjects.ROOT}.enroll-pod.{POOL_TAG}.*", box),
         subscribe=(box,),
         payload_bytes_max=AGENT_BYTES_MAX,
         subscriptions_max=AGENT_SUBSCRIPTIONS_MAX,

@@ -170,6 +170,18 @@ class Prices(Protocol):
 
 
 @runtime_checkable
+class IdentifiesPods(Protocol):
+    """A provider on whose nodes agents run in pods, each with a token that names its node."""
+
+    async def node_of_pod(self, token: str) -> str:
+        """Return the name of the instance on which the token's pod runs.
+
+        INVALID if the token is none, or of another pod than an agent's.
+        """
+        ...
+
+
+@runtime_checkable
 class Resumes(Protocol):
     """A provider whose instances stop with their host."""
 

@@ -21,6 +21,7 @@ from services.primitives.redaction import redacted
 from services.provisioner.provider_client.instance_list import InstanceList
 from services.provisioner.provider_client.provider import (
     Bootstraps,
+    IdentifiesPods,
     Instance,
     Prices,
     Provider,
@@ -100,6 +101,12 @@ class ProviderCalls:
         if not isinstance(self.provider, Prices):
             return ()
         return await self._call("prices", self.provider.prices(instance_types), self._timeout)
+
+    async def node_of_pod(self, token: str) -> str:
+        """Return the instance on which an agent's pod runs, or raise ProviderError."""
+        if not isinstance(self.provider, IdentifiesPods):
+            raise ProviderError("INVALID", f"{self.provider.name} has no agents in pods")
+        return await self._call("node_of_pod", self.provider.node_of_pod(token), self._timeout)
 
     async def list_instances(self) -> InstanceList:
         """Return the provider's list, from a call that started no earlier than this one.
