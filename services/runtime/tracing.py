@@ -105,6 +105,12 @@ def current_headers() -> dict[str, str]:
     return carrier
 
 
+def trace_labels(headers: Headers) -> dict[str, str]:
+    """The trace that a message belongs to, as labels of an exemplar; empty: it is in none."""
+    known = _PARENT.fullmatch(headers.get(TRACEPARENT, ""))
+    return {"trace_id": known[1]} if known else {}
+
+
 def traceparent() -> str:
     """The current span's traceparent; empty outside of one."""
     return current_headers().get(TRACEPARENT, "")
