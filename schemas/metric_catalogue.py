@@ -289,6 +289,13 @@ LAG_SECONDS: Final = _of_process(
     ("durable",),
     "Age of the last message taken",
 )
+METRIC_PUSHES: Final = _of_process(
+    "navarch_metric_pushes_total",
+    "counter",
+    "",
+    ("outcome",),
+    "Times that metrics were sent by OTLP: done, failed",
+)
 BUILD_INFO: Final = _of_process(
     "navarch_build_info", "gauge", "", ("version",), "1; the version that the process runs"
 )

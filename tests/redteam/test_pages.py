@@ -13,7 +13,8 @@ from schemas.messages import encode
 from schemas.metric_catalogue import METRICS
 from schemas.node_records import NodeRecord
 from services.metrics.fleet.fleet_metrics import gauges
-from services.runtime.metric_exposition import GaugeTable, exposition
+from services.runtime.gauge_table import GaugeTable
+from services.runtime.metric_exposition import exposition
 from services.simulator.report import html_report
 from services.simulator.report.report_format import StressReport
 from tests.redteam.hostile import HOSTILE, UNSAFE

@@ -14,7 +14,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
 from schemas.settings import HttpSettings
-from services.runtime.metric_exposition import GaugeTable, exposition
+from services.runtime.gauge_table import GaugeTable
+from services.runtime.metric_exposition import exposition
 from services.runtime.process_http import HttpEndpoint
 
 TEXTS = st.text(max_size=6)

@@ -34,7 +34,7 @@ from services.metrics.fleet.fleet_metrics import (
     stale_samples,
 )
 from services.metrics.fleet.pool_metrics import pool_gauges
-from services.runtime.metric_exposition import GaugeTable
+from services.runtime.gauge_table import GaugeTable
 
 
 class FleetCollector(Collector):
