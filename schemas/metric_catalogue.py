@@ -3,6 +3,7 @@
 The code that measures takes its name, help and labels from here; docs/metrics.md has the table.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -57,7 +58,14 @@ def _of_health(name: str, labels: tuple[str, ...], text: str) -> MetricSpec:
 
 
 NODES_TOTAL: Final = _of_fleet(
-    "navarch_nodes_total", "gauge", "nodes", POOL, "Nodes, launching ones included"
+    "navarch_nodes_total",
+    "gauge",
+    "nodes",
+    ("pool", "status"),
+    "Nodes by status: launching, registered, active, cordoned, draining, unhealthy, leaving",
+)
+GPUS_TOTAL: Final = _of_fleet(
+    "navarch_gpus_total", "gauge", "GPUs", ("pool", "provider"), "GPUs of registered nodes"
 )
 NODES_HEALTHY: Final = _of_fleet(
     "navarch_nodes_healthy", "gauge", "nodes", POOL, "Healthy nodes that are not lost"
@@ -78,6 +86,19 @@ NODES_LOST: Final = _of_fleet(
 POOL_DESIRED: Final = _of_fleet(
     "navarch_pool_desired_nodes", "gauge", "nodes", POOL, "Nodes that the pool is to have"
 )
+POOL_MIN: Final = _of_fleet(
+    "navarch_pool_min_nodes", "gauge", "nodes", POOL, "The pool's min_nodes"
+)
+POOL_MAX: Final = _of_fleet(
+    "navarch_pool_max_nodes", "gauge", "nodes", POOL, "The pool's max_nodes"
+)
+INCIDENTS: Final = _of_fleet(
+    "navarch_open_incidents",
+    "gauge",
+    "incidents",
+    POOL,
+    "Incidents that are open: equal faults on several nodes",
+)
 POOL_BREAKER: Final = _of_fleet(
     "navarch_pool_breaker_state",
     "gauge",
@@ -87,6 +108,20 @@ POOL_BREAKER: Final = _of_fleet(
 )
 OPEN_SAGAS: Final = _of_fleet(
     "navarch_open_sagas", "gauge", "sagas", ("pool", "kind"), "Sagas that are open, by kind"
+)
+OLDEST_SAGA: Final = _of_fleet(
+    "navarch_open_saga_oldest_seconds",
+    "gauge",
+    "seconds",
+    ("pool", "kind"),
+    "How long the oldest open saga of a kind has been open; absent without one",
+)
+INSTANCE_COUNT: Final = _of_fleet(
+    "navarch_instances",
+    "gauge",
+    "instances",
+    ("pool", "provider", "state"),
+    "Instances by state: intended, running, terminating, leaked, orphaned",
 )
 POOL_SPEND: Final = _of_fleet(
     "navarch_spend_dollars_per_hour",
@@ -115,6 +150,13 @@ NODE_STATUS: Final = _of_fleet(
     "",
     NODE,
     "Health: 1 healthy, 0.5 degraded, 0 unhealthy; absent while unknown",
+)
+NODE_HEALTH: Final = _of_fleet(
+    "navarch_node_health_status",
+    "gauge",
+    "",
+    ("pool", "node_id", "status"),
+    "The same with the status as a label; 0 while it is unknown",
 )
 NODE_GPUS: Final = _of_fleet(
     "navarch_node_gpu_count", "gauge", "GPUs", NODE, "GPUs that the node reports"
@@ -148,6 +190,13 @@ COMMANDS: Final = _of_fleet(
     "",
     ("pool", "command"),
     "Commands carried out: cordon, uncordon, drain, terminate",
+)
+SCALINGS: Final = _of_fleet(
+    "navarch_scaling_events_total",
+    "counter",
+    "",
+    ("pool", "direction"),
+    "Changes of a pool's desired size: up, down",
 )
 REPLACEMENTS: Final = _of_fleet(
     "navarch_replacements_total", "counter", "nodes", POOL, "Nodes that were replaced"
@@ -197,6 +246,13 @@ CONSUMER_OLDEST: Final = _of_fleet(
 TELEMETRY_INVALID: Final = _of_fleet(
     "navarch_telemetry_invalid_total", "counter", "samples", (), "Samples that could not be read"
 )
+LEFT_OUT: Final = _of_fleet(
+    "navarch_series_left_out",
+    "gauge",
+    "",
+    ("label",),
+    "Values of a label that are beyond its limit and have no series",
+)
 
 FAILURES: Final = _of_process(
     "navarch_failures",
@@ -232,6 +288,16 @@ LAG_SECONDS: Final = _of_process(
     "seconds",
     ("durable",),
     "Age of the last message taken",
+)
+METRIC_PUSHES: Final = _of_process(
+    "navarch_metric_pushes_total",
+    "counter",
+    "",
+    ("outcome",),
+    "Times that metrics were sent by OTLP: done, failed",
+)
+BUILD_INFO: Final = _of_process(
+    "navarch_build_info", "gauge", "", ("version",), "1; the version that the process runs"
 )
 CLOCK_AHEAD: Final = _of_process(
     "navarch_clock_ahead_seconds",
@@ -285,3 +351,30 @@ HTTP_STREAMS: Final = MetricSpec(
 
 METRICS: Final = tuple(each for each in list(globals().values()) if isinstance(each, MetricSpec))
 """All of them, in the order of the table."""
+
+LABEL_VALUES_MAX: Final[Mapping[str, int]] = {
+    "pool": 1_000,
+    "node": 20_000,
+    "node_id": 20_000,
+    "gpu": 64,
+    "xid": 1_000,
+    "fault": 1_000,
+    "provider": 100,
+    "stream": 100,
+    "durable": 100,
+    "rule": 1_000,
+    "route": 200,
+    **dict.fromkeys(("kind", "status", "state", "command", "direction", "label"), 50),
+    **dict.fromkeys(
+        ("failure", "outcome", "version", "result", "fact", "level", "edge", "method"), 50
+    ),
+}
+"""How many values each label can have at once, whatever agents and callers send.
+
+Labels of the last two lines have the values of an enumeration."""
+GPU_INDEX_MAX: Final = LABEL_VALUES_MAX["gpu"] - 1
+XID_CODE_MAX: Final = LABEL_VALUES_MAX["xid"] - 2
+"""Codes beyond it count as `other`."""
+NODE_XIDS_MAX: Final = 16
+"""Codes of one node that have a series each; what else its agent sends counts as `other`."""
+OTHER: Final = "other"

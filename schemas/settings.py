@@ -11,6 +11,7 @@ import msgspec
 from schemas.alert_records import Severity
 from schemas.duration import Duration
 from schemas.enums import AlertKind, DrainMode
+from schemas.export_settings import MetricsSettings, TracingSettings
 from schemas.gateway_settings import GatewaySettings
 from schemas.instance_type_catalogue import InstanceTypes, Price
 from schemas.lag_settings import LagSettings
@@ -363,13 +364,6 @@ class HttpSettings(Setting, frozen=True, kw_only=True):
     """0: a free one; the service logs it and `nats micro info` shows it."""
 
 
-class TracingSettings(Setting, frozen=True, kw_only=True):
-    """OpenTelemetry export; off without an endpoint."""
-
-    otlp_endpoint: SecretText = ""
-    """`http://collector:4318/v1/traces`; OTEL_EXPORTER_OTLP_ENDPOINT works too."""
-
-
 class AgentSettings(Setting, frozen=True, kw_only=True):
     """Settings that agents receive, and when a silent agent is lost."""
 
@@ -423,6 +417,7 @@ class Settings(Setting, frozen=True, kw_only=True):
     http: HttpSettings = HttpSettings()
     gateway: GatewaySettings = GatewaySettings()
     tracing: TracingSettings = TracingSettings()
+    metrics: MetricsSettings = MetricsSettings()
     agent: AgentSettings = AgentSettings()
     lag: LagSettings = LagSettings()
     server: ServerSettings = ServerSettings()

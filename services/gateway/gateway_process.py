@@ -30,6 +30,7 @@ from services.primitives.clock import Clock, SystemClock
 from services.primitives.race import race
 from services.runtime.configuration_reload import ConfigurationReload
 from services.runtime.process_http import WebServer
+from services.runtime.push_choice import metric_push
 
 if TYPE_CHECKING:
     from services.gateway.assistant_endpoint import AssistantEndpoint
@@ -57,14 +58,18 @@ async def _connected(settings: Settings, file: Path | None, stopping: asyncio.Ev
     bus: NatsBus = connecting.result()
     try:
         require_tokens(own, is_open=bus.is_open, file=file)
-        await _serve(bus, own, listening, stopping)
+        await _serve(bus, own, settings.metrics.otlp_endpoint, listening, stopping)
     finally:
         await bus.close()
         log.info("stopped")
 
 
 async def _serve(
-    bus: NatsBus, settings: GatewaySettings, listening: socket.socket, stopping: asyncio.Event
+    bus: NatsBus,
+    settings: GatewaySettings,
+    otlp_endpoint: str,
+    listening: socket.socket,
+    stopping: asyncio.Event,
 ) -> None:
     clock, registry = SystemClock(), CollectorRegistry()
     ProcessCollector(registry=registry)
@@ -74,6 +79,10 @@ async def _serve(
     fleet = FleetClient(bus, user=GATEWAY)
     assistants = assistant_endpoint(fleet, clock)
     routes = [assistants.route()] if assistants is not None else []
+    beside = [assistants.run] if assistants is not None else []
+    replica = f"{GATEWAY}-{os.getpid()}-{secrets.token_hex(3)}"
+    if (push := metric_push(otlp_endpoint, GATEWAY, replica, registry, clock)) is not None:
+        beside.append(push.run)
     app = http_app(bus, fleet, access, streams, clock, registry, routes)
     server = WebServer(
         app,
@@ -86,7 +95,7 @@ async def _serve(
     log.info("ready", extra={"http": f"http://{host}:{port}"})
     serving = asyncio.create_task(server.serve(sockets=[listening]))
     relaying = asyncio.create_task(relay.run())
-    assisting = asyncio.create_task(assistants.run()) if assistants is not None else None
+    others = {asyncio.create_task(each()) for each in beside}
     await race(asyncio.shield(serving), asyncio.shield(relaying), stopping.wait())
     if relaying.done():
         # It never ends by itself; the end of the process lets its supervisor restart it.
@@ -96,9 +105,10 @@ async def _serve(
     relay.close()
     server.should_exit = True
     await serving
-    if assisting is not None:
-        assisting.cancel()
-        await asyncio.wait({assisting})
+    for each in others:
+        each.cancel()
+    if others:
+        await asyncio.wait(others)
 
 
 def assistant_endpoint(fleet: FleetClient, clock: Clock) -> "AssistantEndpoint | None":

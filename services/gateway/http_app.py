@@ -12,8 +12,7 @@ from litestar.handlers import ASGIRouteHandler
 from litestar.openapi import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.openapi.spec import Components, SecurityScheme
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client import CollectorRegistry
 
 from schemas.dry_run import DryRun
 from services.bus.port import Bus
@@ -32,13 +31,15 @@ from services.gateway.history_routes import HISTORY_ROUTES
 from services.gateway.problems import PROTECTION, answer_problem
 from services.gateway.request_meter import request_meter
 from services.primitives.clock import Clock
+from services.runtime.metric_exposition import exposition
 
 BODY_BYTES_MAX: Final = 65_536
 HISTORIES_MAX: Final = 4
 """Histories that are read at once: each may be a month of events. Further callers wait."""
 KEY_BYTES: Final = 12
-METRICS_TYPE: Final = CONTENT_TYPE_LATEST.removesuffix("; charset=utf-8")
 DESCRIBED_ROUTES: Final = (*FLEET_ROUTES, *HISTORY_ROUTES, *EVENT_ROUTES, *CHANGE_ROUTES)
+CHARSET: Final = "; charset=utf-8"
+"""Which the library adds itself."""
 DESCRIPTION: Final = "Reads a Navarch fleet and changes it: docs/http-api.md."
 
 
@@ -56,9 +57,10 @@ def public_routes(bus: Bus, registry: CollectorRegistry) -> list[Any]:
             return Response("ready\n", media_type=MediaType.TEXT)
         return Response("the bus is not connected\n", media_type=MediaType.TEXT, status_code=503)
 
-    @get("/metrics", sync_to_thread=False, **options)
-    def metrics() -> Response[bytes]:
-        return Response(generate_latest(registry), media_type=METRICS_TYPE)
+    @get("/metrics", **options)
+    async def metrics(request: Request[Any, Any, Any]) -> Response[bytes]:
+        text, kind = await exposition(registry, request.headers.get("accept", ""))
+        return Response(text, media_type=kind.replace(CHARSET, ""))
 
     return [health, readiness, metrics]
 

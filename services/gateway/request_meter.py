@@ -1,12 +1,17 @@
 """Counts requests by route and status, for `/metrics`."""
 
 from collections.abc import Callable
-from typing import Any
+from http import HTTPMethod
+from typing import Any, Final
 
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 from prometheus_client import CollectorRegistry, Counter
 
-from schemas.metric_catalogue import HTTP_REQUESTS
+from schemas.metric_catalogue import HTTP_REQUESTS, OTHER
+from services.gateway.problems import ProblemError
+
+METHODS: Final = frozenset(HTTPMethod)
+"""A caller may send any word; every other counts as `other`."""
 
 
 def request_meter(registry: CollectorRegistry) -> Callable[[ASGIApp], ASGIApp]:
@@ -20,13 +25,21 @@ def request_meter(registry: CollectorRegistry) -> Callable[[ASGIApp], ASGIApp]:
         async def metered(scope: Scope, receive: Receive, send: Send) -> None:
             request: Any = scope
 
-            async def count(message: Message) -> None:
+            def count(status: int) -> None:
+                method = request["method"] if request["method"] in METHODS else OTHER
+                answered.labels(method, request.get("path_template", ""), int(status)).inc()
+
+            async def counted(message: Message) -> None:
                 if message["type"] == "http.response.start":
-                    route = request.get("path_template", "")
-                    answered.labels(request["method"], route, message["status"]).inc()
+                    count(message["status"])
                 await send(message)
 
-            await app(scope, receive, count)
+            try:
+                await app(scope, receive, counted)
+            except ProblemError as error:
+                # Of the authentication; the application answers it outside of this.
+                count(error.status)
+                raise
 
         return metered
 

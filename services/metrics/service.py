@@ -33,6 +33,7 @@ from services.metrics.fleet.pool_mirror import PoolMirror
 from services.metrics.fleet.prometheus_collector import FleetCollector
 from services.runtime.consumer_loop import Consumer, Received
 from services.runtime.process import Context, Service
+from services.runtime.tracing import trace_labels
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +74,7 @@ def event_consumer(fleet: FleetCollector) -> Consumer:
 
     async def handle(received: Received[Message]) -> None:
         for increment in increments(received.message):
-            fleet.add(increment)
+            fleet.add(increment, trace_labels(received.stored.headers))
 
     return Consumer(
         durable=METRICS_EVENTS,

@@ -30,7 +30,7 @@ from services.runtime.dead_letter_quota import SUMMARY_SECONDS, DeadLetterQuota
 from services.runtime.failure_register import flooded, unreadable
 from services.runtime.process_metrics import Instruments, Meters
 from services.runtime.sender_quota import EQUAL_MAX, SENDER_MAX, SenderLimit, SenderQuota
-from services.runtime.tracing import Tracing
+from services.runtime.tracing import Tracing, trace_labels
 
 log = logging.getLogger(__name__)
 
@@ -126,7 +126,7 @@ class ConsumerLoop:
                     self._take(delivery, decoded)
                 else:
                     await delivery.ack()
-                    self._meters.settled("withheld", 0.0)
+                    self._meters.settled("withheld", 0.0, {})
         finally:
             if self._tasks:
                 await asyncio.wait(self._tasks, timeout=self.consumer.finish_seconds)
@@ -185,7 +185,8 @@ class ConsumerLoop:
                 del self._answered[next(iter(self._answered))]
         elif outcome != "set-aside" and self.guard is not None:
             self.guard.settled(delivery.stored)
-        self._meters.settled(outcome, self.clock.monotonic() - started)
+        taken = self.clock.monotonic() - started
+        self._meters.settled(outcome, taken, trace_labels(delivery.stored.headers))
 
     async def _settle_suspect(self, delivery: Delivery) -> str:
         """Settle what may have ended the processes that handled it before."""

@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from datetime import datetime
-from typing import Final
+from typing import Final, get_args
 
 import msgspec
 from prometheus_client import CollectorRegistry, Gauge
@@ -50,10 +50,9 @@ class FailureRegister:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         """Count them in `registry`."""
-        self._gauge = Gauge(
-            *FAILURES.declared,
-            registry=registry,
-        )
+        self._gauge = Gauge(*FAILURES.declared, registry=registry)
+        for kind in get_args(FailureKind):
+            self._gauge.labels(kind)  # 0 until one begins, so that a query has an answer
         self._now: dict[Key, CurrentFailure] = {}
         self._published: dict[Key, ServiceFailure] = {}
         self._pending: ServiceFailure | None = None

@@ -31,6 +31,7 @@ from services.runtime.failure_register import unwritable
 from services.runtime.order_audit import audited
 from services.runtime.process_http import HttpEndpoint, check_port
 from services.runtime.process_metrics import Instruments
+from services.runtime.push_choice import metric_push
 from services.runtime.server_clock import ServerClock
 from services.runtime.tracing import Tracing, otlp_processor
 from services.settings.plugin_loader import locate
@@ -248,6 +249,14 @@ async def _serve(
         service.endpoints, context.name, context.clock.now, partial(publish_event, context.bus)
     )
     await context.bus.serve(context.name, service.description, endpoints, http=http.url)
+    push = metric_push(
+        context.settings.metrics.otlp_endpoint,
+        context.name,
+        context.replica,
+        context.instruments.registry,
+        context.clock,
+    )
+    sending: Sequence[Task] = (push.run,) if push is not None else ()
     loops = [
         ConsumerLoop(
             context.bus, each, context.clock, context.instruments, context.tracing, guard
@@ -255,7 +264,7 @@ async def _serve(
         for each in service.consumers
     ]
     consuming = [asyncio.ensure_future(each()) for each in loops]
-    tasks = [asyncio.ensure_future(each()) for each in service.tasks]
+    tasks = [asyncio.ensure_future(each()) for each in (*service.tasks, *sending)]
     serving = asyncio.create_task(http.run())
     waiting = asyncio.create_task(stopping.wait())
     log.info("ready", extra={"http": http.url, "replica": context.replica})

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import uvicorn
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client import CollectorRegistry
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
@@ -17,6 +16,7 @@ from starlette.routing import Route
 
 from schemas.settings import HttpSettings
 from services.runtime.http_deadline import PromptH11Protocol
+from services.runtime.metric_exposition import exposition
 from services.settings.plugin_loader import setting_error
 
 
@@ -99,7 +99,8 @@ class HttpEndpoint:
         problem = self._ready()
         return PlainTextResponse(f"{problem or 'ready'}\n", status_code=503 if problem else 200)
 
-    async def _metrics(self, _: Request) -> Response:
+    async def _metrics(self, request: Request) -> Response:
         if self._refresh is not None:
             await self._refresh()
-        return Response(generate_latest(self._registry), media_type=CONTENT_TYPE_LATEST)
+        text, kind = await exposition(self._registry, request.headers.get("accept", ""))
+        return Response(text, headers={"Content-Type": kind})

@@ -1,8 +1,12 @@
 """Counters and gauges of a process itself: consumers, dead letters, liveness of its loop."""
 
+from collections.abc import Mapping
+from importlib import metadata
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from schemas.metric_catalogue import (
+    BUILD_INFO,
     CLOCK_AHEAD,
     LAG_MESSAGES,
     LAG_SECONDS,
@@ -24,13 +28,13 @@ class Meters:
         self._outcomes: dict[str, Counter] = {}
         self._durable = durable
 
-    def settled(self, outcome: str, seconds: float) -> None:
-        """Count a message that was settled after so long."""
+    def settled(self, outcome: str, seconds: float, trace: Mapping[str, str]) -> None:
+        """Count a message that was settled after so long, and of which trace it is."""
         counter = self._outcomes.get(outcome)
         if counter is None:
             counter = self._outcomes[outcome] = self._handled.labels(self._durable, outcome)
         counter.inc()
-        self._seconds.observe(seconds)
+        self._seconds.observe(seconds, dict(trace))
 
 
 class Instruments:
@@ -40,6 +44,8 @@ class Instruments:
         """Register in `registry`, a fresh one where none is given."""
         self.registry = registry or CollectorRegistry()
         self.failures = FailureRegister(self.registry)
+        build = Gauge(*BUILD_INFO.declared, registry=self.registry)
+        build.labels(metadata.version("navarch")).set(1)
         self.handled = Counter(
             *MESSAGES.declared,
             registry=self.registry,

@@ -26,7 +26,7 @@ from services.primitives.redaction import redacted
 _propagator = TraceContextTextMapPropagator()
 
 _PARENT: Final = re.compile(
-    r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
+    r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-((?!0{16})[0-9a-f]{16})-[0-9a-f]{2}"
 )
 """What of W3C's `traceparent` we write; one that says more is as good as none."""
 _unrecorded: ContextVar[str] = ContextVar("traceparent", default="")
@@ -103,6 +103,12 @@ def current_headers() -> dict[str, str]:
     carrier: dict[str, str] = {}
     _propagator.inject(carrier)
     return carrier
+
+
+def trace_labels(headers: Headers) -> dict[str, str]:
+    """The trace that a message belongs to, as labels of an exemplar; empty: it is in none."""
+    known = _PARENT.fullmatch(headers.get(TRACEPARENT, ""))
+    return {"trace_id": known[1], "span_id": known[2]} if known else {}
 
 
 def traceparent() -> str:

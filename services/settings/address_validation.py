@@ -25,9 +25,13 @@ def address_problems(settings: Settings) -> Iterator[Problem]:
         # One without a scheme is a host, as the client reads it.
         if any("://" in url and _scheme(url) not in BUS_SCHEMES for url in urls.split(",")):
             yield (section, key), "is no address of nats-server: write nats://host:4222 or tls://…"
-    endpoint = settings.tracing.otlp_endpoint
-    if endpoint and _scheme(endpoint) not in HTTP_SCHEMES:
-        yield ("tracing", "otlp_endpoint"), "is not a URL: write http://collector:4318/v1/traces"
+    for section, signal, endpoint in (
+        ("tracing", "traces", settings.tracing.otlp_endpoint),
+        ("metrics", "metrics", settings.metrics.otlp_endpoint),
+    ):
+        if endpoint and _scheme(endpoint) not in HTTP_SCHEMES:
+            remedy = f"is not a URL: write http://collector:4318/v1/{signal}"
+            yield (section, "otlp_endpoint"), remedy
 
 
 def _scheme(url: str) -> str:

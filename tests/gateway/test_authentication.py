@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from schemas.gateway_settings import GatewaySettings, TokenSpec
 from schemas.settings import Settings
+from services.bus.memory.memory_bus import MemoryBus
+from services.fleet_client.fleet_client import FleetClient
 from services.gateway.access_tokens import (
     ExpiredTokenError,
     Principal,
@@ -17,8 +19,10 @@ from services.gateway.access_tokens import (
     new_token,
     with_variable,
 )
+from services.gateway.assistant_endpoint import AssistantEndpoint
 from services.gateway.caller_rate import CallerRate
 from services.gateway.gateway_start import gateway_settings, require_tokens
+from services.primitives.clock import SystemClock
 from services.primitives.errors import ConfigurationError
 from tests.gateway.conftest import Gateway, MakeGateway
 
@@ -217,3 +221,27 @@ def test_a_caller_gets_its_rate_and_its_burst_and_no_more(
         taken += not wait
         assert wait >= 0
     assert taken <= now * per_minute / 60 + max(1, per_minute / 6) + 1e-6
+
+
+async def test_methods_that_a_caller_invents_are_one_series(
+    bus: MemoryBus, make_gateway: MakeGateway
+) -> None:
+    """Anyone can send any word without a token, and each would be a series of its own."""
+    endpoint = AssistantEndpoint(FleetClient(bus, "gateway"), SystemClock().now, str, b"key")
+    client = make_gateway(more=[endpoint.route()]).client("")
+    for number in range(50):
+        for path in ("/api/v1/pools", "/mcp"):
+            await client.request(f"INVENTED{number}", path)
+    text = (await client.get("/metrics")).text
+    assert "INVENTED" not in text
+    assert 'method="other",route="/mcp",status="401"} 50.0' in text
+
+
+async def test_requests_without_a_token_are_counted(make_gateway: MakeGateway) -> None:
+    """They leave no event, so this is where guesses of tokens are seen."""
+    gateway = make_gateway(per_minute=6)
+    for token in ("", "guess", "viewer-token", "viewer-token"):
+        await gateway.client(token).get("/api/v1/pools")
+    text = (await gateway.client("").get("/metrics")).text
+    assert 'route="/api/v1/pools",status="401"} 2.0' in text
+    assert 'route="/api/v1/pools",status="429"} 1.0' in text

@@ -1,6 +1,7 @@
 """Records, samples and events as metrics."""
 
 from datetime import UTC, datetime, timedelta
+from typing import get_args
 
 import pytest
 
@@ -17,21 +18,26 @@ from schemas.node_events import (
     Uncordoned,
 )
 from schemas.node_records import NodeRecord, Quarantine
-from schemas.pool_events import NodeReplaced
+from schemas.pool_events import NodeReplaced, Scaled
+from schemas.saga_params import LaunchSpec
 from services.metrics.fleet.fleet_metrics import (
     COMMANDS,
     REPLACEMENT_SECONDS,
     REPLACEMENTS,
+    SCALINGS,
     STALE_SECONDS,
     XIDS,
     Increment,
     LatestSample,
+    NodeStatus,
     gauges,
     increments,
+    node_status,
     stale_samples,
 )
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+OF_POOL = {"id": "e", "time": NOW, "pool": "training"}
 OF_NODE = {"id": "e", "time": NOW, "pool": "training", "node": "n-1"}
 
 
@@ -81,7 +87,15 @@ def test_nodes_are_counted_by_pool_and_health():
             health("n-6", "unhealthy"),
         ],
     )
-    assert found["navarch_nodes_total"] == {("training",): 7, ("inference",): 1}
+    total = {key: count for key, count in found["navarch_nodes_total"].items() if count}
+    assert total == {
+        ("training", "active"): 2,
+        ("training", "unhealthy"): 2,
+        ("training", "launching"): 1,
+        ("training", "cordoned"): 2,
+        ("inference", "launching"): 1,
+    }
+    assert len(found["navarch_nodes_total"]) == 2 * len(get_args(NodeStatus))
     assert found["navarch_nodes_quarantined"] == {("training",): 1, ("inference",): 0}
     assert found["navarch_nodes_healthy"] == {("training",): 1, ("inference",): 0}
     assert found["navarch_nodes_unhealthy"] == {("training",): 2, ("inference",): 0}
@@ -91,6 +105,35 @@ def test_nodes_are_counted_by_pool_and_health():
         ("training", "n-3"): 1.0,
         ("training", "n-5"): 0.5,
     }
+    named = found["navarch_node_health_status"]
+    assert named["training", "n-5", "degraded"] == 0.5
+    assert named["training", "n-4", "unknown"] == 0
+    assert len(named) == 8
+
+
+@pytest.mark.parametrize(
+    ("record", "status", "expected"),
+    [
+        (node("n", "registered"), "unhealthy", "registered"),
+        (node("n", "leaving", cordoned=True, saga="s"), "unhealthy", "leaving"),
+        (node("n", cordoned=True, saga="s"), "unhealthy", "draining"),
+        (node("n", cordoned=True, saga="s", drained=True), "healthy", "cordoned"),
+        (node("n", saga="s"), "healthy", "active"),
+        (node("n", cordoned=True), "unhealthy", "unhealthy"),
+        (node("n"), "degraded", "active"),
+    ],
+)
+def test_a_node_has_one_status(record, status, expected):
+    """What is being done to it counts before what is wrong with it."""
+    assert node_status(record, status) == expected
+
+
+def test_gpus_are_counted_by_provider():
+    """Of a node that no provider launched, it is unknown."""
+    launch = LaunchSpec(fleet="f", provider="aws", instance_type="p5", region="r")
+    gpus = (GpuIdentity(index=0), GpuIdentity(index=1))
+    found = values([node("n-1", launch=launch, gpus=gpus), node("n-2", gpus=gpus), node("n-3")])
+    assert found["navarch_gpus_total"] == {("training", "aws"): 2, ("training", "unknown"): 2}
 
 
 def test_readings_are_by_gpu_and_absent_where_the_gpu_has_none():
@@ -151,12 +194,17 @@ def test_stale_samples_and_samples_of_absent_nodes_are_left_out(nodes, age_secon
     ("event", "expected"),
     [
         (Fault(**OF_NODE, kind="xid", code=79), [Increment(XIDS, ("training", "n-1", "79"))]),
+        (Fault(**OF_NODE, kind="xid", code=999), [Increment(XIDS, ("training", "n-1", "other"))]),
+        (Fault(**OF_NODE, kind="xid", code=-1), [Increment(XIDS, ("training", "n-1", "other"))]),
         (Fault(**OF_NODE, kind="sxid", code=12028), []),
         (Cordoned(**OF_NODE), [Increment(COMMANDS, ("training", "cordon"))]),
         (Uncordoned(**OF_NODE), [Increment(COMMANDS, ("training", "uncordon"))]),
         (Drained(**OF_NODE), [Increment(COMMANDS, ("training", "drain"))]),
         (Terminated(**OF_NODE), [Increment(COMMANDS, ("training", "terminate"))]),
         (Admitted(**OF_NODE), []),
+        (Scaled(**OF_POOL, previous=4, nodes=8), [Increment(SCALINGS, ("training", "up"))]),
+        (Scaled(**OF_POOL, previous=4, nodes=0), [Increment(SCALINGS, ("training", "down"))]),
+        (Scaled(**OF_POOL, previous=4, nodes=4), []),
         (
             NodeReplaced(
                 id="e",

@@ -34,7 +34,7 @@ def instance(state: str, dollars: float) -> InstanceRecord:
 def values(
     *pools: PoolRecord, instances: Any = None, cap: float = 0.0
 ) -> dict[str, dict[tuple[str, ...], float]]:
-    return {each.spec.name: each.values for each in pool_gauges(pools, instances or {}, cap)}
+    return {each.spec.name: each.values for each in pool_gauges(pools, instances or {}, cap, NOW)}
 
 
 def test_a_pool_has_its_size_breaker_and_sagas():

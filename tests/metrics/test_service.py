@@ -1,6 +1,7 @@
 """The metrics service on a real bus, scraped as Prometheus would."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -13,6 +14,7 @@ from schemas import subjects
 from schemas.gpu_samples import GpuSample
 from schemas.health_records import HealthRecord
 from schemas.messages import encode
+from schemas.metric_catalogue import METRICS
 from schemas.node_events import Fault, Telemetry
 from schemas.node_records import NodeRecord, node_key
 from schemas.pool_events import NodeReplaced
@@ -21,25 +23,29 @@ from schemas.topology import HEALTH, NODES
 from services.metrics.service import build
 from services.primitives.clock import SystemClock
 from services.runtime.consumer_loop import ConsumerLoop
+from services.runtime.metric_exposition import exposition
 from services.runtime.process import Context
 from services.runtime.process_metrics import Instruments
 from services.runtime.tracing import Tracing
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+ACTIVE = "navarch_nodes_total{pool=a,status=active}"
 DOCUMENTED = {
-    "navarch_node_gpu_count",
-    "navarch_node_gpu_temperature_celsius",
-    "navarch_node_gpu_utilization_percent",
-    "navarch_node_gpu_memory_used_bytes",
-    "navarch_node_gpu_power_watts",
-    "navarch_node_health_check_status",
-    "navarch_nodes_total",
-    "navarch_nodes_healthy",
-    "navarch_nodes_unhealthy",
-    "navarch_nodes_quarantined",
-    "navarch_commands_issued_total",
-    "navarch_xid_errors_total",
+    "navarch_node_gpu_count": ("gauge", {"pool", "node"}),
+    "navarch_node_gpu_temperature_celsius": ("gauge", {"pool", "node", "gpu"}),
+    "navarch_node_gpu_utilization_percent": ("gauge", {"pool", "node", "gpu"}),
+    "navarch_node_gpu_memory_used_bytes": ("gauge", {"pool", "node", "gpu"}),
+    "navarch_node_gpu_power_watts": ("gauge", {"pool", "node", "gpu"}),
+    "navarch_node_health_check_status": ("gauge", {"pool", "node"}),
+    "navarch_nodes_total": ("gauge", {"pool", "status"}),
+    "navarch_nodes_healthy": ("gauge", {"pool"}),
+    "navarch_nodes_unhealthy": ("gauge", {"pool"}),
+    "navarch_commands_issued_total": ("counter", {"pool", "command"}),
+    "navarch_xid_errors_total": ("counter", {"pool", "node", "xid"}),
+    "navarch_gpus_total": ("gauge", {"pool", "provider"}),
+    "navarch_node_health_status": ("gauge", {"pool", "node_id", "status"}),
 }
+"""The names that Navarch has always documented: type and labels."""
 Scrape = Callable[[], dict[str, float]]
 
 
@@ -75,6 +81,7 @@ def replica(bus):
                     found[f"{each.name}{{{labels}}}"] = each.value
             return found
 
+        scrape.registry = context.instruments.registry
         try:
             yield scrape
         finally:
@@ -153,7 +160,10 @@ async def test_every_documented_metric_exists(bus, replica):
                 and "navarch_replacements_total{pool=a}" in found
             ),
         )
-    assert {name.partition("{")[0] for name in found} >= DOCUMENTED
+    exported = {(n.partition("{")[0], frozenset(re.findall(r"[{,](\w+)=", n))) for n in found}
+    assert exported >= {(name, frozenset(labels)) for name, (_, labels) in DOCUMENTED.items()}
+    declared = {each.name: (each.type, set(each.labels)) for each in METRICS}
+    assert declared | DOCUMENTED == declared
     assert found[temperature] == 60
     assert found["navarch_xid_errors_total{node=n-1,pool=a,xid=79}"] == 1
     assert found["navarch_replacement_seconds_count{pool=a}"] == 1
@@ -163,19 +173,41 @@ async def test_every_documented_metric_exists(bus, replica):
     assert found["navarch_replacement_seconds_bucket{le=+Inf,pool=a}"] == 1
 
 
+async def test_a_replacement_shows_its_trace(bus, replica):
+    """As an exemplar of its bucket, for a scraper that takes OpenMetrics; others see none."""
+    trace = "0af7651916cd43dd8448eb211c80319c"
+    headers = {"traceparent": f"00-{trace}-b7ad6b7169203331-01"}
+    about = {"time": NOW, "pool": "a", "old_node": "n-1", "new_node": "n-2", "saga": "s"}
+    async with replica() as scrape:
+        replaced = NodeReplaced(id="r", duration_seconds=42, **about)
+        subject = subjects.pool_event("a", "node-replaced")
+        await bus.publish(subject, encode(replaced), headers=headers)
+        await until(scrape, lambda found: "navarch_replacements_total{pool=a}" in found)
+        found, kind = await exposition(scrape.registry, "application/openmetrics-text")
+        plain, _ = await exposition(scrape.registry, "")
+    assert kind.startswith("application/openmetrics-text")
+    lines = [each for each in found.decode().splitlines() if trace in each]
+    assert [each.partition(" ")[0] for each in lines if "replacement" in each] == [
+        'navarch_replacement_seconds_bucket{le="60.0",pool="a"}'
+    ]
+    handled = [each for each in lines if each.startswith("navarch_message_seconds_bucket")]
+    assert len(handled) == 1
+    assert trace not in plain.decode()
+
+
 async def test_the_series_of_a_terminated_node_end(bus, replica):
     """At the next scrape, whether its record says `terminated` or is deleted; others stay."""
     async with replica() as scrape:
         for node in ("n-1", "n-2", "n-3"):
             await put(bus, node)
-        await until(scrape, lambda found: found.get("navarch_nodes_total{pool=a}") == 3)
+        await until(scrape, lambda found: found.get(ACTIVE) == 3)
         for node in ("n-1", "n-2", "n-3"):
             await sample(bus, node, 60, scrape)
             await xid(bus, node, 1)
         await until(scrape, lambda found: len([k for k in found if "xid_errors" in k]) == 3)
         await put(bus, "n-1", state="terminated")
         await bus.delete(NODES, node_key("a", "n-2"))
-        found = await until(scrape, lambda found: found["navarch_nodes_total{pool=a}"] == 1)
+        found = await until(scrape, lambda found: found[ACTIVE] == 1)
     assert [name for name in found if "node=n-1" in name or "node=n-2" in name] == []
     assert "navarch_node_gpu_temperature_celsius{gpu=0,node=n-3,pool=a}" in found
 
@@ -185,7 +217,7 @@ async def test_replicas_show_the_same_gauges_and_share_the_counts(bus, replica):
     async with replica() as one, replica() as two:
         await put(bus, "n-1")
         for scrape in (one, two):
-            await until(scrape, lambda found: found.get("navarch_nodes_total{pool=a}") == 1)
+            await until(scrape, lambda found: found.get(ACTIVE) == 1)
         for number in range(40):
             await xid(bus, "n-1", number)
         await sample(bus, "n-1", 71, one, two)
@@ -201,7 +233,7 @@ async def test_an_unreadable_sample_is_counted(bus, replica):
     """The last good sample stays."""
     async with replica() as scrape:
         await put(bus, "n-1")
-        await until(scrape, lambda found: found.get("navarch_nodes_total{pool=a}") == 1)
+        await until(scrape, lambda found: found.get(ACTIVE) == 1)
         await sample(bus, "n-1", 60, scrape)
         for garbage in (b"", b"{", b"\xff", b'{"type": "other"}', b"[" * 10_000):
             await bus.publish(subjects.telemetry("a", "n-1"), garbage)

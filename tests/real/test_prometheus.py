@@ -1,13 +1,15 @@
 """A real Prometheus scrapes the real metrics process; promtool reads what it serves."""
 
 import asyncio
+import itertools
 import json
+import math
 import os
 import shutil
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from datetime import UTC, datetime
+from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +17,18 @@ import httpx
 import pytest
 
 from schemas import subjects
+from schemas.event_subjects import event_subject
 from schemas.gpu_samples import GpuSample
+from schemas.health_records import HealthRecord
+from schemas.instance_records import InstanceRecord
 from schemas.messages import encode
-from schemas.node_events import Fault, GpuIdentity, Telemetry
+from schemas.node_events import Cordoned, Fault, GpuIdentity, Repaired, Telemetry
 from schemas.node_records import NodeRecord, node_key
-from schemas.topology import NODES
+from schemas.pool_events import NodeReplaced, Scaled
+from schemas.pool_records import OpenSaga, PoolRecord, pool_key
+from schemas.saga_params import LaunchSpec
+from schemas.settings import PoolSpec
+from schemas.topology import HEALTH, INSTANCES, NODES, POOLS
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import NatsBus
 from services.pool_manager.autoscaling.metrics_sources import Load, SourceError
@@ -34,23 +43,19 @@ pytestmark = [
     ),
 ]
 DASHBOARDS = Path(__file__).parents[2] / "deploy/grafana/dashboards"
-FILLED = {
-    "fleet: Nodes by pool",
-    "pool: Nodes",
-    "node: GPUs",
-    "node: Temperature",
-    "bus: Clock ahead of the server's",
-    "bus: Undelivered messages",
-}
-"""Panels that have data in the fleet of `fill`: one node without a pool's record."""
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
+TRACE = "0af7651916cd43dd8448eb211c80319c"
+HEADERS = {"traceparent": f"00-{TRACE}-b7ad6b7169203331-01"}
+CONFIGURATION = "spend_cap: 500\n"
 
 
 @asynccontextmanager
-async def metrics_process(url: str) -> AsyncIterator[str]:
+async def metrics_process(url: str, directory: Path) -> AsyncIterator[str]:
     """`python -m services.metrics` on a bus; yields its HTTP address."""
+    configuration = directory / "navarch.yaml"
+    configuration.write_text(CONFIGURATION)
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "services.metrics"),
+        *(sys.executable, "-m", "services.metrics", "--config", str(configuration)),
         env=os.environ | {"NAVARCH_NATS_URL": url},
         stderr=asyncio.subprocess.PIPE,
     )
@@ -82,6 +87,7 @@ async def prometheus(directory: Path, target: str) -> AsyncIterator[httpx.AsyncC
             f"--config.file={config}",
             f"--storage.tsdb.path={directory / 'tsdb'}",
             "--web.listen-address=127.0.0.1:0",
+            "--enable-feature=exemplar-storage",
             "--log.format=json",
             stderr=out,
         )
@@ -103,7 +109,7 @@ async def prometheus(directory: Path, target: str) -> AsyncIterator[httpx.AsyncC
 
 
 async def fill(bus: NatsBus) -> None:
-    """One node in service, with one XID."""
+    """A pool with one node in service, an XID, an open saga and an instance that costs."""
     record = NodeRecord(
         pool="training",
         node="n1",
@@ -111,77 +117,159 @@ async def fill(bus: NatsBus) -> None:
         health="healthy",
         gpus=(GpuIdentity(index=0, uuid="GPU-1"),),
     )
-    await bus.create(NODES, node_key("training", "n1"), encode(record))
-    about: dict[str, Any] = {"time": NOW, "pool": "training", "node": "n1"}
-    fault = Fault(id="f1", kind="xid", code=79, gpu_index=0, **about)
-    await bus.publish(subjects.node_event("training", "n1", "fault"), encode(fault), msg_id="f1")
+    key = node_key("training", "n1")
+    await bus.create(NODES, key, encode(record))
+    health = HealthRecord(pool="training", node="n1", status="healthy")
+    await bus.create(HEALTH, key, encode(health))
+    pool = PoolRecord(
+        name="training",
+        spec=PoolSpec(min_nodes=1, max_nodes=4, spend_cap=100),
+        desired=2,
+        open={"replace-n1-1": OpenSaga(kind="replace", since=NOW)},
+    )
+    await bus.create(POOLS, pool_key("training"), encode(pool))
+    instance = InstanceRecord(
+        pool="training",
+        instance="n1",
+        state="running",
+        provider="aws",
+        token="t",
+        launch=LaunchSpec(fleet="f", provider="aws", instance_type="p5", region="r"),
+        dollars_per_hour=12.5,
+        intended_at=NOW,
+    )
+    await bus.create(INSTANCES, key, encode(instance))
+
+
+async def happen(bus: NatsBus, number: int) -> None:
+    """One event of each kind that is counted, in one trace."""
+    about: dict[str, Any] = {"time": NOW, "pool": "training"}
+    node: dict[str, Any] = {"node": "n1", **about}
+    events = (
+        Fault(id=f"f{number}", kind="xid", code=79, gpu_index=0, **node),
+        Cordoned(id=f"c{number}", **node),
+        Scaled(id=f"s{number}", previous=1, nodes=2, **about),
+        NodeReplaced(
+            id=f"r{number}",
+            old_node="n0",
+            new_node="n1",
+            saga="replace-n0-1",
+            duration_seconds=42,
+            **about,
+        ),
+        Repaired(
+            id=f"p{number}",
+            outcome="replaced",
+            fault_signature="xid-79",
+            unhealthy_at=NOW,
+            restored_at=NOW + timedelta(minutes=5),
+            lost_gpu_hours=0.5,
+            **node,
+        ),
+    )
+    for event in events:
+        await bus.publish(event_subject(event), encode(event), msg_id=event.id, headers=HEADERS)
 
 
 async def sample(bus: NatsBus) -> None:
     """One sample; samples are followed from now on, so a test sends them until one is seen."""
-    gpus = (GpuSample(index=0, uuid="GPU-1", temperature_celsius=61),)
+    gpu = GpuSample(
+        index=0,
+        uuid="GPU-1",
+        temperature_celsius=61,
+        utilization_percent=50,
+        memory_used_bytes=2**30,
+        power_watts=350.5,
+    )
+    gpus = (gpu,)
     now = datetime.now(UTC)
     telemetry = Telemetry(id=f"t{now}", time=now, pool="training", node="n1", gpus=gpus)
     await bus.publish(subjects.telemetry("training", "n1"), encode(telemetry))
 
 
+def panels() -> dict[str, str]:
+    """`dashboard: title` -> the query, for every pool and node."""
+    found: dict[str, str] = {}
+    for path in sorted(DASHBOARDS.glob("*.json")):
+        for panel in json.loads(path.read_text("utf-8"))["panels"]:
+            for target in panel["targets"]:
+                query = target["expr"].replace("$pool", ".*").replace("$node", ".*")
+                found[f"{path.stem}: {panel['title']}"] = query
+    return found
+
+
+async def values(client: httpx.AsyncClient, query: str) -> list[float]:
+    """The numbers with which Prometheus answers; NaN, as of a quantile of nothing, is none."""
+    reply = await client.get("/api/v1/query", params={"query": query})
+    assert reply.status_code == 200, reply.text
+    found = [float(each["value"][1]) for each in reply.json()["data"]["result"]]
+    return [each for each in found if not math.isnan(each)]
+
+
 async def test_prometheus_scrapes_the_documented_names(
     server: EmbeddedServer, bus: NatsBus, tmp_path: Path
 ) -> None:
-    """Queried with PromQL, each name has its value and labels."""
-    async with metrics_process(server.url) as http:
+    """Queried with PromQL, each name has its value and labels; exemplars lead to the trace."""
+    async with metrics_process(server.url, tmp_path) as http:
         await fill(bus)
+        await happen(bus, 1)
         async with prometheus(tmp_path, http.removeprefix("http://")) as client:
-
-            async def value(query: str) -> float | None:
-                reply = await client.get("/api/v1/query", params={"query": query})
-                found = reply.json()["data"]["result"]
-                return float(found[0]["value"][1]) if found else None
 
             async def hot() -> bool:
                 await sample(bus)
                 query = 'navarch_node_gpu_temperature_celsius{node="n1",gpu="0"}'
-                return await value(query) == 61
+                return await values(client, query) == [61]
 
             await eventually(hot, within_seconds=20)
-            assert await value('navarch_node_gpu_count{node="n1"}') == 1
-            assert await value("navarch_nodes_total") == 1
-            assert await value('sum(navarch_xid_errors_total{xid="79"})') == 1
-            assert await value("up") == 1
+            assert await values(client, 'navarch_node_gpu_count{node="n1"}') == [1]
+            assert await values(client, 'navarch_nodes_total{status="active"}') == [1]
+            assert await values(client, "sum(navarch_nodes_total)") == [1]
+            assert await values(client, 'sum(navarch_xid_errors_total{xid="79"})') == [1]
+            assert await values(client, "up") == [1]
+
+            async def traced() -> bool:
+                asked = {"query": "navarch_replacement_seconds_bucket", "start": "0"}
+                asked["end"] = str(datetime.now(UTC).timestamp() + 60)
+                reply = await client.get("/api/v1/query_exemplars", params=asked)
+                series = reply.json()["data"]
+                return [each["labels"] for one in series for each in one["exemplars"]] == [
+                    {"trace_id": TRACE}
+                ]
+
+            await eventually(traced, within_seconds=20)
 
 
 async def test_prometheus_answers_every_query_of_the_dashboards(
     server: EmbeddedServer, bus: NatsBus, tmp_path: Path
 ) -> None:
-    """None is refused; those about nodes, GPUs and the bus have a result here."""
-    async with metrics_process(server.url) as http:
+    """With at least one number each, where something has happened to the fleet."""
+    asked = panels()
+    assert len(asked) >= 38
+    async with metrics_process(server.url, tmp_path) as http:
         await fill(bus)
+        numbers = itertools.count()
         async with prometheus(tmp_path, http.removeprefix("http://")) as client:
-
-            async def results() -> dict[str, int]:
-                await sample(bus)
-                found: dict[str, int] = {}
-                for path in sorted(DASHBOARDS.glob("*.json")):
-                    for panel in json.loads(path.read_text("utf-8"))["panels"]:
-                        query = panel["targets"][0]["expr"]
-                        for name in ("$pool", "$node"):
-                            query = query.replace(name, ".*")
-                        reply = await client.get("/api/v1/query", params={"query": query})
-                        assert reply.status_code == 200, reply.text
-                        found[f"{path.stem}: {panel['title']}"] = len(
-                            reply.json()["data"]["result"]
-                        )
-                return found
+            assert await values(client, "navarch_no_such_metric") == []
+            empty = set(asked)
 
             async def filled() -> bool:
-                return {name for name, count in (await results()).items() if count} >= FILLED
+                await sample(bus)
+                await happen(bus, next(numbers))
+                for name in sorted(empty):
+                    if await values(client, asked[name]):
+                        empty.discard(name)
+                return not empty
 
-            await eventually(filled, within_seconds=30)
+            with suppress(AssertionError):
+                await eventually(filled, within_seconds=60)
+            assert empty == set()
 
 
-async def test_promtool_accepts_the_metrics(server: EmbeddedServer, bus: NatsBus) -> None:
+async def test_promtool_accepts_the_metrics(
+    server: EmbeddedServer, bus: NatsBus, tmp_path: Path
+) -> None:
     """The body is not empty, and `promtool check metrics` accepts it."""
-    async with metrics_process(server.url) as http:
+    async with metrics_process(server.url, tmp_path) as http:
         await fill(bus)
         async with httpx.AsyncClient() as client:
 
@@ -198,8 +286,8 @@ async def test_promtool_accepts_the_metrics(server: EmbeddedServer, bus: NatsBus
         stderr=asyncio.subprocess.STDOUT,
     )
     output, _ = await checker.communicate(text.encode())
-    # Two documented names break the naming rules and stay, because dashboards use them.
-    named = ("navarch_nodes_total ", "navarch_node_gpu_count ")
+    # Three documented names break the naming rules and stay, because dashboards use them.
+    named = ("navarch_nodes_total ", "navarch_gpus_total ", "navarch_node_gpu_count ")
     complaints = [
         line for line in output.decode().splitlines() if line and not line.startswith(named)
     ]

@@ -24,7 +24,7 @@ HOURS = "x240"
 """Four hours of samples, one a minute."""
 UP = 'up{job="navarch-fleet",instance="m:1"}'
 SERVICE = 'up{job="navarch-services",instance="p:1"}'
-NODES = 'navarch_nodes_total{pool="a"}'
+NODES = 'navarch_nodes_total{pool="a",status="active"}'
 HEALTHY = 'navarch_nodes_healthy{pool="a"}'
 UNHEALTHY = 'navarch_nodes_unhealthy{pool="a"}'
 LAUNCHING: Series = {NODES: f"3+0{HOURS}", HEALTHY: f"0+0{HOURS}", UNHEALTHY: f"0+0{HOURS}"}
@@ -101,6 +101,9 @@ MORE: tuple[tuple[str, Series, bool], ...] = (
     ("NavarchPoolCapacityLow", {DESIRED: f"0+0{HOURS}"}, False),
     ("NavarchNodeNotHealthy", {STATUS: "1+0x228 0+0x20"}, False),
     ("NavarchGpuHot", {HOT: "60+0x232 90+0x20"}, False),
+    ("NavarchGpuHot", {HOT: f"83+0{HOURS}"}, False),
+    ("NavarchNodesLost", {LOST: "0+0x230 1+0x20"}, False),
+    ("NavarchNodesLost", {LOST: "0+0x229 1+0x20"}, True),
 )
 """A second XID; a pool without any node; one that is to have none; what has not lasted yet."""
 LABELS: dict[str, str] = {
@@ -112,6 +115,17 @@ LABELS: dict[str, str] = {
     "NavarchBreakerOpen": 'severity="warning", pool="a", state="open"',
 }
 """Alert -> the labels by which it is routed."""
+
+
+THRESHOLDS: dict[str, tuple[str, str, str]] = {
+    "NavarchGpuHot": ("> 83", "5m", "warning"),
+    "NavarchGpuFellOffBus": ('{xid="79"}', "0s", "critical"),
+    "NavarchNodeNotHealthy": ("< 1", "10m", "warning"),
+    "NavarchNodesLost": ("navarch_nodes_lost) > 0", "4m30s", "critical"),
+    "NavarchPoolCapacityLow": ("< 0.1", "15m", "warning"),
+}
+"""What Navarch has always recommended: more than 83 degrees for five minutes, XID 79, not healthy
+for ten minutes, no heartbeat for five, less than a tenth of the nodes available."""
 
 
 def alerts() -> list[dict[str, Any]]:
@@ -166,10 +180,19 @@ def test_each_alert_fires_and_is_silent(tmp_path: Path) -> None:
     assert found.returncode == 0, found.stdout + found.stderr
 
 
+def test_the_recommended_thresholds_are_those_of_the_rules() -> None:
+    """Condition, duration and severity; promtool tries the values at their sides above."""
+    found = {each["alert"]: each for each in alerts()}
+    for name, (condition, lasts, severity) in THRESHOLDS.items():
+        rule = found[name]
+        assert condition in rule["expr"], name
+        assert (lasts, severity) == (rule["for"], rule["labels"]["severity"]), name
+
+
 def test_each_alert_names_a_page_that_exists() -> None:
     """The runbook's page has the heading."""
     for each in alerts():
-        page, _, anchor = each["annotations"]["runbook"].partition("#")
+        page, _, anchor = each["annotations"]["runbook_url"].partition("#")
         headings = re.findall(r"^#+ (.*)$", (ROOT / page).read_text("utf-8"), re.MULTILINE)
         known = {re.sub(r"[^a-z0-9 -]", "", text.lower()).replace(" ", "-") for text in headings}
         assert anchor in known, each["alert"]

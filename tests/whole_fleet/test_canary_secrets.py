@@ -41,6 +41,7 @@ LEAKS: Final = (
 PLANTED: Final = {
     "NatsSettings.password",
     "TracingSettings.otlp_endpoint",
+    "MetricsSettings.otlp_endpoint",
     "WebhookNotifier.Options.cordon_url",
     "WebhookNotifier.Options.uncordon_url",
     "WebhookNotifier.Options.checkpoint_url",
@@ -76,6 +77,7 @@ PLANTED: Final = {
 CONFIG: Final = """
 nats: {{user: navarch, password: {canary}-nats}}
 tracing: {{otlp_endpoint: "{url}/v1/traces?token={canary}-otlp"}}
+metrics: {{otlp_endpoint: "{url}/v1/metrics?token={canary}-otlp-metrics"}}
 data_dir: {directory}/data
 agent: {{heartbeat_interval: 1s, heartbeat_ttl: 3s}}
 server: {{autoscale_interval: 1s}}

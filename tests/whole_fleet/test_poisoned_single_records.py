@@ -61,7 +61,7 @@ class Shown(Collector):
     """The metrics of totals."""
 
     def __init__(self, totals: RepairTotals) -> None:
-        self.collect = lambda: families(totals)  # type: ignore[method-assign]
+        self.collect = lambda: families(totals, {})  # type: ignore[method-assign]
 
 
 def repairs(record: RepairTotals) -> None:

@@ -23,19 +23,26 @@ SERIES_MAX: Final = 1_000
 OTHER: Final = "other"
 
 
+def repair_bucket(event: Repaired) -> tuple[tuple[str, str, int], float]:
+    """The pool, fault and bucket under which a repair counts, and how long it took."""
+    seconds = max(0.0, (event.restored_at - event.unhealthy_at).total_seconds())
+    # Here and not where it is shown, so that no two series have the same label.
+    fault = escape_line(event.fault_signature)
+    return (event.pool, fault, bisect_left(BUCKETS_SECONDS, seconds)), seconds
+
+
 def add_repair(totals: RepairTotals, event: Repaired, sequence: int) -> RepairTotals:
     """Add the event stored at `sequence`; one that is included already changes nothing."""
     if sequence <= totals.sequence:
         return totals
     counts = {(each.pool, each.fault_signature): each for each in totals.counts}
-    # Here and not where it is shown, so that no two series have the same label.
-    key = event.pool, escape_line(event.fault_signature)
+    (pool, fault, bucket), seconds = repair_bucket(event)
+    key = pool, fault
     if key not in counts and len(counts) >= SERIES_MAX:
         key = event.pool, OTHER
     old = counts.get(key) or RepairCount(pool=key[0], fault_signature=key[1])
-    seconds = max(0.0, (event.restored_at - event.unhealthy_at).total_seconds())
     buckets = list(old.buckets)
-    buckets[bisect_left(BUCKETS_SECONDS, seconds)] += 1
+    buckets[bucket] += 1
     counts[key] = RepairCount(
         pool=key[0],
         fault_signature=key[1],

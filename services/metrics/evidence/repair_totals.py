@@ -10,7 +10,12 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from itertools import accumulate
 from typing import Final
 
-from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    Exemplar,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.registry import Collector
 
 from schemas import subjects
@@ -24,13 +29,19 @@ from services.bus.record_bucket import RecordBucket, Versioned
 from services.metrics.evidence.repair_sums import (
     BUCKETS_SECONDS,
     add_repair,
+    repair_bucket,
 )
 from services.primitives.clock import Clock
 from services.primitives.errors import BusError, Retry
 from services.runtime.failure_register import FailureRegister
+from services.runtime.tracing import trace_labels
 
 log = logging.getLogger(__name__)
 
+Exemplars = dict[tuple[str, str, int], Exemplar]
+"""Pool, fault and bucket -> the newest repair."""
+
+EXEMPLARS_MAX: Final = 10_000
 RETRY_SECONDS: Final = 0.5
 ABOUT: Final = "repair totals"
 
@@ -46,6 +57,7 @@ class RepairCollector(Collector):
         self._records = RecordBucket(bus, REPAIRS, RepairTotals)
         self._known = RepairTotals()
         self._revision = 0
+        self._exemplars: Exemplars = {}
 
     async def run(self) -> None:
         """Add every event until cancelled."""
@@ -79,6 +91,11 @@ class RepairCollector(Collector):
                 Versioned(self._known, self._revision),
             )
             self._known, self._revision = record or RepairTotals(), revision
+            if trace := trace_labels(stored.headers):
+                place, seconds = repair_bucket(event)
+                self._exemplars[place] = Exemplar(trace, seconds, stored.time.timestamp())
+                if len(self._exemplars) > EXEMPLARS_MAX:
+                    del self._exemplars[next(iter(self._exemplars))]
 
         return await self._try("a repair cannot be counted; retrying: %s", add)
 
@@ -92,14 +109,14 @@ class RepairCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Both families, for one scrape."""
-        yield from families(self._known)
+        yield from families(self._known, self._exemplars)
 
     def describe(self) -> Iterable[Metric]:
         """No names in advance, so that registering does not collect."""
         return ()
 
 
-def families(totals: RepairTotals) -> Iterator[Metric]:
+def families(totals: RepairTotals, exemplars: Exemplars) -> Iterator[Metric]:
     """The metrics that show the totals."""
     hours = CounterMetricFamily(*LOST_GPU_HOURS.declared[:2], labels=LOST_GPU_HOURS.labels)
     seconds = HistogramMetricFamily(*REPAIR_SECONDS.declared[:2], labels=REPAIR_SECONDS.labels)
@@ -107,6 +124,9 @@ def families(totals: RepairTotals) -> Iterator[Metric]:
     for each in totals.counts:
         labels = (each.pool, each.fault_signature)
         hours.add_metric(labels, each.gpu_seconds / 3600)
-        counts = zip(bounds, accumulate(each.buckets), strict=True)
-        seconds.add_metric(labels, [(bound, float(n)) for bound, n in counts], each.seconds)
+        counts = enumerate(zip(bounds, accumulate(each.buckets), strict=True))
+        shown = [
+            (bound, float(n), exemplars.get((*labels, bucket))) for bucket, (bound, n) in counts
+        ]
+        seconds.add_metric(labels, shown, each.seconds)  # type: ignore[arg-type]
     yield from (hours, seconds)

@@ -7,13 +7,20 @@ histogram grow with each event (`increments`).
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Final
+from itertools import islice
+from typing import Final, Literal, get_args
 
 from schemas import metric_catalogue
 from schemas.enums import HealthStatus
 from schemas.health_records import HealthRecord
 from schemas.messages import Message
-from schemas.metric_catalogue import MetricSpec
+from schemas.metric_catalogue import (
+    GPU_INDEX_MAX,
+    LABEL_VALUES_MAX,
+    OTHER,
+    XID_CODE_MAX,
+    MetricSpec,
+)
 from schemas.node_events import (
     Cordoned,
     Drained,
@@ -23,7 +30,7 @@ from schemas.node_events import (
     Uncordoned,
 )
 from schemas.node_records import NodeRecord
-from schemas.pool_events import NodeReplaced
+from schemas.pool_events import NodeReplaced, Scaled
 
 STALE_SECONDS: Final = 300.0
 """The series of a sample older than this end."""
@@ -38,8 +45,14 @@ HEALTH_VALUES: Final[Mapping[HealthStatus, float]] = {
 }
 """A node without a verdict has no series, so `!= 1` finds exactly degraded and unhealthy nodes."""
 
+NodeStatus = Literal[
+    "launching", "registered", "active", "cordoned", "draining", "unhealthy", "leaving"
+]
+"""The one word for a node in `navarch_nodes_total`."""
+
 COMMANDS: Final = metric_catalogue.COMMANDS.name
 XIDS: Final = metric_catalogue.XIDS.name
+SCALINGS: Final = metric_catalogue.SCALINGS.name
 REPLACEMENTS: Final = metric_catalogue.REPLACEMENTS.name
 REPLACEMENT_SECONDS: Final = metric_catalogue.REPLACEMENT_SECONDS.name
 
@@ -52,7 +65,10 @@ class Gauge:
     values: dict[tuple[str, ...], float] = field(default_factory=dict)
 
 
-COUNTERS: Final = (metric_catalogue.COMMANDS, metric_catalogue.XIDS, metric_catalogue.REPLACEMENTS)
+COUNTERS: Final = (
+    *(metric_catalogue.COMMANDS, metric_catalogue.XIDS),
+    *(metric_catalogue.SCALINGS, metric_catalogue.REPLACEMENTS),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +84,8 @@ def increments(event: Message) -> tuple[Increment, ...]:
     """What an event adds to the counters."""
     match event:
         case Fault(kind="xid"):
-            return (Increment(XIDS, (event.pool, event.node, str(event.code))),)
+            code = str(event.code) if 0 <= event.code <= XID_CODE_MAX else OTHER
+            return (Increment(XIDS, (event.pool, event.node, code)),)
         case Cordoned():
             return (Increment(COMMANDS, (event.pool, "cordon")),)
         case Uncordoned():
@@ -77,6 +94,9 @@ def increments(event: Message) -> tuple[Increment, ...]:
             return (Increment(COMMANDS, (event.pool, "drain")),)
         case Terminated():
             return (Increment(COMMANDS, (event.pool, "terminate")),)
+        case Scaled() if event.nodes != event.previous:
+            direction = "up" if event.nodes > event.previous else "down"
+            return (Increment(SCALINGS, (event.pool, direction)),)
         case NodeReplaced():
             return (
                 Increment(REPLACEMENTS, (event.pool,)),
@@ -100,43 +120,69 @@ def stale_samples(samples: Mapping[str, LatestSample], now: datetime) -> frozens
     return frozenset(key for key, latest in samples.items() if latest.time < oldest)
 
 
+def node_status(node: NodeRecord, status: HealthStatus) -> NodeStatus:
+    """The status of a node that is not gone."""
+    match node.state:
+        case "active" if node.cordoned and node.saga and not node.drained:
+            return "draining"
+        case "active" if status == "unhealthy" or node.lost:
+            return "unhealthy"
+        case "active" if node.cordoned:
+            return "cordoned"
+        case "leaving" | "terminated":
+            return "leaving"
+        case state:
+            return state
+
+
 def gauges(
     nodes: Mapping[str, NodeRecord],
     health: Mapping[str, HealthRecord],
     samples: Mapping[str, LatestSample],
     now: datetime,
 ) -> Iterator[Gauge]:
-    """Every gauge of the fleet, as of now; keys are `<pool>.<node>`."""
+    """Every gauge of the fleet, as of now; keys are `<pool>.<node>`.
+
+    Nodes beyond the limit of the label, those seen last, count in their pools alone.
+    """
     current = {key: node for key, node in nodes.items() if node.state != "terminated"}
+    most = LABEL_VALUES_MAX["node"]
+    shown = current if len(current) <= most else dict(islice(current.items(), most))
     old = stale_samples(samples, now)
     fresh = {
-        key: latest.sample for key, latest in samples.items() if key in current and key not in old
+        key: latest.sample for key, latest in samples.items() if key in shown and key not in old
     }
     yield from _pool_gauges(current, health)
-    yield from _node_gauges(current, health, fresh)
-    yield from _gpu_gauges(current, fresh)
+    yield from _node_gauges(shown, health, fresh)
+    yield from _gpu_gauges(shown, fresh)
+    yield Gauge(metric_catalogue.LEFT_OUT, {("node",): len(current) - len(shown)})
 
 
 def _pool_gauges(
     nodes: Mapping[str, NodeRecord], health: Mapping[str, HealthRecord]
 ) -> Iterable[Gauge]:
     total = Gauge(metric_catalogue.NODES_TOTAL)
+    gpus = Gauge(metric_catalogue.GPUS_TOTAL)
     healthy = Gauge(metric_catalogue.NODES_HEALTHY)
     unhealthy = Gauge(metric_catalogue.NODES_UNHEALTHY)
     quarantined = Gauge(metric_catalogue.NODES_QUARANTINED)
     lost = Gauge(metric_catalogue.NODES_LOST)
+    for name in {node.pool for node in nodes.values()}:
+        total.values.update({(name, each): 0.0 for each in get_args(NodeStatus)})
     for key, node in nodes.items():
         pool = (node.pool,)
         status = health[key].status if key in health else "unknown"
+        total.values[node.pool, node_status(node, status)] += 1
+        provider = (node.pool, (node.launch.provider if node.launch else "") or "unknown")
+        gpus.values[provider] = gpus.values.get(provider, 0.0) + len(node.gpus)
         for gauge, counts in (
-            (total, True),
             (healthy, status == "healthy" and not node.lost),
             (unhealthy, status == "unhealthy" or node.lost),
             (lost, node.lost),
             (quarantined, node.cordoned and node.quarantine is not None),
         ):
             gauge.values[pool] = gauge.values.get(pool, 0.0) + counts
-    return (total, healthy, unhealthy, quarantined, lost)
+    return (total, gpus, healthy, unhealthy, quarantined, lost)
 
 
 def _node_gauges(
@@ -145,17 +191,20 @@ def _node_gauges(
     samples: Mapping[str, Telemetry],
 ) -> Iterable[Gauge]:
     count = Gauge(metric_catalogue.NODE_GPUS)
-    status = Gauge(metric_catalogue.NODE_STATUS)
+    check = Gauge(metric_catalogue.NODE_STATUS)
+    named = Gauge(metric_catalogue.NODE_HEALTH)
     for key, node in nodes.items():
         labels = (node.pool, node.node)
         if key in samples:
             count.values[labels] = len(samples[key].gpus)
         elif node.registered_at is not None:
             count.values[labels] = len(node.gpus)
-        value = HEALTH_VALUES.get(health[key].status) if key in health else None
+        status = health[key].status if key in health else "unknown"
+        value = HEALTH_VALUES.get(status)
+        named.values[*labels, status] = value or 0.0
         if value is not None:
-            status.values[labels] = value
-    return (count, status)
+            check.values[labels] = value
+    return (count, check, named)
 
 
 def _gpu_gauges(
@@ -170,6 +219,8 @@ def _gpu_gauges(
     for key, sample in samples.items():
         node = nodes[key]
         for gpu in sample.gpus:
+            if not 0 <= gpu.index <= GPU_INDEX_MAX:
+                continue
             labels = (node.pool, node.node, str(gpu.index))
             readings = (
                 gpu.temperature_celsius,

@@ -11,7 +11,7 @@ from itertools import accumulate, chain
 
 from prometheus_client.core import (
     CounterMetricFamily,
-    GaugeMetricFamily,
+    Exemplar,
     HistogramMetricFamily,
     Metric,
 )
@@ -19,6 +19,7 @@ from prometheus_client.registry import Collector
 
 from schemas.health_records import HealthRecord
 from schemas.instance_records import InstanceRecord
+from schemas.metric_catalogue import LABEL_VALUES_MAX, NODE_XIDS_MAX, OTHER
 from schemas.metric_catalogue import REPLACEMENT_SECONDS as SPEC
 from schemas.node_records import NodeRecord, node_key
 from schemas.pool_records import PoolRecord
@@ -33,6 +34,7 @@ from services.metrics.fleet.fleet_metrics import (
     stale_samples,
 )
 from services.metrics.fleet.pool_metrics import pool_gauges
+from services.runtime.gauge_table import GaugeTable
 
 
 class FleetCollector(Collector):
@@ -43,6 +45,10 @@ class FleetCollector(Collector):
         self._now = now
         self._counts: dict[str, dict[tuple[str, ...], float]] = {c.name: {} for c in COUNTERS}
         self._observed: dict[tuple[str, ...], tuple[list[int], float]] = {}
+        self._exemplars: dict[tuple[tuple[str, ...], int], Exemplar] = {}
+        """The newest of each bucket of the histogram."""
+        self._codes: dict[str, set[str]] = {}
+        """`<pool>.<node>` -> XIDs that have a series."""
         self.nodes: Mapping[str, NodeRecord] = {}
         self.health: Mapping[str, HealthRecord] = {}
         """Mirrors of the buckets NODES and HEALTH."""
@@ -53,16 +59,39 @@ class FleetCollector(Collector):
         self.samples: dict[str, LatestSample] = {}
         """`<pool>.<node>` -> its newest sample."""
 
-    def add(self, increment: Increment) -> None:
-        """Add to a counter or to the histogram."""
+    def add(self, increment: Increment, trace: Mapping[str, str]) -> None:
+        """Add to a counter or to the histogram; `trace`: labels of the exemplar, empty for none."""
         if increment.name == REPLACEMENT_SECONDS:
             empty = [0] * (len(REPLACEMENT_BUCKETS_SECONDS) + 1), 0.0
             buckets, total = self._observed.get(increment.labels, empty)
-            buckets[bisect_left(REPLACEMENT_BUCKETS_SECONDS, increment.amount)] += 1
+            bucket = bisect_left(REPLACEMENT_BUCKETS_SECONDS, increment.amount)
+            buckets[bucket] += 1
             self._observed[increment.labels] = buckets, total + increment.amount
+            if trace:
+                exemplar = Exemplar(dict(trace), increment.amount, self._now().timestamp())
+                self._exemplars[increment.labels, bucket] = exemplar
             return
-        counts = self._counts[increment.name]
-        counts[increment.labels] = counts.get(increment.labels, 0.0) + increment.amount
+        labels, counts = increment.labels, self._counts[increment.name]
+        if increment.name == XIDS:
+            node = self.nodes.get(node_key(*labels[:2]))
+            if node is not None and node.state == "terminated":
+                return
+            labels = self._xid_labels(*labels)
+        counts[labels] = counts.get(labels, 0.0) + increment.amount
+
+    def _xid_labels(self, pool: str, node: str, code: str) -> tuple[str, ...]:
+        """The labels under which a node's XID counts: its agent may send any number of codes."""
+        key = node_key(pool, node)
+        if key not in self._codes and len(self._codes) >= LABEL_VALUES_MAX["node"]:
+            for gone in [each for each in self._codes if each not in self.nodes]:
+                self.forget(gone)
+            if len(self._codes) >= LABEL_VALUES_MAX["node"]:
+                return (pool, OTHER, OTHER)
+        codes = self._codes.setdefault(key, set())
+        if code not in codes and len(codes) >= NODE_XIDS_MAX:
+            code = OTHER
+        codes.add(code)
+        return (pool, node, code)
 
     def forget(self, key: str) -> None:
         """Drop the sample and counts of a node that changed, if it is gone or terminated."""
@@ -70,9 +99,9 @@ class FleetCollector(Collector):
         if node is not None and node.state != "terminated":
             return
         self.samples.pop(key, None)
-        xids = self._counts[XIDS]
-        for labels in [each for each in xids if node_key(each[0], each[1]) == key]:
-            del xids[labels]
+        pool, _, name = key.partition(".")
+        for code in self._codes.pop(key, ()):
+            del self._counts[XIDS][pool, name, code]
 
     def collect(self) -> Iterator[Metric]:
         """Every metric, for one scrape."""
@@ -80,12 +109,9 @@ class FleetCollector(Collector):
         for key in stale_samples(self.samples, now):
             del self.samples[key]
         of_nodes = gauges(self.nodes, self.health, self.samples, now)
-        of_pools = pool_gauges(self.pools.values(), self.instances, self.spend_cap)
+        of_pools = pool_gauges(self.pools.values(), self.instances, self.spend_cap, now)
         for gauge in chain(of_nodes, of_pools):
-            family = GaugeMetricFamily(*gauge.spec.declared[:2], labels=gauge.spec.labels)
-            for labels, value in gauge.values.items():
-                family.add_metric(labels, value)
-            yield family
+            yield GaugeTable(*gauge.spec.declared, gauge.values)
         for counter in COUNTERS:
             counts = CounterMetricFamily(*counter.declared[:2], labels=counter.labels)
             for labels, value in self._counts[counter.name].items():
@@ -101,6 +127,10 @@ class FleetCollector(Collector):
         family = HistogramMetricFamily(*SPEC.declared[:2], labels=SPEC.labels)
         bounds = [*(str(each) for each in REPLACEMENT_BUCKETS_SECONDS), "+Inf"]
         for labels, (buckets, total) in self._observed.items():
-            counts = zip(bounds, accumulate(buckets), strict=True)
-            family.add_metric(labels, [(bound, float(n)) for bound, n in counts], total)
+            counts = enumerate(zip(bounds, accumulate(buckets), strict=True))
+            shown = [
+                (bound, float(n), self._exemplars.get((labels, bucket)))
+                for bucket, (bound, n) in counts
+            ]
+            family.add_metric(labels, shown, total)  # type: ignore[arg-type]
         return family
