@@ -100,8 +100,7 @@ class IncidentSpec(Setting, frozen=True, kw_only=True):
     """How long nothing at all is remediated, unless an operator closes the breaker; then only nodes
     with evidence of their own. 0s: there are no incidents."""
     stage: Duration = Duration(120)
-    """Minimum time before the number of remediations allowed at once doubles, after the breaker has
-    closed."""
+    """Minimum time between two doublings of the allowed remediations after the breaker closed."""
 
 
 class HealthSpec(Setting, frozen=True, kw_only=True):
@@ -442,3 +441,5 @@ class Settings(Setting, frozen=True, kw_only=True):
     """Path of the policy; empty: the one in config/."""
     data_dir: FilePath = ".navarch"
     """Where the embedded server and local instances keep their files."""
+    reload_on_change: bool = False
+    """Put a changed file in force without SIGHUP; of other files the health policy counts."""

@@ -12,7 +12,7 @@ import uvloop
 
 from schemas.settings import Settings
 from services.primitives.errors import NavarchError
-from services.runtime.configuration_reload import ConfigurationReload, execute_again
+from services.runtime.configuration_reload import ConfigurationReload
 from services.runtime.logs import set_up_logs
 from services.settings.settings_file import DEFAULTS, load_settings, parse_settings
 
@@ -42,12 +42,11 @@ def run_configured(name: str, check: Check, run: Run) -> None:
         check(found, file)
         return found
 
-    reload = ConfigurationReload(read, str(file or "(defaults)"))
-    reload.install()
     try:
-        uvloop.run(run(read(), file, reload))
+        reload = ConfigurationReload(read, file)
+        uvloop.run(run(reload.settings, file, reload))
     except NavarchError as error:
         log.error("%s", error)  # noqa: TRY400 - the text is the whole story
         sys.exit(2)
     if reload.restarts:
-        execute_again()
+        reload.restart()

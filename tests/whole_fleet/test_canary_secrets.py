@@ -21,6 +21,7 @@ from schemas.pool_records import PoolRecord, pool_key
 from schemas.settings import Settings
 from schemas.topology import EVENTS, EVIDENCE, HEARTBEATS, POOLS
 from services.bus.protocol.object_store import CHUNK_BYTES
+from services.cli.commands.serve_command import COPY_FILE
 from services.primitives.redaction import is_secret
 from tests.redteam.secret_settings import OPTIONS, structs_in
 from tests.support.inprocess import eventually
@@ -227,6 +228,7 @@ async def test_planted_secrets_are_found_nowhere(
         shown["query workload-check"] = answer.data
         async with _leaking(fleet, outside):
             found = find_leaks(await _shown(fleet, outside), CONTROL)
+    # The copy of the configuration in force, which is for the owner alone, is gone with the fleet.
     shown |= dict(file_texts(tmp_path / "data"))
 
     assert {"v1", "lambda", "drained", f"{CANARY}-cordon", f"{CANARY}-drain"} <= outside.seen
@@ -259,7 +261,10 @@ async def _shown(fleet: Fleet, outside: Outside) -> dict[str, bytes]:
     shown = {place: text async for place, text in stored_texts(fleet.bus)}
     shown |= {f"/metrics of {k}": v.content for k, v in (await fleet.get("/metrics")).items()}
     shown |= dict(process_texts(f"NAVARCH_STATE_DIR={fleet.directory}"))
-    shown |= dict(file_texts(fleet.serving.directory))
+    copy = fleet.serving.directory / COPY_FILE
+    assert copy.stat().st_mode & 0o777 == 0o600
+    files = file_texts(fleet.serving.directory)
+    shown |= {name: data for name, data in files if name != str(copy)}
     shown["logs"] = "\n".join(fleet.log).encode()
     shown["traces"] = b"".join(outside.traces)
     return shown
