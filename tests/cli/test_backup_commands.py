@@ -16,6 +16,7 @@ from schemas.topology import EVENTS, POOLS
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import NatsBus
 from services.cli.bus_users import ROLES
+from services.cli.nats_config_files import ACCOUNTS
 from tests.support import inprocess
 from tests.support.clients import connected
 from tests.support.secured import Secured
@@ -67,7 +68,7 @@ async def test_a_backup_says_which_services_ran_and_is_restored_elsewhere(
 async def test_the_administrator_alone_saves_and_restores(
     secured: Secured, tmp_path: Path, role: str
 ) -> None:
-    """Everyone else is told which credentials it takes, and nothing is written."""
+    """Everyone else reads which credentials it takes, and nothing is written."""
     directory = tmp_path / "backup"
     variables = {
         "NAVARCH_NATS_URL": secured.url,
@@ -78,6 +79,12 @@ async def test_the_administrator_alone_saves_and_restores(
         assert (code, error) == (0, "")
         code, _, error = await navarch("restore", str(directory), **variables)
         assert "the server has streams already" in error
+        empty = EmbeddedServer(tmp_path / "empty", config=secured.directory / ACCOUNTS)
+        variables["NAVARCH_NATS_URL"] = await empty.start()
+        code, out, error = await navarch("restore", str(directory), **variables)
+        await empty.kill()
+        assert (code, error) == (0, "")
+        assert "Restored: " in out
         return
     assert (code, out) == (1, "")
     assert "this needs an administrator's credentials" in error

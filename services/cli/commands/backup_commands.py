@@ -18,7 +18,7 @@ from services.cli.service_replies import service_replies
 from services.primitives.clock import SystemClock
 from services.primitives.errors import NotPermitted
 
-MIB: Final = 1_048_576
+KIB: Final = 1024
 ADMIN_NEEDED: Final = (
     "this needs an administrator's credentials: `navarch nats-config user add NAME --role admin` "
     "makes some; name the file in NAVARCH_NATS_CREDS_FILE"
@@ -116,5 +116,5 @@ def _described(manifest: Manifest) -> str:
     fleet = f"fleet {manifest.fleet}" if manifest.fleet else "a fleet without services yet"
     return (
         f"{fleet} as of {manifest.ended_at:%Y-%m-%d %H:%M:%S} UTC, {len(manifest.streams)} streams "
-        f"and buckets, {manifest.bytes / MIB:,.1f} MiB, Navarch {manifest.navarch}"
+        f"and buckets, {manifest.bytes / KIB:,.0f} KiB, Navarch {manifest.navarch}"
     )
