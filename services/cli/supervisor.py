@@ -31,6 +31,7 @@ from services.cli.fleet_discovery import (
     started_ticks,
 )
 from services.primitives.errors import NavarchError
+from services.primitives.module_names import installed_name
 from services.primitives.process_lifetime import ending_with_us, starting_after_us
 from services.primitives.race import race
 from services.runtime.served_process import RELOAD_STATUS
@@ -265,7 +266,7 @@ class Supervisor:
 
     async def _run(self, child: Child) -> int:
         """Run a service once and log its output; return its exit status."""
-        module = f"services.{child.service.replace('-', '_')}"
+        module = installed_name(f"services.{child.service.replace('-', '_')}")
         variables = {**self._environment(child), NATS_URL_VARIABLE: self.url}
         child.process = await self._execute((module,), variables)
         self._on_change()
@@ -367,7 +368,7 @@ async def start_instance_stopper(
     directory: Path, environment: Mapping[str, str]
 ) -> asyncio.subprocess.Process:
     """Start the process that stops the local nodes if this one is killed."""
-    module = (sys.executable, "-m", "services.cli.supervisor", str(directory))
+    module = (sys.executable, "-m", installed_name("services.cli.supervisor"), str(directory))
     return await asyncio.create_subprocess_exec(
         *starting_after_us(module),
         stdin=asyncio.subprocess.PIPE,

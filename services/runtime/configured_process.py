@@ -12,6 +12,7 @@ import uvloop
 
 from schemas.settings import Settings
 from services.primitives.errors import NavarchError
+from services.primitives.module_names import installed_name
 from services.runtime.configuration_reload import ConfigurationReload
 from services.runtime.logs import set_up_logs
 from services.settings.settings_file import DEFAULTS, load_settings, parse_settings
@@ -26,7 +27,8 @@ Run = Callable[[Settings, Path | None, ConfigurationReload], Coroutine[Any, Any,
 
 def run_configured(name: str, check: Check, run: Run) -> None:
     """Run until a signal ends the process; a wrong configuration ends it with exit code 2."""
-    parser = argparse.ArgumentParser(prog=f"python -m services.{name.replace('-', '_')}")
+    module = installed_name(f"services.{name.replace('-', '_')}")
+    parser = argparse.ArgumentParser(prog=f"python -m {module}")
     parser.add_argument(
         "--config",
         type=Path,
