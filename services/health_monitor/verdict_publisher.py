@@ -72,7 +72,8 @@ class Performer:
             case node_health.PublishVerdict(verdict=verdict):
                 await publish_event(self._bus, verdict)
                 self._instruments.verdicts.labels(verdict.status).inc()
-                log.info("node %s", verdict.status, extra=_about(verdict, verdict.reason))
+                level = logging.WARNING if verdict.status == "unhealthy" else logging.INFO
+                log.log(level, "node %s", verdict.status, extra=_about(verdict, verdict.reason))
             case node_health.ReviewAt(at=at):
                 key = hashlib.sha256(node_key(record.pool, record.node).encode()).hexdigest()[:32]
                 due = TimerDue(id=f"review-{key}", time=at, pool=record.pool, node=record.node)

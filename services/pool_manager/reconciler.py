@@ -23,6 +23,7 @@ from schemas.saga_params import WORKLOAD_NAME, LaunchSpec, SagaParams, traits_of
 from schemas.settings import PoolSpec
 from services.bus.port import Bus
 from services.bus.record_bucket import retry_conflicts
+from services.pool_manager.decision_log import log_event, log_saga
 from services.pool_manager.heartbeat_reader import HeartbeatReader
 from services.pool_manager.node_use_reader import NodeUseReader
 from services.pool_manager.planner import event_outbox
@@ -203,6 +204,7 @@ class Reconciler:
         published = self._published.get(record.name, frozenset())
         for event in event_outbox.unpublished_events(record, published):
             await publish_event(self._bus, event)
+            log_event(event)
         self._published[record.name] = event_outbox.outbox_contents(record)
 
     async def _clear(self, pool: str) -> None:
@@ -264,7 +266,7 @@ class Reconciler:
             if await self._coordinator().start(
                 saga, opened.kind, params, cause=opened.fault or opened.cause, headers=headers
             ):
-                log.info("saga began", extra={"saga": saga, "reason": opened.reason})
+                log_saga(record, saga, opened)
             self._begun.add(saga)
 
     async def _wake(self, pool: str, at: datetime) -> None:

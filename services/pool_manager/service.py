@@ -28,6 +28,7 @@ from services.bus.record_bucket import retry_conflicts
 from services.pool_manager.autoscaling.autoscaler_plugins import Finder, check_autoscaling
 from services.pool_manager.autoscaling.autoscaling_loop import Autoscaling
 from services.pool_manager.configured_pools import ConfiguredPools
+from services.pool_manager.decision_log import log_event
 from services.pool_manager.hardware_store import HardwareList
 from services.pool_manager.instance_verifier import Verifier
 from services.pool_manager.node_adoption import NodeAdoption
@@ -279,6 +280,7 @@ class PoolManager:
             await publish_event(self._bus, hold_event(answer.hold, asked.id, self._clock.now()))
         for event in (answer.event, *answer.more):
             await publish_event(self._bus, event)
+            log_event(event)
         if answer.record is not None:
             await self._reconciler.reconcile(asked.pool)
 

@@ -11,6 +11,8 @@ from typing import Final
 from services.operator_text.safe_text import escape, escape_line
 from services.primitives.redaction import redacted
 
+LEVELS: Final = {"WARNING": "WARN", "CRITICAL": "ERROR"}
+"""Levels that log collectors know by another name."""
 TEXT_CHARS_MAX: Final = 16_384
 """Of each text in a line; of a traceback the end is kept."""
 _STANDARD: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime"}
@@ -29,7 +31,7 @@ class JsonFormatter(logging.Formatter):
         moment = datetime.fromtimestamp(record.created, UTC)
         line: dict[str, object] = {
             "time": moment.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
-            "level": record.levelname,
+            "level": LEVELS.get(record.levelname, record.levelname),
             "service": self._service,
             "msg": record.getMessage()[:TEXT_CHARS_MAX],
         }

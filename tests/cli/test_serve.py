@@ -237,7 +237,7 @@ async def test_processes_of_a_killed_serve_end_with_it_or_by_the_next(
     async with served(tmp_path / "fleet", "", "--open") as fleet:
         await fleet.says("ended 1 process of a killed `navarch serve`")
         await fleet.says("streams were moved to the open account: credentials protect them no")
-        assert '"level": "WARNING"' in await fleet.says("--open: no credentials are needed")
+        assert '"level": "WARN"' in await fleet.says("--open: no credentials are needed")
         assert await left.wait() == -signal.SIGTERM
         await fleet.says(READY)
         status, listed = await asyncio.gather(

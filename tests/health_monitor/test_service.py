@@ -16,6 +16,7 @@ from schemas.settings import AgentSettings, HealthSpec, PoolSpec, Settings
 from schemas.subjects import dead, node_event
 from schemas.topology import DEAD, HEALTH, HEARTBEATS, NODES
 from services.primitives.errors import BusError, ConfigurationError
+from tests.support.json_log import json_log
 
 NOW = datetime(2026, 11, 21, 1, 30, tzinfo=UTC)
 FAST = Settings(agent=AgentSettings(heartbeat_interval=Duration(0.3), heartbeat_ttl=Duration(1)))
@@ -363,3 +364,17 @@ async def test_invalid_policy_prevents_the_service_from_starting(start, tmp_path
     (tmp_path / "p.yaml").write_text("version: 1\nrules: []\n")
     with pytest.raises(ConfigurationError, match="has no rule"):
         await start(Settings(health_policy=str(tmp_path / "p.yaml")))
+
+
+async def test_an_unhealthy_node_is_a_warning_in_the_log(world, start, fault):
+    """`{"level": "WARN", "msg": "node unhealthy", "pool", "node", "reason": "XID 79 …"}`."""
+    with json_log() as lines:
+        await start()
+        await world.register("training-7")
+        await world.publish(fault())
+        await world.settled()
+    found = {each["msg"]: each for each in lines if each["msg"].startswith("node ")}
+    assert found["node healthy"]["level"] == "INFO"
+    line = found["node unhealthy"]
+    assert (line["level"], line["pool"], line["node"]) == ("WARN", "training", "training-7")
+    assert "XID 79" in line["reason"]

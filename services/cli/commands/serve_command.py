@@ -318,7 +318,7 @@ async def _log_start(serving: ServedFleet, log: LogSink) -> None:
     log("serve", f"the bus is {supervisor.url}")
     if serving.bus is not None:
         if serving.bus.is_open:
-            log("serve", _entry("serve", OPEN_WARNING, "WARNING"))
+            log("serve", _entry("serve", OPEN_WARNING, "WARN"))
         log("serve", f"watch it: {serving.bus.command(supervisor.url)} sub '{subjects.ROOT}.>'")
     try:
         async with asyncio.timeout(READY_SECONDS_MAX):
@@ -330,7 +330,7 @@ async def _log_start(serving: ServedFleet, log: LogSink) -> None:
     log("serve", "every service is ready; try: navarch status, navarch list, navarch events")
     log("serve", f"metrics: {supervisor.children['metrics'].http}/metrics")
     if GATEWAY not in supervisor.children:
-        log("serve", _entry("serve", NO_GATEWAY, "WARNING"))
+        log("serve", _entry("serve", NO_GATEWAY, "WARN"))
         return
     token = token_file(serving.settings)
     needs = f"; its token is in {token}" if token.exists() else ""
@@ -372,7 +372,7 @@ def _entry(name: str, text: str, level: str = "INFO") -> str:
     return json.dumps({"time": now, "level": level, "service": name, "msg": text})
 
 
-LEVELS: Final = {"WARNING": "yellow", "ERROR": "red", "CRITICAL": "red"}
+LEVELS: Final = {"WARN": "yellow", "ERROR": "red"}
 NAME_CHARS: Final = 14
 
 

@@ -126,7 +126,6 @@ class Autoscaling:
         await self._store.save_pool(
             event_outbox.pending_events(change.record, [change.event]), revision
         )
-        log.info("scaled", extra={"pool": pool, "reason": change.event.reason})
         await self._reconcile(pool)
 
     async def _note(self, pool: str, advice: AutoscalingAdvice | None) -> None:
