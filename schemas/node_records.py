@@ -150,6 +150,8 @@ class NodeRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     rack: str = ""
     host: str = ""
     """The physical machine, where the provider names it."""
+    restarts_cold: bool = False
+    """Its provider can switch the machine off and on."""
     denied_reason: str = ""
     """Why its hardware must not be admitted; set after a denylist lookup and never stored."""
     boot_id: str = ""

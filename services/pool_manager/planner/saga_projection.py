@@ -118,6 +118,8 @@ def coming_node(record: NodeRecord | None, state: SagaState) -> NodeRecord | Non
         spare=record.spare if record.state == "active" else state.params.spare,
         admitted_at=record.admitted_at or admitted_at,
         launch=launched(record, state.step("provision").outputs),
+        restarts_cold=record.restarts_cold
+        or bool(state.step("provision").outputs.get("restarts_cold")),
         **{key: value for key, value in made.items() if value},
     )
 

@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from schemas.enums import DENIED_HARDWARE, NOT_ADMITTED
-from schemas.fault_signature import SILENCE
+from schemas.fault_signature import OFF_THE_BUS, SILENCE
 from schemas.node_records import NodeRecord
 from schemas.saga_params import SagaParams
 from schemas.step_data import (
@@ -42,7 +42,7 @@ cannot be."""
 REBOOT_SECONDS: Final = 600.0
 """To command the agent; or to be sure that it does not answer, and to ask the provider."""
 
-WORK_IS_DEAD: Final = frozenset({SILENCE, "fallen_off_bus", "gpu_lost", "xid-79"})
+WORK_IS_DEAD: Final = OFF_THE_BUS | {SILENCE}
 """Fault signatures of nodes whose work can no longer save anything."""
 
 
@@ -119,7 +119,9 @@ def _reset(params: SagaParams, _: Outputs) -> ResetInputs:
 
 
 def _reboot(params: SagaParams, _: Outputs) -> RebootInputs:
-    return RebootInputs(pool=params.pool, node=params.node, boot_id=params.boot_id)
+    # No warm reboot brings such a GPU back: its slot must lose power.
+    cold = params.fault_signature in OFF_THE_BUS
+    return RebootInputs(pool=params.pool, node=params.node, boot_id=params.boot_id, cold=cold)
 
 
 def _check(params: SagaParams, outputs: Outputs) -> CheckInputs:

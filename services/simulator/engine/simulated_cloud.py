@@ -97,6 +97,8 @@ class SimulatedCloud:
     """So many machines exist at most, those that are being removed included; None: any number."""
     on_rebooted: Callable[[Instance], None] | None = None
     """Set where the cloud can reboot a machine."""
+    restarts_cold: bool = False
+    """Whether it can switch its machines off and on."""
     made: int = 0
     _names: Counter[str] = field(default_factory=Counter)
     chance: Any = None
@@ -262,6 +264,15 @@ class SimulatedProvider:
         self._cloud.on_rebooted(instance)
         await self._process.effect("a reboot")
         await self._take_time()
+
+    def can_restart_cold(self, instance: Instance) -> bool:
+        """Whether machines can be switched off and on: all, or none."""
+        del instance
+        return self._cloud.restarts_cold
+
+    async def restart_cold(self, instance: Instance) -> None:
+        """Switch a machine off and on."""
+        await self.reboot(instance)
 
     async def list(self) -> list[Instance]:
         """Every machine but those too new to be listed."""

@@ -46,6 +46,7 @@ SLOW_REMOVAL_SHARE: Final = 0.15
 FIXED_CAPACITY_SHARE: Final = 0.1
 LOST_SHARE: Final = 0.1
 RESTORED_SHARE: Final = 0.05
+CONTROLLER_SHARE: Final = 0.2
 OLD_HARDWARE_SHARE: Final = 0.1
 FLAPPING_SHARE: Final = 0.05
 EXPIRED_SHARE: Final = 0.05
@@ -104,6 +105,8 @@ class FleetShape:
     """Spare nodes."""
     reboots: bool = False
     """Whether the cloud can reboot a machine whose agent is gone."""
+    restarts_cold: bool = False
+    """Whether the cloud can switch machines off and on."""
     skew_seconds: float = 0.0
     """How wrong the clocks of services and machines can be, either way."""
 
@@ -133,6 +136,7 @@ def draw(seed: str, minutes: float) -> Campaign:
         spares=chance.choice((0, 0, 1, 2)),
         reboots=chance.random() < 1 / 2,
         skew_seconds=chance.choice((0.0, 2.0, 60.0)),
+        restarts_cold=Random(f"{seed}/controllers").random() < CONTROLLER_SHARE,  # noqa: S311
     )
     seconds = minutes * 60
     # Each run leaves some kinds out: other combinations show other defects.
