@@ -135,7 +135,8 @@ class Ladder:
         counted = [
             each
             for each in attempts
-            if each.outcome in ("recovered", "failed") and each.at >= now - self._window
+            if each.outcome in ("recovered", "failed") and each.tried
+            if each.at >= now - self._window
         ]
         rungs = RUNGS[RUNGS.index(asked) :]
         attempts_max = self._tries + len(rungs) - 2
@@ -175,7 +176,8 @@ def cold_restart(
     off_the_bus = called(node.health_kind, node.health_code) in OFF_THE_BUS
     if not node.restarts_cold or node.health != "unhealthy" or not off_the_bus or is_gone(node):
         return None
-    if any(each.outcome != "cancelled" and each.at >= now - COLD_WINDOW for each in attempts):
+    counted = (each for each in attempts if each.tried and each.outcome != "cancelled")
+    if any(each.at >= now - COLD_WINDOW for each in counted):
         return None
     reason = "its machine is switched off and on before it is given up"
     return RemedyChoice(remedy="reboot", reason=reason, attempt=1, attempts_max=1)

@@ -67,6 +67,7 @@ class CloudInstance:
     offering: Offering | None = None
     """What the launch requested."""
     stopping: bool = False
+    stopped: bool = False
 
 
 @dataclass(slots=True)
@@ -178,8 +179,10 @@ class SimulatedCloud:
         """The machines that a provider's list shows."""
         now = self.simulation.now()
         return [
-            msgspec.structs.replace(each.instance, status="stopping")
-            if each.stopping
+            msgspec.structs.replace(
+                each.instance, status="stopping" if each.stopping else "stopped"
+            )
+            if each.stopping or each.stopped
             else each.instance
             for each in self.machines.values()
             if each.shown_at <= now and provider == each.provider

@@ -47,6 +47,7 @@ FIXED_CAPACITY_SHARE: Final = 0.1
 LOST_SHARE: Final = 0.1
 RESTORED_SHARE: Final = 0.05
 CONTROLLER_SHARE: Final = 0.2
+STOPPED_SHARE: Final = 0.15
 OLD_HARDWARE_SHARE: Final = 0.1
 FLAPPING_SHARE: Final = 0.05
 EXPIRED_SHARE: Final = 0.05
@@ -157,6 +158,7 @@ def draw(seed: str, minutes: float) -> Campaign:
     steps += _restores(Random(f"{seed}/restored-store"), seconds)  # noqa: S311
     steps += _removals(Random(f"{seed}/removals"), shape, seconds)  # noqa: S311
     steps += _old_hardware(Random(f"{seed}/old-hardware"), seconds)  # noqa: S311
+    steps += _stopped(Random(f"{seed}/stopped"), seconds)  # noqa: S311
     steps += _flapping(Random(f"{seed}/flapping"), seconds)  # noqa: S311
     steps += _expired(Random(f"{seed}/credentials"), seconds)  # noqa: S311
     steps += _schedulers(Random(f"{seed}/scheduler"), seconds)  # noqa: S311
@@ -227,6 +229,14 @@ def _old_hardware(chance: Random, seconds: float) -> list[CampaignStep]:
         return []
     fault = _fault("old_hardware", CLOUD, count=chance.randint(1, 8))
     return [CampaignStep(chance.uniform(0, seconds), fault)]
+
+
+def _stopped(chance: Random, seconds: float) -> list[CampaignStep]:
+    """In some campaigns, machines that do not run, of one node or of half of the fleet."""
+    if chance.random() >= STOPPED_SHARE:
+        return []
+    target = chance.choice(("", "", HALF))
+    return [CampaignStep(chance.uniform(0, seconds), _fault("stopped", target))]
 
 
 def _flapping(chance: Random, seconds: float) -> list[CampaignStep]:

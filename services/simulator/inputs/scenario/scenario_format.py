@@ -57,6 +57,7 @@ PARAM_OF: Final[dict[str, frozenset[str]]] = {
     - {
         "network",
         "power_off",
+        "stopped",
         "preemption",
         "deleted",
         "hang",
