@@ -52,6 +52,7 @@ FailureKind = Literal[
     "message-set-aside",
     "alert-undelivered",
     "configuration-refused",
+    "workload-system-away",
 ]
 
 

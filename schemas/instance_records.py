@@ -35,6 +35,10 @@ class InstanceRecord(Record, frozen=True, kw_only=True):
     disconnected_reason: str = ""
     readmitted_at: UtcTime | None = None
     """When an operator last had its credentials accepted again."""
+    down_since: UtcTime | None = None
+    """Since when its provider reports that it does not run."""
+    down_reason: str = ""
+    """What it reports."""
     saga: str = ""
     attempts: Int = 0
     launch_calls: Int = 0

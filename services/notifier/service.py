@@ -28,6 +28,7 @@ from services.notifier.store_watch import StoreWatch
 from services.notifier.work_report import read_remaining_work
 from services.notifier.workload.pool_notifiers import PoolNotifiers
 from services.notifier.workload.workload_notifier import NodeStateReporter, Notifier
+from services.notifier.workload_availability import WorkloadAvailability
 from services.notifier.workload_check_endpoint import WorkloadCheckEndpoint
 from services.notifier.workload_steps import WorkloadSteps
 from services.primitives.clock import Clock, SystemClock
@@ -98,7 +99,9 @@ async def build(context: Context) -> Service:
             "alerts": [each.route.name for each in channels],
         },
     )
-    workload = WorkloadSteps(notifiers, context.bus, context.clock)
+    failures = context.instruments.failures
+    availability = WorkloadAvailability(context.clock, failures)
+    workload = WorkloadSteps(notifiers, context.bus, context.clock, availability)
 
     async def close() -> None:
         for each in channels:
@@ -107,7 +110,6 @@ async def build(context: Context) -> Service:
 
     participant = workload.participant(context)
     steps = participant.consumer(NOTIFIER_STEPS)
-    failures = context.instruments.failures
     intake = AlertIntake(context.bus, partial(read_remaining_work, context.bus))
     lease = Lease(context.bus, context.clock, LEASE, context.replica)
     publisher = NodeStatePublisher(notifiers, context.bus, context.clock)
@@ -122,6 +124,7 @@ async def build(context: Context) -> Service:
         tasks=[
             participant.watch,
             workload.callbacks.run,
+            availability.run,
             StoreWatch(context.bus, context.clock, failures, settings.nats.replicas).run,
             AlertSender(channels, context.bus, context.clock, lease, failures).run,
             StoreAlerts(channels, context.bus, context.clock, failures).run,

@@ -160,6 +160,7 @@ class SagaEffects:
                 how=_how(state, entry),
                 exhausted=state.step("provision").error == "CAPACITY",
                 over_spend_cap=state.step("provision").error in OVER_CAP,
+                at_cordon=_is_at_cordon(state, entry),
             )
             left = admission_refusals.count_refusal(old, left, state, entry.time)
             return follow_up(old, left, state, entry.time)
@@ -185,6 +186,11 @@ def _how(state: SagaState, entry: SagaDone | SagaUnwound) -> Ended:
     if isinstance(entry, SagaDone):
         return "done"
     return "cancelled" if state.cancelled else "failed"
+
+
+def _is_at_cordon(state: SagaState, entry: SagaDone | SagaUnwound) -> bool:
+    """Whether a saga ended because the workload system did not cordon its node."""
+    return isinstance(entry, SagaUnwound) and not state.cancelled and state.failed_step == "cordon"
 
 
 def _changed_at(

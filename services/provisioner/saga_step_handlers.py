@@ -7,6 +7,8 @@ in progress at another replica: it leaves a record that stops a late launch.
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from schemas.enums import DENIED_HARDWARE
 from schemas.instance_records import InstanceRecord
 from schemas.node_records import node_key
@@ -25,6 +27,7 @@ from services.provisioner.launch.unrecorded_launches import UnrecordedLaunches
 from services.provisioner.node_recovery.diagnostic_step import DiagnosticStep
 from services.provisioner.node_recovery.reset_and_reboot_steps import NodeRecovery
 from services.provisioner.offerings.offering_allocator import OfferingAllocator
+from services.provisioner.provider_client.provider import Instance
 from services.provisioner.provider_client.provider_calls import Providers
 from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.removal import kept_instances
@@ -95,9 +98,12 @@ class SagaStepHandlers:
     async def provision(self, command: Command) -> ProvisionOutputs:
         """Launch the instance."""
         inputs = command.inputs_as(ProvisionInputs)
-        return await self._launcher.launch(
+        made = await self._launcher.launch(
             inputs, command.saga, self._supersession(command), again=command.deliveries > 1
         )
+        instance = Instance(name=inputs.node, provider_id=made.provider_id)
+        can = self._providers.get(made.provider).can_restart_cold(instance)
+        return replace(made, restarts_cold=can)
 
     async def provision_undo(self, command: Command) -> None:
         """Remove the instance, whether or not it was launched."""

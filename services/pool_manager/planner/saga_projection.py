@@ -118,6 +118,8 @@ def coming_node(record: NodeRecord | None, state: SagaState) -> NodeRecord | Non
         spare=record.spare if record.state == "active" else state.params.spare,
         admitted_at=record.admitted_at or admitted_at,
         launch=launched(record, state.step("provision").outputs),
+        restarts_cold=record.restarts_cold
+        or bool(state.step("provision").outputs.get("restarts_cold")),
         **{key: value for key, value in made.items() if value},
     )
 
@@ -226,6 +228,7 @@ def _attempts(record: NodeRecord, state: SagaState) -> tuple[RemediationAttempt,
         fault_signature=state.params.fault_signature,
         at=state.started_at,
         outcome=outcome(state),
+        tried=not state.ended or state.step(_REMEDIES[state.kind]).status != "pending",
         ended_at=max((e.ended_at for e in state.steps.values() if e.ended_at), default=None)
         if state.ended
         else None,
@@ -233,6 +236,10 @@ def _attempts(record: NodeRecord, state: SagaState) -> tuple[RemediationAttempt,
     )
     others = tuple(each for each in record.attempts if each.saga != state.saga)
     return (*others, attempt)[-ATTEMPTS_MAX:]
+
+
+_REMEDIES: Final[dict[str, str]] = {"reset-gpu": "reset", "reboot": "reboot"}
+"""Kind of saga -> the step that is its remedy."""
 
 
 def _is_operators_cordon(record: NodeRecord) -> bool:

@@ -161,6 +161,19 @@ class Reboots(Protocol):
 
 
 @runtime_checkable
+class ColdRestarts(Protocol):
+    """A provider that can switch some of its machines off and on."""
+
+    def can_restart_cold(self, instance: Instance) -> bool:
+        """Whether this one can be."""
+        ...
+
+    async def restart_cold(self, instance: Instance) -> None:
+        """Switch it off and on, which may take minutes; INVALID if it cannot be. Repeatable."""
+        ...
+
+
+@runtime_checkable
 class Prices(Protocol):
     """A provider whose API reports prices or capacity."""
 

@@ -20,6 +20,7 @@ from schemas.node_records import node_key
 from services.provisioner.instances.instance_decisions import (
     ADOPTABLE_STATUSES,
     TERMINATING_STATES,
+    down_reason,
     find_adoptable,
     instance_of,
     instances_of,
@@ -43,7 +44,9 @@ def is_of_fleet(tag: str, fleet: str, name: str) -> bool:
 
 
 RemovalKind = Literal["remove-unexpected", "remove-surplus", "retry-removal", "confirm-removal"]
-RecordKind = Literal["adopt-instance", "restore-record", "mark-listed", "mark-unlisted"]
+RecordKind = Literal[
+    "adopt-instance", "restore-record", "mark-listed", "mark-unlisted", "mark-down", "mark-up"
+]
 OrphanKind = Literal["keep-orphan", "adopt-orphan", "terminate-orphan", "forget-instance"]
 JoinedKind = Literal["adopt-joined", "retire-joined"]
 SweepKind = RemovalKind | RecordKind | OrphanKind | JoinedKind
@@ -53,6 +56,7 @@ retry-removal, confirm-removal: a removal is overdue, and its instance is listed
 adopt-instance: record the instance of an unfinished launch.
 restore-record: write the record of a node in service.
 mark-listed, mark-unlisted: a running instance's record must say whether its provider lists it.
+mark-down, mark-up: and whether it runs, as its provider reports.
 keep-orphan: record an instance that a lost store knew, and leave it alone.
 adopt-orphan, terminate-orphan: an operator's command makes it a node of its pool, or removes it.
 forget-instance: a provider no longer lists an orphan, or the instance of a node that is gone.
@@ -181,6 +185,8 @@ def _decide_instance(seen: SweepInput, provider: str, instance: Instance) -> Swe
     if record.state == "running" and record.provider_id != instance.provider_id:
         why = f"its record names {record.provider_id}"
         return action("remove-surplus", why=why, waits_seconds=waits)
+    if record.state == "running" and (down := down_reason(instance)) != record.down_reason:
+        return action("mark-down" if down else "mark-up", why=down or "it runs again")
     return None
 
 

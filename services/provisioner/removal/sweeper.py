@@ -36,6 +36,7 @@ from services.bus.record_bucket import RecordBucket
 from services.primitives.clock import Clock
 from services.primitives.errors import NavarchError
 from services.provisioner.instances.instance_decisions import (
+    down_reason,
     mark_listed,
     mark_terminating,
     record_from_tags,
@@ -287,9 +288,18 @@ class Sweeper:
                 return await self._remover.remove_unrecorded(provider, instance.provider_id)
             case "retry-removal" | "confirm-removal":
                 return await self._remover.try_removal(key)
+            case "mark-down" | "mark-up":
+                down = down_reason(instance)
+                await self._store.change(key, lambda record: self._mark_down(record, down))
             case "adopt-instance" | "restore-record" | "mark-listed" | "mark-unlisted":
                 await self._store.change(key, lambda record: self._correct(action, record))
         return True
+
+    def _mark_down(self, record: InstanceRecord | None, reason: str) -> InstanceRecord | None:
+        if record is None or record.state != "running":
+            return None
+        since = (record.down_since or self._clock.now()) if reason else None
+        return replace(record, down_since=since, down_reason=reason)
 
     def _correct(self, action: SweepAction, record: InstanceRecord | None) -> InstanceRecord | None:
         """Return the corrected record; None if it has changed since the sweep read it."""

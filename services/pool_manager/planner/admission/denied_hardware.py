@@ -142,8 +142,10 @@ def _all_gpus(node: NodeRecord) -> list[tuple[HardwareKind, str]]:
 
 
 def _is_lost_for_good(state: SagaState, node: NodeRecord, now: datetime) -> bool:
-    """Whether a node leaves silent whose instance its provider still had."""
+    """Whether a node leaves silent whose instance runs, by its provider."""
     if not node.lost or node.lost_at is None or node.provider_state != "present":
+        return False
+    if node.down_reason:
         return False
     replaced = state.kind == "replace" and state.params.fault_signature == SILENCE
     return replaced or now - node.lost_at >= SILENT_FOR

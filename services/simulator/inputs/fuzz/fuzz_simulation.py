@@ -74,6 +74,7 @@ class FuzzSimulation:
                 idempotent=shape.idempotent,
                 list_lag_seconds=shape.list_lag_seconds,
                 reboots=shape.reboots,
+                restarts_cold=shape.restarts_cold,
                 skew_seconds=shape.skew_seconds,
             ),
         )
