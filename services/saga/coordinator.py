@@ -155,7 +155,9 @@ class Coordinator:
         """Append an entry; a sequence that is not higher than any before shows a loss."""
         before = self._highest
         sequence = await append(self._bus, entry, expected, headers)
-        self.shortened = self.shortened or sequence <= before
+        if sequence <= before:
+            self.shortened = True
+            self.forget_cached()
         return sequence
 
     async def handle(self, received: Received[SagaEntry]) -> None:
@@ -261,7 +263,7 @@ class Coordinator:
         """The folded log, with this entry in it."""
         cached = self._cache.get(entry.saga)
         if cached is not None:
-            if cached.sequence >= stored.sequence:
+            if cached.sequence > stored.sequence or _ends_with(cached, stored):
                 return cached
             state = _followed(cached, stored)
             if state is not None:
@@ -281,7 +283,7 @@ class Coordinator:
             return
         last = await self._bus.last(SAGAS.name, subjects.saga_tree(saga))
         cached = self._cache.get(saga)
-        if cached is None or (last is not None and last.sequence == cached.sequence):
+        if cached is None or (last is not None and _ends_with(cached, last)):
             return
         state = _followed(cached, last) if last is not None else None
         if state is None:
@@ -308,14 +310,22 @@ class Coordinator:
             self._cache.popitem(last=False)
 
 
+def _ends_with(state: SagaState, stored: Stored) -> bool:
+    """Whether an entry is the last of a state; its sequence may be that of a lost one."""
+    entry = decode_entry(stored)
+    same = isinstance(entry, SagaEntry) and entry.id == state.last_id
+    return state.sequence == stored.sequence and same
+
+
 def _followed(state: SagaState, stored: Stored) -> SagaState | None:
     """The state with one more entry, where nothing lies between; None where something may.
 
-    The entry's own guard names what came before it.
+    The entry's own guard and cause name what came before it: in a log that was set back the same
+    sequence may be another entry's.
     """
-    if stored.headers.get(h.EXPECTED_LAST_SUBJECT_SEQ) != str(state.sequence):
-        return None
-    return fold_stored(state, stored)
+    entry, guard = decode_entry(stored), stored.headers.get(h.EXPECTED_LAST_SUBJECT_SEQ)
+    caused = isinstance(entry, SagaEntry) and entry.cause == state.last_id
+    return fold_stored(state, stored) if caused and guard == str(state.sequence) else None
 
 
 def _trace(state: SagaState) -> dict[str, str]:
