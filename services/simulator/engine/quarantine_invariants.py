@@ -75,7 +75,7 @@ class QuarantineInvariants:
         elif isinstance(entry, StepSucceeded) and entry.step == "check":
             self._passed[entry.saga] = now
         elif isinstance(entry, StepStarted) and entry.step == "uncordon":
-            saga = self._invariants.started(entry.saga)
+            saga = self._invariants.sagas.started(entry.saga)
             if saga.kind == "recheck":
                 self._passes(saga.params.node, self._passed.pop(entry.saga, now))
 
