@@ -51,6 +51,8 @@ FailureKind = Literal[
     "expires-soon",
     "message-set-aside",
     "alert-undelivered",
+    "sink-undelivered",
+    "sink-refused",
     "configuration-refused",
     "workload-system-away",
 ]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 MetricType = Literal["gauge", "counter", "histogram"]
-Exporter = Literal["metrics", "every service", "health-monitor", "gateway"]
+Exporter = Literal["metrics", "every service", "health-monitor", "notifier", "gateway"]
 
 POOL: Final = ("pool",)
 NODE: Final = ("pool", "node")
@@ -335,6 +335,31 @@ POLICY_LOADS: Final = _of_health(
     "navarch_policy_loads_total",
     ("outcome",),
     "Policy files read: loaded, or refused because they are wrong",
+)
+
+SINK_EVENTS: Final = MetricSpec(
+    "navarch_sink_events_total",
+    "counter",
+    "events",
+    ("sink", "outcome"),
+    "notifier",
+    "Events of a sink settled: delivered, filtered, refused, expired, too-large, invalid",
+)
+SINK_PENDING: Final = MetricSpec(
+    "navarch_sink_pending_events",
+    "gauge",
+    "events",
+    ("sink",),
+    "notifier",
+    "Events that wait for a sink, before its filters of pools, severity and labels",
+)
+SINK_OLDEST: Final = MetricSpec(
+    "navarch_sink_oldest_seconds",
+    "gauge",
+    "seconds",
+    ("sink",),
+    "notifier",
+    "How long the oldest event that waits for a sink has waited",
 )
 
 HTTP_REQUESTS: Final = MetricSpec(

@@ -6,7 +6,7 @@ own node only; viewers read everything and write nothing. `services.bus.nats.nat
 turns this into the server's configuration; docs/operate.md describes it.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 import msgspec
@@ -29,6 +29,7 @@ from schemas.topology import (
     OBJECT_BUCKETS,
     POOLS,
     SAGAS,
+    SINKS,
     TELEMETRY,
 )
 
@@ -47,6 +48,8 @@ GATEWAY: Final = "gateway"
 users' account: what reaches it from outside must not reach the services."""
 SCHEDULER: Final = "scheduler"
 """Role of a workload system: it may say that work has left a node, and nothing else."""
+SINK_READER: Final = "sink-reader"
+"""Role of a program that reads what event sinks of type `subject` are sent, and nothing else."""
 WORK_DONE: Final = "work-done"
 CLI: Final = "cli"
 """Name of the inbox of `navarch` on a bus without accounts."""
@@ -65,14 +68,27 @@ BEGINS_HEARTBEATS: Final = "health-monitor"
 """The service that creates HEARTBEATS again after all servers have restarted."""
 WATCHES_DURABLES: Final = "metrics"
 """The service that reads how far behind every durable is."""
+DELIVERS: Final = "notifier"
+"""The service that delivers to event sinks, whose durables are in the configuration alone."""
 RESULTS: Final = ("succeeded", "failed", "undo-succeeded", "undo-failed")
 """Statuses that a participant appends for the steps it performs."""
 NODE_COMMANDS: Final = f"{subjects.ROOT}.node.*.*.command.>"
 ALSO_PUBLISHED: Final[Mapping[str, tuple[str, ...]]] = {
     # It publishes faults for telemetry levels, and that heartbeats arrive late.
     "health-monitor": (subjects.node_event_wildcard("fault"), subjects.fleet_event("lag")),
-    # It removes what floods the history (`services.notifier.flood_watch`).
-    "notifier": (f"$JS.API.STREAM.PURGE.{EVENTS.name}",),
+    "notifier": (
+        # It removes what floods the history (`services.notifier.flood_watch`).
+        f"$JS.API.STREAM.PURGE.{EVENTS.name}",
+        subjects.SINKS,
+        # The names of its event sinks' durables are in the configuration alone.
+        f"$JS.API.CONSUMER.NAMES.{EVENTS.name}",
+        *(
+            f"$JS.API.CONSUMER.{call}.{EVENTS.name}.*"
+            for call in ("DURABLE.CREATE", "INFO", "DELETE")
+        ),
+        f"$JS.ACK.{EVENTS.name}.*.>",
+        f"$JS.ACK.*.*.{EVENTS.name}.*.>",
+    ),
     # It has instances recorded that a store which was rolled back does not know.
     "pool-manager": (
         f"$JS.API.STREAM.PURGE.{SAGAS.name}",
@@ -194,6 +210,7 @@ def rules() -> dict[str, Rules]:
         subscribe=(box,),
         payload_bytes_max=REQUEST_BYTES_MAX,
     )
+    found[SINK_READER] = _sink_reader()
     found[GATEWAY] = _gateway()
     found[ADMIN] = Rules(publish=(">",), subscribe=(">",))
     found[AGENT] = _agent()
@@ -253,7 +270,9 @@ def _service(name: str) -> Rules:
             "_INBOX.>",
             REPLIES,
         ),
-        publish_not=_not_touching(each for each in DURABLES if owner(each) != name),
+        publish_not=tuple(
+            _not_touching([each for each in DURABLES if owner(each) != name], name == DELIVERS)
+        ),
         subscribe=(
             f"{inbox(name)}.>",
             "$SRV.>",
@@ -306,6 +325,20 @@ def _gateway() -> Rules:
     )
 
 
+def _sink_reader() -> Rules:
+    box = f"{user_inbox(USER_KEY)}.>"
+    return Rules(
+        account=Account.USERS,
+        publish=(
+            *(f"$JS.API.{call}.{SINKS.name}" for call in ("STREAM.INFO", "STREAM.MSG.GET")),
+            *(f"$JS.API.DIRECT.GET.{SINKS.name}{rest}" for rest in ("", ".>")),
+            box,
+        ),
+        subscribe=(box, subjects.SINKS),
+        payload_bytes_max=REQUEST_BYTES_MAX,
+    )
+
+
 def _bootstrap() -> Rules:
     box = f"{bootstrap_inbox(POOL_TAG, NODE_TAG)}.>"
     return Rules(
@@ -350,9 +383,6 @@ def _agent() -> Rules:
         payload_bytes_max=AGENT_BYTES_MAX,
         subscriptions_max=AGENT_SUBSCRIPTIONS_MAX,
     )
-
-
-# --- parts ---------------------------------------------------------------------------------------
 
 
 def _source(kind: type[Message]) -> str:
@@ -410,14 +440,15 @@ def _acknowledges(durables: Iterable[DurableSpec]) -> Iterable[str]:
         yield f"$JS.ACK.*.*.{each.stream}.{each.name}.>"
 
 
-def _not_touching(durables: Iterable[DurableSpec]) -> tuple[str, ...]:
-    """Pulling from and changing the durables of other services."""
-    return tuple(
-        subject
-        for each in durables
-        for subject in (
-            f"$JS.API.CONSUMER.MSG.NEXT.{each.stream}.{each.name}",
-            f"$JS.API.CONSUMER.CREATE.{each.stream}.{each.name}",
-            f"$JS.API.CONSUMER.CREATE.{each.stream}.{each.name}.>",
-        )
-    )
+def _not_touching(durables: Iterable[DurableSpec], sinks: bool) -> Iterator[str]:
+    """Pulling from and changing the durables of others; `sinks`: for the service that has them."""
+    for each in durables:
+        place = f"{each.stream}.{each.name}"
+        yield f"$JS.API.CONSUMER.MSG.NEXT.{place}"
+        yield f"$JS.API.CONSUMER.CREATE.{place}"
+        yield f"$JS.API.CONSUMER.CREATE.{place}.>"
+        if sinks and each.stream == EVENTS.name:
+            yield from (
+                f"$JS.API.CONSUMER.{call}.{place}" for call in ("DURABLE.CREATE", "INFO", "DELETE")
+            )
+            yield from _acknowledges([each])

@@ -11,6 +11,7 @@ import msgspec
 from schemas.alert_records import Severity
 from schemas.duration import Duration
 from schemas.enums import AlertKind, DrainMode
+from schemas.event_sink_settings import EventSinkSpec
 from schemas.export_settings import MetricsSettings, TracingSettings
 from schemas.gateway_settings import GatewaySettings
 from schemas.instance_type_catalogue import InstanceTypes, Price
@@ -100,7 +101,7 @@ class IncidentSpec(Setting, frozen=True, kw_only=True):
     """How long nothing at all is remediated, unless an operator closes the breaker; then only nodes
     with evidence of their own. 0s: there are no incidents."""
     stage: Duration = Duration(120)
-    """Minimum time between two doublings of the allowed remediations after the breaker closed."""
+    """Minimum time, once the breaker has closed, before twice as many remediations are allowed."""
 
 
 class HealthSpec(Setting, frozen=True, kw_only=True):
@@ -133,9 +134,8 @@ class BudgetSpec(Setting, frozen=True, kw_only=True):
     """GPU resets and reboots started within `window`, in the same form. None: three for each
     allowed replacement, the number of attempts that the ladder makes before it."""
     max_quarantined: int | str = "10%"
-    """Unhealthy nodes that may be quarantined at once while their repair waits, in addition to
-    `max_unavailable`: a count (0: none), or a percentage of the desired size, rounded up: at least
-    one."""
+    """Unhealthy nodes quarantined at once while their repair waits, beyond `max_unavailable`: a
+    count (0: none), or a percentage of the desired size, rounded up: at least one."""
     window: Duration = Duration(3600)
     """Time over which `max_replacements` and `max_resets` count."""
 
@@ -437,6 +437,8 @@ class Settings(Setting, frozen=True, kw_only=True):
     """More workload systems, by the name that pools use."""
     alerts: tuple[AlertSettings, ...] = (AlertSettings(type="log"),)
     """Channels that operators are alerted by."""
+    event_sinks: dict[str, EventSinkSpec] = {}
+    """Where events are sent as CloudEvents, by name."""
     health_policy: str = ""
     """Path of the policy; empty: the one in config/."""
     data_dir: FilePath = ".navarch"

@@ -275,6 +275,15 @@ def dead(stream: str, durable: str) -> str:
     return f"{ROOT}.dead.{token(stream.lower(), 'stream')}.{token(durable, 'durable')}"
 
 
+SINKS: Final = f"{ROOT}.sink.*"
+"""What every event sink of type `subject` is sent."""
+
+
+def sink(name: str) -> str:
+    """Subject of what one event sink is sent, as CloudEvents."""
+    return f"{ROOT}.sink.{token(name, 'sink')}"
+
+
 ORDERS: Final = f"{ROOT}.order.*.*"
 """Requests that a service performs at once and answers; they end with the user's name."""
 

@@ -50,7 +50,7 @@ async def set_up(
         made = partial(_exists, bus, spec) if waits else partial(set_up_stream, bus, spec, replicas)
         await patiently(clock, made)
     for durable in durables:
-        await patiently(clock, partial(_set_up_durable, bus, durable, replicas))
+        await patiently(clock, partial(set_up_durable, bus, durable, replicas))
     log.info("topology set up", extra={"streams": len(EVERY_STREAM), "durables": len(durables)})
 
 
@@ -132,10 +132,13 @@ async def set_up_stream(
         raise SetupError(_mismatch("stream", spec.name, different))
 
 
-async def _set_up_durable(
+async def set_up_durable(
     bus: Bus, spec: DurableSpec, replicas: int, begin: dict[str, Any] | None = None
 ) -> None:
-    """`begin`: where it begins, other than at the stream's first message."""
+    """Create or update a durable; raise SetupError naming what differs.
+
+    `begin`: where it begins, other than at the stream's first message.
+    """
     wanted = spec.config(replicas) | (begin or {})
     place = f"{spec.stream}.{spec.name}"
     try:
@@ -176,6 +179,19 @@ async def _set_up_durable(
         raise SetupError(_mismatch("durable", spec.name, different, spec.stream))
 
 
+async def set_up_from_now(bus: Bus, spec: DurableSpec, replicas: int) -> None:
+    """Create or update a durable; one that is new begins with what is stored from now on."""
+    begin = None
+    try:
+        await bus.admin(f"CONSUMER.INFO.{spec.stream}.{spec.name}", {})
+    except Refused as error:
+        if error.code != CONSUMER_NOT_FOUND:
+            raise
+        last = await bus.last_sequence(spec.stream)
+        begin = {"deliver_policy": "by_start_sequence", "opt_start_seq": last + 1}
+    await set_up_durable(bus, spec, replicas, begin)
+
+
 class DurablePosition(NamedTuple):
     """How far a durable had come."""
 
@@ -203,14 +219,14 @@ async def restore_durable(
     ):
         await begin_durable(bus, spec, known.floor, replicas)
         return known.floor + 1
-    await _set_up_durable(bus, spec, replicas)
+    await set_up_durable(bus, spec, replicas)
     return 1
 
 
 async def begin_durable(bus: Bus, spec: DurableSpec, settled: int, replicas: int) -> None:
     """Create a durable that begins after what is settled."""
     begin = {"deliver_policy": "by_start_sequence", "opt_start_seq": settled + 1}
-    await _set_up_durable(bus, spec, replicas, begin)
+    await set_up_durable(bus, spec, replicas, begin)
 
 
 def differences(wanted: dict[str, Any], found: dict[str, Any]) -> dict[str, tuple[Any, Any]]:

@@ -18,12 +18,13 @@ from schemas.permissions import (
     POD,
     SCHEDULER,
     SERVICES,
+    SINK_READER,
     VIEWER,
 )
 from schemas.value_limits import UtcTime
 from services.primitives.errors import NavarchError
 
-ROLES: Final = (VIEWER, SCHEDULER, OPERATOR, ADMIN)
+ROLES: Final = (VIEWER, SCHEDULER, SINK_READER, OPERATOR, ADMIN)
 KEPT: Final = timedelta(days=90)
 """How long a user is listed after the end of its credentials."""
 RESERVED: Final = ("agent", "bootstrap", "gateway", "pod")

@@ -1,7 +1,7 @@
-"""The notifier: performs the cordon, drain and uncordon steps of sagas, and sends alerts.
+"""The notifier: performs the cordon, drain and uncordon steps of sagas; sends alerts and events.
 
 It is stateless: the bus redelivers the message that a killed replica was handling, and has what
-each alert channel was sent.
+each alert channel and each event sink was sent.
 """
 
 import asyncio
@@ -22,6 +22,8 @@ from services.notifier.alerts.alert_intake import AlertIntake
 from services.notifier.alerts.alert_sender import AlertSender, RoutedChannel
 from services.notifier.alerts.open_alerts import OpenAlerts
 from services.notifier.alerts.store_alerts import StoreAlerts
+from services.notifier.event_sinks.event_sinks import EventSinks, configured_sinks
+from services.notifier.event_sinks.sink_report import SinkMeters
 from services.notifier.node_list import NodeList
 from services.notifier.node_state_publisher import NodeStatePublisher
 from services.notifier.store_watch import StoreWatch
@@ -40,7 +42,7 @@ from services.settings.problem_list import ProblemList
 log = logging.getLogger(__name__)
 
 LEASE: Final = "notifier.leader"
-"""Its holder alone sends alerts and publishes what workload systems say of nodes."""
+"""Its holder alone sends alerts and events, and publishes what workload systems say of nodes."""
 FINISH_SECONDS: Final = 1.0
 """Enough for an order in flight; the next replica continues a drain."""
 
@@ -103,15 +105,28 @@ async def build(context: Context) -> Service:
     availability = WorkloadAvailability(context.clock, failures)
     workload = WorkloadSteps(notifiers, context.bus, context.clock, availability)
 
+    failures = context.instruments.failures
+    lease = Lease(context.bus, context.clock, LEASE, context.replica)
+    sinks = EventSinks(
+        configured_sinks(settings, context.bus, context.clock),
+        settings,
+        context.bus,
+        context.clock,
+        lease,
+        failures,
+        SinkMeters(context.instruments.registry),
+    )
+    await sinks.prepare()
+
     async def close() -> None:
         for each in channels:
             await each.channel.close()
+        await sinks.close()
         await notifiers.close()
 
     participant = workload.participant(context)
     steps = participant.consumer(NOTIFIER_STEPS)
     intake = AlertIntake(context.bus, partial(read_remaining_work, context.bus))
-    lease = Lease(context.bus, context.clock, LEASE, context.replica)
     publisher = NodeStatePublisher(notifiers, context.bus, context.clock)
     reports = any(isinstance(each, NodeStateReporter) for each in notifiers.all)
     return Service(
@@ -127,6 +142,7 @@ async def build(context: Context) -> Service:
             availability.run,
             StoreWatch(context.bus, context.clock, failures, settings.nats.replicas).run,
             AlertSender(channels, context.bus, context.clock, lease, failures).run,
+            sinks.run,
             StoreAlerts(channels, context.bus, context.clock, failures).run,
             partial(intake.end_summaries_for_ever, context.clock),
             *([partial(while_held, lease, context.clock, publisher.run)] if reports else []),

@@ -20,6 +20,7 @@ from services.settings.alert_routes import alert_settings
 from services.settings.configuration_text import read_text
 from services.settings.dialect import Note, translate
 from services.settings.environment_settings import with_environment
+from services.settings.event_sink_reader import event_sinks
 from services.settings.pool_validation import budget_problems, own_problems, reference_problems
 from services.settings.problem_list import ProblemList
 from services.settings.provider_choices import Problem, folded, with_defaults
@@ -145,6 +146,8 @@ class _Reading:
         if "alerts" in raw:
             with problems.collecting():
                 sections["alerts"] = tuple(alert_settings(document, raw.pop("alerts"), named))
+        sinks = self._mapping(raw.pop("event_sinks", {}), ("event_sinks",))
+        sections["event_sinks"] = event_sinks(document, sinks, named, problems)
         for key in SECTIONS:
             raw.pop(key, None)
         before = len(problems.found)

@@ -82,7 +82,7 @@ class Secured:
             box = permissions.bootstrap_inbox(pool, node)
         elif kind == permissions.POD:
             box = permissions.pod_inbox(pool)
-        elif who in (permissions.OPERATOR, permissions.VIEWER, permissions.SCHEDULER):
+        elif who in set(ROLES) - {permissions.ADMIN}:
             return user_options(settings)
         else:
             box = permissions.inbox(who)

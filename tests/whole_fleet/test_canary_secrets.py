@@ -66,6 +66,9 @@ PLANTED: Final = {
     "SlackChannel.Options.token",
     "SlackChannel.Options.webhook_url",
     "TeamsChannel.Options.webhook_url",
+    "EventSinkSpec.headers",
+    "EventSinkSpec.secret",
+    "EventSinkSpec.url",
     "HttpSource.Options.url",
     "HttpSource.Options.headers",
     "PrometheusSource.Options.url",
@@ -125,6 +128,12 @@ alerts:
     password: "{canary}-email"
     sender: navarch@example.com
     to: [oncall@example.com]
+event_sinks:
+  audit:
+    type: http
+    url: "http://u:{canary}-sink@{host}/sink/{canary}-sink?token={canary}-sink"
+    secret: "{canary}-sink-signature"
+    headers: {{X-Key: "{canary}-sink-header"}}
 pools:
   a:
     provider: local
@@ -233,7 +242,7 @@ async def test_planted_secrets_are_found_nowhere(
 
     assert {"v1", "lambda", "drained", f"{CANARY}-cordon", f"{CANARY}-drain"} <= outside.seen
     vendors = {"slack", "slack-hook", "pagerduty", "opsgenie", "teams", "alertmanager", "alerts"}
-    assert vendors | {"ray"} <= outside.seen
+    assert vendors | {"ray", "sink"} <= outside.seen
     assert b"connect" in shown["query workload-check"]
     assert [] == find_leaks(shown, CANARY)
     where = "\n".join(found)

@@ -176,7 +176,9 @@ def add(
     name: Annotated[str, typer.Argument(help="The person's name.", show_default=False)],
     role: Annotated[
         str,
-        typer.Option("--role", metavar="viewer|scheduler|operator|admin", help="What it may do."),
+        typer.Option(
+            "--role", metavar="viewer|scheduler|sink-reader|operator|admin", help="What it may do."
+        ),
     ],
     valid: Valid = "90d",
     directory: BusDirectoryOption = BUS,
