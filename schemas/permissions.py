@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from schemas import fleet_events, node_events, pool_events, subjects
-from schemas.account_rules import Account, Rules
+from schemas.account_rules import Account, Rules, acknowledgements
 from schemas.messages import Message
 from schemas.stream_specs import DurableSpec
 from schemas.topology import (
@@ -253,7 +253,7 @@ def _service(name: str) -> Rules:
             *(f"$JS.API.CONSUMER.MSG.NEXT.{each.stream}.{each.name}" for each in own),
             *_sets_up(name),
             *(f"$JS.API.CONSUMER.DURABLE.CREATE.{each.stream}.{each.name}" for each in own),
-            *_acknowledges(own),
+            *acknowledgements(own),
             *(subjects.dead(each.stream, each.name) for each in own),
             *(f"$KV.{each.name}.>" for each in BUCKETS if each.writer == name),
             *_objects(name),
@@ -433,13 +433,6 @@ def _sagas(service: str) -> Iterable[str]:
     )
 
 
-def _acknowledges(durables: Iterable[DurableSpec]) -> Iterable[str]:
-    """Acknowledgements, in both forms of the server's reply subject."""
-    for each in durables:
-        yield f"$JS.ACK.{each.stream}.{each.name}.>"
-        yield f"$JS.ACK.*.*.{each.stream}.{each.name}.>"
-
-
 def _not_touching(durables: Iterable[DurableSpec], sinks: bool) -> Iterator[str]:
     """Pulling from and changing the durables of others; `sinks`: for the service that has them."""
     for each in durables:
@@ -451,4 +444,4 @@ def _not_touching(durables: Iterable[DurableSpec], sinks: bool) -> Iterator[str]
             yield from (
                 f"$JS.API.CONSUMER.{call}.{place}" for call in ("DURABLE.CREATE", "INFO", "DELETE")
             )
-            yield from _acknowledges([each])
+            yield from acknowledgements([each])
