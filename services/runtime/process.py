@@ -62,6 +62,8 @@ class Context:
     settings_file: Path | None
     instruments: Instruments
     tracing: Tracing
+    facts: Mapping[str, str] = field(default_factory=dict)
+    """What the process says of itself on the bus."""
 
 
 Task = Callable[[], Awaitable[None]]
@@ -119,7 +121,7 @@ async def _run(
     check_port(settings.http, file)
     instruments = Instruments()
     async with reload.watching(instruments.failures) as stopping:
-        await _connected(name, build, settings, file, clock, instruments, stopping)
+        await _connected(name, build, settings, file, clock, instruments, reload.facts, stopping)
 
 
 async def _connected(
@@ -129,6 +131,7 @@ async def _connected(
     file: Path | None,
     clock: Clock,
     instruments: Instruments,
+    facts: Mapping[str, str],
     stopping: asyncio.Event,
 ) -> None:
     options = ConnectOptions(
@@ -161,6 +164,7 @@ async def _connected(
         settings_file=file,
         instruments=instruments,
         tracing=Tracing(name, otlp_processor(settings.tracing.otlp_endpoint)),
+        facts=facts,
     )
     try:
         building, _ = await race(built(build, context), stopping.wait())
@@ -247,7 +251,8 @@ async def _serve(
     endpoints = audited(
         service.endpoints, context.name, context.clock.now, partial(publish_event, context.bus)
     )
-    await context.bus.serve(context.name, service.description, endpoints, http=http.url)
+    facts = {**context.facts, "http": http.url}
+    await context.bus.serve(context.name, service.description, endpoints, facts=facts)
     loops = [
         ConsumerLoop(
             context.bus, each, context.clock, context.instruments, context.tracing, guard
