@@ -105,6 +105,9 @@ class Delivery(Protocol):
 
 Endpoint = Callable[[bytes, Headers], Awaitable[bytes]]
 """Answers one request; what it raises becomes an error reply."""
+Endpoints = Mapping[str, Endpoint]
+Facts = Mapping[str, str]
+"""What a process says of itself."""
 
 
 class Bus(Protocol):
@@ -254,10 +257,17 @@ class Bus(Protocol):
         """Send a request; Unavailable where no responder serves the subject."""
         ...
 
+    async def request_all(self, subject: str, data: bytes, silence_seconds: float) -> list[bytes]:
+        """Send a request that several answer; return when none has for `silence_seconds`."""
+        ...
+
     async def serve(
-        self, name: str, description: str, endpoints: Mapping[str, Endpoint], *, http: str = ""
+        self, name: str, description: str, endpoints: Endpoints, *, facts: Facts | None = None
     ) -> None:
-        """Answer `endpoints` (subject -> function) as a service that `nats micro` can list."""
+        """Answer `endpoints` (subject -> function) as a service that `nats micro` can list.
+
+        `facts`: about this process; `nats micro info` shows them.
+        """
         ...
 
     async def answer(self, subject: str, endpoint: Endpoint) -> None:

@@ -1,5 +1,6 @@
 """Options that several commands share."""
 
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Final, TypeVar
@@ -85,9 +86,21 @@ WaitTimeout = Annotated[
         help="With --wait: stop waiting after so long, with exit code 1; default: never.",
     ),
 ]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 Watch = Annotated[bool, typer.Option("--watch", help="Show it again whenever something happens.")]
 Pool = Annotated[str, typer.Option("--pool", help="Only this pool.", autocompletion=complete_pool)]
 Output = Annotated[Format, typer.Option("--output", "-o", help="Output format.")]
+
+
+def confirm(question: str, *, yes: bool, instead: str) -> None:
+    """Ask, unless `--yes` was given; `instead`: what a program gives that only looks."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise NavarchError(
+            f"this is not a terminal, so nothing can be confirmed: give --yes, or {instead}"
+        )
+    typer.confirm(question, abort=True)
 
 
 def start_time(since: str) -> datetime | None:

@@ -23,6 +23,8 @@ from services.settings.settings_file import (
 )
 
 SERVE_FILE: Final = "serve.json"
+LOCK_FILE: Final = "serve.lock"
+"""Locked while serve runs."""
 LOCAL_FOLDER: Final = "local"
 """Below the data directory: the nodes that run as processes on this machine."""
 NATS_URL_VARIABLE: Final = "NAVARCH_NATS_URL"
@@ -45,6 +47,8 @@ class ServeState(msgspec.Struct, frozen=True, kw_only=True):
     creds_file: str = ""
     """Credentials of the operator; empty: the bus is open, or the configuration names them."""
     config: str = ""
+    directory: str = ""
+    """Of its data."""
     pids: dict[str, int] = {}
     """Process of each service, and of `nats-server` where it is ours."""
     http: dict[str, str] = {}

@@ -216,9 +216,9 @@ class Supervisor:
 
     def report(self) -> None:
         """Let a process report what serve refuses."""
-        child = self.children[REPORTER]
-        if child.process is not None and child.ready.is_set():
-            child.process.send_signal(signal.SIGHUP)
+        for child in self.children.values():
+            if child.service == REPORTER and child.process is not None and child.ready.is_set():
+                child.process.send_signal(signal.SIGHUP)
 
     async def failed(self) -> None:
         """Wait for an error of the supervision itself, and raise it."""

@@ -27,6 +27,7 @@ from services.runtime.served_process import (
     RELOAD_STATUS,
     check_accepted,
     is_served,
+    process_facts,
 )
 from services.settings.fixed_settings import check_fixed
 
@@ -50,6 +51,8 @@ class ConfigurationReload:
         self._read = read
         self._file = file
         self._accepted = False
+        self.facts = process_facts(file)
+        """For the bus."""
         self.settings = read()
         """In force as long as the process runs."""
         self._watch = ConfigurationWatch(

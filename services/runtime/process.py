@@ -63,6 +63,8 @@ class Context:
     settings_file: Path | None
     instruments: Instruments
     tracing: Tracing
+    facts: Mapping[str, str] = field(default_factory=dict)
+    """What the process says of itself on the bus."""
 
 
 Task = Callable[[], Awaitable[None]]
@@ -120,7 +122,7 @@ async def _run(
     check_port(settings.http, file)
     instruments = Instruments()
     async with reload.watching(instruments.failures) as stopping:
-        await _connected(name, build, settings, file, clock, instruments, stopping)
+        await _connected(name, build, settings, file, clock, instruments, reload.facts, stopping)
 
 
 async def _connected(
@@ -130,6 +132,7 @@ async def _connected(
     file: Path | None,
     clock: Clock,
     instruments: Instruments,
+    facts: Mapping[str, str],
     stopping: asyncio.Event,
 ) -> None:
     options = ConnectOptions(
@@ -162,6 +165,7 @@ async def _connected(
         settings_file=file,
         instruments=instruments,
         tracing=Tracing(name, otlp_processor(settings.tracing.otlp_endpoint)),
+        facts=facts,
     )
     try:
         building, _ = await race(built(build, context), stopping.wait())
@@ -248,7 +252,8 @@ async def _serve(
     endpoints = audited(
         service.endpoints, context.name, context.clock.now, partial(publish_event, context.bus)
     )
-    await context.bus.serve(context.name, service.description, endpoints, http=http.url)
+    facts = {**context.facts, "http": http.url}
+    await context.bus.serve(context.name, service.description, endpoints, facts=facts)
     push = metric_push(
         context.settings.metrics.otlp_endpoint,
         context.name,

@@ -5,16 +5,23 @@ started again, with what serve has checked and in an environment that it has com
 """
 
 import os
+import socket
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from services.primitives.errors import ConfigurationError
+from services.runtime.configuration_watch import content_digest
+from services.settings.configuration_text import read_text
 
 SERVED_VARIABLE: Final = "NAVARCH_SERVED"
 """The file in serve's data directory with what it says of itself."""
 RELOAD_STATUS: Final = 75
+COPY_FILE: Final = "configuration.yaml"
+"""The configuration in force, in serve's data directory; its secrets are in it."""
+DIGITS: Final = 16
+"""Of a configuration's digest on the bus."""
 
 
 class ReloadState(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,6 +41,16 @@ class ReloadState(msgspec.Struct, frozen=True, kw_only=True):
 
 class _Serve(msgspec.Struct):
     reload: ReloadState = ReloadState()
+
+
+def process_facts(file: Path | None) -> dict[str, str]:
+    """What a process says of itself on the bus: where it runs, and with which configuration."""
+    text = read_text(file) if file is not None else ""
+    return {
+        "host": socket.gethostname(),
+        "pid": str(os.getpid()),
+        "configuration": content_digest(text.encode())[:DIGITS],
+    }
 
 
 def is_served() -> bool:

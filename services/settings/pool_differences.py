@@ -79,7 +79,11 @@ def _difference(
 
 def changes_between(old: PoolSpec, new: PoolSpec) -> Iterator[SettingChange]:
     """Every value that differs, in the order of the settings."""
-    before, after = dict(_values(_plain(old))), dict(_values(_plain(new)))
+    return value_changes(dict(_values(_plain(old))), dict(_values(_plain(new))))
+
+
+def value_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[SettingChange]:
+    """Every value that differs."""
     for key in {**before, **after}:
         if before.get(key, ABSENT) != after.get(key, ABSENT):
             yield SettingChange(key, before.get(key, ABSENT), after.get(key, ABSENT))

@@ -34,7 +34,7 @@ def text(**pools: dict[str, Any]) -> str:
                 "pool new: is added, with a desired size of 2",
                 "pool web: changed settings: 1; its desired size goes from 2 to 3",
                 "  min_nodes: 2 -> 3",
-                "SIGHUP",
+                "`navarch config apply ",
             ],
         ),
         ({}, 3, ["pool web: not in the file", "`navarch down web`"]),

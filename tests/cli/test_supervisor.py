@@ -22,11 +22,20 @@ async def supervised(
     script: str, server: EmbeddedServer | None = None
 ) -> AsyncIterator["asyncio.Queue[tuple[str, str]]"]:
     """Every service is this script; yields what is logged."""
+    async with supervising(script, server) as (_, lines):
+        yield lines
+
+
+@asynccontextmanager
+async def supervising(
+    script: str, server: EmbeddedServer | None = None
+) -> AsyncIterator[tuple[Supervisor, "asyncio.Queue[tuple[str, str]]"]]:
+    """The same, with the supervisor."""
     lines: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
 
-    async def execute(_: tuple[str, ...], __: Mapping[str, str]) -> asyncio.subprocess.Process:
+    async def execute(program: tuple[str, ...], _: Mapping[str, str]) -> asyncio.subprocess.Process:
         return await asyncio.create_subprocess_exec(
-            *(sys.executable, "-c", script),
+            *(sys.executable, "-c", script, *program),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
             limit=LINE_BYTES_MAX,
@@ -43,7 +52,7 @@ async def supervised(
     await running.start()
     try:
         async with asyncio.timeout(WAIT_SECONDS_MAX):
-            yield lines
+            yield running, lines
     finally:
         await running.stop(lambda: None)
 
@@ -94,3 +103,27 @@ async def test_the_delay_of_the_servers_restarts_begins_again_after_a_steady_run
                 _, line = await lines.get()
             found.append(line.rpartition(" in ")[2])
     assert len(set(found)) == delays
+
+
+RELOADING = """
+import signal, sys, time
+stuck = "notifier" in sys.argv[1] and STUCK
+signal.signal(signal.SIGHUP, signal.SIG_IGN if stuck else lambda *_: sys.exit(75))
+print('{"msg": "ready", "http": "http://h"}', flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("stuck", [False, True])
+async def test_processes_are_renewed_in_turn_until_one_is_not_ready_in_time(
+    monkeypatch: pytest.MonkeyPatch, *, stuck: bool
+) -> None:
+    """Those after it are left as they are; without a delay, as their end was requested."""
+    async with supervising(RELOADING.replace("STUCK", str(stuck))) as (running, _):
+        await running.ready()
+        monkeypatch.setattr(supervisor, "READY_SECONDS_MAX", 4.0 if stuck else 20.0)
+        monkeypatch.setattr(supervisor, "BACKOFF_FIRST_SECONDS", 60.0)
+        before = running.pids
+        late = await running.renew()
+        same = {name for name, pid in running.pids.items() if pid == before[name]}
+    assert (late, same) == (("notifier", {"notifier", "metrics"}) if stuck else ("", set()))

@@ -1,4 +1,4 @@
-"""docs/first-cloud.md: its policy has every call of the AWS provider, and its configuration holds."""
+"""docs/first-cloud.md: its policy has the AWS provider's calls, its configuration holds."""
 
 import json
 import re

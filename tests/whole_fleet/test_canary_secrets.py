@@ -21,8 +21,8 @@ from schemas.pool_records import PoolRecord, pool_key
 from schemas.settings import Settings
 from schemas.topology import EVENTS, EVIDENCE, HEARTBEATS, POOLS
 from services.bus.protocol.object_store import CHUNK_BYTES
-from services.cli.commands.serve_command import COPY_FILE
 from services.primitives.redaction import is_secret
+from services.runtime.served_process import COPY_FILE
 from tests.redteam.secret_settings import OPTIONS, structs_in
 from tests.support.inprocess import eventually
 from tests.support.leaks import file_texts, find_leaks, process_texts, stored_texts

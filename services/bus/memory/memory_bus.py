@@ -6,7 +6,7 @@ both, and where they differ this one is wrong.
 
 import asyncio
 import contextvars
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -20,7 +20,7 @@ from services.bus.memory.memory_pull_consumer import (
 )
 from services.bus.memory.memory_server import MemoryServer, Responder
 from services.bus.memory.transport import Link
-from services.bus.port import Delivery, Endpoint, Reply, Start, Stored
+from services.bus.port import Delivery, Endpoint, Endpoints, Facts, Reply, Start, Stored
 from services.bus.protocol.endpoint_replies import CODES, answer
 from services.bus.protocol.ephemeral_consumer import EphemeralConsumer
 from services.bus.protocol.kv_buckets import Buckets
@@ -198,11 +198,18 @@ class MemoryBus(Buckets, Objects):
         await self._link.back("request", subject)
         return reply
 
+    async def request_all(self, subject: str, data: bytes, silence_seconds: float) -> list[bytes]:
+        """Send a request; one answers it here."""
+        try:
+            return [(await self.request(subject, data, timeout_seconds=silence_seconds)).data]
+        except Unavailable:
+            return []
+
     async def serve(
-        self, name: str, description: str, endpoints: Mapping[str, Endpoint], *, http: str = ""
+        self, name: str, description: str, endpoints: Endpoints, *, facts: Facts | None = None
     ) -> None:
         """Answer `endpoints` (subject -> function) as a service."""
-        del description, http
+        del description, facts
         for subject, endpoint in endpoints.items():
             self._respond(subject, name, endpoint, as_service=True)
 

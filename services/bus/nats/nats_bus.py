@@ -9,7 +9,7 @@ import hashlib
 import logging
 import re
 import secrets
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from importlib import metadata
@@ -42,7 +42,7 @@ from services.bus.nats.pull_consumer import Durable, Puller
 from services.bus.nats.quick_client import QuickClient
 from services.bus.nats.replica_reads import Replicas
 from services.bus.nats.request_mux import RequestMux
-from services.bus.port import Delivery, Endpoint, Reply, Start, Stored
+from services.bus.port import Delivery, Endpoint, Endpoints, Facts, Reply, Start, Stored
 from services.bus.protocol.endpoint_replies import answer, may_answer, service_handler
 from services.bus.protocol.ephemeral_consumer import EphemeralConsumer
 from services.bus.protocol.kv_buckets import Buckets
@@ -345,14 +345,14 @@ class NatsBus(Replicas, Buckets, Objects):
         return await self._requests.gather_all(subject, data, silence_seconds)
 
     async def serve(
-        self, name: str, description: str, endpoints: Mapping[str, Endpoint], *, http: str = ""
+        self, name: str, description: str, endpoints: Endpoints, *, facts: Facts | None = None
     ) -> None:
         """Answer `endpoints` (subject -> function) as a service that `nats micro` can list."""
         config = ServiceConfig(
             name=name,
             version=metadata.version("navarch"),
             description=description,
-            metadata={"http": http} if http else {},
+            metadata=dict(facts or {}),
         )
         while True:
             service = MicroService(self._client, config)
@@ -368,7 +368,7 @@ class NatsBus(Replicas, Buckets, Objects):
                 self._services.append(service)
                 return
 
-    async def _answer_as(self, service: Any, endpoints: Mapping[str, Endpoint]) -> None:
+    async def _answer_as(self, service: Any, endpoints: Endpoints) -> None:
         await service.start()
         for subject, endpoint in endpoints.items():
             await service.add_endpoint(

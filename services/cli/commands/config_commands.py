@@ -6,18 +6,16 @@ import os
 import sys
 import tempfile
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 import typer
 
-from schemas.pool_records import PoolRecord
 from schemas.settings import PROVIDER_PLUGINS, PluginSettings, Settings
 from services.cli import console
-from services.cli.bus_client import connect_fleet
-from services.cli.command_options import Config, NatsUrl, Output
+from services.cli.command_options import Config, NatsUrl, Output, Yes, confirm
 from services.cli.console import Format
-from services.cli.fleet_discovery import find_bus, settings_of
+from services.cli.fleet_discovery import settings_of
 from services.operator_text.safe_text import escape_line
 from services.primitives.atomic_files import write_secret
 from services.primitives.errors import NavarchError
@@ -33,10 +31,13 @@ from services.provisioner.provider_client.provider_errors import ProviderError
 from services.settings.dialect import note_lines
 from services.settings.plugin_loader import load_plugin, plugin_class
 
+if TYPE_CHECKING:
+    from services.cli.configuration_change import ConfigurationChange
+
 File = Annotated[Path | None, typer.Argument(help="Default: that of --config.", show_default=False)]
 CHECK_SECONDS_MAX: Final = 60.0
 DIFFERENT: Final = 3
-"""Exit code of `diff` where something differs; 1 is an error, as with every command."""
+"""Exit code of `diff` and `apply` where something differs; 1 is an error, as with every command."""
 
 commands = typer.Typer(
     name="config", help="Validate a configuration; store credentials.", no_args_is_help=True
@@ -80,32 +81,69 @@ def show_differences(
     config: Config = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """Show what a file changes of the fleet's pools.
+    """Show what a file changes of the running fleet.
 
-    Exit code 3: something. Other settings are not stored: each service has those of its last
-    start.
+    Exit code 3: something. Of settings outside the pools only `navarch serve` on this host knows
+    what is in force.
     """
-    from services.cli.configuration_check import check_file  # noqa: PLC0415
-    from services.cli.text.difference_text import difference_lines  # noqa: PLC0415
-    from services.settings.pool_differences import pool_differences  # noqa: PLC0415
-    from services.settings.stored_pools import spec_to_store  # noqa: PLC0415
+    from services.cli.configuration_change import read_change  # noqa: PLC0415
 
     named = _named(file, config, "diff")
-    settings = check_file(named, os.environ).settings
-
-    async def read() -> list[PoolRecord]:
-        async with connect_fleet(find_bus(nats_url, config or named)) as fleet:
-            return await fleet.pool_records()
-
-    specs = {name: spec_to_store(settings, name) for name in settings.pools}
-    found = pool_differences(asyncio.run(read()), specs)
+    change = read_change(named, nats_url, config)
     if output.is_data:
-        console.write_data(output, found)
+        console.write_data(output, change.pools)
     else:
-        for line in difference_lines(found, str(named)):
-            console.write(escape_line(line))
-    if found:
+        _write_change(change)
+        if change.is_different:
+            console.write(f"`navarch config apply {named}` puts it in force")
+    if change.is_different:
         raise typer.Exit(DIFFERENT)
+
+
+@commands.command("apply")
+def apply_configuration(
+    file: File = None,
+    *,
+    yes: Yes = False,
+    nats_url: NatsUrl = "",
+    config: Config = None,
+) -> None:
+    """Show the same, and put the file in force.
+
+    Where `navarch serve` runs the fleet on this host the file replaces its configuration.
+    Elsewhere the processes to reload are named: exit code 3 where there are any.
+    """
+    from services.cli.configuration_change import put_in_force, read_change  # noqa: PLC0415
+    from services.cli.text.difference_text import process_lines  # noqa: PLC0415
+
+    named = _named(file, config, "apply")
+    change = read_change(named, nats_url, config)
+    _write_change(change)
+    if change.served is None:
+        others = [(each.service, each.host, each.pid) for each in change.others]
+        for line in process_lines(others, str(named)):
+            console.write(line)
+        raise typer.Exit(DIFFERENT if others else 0)
+    if change.is_in_force:
+        console.write(f"{named} is in force already")
+        return
+    target = change.served.config
+    replaces = f"It replaces {target}. " if str(named.absolute()) != target else ""
+    question = f"{replaces}Restart every process with it, one after the other?"
+    confirm(question, yes=yes, instead="`navarch config diff`")
+    if late := put_in_force(change, change.served):
+        raise NavarchError(
+            f"{late} was not ready in time with {named}, and the processes after it were left as "
+            "they were: see the log of navarch serve, and apply it again"
+        )
+    console.write(f"every process runs with {target}")
+
+
+def _write_change(change: "ConfigurationChange") -> None:
+    from services.cli.text.difference_text import difference_lines  # noqa: PLC0415
+
+    for line in difference_lines(change.pools, change.settings, str(change.file)):
+        console.write(escape_line(line))
 
 
 @commands.command("explain")

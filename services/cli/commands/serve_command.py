@@ -22,7 +22,7 @@ from schemas import subjects
 from schemas.permissions import GATEWAY
 from schemas.settings import NatsSettings, Settings
 from services.bus.nats.embedded_server import EmbeddedServer
-from services.cli.fleet_discovery import NATS_URL_VARIABLE, SERVE_FILE, ServeState
+from services.cli.fleet_discovery import LOCK_FILE, NATS_URL_VARIABLE, SERVE_FILE, ServeState
 from services.cli.served_bus import ServedBus
 from services.cli.served_gateway import (
     NO_GATEWAY,
@@ -53,16 +53,13 @@ from services.primitives.errors import NavarchError
 from services.primitives.race import race
 from services.runtime.configuration_watch import content_digest
 from services.runtime.reload_requests import ReloadRequests
-from services.runtime.served_process import SERVED_VARIABLE, ReloadState
+from services.runtime.served_process import COPY_FILE, SERVED_VARIABLE, ReloadState
 from services.settings.configuration_text import COPY_VARIABLE, FILE_VARIABLE, read_text
 from services.settings.plugin_loader import NO_FILE
 from services.settings.settings_file import DEFAULTS, load_settings, parse_settings
 
-LOCK_FILE: Final = "serve.lock"
 OWNER_ONLY: Final = 0o700
 NATS_FOLDER: Final = "nats"
-COPY_FILE: Final = "configuration.yaml"
-"""The configuration in force, with its secrets."""
 LOG_FILE: Final = "services.log"
 """Of a temporary fleet, beside its data directory."""
 OPEN_WARNING: Final = "--open: no credentials are needed, so every local user controls the fleet"
@@ -203,6 +200,7 @@ class ServedFleet:
             nats_url=supervisor.url,
             creds_file=self.bus.operator_file if self.bus is not None else "",
             pid=os.getpid(),
+            directory=str(self.directory.absolute()),
             config=str(self.config.absolute()) if self.config else "",
             pids=supervisor.pids,
             http={name: child.http for name, child in supervisor.children.items() if child.http},

@@ -5,7 +5,6 @@ cancel the request.
 """
 
 import asyncio
-import sys
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -20,7 +19,7 @@ from schemas.operator_requests import ApplyRequest, RemoveRequest
 from schemas.pool_records import PoolRecord, pool_key
 from schemas.topology import POOLS
 from services.cli import console
-from services.cli.command_options import Config, Mode, Timeout, drain_options
+from services.cli.command_options import Config, Mode, Timeout, Yes, confirm, drain_options
 from services.cli.fleet_connection import fleet_command
 from services.cli.fleet_discovery import served_settings
 from services.cli.progress_board import show_launches, show_removal
@@ -34,7 +33,6 @@ from services.settings.yaml_document import read_document
 
 READY_MINUTES: Final = 60
 
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until it is done.")]
 
 
@@ -86,7 +84,7 @@ async def up(
     console.write(plan_text(planned, there))
     if dry_run:
         return
-    _confirm("Launch it?", yes=yes)
+    confirm("Launch it?", yes=yes, instead="--dry-run")
     applied = ApplyRequest(spec=planned.spec, nodes=planned.nodes)
     console.write_message(
         fleet_client.require_accepted(await fleet.request(name, "apply", applied)),
@@ -113,22 +111,12 @@ async def down(
         console.write(f"  {node:<24} {status}")
     nodes = "1 node leaves" if len(there) == 1 else f"{len(there)} nodes leave"
     console.write(f"{name}: {nodes}, each after its work has left.")
-    _confirm(f"Take {name} down?", yes=yes)
+    confirm(f"Take {name} down?", yes=yes, instead="--dry-run")
     request = drain_options(RemoveRequest, mode, drain_timeout)
     answer = fleet_client.require_accepted(await fleet.request(name, "remove", request))
     console.write_message(answer, console.Format.TABLE)
     if wait:
         await _wait_until_removed(fleet, name)
-
-
-def _confirm(question: str, *, yes: bool) -> None:
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise NavarchError(
-            "this is not a terminal, so nothing can be confirmed: give --yes, or --dry-run"
-        )
-    typer.confirm(question, abort=True)
 
 
 def read_settings(options: list[str]) -> dict[str, Any]:
