@@ -38,7 +38,7 @@ def gateway_variables(
     with listen(own, None) as free:
         found = {PORT_VARIABLE: str(free.getsockname()[1])}
     file = token_file(settings)
-    if own.tokens or is_open:
+    if own.tokens or settings.authenticators or is_open:
         file.unlink(missing_ok=True)
         return found
     try:
