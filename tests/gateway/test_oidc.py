@@ -32,7 +32,6 @@ from services.gateway.authenticators.signing_keys import (
     KEPT_SECONDS,
 )
 from services.primitives.clock import SystemClock
-from services.primitives.errors import ConfigurationError
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.oidc_issuer import (
     AUDIENCE,
@@ -371,7 +370,7 @@ def test_groups_are_a_text_a_list_or_within(claims: Any, name: str, groups: list
 def test_keys_come_over_a_protected_connection(changes: dict[str, str], problem: str) -> None:
     """A program that could change them on the way would decide who is an administrator."""
     own = options(OidcIssuer(url="https://login.example.com"), **changes)
-    with pytest.raises(ConfigurationError, match=problem):
+    with pytest.raises(ValueError, match=problem):
         OidcAuthenticator(options=own, clock=SystemClock())
 
 

@@ -18,7 +18,6 @@ from services.gateway.authenticators.authenticator import (
 from services.gateway.authenticators.grants import Grants, granted
 from services.gateway.authenticators.signing_keys import SigningKeys, is_protected
 from services.primitives.clock import Clock
-from services.primitives.errors import ConfigurationError
 
 CHARS_MAX: Final = 16_384
 """Of a token."""
@@ -63,7 +62,7 @@ class OidcAuthenticator:
         """Ask nothing until the first token comes."""
         for key, url in (("issuer", options.issuer), ("keys_url", options.keys_url)):
             if url and not is_protected(url):
-                raise ConfigurationError(f"{key} is no https URL")
+                raise ValueError(f"{key} is no https URL")
         self._options = options
         verify = ssl.create_default_context(cafile=options.ca_file) if options.ca_file else True
         self._keys = SigningKeys(clock, options.issuer, options.keys_url, verify)
