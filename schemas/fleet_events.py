@@ -88,6 +88,8 @@ class HttpChange(
     outcome: Literal["accepted", "refused", "forbidden", "unanswered", "invalid", "failed"]
     """refused: by the fleet; forbidden: its role or its pools do not allow it."""
     reason: str = ""
+    request: Name = ""
+    """The request that it became; the pool's answer has its ID too. Empty: it became none."""
 
 
 class OrderAnswered(

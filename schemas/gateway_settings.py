@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from schemas.file_path import FilePath
 from schemas.value_limits import UtcTime
 
 GatewayRole = Literal["viewer", "operator", "admin"]
@@ -31,6 +32,12 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Address that it listens on; `0.0.0.0`: every one of the machine."""
     port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0
     """0: a free one, which the gateway logs; `navarch serve` keeps it until it ends."""
+    tls_cert_file: FilePath = ""
+    """The server's certificate, with its chain: the gateway speaks HTTPS alone."""
+    tls_key_file: FilePath = ""
+    """The certificate's key; empty: it is in the same file."""
+    tls_client_ca_file: FilePath = ""
+    """Authority of client certificates, for an authenticator of type `certificate`."""
     tokens: dict[str, TokenSpec] = {}
     """By name. The variable NAVARCH_AUTH_TOKEN is one more, of role admin."""
     requests_per_minute: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 1_200

@@ -13,6 +13,8 @@ from schemas.duration import Duration
 from schemas.enums import AlertKind, DrainMode
 from schemas.event_sink_settings import EventSinkSpec
 from schemas.export_settings import MetricsSettings, TracingSettings
+from schemas.file_path import PATH_MARK as PATH_MARK
+from schemas.file_path import FilePath as FilePath
 from schemas.gateway_settings import GatewaySettings
 from schemas.instance_type_catalogue import InstanceTypes, Price
 from schemas.lag_settings import LagSettings
@@ -20,9 +22,6 @@ from schemas.launch_offers import Market, Together
 from schemas.secret_text import SecretText
 from schemas.value_limits import UserName
 
-PATH_MARK: Final = "path"
-FilePath = Annotated[str, msgspec.Meta(extra={PATH_MARK: True})]
-"""A file or folder; relative to the configuration's file, `~` is the home directory."""
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 Nodes = Annotated[int, msgspec.Meta(ge=0, le=100_000)]
 Percent = Annotated[float, msgspec.Meta(ge=0, le=100)]
@@ -402,6 +401,7 @@ REMEDIATOR_PLUGINS: Final = "navarch.remediators"
 AUTOSCALER_PLUGINS: Final = "navarch.autoscalers"
 METRICS_SOURCE_PLUGINS: Final = "navarch.metrics_sources"
 SCHEDULER_PLUGINS: Final = "navarch.schedulers"
+AUTHENTICATOR_PLUGINS: Final = "navarch.authenticators"
 """Entry-point groups of plugins."""
 
 
@@ -415,6 +415,8 @@ class Settings(Setting, frozen=True, kw_only=True):
     nats: NatsSettings = NatsSettings()
     http: HttpSettings = HttpSettings()
     gateway: GatewaySettings = GatewaySettings()
+    authenticators: dict[str, PluginSettings] = {}
+    """Ways to know the gateway's callers, by name, asked in this order after its tokens."""
     tracing: TracingSettings = TracingSettings()
     metrics: MetricsSettings = MetricsSettings()
     agent: AgentSettings = AgentSettings()

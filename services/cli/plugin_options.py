@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from schemas.settings import (
     ALERT_CHANNEL_PLUGINS,
+    AUTHENTICATOR_PLUGINS,
     AUTOSCALER_PLUGINS,
     METRICS_SOURCE_PLUGINS,
     NOTIFIER_PLUGINS,
@@ -24,6 +25,7 @@ from services.settings.plugin_loader import load_plugin
 SECTIONS: Final[Mapping[str, tuple[str, Mapping[str, type[Any]]]]] = {
     "providers": (PROVIDER_PLUGINS, {}),
     "notifier": (NOTIFIER_PLUGINS, {}),
+    "authenticators": (AUTHENTICATOR_PLUGINS, {}),
     "alerts": (ALERT_CHANNEL_PLUGINS, {}),
     "autoscaling": (AUTOSCALER_PLUGINS, AUTOSCALERS),
     "metrics": (METRICS_SOURCE_PLUGINS, SOURCES),
@@ -63,6 +65,8 @@ def _plugins(
     for name, each in settings.notifiers.items():
         yield f"notifiers.{name}", NOTIFIER_PLUGINS, nothing, each
     yield "notifier", NOTIFIER_PLUGINS, nothing, settings.notifier
+    for name, each in settings.authenticators.items():
+        yield f"authenticators.{name}", AUTHENTICATOR_PLUGINS, nothing, each
     for number, channel in enumerate(settings.alerts):
         yield f"alerts.{number}", ALERT_CHANNEL_PLUGINS, nothing, channel
     for name, spec in settings.pools.items():

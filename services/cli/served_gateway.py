@@ -40,7 +40,7 @@ def gateway_variables(
     own = gateway_settings(settings, environment)
     found = {PORT_VARIABLE: port}
     file = token_file(settings)
-    if own.tokens or is_open:
+    if own.tokens or settings.authenticators or is_open:
         file.unlink(missing_ok=True)
         return found
     try:

@@ -20,6 +20,10 @@ AUDIT_FILTERS: Final = (
     *(subjects.fleet_event(FACTS[kind]) for kind in (HttpChange, OrderAnswered)),
 )
 """Under which subjects the outcomes of changes are stored."""
+VIA_GATEWAY: Final = " via gateway"
+GATEWAY: Final = "gateway"
+"""Where a change came from that an older gateway recorded without its request."""
+BUS: Final = "bus"
 RECORDED_BY_POOL: Final = frozenset({"accepted", "refused"})
 """Outcomes of HTTP changes that the pool's own answer records, in the caller's name."""
 
@@ -30,6 +34,9 @@ class AuditRow(msgspec.Struct, frozen=True, kw_only=True):
     time: datetime
     by: str
     """The user; `NAME via gateway` for a caller of the HTTP API; empty: not known."""
+    where: str = ""
+    """The address that an HTTP request came from; `bus`: from a command or a program, which the
+    bus knows by its user alone."""
     change: str
     about: str
     """`POOL/NODE`, a pool, or what the order contains."""
@@ -37,6 +44,8 @@ class AuditRow(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     saga: str = ""
     """The saga that carries it out."""
+    request: str = ""
+    """ID of the request on the bus; empty: it became none."""
 
 
 def audit_row(message: Message | UnknownType | Invalid) -> AuditRow | None:
@@ -54,8 +63,8 @@ def audit_row(message: Message | UnknownType | Invalid) -> AuditRow | None:
         case ScaleRefused(by=by, pool=pool, reason=reason):
             return _row(message, by, "scale", pool, f"refused ({message.refusal})", reason)
         case HttpChange(outcome=outcome, reason=reason) if outcome not in RECORDED_BY_POOL:
-            by = f"{message.by} via gateway"
-            return _row(message, by, message.change, message.address, outcome, reason)
+            by = f"{message.by}{VIA_GATEWAY}"
+            return _row(message, by, message.change, "", outcome, reason)
         case OrderAnswered(by=by, outcome=outcome, reason=reason):
             return _row(message, by, message.order, message.content, outcome, reason)
         case _:
@@ -65,9 +74,12 @@ def audit_row(message: Message | UnknownType | Invalid) -> AuditRow | None:
 def _row(
     message: Message, by: str, change: str, about: str, outcome: str, reason: str, saga: str = ""
 ) -> AuditRow:
+    known = message.address if isinstance(message, HttpChange) else ""
     return AuditRow(
         time=message.time,
         by=by,
+        where=known or (GATEWAY if by.endswith(VIA_GATEWAY) else BUS),
+        request=getattr(message, "request", ""),
         change=change,
         about=about,
         outcome=outcome,
@@ -80,7 +92,17 @@ def audit_rows(
     messages: Iterable[Message | UnknownType | Invalid], *, pool: str, by: str
 ) -> list[AuditRow]:
     """The rows about a pool and of a user; empty: of all."""
-    rows = filter(None, map(audit_row, messages))
+    messages = list(messages)
+    # Published after the pool's answer, which does not know the address.
+    addresses = {
+        each.request: each.address
+        for each in messages
+        if isinstance(each, HttpChange) and each.request
+    }
+    rows = (
+        msgspec.structs.replace(row, where=addresses.get(row.request, row.where))
+        for row in filter(None, map(audit_row, messages))
+    )
     return [
         row
         for row in rows

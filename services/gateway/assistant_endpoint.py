@@ -21,7 +21,7 @@ from services.fleet_client.fleet_client import FleetClient, Request, UnansweredE
 from services.gateway.access_tokens import Principal
 from services.gateway.change_audit import ASSISTANTS, REASON_CHARS_MAX
 from services.gateway.change_requests import ChangeRequests
-from services.gateway.problems import PROTECTION, ProblemError
+from services.gateway.problems import PROTECTION, REQUEST_HEADER, ProblemError
 from services.mcp_server.change_plans import ChangePlans
 from services.mcp_server.tool_caller import HISTORIES_MAX, ToolAccess
 from services.primitives.errors import AnswerError, NavarchError
@@ -65,7 +65,8 @@ class HttpToolCaller:
         try:
             answer = await self.changes.send(self.principal, pool, verb, request)
         except ProblemError as error:
-            await self._record(about, "refused", str(error))
+            request_id = error.headers.get(REQUEST_HEADER, "")
+            await self._record(about, "refused", str(error), request_id)
             raise AnswerError(f"refused ({error.refusal}): {error}") from error
         except UnansweredError as error:
             await self._record(about, "unanswered", str(error))
@@ -73,10 +74,10 @@ class HttpToolCaller:
         except NavarchError as error:
             await self._record(about, "failed", str(error))
             raise
-        await self._record(about, "accepted", "")
+        await self._record(about, "accepted", "", answer.request)
         return answer
 
-    async def _record(self, about: str, outcome: Any, reason: str) -> None:
+    async def _record(self, about: str, outcome: Any, reason: str, request: str = "") -> None:
         event = HttpChange(
             id=self.new_id(),
             time=self.now(),
@@ -86,6 +87,7 @@ class HttpToolCaller:
             change=f"POST {ASSISTANTS} {about}"[:NAME_CHARS_MAX],
             outcome=outcome,
             reason=reason[:REASON_CHARS_MAX],
+            request=request,
         )
         await publish_event(self.fleet.bus, event)
 

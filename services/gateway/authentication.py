@@ -1,6 +1,6 @@
-"""Authenticates each request by its bearer token, and checks rate, role and pool."""
+"""Has each request authenticated, and checks rate, role and pool."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import datetime
 from http import HTTPStatus
 from math import ceil
@@ -12,20 +12,16 @@ from litestar.handlers import BaseRouteHandler
 from litestar.middleware import AbstractAuthenticationMiddleware, AuthenticationResult
 from litestar.types import ASGIApp
 
-from schemas.gateway_settings import TokenSpec
-from services.gateway.access_tokens import (
-    ANYONE,
-    CHARS_MAX,
-    ExpiredTokenError,
-    Principal,
-    find_principal,
-)
+from services.gateway.access_tokens import ANYONE, Principal
+from services.gateway.authenticators.authenticator import Presented
+from services.gateway.authenticators.certificate_authenticator import peer_certificate
+from services.gateway.authenticators.chain import AuthenticatorChain
 from services.gateway.caller_rate import CallerRate
 from services.gateway.gateway_start import LOOPBACK
 from services.gateway.problems import ProblemError
+from services.runtime.http_deadline import PEER_CERTIFICATE
 
 Connection = ASGIConnection[Any, Any, Any, Any]
-SCHEME: Final = "bearer "
 ROLE: Final = "role"
 """Key in a route's `opt`: the role that it needs."""
 PUBLIC: Final = "exclude_from_auth"
@@ -37,18 +33,18 @@ class Access:
 
     def __init__(
         self,
-        tokens: Mapping[str, TokenSpec],
+        chain: AuthenticatorChain,
         rate: CallerRate,
         now: Callable[[], datetime],
     ) -> None:
-        """Without tokens every caller on this machine is an administrator."""
-        self._tokens = tokens
+        """With an empty chain every caller on this machine is an administrator."""
+        self._chain = chain
         self._rate = rate
         self._now = now
 
-    def authenticate(self, connection: Connection) -> Principal:
+    async def authenticate(self, connection: Connection) -> Principal:
         """Return the caller; ProblemError if it is unknown or asks too often."""
-        found = self._principal(connection)
+        found = await self._principal(connection)
         wait = self._rate.seconds_to_wait(found.name, self._now().timestamp())
         if wait:
             error = ProblemError(
@@ -60,22 +56,23 @@ class Access:
             raise error
         return found
 
-    def _principal(self, connection: Connection) -> Principal:
-        if not self._tokens:
+    async def _principal(self, connection: Connection) -> Principal:
+        if self._chain.is_empty:
             refuse_foreign_page(connection)
             return ANYONE
-        header = connection.headers.get("authorization", "")
-        if header[: len(SCHEME)].lower() != SCHEME:
-            raise ProblemError(HTTPStatus.UNAUTHORIZED, "the request has no bearer token")
-        presented = header[len(SCHEME) :].strip()
-        try:
-            known = len(presented) <= CHARS_MAX
-            found = find_principal(self._tokens, presented, self._now()) if known else None
-        except ExpiredTokenError as error:
-            raise ProblemError(HTTPStatus.UNAUTHORIZED, str(error)) from error
-        if found is None:
-            raise ProblemError(HTTPStatus.UNAUTHORIZED, "the token is not valid")
-        return found
+        return await self._chain.authenticate(presented(connection))
+
+
+def presented(connection: Connection) -> Presented:
+    """What a request says of its sender."""
+    scope: Any = connection.scope
+    return Presented(
+        method=scope["method"],
+        path=scope["path"],
+        headers=dict(connection.headers),
+        address=str((scope.get("client") or ("", 0))[0]),
+        certificate=peer_certificate(scope.get("state", {}).get(PEER_CERTIFICATE) or {}),
+    )
 
 
 def refuse_foreign_page(connection: Connection) -> None:
@@ -100,7 +97,7 @@ def _host(url: str) -> str:
 def authentication(access: Access) -> type[AbstractAuthenticationMiddleware]:
     """The middleware of one gateway."""
 
-    class BearerAuthentication(AbstractAuthenticationMiddleware):
+    class CallerAuthentication(AbstractAuthenticationMiddleware):
         """Sets the request's user."""
 
         def __init__(self, app: ASGIApp, **options: Any) -> None:
@@ -109,9 +106,9 @@ def authentication(access: Access) -> type[AbstractAuthenticationMiddleware]:
 
         async def authenticate_request(self, connection: Connection) -> AuthenticationResult:
             """Return the caller."""
-            return AuthenticationResult(user=access.authenticate(connection), auth=None)
+            return AuthenticationResult(user=await access.authenticate(connection), auth=None)
 
-    return BearerAuthentication
+    return CallerAuthentication
 
 
 def require_role(connection: Connection, handler: BaseRouteHandler) -> None:

@@ -12,7 +12,7 @@ from schemas.fleet_events import HttpChange
 from schemas.value_limits import NAME_CHARS_MAX
 from services.bus.port import Bus
 from services.gateway.access_tokens import Principal
-from services.gateway.problems import REASON
+from services.gateway.problems import REASON, REQUEST_HEADER
 from services.primitives.errors import BusError
 from services.runtime.event_publisher import publish_event
 
@@ -30,6 +30,7 @@ ASSISTANTS: Final = "/mcp"
 """Path of the assistants' tools, most of which read; each change records itself."""
 DRY_RUN_HEADER: Final = "Navarch-Dry-Run"
 """Of answers that say what a change would do."""
+REQUEST_KEY: Final = REQUEST_HEADER.lower().encode()
 REASON_CHARS_MAX: Final = 500
 
 
@@ -44,7 +45,7 @@ def change_audit(
 
             async def record(message: Message) -> None:
                 if message["type"] == "http.response.start" and not is_dry_run(message):
-                    event = http_change(request, message["status"], new_id(), now())
+                    event = http_change(request, message, new_id(), now())
                     if event is not None:
                         try:
                             await publish_event(bus, event)
@@ -64,9 +65,10 @@ def is_dry_run(start: Any) -> bool:
     return (DRY_RUN_HEADER.lower().encode(), b"true") in start["headers"]
 
 
-def http_change(request: Any, status: int, id_: str, now: datetime) -> HttpChange | None:
+def http_change(request: Any, start: Any, id_: str, now: datetime) -> HttpChange | None:
     """What is to be published about a request that is answered so; None: nothing. Pure."""
-    principal = request.get("user")
+    principal, status = request.get("user"), start["status"]
+    named = {key: value for key, value in start["headers"] if key == REQUEST_KEY}
     if not isinstance(principal, Principal) or status in UNRECORDED:
         return None
     if request["path"].rstrip("/") == ASSISTANTS:
@@ -86,4 +88,5 @@ def http_change(request: Any, status: int, id_: str, now: datetime) -> HttpChang
         change=f"POST {path}"[:NAME_CHARS_MAX],
         outcome=outcome,  # type: ignore[arg-type]
         reason=str(state.get(REASON, ""))[:REASON_CHARS_MAX],
+        request=named.get(REQUEST_KEY, b"").decode("latin-1")[:NAME_CHARS_MAX],
     )

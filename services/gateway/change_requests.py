@@ -21,7 +21,7 @@ from services.fleet_client.fleet_client import (
     decode_answer,
 )
 from services.gateway.access_tokens import Principal
-from services.gateway.problems import ProblemError
+from services.gateway.problems import REQUEST_HEADER, ProblemError
 
 R = TypeVar("R")
 
@@ -105,12 +105,14 @@ class ChangeRequests:
 def accepted_answer(answer: RequestAnswer, pool: str, verb: str) -> ChangeAnswer:
     """The answer for the caller; ProblemError if it is a refusal."""
     if isinstance(answer, RequestRefused | ScaleRefused):
-        raise ProblemError(
+        error = ProblemError(
             HTTPStatus.CONFLICT,
             answer.reason,
             "the detail says what would be accepted",
             refusal=answer.refusal,
         )
+        error.headers[REQUEST_HEADER] = answer.request
+        raise error
     found = ChangeAnswer(request=answer.request, pool=pool, verb=verb)
     if isinstance(answer, RequestAccepted):
         return msgspec.structs.replace(found, node=answer.node, saga=answer.saga, note=answer.note)

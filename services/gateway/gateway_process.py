@@ -21,10 +21,17 @@ from schemas.settings import Settings
 from services.bus.nats.nats_bus import NatsBus
 from services.fleet_client.fleet_client import FleetClient
 from services.gateway.authentication import Access
+from services.gateway.authenticators.chain import AuthenticatorChain, make_authenticators
 from services.gateway.caller_rate import CallerRate
 from services.gateway.event_relay import EventRelay
 from services.gateway.event_streams import EventStreams
-from services.gateway.gateway_start import bus_options, gateway_settings, listen, require_tokens
+from services.gateway.gateway_start import (
+    bus_options,
+    gateway_settings,
+    listen,
+    require_tokens,
+    tls_options,
+)
 from services.gateway.http_app import http_app
 from services.primitives.clock import Clock, SystemClock
 from services.primitives.race import race
@@ -57,8 +64,13 @@ async def _connected(settings: Settings, file: Path | None, stopping: asyncio.Ev
         return
     bus: NatsBus = connecting.result()
     try:
-        require_tokens(own, is_open=bus.is_open, file=file)
-        await _serve(bus, own, settings.metrics.otlp_endpoint, listening, stopping)
+        clock = SystemClock()
+        others = make_authenticators(settings.authenticators, file, clock)
+        chain = AuthenticatorChain(own.tokens, others, clock.now)
+        has_others = bool(settings.authenticators)
+        require_tokens(own, has_others=has_others, is_open=bus.is_open, file=file)
+        await _serve(bus, own, chain, settings.metrics.otlp_endpoint, listening, stopping)
+        await chain.close()
     finally:
         await bus.close()
         log.info("stopped")
@@ -67,13 +79,14 @@ async def _connected(settings: Settings, file: Path | None, stopping: asyncio.Ev
 async def _serve(
     bus: NatsBus,
     settings: GatewaySettings,
+    chain: AuthenticatorChain,
     otlp_endpoint: str,
     listening: socket.socket,
     stopping: asyncio.Event,
 ) -> None:
     clock, registry = SystemClock(), CollectorRegistry()
     ProcessCollector(registry=registry)
-    access = Access(settings.tokens, CallerRate(settings.requests_per_minute), clock.now)
+    access = Access(chain, CallerRate(settings.requests_per_minute), clock.now)
     relay = EventRelay(bus, clock)
     streams = EventStreams(relay, settings.streams_max, clock.now, registry)
     fleet = FleetClient(bus, user=GATEWAY)
@@ -90,9 +103,11 @@ async def _serve(
         server_header=False,
         limit_concurrency=CONNECTIONS_MAX,
         timeout_graceful_shutdown=STOP_SECONDS_MAX,
+        **tls_options(settings),
     )
     host, port = listening.getsockname()[:2]
-    log.info("ready", extra={"http": f"http://{host}:{port}"})
+    scheme = "https" if settings.tls_cert_file else "http"
+    log.info("ready", extra={"http": f"{scheme}://{host}:{port}"})
     serving = asyncio.create_task(server.serve(sockets=[listening]))
     relaying = asyncio.create_task(relay.run())
     others = {asyncio.create_task(each()) for each in beside}

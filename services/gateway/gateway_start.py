@@ -2,23 +2,28 @@
 
 import errno
 import socket
+import ssl
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from schemas.gateway_settings import GatewaySettings
 from schemas.permissions import GATEWAY, REQUEST_BYTES_MAX, inbox
-from schemas.settings import NatsSettings, Settings
+from schemas.settings import AUTHENTICATOR_PLUGINS, NatsSettings, Settings
 from services.bus.nats.connection_options import ConnectOptions, credentials
 from services.gateway.access_tokens import CHARS_MAX, CHARS_MIN, VARIABLE, with_variable
+from services.primitives.clock import SystemClock
 from services.primitives.errors import ConfigurationError
 from services.primitives.redaction import register_secret
-from services.settings.plugin_loader import locate, setting_error
+from services.settings.plugin_loader import locate, make_plugin, setting_error
+from services.settings.problem_list import ProblemList
 
 PORT_VARIABLE: Final = "NAVARCH_GATEWAY_PORT"
 LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
+CERTIFICATE: Final = "certificate"
+"""Type of the authenticator that needs client certificates."""
 PING_SECONDS: Final = 2
 
 
@@ -53,15 +58,64 @@ def gateway_settings(settings: Settings, environment: Mapping[str, str]) -> Gate
 
 def check(settings: Settings, file: Path | None) -> None:
     """Raise ConfigurationError if the gateway cannot start with these settings."""
+    problems = ProblemList()
+    with problems.collecting():
+        check_tls(settings.gateway, file)
+    for each in settings.authenticators.values():
+        with problems.collecting():
+            make_plugin(AUTHENTICATOR_PLUGINS, each, file, clock=SystemClock())
+            if each.type == CERTIFICATE and not settings.gateway.tls_client_ca_file:
+                raise setting_error(each.path, "needs gateway.tls_client_ca_file", file)
     try:
         credentials(bus_options(settings.nats))
     except ConfigurationError as error:
-        raise locate(error, file) from error
+        problems.add(locate(error, file))
+    problems.raise_found()
 
 
-def require_tokens(settings: GatewaySettings, *, is_open: bool, file: Path | None) -> None:
-    """Raise ConfigurationError if callers would need no token where the bus is not open to all."""
-    if not settings.tokens and not (is_open and settings.host in LOOPBACK):
+def tls_options(settings: GatewaySettings) -> dict[str, Any]:
+    """The options of uvicorn with which it speaks HTTPS; none: it speaks HTTP."""
+    if not settings.tls_cert_file:
+        return {}
+    authority = settings.tls_client_ca_file
+    return {
+        "ssl_certfile": settings.tls_cert_file,
+        "ssl_keyfile": settings.tls_key_file or None,
+        "ssl_ca_certs": authority or None,
+        # A caller without one may have a token; one that is not valid ends the handshake.
+        "ssl_cert_reqs": ssl.CERT_OPTIONAL if authority else ssl.CERT_NONE,
+    }
+
+
+def check_tls(settings: GatewaySettings, file: Path | None) -> None:
+    """Raise ConfigurationError if the certificates cannot be used."""
+    if not settings.tls_cert_file:
+        for key in ("tls_key_file", "tls_client_ca_file"):
+            if getattr(settings, key):
+                raise setting_error(f"gateway.{key}", "needs gateway.tls_cert_file", file)
+        return
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    key = "tls_cert_file"
+    try:
+        context.load_cert_chain(settings.tls_cert_file, settings.tls_key_file or None)
+        key = "tls_client_ca_file"
+        if settings.tls_client_ca_file:
+            context.load_verify_locations(settings.tls_client_ca_file)
+    except OSError as error:  # an SSLError is one
+        reason = getattr(error, "reason", "") or error.strerror or str(error)
+        raise setting_error(f"gateway.{key}", f"no usable PEM file: {reason}", file) from error
+
+
+def require_tokens(
+    settings: GatewaySettings, *, has_others: bool, is_open: bool, file: Path | None
+) -> None:
+    """Raise ConfigurationError if callers would need no token where the bus is not open to all.
+
+    `has_others`: whether there are authenticators beside the tokens.
+    """
+    if settings.tokens or has_others:
+        return
+    if not (is_open and settings.host in LOOPBACK):
         raise setting_error(
             "gateway.tokens",
             f"there is none: add one (`navarch gateway token create NAME`), or set {VARIABLE}",

@@ -20,7 +20,7 @@ from services.fleet_client.fleet_client import FleetClient
 from services.gateway.access_tokens import Principal
 from services.gateway.authentication import PUBLIC, Access, authentication, require_role
 from services.gateway.change_audit import DRY_RUN_HEADER, change_audit
-from services.gateway.change_requests import ChangeRequests
+from services.gateway.change_requests import ChangeAnswer, ChangeRequests
 from services.gateway.change_routes import BODIES, CHANGE_ROUTES
 from services.gateway.dashboard_files import dashboard_routes
 from services.gateway.entity_tags import EntityTags
@@ -28,7 +28,7 @@ from services.gateway.event_routes import EVENT_ROUTES
 from services.gateway.event_streams import EventStreams
 from services.gateway.fleet_routes import FLEET_ROUTES
 from services.gateway.history_routes import HISTORY_ROUTES
-from services.gateway.problems import PROTECTION, answer_problem
+from services.gateway.problems import PROTECTION, REQUEST_HEADER, answer_problem
 from services.gateway.request_meter import request_meter
 from services.primitives.clock import Clock
 from services.runtime.metric_exposition import exposition
@@ -142,6 +142,8 @@ def _protect(response: Response[Any]) -> Response[Any]:
     """Add the headers that every answer has."""
     if isinstance(response.content, DryRun):
         response.headers[DRY_RUN_HEADER] = "true"
+    if isinstance(response.content, ChangeAnswer):
+        response.headers[REQUEST_HEADER] = response.content.request
     for name, value in PROTECTION.items():
         response.headers.setdefault(name, value)
     return response

@@ -20,6 +20,8 @@ log = logging.getLogger(__name__)
 ROOT: Final = "/api/v1"
 REASON: Final = "navarch-problem"
 """Key in a request's state: the detail of the problem that answers it."""
+REQUEST_HEADER: Final = "Navarch-Request"
+"""Of answers to changes: the request that the change became."""
 MEDIA_TYPE: Final = "application/problem+json"
 PROTECTION: Final = {"Cache-Control": "private, no-cache", "X-Content-Type-Options": "nosniff"}
 """Of every answer: no cache keeps it, and no browser guesses its type."""

@@ -1,10 +1,12 @@
-"""Ends HTTP connections whose next request does not come: uvicorn waits for one without a limit."""
+"""What HTTP connections of uvicorn lack: a limit on the wait for a request, peer certificates."""
 
 import asyncio
 from typing import Final
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+PEER_CERTIFICATE: Final = "navarch-peer-certificate"
+"""Key in a request's state: what `ssl.SSLSocket.getpeercert()` says; empty without one."""
 HEAD_SECONDS_MAX: Final = 10.0
 """From the connection, or from a request's first byte, to the end of its head."""
 
@@ -17,6 +19,8 @@ class PromptH11Protocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Wait for the first request."""
         super().connection_made(transport)
+        peer = transport.get_extra_info("peercert") or {}
+        self.app_state = {**self.app_state, PEER_CERTIFICATE: peer}
         self._wait()
 
     def data_received(self, data: bytes) -> None:

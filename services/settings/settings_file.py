@@ -143,6 +143,8 @@ class _Reading:
                 sections["notifier"] = self._notifier(raw.pop("notifier"), ("notifier",))
         notifiers = self._mapping(raw.pop("notifiers", {}), ("notifiers",))
         sections["notifiers"] = self._plugins("notifiers", notifiers)
+        authenticators = self._mapping(raw.pop("authenticators", {}), ("authenticators",))
+        sections["authenticators"] = self._plugins("authenticators", authenticators)
         if "alerts" in raw:
             with problems.collecting():
                 sections["alerts"] = tuple(alert_settings(document, raw.pop("alerts"), named))

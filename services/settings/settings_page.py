@@ -40,6 +40,7 @@ default of `required` has to be in the file.
 _PLUGINS: Final = (
     ("providers", "providers.NAME", "A cloud, or machines of your own"),
     ("notifier", "notifier", "The workload system; more under `notifiers.NAME`"),
+    ("authenticators", "authenticators.NAME", "A way to know the gateway's callers"),
     ("alerts", "alerts[]", "A channel, beside the keys of its route"),
     ("autoscaling", "pools.NAME.autoscaling", "How the pool follows its load"),
     ("metrics", "pools.NAME.metrics", "Where an autoscaler reads the load"),

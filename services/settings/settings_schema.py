@@ -45,8 +45,10 @@ def settings_schema(plugins: Plugins) -> dict[str, Any]:
     sink = _struct(EventSinkSpec)
     properties["event_sinks"] = {"type": "object", "additionalProperties": sink}
     properties["defaults"] = {"$ref": "#/$defs/pool"}
-    one = {key: _plugin(plugins.get(key, {})) for key in ("providers", "notifier", "alerts")}
-    properties["providers"] = {"type": "object", "additionalProperties": one["providers"]}
+    named = ("providers", "notifier", "alerts", "authenticators")
+    one = {key: _plugin(plugins.get(key, {})) for key in named}
+    for key in ("providers", "authenticators"):
+        properties[key] = {"type": "object", "additionalProperties": one[key]}
     properties["notifiers"] = {"type": "object", "additionalProperties": one["notifier"]}
     properties["notifier"] = one["notifier"]
     route = _struct(AlertRoute)["properties"]

@@ -4,6 +4,7 @@ import json
 from datetime import UTC, datetime
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from schemas import subjects
@@ -84,6 +85,21 @@ def test_an_http_change_that_the_pool_answered_has_one_row() -> None:
     assert [(row.by, row.outcome) for row in rows] == [
         ("ann", "accepted"),
         ("bob via gateway", "refused (saga-open)"),
+    ]
+
+
+def test_a_row_says_where_the_change_came_from() -> None:
+    """The address of an HTTP request, joined by its ID; the bus knows users and no addresses."""
+    old = msgspec.structs.replace(REFUSED, request="http-1")
+    change = msgspec.structs.replace(http("refused"), request="http-2")
+    known = msgspec.structs.replace(REFUSED, request="http-2")
+    rows = audit_rows([ACCEPTED, old, known, change, http("forbidden"), ORDER], pool="", by="")
+    assert [(row.by, row.where) for row in rows] == [
+        ("ann", "bus"),
+        ("bob via gateway", "gateway"),
+        ("bob via gateway", ADDRESS),
+        ("bob via gateway", ADDRESS),
+        ("ann", "bus"),
     ]
 
 

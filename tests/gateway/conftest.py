@@ -37,6 +37,8 @@ from services.bus.topology_setup import set_up
 from services.fleet_client.fleet_client import FleetClient
 from services.gateway.access_tokens import digest
 from services.gateway.authentication import Access
+from services.gateway.authenticators.authenticator import Authenticator
+from services.gateway.authenticators.chain import AuthenticatorChain
 from services.gateway.caller_rate import CallerRate
 from services.gateway.event_relay import EventRelay
 from services.gateway.event_streams import EventStreams
@@ -221,9 +223,11 @@ async def make_gateway(bus: MemoryBus) -> AsyncIterator[MakeGateway]:
         kept_max: int = 100,
         streams_max: int = 8,
         more: Sequence[ASGIRouteHandler] = (),
+        others: Mapping[str, Authenticator] | None = None,
     ) -> Gateway:
         clock = SystemClock()
-        access = Access(tokens, CallerRate(per_minute), clock.now)
+        chain = AuthenticatorChain(tokens, others or {}, clock.now)
+        access = Access(chain, CallerRate(per_minute), clock.now)
         fleet = FleetClient(bus, user="gateway")
         registry, relay = CollectorRegistry(), EventRelay(bus, clock, kept_max=kept_max)
         streams = EventStreams(relay, streams_max, clock.now, registry, heartbeat_seconds=0.1)

@@ -188,9 +188,10 @@ def test_no_token_is_needed_on_an_open_bus_of_this_machine_alone(
     settings = GatewaySettings(host=host)
     if refused:
         with pytest.raises(ConfigurationError, match=r"gateway\.tokens: there is none"):
-            require_tokens(settings, is_open=is_open, file=None)
+            require_tokens(settings, has_others=False, is_open=is_open, file=None)
     else:
-        require_tokens(settings, is_open=is_open, file=None)
+        require_tokens(settings, has_others=False, is_open=is_open, file=None)
+    require_tokens(settings, has_others=True, is_open=is_open, file=None)
 
 
 @given(st.binary(min_size=32, max_size=32), st.text(max_size=40), st.booleans())

@@ -65,6 +65,7 @@ async def test_every_change_of_the_description_becomes_its_request(
         assert {key: found[key] for key in fields} == fields
         event = (await changes(bus))[-1]
         assert (event.by, event.change, event.outcome) == (name, f"POST /api/v1{path}", "accepted")
+        assert event.request == answer.headers["Navarch-Request"] == answer.json()["request"]
     assert len(await changes(bus)) == len(CASES) == len(manager.asked)
 
 
@@ -100,6 +101,7 @@ async def test_what_is_not_carried_out_is_recorded_as_well(
     assert answer.headers["Content-Type"] == "application/problem+json"
     [event] = await changes(bus)
     assert event.outcome == (outcome or "invalid")
+    assert bool(event.request) == (status == 409)
     assert event.address == "127.0.0.1"
     assert event.reason == answer.json()["detail"]
     text = describe(event)

@@ -1,6 +1,7 @@
 """The gateway of `navarch serve`: changes, streams over its death, and the page's own commands."""
 
 import asyncio
+import json
 import os
 import re
 import signal
@@ -118,10 +119,30 @@ async def test_a_fleet_is_changed_and_followed_over_http(tmp_path: Path) -> None
         _, shown = await navarch(*listed, place=fleet.place)
         assert f"POST /api/v1/nodes/{node}/cordon as viewer from 127.0.0.1" in shown
         assert "HTTP change forbidden" in shown
+        await every_change_is_audited(fleet, node)
         await commands_of_the_page(fleet)
         fleet.process.send_signal(signal.SIGTERM)
         await fleet.rest()
         assert await fleet.process.wait() == 0
+
+
+async def every_change_is_audited(fleet: Served, node: str) -> None:
+    """By HTTP and by command: who, what, from where, and what came of it."""
+    status, out = await navarch("audit", "--since", "10m", "-o", "json", place=fleet.place)
+    assert status == 0, out
+    rows = {
+        (row["by"], row["where"], row["change"], row["outcome"]): row["about"]
+        for row in json.loads(out)
+    }
+    by_command = [key for key in rows if key[2] == "uncordon"]
+    assert [key[1:] for key in by_command] == [("bus", "uncordon", "accepted")]
+    path = f"POST /api/v1/nodes/{node}/cordon"
+    expected = {
+        ("bob via gateway", "127.0.0.1", "cordon", "accepted"): f"training/{node}",
+        ("bob via gateway", "127.0.0.1", "hold", "accepted"): f"training/{node}",
+        ("ada via gateway", "127.0.0.1", path, "forbidden"): "",
+    }
+    assert {key: about for key, about in rows.items() if key not in by_command} == expected
 
 
 async def commands_of_the_page(fleet: Served) -> None:

@@ -4,17 +4,18 @@ from typing import Annotated, Final
 
 import typer
 
+from schemas.messages import Invalid, Message, UnknownType
 from schemas.stored_messages import decode_stored
 from schemas.topology import EVENTS
 from services.cli import console
 from services.cli.command_options import Output, Pool, Since, start_time
 from services.cli.console import Format
 from services.cli.fleet_connection import fleet_command
-from services.fleet_client.audit_rows import AUDIT_FILTERS, AuditRow, audit_rows
+from services.fleet_client.audit_rows import AUDIT_FILTERS, audit_rows
 from services.fleet_client.fleet_client import FleetClient, stored_batches
 from services.operator_text.quantities import local_time
 
-HEADERS: Final = ("time", "by", "change", "about", "outcome", "saga", "reason")
+HEADERS: Final = ("time", "by", "from", "change", "about", "outcome", "saga", "reason")
 
 
 @fleet_command
@@ -25,15 +26,16 @@ async def audit(
     since: Since = "24h",
     output: Output = Format.TABLE,
 ) -> None:
-    """Show who requested which change, and its outcome.
+    """Show who requested which change, from where, and its outcome.
 
     Requests by command, HTTP and bus; changes that Navarch decides by itself are events.
     """
     await fleet.check_pool(pool)
     start = start_time(since)
-    rows: list[AuditRow] = []
+    found: list[Message | UnknownType | Invalid] = []
     async for batch in stored_batches(fleet.bus, EVENTS.name, AUDIT_FILTERS, start or 0):
-        rows += audit_rows(map(decode_stored, batch), pool=pool, by=by)
+        found += map(decode_stored, batch)
+    rows = audit_rows(found, pool=pool, by=by)
     if output.is_data:
         console.write_data(output, rows)
         return
@@ -41,8 +43,9 @@ async def audit(
         (
             local_time(each.time),
             each.by or "-",
+            each.where,
             each.change,
-            each.about,
+            each.about or "-",
             each.outcome,
             each.saga or "-",
             each.reason or "-",

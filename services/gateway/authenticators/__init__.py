@@ -1,0 +1,1 @@
+"""Ways to know who calls the HTTP API: tokens, OpenID Connect, client certificates, plugins."""
