@@ -32,7 +32,7 @@ HERE: Final = Path(__file__).parent / "kubernetes"
 PARTS: Final = ("etcd", "kube-apiserver", "kube-scheduler", "kube-controller-manager", "kwok")
 CONTROLLERS: Final = (
     "disruption-controller,job-controller,replicaset-controller,deployment-controller,"
-    "statefulset-controller,pod-garbage-collector-controller,garbage-collector-controller,"
+    "statefulset-controller,daemonset-controller,pod-garbage-collector-controller,garbage-collector-controller,"
     "node-lifecycle-controller,taint-eviction-controller"
 )
 NOTIFIER: Final = "system:serviceaccount:navarch:navarch-notifier"

@@ -12,6 +12,9 @@ mkdir -p "$into"
 cd "$work"
 # go.sum is filled and checked by the public checksum database.
 export GOFLAGS="-mod=mod -p=${JOBS:-1}" CGO_ENABLED=0 GOTOOLCHAIN=local
+# What the server says of its release, which helm reads.
+stated=k8s.io/component-base/version
+stated="-X $stated.gitVersion=v1.37.2 -X $stated.gitMajor=1 -X $stated.gitMinor=37"
 for package in \
     go.etcd.io/etcd/server/v3 \
     k8s.io/kubernetes/cmd/kube-apiserver \
@@ -22,6 +25,6 @@ for package in \
     [[ $name != v3 ]] || name=etcd
     [[ -x $into/$name ]] && continue
     echo "building $name"
-    nice go build -trimpath -ldflags "-s -w" -o "$into/.$name" "$package"
+    nice go build -trimpath -ldflags "-s -w $stated" -o "$into/.$name" "$package"
     mv "$into/.$name" "$into/$name"
 done
