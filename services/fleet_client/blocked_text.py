@@ -9,6 +9,7 @@ from typing import Final
 
 from schemas.node_records import NodeRecord
 from schemas.pool_records import PoolRecord
+from services.pool_manager.planner import cloud_notices, retirements
 from services.pool_manager.planner.safety import maintenance_windows
 
 WOULD_NAMED_MAX: Final = 10
@@ -30,9 +31,23 @@ def node_blocks(
         lines += [
             f"Its pool is in observe mode: it would begin {each.kind}." for each in would
         ] or ["Its pool is in observe mode, so nothing is performed."]
+    if pool is not None and now is not None and node.state == "active":
+        lines += _retirement_lines(node, pool, now)
     if pool is not None and now is not None and node.health == "unhealthy" and not node.lost:
         lines += _freeze_lines(pool, now)
     return tuple(lines)
+
+
+def _retirement_lines(node: NodeRecord, pool: PoolRecord, now: datetime) -> list[str]:
+    latest = retirements.waits_until(node, pool, [node], None, now)
+    if latest is None:
+        return []
+    why, at = cloud_notices.taken_reason(node), f"{latest.astimezone():%m-%d %H:%M}"
+    line = (
+        f"It is to be retired ({why}): it leaves once it has no work, in a service window, or at "
+        f"{at} at last. At once: navarch replace {node.node}"
+    )
+    return [line]
 
 
 def quarantine_lines(node: NodeRecord, pool: PoolRecord | None) -> tuple[str, ...]:

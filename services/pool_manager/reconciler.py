@@ -26,7 +26,7 @@ from services.bus.record_bucket import retry_conflicts
 from services.pool_manager.decision_log import log_event, log_saga
 from services.pool_manager.heartbeat_reader import HeartbeatReader
 from services.pool_manager.node_use_reader import NodeUseReader
-from services.pool_manager.planner import event_outbox
+from services.pool_manager.planner import event_outbox, retirements
 from services.pool_manager.planner.admission import admission_refusals
 from services.pool_manager.planner.node_counts import Nodes
 from services.pool_manager.planner.node_projection import FOUND
@@ -166,9 +166,10 @@ class Reconciler:
         return decided
 
     async def _plan(self, snapshot: PoolSnapshot) -> PoolPlan:
-        """Decide; which of several nodes leaves depends on how they are used."""
+        """Decide; which of several nodes leaves, and when, depends on how they are used."""
         decided = await self._plan_once(snapshot)
         free = pool_size.removable(snapshot, decided, self._clock.now())
+        free += retirements.asked_about(snapshot.nodes.needs_attention)
         if not free:
             return decided
         use = await self._node_use.read(snapshot.record.name, free)

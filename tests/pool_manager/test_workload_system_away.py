@@ -77,7 +77,7 @@ def test_a_surplus_waits_and_a_gap_does_not() -> None:
 
 
 def test_a_node_that_does_not_run_is_no_riddle() -> None:
-    """It is in no incident, and its saga waits for no answer; one heard again is not down."""
+    """It is in no incident, and its saga waits for no answer; heard again, it is not down."""
     assert fault_signature(node("a", **DOWN)) == ""
     assert fault_signature(node("a", **SILENT)) == "silence"
     decided = plan(snapshot(pool(10), *ten(node("a", **DOWN))), NOW)

@@ -110,7 +110,12 @@ def urgent(node: NodeRecord, spec: PoolSpec, now: datetime) -> bool:
     found = current_notice(node)
     if found is None or (doubted_until(node) or now) > now:
         return False
-    return found[1].deadline is None or now >= found[1].deadline - _needed(spec)
+    return found[1].deadline is None or now >= found[1].deadline - needed(spec)
+
+
+def needed(spec: PoolSpec) -> timedelta:
+    """How long before the deadline a replacement must begin to be done by then."""
+    return timedelta(seconds=spec.drain_timeout + spec.launch_timeout + MARGIN_SECONDS)
 
 
 def doubted_until(node: NodeRecord) -> datetime | None:
@@ -205,18 +210,13 @@ def next_moment(record: PoolRecord, nodes: Iterable[NodeRecord], now: datetime) 
         moments.extend(restart_moments(node, record.spec))
         found = current_notice(node)
         if found is not None and found[1].deadline is not None:
-            moments.append(found[1].deadline - _needed(record.spec))
+            moments.append(found[1].deadline - needed(record.spec))
         if node.notices and (doubted := doubted_until(node)):
             moments.append(doubted)
     return min((each for each in moments if each > now), default=None)
 
 
 # --- parts ---------------------------------------------------------------------------------------
-
-
-def _needed(spec: PoolSpec) -> timedelta:
-    """How long before the deadline a replacement must begin to be done by then."""
-    return timedelta(seconds=spec.drain_timeout + spec.launch_timeout + MARGIN_SECONDS)
 
 
 def _drained_by(notice: CloudNotice) -> datetime | None:

@@ -36,7 +36,12 @@ from services.bus.port import Headers
 from services.primitives.errors import BusError
 from services.provisioner.provider_client.provider import Instance
 from services.simulator.engine.failure_reports import gpu_of, report_failure, reporter_of
-from services.simulator.engine.hardware_failures import REMEDIES, HardwareFailure, MachineSpec
+from services.simulator.engine.hardware_failures import (
+    ANNOUNCED,
+    REMEDIES,
+    HardwareFailure,
+    MachineSpec,
+)
 from services.simulator.engine.node_registration import boot_checked, registered
 from services.simulator.engine.simulated_machine import SimulatedMachine, gpu_uuid, notice_of
 from services.simulator.engine.simulated_process import SimulatedProcess
@@ -317,7 +322,7 @@ class AgentMachines:
             case "power_off":
                 if machine.powered_off:
                     self.restart(machine)
-            case "preemption":
+            case "preemption" | "retirement":
                 self._report(machine).notice_over(notice_of(machine, failure).digest)
 
     def _show_later(self, machine: SimulatedMachine, failure: HardwareFailure) -> None:
@@ -405,7 +410,7 @@ class AgentMachines:
         del headers
         asked = msgspec.json.decode(data, type=DiagnoseRequest)
         await asyncio.sleep(DIAGNOSE_SECONDS)
-        found = [each for each in machine.failures.values() if each.kind != "preemption"]
+        found = [each for each in machine.failures.values() if each.kind not in ANNOUNCED]
         wrong = "; ".join(f"{each.kind} {each.message}".strip() for each in found)
         checks = tuple(
             CheckResult(name=name, ok=not wrong, detail=wrong) for name in asked.checks or ("boot",)
@@ -439,7 +444,7 @@ class AgentMachines:
     def _apply_remedy(self, machine: SimulatedMachine, remedy: str) -> None:
         """Apply a remedy; a failure that it does not fix shows again."""
         for name, failure in list(machine.failures.items()):
-            if failure.kind == "preemption":
+            if failure.kind in ANNOUNCED:
                 continue  # no remedy withdraws the cloud's notice
             if REMEDIES.index(remedy) >= REMEDIES.index(failure.fixed_by):
                 self.recover(machine, name)

@@ -58,7 +58,7 @@ def report_failure(
         case "boot_failure":
             if machine.ready:
                 report.finding(CheckFinding("boot", ok=False, detail=failure.message))
-        case "preemption":
+        case "preemption" | "retirement":
             report.notice(notice_of(machine, failure))
 
 

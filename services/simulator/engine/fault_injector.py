@@ -20,7 +20,7 @@ from services.simulator.engine.fault_kinds import (
     WORKLOAD,
     InjectedFault,
 )
-from services.simulator.engine.hardware_failures import HARMLESS_XIDS, HardwareFailure
+from services.simulator.engine.hardware_failures import ANNOUNCED, HARMLESS_XIDS, HardwareFailure
 from services.simulator.engine.invariants import Invariants
 from services.simulator.engine.message_flood import flood
 from services.simulator.engine.network_faults import EVERY_CONNECTION
@@ -201,7 +201,7 @@ class FaultInjector:
 
     def break_machine(self, machine: SimulatedMachine, failure: HardwareFailure) -> None:
         """Add a failure to a machine, and let the invariants know of it."""
-        if failure.kind == "preemption":
+        if failure.kind in ANNOUNCED:
             self._invariants.preempted.add(machine.name)
         else:
             self._invariants.broken_nodes.add(machine.name)
@@ -220,7 +220,7 @@ class FaultInjector:
         if fault.momentary:
             machine.failures.pop(failure.name)
             machine.broken = machine.unfit
-        elif failure.kind == "preemption":
+        elif failure.kind in ANNOUNCED:
             self._in(failure.seconds, partial(self._take, machine, failure))
         elif fault.seconds is not None:
             self._in(fault.seconds, partial(self._pass, machine, failure))

@@ -31,6 +31,7 @@ NodeFault = Literal[
     "power_off",
     "stopped",
     "preemption",
+    "retirement",
     "deleted",
     "hang",
     "credentials_expired",
@@ -40,9 +41,9 @@ NodeFault = Literal[
     "flood",
 ]
 """power_off: the machine is dead and its instance still exists; stopped: the same, and the cloud
-lists it as stopped; preemption: the cloud announces
-that it takes the node; deleted: an operator deletes its instance at the cloud; hang: its agent
-stops for a while; credentials_expired: its credentials expire soon, and are renewed `seconds`
+lists it as stopped; preemption: the cloud announces that it takes the node; retirement: the same,
+days ahead; deleted: an operator deletes its instance at the cloud; hang: its agent stops for a
+while; credentials_expired: its credentials expire soon, and are renewed `seconds`
 later; flapping: it stops `count` times, and beats in between; repeated_facts: its agent
 publishes its last facts again, in any order; false_report: its kernel log shows an XID, and nothing
 is broken; flood: its agent publishes `count` facts within `seconds`, all different, and garbage

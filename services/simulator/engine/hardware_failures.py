@@ -6,6 +6,8 @@ from typing import Final
 
 REMEDIES: Final = ("reset_gpu", "reboot", "replace")
 """The mildest first."""
+ANNOUNCED: Final = frozenset({"preemption", "retirement"})
+"""What the cloud announces before it takes a machine: no failure of the hardware."""
 HARMLESS_XIDS: Final = frozenset({13, 31, 43, 63})
 """Program errors, and errors that the GPU has handled: one of them leaves a node healthy."""
 KNOWN_LINES: Final = {
@@ -52,7 +54,7 @@ class HardwareFailure:
     count: int = 1
     fixed_by: str = "reset_gpu"
     seconds: float = 120.0
-    """Of a preemption: how long after the notice the cloud takes the machine."""
+    """Of what is announced: how long after the notice the cloud takes the machine."""
     lasting: bool = False
     """Only a remedy ends it."""
 

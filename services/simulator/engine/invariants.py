@@ -282,7 +282,7 @@ class Invariants:
         node, lasted = saga.params.node, at - self._drains_since[saga.saga]
         full = lasted >= timedelta(seconds=saga.params.drain_timeout_seconds - CLOCK_SECONDS)
         in_time = saga.params.drain == "immediate" or (saga.params.drain == "deadline" and full)
-        cut = not in_time and not entry.requested and self._cloud.count(node)
+        cut = not in_time and not entry.requested and self._cloud.runs(node)
         if cut and not self._notices.takes(node, at):
             seconds = lasted.total_seconds()
             self.fail(f"the drain of {node} was cut short after {seconds:.0f} s", node, saga.saga)

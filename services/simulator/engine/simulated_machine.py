@@ -125,13 +125,15 @@ def gpus_of(machine: SimulatedMachine) -> tuple[GpuIdentity, ...]:
 
 
 def notice_of(machine: SimulatedMachine, failure: HardwareFailure) -> Notice:
-    """The notice of a preemption."""
+    """The notice of a preemption, or of a retirement."""
+    retires = failure.kind == "retirement"
+    text = "the cloud retires the instance" if retires else "the cloud takes the instance back"
     return Notice(
-        "preemption",
+        "maintenance" if retires else "preemption",
         f"simulated.{machine.instance.provider_id}.{failure.at:.0f}",
         "terminate",
-        failure.message or "the cloud takes the instance back",
+        failure.message or text,
         failure.began + timedelta(seconds=failure.seconds),
         {"action": "terminate"},
-        effect="reclaim",
+        effect="retire" if retires else "reclaim",
     )

@@ -11,7 +11,7 @@ from schemas.breaker_state import Breaker
 from schemas.enums import BreakerCause
 from schemas.node_records import NodeRecord
 from schemas.pool_records import OpenSaga, PoolRecord
-from services.pool_manager.planner import cloud_notices
+from services.pool_manager.planner import cloud_notices, retirements
 from services.pool_manager.planner.disruption_budget import (
     Allowance,
     allowance,
@@ -131,6 +131,7 @@ def _waiting(snapshot: PoolSnapshot, record: PoolRecord, now: datetime) -> Seque
             if node.node not in taken
             and remediation_reason(node, record, now)
             and not eligibility.blocked_reason(node, record, now)
+            and retirements.waits_until(node, record, snapshot.nodes, snapshot.use, now) is None
             # Others have removed it: their maker decides whether there is another.
             and not (record.spec.nodes == "adopted" and is_gone(node))
         ),
@@ -390,6 +391,7 @@ def _wake_at(snapshot: PoolSnapshot, actions: _Actions, now: datetime) -> dateti
     record = actions.record
     at = earlier(_next_loss(snapshot, record, now), incidents.next_end(record, now))
     at = earlier(at, cloud_notices.next_moment(record, snapshot.nodes.needs_attention, now))
+    at = earlier(at, retirements.next_moment(record, snapshot.nodes.needs_attention, now))
     if not actions.left:
         return at
     if record.breaker.cause == "launches-fail":

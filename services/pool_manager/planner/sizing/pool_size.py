@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Final
 
 import msgspec
@@ -11,6 +11,7 @@ from schemas.node_records import GpuUse, NodeRecord
 from schemas.pool_records import OpenSaga, PoolRecord
 from services.pool_manager.planner.node_counts import busy, cordons_wait, size
 from services.pool_manager.planner.pool_snapshot import NodeUse, PoolPlan, PoolSnapshot
+from services.pool_manager.planner.retirements import is_idle
 from services.pool_manager.planner.safety import eligibility
 from services.pool_manager.planner.sizing import workload_names
 from services.pool_manager.planner.sizing.open_sagas import begin, room_for_sagas, with_open
@@ -19,8 +20,6 @@ from services.pool_manager.planner.unhealthy_nodes import remediation_reason
 
 LAUNCHES_MAX: Final = 200
 """New nodes begun in one decision; the next decision goes on from there."""
-IDLE_MIN: Final = timedelta(minutes=5)
-"""A node whose GPUs have rested for less may be between two steps of a job."""
 USES_READ_MAX: Final = 2_000
 """Nodes of one decision whose use is read; that of the others counts as unknown."""
 IDLE, UNKNOWN_USE, BUSY = 2, 3, 4
@@ -195,4 +194,4 @@ def _surplus(
 def _use_rank(use: GpuUse | None, now: datetime) -> int:
     if use is None:
         return UNKNOWN_USE
-    return IDLE if not use.busy and (now - use.since) >= IDLE_MIN else BUSY
+    return IDLE if is_idle(use, now) else BUSY

@@ -59,6 +59,7 @@ PARAM_OF: Final[dict[str, frozenset[str]]] = {
         "power_off",
         "stopped",
         "preemption",
+        "retirement",
         "deleted",
         "hang",
         "flapping",

@@ -1,0 +1,82 @@
+"""When a node leaves that its cloud retires in days: once it costs no work, or in time. Pure.
+
+It leaves in a service window of its pool, or as soon as it has no work. At last it leaves when its
+drain and its successor's launch must begin to be done before the cloud takes it; where many are
+announced for one time they begin earlier, as the budget takes a few of them at a time. A job that
+runs on then is asked for a checkpoint and drained, like any other.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+from typing import Final
+
+from schemas.node_records import CloudNotice, GpuUse, NodeRecord
+from schemas.pool_records import PoolRecord
+from services.pool_manager.planner import cloud_notices
+from services.pool_manager.planner.disruption_budget import limit
+from services.pool_manager.planner.pool_snapshot import NodeUse
+from services.pool_manager.planner.safety import maintenance_windows
+
+IDLE_MIN: Final = timedelta(minutes=5)
+"""A node whose GPUs have rested for less may be between two steps of a job."""
+USES_READ_MAX: Final = 100
+"""Nodes of one decision whose use is read, those first that leave first."""
+
+
+def retirement(node: NodeRecord) -> CloudNotice | None:
+    """The notice of a node that only a retirement at a known time takes; None: it has none."""
+    found = cloud_notices.current_notice(node)
+    well = node.health != "unhealthy" or node.health_kind in cloud_notices.ANNOUNCED
+    if found is None or found[1].effect != "retire" or not well or node.lost or node.spare:
+        return None
+    return found[1] if found[1].deadline is not None else None
+
+
+def waits_until(
+    node: NodeRecord,
+    record: PoolRecord,
+    nodes: Iterable[NodeRecord],
+    use: Mapping[str, NodeUse] | None,
+    now: datetime,
+) -> datetime | None:
+    """Until when at most a retirement waits; None: it does not wait."""
+    notice = retirement(node)
+    if notice is None or (node.cordoned and not node.sole_notice):
+        return None  # it has no work to wait for, or leaves for another reason
+    latest = _latest_at(notice, record, nodes)
+    served = maintenance_windows.opening(record.spec.windows, "service", now) is not None
+    used = (use or {}).get(node.node)
+    if now >= latest or served or (used is not None and is_idle(used.gpus, now)):
+        return None
+    return latest
+
+
+def is_idle(use: GpuUse | None, now: datetime) -> bool:
+    """Whether a node's GPUs have rested for long enough."""
+    return use is not None and not use.busy and now - use.since >= IDLE_MIN
+
+
+def asked_about(nodes: Iterable[NodeRecord]) -> list[str]:
+    """The nodes whose use decides whether they leave."""
+    found = [(notice.deadline, node.node) for node in nodes if (notice := retirement(node))]
+    found.sort(key=lambda each: (each[0] is None, each))
+    return [name for _, name in found[:USES_READ_MAX]]
+
+
+def next_moment(record: PoolRecord, nodes: Iterable[NodeRecord], now: datetime) -> datetime | None:
+    """When the next retirement must begin at last."""
+    nodes = tuple(nodes)
+    waits = (waits_until(node, record, nodes, None, now) for node in nodes if node.notices)
+    return min((each for each in waits if each is not None), default=None)
+
+
+def _latest_at(notice: CloudNotice, record: PoolRecord, nodes: Iterable[NodeRecord]) -> datetime:
+    """When it must begin, where so many at a time as the budget allows are taken by then."""
+    assert notice.deadline is not None
+    others = (retirement(node) for node in nodes if node.notices)
+    times = [each.deadline for each in others if each is not None and each.deadline is not None]
+    together = sum(1 for each in times if each <= notice.deadline)
+    at_once = max(1, limit(record.spec.budget.max_unavailable, record.desired))
+    rounds = max(1, math.ceil(together / at_once))
+    return notice.deadline - rounds * cloud_notices.needed(record.spec)
