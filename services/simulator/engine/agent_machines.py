@@ -84,6 +84,8 @@ class AgentMachines:
         """So many of the next machines have the hardware that was terminated last."""
         self._given_back = ""
         self.sample_seconds = SAMPLE_SECONDS
+        self.on_reset: Callable[[str], None] = lambda _: None
+        """Called when Navarch resets a machine's GPUs or reboots it."""
         self.booting: Callable[[Instance], float] | None = None
         """How long a machine takes until its agent speaks; None: a few seconds."""
 
@@ -437,6 +439,7 @@ class AgentMachines:
 
     def _apply_remedy(self, machine: SimulatedMachine, remedy: str) -> None:
         """Apply a remedy; a failure that it does not fix shows again."""
+        self.on_reset(machine.name)
         for name, failure in list(machine.failures.items()):
             if failure.kind == "preemption":
                 continue  # no remedy withdraws the cloud's notice

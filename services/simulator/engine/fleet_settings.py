@@ -7,6 +7,7 @@ from services.simulator.engine.simulation_context import FLEET
 
 PROVIDER: Final = "services.simulator.engine.simulated_cloud:SimulatedProvider"
 NOTIFIER: Final = "services.simulator.engine.simulated_workload:SimulatedNotifier"
+GANG_NOTIFIER: Final = "services.simulator.engine.simulated_gangs:GangNotifier"
 ALERTS: Final = "services.simulator.engine.simulated_alerts:SimulatedAlertChannel"
 METRICS: Final = {"type": "services.simulator.engine.simulated_workload:SimulatedMetrics"}
 FAST_HEARTBEATS: Final = {"heartbeat_interval": "3s", "heartbeat_ttl": "9s"}
