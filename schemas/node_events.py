@@ -315,6 +315,8 @@ class Terminated(
     """The node has left its pool: the provider removes its instance, or it becomes a leak."""
 
     saga: str = ""
+    sagas: Int = 0
+    """Where others removed it: how many sagas were about it."""
 
 
 class Remediated(

@@ -61,6 +61,8 @@ class AwaitedSuccessor(Record, frozen=True, kw_only=True, omit_defaults=True):
     reason: str = ""
     overdue: bool = False
     """Operators know that none has joined in time, and the pool expects one node fewer."""
+    successor: Token | Literal[""] = ""
+    """The node that joins in its place, until that is published."""
 
 
 class PoolRecord(Record, frozen=True, kw_only=True):

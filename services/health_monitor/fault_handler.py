@@ -90,7 +90,7 @@ class FaultHandler:
                     event.pool,
                     event.node,
                     lambda record: node_health.decide_registered(record, event, seen),
-                    begins=True,
+                    boot=event.boot_id,
                 )
             case Uncordoned():
                 await self._change(
@@ -127,7 +127,7 @@ class FaultHandler:
                 record, fault, judged, seen, unhealthy_after=health.unhealthy_after
             )
 
-        await self._change(fault.pool, fault.node, decide, begins=True)
+        await self._change(fault.pool, fault.node, decide, boot=fault.boot_id)
         if judged is not None:
             self._count(fault, judged)
 
@@ -148,14 +148,16 @@ class FaultHandler:
         why = "" if judged.fatal else self._jobs.shared(fault, seen.now.timestamp())
         return job_faults.forgiven(judged, why, windows) if why else judged
 
-    async def _change(self, pool: str, node: str, decide: Decide, *, begins: bool = False) -> None:
+    async def _change(
+        self, pool: str, node: str, decide: Decide, *, boot: str | None = None
+    ) -> None:
         def traced(record: HealthRecord) -> node_health.Decision:
             after, effects = decide(record)
             if any(isinstance(effect, node_health.PublishVerdict) for effect in effects):
                 after = msgspec.structs.replace(after, trace=traceparent())
             return after, effects
 
-        await self._store.change(pool, node, traced, self._performer.perform, begins=begins)
+        await self._store.change(pool, node, traced, self._performer.perform, boot=boot)
 
     def _count(self, fault: Fault, judged: Judgement) -> None:
         self._instruments.judged.labels(fault.kind, judged.result).inc()

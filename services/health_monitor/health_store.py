@@ -27,7 +27,7 @@ from services.health_monitor.rules.health_outbox import (
     with_event,
     without_events,
 )
-from services.health_monitor.rules.lost_health import recovered_health
+from services.health_monitor.rules.lost_health import may_begin, recovered_health
 from services.health_monitor.rules.node_health import Decision, Effect
 from services.primitives.clock import Clock
 from services.primitives.errors import Conflict, UnreadableRecord
@@ -73,7 +73,7 @@ class HealthStore:
         return held
 
     async def _read_or_recover(
-        self, pool: str, node: str, *, begins: bool = False
+        self, pool: str, node: str, *, boot: str | None = None
     ) -> CachedRecord | None:
         """Read a node's record, or make the one that was lost or is the node's first."""
         held = await self.read(pool, node)
@@ -83,11 +83,11 @@ class HealthStore:
             known = (await self._nodes.read(node_key(pool, node))).record
         except UnreadableRecord as error:
             log.warning("%s", error)
-            return held if begins else None
+            return held if boot is not None else None
         recovered = recovered_health(known, self._clock.now()) if known is not None else None
         if recovered is not None:
             return CachedRecord(recovered, 0)
-        return held if begins and (known is None or known.state != "terminated") else None
+        return held if boot is not None and may_begin(known, boot) else None
 
     async def change(
         self,
@@ -96,11 +96,12 @@ class HealthStore:
         decide: Decide,
         perform: Perform,
         *,
-        begins: bool = False,
+        boot: str | None = None,
     ) -> None:
         """Decide on a node's record, perform the effects, save; again where another was first.
 
-        Without a record nothing is done, unless NODES has the node; `begins`: or does not know it.
+        Without a record nothing is done, unless NODES has the node; `boot`: or what it does is the
+        first that is heard of this boot's node.
         """
         key = node_key(pool, node)
         held = self._cache.get(key)
@@ -112,7 +113,7 @@ class HealthStore:
                     return
 
         async def attempt() -> None:
-            held = await self._read_or_recover(pool, node, begins=begins)
+            held = await self._read_or_recover(pool, node, boot=boot)
             if held is None:
                 return
             record, effects = decide(held.record)

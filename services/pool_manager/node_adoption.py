@@ -12,19 +12,23 @@ import msgspec
 from schemas import subjects
 from schemas.instance_records import InstanceRecord
 from schemas.messages import decoder, encode
-from schemas.node_events import FACTS, Terminated
+from schemas.node_events import Terminated
 from schemas.node_records import NodeRecord
-from schemas.pool_records import PoolRecord
-from schemas.topology import EVENTS
 from services.bus.port import Bus, Endpoint, Headers
 from services.pool_manager.heartbeat_reader import HeartbeatReader
+from services.pool_manager.node_rebuilder import last_end
 from services.pool_manager.planner.node_reconstruction import (
     NodeSources,
     StoredEvent,
+    as_successor,
     reconstructed_node,
 )
 from services.pool_manager.planner.saga_projection import ARRIVING
-from services.pool_manager.planner.sizing.successors import successor_event, without_awaited
+from services.pool_manager.planner.sizing.successors import (
+    claimed,
+    successor_event,
+    without_awaited,
+)
 from services.pool_manager.pool_store import Store
 from services.primitives.clock import Clock
 from services.runtime.event_publisher import publish_event
@@ -87,7 +91,10 @@ class NodeAdoption:
                 "`navarch saga list`"
             )
         # Its agent may have registered before: what it said then is applied now.
-        sources = NodeSources(instance, (), await self._events_of(instance))
+        sources = NodeSources(
+            instance, (), await self._last_events(instance.pool, instance.instance)
+        )
+        ended = await last_end(self._bus, instance.pool, instance.instance)
         now = self._clock.now()
         # Only an agent that has registered is missed: one that never beats is lost from the start.
         silent = found_pool[0].spec.nodes == "launched" and not await self._heartbeats.beating(
@@ -98,33 +105,31 @@ class NodeAdoption:
             if found is not None and found.state != "terminated":
                 return found
             made = reconstructed_node(None, instance.instance, sources, now)
-            if made is None or not silent:
+            if made is None:
+                return None
+            made = as_successor(made, found, ended)
+            if not silent:
                 return made
             return msgspec.structs.replace(made, lost=True, lost_at=now)
 
+        if known is None or known.state == "terminated":
+            name = instance.instance
+            await self._store.change_pool(instance.pool, lambda found: claimed(found, name))
         record = await self._store.change_node(instance.pool, instance.instance, adopted)
         assert record is not None
         log.info("node adopted", extra={"pool": record.pool, "node": record.node})
         await self._succeed(record)
-        await self._store.nodes.caught_up()
-        await self._resize(record.pool)
+        await self._reconcile(record.pool)
         return encode(record)
 
     async def _succeed(self, node: NodeRecord) -> None:
-        """Publish whose successor a node is, if one is awaited; repeated, it stores nothing."""
+        """Publish whose successor a node is, if one was awaited."""
         found = await self._store.pool(node.pool)
         event = successor_event(found[0], node.node, self._clock.now()) if found else None
         if event is not None:
             await publish_event(self._bus, event)
             old = event.old_node
             await self._store.change_pool(node.pool, lambda record: without_awaited(record, old))
-
-    async def _events_of(self, instance: InstanceRecord) -> list[StoredEvent]:
-        """What was reported of this machine; not of an earlier one of its name."""
-        subject = subjects.node_event(instance.pool, instance.instance, FACTS[Terminated])
-        ended = await self._bus.last(EVENTS.name, subject)
-        events = await self._last_events(instance.pool, instance.instance)
-        return [each for each in events if ended is None or each.sequence > ended.sequence]
 
     async def _retire(self, data: bytes, _: Headers) -> bytes:
         """Others have removed the instance: its node is gone, and the pool expects one fewer."""
@@ -148,29 +153,10 @@ class NodeAdoption:
                 time=now,
                 pool=instance.pool,
                 node=instance.instance,
+                sagas=known.sagas,
             ),
         )
         await self._store.change_node(instance.pool, instance.instance, retired)
         log.info("node retired", extra={"pool": instance.pool, "node": instance.instance})
-        await self._resize(instance.pool, removed=1)
+        await self._reconcile(instance.pool)
         return data
-
-    async def _resize(self, pool: str, removed: int = 0) -> None:
-        """Expect as many nodes as others have made; then decide about the pool."""
-        there = sum(1 for _ in self._store.nodes_of(pool))
-
-        def resized(record: PoolRecord) -> PoolRecord:
-            return msgspec.structs.replace(record, desired=expected_size(record, there, removed))
-
-        await self._store.change_pool(pool, resized)
-        await self._reconcile(pool)
-
-
-def expected_size(record: PoolRecord, there: int, removed: int) -> int:
-    """How many nodes a pool is to have after one joined, or others removed some. Pure.
-
-    One that Navarch removed is still expected, until its successor joins.
-    """
-    if record.spec.nodes == "launched":
-        return record.desired
-    return max(record.desired - removed, there, record.spec.min_nodes)

@@ -11,7 +11,7 @@ import msgspec
 from schemas import subjects
 from schemas.instance_records import InstanceRecord
 from schemas.messages import decoder
-from schemas.node_events import NodeEvent
+from schemas.node_events import FACTS, NodeEvent, Terminated
 from schemas.node_records import node_key
 from schemas.pool_records import PoolRecord
 from schemas.stored_messages import decode_stored
@@ -167,12 +167,18 @@ class NodeRebuilder:
         return before != await self._store.change_node(pool, node, change)
 
     async def last_events(self, pool: str, node: str) -> list[StoredEvent]:
-        """The last event of a node of each kind that its record is made of."""
+        """The last event of a node of each kind that its record is made of.
+
+        None of an earlier node of its name: others may give a name again.
+        """
+        ended = await self._bus.last(EVENTS.name, _end_subject(pool, node))
         found = []
         for fact in REPLAYED_FACTS:
             stored = await self._bus.last(EVENTS.name, subjects.node_event(pool, node, fact))
             event = decode_stored(stored) if stored is not None else None
-            if stored is not None and isinstance(event, NodeEvent):
+            if stored is None or (ended is not None and stored.sequence < ended.sequence):
+                continue
+            if isinstance(event, NodeEvent):
                 found.append(StoredEvent(stored.sequence, stored.time, event))
         return found
 
@@ -184,6 +190,17 @@ class NodeRebuilder:
 
         if pool.serial < serial:
             await self._store.change_pool(pool.name, raised)
+
+
+async def last_end(bus: Bus, pool: str, node: str) -> Terminated | None:
+    """The last end of a node of this name."""
+    stored = await bus.last(EVENTS.name, _end_subject(pool, node))
+    event = decode_stored(stored) if stored is not None else None
+    return event if isinstance(event, Terminated) else None
+
+
+def _end_subject(pool: str, node: str) -> str:
+    return subjects.node_event(pool, node, FACTS[Terminated])
 
 
 def _is_of(key: str, pool: str) -> bool:

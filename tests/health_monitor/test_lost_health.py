@@ -11,13 +11,14 @@ from schemas.health_records import HealthRecord
 from schemas.messages import encode
 from schemas.node_events import Lost, Returned
 from schemas.node_records import NodeRecord, node_key
+from schemas.saga_params import LaunchSpec
 from schemas.settings import AgentSettings, Settings
 from schemas.topology import HEALTH, HEARTBEATS, NODES
 from services.bus.leases import Lease
 from services.health_monitor.health_audit import HealthAudit
 from services.health_monitor.health_store import HealthStore
 from services.health_monitor.rules.health_state import Condition, Working, working_of
-from services.health_monitor.rules.lost_health import recovered_health
+from services.health_monitor.rules.lost_health import may_begin, recovered_health
 from services.health_monitor.rules.missing_verdicts import missing_return, missing_verdict
 from services.health_monitor.verdict_publisher import HealthInstruments, Performer
 from services.primitives.clock import SystemClock
@@ -30,7 +31,30 @@ UNHEALTHY = msgspec.structs.replace(
     NODE, health="unhealthy", health_action="replace", health_fault="fault-1", health_at=NOW
 )
 DEGRADED = msgspec.structs.replace(UNHEALTHY, health="degraded", health_action="inspect")
+GONE = msgspec.structs.replace(
+    NODE, state="terminated", launch=LaunchSpec(fleet="f", provider="p", instance_type="t")
+)
+REMOVED = msgspec.structs.replace(
+    GONE, launch=LaunchSpec(fleet="", provider="p", instance_type="t")
+)
 QUICK = Settings(agent=AgentSettings(heartbeat_interval=Duration(0.5), heartbeat_ttl=Duration(2)))
+
+
+@pytest.mark.parametrize(
+    ("node", "boot", "begins"),
+    [
+        (None, "boot-9", True),
+        (NODE, "boot-1", True),
+        (GONE, "boot-1", False),
+        (GONE, "boot-9", False),
+        (REMOVED, "boot-1", False),
+        (REMOVED, "", False),
+        (REMOVED, "boot-9", True),
+    ],
+)
+def test_a_late_fact_of_a_node_that_is_gone_begins_nothing(node, boot, begins):
+    """Others may give its name again, to a machine whose agent publishes before it is adopted."""
+    assert may_begin(node, boot) is begins
 
 
 async def is_lost(world) -> bool:

@@ -11,7 +11,11 @@ from schemas.settings import BudgetSpec, PoolSpec
 from services.pool_manager.planner.node_counts import Nodes, size, unavailable
 from services.pool_manager.planner.pool_planner import close, plan
 from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot
-from services.pool_manager.planner.sizing.successors import successor_event, without_awaited
+from services.pool_manager.planner.sizing.successors import (
+    claimed,
+    successor_event,
+    without_awaited,
+)
 from services.pool_manager.reconciler import saga_params
 from services.pool_manager.sagas import DEFINITIONS
 
@@ -23,6 +27,7 @@ SPEC = PoolSpec(
     max_nodes=100,
     budget=BudgetSpec(max_quarantined=0, max_unavailable=1, max_replacements="unlimited"),
 )
+LIMIT = timedelta(seconds=float(SPEC.launch_timeout))
 POOL = PoolRecord(name="gpu", spec=SPEC, desired=3)
 
 
@@ -70,11 +75,12 @@ def test_the_next_waits_until_the_successor_has_joined() -> None:
     assert done.desired == 3
     waiting = decide(done, unhealthy("b"), node("c"))
     assert not waiting.start
-    event = successor_event(done, "d", NOW + timedelta(minutes=5))
+    joining = claimed(done, "d")
+    event = successor_event(joining, "d", NOW + timedelta(minutes=5))
     assert event is not None
     assert (event.id, event.old_node, event.new_node) == ("replaced-replace-a-1", "a", "d")
-    joined = without_awaited(done, "a")
-    assert successor_event(joined, "e", NOW) is None
+    joined = without_awaited(joining, "a")
+    assert successor_event(claimed(joined, "e"), "e", NOW) is None
     assert list(decide(joined, unhealthy("b"), node("c"), node("d")).start) == ["replace-b-1"]
 
 
@@ -89,20 +95,42 @@ def test_operators_know_of_a_successor_that_does_not_join() -> None:
     """Once; then the pool expects one fewer, so that the gap does not block others for ever."""
     awaited = AwaitedSuccessor(saga="replace-a-1", since=NOW, began_at=NOW)
     record = msgspec.structs.replace(POOL, awaited={"a": awaited})
-    limit = timedelta(seconds=float(SPEC.launch_timeout))
     early = decide(record, node("b"), node("c"))
     assert early.events == ()
-    assert early.wake_at == NOW + limit
-    late = decide(record, node("b"), node("c"), now=NOW + limit)
+    assert early.wake_at == NOW + LIMIT
+    late = decide(record, node("b"), node("c"), now=NOW + LIMIT)
     [event] = late.events
     assert isinstance(event, OperatorNeeded)
     assert "within 20 minutes" in event.reason
     assert "expects 2 now" in event.remedy
     assert late.record.desired == 2
-    again = decide(late.record, node("b"), node("c"), now=NOW + limit * 2)
+    again = decide(late.record, node("b"), node("c"), now=NOW + LIMIT * 2)
     assert (again.events, again.record.desired) == ((), 2)
     # One that joins later is its successor, which ends the alert.
-    assert successor_event(late.record, "d", NOW) is not None
+    assert successor_event(claimed(late.record, "d"), "d", NOW) is not None
+
+
+def test_one_that_is_expected_has_its_successor_first() -> None:
+    """One that is overdue comes last: the pool does not expect its successor any more."""
+    early = AwaitedSuccessor(saga="replace-a-1", since=NOW, began_at=NOW, overdue=True)
+    late = AwaitedSuccessor(saga="replace-b-1", since=NOW + LIMIT, began_at=NOW)
+    record = msgspec.structs.replace(POOL, awaited={"a": early, "b": late})
+    first = claimed(record, "d")
+    assert first == claimed(first, "d")
+    assert [each.successor for each in claimed(first, "e").awaited.values()] == ["e", "d"]
+    # With its successor nothing is missing, and no operator is notified.
+    assert decide(first, node("c"), node("d"), now=NOW + LIMIT * 3).events == ()
+
+
+def test_a_pool_expects_what_others_made() -> None:
+    """However many joined or left at once, in observe mode too."""
+    observing = msgspec.structs.replace(POOL, spec=msgspec.structs.replace(SPEC, mode="observe"))
+    for record in (POOL, observing):
+        assert decide(record, *(node(name) for name in "abcde")).record.desired == 5
+        assert decide(record, node("a")).record.desired == 1
+        assert decide(record).record.desired == 0
+    least = msgspec.structs.replace(POOL, spec=msgspec.structs.replace(SPEC, min_nodes=2))
+    assert decide(least, node("a")).record.desired == 2
 
 
 def test_what_others_removed_is_not_replaced() -> None:

@@ -57,6 +57,11 @@ DRAINING = saga("drain", 4, "running", node="n1", steps=("cordon",))
 REPLACED = saga("replace", 5, node="n1", new_node="n2", steps=("cordon", "drain", "terminate"))
 
 
+JOINED = msgspec.structs.replace(
+    INSTANCE, launch=msgspec.structs.replace(LAUNCH, fleet=""), running_at=LATER
+)
+
+
 def event(kind: type[NodeEvent], at: datetime = LATER, **fields: Any) -> StoredEvent:
     """An event about n1."""
     return StoredEvent(9, at, kind(id="e", time=at, pool="p", node="n1", **fields))
@@ -119,6 +124,18 @@ def event(kind: type[NodeEvent], at: datetime = LATER, **fields: Any) -> StoredE
             ),
             {"health": "unknown", "cordoned": False},
             id="an uncordon has cleared the verdict",
+        ),
+        pytest.param(
+            None,
+            NodeSources(JOINED, [REPLACED], []),
+            {"state": "active", "sagas": 5, "saga_entry": 5},
+            id="others gave it the name of one that was replaced",
+        ),
+        pytest.param(
+            None,
+            NodeSources(msgspec.structs.replace(INSTANCE, state="terminating"), [REPLACED], []),
+            {"state": "terminated"},
+            id="others made it, and a saga removed it",
         ),
     ],
 )

@@ -63,6 +63,7 @@ def test_the_pool_wants_one_node_fewer_and_this_one_leaves() -> None:
         ({"desired": 1}, {}, "below-minimum"),
         ({"removing": True}, {}, "wrong-state"),
         ({"spec": msgspec.structs.replace(SPEC, workload_names="gpu[1-9]")}, {}, "wrong-state"),
+        ({"spec": msgspec.structs.replace(SPEC, nodes="adopted")}, {}, "wrong-state"),
         ({"spec": msgspec.structs.replace(SPEC, mode="observe")}, {}, "observing"),
         ({}, {"spare": True}, "wrong-state"),
         ({}, {"state": "leaving"}, "not-active"),

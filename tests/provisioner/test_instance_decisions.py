@@ -37,6 +37,16 @@ def instance(provider_id: str = "i-1", **changes: object) -> Instance:
     return Instance(provider_id=provider_id, **values)
 
 
+def test_a_successor_of_the_same_name_is_another() -> None:
+    """What others make has no fleet, so a removal finds it by its ID alone."""
+    made = launch()
+    mine = record("terminating", provider_id="i-1", launch=replace(made, fleet=""))
+    listed = (instance("i-1", fleet="", status="stopping"), instance("i-2", fleet=""))
+    assert decisions.provider_ids_to_remove(mine, listed[1:]) == ("i-1",)
+    assert decisions.instances_of(mine, listed) == [listed[0]]
+    assert decisions.is_absent(mine, listed[1:], NOW, timedelta())
+
+
 DARK = Instance(name="gpu-1", provider_id="gpu-1", may_hold="gpu-1:")
 """A host into which its provider could not look."""
 

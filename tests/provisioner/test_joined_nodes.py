@@ -6,21 +6,31 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from schemas.messages import encode
 from schemas.node_events import FACTS, Registered, Terminated
-from schemas.node_records import NodeRecord
-from schemas.pool_records import FLEET_KEY, FleetRecord, PoolRecord, pool_key
+from schemas.node_records import NodeRecord, node_key
+from schemas.pool_records import (
+    FLEET_KEY,
+    AwaitedSuccessor,
+    FleetRecord,
+    PoolRecord,
+    pool_key,
+)
 from schemas.settings import FleetBudgetSpec, PoolSpec
-from schemas.subjects import node_event
-from schemas.topology import EVENTS, POOLS
+from schemas.subjects import node_event, pool_event
+from schemas.topology import EVENTS, INSTANCES, NODES, POOLS
 from services.bus.memory.memory_bus import MemoryBus
 from services.bus.memory.memory_server import MemoryServer
 from services.bus.memory.transport import PerfectLink
 from services.bus.port import Bus
 from services.bus.topology_setup import set_up
-from services.pool_manager.node_adoption import NodeAdoption, expected_size
+from services.pool_manager.node_adoption import NodeAdoption
 from services.pool_manager.node_rebuilder import NodeRebuilder
+from services.pool_manager.planner.node_counts import Nodes
+from services.pool_manager.planner.pool_snapshot import PoolSnapshot
+from services.pool_manager.planner.sizing.successors import expect
 from services.pool_manager.pool_store import Store
 from services.primitives.clock import SystemClock
 from services.provisioner.instances.instance_store import InstanceStore
@@ -29,6 +39,7 @@ from services.provisioner.removal.sweeper import Sweeper
 from services.runtime.event_publisher import publish_event
 from tests.provisioner.provisioner_parts import QUICK, providers, steps
 
+NOW = datetime.now(UTC)
 SPEC = PoolSpec(provider="eks", min_nodes=0, max_nodes=9, nodes="adopted")
 
 
@@ -75,8 +86,17 @@ async def bus() -> AsyncIterator[Bus]:
     store = Store(connected, FleetBudgetSpec())
     watching = asyncio.create_task(store.nodes.run())
 
-    async def reconcile(_: str) -> None:
-        """Nothing to decide here."""
+    async def reconcile(pool: str) -> None:
+        """Decide on the size alone."""
+        await store.nodes.caught_up()
+        nodes, now = Nodes(store.nodes_of(pool)), datetime.now(UTC)
+
+        def sized(record: PoolRecord) -> PoolRecord:
+            return expect(
+                PoolSnapshot(fleet="f", record=record, nodes=nodes, revision=1), now
+            ).record
+
+        await store.change_pool(pool, sized)
 
     rebuilder = NodeRebuilder(connected, SystemClock(), store)
     adoption = NodeAdoption(connected, SystemClock(), store, rebuilder.last_events, reconcile)
@@ -155,13 +175,43 @@ async def test_a_name_that_another_machine_has_is_retired_first(bus: Bus) -> Non
     assert (record.state, record.provider_id) == ("running", "aws:///us-east-1a/i-2")
 
 
-@pytest.mark.parametrize(
-    ("wanted", "there", "removed", "expected"),
-    [(2, 3, 0, 3), (3, 2, 0, 3), (3, 2, 1, 2), (1, 0, 1, 0)],
-)
-def test_a_pool_expects_what_others_made(
-    wanted: int, there: int, removed: int, expected: int
-) -> None:
-    """It grows with each that joins, and shrinks with each that others removed."""
-    record = PoolRecord(name="web", spec=SPEC, desired=wanted)
-    assert expected_size(record, there, removed) == expected
+async def test_a_name_that_is_given_again_begins_no_saga_twice(bus: Bus) -> None:
+    """The sagas about the earlier node of the name are not about it, and have other numbers."""
+    group, store = Group(), Store(bus, FleetBudgetSpec())
+    sweeping = sweeper(bus, group)
+    group.join("a", "aws:///us-east-1a/i-1")
+    await sweeping.sweep()
+    await store.change_node(
+        "web", "a", lambda found: found and replace(found, sagas=3, saga_entry=8)
+    )
+    group.join("a", "aws:///us-east-1a/i-2")
+    for _ in range(2):
+        await sweeping.sweep()
+    found = await node(bus, "a")
+    assert found is not None
+    assert (found.state, found.sagas, found.saga_entry) == ("active", 3, 8)
+    # The earlier record expires after a week, and the sagas' logs after a month.
+    await bus.delete(NODES, node_key("web", "a"))
+    await bus.delete(INSTANCES, node_key("web", "a"))
+    await sweeping.sweep()
+    found = await node(bus, "a")
+    assert found is not None
+    assert (found.state, found.sagas) == ("active", 3)
+
+
+async def test_one_that_is_adopted_twice_succeeds_one_node(bus: Bus) -> None:
+    """The provisioner ended before it had recorded the instance, and asks again."""
+    group, store = Group(), Store(bus, FleetBudgetSpec())
+    awaited = {
+        name: AwaitedSuccessor(saga=f"replace-{name}-1", since=NOW, began_at=NOW) for name in "ab"
+    }
+    await store.change_pool("web", lambda record: replace(record, awaited=awaited))
+    group.join("c", "aws:///us-east-1a/i-1")
+    await sweeper(bus, group).sweep()
+    await bus.delete(INSTANCES, node_key("web", "c"))
+    await sweeper(bus, group).sweep()
+    found = await store.pool("web")
+    assert found is not None
+    assert list(found[0].awaited) == ["b"]
+    published = await bus.read(EVENTS.name, pool_event("web", "node-replaced"))
+    assert len(published) == 1

@@ -1,33 +1,40 @@
 """Plausible bugs of the services, planted one at a time: the fuzzer must find each."""
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from schemas import subjects
 from schemas.health_records import HealthRecord
+from schemas.instance_records import InstanceRecord
 from schemas.node_events import Returned
+from schemas.node_records import GANGS_MAX, NodeRecord
 from schemas.pool_records import OpenSaga, PoolRecord
 from services.bus.memory.memory_bus import MemoryBus
 from services.health_monitor.health_audit import HealthAudit
 from services.health_monitor.health_store import HealthStore
+from services.notifier import gang_publisher
 from services.notifier.alerts import alert_intake
 from services.notifier.alerts.alert_intake import AlertIntake
 from services.notifier.alerts.store_alerts import StoreAlerts
 from services.notifier.store_watch import StoreWatch
 from services.notifier.workload.workload_notifier import NodeReference, NodeWorkload, WorkloadAnswer
 from services.notifier.workload_steps import WorkloadSteps
-from services.pool_manager.planner import disruption_budget
-from services.pool_manager.planner.remediation import remedy_selection
+from services.pool_manager.planner import disruption_budget, pool_planner
+from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot
+from services.pool_manager.planner.remediation import gangs, remedy_selection
 from services.pool_manager.service import PoolManager
 from services.primitives.errors import BusError
 from services.provisioner.instances import instance_decisions, instance_store
 from services.provisioner.launch import launcher
 from services.provisioner.launch.launch_lease import LaunchLeases
+from services.provisioner.provider_client.provider import Instance
 from services.saga.participant import Command
 from services.simulator.engine.simulated_workload import SimulatedNotifier
 from services.simulator.engine.virtual_time import TASK_OWNER
@@ -193,7 +200,55 @@ def store_alerts_in_memory(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(StoreAlerts, "_begun_earlier", found)
 
 
+def partners_wait(patch: pytest.MonkeyPatch) -> None:
+    """Unhealthy nodes of one job are taken out of service one after another."""
+    patch.setattr(gangs, "shared_reason", lambda *_: "")
+
+
+def jobs_of_others(patch: pytest.MonkeyPatch) -> None:
+    """The notifier takes what it published of one node for what runs on the next."""
+    seen: set[str] = set()
+
+    def mixed(node: NodeRecord, answer: NodeWorkload) -> tuple[str, ...]:
+        seen.update(each.gang for each in answer.running if each.gang)
+        return tuple(sorted({*node.gangs, *seen}))[:GANGS_MAX]
+
+    patch.setattr(gang_publisher, "gangs_of", mixed)
+
+
+def observing_acts(patch: pytest.MonkeyPatch) -> None:
+    """The mode of a pool is not read."""
+    patch.setattr(pool_planner, "apply_mode", lambda _, decided, __: decided)
+
+
+def adopted_is_launched(patch: pytest.MonkeyPatch) -> None:
+    """The pool-manager fills the gaps of pools whose nodes others make."""
+    resize = pool_planner.resize
+
+    def resized(snapshot: PoolSnapshot, begun: PoolPlan, now: datetime) -> PoolPlan:
+        spec = begun.record.spec
+        launched = replace(begun.record, spec=replace(spec, nodes="launched"))
+        decided = resize(snapshot, dataclasses.replace(begun, record=launched), now)
+        return dataclasses.replace(decided, record=replace(decided.record, spec=spec))
+
+    patch.setattr(pool_planner, "resize", resized)
+
+
+def names_are_machines(patch: pytest.MonkeyPatch) -> None:
+    """The provisioner takes what has a node's name for its machine."""
+
+    def belongs(record: InstanceRecord, instance: Instance) -> bool:
+        return instance.name == record.instance
+
+    patch.setattr(instance_decisions, "belongs_to", belongs)
+
+
 BUGS: dict[str, Plant] = {
+    "partners wait": partners_wait,
+    "jobs of others": jobs_of_others,
+    "observing acts": observing_acts,
+    "adopted is launched": adopted_is_launched,
+    "names are machines": names_are_machines,
     "save before publish": save_before_publish,
     "budget in memory": budget_in_memory,
     "no adopt before retry": no_adopt_before_retry,

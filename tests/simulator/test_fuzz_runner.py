@@ -51,9 +51,14 @@ def test_another_seed_has_another_history():
 
 
 FOUND_AT = {
+    "partners wait": 22,
+    "jobs of others": 0,
+    "observing acts": 1,
+    "adopted is launched": 12,
+    "names are machines": 12,
     "save before publish": 132,
     "budget in memory": 14,
-    "no adopt before retry": 14,
+    "no adopt before retry": 47,
     "timer in process memory": 33,
     "launch without a claim": 115,
     "silence never ends": 49,

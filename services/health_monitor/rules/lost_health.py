@@ -46,3 +46,14 @@ def recovered_health(node: NodeRecord, now: datetime) -> HealthRecord | None:
         lost=node.lost,
         detail=msgspec.to_builtins(work),
     )
+
+
+def may_begin(node: NodeRecord | None, boot: str) -> bool:
+    """Whether a fact may be the first of a node: it is no late one of a node that is gone.
+
+    Others may give the name of such a node again; the machine then has another boot.
+    """
+    if node is None or node.state != "terminated":
+        return True
+    made_by_others = node.launch is not None and not node.launch.fleet
+    return made_by_others and boot not in ("", node.boot_id)

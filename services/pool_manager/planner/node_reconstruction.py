@@ -8,7 +8,7 @@ import msgspec
 
 from schemas.instance_records import InstanceRecord
 from schemas.names import saga_number
-from schemas.node_events import NodeEvent, NodeHeld, Released, Verdict
+from schemas.node_events import NodeEvent, NodeHeld, Released, Terminated, Verdict
 from schemas.node_records import NodeRecord
 from services.pool_manager.planner.node_projection import apply_event
 from services.pool_manager.planner.safety.holds import NodeHold, with_hold
@@ -70,11 +70,15 @@ def reconstructed_node(
 
     Its own sagas make most of it. A node whose first saga is not kept any more was in service.
     """
-    instance, sagas = sources.instance, sorted(sources.sagas, key=lambda each: each.sequence)
+    instance, logs = sources.instance, sorted(sources.sagas, key=lambda each: each.sequence)
+    earlier = [each for each in logs if _is_earlier(each, instance)]
+    sagas = [each for each in logs if not _is_earlier(each, instance)]
     if record is None and not any(each.params.new_node == name for each in sagas):
-        if instance is None or instance.state != "running":
+        if instance is None or not _was_node(instance, sagas):
             return None
         record = adopted_node(None, instance, instance.running_at or now)
+        read = max((each.sequence for each in earlier), default=0)
+        record = msgspec.structs.replace(record, saga_entry=read)
     for state in sagas:
         record = _with_saga(record, name, state)
     if record is None:
@@ -83,11 +87,36 @@ def reconstructed_node(
     for stored in sorted(sources.events, key=lambda each: each.sequence):
         if not _is_cleared(stored.event, cleared_at):
             record = _with_event(record, stored, now) or record
-    ended = [each.saga for each in sagas if each.params.node == name and each.ended]
+    ended = [each.saga for each in logs if each.params.node == name and each.ended]
     record = msgspec.structs.replace(record, sagas=max((record.sagas, *map(saga_number, ended))))
     if instance is not None and instance.state == "terminated" and not record.saga:
         return msgspec.structs.replace(record, state="terminated")
     return record
+
+
+def _was_node(instance: InstanceRecord, sagas: Sequence[SagaState]) -> bool:
+    """Whether an instance that no saga brought is a node, or was one that a saga has removed."""
+    removed = instance.state in ("terminating", "leaked", "terminated")
+    return instance.state == "running" or (removed and bool(sagas))
+
+
+def as_successor(
+    record: NodeRecord, before: NodeRecord | None, ended: Terminated | None
+) -> NodeRecord:
+    """The record of a node that has the name of one which is gone: its sagas have other numbers."""
+    numbers = [record.sagas]
+    if before is not None:
+        record = msgspec.structs.replace(record, saga_entry=before.saga_entry)
+        numbers.append(before.sagas)
+    if ended is not None:
+        numbers += [ended.sagas, saga_number(ended.saga)]
+    return msgspec.structs.replace(record, sagas=max(numbers))
+
+
+def _is_earlier(state: SagaState, instance: InstanceRecord | None) -> bool:
+    """Whether a saga was about an earlier node of the name of one that others have made."""
+    joined_at = instance.running_at if instance and not instance.launch.fleet else None
+    return joined_at is not None and state.ended and state.started_at < joined_at
 
 
 def _with_saga(record: NodeRecord | None, name: str, state: SagaState) -> NodeRecord | None:

@@ -36,7 +36,7 @@ def plan(snapshot: PoolSnapshot, now: datetime) -> PoolPlan:
     """Decide; with nothing to do the record comes back as it was."""
     # The size first: a surplus takes the unhealthy nodes away, and a gap that is being filled is no
     # reason any more to let an unhealthy node wait.
-    begun = give_back(snapshot, successors.note_overdue(snapshot, now), now)
+    begun = give_back(snapshot, successors.expect(snapshot, now), now)
     decided = repair(snapshot, drain_ahead(snapshot, resize(snapshot, begun, now), now), now)
     decided = quarantine(snapshot, decided, now)
     decided = replace(

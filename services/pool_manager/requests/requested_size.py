@@ -45,6 +45,12 @@ def _require_resizable(record: PoolRecord, instead: str) -> None:
     """RefusedError where operators do not set the size; `instead`: what they do."""
     if record.removing:
         raise RefusedError("wrong-state", f"pool {record.name} is being removed")
+    if record.spec.nodes == "adopted":
+        raise RefusedError(
+            "wrong-state",
+            f"others make the nodes of pool {record.name}, and keep their number: change it there "
+            "(auto-scaling group, NodePool); navarch replace NODE has a node made again",
+        )
     if names := record.spec.workload_names:
         raise RefusedError(
             "wrong-state",

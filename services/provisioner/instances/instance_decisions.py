@@ -113,9 +113,14 @@ def type_of(record: InstanceRecord) -> str:
 
 
 def belongs_to(record: InstanceRecord, instance: Instance) -> bool:
-    """Whether a listed instance was launched for this record."""
+    """Whether a listed instance is that of this record.
+
+    What others have made has no fleet: its successor may have its name, and is another.
+    """
     if record.provider_id and instance.provider_id == record.provider_id:
         return True
+    if not instance.fleet:
+        return False
     same_name = instance.name == record.instance and instance.pool == record.pool
     return same_name and instance.fleet == record.launch.fleet
 

@@ -22,14 +22,13 @@ from schemas import subjects
 from schemas.agent_commands import (
     ActionResult,
     DiagnoseRequest,
-    Diagnosis,
     RebootRequest,
     ResetRequest,
 )
 from schemas.gpu_samples import GpuSample
 from schemas.headers import TRACEPARENT
 from schemas.messages import encode
-from schemas.node_events import CheckResult, Telemetry
+from schemas.node_events import Telemetry
 from schemas.node_records import GpuUse, HeartbeatRecord, node_key
 from schemas.topology import EVENTS, HEARTBEATS
 from services.bus.port import Headers
@@ -41,6 +40,7 @@ from services.simulator.engine.hardware_failures import (
     REMEDIES,
     HardwareFailure,
     MachineSpec,
+    diagnosis,
 )
 from services.simulator.engine.node_registration import boot_checked, registered
 from services.simulator.engine.simulated_machine import SimulatedMachine, gpu_uuid, notice_of
@@ -89,6 +89,8 @@ class AgentMachines:
         """So many of the next machines have the hardware that was terminated last."""
         self._given_back = ""
         self.sample_seconds = SAMPLE_SECONDS
+        self.on_reset: Callable[[str], None] = lambda _: None
+        """Called when Navarch resets a machine's GPUs or reboots it."""
         self.booting: Callable[[Instance], float] | None = None
         """How long a machine takes until its agent speaks; None: a few seconds."""
 
@@ -410,12 +412,7 @@ class AgentMachines:
         del headers
         asked = msgspec.json.decode(data, type=DiagnoseRequest)
         await asyncio.sleep(DIAGNOSE_SECONDS)
-        found = [each for each in machine.failures.values() if each.kind not in ANNOUNCED]
-        wrong = "; ".join(f"{each.kind} {each.message}".strip() for each in found)
-        checks = tuple(
-            CheckResult(name=name, ok=not wrong, detail=wrong) for name in asked.checks or ("boot",)
-        )
-        return encode(Diagnosis(ok=not wrong, checks=checks))
+        return encode(diagnosis(machine.failures.values(), asked.checks or ("boot",)))
 
     async def _reset(self, machine: SimulatedMachine, data: bytes, headers: Headers) -> bytes:
         del headers
@@ -443,6 +440,7 @@ class AgentMachines:
 
     def _apply_remedy(self, machine: SimulatedMachine, remedy: str) -> None:
         """Apply a remedy; a failure that it does not fix shows again."""
+        self.on_reset(machine.name)
         for name, failure in list(machine.failures.items()):
             if failure.kind in ANNOUNCED:
                 continue  # no remedy withdraws the cloud's notice

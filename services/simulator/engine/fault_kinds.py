@@ -12,6 +12,8 @@ from services.simulator.engine.simulated_cloud import Effect
 
 ALL: Final = "all"
 HALF: Final = "half"
+JOB: Final = "job"
+"""Of fuzz campaigns alone."""
 BROKER: Final = "broker"
 CLOUD: Final = "cloud"
 WORKLOAD: Final = "workload"
@@ -133,7 +135,8 @@ class InjectedFault:
 
     kind: FaultKind
     target: str = ""
-    """A node, `all` nodes, every second one (`half`), or a key of FAULTS_OF."""
+    """A node, `all` nodes, every second one (`half`), `count` nodes of one `job`, or a key of
+    FAULTS_OF."""
     seconds: float | None = None
     """How long it lasts; None: until it is recovered. Of `preemption`: until the cloud takes the
     machine; of `crash`: until the service is restarted."""

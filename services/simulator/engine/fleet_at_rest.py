@@ -74,7 +74,10 @@ class FleetAtRest:
         yield from self._overdue()
         yield from self._unread()
         yield from self._operators.flooded(self._simulation.now())
-        left = [] if self._alerts_lost else self._operators.set_aside() + self._of_gone(names)
+        # They know that no successor of these has joined, and what is said of them lasts.
+        known = [node for node, each in pool.awaited.items() if each.overdue]
+        left = [] if self._alerts_lost else self._operators.set_aside()
+        left += [] if self._alerts_lost else self._of_gone([*names, *known])
         if not self._alerts_lost and not self._invariants.restored:
             left += self._operators.unwritable()
         yield from (f"operators have {key} open" for key in left)

@@ -8,6 +8,7 @@ from services.simulator.engine.simulation_context import FLEET
 
 PROVIDER: Final = installed_name("services.simulator.engine.simulated_cloud:SimulatedProvider")
 NOTIFIER: Final = installed_name("services.simulator.engine.simulated_workload:SimulatedNotifier")
+GANG_NOTIFIER: Final = installed_name("services.simulator.engine.simulated_gangs:GangNotifier")
 ALERTS: Final = installed_name("services.simulator.engine.simulated_alerts:SimulatedAlertChannel")
 METRICS: Final = {
     "type": installed_name("services.simulator.engine.simulated_workload:SimulatedMetrics")

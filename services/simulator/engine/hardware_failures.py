@@ -1,8 +1,12 @@
 """A simulated machine's hardware and its failures, as values. Pure."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
+
+from schemas.agent_commands import Diagnosis
+from schemas.node_events import CheckResult
 
 REMEDIES: Final = ("reset_gpu", "reboot", "replace")
 """The mildest first."""
@@ -68,3 +72,11 @@ def kernel_line(pci: str, failure: HardwareFailure) -> str:
     """The kernel log line of an XID."""
     text = failure.message or KNOWN_LINES.get(failure.xid_code, "")
     return f"NVRM: Xid (PCI:{pci}): {failure.xid_code}, pid=4242, name=python3, {text}".rstrip(", ")
+
+
+def diagnosis(failures: Iterable[HardwareFailure], checks: Iterable[str]) -> Diagnosis:
+    """What the checks find on a machine with these failures: each finds all of them."""
+    found = [each for each in failures if each.kind not in ANNOUNCED]
+    wrong = "; ".join(f"{each.kind} {each.message}".strip() for each in found)
+    results = (CheckResult(name=name, ok=not wrong, detail=wrong) for name in checks)
+    return Diagnosis(ok=not wrong, checks=tuple(results))

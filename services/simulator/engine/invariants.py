@@ -5,7 +5,6 @@ recorded is compared with it. The first violation ends the run.
 """
 
 import asyncio
-import math
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -29,7 +28,6 @@ from schemas.saga_log_entries import (
     UndoStarted,
     saga_codec,
 )
-from schemas.saga_params import SagaParams
 from schemas.topology import (
     DEAD,
     EVENTS,
@@ -42,7 +40,6 @@ from schemas.topology import (
     SAGAS,
 )
 from services.bus.port import Stored
-from services.pool_manager.planner.node_counts import is_gone, is_out
 from services.pool_manager.planner.remediation.recovered_nodes import is_for_silence
 from services.pool_manager.sagas import DEFINITIONS
 from services.provisioner.provider_client.provider import Instance
@@ -61,8 +58,6 @@ EVERYTHING: Final = "everything"
 """In place of a stream: all were set back together."""
 RECORDS: Final = frozenset({f"KV_{NODES.name}", f"KV_{POOLS.name}"})
 """They say which sagas have ended, whatever SAGAS has lost."""
-RESETS_EACH: Final = 3
-"""Resets and reboots for each replacement that may begin, unless the budget says otherwise."""
 STORED_WITHIN_SECONDS: Final = 15.0
 """A saga's log starts at most so much after its decision; the rate's own counts are as coarse."""
 CLOCK_SECONDS: Final = 1.0
@@ -113,8 +108,6 @@ class Invariants:
         self.liveness = NodeLiveness(simulation.now)
         self._barred: dict[str, float] = {}
         """Saga -> how long its node had been beating when it passed what cannot be taken back."""
-        self._begun: dict[tuple[str, bool], list[float]] = {}
-        """Pool, and whether it is a reset or reboot -> the timestamps of its decisions."""
         self._verdicts: dict[str, Verdict] = {}
         self.left_cordoned: dict[str, None] = {}
         """Nodes that an operator took out of service, and uncordons in the end."""
@@ -251,9 +244,6 @@ class Invariants:
             other = self._carried_out[entry.cause]
             self.fail(f"{entry.saga} and {other} begin for one request", entry.saga, params.node)
         self.sagas.begin(entry)
-        # An operator's requests are bound by no rate, and their cordons by no level.
-        if DEFINITIONS[entry.kind].remediates and not params.by:
-            self._disrupts(entry)
 
     def _end(self, entry: SagaDone | SagaUnwound) -> None:
         ended = self.sagas.end(entry)
@@ -293,46 +283,6 @@ class Invariants:
         if self._cloud.count(node) and not self._workload.is_drained(node):
             self.fail(f"{node} is reported as drained, and has work", node, saga.saga)
 
-    def _disrupts(self, entry: SagaStarted) -> None:
-        """A node is taken out of service; one that was out already does not count again."""
-        node, pool = entry.params.node, self._records.pool(entry.params.pool)
-        record = self._records.node(node_key(entry.params.pool, node))
-        if pool is None:
-            self.fail(f"{entry.saga} begins in a pool that is not recorded", entry.saga)
-            return
-        if entry.params.gone and not self._cloud.count(node):
-            return  # nothing is taken out of service
-        if entry.saga not in self.sagas.vanished:  # begun again, it was counted before
-            self._rate(entry, pool)
-        if record is not None and is_out(record):
-            return
-        disrupting = self.sagas.disrupting.setdefault(entry.params.pool, {})
-        disrupting[entry.saga] = None
-        decided_at = {saga: each.since for saga, each in pool.open.items()}
-
-        def later(saga: str) -> bool:
-            """Whether a preempted node's saga was decided on after this one, and began first."""
-            after = decided_at.get(saga, entry.time) > decided_at.get(entry.saga, entry.time)
-            return after and self.sagas.started(saga).params.node in self.preempted
-
-        out = [
-            each
-            for each in disrupting
-            if not (self._is_gap(self.sagas.started(each).params) or later(each))
-        ]
-        allowed = budget_count(pool.spec.budget.max_unavailable, pool.desired, least=1)
-        # The cloud does not wait for the budget, so leaving ahead of it does not either.
-        if len(out) > allowed and node not in self.preempted:
-            self.fail(
-                f"{len(out)} nodes are out of service where {allowed} may be: {', '.join(out)}",
-                *out,
-            )
-
-    def _is_gap(self, params: SagaParams) -> bool:
-        """Whether the cloud removed the node that a saga is about, and Navarch has recorded it."""
-        record = self._records.node(node_key(params.pool, params.node))
-        return is_gone(record) and not self._cloud.count(params.node)
-
     def _in_wave(self, entry: SagaStarted, pool: PoolRecord) -> bool:
         """Whether a saga was decided on when the incident of its fault was known and open."""
         incident = pool.incidents.get(entry.params.fault_signature)
@@ -341,34 +291,18 @@ class Invariants:
         late = timedelta(seconds=STORED_WITHIN_SECONDS + pool.spec.health.incident.window)
         return moment(self._simulation.now()) > incident.last + late
 
-    def _rate(self, entry: SagaStarted, pool: PoolRecord) -> None:
-        budget, resets = pool.spec.budget, DEFINITIONS[entry.kind].in_place
-        opened = pool.open.get(entry.saga)
-        decided = (opened.since if opened else entry.time).timestamp()
-        window = float(budget.window) - STORED_WITHIN_SECONDS
-        begun = self._begun.setdefault((pool.name, resets), [])
-        recent = [each for each in begun if abs(decided - each) < window]
-        begun.append(decided)
-        limit: int | str = budget.max_replacements
-        if resets and budget.max_resets is not None:
-            limit = budget.max_resets
-        if limit == "unlimited" or entry.params.node in self.preempted:
-            return
-        most = budget_count(limit, pool.desired, least=3)
-        most *= RESETS_EACH if resets and budget.max_resets is None else 1
-        if len(recent) >= most:
-            self.fail(
-                f"{len(recent) + 1} nodes were {'reset or rebooted' if resets else 'taken out'} "
-                f"within {float(budget.window):.0f} s where {most} may be",
-                entry.saga,
-            )
-
     def _lifetime(self, state: str, stored: Stored) -> None:
         if (TTL in stored.headers) != (state == "terminated"):
             self.fail(f"{stored.subject} is {state}: what is gone expires, and nothing else does")
 
     def _instance(self, record: InstanceRecord) -> None:
-        if record.state == "terminated" and self._cloud.count(record.instance):
+        # Others may have made another of its name.
+        exists = (
+            record.provider_id in self._cloud.machines
+            if self._cloud.adopts
+            else self._cloud.count(record.instance)
+        )
+        if record.state == "terminated" and exists:
             self.fail(f"{record.instance} is recorded as gone, and exists", record.instance)
 
     def _health(self, record: HealthRecord) -> None:
@@ -409,10 +343,10 @@ class Invariants:
     def on_ending(self, instance: Instance) -> None:
         """A machine is being ended: a saga must allow it."""
         name, node = instance.name, self._agents.machine_of(instance.name)
-        if node is None or name not in self._admitted:
+        launched = not self._cloud.adopts
+        if node is None or (launched and name not in self._admitted):
             return  # it never was in service
-        sagas = self.sagas.acting_on(name)
-        by = next((each for each in sagas if each.params.node == name), self._removals.by.get(name))
+        by = self.removal_of(name)
         if by is None or not DEFINITIONS[by.kind].removes_node:
             self.fail(f"{name} is ended, and no open saga removes it", name)
             return
@@ -423,14 +357,22 @@ class Invariants:
         reason = node.broken or name in self.broken_nodes | self.preempted | self.misreported
         if not requested and not reason and (excused or not silent):
             self.fail(f"{name} is ended on the health path, and is healthy", name, by.saga)
-        if by.params.drain == "immediate" or by.saga in self._drains_expired:
+        if self.drain_is_over(by):
             return  # whether the drain was cut short was checked when it ended
         if not self._workload.is_drained(name):
             self.fail(f"{name} is ended before it was drained", name, by.saga)
 
+    def removal_of(self, name: str) -> SagaStarted | None:
+        """The saga that is about a node, or has removed it."""
+        sagas = self.sagas.acting_on(name)
+        return next((e for e in sagas if e.params.node == name), self._removals.by.get(name))
 
-def budget_count(limit: int | str, desired: int, *, least: int) -> int:
-    """A budget's count; of a percentage of the desired size at least `least`."""
-    if isinstance(limit, int):
-        return limit
-    return max(least, math.ceil(float(limit.removesuffix("%")) * desired / 100 - 1e-9))
+    def drain_is_over(self, saga: SagaStarted) -> bool:
+        """Whether a saga waits for the work no longer, whatever is left of it."""
+        return saga.params.drain == "immediate" or saga.saga in self._drains_expired
+
+    def forget(self, name: str) -> None:
+        """A machine has the name of an earlier one."""
+        for known in (self._admitted, self.broken_nodes, self.misreported, self.preempted):
+            known.discard(name)
+        self.left_cordoned.pop(name, None)

@@ -16,8 +16,9 @@ from services.pool_manager.planner.remediation.quarantine import pool_limit
 from services.pool_manager.planner.remediation.quarantine_recheck import TESTS_MAX, WINDOW
 from services.pool_manager.planner.safety import incidents
 from services.simulator.engine.agent_machines import AgentMachines
+from services.simulator.engine.budget_invariants import budget_count
 from services.simulator.engine.hardware_failures import ANNOUNCED
-from services.simulator.engine.invariants import Invariants, budget_count
+from services.simulator.engine.invariants import Invariants
 from services.simulator.engine.simulation_context import SimulationContext
 from services.simulator.engine.stored_records import StoredRecords
 from services.simulator.engine.virtual_time import moment

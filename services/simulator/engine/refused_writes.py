@@ -7,6 +7,7 @@ from typing import Final
 from schemas.topology import EVENTS
 from services.bus.port import Stored
 from services.simulator.engine.invariants import Invariants
+from services.simulator.engine.quiet_time import QuietTime
 from services.simulator.engine.simulated_alerts import SimulatedOperators
 from services.simulator.engine.simulated_process import SimulatedProcess
 from services.simulator.engine.simulation_context import SimulationContext
@@ -59,9 +60,7 @@ class RefusedWrites:
         self._invariants = invariants
         self._evidence: dict[str, dict[SimulatedProcess, _Evidence]] = {}
         """Stream -> process -> what it knows."""
-        self._starts = 0
-        self._quiet_since = 0.0
-        """The end of the last fault of services or their connections."""
+        self._quiet = QuietTime(simulation, services)
         simulation.watchers.append(self._on_stored)
         simulation.server.on_refused = self._on_refused
 
@@ -88,14 +87,13 @@ class RefusedWrites:
     def _look(self, now: float) -> None:
         if not self._evidence:
             return
-        if self._is_disturbed():
-            self._quiet_since = now
+        quiet_since = self._quiet.since()
         refusing = self._simulation.server.refusing
         self._evidence = {name: each for name, each in self._evidence.items() if name in refusing}
         for stream, known in self._evidence.items():
             found = [each.since for process, each in known.items() if not process.dead]
             evident = [each for each in found if each is not None]
-            waited = now - max(min(evident), self._quiet_since) if evident else 0.0
+            waited = now - max(min(evident), quiet_since) if evident else 0.0
             if waited > ALERTED_WITHIN_SECONDS and not self._is_alerted(stream):
                 self._invariants.fail(
                     f"{stream} takes no writes, and operators are not alerted after {waited:.0f} s"
@@ -103,12 +101,3 @@ class RefusedWrites:
 
     def _is_alerted(self, stream: str) -> bool:
         return f"store-unwritable/stream {stream}" in self._operators.open
-
-    def _is_disturbed(self) -> bool:
-        starts, self._starts = self._starts, sum(each.starts for each in self._services)
-        processes = [each.process for each in self._services]
-        return (
-            starts != self._starts
-            or self._simulation.network.any
-            or any(each is None or each.dead or each.stalled_now for each in processes)
-        )

@@ -94,6 +94,8 @@ class SimulatedCloud:
     """Cuts a process off from the bus for so many seconds."""
     removing_until: float = 0.0
     """Until then no machine that is being removed is gone."""
+    adopts: bool = False
+    """Whether others make its machines, and Navarch only adopts them."""
     machines_max: int | None = None
     """So many machines exist at most, those that are being removed included; None: any number."""
     on_rebooted: Callable[[Instance], None] | None = None
@@ -140,19 +142,24 @@ class SimulatedCloud:
         if self.machines_max is not None and len(self.machines) >= self.machines_max:
             used = f"all {self.machines_max} machines are in use or being removed"
             raise ProviderError("CAPACITY", f"simulated: {used}")
-        self.made += 1
-        now = self.simulation.now()
-        plain = instance_for(request, f"sim-{self.made:05d}")
+        plain = instance_for(request, f"sim-{self.made + 1:05d}")
         instance = self.place(
             msgspec.structs.replace(plain, status="running", created_at=self.simulation.clock.now())
         )
-        lag = self.chance.random() * self.list_lag_seconds
-        self.machines[instance.provider_id] = CloudInstance(instance, now + lag)
+        self.add(instance)
         self.tokens[request.token] = instance
-        self._names[instance.name] += 1
-        self.simulation.note(f"cloud made {instance.name} as {instance.provider_id}")
         self.on_made(instance)
         return instance
+
+    def add(self, instance: Instance, provider: str = "") -> None:
+        """A machine exists from now on."""
+        self.made += 1
+        lag = self.chance.random() * self.list_lag_seconds
+        self.machines[instance.provider_id] = CloudInstance(
+            instance, self.simulation.now() + lag, provider
+        )
+        self._names[instance.name] += 1
+        self.simulation.note(f"cloud made {instance.name} as {instance.provider_id}")
 
     def end(self, provider_id: str) -> None:
         """Begin to remove a machine."""
@@ -220,6 +227,7 @@ class SimulatedProvider:
             spot=True,
             list_lag_seconds=self._cloud.list_lag_seconds,
             reboot=self._cloud.on_rebooted is not None,
+            adopts=self._cloud.adopts,
             fixed_capacity=self._cloud.machines_max is not None,
         )
 

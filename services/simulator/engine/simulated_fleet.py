@@ -27,15 +27,21 @@ from services.provisioner.removal.sweep_endpoints import NOW as SWEEP_NOW
 from services.provisioner.removal.sweep_endpoints import SECONDS_MAX as SWEEP_SECONDS_MAX
 from services.provisioner.service import build as build_provisioner
 from services.runtime.process import Build
+from services.simulator.engine.adoption_invariants import AdoptionInvariants
 from services.simulator.engine.agent_machines import BOOT_SECONDS, AgentMachines
+from services.simulator.engine.budget_invariants import BudgetInvariants
 from services.simulator.engine.fault_injector import FaultInjector
 from services.simulator.engine.fleet_at_rest import FleetAtRest
+from services.simulator.engine.gang_invariants import GangInvariants
 from services.simulator.engine.hardware_failures import MachineSpec
 from services.simulator.engine.invariants import Invariants, ViolationError
 from services.simulator.engine.quarantine_invariants import QuarantineInvariants
+from services.simulator.engine.quiet_time import QuietTime
 from services.simulator.engine.refused_writes import RefusedWrites
 from services.simulator.engine.simulated_alerts import SimulatedOperators
 from services.simulator.engine.simulated_cloud import SimulatedCloud
+from services.simulator.engine.simulated_gangs import SimulatedGangs
+from services.simulator.engine.simulated_group import GroupSpec, SimulatedGroup
 from services.simulator.engine.simulated_process import SimulatedProcess
 from services.simulator.engine.simulated_workload import SimulatedWorkload
 from services.simulator.engine.simulation_context import (
@@ -79,6 +85,8 @@ class FleetSetup:
     """Whether the cloud can switch machines off and on."""
     skew_seconds: float = 0.0
     """How wrong the clocks of services and machines can be, either way."""
+    group: GroupSpec | None = None
+    """Makes the machines, which Navarch adopts; None: Navarch launches them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +124,7 @@ class SimulatedFleet:
         }
         self.records = StoredRecords(simulation.server)
         self.invariants = Invariants(simulation, self.cloud, self.workload, self.machines)
+        self.budget = BudgetInvariants(simulation, self.cloud, self.invariants)
         WorkloadInvariants(simulation, self.workload, self.invariants)
         QuarantineInvariants(simulation, self.machines, self.invariants)
         self.at_rest = FleetAtRest(
@@ -129,6 +138,9 @@ class SimulatedFleet:
             for number in range(1, setup.replicas + 1)
         ]
         RefusedWrites(simulation, self.operators, self.services, self.invariants)
+        self._endings: list[Callable[[Instance], None]] = [self.invariants.on_ending]
+        self._resets: list[Callable[[str], None]] = []
+        self.gangs = self._gangs()
         self.faults = FaultInjector(
             *(simulation, self.cloud, self.workload, self.machines),
             *(self.invariants, self.services, setup.nodes),
@@ -141,8 +153,10 @@ class SimulatedFleet:
         self.cloud.on_ending = self._on_ending
         self.cloud.on_gone = self.machines.vanish
         self.cloud.restarts_cold = setup.restarts_cold
+        self.machines.on_reset = self._on_reset
         if setup.reboots or setup.restarts_cold:
             self.cloud.on_rebooted = self.machines.reboot
+        self.group = self._adopt_from(setup.group) if setup.group is not None else None
         self.started = False
         self._adopts = False
 
@@ -169,6 +183,10 @@ class SimulatedFleet:
             await self.operator.bus.create(POOLS, pool_key(record.name), encode(record))
         for each in self.services:
             each.start()
+        if self.group is not None:
+            self.group.start()
+        if isinstance(self.workload, SimulatedGangs):
+            self.workload.begin(self.machines)
 
     def power_off(self) -> None:
         """Power off every machine; their instances still exist."""
@@ -192,6 +210,38 @@ class SimulatedFleet:
             return None
         tail = self.simulation.history.tail(TAIL_LINES, found.about)
         return Violation(round(at, 3), str(found), tuple(tail))
+
+    # --- parts that not every fleet has -----------------------------------------------------------
+
+    def _gangs(self) -> GangInvariants | None:
+        """What must hold of jobs of several nodes, where the workload system has them."""
+        workload = self.workload
+        if not isinstance(workload, SimulatedGangs):
+            return None
+        quiet = QuietTime(self.simulation, self.services)
+        gangs = GangInvariants(self.simulation, workload, quiet, self.invariants)
+        self.budget.share_job = gangs.share_job
+        self._resets += [gangs.on_reset, workload.interrupt]
+        return gangs
+
+    def _adopt_from(self, spec: GroupSpec) -> SimulatedGroup:
+        """Have others make the machines."""
+        adoption = AdoptionInvariants(
+            *(self.simulation, self.workload, self.machines, self.invariants),
+            observes=self.setup.settings.pools[spec.pool].mode == "observe",
+        )
+        self.cloud.adopts = True
+        self.cloud.on_made = adoption.on_launched
+        self._endings.append(adoption.on_ending)
+        self._resets.append(adoption.on_reset)
+        return SimulatedGroup(self.simulation, self.cloud, spec, self._on_joined)
+
+    def _on_joined(self, instance: Instance) -> None:
+        """Others have made a machine."""
+        self.invariants.forget(instance.name)
+        self.workload.join(instance.name)
+        self.machines.appear(instance)
+        self.faults.on_made(instance.name)
 
     # --- machines ---------------------------------------------------------------------------------
 
@@ -218,9 +268,14 @@ class SimulatedFleet:
         self.faults.on_made(instance.name)
 
     def _on_ending(self, instance: Instance) -> None:
-        self.invariants.on_ending(instance)
+        for each in self._endings:
+            each(instance)
         self.machines.vanish(instance)
         self.workload.leave(instance.name)
+
+    def _on_reset(self, node: str) -> None:
+        for each in self._resets:
+            each(node)
 
     # --- operators --------------------------------------------------------------------------------
 

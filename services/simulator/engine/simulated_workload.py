@@ -118,6 +118,17 @@ class SimulatedWorkload:
         self.returned.add(node)
         return drained
 
+    def join(self, node: str) -> None:
+        """A machine has joined, as a node of its own, whatever an earlier one of its name was."""
+        self.cordoned.pop(node, None)
+        self.drained_at.pop(node, None)
+        self.late.discard(node)
+        self.returned.discard(node)
+
+    def work_on(self, node: str) -> NodeWorkload:
+        """What the notifier is answered about a node."""
+        return NodeWorkload(drained=self.answers_drained(node))
+
     def leave(self, node: str) -> None:
         """A machine is gone, and its work with it."""
 
@@ -242,8 +253,7 @@ class SimulatedNotifier:
         await self._reach()
         if self._workload.simulation.now() < self._workload.no_status_until:
             raise ConnectionError("the workload system does not answer about drains")
-        is_drained = self._workload.answers_drained
-        return {each.node: NodeWorkload(drained=is_drained(each.node)) for each in nodes}
+        return {each.node: self._workload.work_on(each.node) for each in nodes}
 
     async def wait_for_change(self) -> None:
         """Nothing reports one."""

@@ -15,8 +15,6 @@ class TrackedSagas:
     """Sagas that have begun and not ended, by their logs."""
     about: dict[str, dict[str, None]] = field(default_factory=dict)
     """Node -> the open sagas that act on it or bring it."""
-    disrupting: dict[str, dict[str, None]] = field(default_factory=dict)
-    """Pool -> its open sagas that count against the budget."""
     vanished: dict[str, SagaStarted] = field(default_factory=dict)
     """Sagas whose logs were lost; an action of theirs may be under way still."""
     cut_short: dict[str, SagaStarted] = field(default_factory=dict)
@@ -37,7 +35,6 @@ class TrackedSagas:
         if ended is not None:
             for node in nodes_of(ended):
                 self.release(node, entry.saga)
-            self.disrupting.get(ended.params.pool, {}).pop(entry.saga, None)
         return ended
 
     def release(self, node: str, saga: str) -> None:
@@ -55,7 +52,7 @@ class TrackedSagas:
     def set_back(self, messages: Iterable[Stored], *, recorded: bool) -> None:
         """SAGAS was lost or set back to these; `recorded`: the records say what has ended."""
         self.vanished |= self.open
-        for each in (self.open, self.about, self.disrupting):
+        for each in (self.open, self.about):
             each.clear()
         for stored in messages:
             entry = saga_codec.decode(stored.data)

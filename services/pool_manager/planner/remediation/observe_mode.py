@@ -34,13 +34,15 @@ def apply_mode(snapshot: PoolSnapshot, decided: PoolPlan, now: datetime) -> Pool
             continue
         would[key] = action
         fresh.append(_event(snapshot, action, now))
-    # Incidents are kept and operators are notified; all else in the decided record belongs to what
-    # was not begun.
+    # Incidents and the nodes that others made are counted, and operators are notified; all else in
+    # the decided record belongs to what was not begun.
     kept = msgspec.structs.replace(
         snapshot.record,
         observed_actions=would,
         incidents=record.incidents,
         operator_notified=record.operator_notified,
+        desired=record.desired,
+        awaited=record.awaited,
     )
     seen = tuple(each for each in decided.events if isinstance(each, Incident | OperatorNeeded))
     return replace(decided, record=kept, start={}, events=(*seen, *fresh))

@@ -7,6 +7,7 @@ import msgspec
 
 from schemas.pool_events import NodeReplaced, OperatorNeeded
 from schemas.pool_records import AwaitedSuccessor, OpenSaga, PoolRecord
+from services.pool_manager.planner.node_counts import size
 from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot
 
 AWAITED_MAX: Final = 500
@@ -22,25 +23,31 @@ def await_successor(record: PoolRecord, saga: str, ended: OpenSaga, now: datetim
     return msgspec.structs.replace(record, awaited={**record.awaited, ended.node: awaited})
 
 
-def note_overdue(snapshot: PoolSnapshot, now: datetime) -> PoolPlan:
-    """Notify operators of successors that have not joined in time, and expect so many fewer.
+def expect(snapshot: PoolSnapshot, now: datetime) -> PoolPlan:
+    """Expect the nodes that others have made, and the successors of those that Navarch removed.
 
-    Else the gap would count against the budget for ever, as where demand makes the nodes.
+    Of successors that have not joined in time operators are notified, and they are expected no
+    longer: else the gap would count against the budget for ever, as where demand makes the nodes.
     """
     record = snapshot.record
+    if record.spec.nodes == "launched":
+        return PoolPlan(record=record)
     limit = timedelta(seconds=float(record.spec.launch_timeout))
-    waiting = {node: each for node, each in record.awaited.items() if not each.overdue}
-    late = {node: each for node, each in waiting.items() if each.since + limit <= now}
+    waiting = {name: each for name, each in record.awaited.items() if _is_expected(each)}
+    late = {name: each for name, each in waiting.items() if each.since + limit <= now}
     wake_at = min((e.since + limit for n, e in waiting.items() if n not in late), default=None)
-    if not late:
-        return PoolPlan(record=record, wake_at=wake_at)
-    desired = max(record.desired - len(late), record.spec.min_nodes)
-    overdue = {node: msgspec.structs.replace(each, overdue=True) for node, each in late.items()}
-    changed = msgspec.structs.replace(
-        record, desired=desired, awaited={**record.awaited, **overdue}
-    )
-    events = tuple(_missing(changed, node, each, now) for node, each in late.items())
-    return PoolPlan(record=changed, events=events, wake_at=wake_at)
+    overdue = {name: msgspec.structs.replace(each, overdue=True) for name, each in late.items()}
+    coming = size(record, snapshot.nodes) + len(waiting) - len(late)
+    desired = max(coming, record.spec.min_nodes)
+    if late or desired != record.desired:
+        awaited = {**record.awaited, **overdue}
+        record = msgspec.structs.replace(record, desired=desired, awaited=awaited)
+    events = tuple(_missing(record, node, each, now) for node, each in late.items())
+    return PoolPlan(record=record, events=events, wake_at=wake_at)
+
+
+def _is_expected(awaited: AwaitedSuccessor) -> bool:
+    return not awaited.overdue and not awaited.successor
 
 
 def _missing(
@@ -59,9 +66,28 @@ def _missing(
     )
 
 
+def claimed(record: PoolRecord, new_node: str) -> PoolRecord:
+    """The record in which a node that joins is the successor of the one awaited longest.
+
+    One that is overdue comes last: its successor is not expected any more.
+    """
+    if _predecessor(record, new_node):
+        return record
+    free = {name: each for name, each in record.awaited.items() if not each.successor}
+    old = min(free, key=lambda name: (free[name].overdue, free[name].since), default="")
+    if not old:
+        return record
+    taken = msgspec.structs.replace(free[old], successor=new_node)
+    return msgspec.structs.replace(record, awaited={**record.awaited, old: taken})
+
+
+def _predecessor(record: PoolRecord, new_node: str) -> str:
+    return next((old for old, each in record.awaited.items() if each.successor == new_node), "")
+
+
 def successor_event(record: PoolRecord, new_node: str, now: datetime) -> NodeReplaced | None:
-    """The event that a node which joins is the successor of the one awaited longest."""
-    old = min(record.awaited, key=lambda each: record.awaited[each].since, default="")
+    """The event that a node which has joined is a successor; None: it is none."""
+    old = _predecessor(record, new_node)
     if not old:
         return None
     awaited = record.awaited[old]

@@ -5,7 +5,7 @@ violation remains.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
 from typing import Any, Final, Literal
@@ -16,6 +16,7 @@ from services.simulator.engine.fault_kinds import (
     BROKER,
     CLOUD,
     HALF,
+    JOB,
     SERVICES,
     STORE_LOSSES,
     WHOLE_STORE,
@@ -52,9 +53,13 @@ OLD_HARDWARE_SHARE: Final = 0.1
 FLAPPING_SHARE: Final = 0.05
 EXPIRED_SHARE: Final = 0.05
 SCHEDULER_SHARE: Final = 0.25
+GANG_SHARE: Final = 0.25
+ADOPTED_SHARE: Final = 0.2
 SCHEDULER_FAULTS: Final = ("slow_orders", "refused_orders", "late_work", "returning_work")
 
-OperatorVerb = Literal["scale", "replace", "drain", "cordon", "hold", "cancel", "breaker"]
+OperatorVerb = Literal[
+    "scale", "replace", "drain", "cordon", "hold", "cancel", "breaker", "resize-group"
+]
 Withdrawal = Literal["", "withdrawn", "withdrawn-broken"]
 
 
@@ -110,6 +115,12 @@ class FleetShape:
     """Whether the cloud can switch machines off and on."""
     skew_seconds: float = 0.0
     """How wrong the clocks of services and machines can be, either way."""
+    gangs: bool = False
+    """Whether jobs have several nodes."""
+    adopted: Literal["", "act", "observe"] = ""
+    """The mode of a pool whose machines others make; empty: Navarch launches them."""
+    reuses_names: bool = False
+    """Whether those others give a machine the name of one that is gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +150,8 @@ def draw(seed: str, minutes: float) -> Campaign:
         skew_seconds=chance.choice((0.0, 2.0, 60.0)),
         restarts_cold=Random(f"{seed}/controllers").random() < CONTROLLER_SHARE,  # noqa: S311
     )
+    shape = _with_gangs(Random(f"{seed}/gangs"), shape)  # noqa: S311
+    shape = _adopting(Random(f"{seed}/adopted"), shape)  # noqa: S311
     seconds = minutes * 60
     # Each run leaves some kinds out: other combinations show other defects.
     draws = chance.sample(_DRAWS, k=chance.randint(3, len(_DRAWS)))
@@ -162,7 +175,57 @@ def draw(seed: str, minutes: float) -> Campaign:
     steps += _flapping(Random(f"{seed}/flapping"), seconds)  # noqa: S311
     steps += _expired(Random(f"{seed}/credentials"), seconds)  # noqa: S311
     steps += _schedulers(Random(f"{seed}/scheduler"), seconds)  # noqa: S311
+    steps += _job_faults(Random(f"{seed}/jobs"), shape, seconds)  # noqa: S311
+    steps += _resizes(Random(f"{seed}/group"), shape, seconds)  # noqa: S311
     return Campaign(shape, tuple(sorted(steps, key=lambda each: each.at)), seconds)
+
+
+def _with_gangs(chance: Random, shape: FleetShape) -> FleetShape:
+    """In some campaigns, jobs of several nodes; drawn apart from the others."""
+    if chance.random() >= GANG_SHARE:
+        return shape
+    return replace(shape, gangs=True, nodes=chance.randint(3, 8))
+
+
+def _adopting(chance: Random, shape: FleetShape) -> FleetShape:
+    """In some campaigns, machines that others make; drawn apart from the others."""
+    if chance.random() >= ADOPTED_SHARE:
+        return shape
+    return replace(
+        shape,
+        adopted=chance.choice(("act", "act", "observe")),
+        reuses_names=chance.random() < 1 / 2,
+        spares=0,
+        reboots=False,
+        list_lag_seconds=0.0,
+    )
+
+
+def _job_faults(chance: Random, shape: FleetShape, seconds: float) -> list[CampaignStep]:
+    """Several nodes of one job fail at about the same time."""
+    return [
+        CampaignStep(
+            chance.uniform(0, seconds),
+            _fault(
+                *("xid_error", JOB),
+                xid_code=chance.choice(FATAL),
+                fixed_by=chance.choice(REMEDIES),
+                count=chance.randint(2, 3),
+            ),
+        )
+        for _ in range(chance.randint(1, 3) if shape.gangs else 0)
+    ]
+
+
+def _resizes(chance: Random, shape: FleetShape, seconds: float) -> list[CampaignStep]:
+    """Others change the size of their group."""
+    return [
+        CampaignStep(
+            chance.uniform(0, seconds),
+            OperatorAction(verb="resize-group", nodes=chance.randint(1, shape.nodes + 2)),
+        )
+        for _ in range(chance.randint(0, 2) if shape.adopted else 0)
+    ]
 
 
 def _outages(chance: Random, seconds: float) -> list[CampaignStep]:

@@ -7,14 +7,22 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
+from schemas.node_records import node_key
 from services.settings.settings_file import parse_settings
 from services.simulator.engine import virtual_time
 from services.simulator.engine.agent_machines import GPUS
-from services.simulator.engine.fault_kinds import ALL, FAULTS_OF, HALF, InjectedFault
-from services.simulator.engine.fleet_settings import FAST_HEARTBEATS, fleet_settings
+from services.simulator.engine.fault_kinds import ALL, FAULTS_OF, HALF, JOB, InjectedFault
+from services.simulator.engine.fleet_settings import (
+    FAST_HEARTBEATS,
+    GANG_NOTIFIER,
+    NOTIFIER,
+    fleet_settings,
+)
 from services.simulator.engine.hardware_failures import MachineSpec
 from services.simulator.engine.invariants import ViolationError
 from services.simulator.engine.simulated_fleet import FleetSetup, SimulatedFleet
+from services.simulator.engine.simulated_gangs import SimulatedGangs
+from services.simulator.engine.simulated_group import GroupSpec, SimulatedGroup
 from services.simulator.engine.simulated_machine import SimulatedMachine
 from services.simulator.engine.simulation_context import SimulationContext
 from services.simulator.inputs.fuzz.fuzz_campaign import (
@@ -25,6 +33,7 @@ from services.simulator.inputs.fuzz.fuzz_campaign import (
 )
 
 POOL: Final = "training"
+PROVIDER: Final = "cloud"
 REASON: Final = "simulated"
 BEGIN_SECONDS_MAX: Final = 300.0
 REST_SECONDS_MAX: Final = 1_800.0
@@ -33,6 +42,7 @@ STEADY_SECONDS: Final = 20.0
 """A fleet is at rest when it stays so for this long."""
 LOOK_SECONDS: Final = 2.0
 DRAIN_SECONDS: Final = 30
+GANG_DRAIN_SECONDS: Final = 90
 WINDOW_SECONDS: Final = 300
 
 
@@ -64,9 +74,9 @@ class FuzzSimulation:
     def __init__(self, seed: str, campaign: Campaign) -> None:
         self._seed = seed
         self._campaign = campaign
-        shape = campaign.shape
+        shape, simulation = campaign.shape, SimulationContext(seed)
         self.fleet = SimulatedFleet(
-            SimulationContext(seed),
+            simulation,
             FleetSetup(
                 settings=parse_settings("(fuzz)", json.dumps(settings_of(shape)), {}),
                 spec_of=lambda _: MachineSpec(gpu_count=GPUS),
@@ -76,7 +86,9 @@ class FuzzSimulation:
                 reboots=shape.reboots,
                 restarts_cold=shape.restarts_cold,
                 skew_seconds=shape.skew_seconds,
+                group=group_of(shape),
             ),
+            workload=SimulatedGangs(simulation) if shape.gangs else None,
         )
         self._simulation = self.fleet.simulation
         self._invariants = self.fleet.invariants
@@ -125,6 +137,10 @@ class FuzzSimulation:
             self._clear_up()
             self.fleet.replay()
             unfinished = self.fleet.at_rest.unfinished(POOL)
+            if self.fleet.group is not None:
+                unfinished += self.fleet.group.unfinished()
+            if self.fleet.gangs is not None:
+                unfinished += self.fleet.gangs.unfinished()
             now = self._simulation.now()
             if unfinished:
                 since = None
@@ -163,6 +179,21 @@ class FuzzSimulation:
             self.fleet.workload.cordon(name, REASON)
         for name in self.fleet.at_rest.cordoned() & self._invariants.left_cordoned.keys():
             self._publish("uncordon", node=name)
+        if self.fleet.group is not None:
+            self._clear_up_group(self.fleet.group)
+
+    def _clear_up_group(self, group: SimulatedGroup) -> None:
+        """Act as the owner of the machines: remove those that Navarch only reports."""
+        observes = self._campaign.shape.adopted == "observe"
+        for machine in list(self.fleet.machines.nodes.values()):
+            record = self.fleet.records.node(node_key(POOL, machine.name))
+            if record is not None and record.boot_id != machine.boot_id:
+                record = None  # of an earlier machine, or boot
+            never_booted = machine.powered_off and not machine.ready
+            unfit = record is not None and record.boot_checked is False
+            reported = record is not None and (record.lost or record.health == "unhealthy")
+            if never_booted or unfit or (observes and (machine.broken or reported)):
+                group.remove(machine.name)
 
     # --- faults and requests ----------------------------------------------------------------------
 
@@ -170,8 +201,18 @@ class FuzzSimulation:
         serving = self.fleet.machines.serving()
         return self._chance.choice(serving) if serving else None
 
+    def _nodes_of_job(self, count: int) -> list[str]:
+        """So many nodes of a job that has several."""
+        workload = self.fleet.workload
+        assert isinstance(workload, SimulatedGangs)
+        jobs = [each for each in workload.running() if each.size > 1]
+        return list(self._chance.choice(jobs).nodes)[:count] if jobs else []
+
     def _inject(self, fault: InjectedFault, step: CampaignStep) -> None:
-        if fault.target in (ALL, HALF, *FAULTS_OF):
+        if fault.target == JOB:
+            for name in self._nodes_of_job(fault.count):
+                self.fleet.faults.inject(replace(fault, target=name, count=1))
+        elif fault.target in (ALL, HALF, *FAULTS_OF):
             self.fleet.faults.inject(fault)
         elif (machine := self._some_machine()) is not None:
             self.fleet.faults.inject(replace(fault, target=machine.name))
@@ -207,6 +248,9 @@ class FuzzSimulation:
                     self._publish(
                         "cancel", saga=self._chance.choice(list(self._invariants.sagas.open))
                     )
+            case "resize-group":
+                assert self.fleet.group is not None
+                self.fleet.group.resize(action.nodes)
             case "breaker":
                 self._publish("breaker-open", reason=REASON)
                 self._in(action.seconds, partial(self._publish, "breaker-close", reason=REASON))
@@ -228,10 +272,19 @@ class FuzzSimulation:
             self._invariants.left_cordoned[node] = None
 
 
+def group_of(shape: FleetShape) -> GroupSpec | None:
+    """Who makes the machines, where Navarch does not."""
+    if not shape.adopted:
+        return None
+    return GroupSpec(
+        pool=POOL, provider=PROVIDER, size=shape.nodes, reuses_names=shape.reuses_names
+    )
+
+
 def settings_of(shape: FleetShape) -> dict[str, Any]:
     """The configuration of the fleet."""
     pool = {
-        "provider": "cloud",
+        "provider": PROVIDER,
         "instance_type": "simulated",
         "gpu_count": GPUS,
         "min_nodes": shape.nodes,
@@ -249,8 +302,15 @@ def settings_of(shape: FleetShape) -> dict[str, Any]:
             "remediation": {"type": shape.remediation},
         },
         "spares": shape.spares,
-        "drain_timeout": f"{DRAIN_SECONDS}s",
+        "drain_timeout": f"{GANG_DRAIN_SECONDS if shape.gangs else DRAIN_SECONDS}s",
         "launch_timeout": "90s",
     }
-    budget = {"max_replacements": "unlimited"}
-    return fleet_settings({POOL: pool}, ["cloud"], agent=FAST_HEARTBEATS, budget=budget)
+    if shape.adopted:
+        pool |= {"nodes": "adopted", "mode": shape.adopted, "min_nodes": 0}
+    notifier = GANG_NOTIFIER if shape.gangs else NOTIFIER
+    return fleet_settings(
+        *({POOL: pool}, [PROVIDER]),
+        agent=FAST_HEARTBEATS,
+        budget={"max_replacements": "unlimited"},
+        notifier={"type": notifier},
+    )

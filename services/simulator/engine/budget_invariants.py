@@ -1,0 +1,125 @@
+"""What must hold of the budget: so many nodes out of service, so many disruptions in its window."""
+
+import math
+from collections.abc import Callable, Collection
+from typing import Final
+
+from schemas.node_records import node_key
+from schemas.pool_records import PoolRecord
+from schemas.saga_log_entries import SagaStarted, saga_codec
+from schemas.saga_params import SagaParams
+from schemas.topology import SAGAS
+from services.bus.port import Stored
+from services.pool_manager.planner.node_counts import is_gone, is_out
+from services.pool_manager.sagas import DEFINITIONS
+from services.simulator.engine.invariants import STORED_WITHIN_SECONDS, Invariants
+from services.simulator.engine.simulated_cloud import SimulatedCloud
+from services.simulator.engine.simulation_context import SimulationContext
+from services.simulator.engine.stored_records import StoredRecords
+
+RESETS_EACH: Final = 3
+"""Resets and reboots for each replacement that may begin, unless the budget says otherwise."""
+GANG_TIMES: Final = 2
+"""So many times the budget may be used where nodes share a job."""
+
+
+class BudgetInvariants:
+    """Counts the sagas that remediate. Operators' requests are bound by no budget."""
+
+    def __init__(
+        self, simulation: SimulationContext, cloud: SimulatedCloud, invariants: Invariants
+    ) -> None:
+        """Report violations to `invariants`, which knows the sagas."""
+        self._cloud = cloud
+        self._invariants = invariants
+        self._records = StoredRecords(simulation.server)
+        self.share_job: Callable[[str, Collection[SagaStarted]], bool] = lambda *_: False
+        """Whether a node has run a job together with a node that one of these sagas is about."""
+        self._disrupting: dict[str, dict[str, None]] = {}
+        """Pool -> its sagas that count against the budget."""
+        self._begun: dict[tuple[str, bool], list[float]] = {}
+        """Pool, and whether it is a reset or reboot -> the timestamps of its decisions."""
+        simulation.watchers.append(self._on_stored)
+
+    def _on_stored(self, stream: str, stored: Stored) -> None:
+        entry = saga_codec.decode(stored.data) if stream == SAGAS.name else None
+        if not isinstance(entry, SagaStarted) or entry.params.by:
+            return
+        if DEFINITIONS[entry.kind].remediates:
+            self._disrupts(entry)
+
+    def _disrupts(self, entry: SagaStarted) -> None:
+        """A node is taken out of service; one that was out already does not count again."""
+        known, node = self._invariants, entry.params.node
+        pool = self._records.pool(entry.params.pool)
+        record = self._records.node(node_key(entry.params.pool, node))
+        if pool is None:
+            known.fail(f"{entry.saga} begins in a pool that is not recorded", entry.saga)
+            return
+        if entry.params.gone and not self._cloud.count(node):
+            return  # nothing is taken out of service
+        others = [each for name, each in known.sagas.open.items() if name != entry.saga]
+        times = GANG_TIMES if self.share_job(node, others) else 1
+        if entry.saga not in known.sagas.vanished:  # begun again, it was counted before
+            self._rate(entry, pool, times)
+        if record is not None and is_out(record):
+            return
+        disrupting = self._disrupting.setdefault(entry.params.pool, {})
+        disrupting[entry.saga] = None
+        decided_at = {saga: each.since for saga, each in pool.open.items()}
+
+        def later(saga: str) -> bool:
+            """Whether a preempted node's saga was decided on after this one, and began first."""
+            after = decided_at.get(saga, entry.time) > decided_at.get(entry.saga, entry.time)
+            return after and known.sagas.started(saga).params.node in known.preempted
+
+        out = [
+            each
+            for each in disrupting
+            if each in known.sagas.open
+            and not (self._is_gap(known.sagas.started(each).params) or later(each))
+        ]
+        self._disrupting[entry.params.pool] = {
+            each: None for each in disrupting if each in known.sagas.open
+        }
+        allowed = times * budget_count(pool.spec.budget.max_unavailable, pool.desired, least=1)
+        # The cloud does not wait for the budget, so leaving ahead of it does not either.
+        if len(out) > allowed and node not in known.preempted:
+            known.fail(
+                f"{len(out)} nodes are out of service where {allowed} may be: {', '.join(out)}",
+                *out,
+            )
+
+    def _is_gap(self, params: SagaParams) -> bool:
+        """Whether the cloud removed the node that a saga is about, and Navarch has recorded it."""
+        record = self._records.node(node_key(params.pool, params.node))
+        return is_gone(record) and not self._cloud.count(params.node)
+
+    def _rate(self, entry: SagaStarted, pool: PoolRecord, times: int) -> None:
+        budget, resets = pool.spec.budget, DEFINITIONS[entry.kind].in_place
+        opened = pool.open.get(entry.saga)
+        decided = (opened.since if opened else entry.time).timestamp()
+        window = float(budget.window) - STORED_WITHIN_SECONDS
+        begun = self._begun.setdefault((pool.name, resets), [])
+        recent = [each for each in begun if abs(decided - each) < window]
+        begun.append(decided)
+        limit: int | str = budget.max_replacements
+        if resets and budget.max_resets is not None:
+            limit = budget.max_resets
+        if limit == "unlimited" or entry.params.node in self._invariants.preempted:
+            return
+        most = times * budget_count(limit, pool.desired, least=3)
+        most *= RESETS_EACH if resets and budget.max_resets is None else 1
+        if len(recent) >= most:
+            self._invariants.fail(
+                f"{len(recent) + 1} nodes were {'reset or rebooted' if resets else 'taken out'} "
+                f"within {float(budget.window):.0f} s where {most} may be",
+                entry.saga,
+            )
+
+
+def budget_count(limit: int | str, desired: int, *, least: int) -> int:
+    """A budget's count; of a percentage of the desired size at least `least`."""
+    if isinstance(limit, int):
+        return limit
+    return max(least, math.ceil(float(limit.removesuffix("%")) * desired / 100 - 1e-9))

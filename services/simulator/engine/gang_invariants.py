@@ -1,0 +1,150 @@
+"""What must hold of jobs that have several nodes."""
+
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+from typing import Final
+
+from schemas.node_events import WorkGangs, node_codec
+from schemas.node_records import NodeRecord
+from schemas.pool_records import PoolRecord
+from schemas.saga_log_entries import SagaStarted
+from schemas.topology import EVENTS
+from services.bus.port import Stored
+from services.pool_manager.planner.disruption_budget import allowance
+from services.pool_manager.planner.node_counts import Nodes, busy, is_gone, is_out
+from services.pool_manager.planner.safety import eligibility, incidents
+from services.pool_manager.planner.unhealthy_nodes import remediation_reason
+from services.pool_manager.sagas import DEFINITIONS
+from services.simulator.engine.budget_invariants import GANG_TIMES
+from services.simulator.engine.invariants import Invariants
+from services.simulator.engine.quiet_time import QuietTime
+from services.simulator.engine.simulated_gangs import SimulatedGangs
+from services.simulator.engine.simulation_context import SimulationContext
+from services.simulator.engine.stored_records import StoredRecords
+from services.simulator.engine.virtual_time import EPOCH, moment
+
+TOGETHER_SECONDS: Final = 30.0
+"""Of quiet: so long an unhealthy node waits at most, when its job is interrupted anyway. The
+notifier asks every 5 s, and a replica that has died holds its lease for some more."""
+LOOK_SECONDS: Final = 1.0
+KNOWN_SECONDS: Final = 120.0
+"""So long before a saga a job may have left its node, and still be recorded there."""
+
+
+class GangInvariants:
+    """Unhealthy nodes of a job are taken out together; no job is ended before its deadline."""
+
+    def __init__(
+        self,
+        simulation: SimulationContext,
+        gangs: SimulatedGangs,
+        quiet: QuietTime,
+        invariants: Invariants,
+    ) -> None:
+        """Report violations to `invariants`, which knows the sagas."""
+        self._simulation = simulation
+        self._gangs = gangs
+        self._quiet = quiet
+        self._invariants = invariants
+        self._records = StoredRecords(simulation.server)
+        self._waiting: dict[tuple[str, str], float] = {}
+        """Job and unhealthy node of it -> since when the node should be taken out with another."""
+        self._looked = 0.0
+        simulation.watchers.append(self._on_stored)
+
+    def share_job(self, node: str, others: Collection[SagaStarted]) -> bool:
+        """Whether a node has run a job together with a node that one of these sagas is about."""
+        own = self._gangs.ran.get(node, {}).keys()
+        for each in others:
+            since = (each.time - EPOCH).total_seconds() - KNOWN_SECONDS
+            ran = self._gangs.ran.get(each.params.node, {})
+            if any(job in own for job, until in ran.items() if until >= since):
+                return True
+        return False
+
+    def unfinished(self) -> Iterator[str]:
+        """Records that still name a job which has left."""
+        for record in self._records.live_nodes():
+            job = self._gangs.on_node.get(record.node)
+            if left := set(record.gangs) - ({job.name} if job else set()):
+                yield f"{record.node} runs {', '.join(sorted(left))} by its record alone"
+
+    def on_reset(self, node: str) -> None:
+        """Navarch resets a machine's GPUs, or reboots it: its job must have had its time."""
+        job = self._gangs.on_node.get(node)
+        sagas = map(self._invariants.sagas.started, self._invariants.sagas.about.get(node, ()))
+        given = any(self._invariants.drain_is_over(each) for each in sagas)
+        if job is not None and not given:
+            self._invariants.fail(f"{node} is reset, and runs {job.name}", node)
+
+    def _on_stored(self, stream: str, stored: Stored) -> None:
+        if stream == EVENTS.name:
+            event = node_codec.decode(stored.data)
+            if isinstance(event, WorkGangs):
+                self._published(event)
+        now = self._simulation.now()
+        if now - self._looked >= LOOK_SECONDS:
+            self._looked = now
+            self._look(now)
+
+    def _published(self, event: WorkGangs) -> None:
+        unknown = set(event.gangs) - self._gangs.ran.get(event.node, {}).keys()
+        if unknown:
+            text = f"{event.node} is published to run {', '.join(sorted(unknown))}, and never did"
+            self._invariants.fail(text, event.node)
+
+    def _look(self, now: float) -> None:
+        quiet_since, known = self._quiet.since(), self._invariants
+        due = set(self._due())
+        self._waiting = {each: self._waiting.get(each, now) for each in sorted(due)}
+        if known.destroyed or known.restored:
+            return
+        for (job, node), since in self._waiting.items():
+            waited = now - max(since, quiet_since)
+            if waited > TOGETHER_SECONDS:
+                text = f"{node} waits for {waited:.0f} s while another node of {job} is taken out"
+                known.fail(text, node)
+
+    def _due(self) -> Iterator[tuple[str, str]]:
+        """Jobs that are interrupted, each with the unhealthy nodes of it that could go as well."""
+        nodes = {each.node: each for each in self._records.live_nodes()}
+        pools: dict[str, PoolRecord | None] = {}
+        for job in self._gangs.running():
+            for name in job.nodes:
+                record = nodes.get(name)
+                if record is None or job.size == 1:
+                    continue
+                if record.pool not in pools:
+                    pools[record.pool] = self._records.pool(record.pool)
+                pool = pools[record.pool]
+                if pool is None or not self._waits(pool, record, nodes):
+                    continue
+                if _interrupted(pool) & job.nodes.keys():
+                    yield job.name, name
+
+    def _waits(self, pool: PoolRecord, node: NodeRecord, nodes: dict[str, NodeRecord]) -> bool:
+        """Whether nothing but the budget keeps an unhealthy node from being remediated."""
+        now = moment(self._simulation.now())
+        shut, held = pool.breaker, incidents.holding(pool)
+        spent = shut.state == "open" and shut.cause in ("level", "rate")
+        barred = shut.forced or shut.ramp or not (shut.state == "closed" or spent)
+        if barred or held or pool.failures or node.node in busy(pool) or is_gone(node):
+            return False
+        if not remediation_reason(node, pool, now) or eligibility.blocked_reason(node, pool, now):
+            return False
+        if self._simulation.fatal_messages.known or self._simulation.server.refusing:
+            return False
+        own = [each for each in nodes.values() if each.pool == pool.name]
+        some = allowance(pool, Nodes(own), None, now)
+        rate = None if some.rate is None else GANG_TIMES * some.rate
+        twice = replace(some, level=GANG_TIMES * some.level, rate=rate)
+        return not any(twice.refusal(cordoned=is_out(node), resets=each) for each in (True, False))
+
+
+def _interrupted(pool: PoolRecord) -> set[str]:
+    """Nodes that are taken out of service before their work has finished."""
+    return {
+        each.node
+        for each in pool.open.values()
+        if DEFINITIONS[each.kind].disrupts and (each.drain or pool.spec.drain) != "wait"
+    }

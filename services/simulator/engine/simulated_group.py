@@ -1,0 +1,105 @@
+"""A simulated auto-scaling group: it makes the machines of a pool that Navarch only adopts.
+
+It keeps its size when machines are removed, and knows nothing of Navarch.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from services.provisioner.provider_client.provider import Instance
+from services.simulator.engine.simulated_cloud import SimulatedCloud
+from services.simulator.engine.simulation_context import SimulationContext
+
+LOOK_SECONDS: Final = 5.0
+JOINS_SECONDS: Final = (5.0, 60.0)
+"""From the decision to make a machine until it has joined."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSpec:
+    """A group."""
+
+    pool: str
+    provider: str
+    size: int
+    reuses_names: bool = False
+    """Whether a machine may get the name of one that is gone, as where names are of places."""
+
+
+class SimulatedGroup:
+    """The machines of one pool, as their owner sees them."""
+
+    def __init__(
+        self,
+        simulation: SimulationContext,
+        cloud: SimulatedCloud,
+        spec: GroupSpec,
+        on_joined: Callable[[Instance], None],
+    ) -> None:
+        """Make machines in `cloud`; `on_joined` boots them."""
+        self._simulation = simulation
+        self._cloud = cloud
+        self._spec = spec
+        self._on_joined = on_joined
+        self._chance = simulation.chance("group")
+        self.size = spec.size
+        self._joined = 0
+        self._coming = 0
+
+    def start(self) -> None:
+        """Keep the size from now on."""
+        self._look()
+
+    def resize(self, size: int) -> None:
+        """Its owner changes the size."""
+        self._simulation.note(f"the group is to have {size} machines")
+        self.size = size
+
+    def remove(self, name: str) -> None:
+        """Its owner removes a machine; another is made in its place."""
+        for each in list(self._cloud.machines.values()):
+            if each.instance.name == name and not each.stopping:
+                self._cloud.vanish(each.instance.provider_id)
+
+    def unfinished(self) -> Iterator[str]:
+        """Why it has not the size that it is to have."""
+        if (count := len(self._names())) != self.size or self._coming:
+            yield f"the group has {count} machines where {self.size} are wanted"
+
+    def _names(self) -> list[str]:
+        """The machines that are not being removed, oldest first."""
+        return [each.instance.name for each in self._cloud.machines.values() if not each.stopping]
+
+    def _look(self) -> None:
+        loop = asyncio.get_running_loop()
+        loop.call_later(LOOK_SECONDS, self._look)
+        names = self._names()
+        for name in names[: max(len(names) - self.size, 0)]:
+            self.remove(name)
+        for _ in range(self.size - len(names) - self._coming):
+            if self._cloud.call_failure("provision") is not None:
+                return  # it is tried again
+            self._coming += 1
+            loop.call_later(self._chance.uniform(*JOINS_SECONDS), self._join)
+
+    def _join(self) -> None:
+        self._coming -= 1
+        self._joined += 1
+        name = self._name()
+        instance = Instance(
+            name=name,
+            provider_id=f"made-{self._joined:05d}",
+            status="running",
+            pool=self._spec.pool,
+            created_at=self._simulation.clock.now(),
+        )
+        self._cloud.add(instance, self._spec.provider)
+        self._on_joined(instance)
+
+    def _name(self) -> str:
+        if not self._spec.reuses_names:
+            return f"gpu-{self._joined:03d}"
+        numbers = (f"gpu-{number}" for number in range(1, self._joined + 1))
+        return next(name for name in numbers if not self._cloud.count(name))
