@@ -393,9 +393,7 @@ def _preemption(chance: Random) -> tuple[InjectedFault, Withdrawal]:
 
 
 def _request(verb: OperatorVerb, low: float = 0, high: float = 0) -> Callable[[Random], Any]:
-    return lambda chance: OperatorAction(
-        verb=verb, seconds=chance.uniform(low, high) if high else 0.0
-    )
+    return lambda c: OperatorAction(verb=verb, seconds=c.uniform(low, high) if high else 0.0)
 
 
 def _outage(chance: Random) -> InjectedFault:
