@@ -41,6 +41,7 @@ from services.simulator.engine.hardware_failures import (
     REMEDIES,
     HardwareFailure,
     MachineSpec,
+    faulty_as_delivered,
 )
 from services.simulator.engine.node_registration import boot_checked, registered
 from services.simulator.engine.simulated_machine import SimulatedMachine, gpu_uuid, notice_of
@@ -110,12 +111,7 @@ class AgentMachines:
             return
         if self.failing_boot_checks:
             self.failing_boot_checks -= 1
-            failure = HardwareFailure(
-                kind="boot_failure",
-                at=self._simulation.now(),
-                began=self._simulation.clock.now(),
-                message="faulty as delivered",
-            )
+            failure = faulty_as_delivered(self._simulation.now(), self._simulation.clock.now())
             machine.failures[failure.name] = failure
             machine.broken = True
         self._start(machine)

@@ -64,6 +64,11 @@ class HardwareFailure:
         return f"{self.kind}/{self.number}" if self.number else self.kind
 
 
+def faulty_as_delivered(at: float, began: datetime) -> HardwareFailure:
+    """Why a new machine fails its boot checks."""
+    return HardwareFailure(kind="boot_failure", at=at, began=began, message="faulty as delivered")
+
+
 def kernel_line(pci: str, failure: HardwareFailure) -> str:
     """The kernel log line of an XID."""
     text = failure.message or KNOWN_LINES.get(failure.xid_code, "")
