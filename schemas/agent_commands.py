@@ -8,7 +8,9 @@ from schemas.node_events import CheckResult
 from schemas.value_limits import UtcTime
 
 
-class DiagnoseRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class DiagnoseRequest(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
     """Test the host (`command.diagnose`); the reply comes when the tests have ended."""
 
     checks: tuple[str, ...] = ()
@@ -31,7 +33,9 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     """Why no test was run; empty: tests were run."""
 
 
-class ResetRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ResetRequest(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
     """Reset GPUs (`command.reset-gpu`); the reply comes afterwards."""
 
     key: str
@@ -40,7 +44,9 @@ class ResetRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """UUIDs; empty: all GPUs of the node."""
 
 
-class RebootRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RebootRequest(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
     """Reboot the host (`command.reboot`); the reply comes before it goes down."""
 
     key: str
@@ -62,7 +68,9 @@ class ActionResult(msgspec.Struct, frozen=True, kw_only=True):
     """When it was done, by the node's clock."""
 
 
-class EnrollRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class EnrollRequest(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
     """Request of a node for its own credentials (`enroll`), or for a token that is valid longer."""
 
     key: Annotated[str, msgspec.Meta(pattern=r"^U[A-Z2-7]{55}\Z")]
