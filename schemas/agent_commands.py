@@ -10,7 +10,9 @@ from schemas.value_limits import UtcTime
 POD_TOKEN_CHARS_MAX: Final = 16_384
 
 
-class DiagnoseRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class DiagnoseRequest(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
     """Test the host (`command.diagnose`); the reply comes when the tests have ended."""
 
     checks: tuple[str, ...] = ()
@@ -33,7 +35,9 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     """Why no test was run; empty: tests were run."""
 
 
-class ResetRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ResetRequest(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
     """Reset GPUs (`command.reset-gpu`); the reply comes afterwards."""
 
     key: str
@@ -42,7 +46,9 @@ class ResetRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """UUIDs; empty: all GPUs of the node."""
 
 
-class RebootRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RebootRequest(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
     """Reboot the host (`command.reboot`); the reply comes before it goes down."""
 
     key: str

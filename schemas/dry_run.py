@@ -5,7 +5,9 @@ import msgspec
 from schemas.enums import Refusal
 
 
-class DryRunRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class DryRunRequest(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
     """A dry run of one request (`query.dry_run`)."""
 
     verb: str

@@ -26,7 +26,9 @@ class HardwareRecord(Record, frozen=True, kw_only=True):
     """The operator who listed it; empty: a replacement did."""
 
 
-class HardwareAdd(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class HardwareAdd(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
     """Add a GPU or a host to the denylist (`order.hardware-add.<user>`)."""
 
     kind: HardwareKind
@@ -35,7 +37,9 @@ class HardwareAdd(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     node: str = ""
 
 
-class HardwareForget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class HardwareForget(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
     """Remove a GPU or a host from the denylist (`order.hardware-forget.<user>`)."""
 
     kind: HardwareKind

@@ -12,11 +12,15 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 
 from schemas.duration import decode_hook, encode_hook
+from schemas.newer_records import without_unknown
 from schemas.value_limits import Name, UtcTime, limited
 
 S = TypeVar("S")
 UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What decoding raises; a text that is not UTF-8 and one nested too deep have their own errors."""
+
+UNKNOWN_FIELD: Final = "Object contains unknown field"
+"""In msgspec's words."""
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
@@ -112,6 +116,25 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     """The value of a bucket's key. Add-only, like messages."""
 
 
+class RecordDecoder(LimitedDecoder[Any]):
+    """Decodes one kind of record, also one that a newer release has written."""
+
+    def __init__(self, kind: type[Record]) -> None:
+        """Decode `kind`."""
+        super().__init__(kind)
+        self._kind = kind
+
+    def decode(self, data: bytes) -> Any:
+        """Decode JSON; what this release does not know of a record is left out."""
+        try:
+            return super().decode(data)
+        except msgspec.ValidationError as error:
+            if UNKNOWN_FIELD not in str(error):
+                raise
+        known = without_unknown(msgspec.json.decode(data), self._kind)
+        return super().decode(msgspec.json.encode(known))
+
+
 def decoder(kind: type[Record]) -> LimitedDecoder[Any]:
     """A decoder for one kind of record."""
-    return LimitedDecoder(kind)
+    return RecordDecoder(kind)

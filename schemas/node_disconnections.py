@@ -5,7 +5,9 @@ import msgspec
 from schemas.value_limits import Token
 
 
-class DisconnectRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class DisconnectRequest(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
     """A service requests it of a node that floods the bus (`query.disconnect-node`)."""
 
     pool: Token
@@ -13,7 +15,9 @@ class DisconnectRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     reason: str
 
 
-class ReadmitRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ReadmitRequest(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
     """An operator accepts a node's credentials again (`order.readmit.<user>`)."""
 
     pool: Token

@@ -20,7 +20,9 @@ WORKLOAD_NAMES_MAX: Final = 2_000
 Count = Annotated[int, msgspec.Meta(ge=0, le=100_000)]
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Request(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
     """Fields of every request."""
 
     by: str = ""

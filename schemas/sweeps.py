@@ -13,7 +13,9 @@ longer lists. `note`: record that the provider does not list a running instance,
 `orphan`: an instance of this fleet that the store has lost; left alone until a command names it."""
 
 
-class SweepRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class SweepRequest(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
     """Requests a sweep or its dry run."""
 
     adopt: tuple[str, ...] = ()

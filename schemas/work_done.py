@@ -5,7 +5,9 @@ import msgspec
 from schemas.value_limits import OptionalSagaToken, SagaToken, Token
 
 
-class WorkDone(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class WorkDone(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
     """The work has left a node that is being drained (`order.work-done.<user>`)."""
 
     node: Token

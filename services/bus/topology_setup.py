@@ -28,6 +28,10 @@ FIXED_STREAM_OPTIONS: Final = ("storage", "persist_mode", "retention", "deny_del
 """Options that the server refuses to change on a stream that exists."""
 RESTORE_MARK: Final = {"navarch-restore": "unfinished"}
 """In the metadata of the stream that a restore makes first, until it has ended."""
+REPLACE_STREAM: Final = (
+    "Stop every service, `navarch backup DIRECTORY`, and `navarch restore DIRECTORY` into an empty "
+    "server: that makes every stream as this release has it, with what it holds (docs/backup.md)."
+)
 ATTEMPT_SECONDS: Final = 0.25
 ATTEMPTS_MAX: Final = 120
 """A cluster without a meta leader yet answers 'unavailable': half a minute of patience."""
@@ -175,6 +179,9 @@ async def set_up_durable(
             )
         elif not differences(wanted, answer["config"]):
             raise
+    if differences(wanted, answer["config"]):
+        # The first answer after a restart of the server has the options of before.
+        answer = await bus.admin(f"CONSUMER.INFO.{place}", {})
     if different := differences(wanted, answer["config"]):
         raise SetupError(_mismatch("durable", spec.name, different, spec.stream))
 
@@ -247,15 +254,11 @@ def _plain(value: Any) -> Any:
 
 
 def _mismatch(what: str, name: str, different: dict[str, tuple[Any, Any]], stream: str = "") -> str:
+    remedy = REPLACE_STREAM
     if stream:
-        remedy = f"Remove it (`nats consumer rm {stream} {name}`)"
-    else:
-        remedy = (
-            f"Stop every service, keep a copy (`nats stream backup {name} DIRECTORY`), remove it "
-            f"(`nats stream rm {name}`; what that loses is in docs/operate.md, 'The store is lost')"
-        )
+        remedy = f"Remove it (`nats consumer rm {stream} {name}`), then start again."
     parts = [f"{key} is {found!r}, not {wanted!r}" for key, (wanted, found) in different.items()]
     return (
         f"{what} {name} on the server differs and cannot be changed in place: {'; '.join(parts)}. "
-        f"{remedy}, then start again."
+        f"{remedy}"
     )

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -41,6 +41,7 @@ class StreamInfo(msgspec.Struct, frozen=True):
 
     ts: datetime
     state: HeldMessages = HeldMessages()
+    config: dict[str, Any] = {}
 
 
 class ConsumerInfo(msgspec.Struct, frozen=True):
@@ -48,6 +49,7 @@ class ConsumerInfo(msgspec.Struct, frozen=True):
 
     num_pending: int = 0
     num_ack_pending: int = 0
+    config: dict[str, Any] = {}
 
 
 class ServiceReply(msgspec.Struct, frozen=True):

@@ -34,6 +34,7 @@ from services.bus.nats.nats_bus import NatsBus
 from services.bus.port import Stored
 from services.bus.topology_setup import set_up
 from services.primitives.clock import SystemClock
+from services.primitives.errors import SetupError
 from tests.support.stored import REQUEST, SAGA, contents, filled
 
 CLOCK = SystemClock()
@@ -210,3 +211,19 @@ async def test_an_event_that_is_published_again_is_stored_once(
     await restore(target, CLOCK, tmp_path / "backup", manifest, replicas=1)
     await target.publish(subject, b"{}", msg_id="once")
     assert len(await contents(target, EVENTS.name)) == 1
+
+
+@pytest.mark.parametrize(("option", "value"), [("deny_delete", True), ("storage", "memory")])
+async def test_a_stream_with_options_that_are_fixed_is_made_as_this_release_has_it(
+    source: ArchiveBus, target: ArchiveBus, tmp_path: Path, option: str, value: object
+) -> None:
+    """Set-up refuses to start on it; a backup moves what it holds."""
+    await source.admin(f"STREAM.DELETE.{EVENTS.name}", {})
+    await source.admin(f"STREAM.CREATE.{EVENTS.name}", EVENTS.config(1) | {option: value})
+    await source.publish("navarch.v1.node.p.n.event.fault", b"{}")
+    with pytest.raises(SetupError, match="cannot be changed in place"):
+        await set_up(source, CLOCK, replicas=1)
+    manifest = await back_up(source, CLOCK, tmp_path / "backup")
+    await restore(target, CLOCK, tmp_path / "backup", manifest, replicas=1)
+    await set_up(target, CLOCK, replicas=1)
+    assert await contents(target, EVENTS.name) == await contents(source, EVENTS.name)

@@ -1,5 +1,7 @@
 """Set-up makes the server match the topology, and names what it cannot make match."""
 
+import asyncio
+
 import pytest
 
 from schemas.topology import (
@@ -8,6 +10,8 @@ from schemas.topology import (
     EVERY_STREAM,
     HEALTH_EVENTS,
 )
+from services.bus.nats.embedded_server import EmbeddedServer
+from services.bus.nats.nats_bus import NatsBus
 from services.bus.topology_setup import differences, set_up
 from services.primitives.clock import SystemClock
 from services.primitives.errors import Refused, SetupError
@@ -66,6 +70,22 @@ async def test_a_drift_that_can_be_corrected_is_corrected(any_bus):
     assert durable["config"]["ack_wait"] == HEALTH_EVENTS.config(1)["ack_wait"]
 
 
+async def test_a_durable_of_an_earlier_release_is_changed_after_a_restart_of_the_server(
+    server: EmbeddedServer, bus: NatsBus
+) -> None:
+    """Its first answer then has the options of before, although it has taken the new ones."""
+    place = f"CONSUMER.DURABLE.CREATE.{EVENTS.name}.{HEALTH_EVENTS.name}"
+    earlier = HEALTH_EVENTS.config(1) | {"filter_subjects": [HEALTH_EVENTS.filters[0]]}
+    await bus.admin(place, {"stream_name": EVENTS.name, "config": earlier})
+    await server.restart()
+    async with asyncio.timeout(20):
+        while not bus.connected:
+            await asyncio.sleep(0.01)
+    await set_up(bus, CLOCK, replicas=1)
+    info = await bus.admin(f"CONSUMER.INFO.{EVENTS.name}.{HEALTH_EVENTS.name}", {})
+    assert differences(HEALTH_EVENTS.config(1), info["config"]) == {}
+
+
 @pytest.mark.parametrize(
     ("option", "value"), [("storage", "memory"), ("retention", "interest"), ("deny_delete", True)]
 )
@@ -73,7 +93,7 @@ async def test_a_stream_that_cannot_be_corrected_is_named(any_bus, option, value
     """With the option, what it is, what it should be, and what to do; nothing is deleted."""
     await any_bus.admin(f"STREAM.DELETE.{EVENTS.name}", {})
     await any_bus.admin(f"STREAM.CREATE.{EVENTS.name}", EVENTS.config(1) | {option: value})
-    with pytest.raises(SetupError, match=f"stream EVENTS .*{option} is {value!r}.*nats stream rm"):
+    with pytest.raises(SetupError, match=f"stream EVENTS .*{option} is {value!r}.*navarch restore"):
         await set_up(any_bus, CLOCK, replicas=1)
 
 

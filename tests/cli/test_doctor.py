@@ -121,7 +121,7 @@ async def test_the_command_checks_a_real_bus_and_names_the_services_that_are_awa
     )
     found = {each["check"]: each["outcome"] for each in json.loads(out)}
     assert code == 3
-    expected = {"bus", "clock", "store", "consumers", "pool-manager"}
+    expected = {"bus", "clock", "store", "consumers", "topology", "pool-manager"}
     assert {check for check in found if found[check] == "ok"} - {"disk"} == expected
     assert found["notifier"] == "failing"
 
@@ -139,6 +139,33 @@ async def test_the_command_names_a_stream_and_a_consumer_that_are_gone(
     found = {each["check"]: each["outcome"] for each in json.loads(out)}
     assert code == 3
     assert found[f"consumer {first.name}"] == found[f"stream {DEAD.name}"] == "failing"
+
+
+async def test_the_command_shows_what_an_upgrade_changes_and_what_it_cannot(
+    manager: NatsBus, server: EmbeddedServer
+) -> None:
+    """Before the services of a release start; the command changes nothing itself."""
+    first, *_ = DURABLES
+    await manager.admin(f"STREAM.UPDATE.{SAGAS.name}", SAGAS.config(1) | {"description": "older"})
+    await manager.admin(f"STREAM.DELETE.{DEAD.name}", {})
+    await manager.admin(f"STREAM.CREATE.{DEAD.name}", DEAD.config(1) | {"storage": "memory"})
+    await manager.admin(
+        f"CONSUMER.DURABLE.CREATE.{first.stream}.{first.name}",
+        {"stream_name": first.stream, "config": first.config(1) | {"max_ack_pending": 7}},
+    )
+    code, out, _ = await inprocess.navarch(
+        "doctor", "-o", "json", cwd=ROOT, NAVARCH_NATS_URL=server.url
+    )
+    found = {each["check"]: each for each in json.loads(out)}
+    assert code == 3
+    assert found["stream SAGAS"]["detail"] == f"description: 'older' -> {SAGAS.description!r}"
+    assert found["stream SAGAS"]["outcome"] == "warning"
+    changed = found[f"consumer {first.name} of {first.stream}"]
+    assert changed["detail"] == f"max_ack_pending: 7 -> {first.ack_pending_max}"
+    assert found["stream DEAD"]["outcome"] == "failing"
+    assert "storage: 'memory' -> 'file'" in found["stream DEAD"]["detail"]
+    info = await manager.admin(f"STREAM.INFO.{SAGAS.name}", {})
+    assert info["config"]["description"] == "older"
 
 
 async def test_a_bus_that_is_away_is_a_finding(tmp_path: Path) -> None:

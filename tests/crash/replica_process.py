@@ -53,6 +53,8 @@ class Replica:
         self._log = directory / f"{service}-{number}.log"
         self._environment = dict(environment)
         self._ended = ended
+        self.code = ROOT
+        """The release that the next start runs."""
         self._process: asyncio.subprocess.Process | ForkedProcess | None = None
         self._expected = False
         self._watching: asyncio.Task[None] | None = None
@@ -83,7 +85,7 @@ class Replica:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
             env=self._environment,
-            cwd=ROOT,
+            cwd=self.code,
             limit=LINE_BYTES_MAX,
             start_new_session=True,
         )

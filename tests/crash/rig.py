@@ -35,7 +35,7 @@ from tests.crash.consistency import DONE, Difference, Evidence, ExpectedSaga
 from tests.crash.fleet_settings import POOL, settings_of
 from tests.crash.fleet_shape import REPLACED, TOOK_EFFECT, Moment, Shape
 from tests.crash.provider_truth import FakeProviderTruth, LocalProviderTruth, Provider
-from tests.crash.replica_process import Replica
+from tests.crash.replica_process import ROOT, Replica
 from tests.crash.scripted_agents import GONE, ScriptedAgents, fault_of, write_fault
 from tests.crash.workload_system import Workload, serving
 from tests.support.cluster import LOOPBACK, Cluster
@@ -66,12 +66,14 @@ class Rig:
         shape: Shape,
         network: Network | None = None,
         fork_server: ForkServer | None = None,
+        code: Path = ROOT,
     ) -> None:
         """Keep everything under `directory`.
 
         `network`: where each process is. `fork_server`: what starts the services, so that they need
-        not import everything again.
+        not import everything again. `code`: the release that the services are of at first.
         """
+        self._code = code
         self._fork_server = fork_server
         self.directory = directory
         self.shape = shape
@@ -173,6 +175,8 @@ class Rig:
             for service in SERVICES
             for number in range(1, self.shape.replicas + 1)
         ]
+        for each in self.replicas:
+            each.code = self._code
         await asyncio.gather(*(each.start() for each in self.replicas))
         await asyncio.gather(*(each.is_ready() for each in self.replicas))
         await self.settled()

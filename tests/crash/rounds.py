@@ -7,6 +7,7 @@ leaked.
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, Literal, TypeVar
 
 from tests.crash.consistency import REPLACE_STEPS, Difference
@@ -222,6 +223,20 @@ async def start_without_server(rig: Rig, victim: Replica, after_seconds: float) 
     began = asyncio.get_running_loop().time()
     await rig.server.start()
     return await _outcome(rig, node, began, status, set(SERVICES))
+
+
+async def exchange_service(rig: Rig, victim: Replica, code: Path, moment: Moment) -> Outcome:
+    """Stop a service in order at a moment of a replacement, and start it from other code."""
+    await victim.is_ready()
+    struck = rig.arm(moment, victim.terminate)
+    node = await rig.break_a_node()
+    async with asyncio.timeout(STRUCK_SECONDS_MAX):
+        await struck.wait()
+    status = await victim.gone()
+    victim.code = code
+    await victim.start()
+    await victim.is_ready()
+    return await _outcome(rig, node, victim.started_at, status, ())
 
 
 async def _outcome(

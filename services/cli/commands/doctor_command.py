@@ -3,7 +3,7 @@
 import asyncio
 import os
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -13,6 +13,7 @@ import msgspec
 import typer
 
 from schemas.topology import DURABLES, EVENTS, EVERY_STREAM
+from services.bus.topology_plan import Configs, TopologyChange, topology_changes
 from services.cli import console
 from services.cli.bus_client import connect_fleet
 from services.cli.command_options import Config, NatsUrl, Output
@@ -115,10 +116,35 @@ async def _findings(fleet: FleetClient) -> AsyncIterator[Finding]:
     for each in (
         *stream_findings(streams),
         *durable_findings(durables),
+        *_topology(
+            list(topology_changes(_configs(streams), _configs(durables))) if streams else []
+        ),
         *service_findings(replies, version("navarch")),
         *failure_findings(await fleet.failures()),
     ):
         yield each
+
+
+def _topology(changes: Sequence[TopologyChange]) -> list[Finding]:
+    """What services of this release change when they start; one line where that is nothing."""
+    changes = [each for each in changes if each.options]
+    found = [
+        Finding(
+            check=each.about,
+            outcome="warning" if each.is_possible else "failing",
+            detail="; ".join(each.options),
+            remedy="services of this release change that when they start; services of the release "
+            "that made it change it back"
+            if each.is_possible
+            else "it cannot be changed in place: docs/backup.md, Upgrades",
+        )
+        for each in changes
+    ]
+    return found or [Finding(check="topology", detail="as this release sets it up")]
+
+
+def _configs(found: Mapping[str, StreamInfo] | Mapping[str, ConsumerInfo]) -> Configs:
+    return {name: each.config for name, each in found.items()}
 
 
 async def _described(fleet: FleetClient, call: str, kind: type[T]) -> T | None:

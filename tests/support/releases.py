@@ -1,0 +1,63 @@
+"""The code of other releases: an earlier one as `git archive` has it, and a next one made here."""
+
+import shutil
+import subprocess
+import tarfile
+from io import BytesIO
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+EARLIER: Final = "1569515c"
+"""No release has been made yet: a commit of three days before the first test of this kind."""
+FOLDERS: Final = ("agent", "config", "schemas", "services")
+CHANGES: Final = (
+    (
+        "schemas/settings.py",
+        "class PoolSpec(Setting, frozen=True, kw_only=True):\n",
+        '    added_later: str = "by the next release"\n',
+    ),
+    (
+        "schemas/pool_records.py",
+        "class OpenSaga(SagaTraits, Record, frozen=True, kw_only=True, omit_defaults=True):\n",
+        "    added_later: tuple[str, ...] = ()\n",
+    ),
+    ("schemas/topology.py", 'description="Events about nodes, pools', " and more"),
+    (
+        "schemas/topology.py",
+        "filters=(subjects.NODE_EVENTS, subjects.POOL_EVENTS",
+        ", subjects.FLEET_EVENTS",
+    ),
+    (
+        "schemas/topology.py",
+        "BUCKETS: Final = (\n",
+        '    BucketSpec(name="LATER", description="New", writer="metrics", ends="never"),\n',
+    ),
+)
+"""File, a place in it, and what the next release has there."""
+
+
+def earlier_release(directory: Path) -> Path:
+    """Write its code to a directory; skip the test where the history does not have it."""
+    try:
+        archive = subprocess.run(
+            ["git", "archive", EARLIER, *FOLDERS], cwd=ROOT, capture_output=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"no commit {EARLIER} here: {error}")
+    with tarfile.open(fileobj=BytesIO(archive.stdout)) as packed:
+        packed.extractall(directory, filter="data")
+    return directory
+
+
+def next_release(directory: Path) -> Path:
+    """Write this code with a setting, a field, a bucket, a filter and a description more."""
+    for each in FOLDERS:
+        shutil.copytree(ROOT / each, directory / each, ignore=shutil.ignore_patterns("__pycache__"))
+    for file, place, more in CHANGES:
+        text = (directory / file).read_text("utf-8")
+        assert text.count(place) == 1, (file, place)
+        (directory / file).write_text(text.replace(place, place + more), "utf-8")
+    return directory
