@@ -32,10 +32,13 @@ RETRY_AFTER_SECONDS_MAX: Final = 3600.0
 class TransientHttpError(Exception):
     """No answer, or an answer that a retry may change."""
 
-    def __init__(self, text: str, after_seconds: float = 0.0) -> None:
-        """Keep how long the server asks to wait; 0: it did not say."""
+    def __init__(
+        self, text: str, after_seconds: float = 0.0, answer: httpx.Response | None = None
+    ) -> None:
+        """Keep the answer, if there is one, and how long it asks to wait; 0: it does not say."""
         super().__init__(text)
         self.after_seconds = after_seconds
+        self.answer = answer
 
 
 class RefusedHttpError(Exception):
@@ -98,7 +101,7 @@ class HttpCaller:
             return response
         problem = f"{where}: {status_text(response.status_code)} ({size(response)})"
         if response.is_server_error or response.status_code in TRANSIENT_CODES:
-            raise TransientHttpError(problem, _retry_after_seconds(response))
+            raise TransientHttpError(problem, _retry_after_seconds(response), response)
         if response.is_redirect:
             problem += " (redirects are not followed: configure the final URL)"
         raise RefusedHttpError(problem, response)

@@ -12,6 +12,12 @@ from typing import Final
 
 from services.runtime.owner_command import close_killed
 from services.saga.participant import StepFailure
+from services.workload_systems.slurm_client import (
+    DENIED,
+    NodeChange,
+    SlurmRefusedError,
+    SlurmUnavailableError,
+)
 from services.workload_systems.slurm_output import (
     JOB_STATES,
     PendingJob,
@@ -31,15 +37,6 @@ COMMANDS_MAX: Final = 8
 """At once: a wave of cordons must not start a process for each of its nodes."""
 OUTPUT_BYTES_MAX: Final = 64 * 1024 * 1024
 MESSAGE_CHARS_MAX: Final = 500
-_DENIED: Final = ("Access/permission denied", "Invalid user id")
-
-
-class SlurmUnavailableError(Exception):
-    """slurmctld does not answer; it is asked again."""
-
-
-class SlurmRefusedError(Exception):
-    """Slurm refused the command; its message says why."""
 
 
 class SlurmCommands:
@@ -81,6 +78,44 @@ class SlurmCommands:
     async def check_partition(self, partition: str) -> None:
         """SlurmRefusedError if there is none: lists of an unknown partition are empty."""
         await self.run("scontrol", "show", "partition", partition)
+
+    async def ping(self) -> str:
+        """What answers."""
+        return " ".join((await self.run("scontrol", "ping")).split())
+
+    async def change_node(self, name: str, change: NodeChange) -> None:
+        """`scontrol update`."""
+        changes = {
+            "State": change.state,
+            "Reason": change.reason,
+            "NodeAddr": change.address,
+            "NodeHostname": change.hostname,
+        }
+        arguments = [f"{key}={value}" for key, value in changes.items() if value]
+        await self.run("scontrol", "update", f"NodeName={name}", *arguments)
+
+    async def delete_node(self, name: str) -> None:
+        """Remove a node that had registered itself."""
+        await self.run("scontrol", "delete", f"NodeName={name}")
+
+    async def requeues(self) -> bool:
+        """`scontrol requeue`."""
+        return True
+
+    async def requeue(self, number: str) -> None:
+        """Have a job begin again elsewhere."""
+        await self.run("scontrol", "requeue", number)
+
+    async def cancel(self, number: str) -> None:
+        """End a job."""
+        await self.run("scancel", number)
+
+    async def signal(self, number: str, signal_: str) -> None:
+        """Send a signal to a job's batch script."""
+        await self.run("scancel", f"--signal={signal_}", "--batch", number)
+
+    async def close(self) -> None:
+        """Nothing is held."""
 
     async def comments(self, node: str) -> Mapping[str, frozenset[str]]:
         """The words of the comments of the jobs that run on a node, by the jobs' numbers."""
@@ -168,7 +203,7 @@ async def _end(process: Process) -> None:
 
 def _failure(program: str, text: str) -> Exception:
     message = " ".join(text.split())[:MESSAGE_CHARS_MAX] or "it failed without a message"
-    if any(each in text for each in _DENIED):
+    if any(each in text for each in DENIED):
         return StepFailure(
             f"{program}: {message}",
             "INVALID",

@@ -203,7 +203,10 @@ def comment_format(mark: str) -> str:
 
 def read_comments(output: str, mark: str) -> Mapping[str, frozenset[str]]:
     """The words of each job's comment, by its number."""
-    return {number: frozenset(text.split()) for number, text in marked_records(output, mark, 2)}
+    return {
+        number: frozenset(() if text == "(null)" else text.split())
+        for number, text in marked_records(output, mark, 2)
+    }
 
 
 def marked_records(output: str, mark: str, fields: int) -> Iterator[Sequence[str]]:

@@ -24,7 +24,7 @@ from services.notifier.workload.workload_notifier import NodeReference
 from services.primitives.errors import Retry
 from services.runtime.consumer_loop import Received
 from services.simulator.engine.virtual_time import VirtualClock
-from services.workload_systems.slurm_commands import SlurmUnavailableError
+from services.workload_systems.slurm_client import SlurmUnavailableError
 from tests.notifier.test_drain_watch import Scheduler
 from tests.notifier.test_workload_steps import POOL, with_bus
 

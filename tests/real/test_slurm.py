@@ -19,7 +19,7 @@ from services.notifier.workload.workload_notifier import (
     WorkloadOrder,
 )
 from services.primitives.clock import SystemClock
-from services.workload_systems.slurm_commands import SlurmRefusedError, SlurmUnavailableError
+from services.workload_systems.slurm_client import SlurmRefusedError, SlurmUnavailableError
 from tests.real.slurm_site import SlurmSite, missing, slurm_site
 from tests.support.inprocess import eventually
 

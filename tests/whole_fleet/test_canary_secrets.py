@@ -69,6 +69,8 @@ PLANTED: Final = {
     "EventSinkSpec.headers",
     "EventSinkSpec.secret",
     "EventSinkSpec.url",
+    "SlurmRestOptions.token",
+    "SlurmRestOptions.url",
     "HttpSource.Options.url",
     "HttpSource.Options.headers",
     "PrometheusSource.Options.url",
@@ -103,6 +105,12 @@ notifiers:
     type: ray
     dashboard: "http://u:{canary}-ray@{host}/ray/{canary}-dashboard"
     headers: {{Authorization: "Bearer {canary}-ray-token"}}
+  batch:
+    type: slurm
+    rest:
+      url: "http://u:{canary}-slurm@{host}/slurm-rest/{canary}-slurm"
+      user: navarch
+      token: "{canary}.slurm.token"
 alerts:
   - {{type: log}}
   - type: slack
@@ -163,6 +171,12 @@ pools:
     min_nodes: 0
     max_nodes: 1
     notifiers: [cluster]
+  c:
+    provider: local
+    instance_type: local-8gpu
+    min_nodes: 0
+    max_nodes: 1
+    notifiers: [batch]
 """
 
 _pool = decoder(PoolRecord)
@@ -231,10 +245,10 @@ async def test_planted_secrets_are_found_nowhere(
         for name in ("pools", "nodes", "sagas", "budget", "instances", "offerings", "hardware"):
             answer = await fleet.bus.request(subjects.query(name), b"{}", timeout_seconds=30)
             shown[f"query {name}"] = answer.data
-        check = b'{"pool": "b"}'
-        query = subjects.query("workload-check")
-        answer = await fleet.bus.request(query, check, timeout_seconds=60)
-        shown["query workload-check"] = answer.data
+        for pool in ("b", "c"):
+            query, check = subjects.query("workload-check"), b'{"pool": "%s"}' % pool.encode()
+            answer = await fleet.bus.request(query, check, timeout_seconds=60)
+            shown[f"query workload-check {pool}"] = answer.data
         async with _leaking(fleet, outside):
             found = find_leaks(await _shown(fleet, outside), CONTROL)
     # The copy of the configuration in force, which is for the owner alone, is gone with the fleet.
@@ -242,8 +256,9 @@ async def test_planted_secrets_are_found_nowhere(
 
     assert {"v1", "lambda", "drained", f"{CANARY}-cordon", f"{CANARY}-drain"} <= outside.seen
     vendors = {"slack", "slack-hook", "pagerduty", "opsgenie", "teams", "alertmanager", "alerts"}
-    assert vendors | {"ray", "sink"} <= outside.seen
-    assert b"connect" in shown["query workload-check"]
+    assert vendors | {"ray", "sink", "slurm-rest"} <= outside.seen
+    assert b"connect" in shown["query workload-check b"]
+    assert b"rest.url" in shown["query workload-check c"]
     assert [] == find_leaks(shown, CANARY)
     where = "\n".join(found)
     assert [] == [each for each in LEAKS if each not in where]

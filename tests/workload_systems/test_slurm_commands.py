@@ -7,11 +7,8 @@ import pytest
 
 from services.notifier.workload.workload_notifier import StepFailure
 from services.workload_systems import slurm_commands
-from services.workload_systems.slurm_commands import (
-    SlurmCommands,
-    SlurmRefusedError,
-    SlurmUnavailableError,
-)
+from services.workload_systems.slurm_client import SlurmRefusedError, SlurmUnavailableError
+from services.workload_systems.slurm_commands import SlurmCommands
 
 
 def commands(folder: Path, script: str, *, seconds_max: float = 20.0) -> SlurmCommands:

@@ -8,10 +8,13 @@ import logging
 import re
 from typing import Final
 
+import msgspec
+
 from services.notifier.workload.slurm_workload import checked_name
 from services.notifier.workload.workload_notifier import NodeReference
-from services.workload_systems.slurm_commands import (
-    SlurmCommands,
+from services.workload_systems.slurm_client import (
+    NodeChange,
+    SlurmClient,
     SlurmRefusedError,
     SlurmUnavailableError,
 )
@@ -25,7 +28,7 @@ ADDRESS: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9.:-]{0,253}")
 class SlurmEntries:
     """Changes entries; an entry that is right already is left alone."""
 
-    def __init__(self, slurm: SlurmCommands) -> None:
+    def __init__(self, slurm: SlurmClient) -> None:
         self._slurm = slurm
 
     async def set_address(self, node: SlurmNode, reference: NodeReference) -> None:
@@ -37,13 +40,13 @@ class SlurmEntries:
         if not all(ADDRESS.fullmatch(each) for each in wanted):
             log.warning("no address for Slurm", extra={"node": node.name, "address": wanted})
             return
-        await self._update(node, f"NodeAddr={wanted[0]}", f"NodeHostname={wanted[1]}")
+        await self._update(node, NodeChange(address=wanted[0], hostname=wanted[1]))
 
     async def reopen(self, node: SlurmNode) -> None:
         """Resume it, if Navarch drained its earlier machine or slurmctld missed that by itself."""
         ours = node.ours or node.automatic
         if node.cloud and not node.powered_off and ours and (node.cordoned or node.down):
-            await self._update(node, "State=RESUME")
+            await self._update(node, NodeChange(state="RESUME"))
 
     async def close(self, node: SlurmNode) -> None:
         """Have Slurm know that there is no machine."""
@@ -52,22 +55,21 @@ class SlurmEntries:
         if node.dynamic:
             if not (node.silent or node.down):
                 raise SlurmUnavailableError(f"{node.name} still responds to slurmctld")
-            await self._slurm.run("scontrol", "delete", f"NodeName={checked_name(node.name)}")
+            await self._slurm.delete_node(checked_name(node.name))
             log.info("deleted in Slurm: its machine is gone", extra={"node": node.name})
         elif node.cloud and not (node.powered_off or node.powering_up):
-            await self._update(node, "State=POWER_DOWN_FORCE")
+            await self._update(node, NodeChange(state="POWER_DOWN_FORCE"))
 
     async def fail(self, node: SlurmNode, reason: str) -> None:
         """Have the jobs that wait for it requeued, and the node ready to be resumed again."""
         if not node.cloud or not node.powering_up:
             return
-        await self._update(node, "State=DOWN", f"Reason={reason}")
+        await self._update(node, NodeChange(state="DOWN", reason=reason))
         try:
-            await self._update(node, "State=POWER_DOWN_FORCE", f"Reason={reason}")
+            await self._update(node, NodeChange(state="POWER_DOWN_FORCE", reason=reason))
         except SlurmRefusedError as error:
             log.warning("a node stays DOWN in Slurm: %s", error, extra={"node": node.name})
 
-    async def _update(self, node: SlurmNode, *changes: str) -> None:
-        name = f"NodeName={checked_name(node.name)}"
-        await self._slurm.run("scontrol", "update", name, *changes)
-        log.info("updated Slurm", extra={"node": node.name, "changes": changes})
+    async def _update(self, node: SlurmNode, change: NodeChange) -> None:
+        await self._slurm.change_node(checked_name(node.name), change)
+        log.info("updated Slurm", extra={"node": node.name, "change": msgspec.to_builtins(change)})

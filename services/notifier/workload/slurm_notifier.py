@@ -1,7 +1,7 @@
 """Slurm: drains nodes with a reason, resumes only what Navarch drained, requeues at the deadline.
 
-Orders are `scontrol update`, because slurmrestd before 23.02 cannot change nodes. The commands of
-Slurm must be on the notifier's host, run by SlurmUser or by an operator of Slurm. Slurm has no
+It runs Slurm's commands on the notifier's host, as SlurmUser or an operator of Slurm, or asks
+slurmrestd. That before 23.02 cannot change nodes, so orders are commands there too. Slurm has no
 compare-and-set: an administrator who drains a node in the few milliseconds between `sinfo` and
 `scontrol update` loses the reason.
 """
@@ -41,12 +41,16 @@ from services.notifier.workload.workload_notifier import (
 )
 from services.primitives.clock import Clock
 from services.primitives.coalesce import Joined
-from services.workload_systems.slurm_commands import (
-    SlurmCommands,
+from services.workload_systems.slurm_client import (
+    NodeChange,
+    NodeOrder,
+    SlurmClient,
     SlurmRefusedError,
     SlurmUnavailableError,
 )
+from services.workload_systems.slurm_commands import SlurmCommands
 from services.workload_systems.slurm_output import SlurmJob, SlurmNode
+from services.workload_systems.slurm_rest import SlurmRest, SlurmRestOptions
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +70,8 @@ class SlurmNotifier:
 
         node_name: str = "{hostname}"
         """The node's name in Slurm; its short form and its address are tried as well."""
+        rest: SlurmRestOptions | None = None
+        """slurmrestd, which is asked in place of Slurm's commands; None: it is not."""
         conf: str = ""
         """Path of slurm.conf; empty: as Slurm's commands find it."""
         commands: str = ""
@@ -96,9 +102,13 @@ class SlurmNotifier:
         """Run no command yet."""
         self._options = options
         self._clock = clock
-        self._slurm = SlurmCommands(
+        commands = SlurmCommands(
             folder=options.commands, conf=options.conf, seconds_max=options.timeout
         )
+        self._slurm: SlurmClient = commands
+        self._rest: SlurmRest | None = None
+        if options.rest is not None:
+            self._slurm = self._rest = SlurmRest(options.rest, commands, options.timeout, clock)
         self._entries = SlurmEntries(self._slurm)
         self._nodes = Joined(lambda _: self._slurm.nodes())
         self._drains: dict[str, WorkloadOrder] = {}
@@ -166,7 +176,12 @@ class SlurmNotifier:
         node = await self._find(order.node)
         if node is None:
             return
-        for job in (jobs_by_node(await self._slurm.jobs())).get(node.name, ()):
+        here = jobs_by_node(await self._slurm.jobs()).get(node.name, ())
+        if here and not await self._slurm.requeues():
+            if self._options.not_requeueable == "cancel":
+                await self._set_down(node, order)  # Slurm requeues those that can be.
+            return
+        for job in here:
             await self._requeue(job)
         waited = 0.0
         while await self._is_busy(node.name) and waited < LEAVE_SECONDS:
@@ -227,13 +242,14 @@ class SlurmNotifier:
 
     async def self_check(self) -> Sequence[WorkloadCheck]:
         """The cluster, its nodes, and whether jobs and reasons of other users can be seen."""
-        controller = await self._slurm.run("scontrol", "ping")
+        controller = await self._slurm.ping()
         nodes, jobs = await self._nodes(""), await self._slurm.jobs()
         ours = sum(each.ours for each in nodes.values())
         drained = sum(each.cordoned for each in nodes.values())
         users = len({each.user for each in jobs})
         return [
-            WorkloadCheck(what="connect to slurmctld", detail=" ".join(controller.split())),
+            WorkloadCheck(what="connect to slurmctld", detail=controller),
+            *(await self._rest.checks() if self._rest else ()),
             WorkloadCheck(
                 what="list nodes",
                 passed=bool(nodes),
@@ -290,6 +306,7 @@ class SlurmNotifier:
     async def close(self) -> None:
         """Cancel what runs."""
         await self._nodes.close()
+        await self._slurm.close()
 
     async def _insist(
         self, node: SlurmNode, order: WorkloadOrder, here: Sequence[SlurmJob]
@@ -319,7 +336,7 @@ class SlurmNotifier:
 
     async def _requeue(self, job: SlurmJob) -> None:
         try:
-            await self._slurm.run("scontrol", "requeue", job.number)
+            await self._slurm.requeue(job.number)
         except SlurmRefusedError as error:
             about = {"job": job.id, "user": job.user, "reason": str(error)}
             if self._options.not_requeueable == "leave":
@@ -331,9 +348,8 @@ class SlurmNotifier:
     async def _signal(self, job: SlurmJob, until: datetime) -> bool:
         if job.number in self._signalled:
             return True
-        signal = f"--signal={self._options.checkpoint_signal}"
         try:
-            await self._slurm.run("scancel", signal, "--batch", job.number)
+            await self._slurm.signal(job.number, self._options.checkpoint_signal)
         except SlurmRefusedError as error:
             about = {"job": job.id, "user": job.user, "reason": str(error)}
             log.warning("a job could not be asked for a checkpoint", extra=about)
@@ -343,18 +359,15 @@ class SlurmNotifier:
 
     async def _cancel(self, job: SlurmJob) -> None:
         try:
-            await self._slurm.run("scancel", job.number)
+            await self._slurm.cancel(job.number)
         except SlurmRefusedError as error:
             log.warning("a job was not cancelled", extra={"job": job.id, "reason": str(error)})
 
     async def _is_busy(self, name: str) -> bool:
         return name in jobs_by_node(await self._slurm.jobs())
 
-    async def _update(self, name: str, state: str, reason: str = "") -> None:
-        arguments = [f"NodeName={checked_name(name)}", f"State={state}"]
-        if reason:
-            arguments.append(f"Reason={reason}")
-        await self._slurm.run("scontrol", "update", *arguments)
+    async def _update(self, name: str, state: NodeOrder, reason: str = "") -> None:
+        await self._slurm.change_node(checked_name(name), NodeChange(state=state, reason=reason))
         log.info("updated Slurm", extra={"node": name, "state": state, "reason": reason})
 
     async def _known(self, order: WorkloadOrder) -> SlurmNode | None:

@@ -16,11 +16,8 @@ from services.pool_manager.autoscaling.metrics_sources import (
     WaitingJobs,
 )
 from services.saga.participant import StepFailure
-from services.workload_systems.slurm_commands import (
-    SlurmCommands,
-    SlurmRefusedError,
-    SlurmUnavailableError,
-)
+from services.workload_systems.slurm_client import SlurmRefusedError, SlurmUnavailableError
+from services.workload_systems.slurm_commands import SlurmCommands
 from services.workload_systems.slurm_output import PendingJob, SlurmNode
 
 FOR_NODES: Final = (
