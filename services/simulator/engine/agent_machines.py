@@ -197,6 +197,8 @@ class AgentMachines:
         for failure in list(node.failures.values()):
             if failure.kind != "boot_failure":
                 self._show_later(node, failure)
+        for notice in node.announced.values():
+            self.reporter(node).notice(notice)
 
     async def _beat_for_ever(self, node: SimulatedMachine) -> None:
         key = node_key(node.instance.pool, node.name)
@@ -317,7 +319,7 @@ class AgentMachines:
                 if machine.powered_off:
                     self.restart(machine)
             case "preemption":
-                self._report(machine).notice_over(notice_of(machine, failure).digest)
+                self.reporter(machine).notice_over(notice_of(machine, failure).digest)
 
     def _show_later(self, machine: SimulatedMachine, failure: HardwareFailure) -> None:
         loop = asyncio.get_running_loop()
@@ -337,9 +339,9 @@ class AgentMachines:
             case "power_off":
                 self.power_off(machine)
             case _:
-                report_failure(self._report(machine), machine, failure)
+                report_failure(self.reporter(machine), machine, failure)
 
-    def _report(self, machine: SimulatedMachine) -> FaultReporter:
+    def reporter(self, machine: SimulatedMachine) -> FaultReporter:
         """The reporter of this boot."""
         if machine.reporter is None:
             machine.reporter = reporter_of(machine, self._simulation.clock_of(machine.name))

@@ -8,10 +8,11 @@ from functools import partial
 from typing import Any, Final
 
 from schemas.enums import ProviderErrorKind
-from schemas.launch_offers import Offering
 from services.simulator.engine.agent_machines import AgentMachines
+from services.simulator.engine.cloud_restarts import CloudRestarts
 from services.simulator.engine.fault_kinds import (
     ALL,
+    ANNOUNCED,
     BROKER,
     CLOUD,
     FAULTS_OF,
@@ -28,8 +29,8 @@ from services.simulator.engine.network_faults import EVERY_CONNECTION
 from services.simulator.engine.simulated_cloud import (
     Call,
     CallFailure,
-    CloudInstance,
     SimulatedCloud,
+    offering_of,
 )
 from services.simulator.engine.simulated_machine import SimulatedMachine
 from services.simulator.engine.simulated_workload import UNTIL, SimulatedWorkload
@@ -86,6 +87,7 @@ class FaultInjector:
         self._expected = expected
         self._pending: dict[str, list[InjectedFault]] = {}
         """Expected node -> its faults, injected when its machine is made."""
+        self._restarts = CloudRestarts(simulation, machines)
         self._chance = simulation.chance("targets")
         self._timers: set[asyncio.TimerHandle] = set()
         self._destroyer = StoreDestroyer(
@@ -133,6 +135,7 @@ class FaultInjector:
         else:
             names = self._machines.names() if target == ALL else [target]
             for machine in filter(None, map(self._machines.machine_of, names)):
+                self._restarts.withdraw(machine, kind)
                 self._machines.recover(machine, kind)
 
     def end_all(self) -> None:
@@ -229,6 +232,9 @@ class FaultInjector:
 
     def _break(self, machine: SimulatedMachine, fault: InjectedFault) -> None:
         """Add a failure to a machine for as long as the fault lasts."""
+        if fault.kind in ANNOUNCED:
+            self._restarts.announce(machine, fault)
+            return
         failure = self._failure(fault)
         if fault.momentary and fault.xid_code in HARMLESS_XIDS:
             self._machines.fail(machine, failure)  # no reason to take the node out of service
@@ -436,15 +442,3 @@ class FaultInjector:
             for each in self._cloud.call_failures
             if kind and (each.call != call or error not in (None, each.kind))
         ]
-
-
-def offering_of(machine: CloudInstance) -> Offering:
-    """The offering that a machine was launched from."""
-    instance, asked = machine.instance, machine.offering
-    return Offering(
-        provider=machine.provider,
-        region=instance.region,
-        zone=instance.zone,
-        instance_type=instance.instance_type,
-        market=asked.market if asked is not None else "on-demand",
-    )

@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 from schemas.topology import BUCKETS, DURABLES, HEARTBEATS, STREAMS
 from services.simulator.engine.fault_kinds import (
     ALL,
+    ANNOUNCED,
     BROKER,
     CLOUD,
     HALF,
@@ -48,6 +49,7 @@ LOST_SHARE: Final = 0.1
 RESTORED_SHARE: Final = 0.05
 FLAPPING_SHARE: Final = 0.05
 EXPIRED_SHARE: Final = 0.05
+ANNOUNCED_SHARE: Final = 0.15
 SCHEDULER_SHARE: Final = 0.25
 SCHEDULER_FAULTS: Final = ("slow_orders", "refused_orders", "late_work", "returning_work")
 
@@ -79,7 +81,7 @@ class CampaignStep:
     """Seconds after the start of the campaign."""
     action: InjectedFault | OperatorAction
     withdrawal: Withdrawal = ""
-    """Of a preemption: the notice is withdrawn halfway; `-broken`: after the machine failed."""
+    """Of what the cloud announces: withdrawn halfway; `-broken`: after the machine failed."""
 
     def __str__(self) -> str:
         """Write `12.3 s: network pool-manager for 4.0 s`."""
@@ -153,6 +155,7 @@ def draw(seed: str, minutes: float) -> Campaign:
     steps += _removals(Random(f"{seed}/removals"), shape, seconds)  # noqa: S311
     steps += _flapping(Random(f"{seed}/flapping"), seconds)  # noqa: S311
     steps += _expired(Random(f"{seed}/credentials"), seconds)  # noqa: S311
+    steps += _announced(Random(f"{seed}/announced"), seconds)  # noqa: S311
     steps += _schedulers(Random(f"{seed}/scheduler"), seconds)  # noqa: S311
     return Campaign(shape, tuple(sorted(steps, key=lambda each: each.at)), seconds)
 
@@ -233,6 +236,20 @@ def _expired(chance: Random, seconds: float) -> list[CampaignStep]:
     target = chance.choice(("", "", HALF))
     fault = _fault("credentials_expired", target, seconds=late)
     return [CampaignStep(chance.uniform(0, seconds), fault)]
+
+
+def _announced(chance: Random, seconds: float) -> list[CampaignStep]:
+    """In some campaigns, restarts and pauses that the cloud announces; drawn apart from others."""
+    if chance.random() >= ANNOUNCED_SHARE:
+        return []
+    return [
+        CampaignStep(
+            chance.uniform(0, seconds),
+            _fault(chance.choice(sorted(ANNOUNCED)), seconds=chance.uniform(5, 240)),
+            chance.choice(("", "", "", "withdrawn")),
+        )
+        for _ in range(chance.randint(1, 3))
+    ]
 
 
 def _schedulers(chance: Random, seconds: float) -> list[CampaignStep]:
