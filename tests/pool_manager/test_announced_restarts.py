@@ -169,6 +169,18 @@ def test_a_restart_that_is_listed_after_it_is_not_waited_for_again(
     assert over == (announced_restarts.restart_notice(found) is None)
 
 
+@pytest.mark.parametrize(("boot", "counted"), [("b1", 1), ("b2", 0)])
+def test_the_end_of_a_restart_is_no_withdrawal(boot: str, counted: int) -> None:
+    """Two withdrawn notices within an hour have the next ones wait for the budget."""
+    event = ProviderNotice(
+        id="e", time=NOW, pool="training", node="n1", notice="a", withdrawn=True, boot_id=boot
+    )
+    known = restart(-120.0, at=after(-7_200))
+    found = cloud_notices.record_notice(node(notices=known, **BACK), event, NOW)
+    assert found.notices["a"].withdrawn
+    assert len(found.withdrawals) == counted
+
+
 def test_agents_without_effects_are_treated_as_before() -> None:
     """A notice of an old agent takes its node, and so does one in an old record."""
     old = {"id": "e", "time": "2026-01-01T12:00:00Z", "pool": "p", "node": "n", "notice": "a"}

@@ -94,6 +94,7 @@ CANCELLED = attempt("reset-gpu", "cancelled")
         (unhealthy("reboot"), (RESET, RESET), "reboot", (3, 3)),
         (node("a", lost=True, provider_state="present"), (), "reboot", (1, 2)),
         (node("a", lost=True), (FAILED_REBOOT,), "replace", (0, 0)),
+        (node("a", lost=True, health="degraded", health_action="inspect"), (), "reboot", (1, 2)),
         (node("a", lost=True, provider_state="gone"), (), "replace", (0, 0)),
     ],
 )

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from services.runtime.logs import silenced
 from services.simulator.engine.fault_kinds import SERVICES, InjectedFault
-from services.simulator.inputs.fuzz.fuzz_campaign import Campaign, CampaignStep
+from services.simulator.inputs.fuzz.campaign_steps import Campaign, CampaignStep
 from services.simulator.inputs.fuzz.fuzz_simulation import simulate
 from tests.simulator.test_refused_writes import SHAPE
 

@@ -6,7 +6,7 @@ import pytest
 
 from services.runtime.logs import silenced
 from services.simulator.engine.fault_kinds import BROKER, InjectedFault, StoreLoss
-from services.simulator.inputs.fuzz.fuzz_campaign import Campaign, CampaignStep
+from services.simulator.inputs.fuzz.campaign_steps import Campaign, CampaignStep
 from services.simulator.inputs.fuzz.fuzz_simulation import simulate
 from tests.simulator.test_refused_writes import SHAPE
 

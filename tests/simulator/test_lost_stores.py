@@ -8,7 +8,8 @@ import pytest
 from schemas.topology import DURABLES, NODES, SAGAS
 from services.runtime.logs import silenced
 from services.simulator.engine.fault_kinds import BROKER, STORE_LOSSES, InjectedFault, StoreLoss
-from services.simulator.inputs.fuzz.fuzz_campaign import LOST, Campaign, CampaignStep
+from services.simulator.inputs.fuzz.campaign_steps import Campaign, CampaignStep
+from services.simulator.inputs.fuzz.fuzz_campaign import LOST
 from services.simulator.inputs.fuzz.fuzz_simulation import simulate
 from tests.simulator.test_refused_writes import SHAPE
 

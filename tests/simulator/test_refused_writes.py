@@ -5,12 +5,8 @@ import pytest
 from services.runtime.logs import silenced
 from services.simulator.engine import virtual_time
 from services.simulator.engine.fault_kinds import BROKER, InjectedFault
-from services.simulator.inputs.fuzz.fuzz_campaign import (
-    REFUSING,
-    Campaign,
-    CampaignStep,
-    FleetShape,
-)
+from services.simulator.inputs.fuzz.campaign_steps import Campaign, CampaignStep, FleetShape
+from services.simulator.inputs.fuzz.fuzz_campaign import REFUSING
 from services.simulator.inputs.fuzz.fuzz_simulation import FuzzSimulation, SeedResult
 from tests.support.wide import WHOLE
 

@@ -11,7 +11,7 @@ import pytest
 
 from services.runtime.logs import silenced
 from services.simulator.engine.fault_kinds import BROKER, InjectedFault
-from services.simulator.inputs.fuzz.fuzz_campaign import Campaign, CampaignStep, OperatorAction
+from services.simulator.inputs.fuzz.campaign_steps import Campaign, CampaignStep, OperatorAction
 from services.simulator.inputs.fuzz.fuzz_simulation import simulate
 from tests.simulator.test_refused_writes import SHAPE
 

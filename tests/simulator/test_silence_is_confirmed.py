@@ -7,7 +7,7 @@ from schemas.node_events import Lost
 from services.runtime.event_publisher import publish_event
 from services.simulator.engine import virtual_time
 from services.simulator.engine.fault_kinds import BROKER, InjectedFault
-from services.simulator.inputs.fuzz.fuzz_campaign import Campaign, FleetShape
+from services.simulator.inputs.fuzz.campaign_steps import Campaign, FleetShape
 from services.simulator.inputs.fuzz.fuzz_simulation import POOL, FuzzSimulation
 
 SHAPE = FleetShape(

@@ -61,14 +61,15 @@ class Hurry:
 def record_notice(record: NodeRecord, event: ProviderNotice, stored_at: datetime) -> NodeRecord:
     """Take an announcement, or its withdrawal, into a node's record; an older event is stale.
 
-    Withdrawals are counted by the server's time: the event's is what the agent wrote.
+    Withdrawals are counted by the server's time: the event's is what the agent wrote. A restart
+    that is over is not withdrawn where the cloud lists it no more.
     """
     known = record.notices.get(event.notice)
     if known is not None and event.time < known.at:
         return record
     if event.withdrawn and known is not None:
         note = msgspec.structs.replace(known, at=event.time, withdrawn=True)
-        if not known.withdrawn:
+        if not known.withdrawn and not is_over_for(known, event):
             times = (*record.withdrawals, stored_at)[-WITHDRAWALS_MAX:]
             record = msgspec.structs.replace(record, withdrawals=times)
     else:

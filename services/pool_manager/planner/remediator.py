@@ -193,9 +193,10 @@ def by_hand(node: NodeRecord) -> str:
 
 
 def _asked(node: NodeRecord) -> Remediation:
-    if node.health in ("degraded", "unhealthy"):
+    if node.health == "unhealthy" or (node.health == "degraded" and not node.lost):
         return ASKED[node.health_action]
-    # It is silent. What is gone cannot be rebooted; else that may bring its agent back.
+    # It is silent, and nothing that was reported before is the reason. What is gone cannot be
+    # rebooted; else that may bring its agent back.
     return "replace" if is_gone(node) else "reboot"
 
 

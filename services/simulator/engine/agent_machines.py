@@ -36,7 +36,7 @@ from services.primitives.errors import BusError
 from services.provisioner.provider_client.provider import Instance
 from services.simulator.engine.failure_reports import gpu_of, report_failure, reporter_of
 from services.simulator.engine.hardware_failures import (
-    ANNOUNCED,
+    RECLAIMS,
     REMEDIES,
     HardwareFailure,
     MachineSpec,
@@ -205,6 +205,8 @@ class AgentMachines:
         for failure in list(node.failures.values()):
             if failure.kind != "boot_failure":
                 self._show_later(node, failure)
+        for notice in node.announced.values():
+            self.reporter(node).notice(notice)
 
     async def _beat_for_ever(self, node: SimulatedMachine) -> None:
         key = node_key(node.instance.pool, node.name)
@@ -325,11 +327,10 @@ class AgentMachines:
                 if machine.powered_off:
                     self.restart(machine)
             case "preemption" | "retirement":
-                self._report(machine).notice_over(notice_of(machine, failure).digest)
+                self.reporter(machine).notice_over(notice_of(machine, failure).digest)
 
     def _show_later(self, machine: SimulatedMachine, failure: HardwareFailure) -> None:
-        loop = asyncio.get_running_loop()
-        loop.call_later(AGAIN_BROKEN_SECONDS, self._show, machine, failure)
+        asyncio.get_running_loop().call_later(AGAIN_BROKEN_SECONDS, self._show, machine, failure)
 
     def _show(self, machine: SimulatedMachine, failure: HardwareFailure) -> None:
         """Show a failure to the agent."""
@@ -345,9 +346,9 @@ class AgentMachines:
             case "power_off":
                 self.power_off(machine)
             case _:
-                report_failure(self._report(machine), machine, failure)
+                report_failure(self.reporter(machine), machine, failure)
 
-    def _report(self, machine: SimulatedMachine) -> FaultReporter:
+    def reporter(self, machine: SimulatedMachine) -> FaultReporter:
         """The reporter of this boot."""
         if machine.reporter is None:
             machine.reporter = reporter_of(machine, self._simulation.clock_of(machine.name))
@@ -429,8 +430,7 @@ class AgentMachines:
         at = self._simulation.clock_of(machine.name).now()
         if asked.boot_id == machine.boot_id:
             self._simulation.note(f"{machine.name} reboots")
-            loop = asyncio.get_running_loop()
-            loop.call_later(GOING_DOWN_SECONDS, self._go_down, machine)
+            asyncio.get_running_loop().call_later(GOING_DOWN_SECONDS, self._go_down, machine)
         return encode(ActionResult(ok=True, detail="simulated", boot_id=machine.boot_id, at=at))
 
     def _go_down(self, machine: SimulatedMachine) -> None:
@@ -442,7 +442,7 @@ class AgentMachines:
         """Apply a remedy; a failure that it does not fix shows again."""
         self.on_reset(machine.name)
         for name, failure in list(machine.failures.items()):
-            if failure.kind in ANNOUNCED:
+            if failure.kind in RECLAIMS:
                 continue  # no remedy withdraws the cloud's notice
             if REMEDIES.index(remedy) >= REMEDIES.index(failure.fixed_by):
                 self.recover(machine, name)

@@ -9,6 +9,8 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from schemas.node_events import ProviderNotice
+from services.pool_manager.planner.announced_restarts import RESTARTING
+from services.pool_manager.planner.cloud_notices import TAKING
 
 MARGIN: Final = timedelta(seconds=6)
 """A drain is cut short at most so long before the notice's deadline."""
@@ -19,6 +21,8 @@ HEARD: Final = timedelta(seconds=10)
 @dataclass(slots=True)
 class _Notice:
     deadline: datetime | None
+    cuts: bool
+    """Whether it ends drains: the cloud takes the node, or says when it restarts it."""
     withdrawn_at: datetime | None = None
 
 
@@ -33,9 +37,11 @@ class AnnouncedNotices:
         notices = self.nodes.setdefault(event.node, {})
         if not event.withdrawn:
             # A repeated announcement of a withdrawn notice changes nothing.
-            notices.setdefault(event.notice, _Notice(event.deadline))
+            restarts = event.effect in RESTARTING and event.deadline is not None
+            cuts = event.effect in TAKING or restarts
+            notices.setdefault(event.notice, _Notice(event.deadline, cuts))
         elif (known := notices.get(event.notice)) is None:
-            notices[event.notice] = _Notice(event.deadline, at)
+            notices[event.notice] = _Notice(event.deadline, cuts=True, withdrawn_at=at)
         elif known.withdrawn_at is None:
             known.withdrawn_at = at
 
@@ -48,7 +54,8 @@ class AnnouncedNotices:
     def takes(self, node: str, at: datetime) -> bool:
         """Whether a notice justifies ending a node's drain `at` a moment."""
         return any(
-            (each.deadline is None or at >= each.deadline - MARGIN)
+            each.cuts
+            and (each.deadline is None or at >= each.deadline - MARGIN)
             and (each.withdrawn_at is None or at < each.withdrawn_at + HEARD)
             for each in self.nodes.get(node, {}).values()
         )

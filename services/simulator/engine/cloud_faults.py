@@ -5,13 +5,11 @@ from functools import partial
 from typing import Any, Final
 
 from schemas.enums import ProviderErrorKind
-from schemas.launch_offers import Offering
 from services.simulator.engine.agent_machines import AgentMachines
 from services.simulator.engine.fault_kinds import InjectedFault
 from services.simulator.engine.simulated_cloud import (
     Call,
     CallFailure,
-    CloudInstance,
     SimulatedCloud,
 )
 from services.simulator.engine.simulation_context import SimulationContext
@@ -112,15 +110,3 @@ class CloudFaults:
             for each in self._cloud.call_failures
             if kind and (each.call != call or error not in (None, each.kind))
         ]
-
-
-def offering_of(machine: CloudInstance) -> Offering:
-    """The offering that a machine was launched from."""
-    instance, asked = machine.instance, machine.offering
-    return Offering(
-        provider=machine.provider,
-        region=instance.region,
-        zone=instance.zone,
-        instance_type=instance.instance_type,
-        market=asked.market if asked is not None else "on-demand",
-    )

@@ -8,9 +8,11 @@ from functools import partial
 from typing import Any, Final
 
 from services.simulator.engine.agent_machines import AgentMachines
-from services.simulator.engine.cloud_faults import CloudFaults, offering_of
+from services.simulator.engine.cloud_faults import CloudFaults
+from services.simulator.engine.cloud_restarts import CloudRestarts
 from services.simulator.engine.fault_kinds import (
     ALL,
+    ANNOUNCED,
     BROKER,
     CLOUD,
     FAULTS_OF,
@@ -20,12 +22,13 @@ from services.simulator.engine.fault_kinds import (
     WORKLOAD,
     InjectedFault,
 )
-from services.simulator.engine.hardware_failures import ANNOUNCED, HARMLESS_XIDS, HardwareFailure
+from services.simulator.engine.hardware_failures import HARMLESS_XIDS, RECLAIMS, HardwareFailure
 from services.simulator.engine.invariants import Invariants
 from services.simulator.engine.message_flood import flood
 from services.simulator.engine.network_faults import EVERY_CONNECTION
 from services.simulator.engine.simulated_cloud import (
     SimulatedCloud,
+    offering_of,
 )
 from services.simulator.engine.simulated_machine import SimulatedMachine
 from services.simulator.engine.simulated_workload import UNTIL, SimulatedWorkload
@@ -70,6 +73,7 @@ class FaultInjector:
         self._expected = expected
         self._pending: dict[str, list[InjectedFault]] = {}
         """Expected node -> its faults, injected when its machine is made."""
+        self._restarts = CloudRestarts(simulation, machines)
         self._chance = simulation.chance("targets")
         self._timers: set[asyncio.TimerHandle] = set()
         self._cloud_faults = CloudFaults(simulation, cloud, machines, self._in)
@@ -116,6 +120,7 @@ class FaultInjector:
         else:
             names = self._machines.names() if target == ALL else [target]
             for machine in filter(None, map(self._machines.machine_of, names)):
+                self._restarts.withdraw(machine, kind)
                 self._machines.recover(machine, kind)
 
     def end_all(self) -> None:
@@ -201,7 +206,7 @@ class FaultInjector:
 
     def break_machine(self, machine: SimulatedMachine, failure: HardwareFailure) -> None:
         """Add a failure to a machine, and let the invariants know of it."""
-        if failure.kind in ANNOUNCED:
+        if failure.kind in RECLAIMS:
             self._invariants.preempted.add(machine.name)
         else:
             self._invariants.broken_nodes.add(machine.name)
@@ -209,6 +214,9 @@ class FaultInjector:
 
     def _break(self, machine: SimulatedMachine, fault: InjectedFault) -> None:
         """Add a failure to a machine for as long as the fault lasts."""
+        if fault.kind in ANNOUNCED:
+            self._restarts.announce(machine, fault)
+            return
         if fault.kind == "stopped":
             self._cloud.machines[machine.instance.provider_id].stopped = True
             fault = replace(fault, kind="power_off")
@@ -220,7 +228,7 @@ class FaultInjector:
         if fault.momentary:
             machine.failures.pop(failure.name)
             machine.broken = machine.unfit
-        elif failure.kind in ANNOUNCED:
+        elif failure.kind in RECLAIMS:
             self._in(failure.seconds, partial(self._take, machine, failure))
         elif fault.seconds is not None:
             self._in(fault.seconds, partial(self._pass, machine, failure))

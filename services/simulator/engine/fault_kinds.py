@@ -28,8 +28,10 @@ HardwareFault = Literal[
     "boot_failure",
     "network",
 ]
+AnnouncedFault = Literal["announced_reboot", "announced_redeploy", "announced_pause"]
 NodeFault = Literal[
     HardwareFault,
+    AnnouncedFault,
     "power_off",
     "stopped",
     "preemption",
@@ -44,7 +46,9 @@ NodeFault = Literal[
 ]
 """power_off: the machine is dead and its instance still exists; stopped: the same, and the cloud
 lists it as stopped; preemption: the cloud announces that it takes the node; retirement: the same,
-days ahead; deleted: an operator deletes its instance at the cloud; hang: its agent stops for a
+days ahead; announced_reboot, announced_redeploy, announced_pause: it announces that it reboots the
+node `seconds` later, moves it to another host, which takes longer, or stops it for a while, and
+does; deleted: an operator deletes its instance at the cloud; hang: its agent stops for a
 while; credentials_expired: its credentials expire soon, and are renewed `seconds`
 later; flapping: it stops `count` times, and beats in between; repeated_facts: its agent
 publishes its last facts again, in any order; false_report: its kernel log shows an XID, and nothing
@@ -117,6 +121,7 @@ store_restored: the services are stopped meanwhile."""
 FaultKind = Literal[NodeFault, CloudFault, WorkloadFault, ServiceFault, BrokerFault]
 
 NODE_FAULTS: Final[frozenset[str]] = frozenset(get_args(NodeFault))
+ANNOUNCED: Final[frozenset[str]] = frozenset(get_args(AnnouncedFault))
 STORE_LOSSES: Final[frozenset[str]] = frozenset(get_args(StoreLoss))
 WHOLE_STORE: Final[frozenset[str]] = frozenset(get_args(WholeStoreLoss))
 CLOUD_FAULTS: Final[frozenset[str]] = frozenset(get_args(CloudFault))
@@ -138,8 +143,8 @@ class InjectedFault:
     """A node, `all` nodes, every second one (`half`), `count` nodes of one `job`, or a key of
     FAULTS_OF."""
     seconds: float | None = None
-    """How long it lasts; None: until it is recovered. Of `preemption`: until the cloud takes the
-    machine; of `crash`: until the service is restarted."""
+    """How long it lasts; None: until it is recovered. Of what the cloud announces: until it does
+    that; of `crash`: until the service is restarted."""
     xid_code: int = 79
     gpu_index: int = 0
     message: str = ""

@@ -127,6 +127,8 @@ class FleetAtRest:
         truth = self._agents.machine_of(name)
         if truth is None or not truth.ready or truth.broken:
             yield f"{name} exists and is not fit to serve"
+        elif truth.announced:
+            yield f"the cloud lists {len(truth.announced)} notices of {name}"
         if record is None or record.state != "active":
             yield f"{name} exists and is {record.state if record else 'not recorded'}"
         elif record.lost or record.health == "unhealthy" or record.saga:

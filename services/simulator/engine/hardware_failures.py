@@ -10,7 +10,7 @@ from schemas.node_events import CheckResult
 
 REMEDIES: Final = ("reset_gpu", "reboot", "replace")
 """The mildest first."""
-ANNOUNCED: Final = frozenset({"preemption", "retirement"})
+RECLAIMS: Final = frozenset({"preemption", "retirement"})
 """What the cloud announces before it takes a machine: no failure of the hardware."""
 HARMLESS_XIDS: Final = frozenset({13, 31, 43, 63})
 """Program errors, and errors that the GPU has handled: one of them leaves a node healthy."""
@@ -76,7 +76,7 @@ def kernel_line(pci: str, failure: HardwareFailure) -> str:
 
 def diagnosis(failures: Iterable[HardwareFailure], checks: Iterable[str]) -> Diagnosis:
     """What the checks find on a machine with these failures: each finds all of them."""
-    found = [each for each in failures if each.kind not in ANNOUNCED]
+    found = [each for each in failures if each.kind not in RECLAIMS]
     wrong = "; ".join(f"{each.kind} {each.message}".strip() for each in found)
     results = (CheckResult(name=name, ok=not wrong, detail=wrong) for name in checks)
     return Diagnosis(ok=not wrong, checks=tuple(results))

@@ -17,7 +17,7 @@ from services.pool_manager.planner.remediation.quarantine_recheck import TESTS_M
 from services.pool_manager.planner.safety import incidents
 from services.simulator.engine.agent_machines import AgentMachines
 from services.simulator.engine.budget_invariants import budget_count
-from services.simulator.engine.hardware_failures import ANNOUNCED
+from services.simulator.engine.hardware_failures import RECLAIMS
 from services.simulator.engine.invariants import Invariants
 from services.simulator.engine.simulation_context import SimulationContext
 from services.simulator.engine.stored_records import StoredRecords
@@ -85,7 +85,7 @@ class QuarantineInvariants:
         """A node is about to go back into service, after a test that it passed."""
         machine = self._agents.machine_of(name)
         failures = machine.failures.values() if machine is not None else ()
-        lasting = [each for each in failures if each.kind not in ANNOUNCED]
+        lasting = [each for each in failures if each.kind not in RECLAIMS]
         if any(at - each.at > TESTED_SECONDS for each in lasting):
             self._invariants.fail(f"{name} is broken, and passes its recheck", name)
 

@@ -70,6 +70,18 @@ class CloudInstance:
     stopped: bool = False
 
 
+def offering_of(machine: CloudInstance) -> Offering:
+    """The offering that a machine was launched from."""
+    instance, asked = machine.instance, machine.offering
+    return Offering(
+        provider=machine.provider,
+        region=instance.region,
+        zone=instance.zone,
+        instance_type=instance.instance_type,
+        market=asked.market if asked is not None else "on-demand",
+    )
+
+
 @dataclass(slots=True)
 class SimulatedCloud:
     """Every machine that exists."""

@@ -38,6 +38,7 @@ from services.simulator.engine.invariants import Invariants, ViolationError
 from services.simulator.engine.quarantine_invariants import QuarantineInvariants
 from services.simulator.engine.quiet_time import QuietTime
 from services.simulator.engine.refused_writes import RefusedWrites
+from services.simulator.engine.restart_invariants import RestartInvariants
 from services.simulator.engine.simulated_alerts import SimulatedOperators
 from services.simulator.engine.simulated_cloud import SimulatedCloud
 from services.simulator.engine.simulated_gangs import SimulatedGangs
@@ -127,6 +128,7 @@ class SimulatedFleet:
         self.budget = BudgetInvariants(simulation, self.cloud, self.invariants)
         WorkloadInvariants(simulation, self.workload, self.invariants)
         QuarantineInvariants(simulation, self.machines, self.invariants)
+        RestartInvariants(simulation, self.cloud, self.invariants)
         self.at_rest = FleetAtRest(
             *(simulation, self.cloud, self.workload, self.machines, self.operators), self.invariants
         )

@@ -72,6 +72,8 @@ class SimulatedMachine:
     """No agent runs: it is off, or never booted."""
     hardware: str = ""
     """Provider ID of the earlier machine whose GPUs it has; empty: new GPUs."""
+    announced: dict[str, Notice] = field(default_factory=dict)
+    """Digest -> what the cloud announces of it, other than that it takes it."""
     job: str = ""
     """The job whose processes its GPU errors name."""
 

@@ -5,14 +5,15 @@ violation remains.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from random import Random
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from schemas.topology import BUCKETS, DURABLES, HEARTBEATS, STREAMS
 from services.simulator.engine.fault_kinds import (
     ALL,
+    ANNOUNCED,
     BROKER,
     CLOUD,
     HALF,
@@ -25,6 +26,14 @@ from services.simulator.engine.fault_kinds import (
     InjectedFault,
 )
 from services.simulator.engine.hardware_failures import REMEDIES
+from services.simulator.inputs.fuzz.campaign_steps import (
+    Campaign,
+    CampaignStep,
+    FleetShape,
+    OperatorAction,
+    OperatorVerb,
+    Withdrawal,
+)
 
 FATAL: Final = (79, 79, 79, 48, 95)
 MILD: Final = (13, 43, 63)
@@ -52,84 +61,11 @@ STOPPED_SHARE: Final = 0.15
 OLD_HARDWARE_SHARE: Final = 0.1
 FLAPPING_SHARE: Final = 0.05
 EXPIRED_SHARE: Final = 0.05
+ANNOUNCED_SHARE: Final = 0.15
 SCHEDULER_SHARE: Final = 0.25
 GANG_SHARE: Final = 0.25
 ADOPTED_SHARE: Final = 0.2
 SCHEDULER_FAULTS: Final = ("slow_orders", "refused_orders", "late_work", "returning_work")
-
-OperatorVerb = Literal[
-    "scale", "replace", "drain", "cordon", "hold", "cancel", "breaker", "resize-group"
-]
-Withdrawal = Literal["", "withdrawn", "withdrawn-broken"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OperatorAction:
-    """A request of an operator."""
-
-    verb: OperatorVerb
-    nodes: int = 0
-    seconds: float = 0.0
-    """Until a cordon is lifted, a breaker closed, or a hold ends."""
-
-    def __str__(self) -> str:
-        """Write `the operator requests hold for 20.0 s`."""
-        nodes = f" to {self.nodes} nodes" if self.nodes else ""
-        lasts = f" for {self.seconds:.1f} s" if self.seconds else ""
-        return f"the operator requests {self.verb}{nodes}{lasts}"
-
-
-@dataclass(frozen=True, slots=True)
-class CampaignStep:
-    """One fault or request; its node is drawn when it happens."""
-
-    at: float
-    """Seconds after the start of the campaign."""
-    action: InjectedFault | OperatorAction
-    withdrawal: Withdrawal = ""
-    """Of a preemption: the notice is withdrawn halfway; `-broken`: after the machine failed."""
-
-    def __str__(self) -> str:
-        """Write `12.3 s: network pool-manager for 4.0 s`."""
-        return f"{self.at:.1f} s: {self.action} {self.withdrawal}".rstrip()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FleetShape:
-    """The size and settings of a fleet."""
-
-    nodes: int
-    order: Literal["terminate_first", "provision_first"]
-    max_unavailable: int
-    max_replacements: int
-    """Within the window; 0: unlimited."""
-    replicas: int
-    idempotent: bool
-    list_lag_seconds: float
-    remediation: Literal["replace", "ladder"]
-    spares: int = 0
-    """Spare nodes."""
-    reboots: bool = False
-    """Whether the cloud can reboot a machine whose agent is gone."""
-    restarts_cold: bool = False
-    """Whether the cloud can switch machines off and on."""
-    skew_seconds: float = 0.0
-    """How wrong the clocks of services and machines can be, either way."""
-    gangs: bool = False
-    """Whether jobs have several nodes."""
-    adopted: Literal["", "act", "observe"] = ""
-    """The mode of a pool whose machines others make; empty: Navarch launches them."""
-    reuses_names: bool = False
-    """Whether those others give a machine the name of one that is gone."""
-
-
-@dataclass(frozen=True, slots=True)
-class Campaign:
-    """A fleet, and the steps that happen to it."""
-
-    shape: FleetShape
-    steps: tuple[CampaignStep, ...]
-    seconds: float
 
 
 def draw(seed: str, minutes: float) -> Campaign:
@@ -174,6 +110,7 @@ def draw(seed: str, minutes: float) -> Campaign:
     steps += _stopped(Random(f"{seed}/stopped"), seconds)  # noqa: S311
     steps += _flapping(Random(f"{seed}/flapping"), seconds)  # noqa: S311
     steps += _expired(Random(f"{seed}/credentials"), seconds)  # noqa: S311
+    steps += _announced(Random(f"{seed}/announced"), seconds)  # noqa: S311
     steps += _schedulers(Random(f"{seed}/scheduler"), seconds)  # noqa: S311
     steps += _job_faults(Random(f"{seed}/jobs"), shape, seconds)  # noqa: S311
     steps += _resizes(Random(f"{seed}/group"), shape, seconds)  # noqa: S311
@@ -320,6 +257,20 @@ def _expired(chance: Random, seconds: float) -> list[CampaignStep]:
     target = chance.choice(("", "", HALF))
     fault = _fault("credentials_expired", target, seconds=late)
     return [CampaignStep(chance.uniform(0, seconds), fault)]
+
+
+def _announced(chance: Random, seconds: float) -> list[CampaignStep]:
+    """In some campaigns, restarts and pauses that the cloud announces; drawn apart from others."""
+    if chance.random() >= ANNOUNCED_SHARE:
+        return []
+    return [
+        CampaignStep(
+            chance.uniform(0, seconds),
+            _fault(chance.choice(sorted(ANNOUNCED)), seconds=chance.uniform(5, 240)),
+            chance.choice(("", "", "", "withdrawn")),
+        )
+        for _ in range(chance.randint(1, 3))
+    ]
 
 
 def _schedulers(chance: Random, seconds: float) -> list[CampaignStep]:

@@ -25,7 +25,7 @@ from services.simulator.engine.simulated_gangs import SimulatedGangs
 from services.simulator.engine.simulated_group import GroupSpec, SimulatedGroup
 from services.simulator.engine.simulated_machine import SimulatedMachine
 from services.simulator.engine.simulation_context import SimulationContext
-from services.simulator.inputs.fuzz.fuzz_campaign import (
+from services.simulator.inputs.fuzz.campaign_steps import (
     Campaign,
     CampaignStep,
     FleetShape,
@@ -218,7 +218,7 @@ class FuzzSimulation:
             self.fleet.faults.inject(replace(fault, target=machine.name))
             lasts = fault.seconds or 0.0
             if step.withdrawal:
-                self._in(lasts / 2, partial(self._withdraw, machine))
+                self._in(lasts / 2, partial(self._withdraw, machine, fault.kind))
             if step.withdrawal == "withdrawn-broken":
                 broken = InjectedFault(
                     kind="xid_error", target=machine.name, xid_code=fault.xid_code
@@ -228,9 +228,9 @@ class FuzzSimulation:
     def _in(self, seconds: float, action: Callable[[], Any]) -> None:
         self._timers.add(asyncio.get_running_loop().call_later(seconds, action))
 
-    def _withdraw(self, machine: SimulatedMachine) -> None:
+    def _withdraw(self, machine: SimulatedMachine, kind: str) -> None:
         if not machine.process.dead:
-            self.fleet.faults.recover(machine.name, "preemption")
+            self.fleet.faults.recover(machine.name, kind)
 
     def _fail_if_up(self, machine: SimulatedMachine, fault: InjectedFault) -> None:
         if machine.instance in self.fleet.cloud.instances() and not machine.process.dead:

@@ -15,6 +15,7 @@ from schemas.launch_offers import Market
 from schemas.settings import Percent, Setting, Settings
 from services.simulator.engine.fault_kinds import (
     ALL,
+    ANNOUNCED,
     NODE_FAULTS,
     STORE_LOSSES,
     FaultKind,
@@ -54,6 +55,7 @@ PARAM_OF: Final[dict[str, frozenset[str]]] = {
     "durable": frozenset({"durable_deleted", "durable_rolled_back"}),
     "share": frozenset({"lost_requests", "lost_answers", "lost_acks", "slow"}),
     "fixed_by": NODE_FAULTS
+    - ANNOUNCED
     - {
         "network",
         "power_off",

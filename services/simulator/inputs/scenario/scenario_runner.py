@@ -25,7 +25,7 @@ from services.pool_manager.planner.sizing.open_sagas import open_for
 from services.primitives.errors import BusError, NavarchError
 from services.runtime.logs import silenced
 from services.simulator.engine import virtual_time
-from services.simulator.engine.cloud_faults import offering_of
+from services.simulator.engine.simulated_cloud import offering_of
 from services.simulator.engine.simulated_fleet import SimulatedFleet, Violation
 from services.simulator.engine.simulation_context import FLEET, SimulationContext
 from services.simulator.engine.virtual_time import moment
