@@ -12,7 +12,7 @@ from typing import Any, Final
 from services.bus.nats.client_protocol import ClientMessage
 from services.bus.nats.nats_bus import REQUEST_TIMEOUT_SECONDS, NatsBus
 from services.bus.protocol.server_protocol import read_ack, read_answer
-from services.primitives.errors import NoResponders, Unavailable
+from services.primitives.errors import NoResponders, Refused, Unavailable
 
 CHUNK_BYTES: Final = 131_072
 SILENCE_SECONDS_MAX: Final = 10.0
@@ -23,6 +23,13 @@ FIRST_ATTEMPTS_MAX: Final = 40
 FIRST_WAIT_SECONDS: Final = 0.05
 """Between attempts to send the first chunk: another server of a cluster may be the one to take it,
 and its subscription arrives after its answer."""
+STALLED_SECONDS: Final = 4.5
+"""A bit less than the five after which the server gives up, though it is itself what is slow."""
+SLOW: Final = (
+    "the server needed more than five seconds for a part of it, and gave up, because it flushes "
+    "its disk after every message: start it with `sync_interval: 2m` in its configuration, restore "
+    "again, stop it, and start it with its own configuration (docs/backup.md)"
+)
 ENDED: Final = (None, "204")
 """Status of the message that ends an archive; servers set none on a short one."""
 
@@ -70,14 +77,17 @@ class ArchiveBus(NatsBus):
         """Make a stream of an archive; where this fails a part of it may be left."""
         call = f"STREAM.RESTORE.{config['name']}"
         place = (await self.admin(call, {"config": config, "state": state}))["deliver_subject"]
-        first = True
+        send, loop = self._first, asyncio.get_running_loop()
         for chunk in chain(chunks, (b"",)):
-            reply = await (self._first(place, chunk) if first else self._chunk(place, chunk))
-            first = False
-            if reply:
-                answer = read_answer(reply, call)
-        if "state" not in answer:
-            raise Unavailable(f"{call}: the server did not confirm the stream")
+            sent_at = loop.time()
+            try:
+                if (reply := await send(place, chunk)) or not chunk:
+                    read_answer(reply, call)
+            except (NoResponders, Refused) as error:
+                if loop.time() - sent_at < STALLED_SECONDS:
+                    raise
+                raise Unavailable(f"{call}: {SLOW}") from error
+            send = self._chunk
 
     async def _chunk(self, place: str, chunk: bytes) -> bytes:
         return (await self._ask(place, chunk, None, TAKEN_SECONDS_MAX)).data

@@ -1,0 +1,206 @@
+"""`python -m benchmarks.month_of_history MESSAGES`: what a month's history costs.
+
+Ten million messages are a month of a large fleet. Events, saga logs, samples and records are stored
+in its proportions, as fast as the server takes them. Then the server and the services are started
+on them, an upgrade's set-up is made, and a backup, which is restored into an empty server as
+docs/backup.md says. What the limits of streams discard counts as stored.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.machine import machine
+from benchmarks.telemetry_publisher import sample
+from schemas import subjects
+from schemas.messages import encode
+from schemas.node_events import Fault
+from schemas.node_records import NodeRecord, node_key
+from schemas.permissions import SERVICES
+from schemas.saga_log_entries import StepStarted
+from schemas.settings import NatsSettings
+from schemas.topology import DURABLES, EVENTS, EVERY_STREAM, EVIDENCE, METRICS_EVENTS, NODES, SAGAS
+from services.bus.backup.store_backup import back_up
+from services.bus.backup.store_restore import restore
+from services.bus.nats.archive_bus import ArchiveBus
+from services.bus.nats.connection_options import ConnectOptions
+from services.bus.nats.embedded_server import EmbeddedServer
+from services.bus.topology_setup import begin_durable, set_up
+from services.primitives.clock import SystemClock
+
+MONTH: Final = 10_000_000
+NODE_COUNT: Final = 10_000
+POOL: Final = "training"
+AT_ONCE: Final = 2_000
+"""Messages between two acknowledgements: the server queues 10,000 for a stream."""
+STEPS: Final = 16
+EVIDENCE_EVERY: Final = 100_000
+EVIDENCE_BYTES: Final = 200_000
+CLOCK: Final = SystemClock()
+Stored = tuple[str, bytes]
+
+
+def history(count: int) -> Iterator[Stored]:
+    """So many messages: of 20, 11 are events, 6 entries of sagas, 2 records, 1 a sample."""
+    now = datetime.now(UTC)
+    for number in range(count):
+        node = f"node-{number % NODE_COUNT}"
+        kind = number % 20
+        if kind < 11:
+            fault = Fault(
+                id=f"{node}.kmsg.{number}",
+                time=now,
+                pool=POOL,
+                node=node,
+                kind="xid",
+                code=13,
+                message="NVRM: Xid (PCI:0000:3b:00): 13, pid=123, name=python, Graphics Exception",
+            )
+            yield subjects.node_event(POOL, node, "fault"), encode(fault)
+        elif kind < 17:
+            saga = f"replace-{node}-{number // (20 * STEPS)}"
+            entry = StepStarted(
+                id=f"{saga}/{number}",
+                time=now,
+                saga=saga,
+                step="drain",
+                inputs={"node": node, "pool": POOL, "reason": "XID 79: the GPU fell off the bus"},
+            )
+            yield subjects.saga_entry(saga, "drain", "started"), encode(entry)
+        elif kind < 19:
+            node = f"node-{number // 20 % NODE_COUNT}"
+            record = NodeRecord(pool=POOL, node=node, state="terminated", changed_at=now)
+            yield f"$KV.{NODES.name}.{node_key(POOL, node)}", encode(record)
+        else:
+            yield subjects.telemetry(POOL, node), encode(sample(node, number))
+
+
+async def fill(bus: ArchiveBus, count: int) -> None:
+    """Store them without waiting for each; one in so many of each stream is acknowledged."""
+    client = bus._client  # noqa: SLF001 - no service stores without an acknowledgement
+    for number, (subject, data) in enumerate(history(count)):
+        if number % AT_ONCE < 20:
+            await bus.publish(subject, data)
+        else:
+            await client.publish(subject, data)
+        if number % EVIDENCE_EVERY == 0:
+            content = os.urandom(EVIDENCE_BYTES)
+            await bus.put_object(EVIDENCE, f"case-{number}", content, metadata={}, revision=0)
+    for durable in DURABLES:
+        last = await bus.last_sequence(durable.stream)
+        if durable.stream in (EVENTS.name, SAGAS.name):
+            await begin_durable(bus, durable, last, 1)
+
+
+async def timed(work: Callable[[], Awaitable[object]]) -> float:
+    """How long it takes."""
+    began = time.monotonic()
+    await work()
+    return round(time.monotonic() - began, 1)
+
+
+async def connected(server: EmbeddedServer) -> ArchiveBus:
+    """An administrator's connection."""
+    settings = NatsSettings(url=server.url)
+    return await ArchiveBus.connect(ConnectOptions(settings=settings, name="bench"))
+
+
+async def services_ready(url: str, directory: Path) -> None:
+    """Start all five, wait until each says that it is ready, and end them."""
+    config = directory / "navarch.yaml"
+    config.write_text(f"fleet: month\ndata_dir: {directory}/data\npools: {{}}\n", "utf-8")
+    environment = {**os.environ, "NAVARCH_NATS_URL": url, "NAVARCH_CONFIG": str(config)}
+
+    async def ready(service: str) -> None:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", f"services.{service.replace('-', '_')}"),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            env=environment,
+        )
+        running.append(process)
+        assert process.stdout is not None
+        while line := await process.stdout.readline():
+            if b'"msg": "ready"' in line:
+                return
+        raise RuntimeError(f"{service} ended")
+
+    running: list[asyncio.subprocess.Process] = []
+    try:
+        await asyncio.gather(*map(ready, SERVICES))
+    finally:
+        for process in running:
+            process.kill()
+        await asyncio.gather(*(process.wait() for process in running))
+
+
+async def measure(count: int, directory: Path) -> dict[str, Any]:
+    """Fill a store, then measure."""
+    server = EmbeddedServer(directory / "full", sync=False)
+    await server.start()
+    bus = await connected(server)
+    await set_up(bus, CLOCK, replicas=1, durables=())
+    found: dict[str, Any] = {"messages": count, **machine()}
+    found["filled_seconds"] = await timed(lambda: fill(bus, count))
+    # As an earlier release has it: a description and the filters of a consumer.
+    older = EVENTS.config(1) | {"description": "older"}
+    await bus.admin(f"STREAM.UPDATE.{EVENTS.name}", older)
+    place = f"CONSUMER.DURABLE.CREATE.{EVENTS.name}.{METRICS_EVENTS.name}"
+    info = await bus.admin(f"CONSUMER.INFO.{EVENTS.name}.{METRICS_EVENTS.name}", {})
+    config = info["config"] | {"filter_subjects": [subjects.NODE_EVENTS]}
+    await bus.admin(place, {"stream_name": EVENTS.name, "config": config})
+    await bus.close()
+    await server.stop()
+
+    server = EmbeddedServer(directory / "full")
+    empty = EmbeddedServer(directory / "empty", sync=False)
+    found["server_started_seconds"] = await timed(server.start)
+    bus = await connected(server)
+    found["upgrade_seconds"] = await timed(lambda: set_up(bus, CLOCK, replicas=1))
+    found["services_ready_seconds"] = await timed(lambda: services_ready(server.url, directory))
+    for spec in EVERY_STREAM:
+        state = (await bus.admin(f"STREAM.INFO.{spec.name}", {}))["state"]
+        if state["messages"]:
+            found[f"{spec.name}_messages"] = state["messages"]
+            found[f"{spec.name}_mib"] = round(state["bytes"] / 1_048_576)
+    began = time.monotonic()
+    manifest = await back_up(bus, CLOCK, directory / "backup")
+    found["backup_seconds"] = round(time.monotonic() - began, 1)
+    found["backup_mib"] = round(manifest.bytes / 1_048_576)
+    await empty.start()
+    other = await connected(empty)
+    found["restore_seconds"] = await timed(
+        lambda: restore(other, CLOCK, directory / "backup", manifest, replicas=1)
+    )
+    for spec in (EVENTS, SAGAS, NODES.stream()):
+        infos = [await each.admin(f"STREAM.INFO.{spec.name}", {}) for each in (bus, other)]
+        states = [each["state"]["messages"] for each in infos]
+        assert states[0] == states[1], (spec.name, states)
+    await bus.close()
+    await other.close()
+    await server.stop()
+    await empty.stop()
+    return found
+
+
+def main() -> None:
+    """Print the figures as JSON."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.month_of_history")
+    parser.add_argument("messages", type=int, nargs="?", default=MONTH)
+    parser.add_argument("--directory", type=Path, help="where the stores are kept meanwhile")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="month-", dir=arguments.directory) as directory:
+        found = asyncio.run(measure(arguments.messages, Path(directory)))
+    sys.stdout.write(f"{json.dumps(found, indent=2)}\n")
+
+
+if __name__ == "__main__":
+    main()
