@@ -14,6 +14,7 @@ from schemas.instance_records import InstanceRecord
 from schemas.messages import decoder, encode
 from schemas.node_events import Terminated
 from schemas.node_records import NodeRecord
+from schemas.pool_records import PoolRecord
 from services.bus.port import Bus, Endpoint, Headers
 from services.pool_manager.heartbeat_reader import HeartbeatReader
 from services.pool_manager.node_rebuilder import last_end
@@ -90,6 +91,9 @@ class NodeAdoption:
                 f"{known.saga} launches a node of that name; adopt again when it has ended: see "
                 "`navarch saga list`"
             )
+        joins = known is None or known.state == "terminated"
+        if joins and (saga := _saga_about(found_pool[0], instance.instance)):
+            raise NameInUseError(f"{saga} is about an earlier node of that name, and has not ended")
         # Its agent may have registered before: what it said then is applied now.
         sources = NodeSources(
             instance, (), await self._last_events(instance.pool, instance.instance)
@@ -112,7 +116,7 @@ class NodeAdoption:
                 return made
             return msgspec.structs.replace(made, lost=True, lost_at=now)
 
-        if known is None or known.state == "terminated":
+        if joins:
             name = instance.instance
             await self._store.change_pool(instance.pool, lambda found: claimed(found, name))
         record = await self._store.change_node(instance.pool, instance.instance, adopted)
@@ -137,8 +141,10 @@ class NodeAdoption:
         known = await self._store.fresh_node(instance.pool, instance.instance)
         if known is None or known.state == "terminated":
             return data
-        if known.saga:
-            raise NodeIsBusyError(f"{known.saga} is about this node; it ends by itself")
+        found_pool = await self._store.pool(instance.pool)
+        decided = _saga_about(found_pool[0], known.node) if found_pool is not None else ""
+        if saga := known.saga or decided:
+            raise NodeIsBusyError(f"{saga} is about this node; it ends by itself")
         now = self._clock.now()
 
         def retired(found: NodeRecord | None) -> NodeRecord | None:
@@ -160,3 +166,8 @@ class NodeAdoption:
         log.info("node retired", extra={"pool": instance.pool, "node": instance.instance})
         await self._reconcile(instance.pool)
         return data
+
+
+def _saga_about(record: PoolRecord, node: str) -> str:
+    """The saga about a node that is decided on, even if its log could not be written yet."""
+    return next((saga for saga, each in record.open.items() if each.node == node), "")

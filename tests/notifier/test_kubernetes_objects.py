@@ -98,6 +98,13 @@ def test_a_later_node_of_the_same_name_is_another():
     assert nodes.find_node(later, [later], reference) is None
     unknown = node(provider_id="k3s://n1")  # of no cloud: the name decides
     assert nodes.find_node(unknown, [], reference) is unknown
+    # Of an adopted node its whole `spec.providerID` is known, or else the object's uid.
+    for known, found in (("aws:///z/i-new", later), ("aws:///z/i-old", None), ("k3s://n2", None)):
+        adopted = NodeReference(pool="t", node="t-1", provider="cluster", provider_id=known)
+        assert nodes.find_node(later, [later], adopted) is found
+    bare = node(provider_id="")
+    itself = msgspec.structs.replace(adopted, provider_id=f"kubernetes://{bare.metadata.uid}")
+    assert nodes.find_node(bare, [], itself) is bare
 
 
 def test_a_cordon_is_undone_exactly():

@@ -15,6 +15,7 @@ from schemas.pool_records import (
     FLEET_KEY,
     AwaitedSuccessor,
     FleetRecord,
+    OpenSaga,
     PoolRecord,
     pool_key,
 )
@@ -215,3 +216,28 @@ async def test_one_that_is_adopted_twice_succeeds_one_node(bus: Bus) -> None:
     assert list(found[0].awaited) == ["b"]
     published = await bus.read(EVENTS.name, pool_event("web", "node-replaced"))
     assert len(published) == 1
+
+
+async def test_what_is_decided_about_a_node_is_done_before_its_name_is_given_again(
+    bus: Bus,
+) -> None:
+    """The saga's log cannot be written yet: it would begin about the successor of that name."""
+    group, store = Group(), Store(bus, FleetBudgetSpec())
+    sweeping = sweeper(bus, group)
+    group.join("a", "aws:///us-east-1a/i-1")
+    await sweeping.sweep()
+    opened = {"replace-a-1": OpenSaga(kind="replace", node="a", since=NOW)}
+    await store.change_pool("web", lambda record: replace(record, open=opened))
+    group.join("a", "aws:///us-east-1a/i-2")
+    for _ in range(2):
+        _, [outcome] = await sweeping.sweep()
+        assert "replace-a-1 is about this node" in outcome
+    await store.change_node("web", "a", lambda found: found and replace(found, state="terminated"))
+    await bus.delete(INSTANCES, node_key("web", "a"))
+    _, [outcome] = await sweeping.sweep()
+    assert "replace-a-1 is about an earlier node" in outcome
+    await store.change_pool("web", lambda record: replace(record, open={}))
+    await sweeping.sweep()
+    record = await InstanceStore(bus).get("web.a")
+    assert record is not None
+    assert record.provider_id == "aws:///us-east-1a/i-2"

@@ -20,6 +20,7 @@ from services.bus.protocol.endpoint_replies import reply_data
 from services.bus.topology_setup import set_up
 from services.health_monitor.service import build as build_health_monitor
 from services.notifier.service import build as build_notifier
+from services.notifier.workload.workload_notifier import NodeReference
 from services.pool_manager.service import build as build_pool_manager
 from services.primitives.errors import BusError, NavarchError
 from services.provisioner.provider_client.provider import Instance
@@ -236,7 +237,12 @@ class SimulatedFleet:
         self.cloud.on_made = adoption.on_launched
         self._endings.append(adoption.on_ending)
         self._resets.append(adoption.on_reset)
+        self.workload.is_another = self._is_another
         return SimulatedGroup(self.simulation, self.cloud, spec, self._on_joined)
+
+    def _is_another(self, node: NodeReference) -> bool:
+        machine = self.machines.machine_of(node.node)
+        return machine is not None and machine.instance.provider_id != node.provider_id
 
     def _on_joined(self, instance: Instance) -> None:
         """Others have made a machine."""

@@ -65,6 +65,8 @@ class SimulatedWorkload:
     """Called with `cordon`, `drain` or `evict` when an order has changed something."""
     loads: dict[str, Load] = field(default_factory=dict)
     """Pool -> its queue."""
+    is_another: Callable[[NodeReference], bool] = lambda _: False
+    """Whether the node of this name is another machine than the one that is meant."""
     on_uncordoned: Callable[[str], None] = lambda _: None
     chance: Any = None
 
@@ -197,10 +199,12 @@ class SimulatedNotifier:
         if now() < workload.away_until:
             raise ConnectionError("the workload system is away")
 
-    async def _order(self) -> None:
+    async def _order(self, order: WorkloadOrder) -> bool:
+        """Whether there is the node that an order is about."""
         await self._reach()
         if self._workload.simulation.now() < self._workload.refusing_until:
             raise StepFailure("the workload system refuses", "INVALID")
+        return not self._workload.is_another(order.node)
 
     @property
     def confirms_drains(self) -> bool:
@@ -219,7 +223,8 @@ class SimulatedNotifier:
 
     async def cordon(self, order: WorkloadOrder) -> None:
         """Place nothing new on the node."""
-        await self._order()
+        if not await self._order(order):
+            return
         changed = order.node.node not in self._workload.cordoned
         self._workload.cordon(order.node.node, order.reason)
         if changed:
@@ -229,12 +234,15 @@ class SimulatedNotifier:
     async def uncordon(self, order: WorkloadOrder) -> None:
         """The node may be used again."""
         await self._reach()
+        if self._workload.is_another(order.node):
+            return
         self._workload.uncordon(order.node.node)
         await self._process.effect("an uncordon")
 
     async def drain(self, order: WorkloadOrder) -> None:
         """Begin to move the work off the node."""
-        await self._order()
+        if not await self._order(order):
+            return
         changed = order.node.node not in self._workload.drained_at
         self._workload.drain(order.node.node)
         if changed:
@@ -244,6 +252,8 @@ class SimulatedNotifier:
     async def evict(self, order: WorkloadOrder) -> None:
         """End the work that is left, unless it refuses to leave."""
         await self._reach()
+        if self._workload.is_another(order.node):
+            return
         if self._workload.evict(order.node.node):
             self._workload.on_order("evict", order)
         await self._process.effect("an eviction")
@@ -253,7 +263,9 @@ class SimulatedNotifier:
         await self._reach()
         if self._workload.simulation.now() < self._workload.no_status_until:
             raise ConnectionError("the workload system does not answer about drains")
-        return {each.node: self._workload.work_on(each.node) for each in nodes}
+        unknown = NodeWorkload(drained=True)
+        is_another, work_on = self._workload.is_another, self._workload.work_on
+        return {each.node: unknown if is_another(each) else work_on(each.node) for each in nodes}
 
     async def wait_for_change(self) -> None:
         """Nothing reports one."""

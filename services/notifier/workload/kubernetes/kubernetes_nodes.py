@@ -48,6 +48,9 @@ def is_of(node: KubernetesNode, reference: NodeReference) -> bool:
 
 def is_another(node: KubernetesNode, reference: NodeReference) -> bool:
     """Whether a node of the right name is another machine: a later one that took the name."""
+    if "://" in reference.provider_id:  # as Kubernetes itself names an adopted node's machine
+        known = (node.spec.provider_id, f"kubernetes://{node.metadata.uid}")
+        return reference.provider_id not in known
     scheme = SCHEMES.get(reference.provider)
     comparable = scheme and node.spec.provider_id.startswith(f"{scheme}://")
     return bool(comparable and reference.provider_id) and not is_of(node, reference)
