@@ -39,6 +39,10 @@ class InstanceRecord(Record, frozen=True, kw_only=True):
     """Since when its provider reports that it does not run."""
     down_reason: str = ""
     """What it reports."""
+    impaired_reason: str = ""
+    """Which of the provider's status checks fail, where it reports any."""
+    reported_notices: tuple[str, ...] = ()
+    """IDs of the notices in force that the provider's API reported."""
     saga: str = ""
     attempts: Int = 0
     launch_calls: Int = 0

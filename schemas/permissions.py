@@ -94,7 +94,8 @@ ALSO_PUBLISHED: Final[Mapping[str, tuple[str, ...]]] = {
         f"$JS.API.STREAM.PURGE.{SAGAS.name}",
         subjects.order("sweep-now", "pool-manager"),
     ),
-    "provisioner": (NODE_COMMANDS,),
+    # Providers' APIs announce what no agent reads.
+    "provisioner": (NODE_COMMANDS, subjects.node_event_wildcard("provider-notice")),
 }
 """Service -> subjects that do not follow from the types and the topology."""
 ALSO_ANSWERED: Final[Mapping[str, tuple[str, ...]]] = {

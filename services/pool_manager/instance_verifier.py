@@ -153,7 +153,9 @@ class Verifier:
     ) -> bool:
         """Note in a silent node's record what is known of it; whether that is news."""
         heard = says(instance, now)
-        down = instance.down_reason if instance is not None and heard == "present" else ""
+        down = ""
+        if instance is not None and heard == "present":
+            down = instance.down_reason or instance.impaired_reason
 
         def noted(record: NodeRecord | None) -> NodeRecord | None:
             if record is None or not record.lost:

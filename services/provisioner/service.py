@@ -17,6 +17,7 @@ from services.bus.leases import Lease
 from services.bus.port import Endpoint, Headers
 from services.provisioner.bootstrap.enrollment_endpoint import EnrollmentEndpoint
 from services.provisioner.bootstrap.user_data import BootstrapTemplates
+from services.provisioner.host_reports.report_poller import ReportPoller
 from services.provisioner.instances.instance_store import InstanceStore
 from services.provisioner.offerings.offering_allocator import OfferingAllocator
 from services.provisioner.offerings.offering_catalogue import OfferingCatalogue
@@ -149,6 +150,7 @@ def assemble(
 
     enrollment = EnrollmentEndpoint(bus, clock, store, agent, nats, node_of_pod)
     participant = Participant(bus, clock, steps.actions, steps.undos)
+    reports = ReportPoller(bus, clock, store, providers)
     prices = PriceReader(bus, clock, offerings, providers, scorer.catalogue)
 
     def observes(pool: str) -> bool:
@@ -176,7 +178,13 @@ def assemble(
     return Service(
         description="Launches and removes instances, and loses none",
         consumers=(participant.consumer(PROVISIONER_STEPS),),
-        tasks=(lease.keep, lambda: sweeper.run(lease), lambda: prices.run(lease), revoker.run),
+        tasks=(
+            lease.keep,
+            lambda: sweeper.run(lease),
+            lambda: prices.run(lease),
+            lambda: reports.run(lease),
+            revoker.run,
+        ),
         endpoints={
             subjects.query("instances"): answer_instances(store),
             subjects.query("offerings"): answer_offerings(bus, store, offerings, scorer),

@@ -1,8 +1,11 @@
-"""Starts moto's EC2 with two things that it lacks and EC2 documents, for a test to rely on.
+"""Starts moto's EC2 with three things that it lacks and EC2 documents, for a test to rely on.
 
 A repeated client token launches nothing new (and other parameters under it are refused), and
-there is no capacity for instance types that begin with `x`. Everything else is moto as it is. So
-idempotency by token is proven against these lines, and not against AWS.
+there is no capacity for instance types that begin with `x`. Statuses of instances can be filtered
+by scheduled events and failing checks, which the tags EVENT and IMPAIRED of an instance give it,
+and instances by their lifecycle.
+Everything else is moto as it is. So idempotency by token is proven against these lines, and not
+against AWS.
 
 Requests may also be limited as EC2 documents it: a bucket of tokens for each action, see
 `throttling_app`.
@@ -10,15 +13,18 @@ Requests may also be limited as EC2 documents it: a bucket of tokens for each ac
 
 import sys
 import threading
+from datetime import UTC, datetime
 from typing import Any
 
+from moto.ec2 import utils
 from moto.ec2.exceptions import EC2ClientError
-from moto.ec2.models.instances import InstanceBackend
+from moto.ec2.models.instances import Instance, InstanceBackend
 from moto.moto_server import threaded_moto_server
 from moto.server import ThreadedMotoServer
 
 from tests.provisioner.throttling_app import ThrottlingApp
 
+NOT_BEFORE = datetime(2030, 1, 1, tzinfo=UTC)
 plain = InstanceBackend.run_instances
 one_at_a_time = threading.Lock()
 """Moto answers each request in a thread of its own."""
@@ -44,11 +50,62 @@ def run_instances(self: InstanceBackend, *args: Any, **kwargs: Any) -> Any:
         return reservation
 
 
+EVENT, IMPAIRED = "moto-event", "moto-impaired"
+"""Tags: the code of a scheduled event; `system` or `instance`, the check that fails."""
+plain_statuses = InstanceBackend.describe_instance_status
+
+
+def describe_instance_status(
+    self: InstanceBackend, ids: list[str], everything: bool, filters: Any
+) -> list[Instance]:
+    """List instances by these filters alone; any other is refused."""
+    found = plain_statuses(self, ids, everything, [])
+    for each in filters or ():
+        name, values = each["name"], each["values"]
+        part = name.removesuffix("-status.status")
+        if name == "event.code":
+            found = [one for one in found if _tag(one, EVENT) in values]
+        elif part in ("system", "instance"):
+            is_wanted = "impaired" in values
+            found = [one for one in found if (_tag(one, IMPAIRED) == part) is is_wanted]
+        else:
+            raise EC2ClientError("InvalidParameterValue", f"The filter '{name}' is invalid")
+    return found
+
+
+def events(self: Instance) -> list[dict[str, Any]]:
+    """What is scheduled for it."""
+    code = _tag(self, EVENT)
+    about = {"InstanceEventId": f"instance-event-{self.id}", "Code": code}
+    return [{**about, "Description": "announced", "NotBefore": NOT_BEFORE}] if code else []
+
+
+def checked(part: str, plain_check: Any) -> property:
+    """A status check of an instance."""
+
+    def check(self: Instance) -> dict[str, Any]:
+        if _tag(self, IMPAIRED) != part:
+            return dict(plain_check.fget(self))
+        detail = {"Name": "reachability", "Status": "failed", "ImpairedSince": NOT_BEFORE}
+        return {"Status": "impaired", "Details": [detail]}
+
+    return property(check)
+
+
+def _tag(instance: Instance, name: str) -> str:
+    return next((str(each["value"]) for each in instance.get_tags() if each["key"] == name), "")
+
+
 def _exists(reservation: Any) -> bool:
     return all(each.state == "running" for each in reservation.instances)
 
 
 InstanceBackend.run_instances = run_instances
+InstanceBackend.describe_instance_status = describe_instance_status
+Instance.instance_status = checked("instance", Instance.instance_status)
+Instance.system_status = checked("system", Instance.system_status)
+Instance.events = property(events)
+utils.filter_dict_attribute_mapping["instance-lifecycle"] = "lifecycle"
 dispatcher = threaded_moto_server.DomainDispatcherApplication
 threaded_moto_server.DomainDispatcherApplication = lambda create: ThrottlingApp(dispatcher(create))
 

@@ -20,14 +20,12 @@ IMPLIED: Final = {"ec2:CreateTags", "ssm:GetParameters"}
 
 def actions_called() -> set[str]:
     """The EC2 actions of the provider's sources."""
-    sources = "".join(
-        (PROVIDERS / name).read_text("utf-8") for name in ("aws.py", "aws_terminations.py")
+    sources = (PROVIDERS / f"{name}.py" for name in ("aws", "aws_reports", "aws_terminations"))
+    calls = re.findall(
+        r"\"((?:describe|run|reboot|terminate)_[a-z_]+)\"",
+        "".join(each.read_text("utf-8") for each in sources),
     )
-    calls = re.findall(r"_call\(\s*\"(\w+)\"|\"ec2\",\s*\"(\w+)\"", sources)
-    return {
-        "ec2:" + "".join(word.capitalize() for word in (first or second).split("_"))
-        for first, second in calls
-    }
+    return {"ec2:" + "".join(map(str.capitalize, call.split("_"))) for call in calls}
 
 
 def test_the_policy_permits_what_the_provider_calls_and_nothing_else() -> None:

@@ -28,6 +28,7 @@ from typing import Literal, Protocol, runtime_checkable
 
 import msgspec
 
+from schemas.enums import NoticeEffect
 from schemas.launch_offers import Market
 from schemas.offering_records import OfferingPrice
 from schemas.settings import AgentSettings
@@ -84,6 +85,29 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
     tags: dict[str, str] = {}
     may_hold: str = ""
     """Set for a host that could not be reached: instances whose ID has this prefix may exist."""
+
+
+class ScheduledEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """What a provider will do to an instance, as its API reports."""
+
+    provider_id: str
+    event: str
+    """Its ID."""
+    action: str
+    """The provider's term: `instance-retirement`."""
+    text: str
+    effect: NoticeEffect
+    starts_at: datetime | None = None
+    """None: at any moment."""
+    ends_at: datetime | None = None
+
+
+class HostReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What a provider reports of the hosts of its instances; whole, or an error is raised."""
+
+    events: tuple[ScheduledEvent, ...] = ()
+    impaired: dict[str, str] = {}
+    """Provider ID -> which of its status checks fail."""
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
@@ -170,6 +194,15 @@ class ColdRestarts(Protocol):
 
     async def restart_cold(self, instance: Instance) -> None:
         """Switch it off and on, which may take minutes; INVALID if it cannot be. Repeatable."""
+        ...
+
+
+@runtime_checkable
+class ReportsHosts(Protocol):
+    """A provider whose API reports scheduled events or status checks."""
+
+    async def report_hosts(self) -> HostReport:
+        """Return what is in force now, in a bounded number of requests."""
         ...
 
 

@@ -22,12 +22,14 @@ from services.provisioner.provider_client.instance_list import InstanceList
 from services.provisioner.provider_client.provider import (
     Bootstraps,
     ColdRestarts,
+    HostReport,
     IdentifiesPods,
     Instance,
     Prices,
     Provider,
     ProvisionRequest,
     Reboots,
+    ReportsHosts,
     Resumes,
 )
 from services.provisioner.provider_client.provider_errors import ProviderError
@@ -96,6 +98,17 @@ class ProviderCalls:
         if not isinstance(self.provider, ColdRestarts):
             raise ProviderError("INVALID", f"{self.provider.name} cannot switch a machine off")
         await self._call("restart", self.provider.restart_cold(instance), timeout_seconds)
+
+    @property
+    def reports_hosts(self) -> bool:
+        """Whether its API reports events of its hosts."""
+        return isinstance(self.provider, ReportsHosts)
+
+    async def report_hosts(self) -> HostReport:
+        """Return what it reports of its hosts, or raise ProviderError."""
+        if not isinstance(self.provider, ReportsHosts):
+            return HostReport()
+        return await self._call("report", self.provider.report_hosts(), self._timeout)
 
     async def resume(self) -> None:
         """Start the instances that stopped with the host."""

@@ -20,6 +20,7 @@ from services.provisioner.instances.instance_tags import FLEET_TAG, tags_of, wit
 from services.provisioner.provider_client.provider import (
     Capabilities,
     Environment,
+    HostReport,
     Instance,
     InstanceStatus,
     ProvisionRequest,
@@ -29,6 +30,7 @@ from services.provisioner.providers import aws_launch
 from services.provisioner.providers.aws_clients import AwsClients
 from services.provisioner.providers.aws_errors import ABSENT
 from services.provisioner.providers.aws_launch import DiskOptions, EfaCards
+from services.provisioner.providers.aws_reports import AwsHostReports
 from services.provisioner.providers.aws_terminations import Terminations
 from services.provisioner.providers.request_checks import check_region, invalid, ssh_keys
 
@@ -122,6 +124,7 @@ class AwsProvider:
             rate_limiter=environment.rate_limiter,
         )
         self._terminations = Terminations(self._clients)
+        self._reports = AwsHostReports(self._clients)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -182,6 +185,10 @@ class AwsProvider:
             if not page.get("NextToken"):
                 return found
             more = {"NextToken": page["NextToken"]}
+
+    async def report_hosts(self) -> HostReport:
+        """Scheduled events, failing status checks, and the ends of capacity blocks."""
+        return await self._reports.read()
 
     async def prices(self, instance_types: Sequence[str]) -> Sequence[OfferingPrice]:
         """Return current spot prices by zone; EC2's API has none for on-demand."""

@@ -8,6 +8,7 @@ otherwise both would keep costing money.
 
 import re
 import uuid
+from collections.abc import Sequence
 from datetime import datetime
 from http import HTTPStatus
 from typing import Any, Final
@@ -16,6 +17,7 @@ from services.provisioner.instances.instance_tags import FLEET_TAG, with_tags
 from services.provisioner.provider_client.provider import (
     Capabilities,
     Environment,
+    HostReport,
     Instance,
     InstanceStatus,
     ProvisionRequest,
@@ -24,6 +26,7 @@ from services.provisioner.provider_client.provider_errors import ProviderError, 
 from services.provisioner.providers.gcp_auth import token_source
 from services.provisioner.providers.gcp_errors import error_of, operation_error
 from services.provisioner.providers.gcp_launch import GcpOptions, launch_body
+from services.provisioner.providers.gcp_reports import upcoming_maintenance
 from services.provisioner.providers.provider_http import read_body, send
 from services.provisioner.providers.request_checks import check_labels, invalid
 from services.runtime.bounded_http import bounded_client
@@ -118,7 +121,15 @@ class GcpProvider:
 
     async def list(self) -> list[Instance]:
         """Return every labelled instance of every zone; an answer that lacks a zone is an error."""
-        found: list[Instance] = []
+        return [_instance(each) for each in await self._labelled()]
+
+    async def report_hosts(self) -> HostReport:
+        """Announced maintenance; Compute Engine reports no status checks."""
+        found = [(_instance(each).provider_id, each) for each in await self._labelled()]
+        return HostReport(events=tuple(upcoming_maintenance(found)))
+
+    async def _labelled(self) -> Sequence[Any]:
+        found: Sequence[Any] = []
         more: dict[str, Any] = {}
         while True:
             page = await self._call(
@@ -131,7 +142,7 @@ class GcpProvider:
             if page.get("unreachables"):
                 raise ProviderError("TRANSIENT", f"no answer from {page['unreachables']}")
             for scope in page.get("items", {}).values():
-                found += [_instance(each) for each in scope.get("instances", ())]
+                found = [*found, *scope.get("instances", ())]
             if not page.get("nextPageToken"):
                 return found
             more = {"pageToken": page["nextPageToken"]}

@@ -1,0 +1,1 @@
+"""What providers report of their hosts: events that they schedule, and failing status checks."""
