@@ -152,11 +152,6 @@ def assemble(
     participant = Participant(bus, clock, steps.actions, steps.undos)
     reports = ReportPoller(bus, clock, store, providers)
     prices = PriceReader(bus, clock, offerings, providers, scorer.catalogue)
-
-    def observes(pool: str) -> bool:
-        spec = settings.pools.get(pool)
-        return settings.mode == "observe" or (spec is not None and spec.mode == "observe")
-
     sweeper = Sweeper(
         bus,
         clock,
@@ -164,7 +159,7 @@ def assemble(
         providers,
         steps.remover,
         limits,
-        observes,
+        partial(observes, settings),
         fleet_name=settings.fleet,
     )
     lease = Lease(bus, clock, LEASE_NAME, context.replica)
@@ -195,6 +190,12 @@ def assemble(
         },
         close=close,
     )
+
+
+def observes(settings: Settings, pool: str) -> bool:
+    """Whether nothing is to be changed in a pool."""
+    spec = settings.pools.get(pool)
+    return settings.mode == "observe" or (spec is not None and spec.mode == "observe")
 
 
 def answer_instances(store: InstanceStore) -> Endpoint:
