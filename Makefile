@@ -20,7 +20,7 @@ MINUTES ?= 3
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test quick conformance test-real check format fuzz crash crash-matrix outage simulate nightly bench clean
+.PHONY: help venv demo test quick conformance test-real check docs format fuzz crash crash-matrix outage simulate nightly bench clean
 
 help: ## Show this list
 	@echo "Navarch: keeps a GPU fleet healthy. Targets:"
@@ -76,6 +76,9 @@ check: $(STAMP) ## Check format, style, types, import rules and house rules
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest tests/house
+
+docs: $(STAMP) ## Write the documentation site to build/site; a link that leads nowhere fails it
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 format: $(STAMP) ## Format the code and apply automatic fixes
 	$(BIN)/ruff format .

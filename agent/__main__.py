@@ -31,7 +31,7 @@ from agent.sources.job_lookup import JobLookup
 from agent.sources.nvml import Nvml, NvmlEvents
 from schemas.agent_commands import DiagnoseRequest
 from schemas.node_events import CheckResult
-from schemas.permissions import AGENT_BYTES_MAX, bootstrap_inbox, node_inbox
+from schemas.permissions import AGENT_BYTES_MAX, bootstrap_inbox, node_inbox, pod_inbox
 from schemas.settings import NatsSettings
 from services.bus.nats.nats_bus import ConnectOptions, NatsBus
 from services.primitives.clock import SystemClock
@@ -164,6 +164,8 @@ async def _connect_new(
     """Connect with credentials that permit only to request others."""
     used = msgspec.structs.replace(config, nats_creds_file=str(file))
     box = bootstrap_inbox(config.pool, config.node)
+    if config.pod_token_file:
+        box = pod_inbox(config.pool)
     return await _connect(used, box, seconds_max=seconds_max)
 
 

@@ -1,5 +1,6 @@
 """Fetches a node's own credentials with its bootstrap credentials, and others before they expire.
 
+In a pod the bootstrap credentials are of a whole pool; the pod's token proves which node it is.
 The key pair is generated and stored before the request, so that a restarted agent repeats it with
 the same key and gets the same reply. Once the node has its own credentials, the bootstrap
 credentials are useless and removed. Beside them it keeps a token that permits only to request
@@ -20,7 +21,7 @@ from schemas import subjects
 from schemas.agent_commands import EnrollAnswer, EnrollRequest
 from schemas.headers import SERVICE_ERROR
 from schemas.messages import LimitedDecoder, encode
-from schemas.permissions import AGENT, BOOTSTRAP
+from schemas.permissions import AGENT, BOOTSTRAP, POD
 from services.bus.port import Bus
 from services.primitives.atomic_files import write_secret
 from services.primitives.errors import ConfigurationError, NavarchError, Unavailable
@@ -41,15 +42,19 @@ async def enroll(config: AgentConfig, connect: Connect) -> str:
     """Fetch this node's credentials unless it has them; return a sentence about the result."""
     if done := _why_not_needed(config):
         return done
-    seed, public = _key(_key_file(config))
     file = Path(config.nats_bootstrap_file)
-    _keep(config, seed, await ask_with(config, connect, file, public))
-    _remove(_key_file(config), file)
+    await _fetch(config, connect, file)
+    if not config.pod_token_file:
+        _remove(file)
     return f"fetched this node's credentials into {config.nats_creds_file}"
 
 
 async def rejoin(config: AgentConfig, connect: Connect) -> None:
     """Fetch credentials in place of expired ones; NavarchError if that is impossible."""
+    if config.pod_token_file:
+        # The key may be revoked, because the node had left; its pod may always have another.
+        await _fetch(config, connect, Path(config.nats_bootstrap_file))
+        return
     file = rejoin_file(config)
     if not file.exists():
         raise NavarchError(
@@ -100,11 +105,13 @@ def _why_not_needed(config: AgentConfig) -> str:
         raise ConfigurationError(problem, key="NAVARCH_NATS_CREDS_FILE")
     bootstrap = Path(config.nats_bootstrap_file)
     if _has_own(config):
-        bootstrap.unlink(missing_ok=True)
+        if not config.pod_token_file:
+            bootstrap.unlink(missing_ok=True)
         return f"{config.nats_creds_file} holds this node's credentials already"
-    if not is_of_node(_read(bootstrap), BOOTSTRAP, config.pool, config.node):
+    role, node = (POD, "*") if config.pod_token_file else (BOOTSTRAP, config.node)
+    if not is_of_node(_read(bootstrap), role, config.pool, node):
         raise ConfigurationError(
-            f"{bootstrap} holds no bootstrap credentials of {config.pool}/{config.node}",
+            f"{bootstrap} holds no {role} credentials of {config.pool}/{node}",
             key="NAVARCH_NATS_BOOTSTRAP_FILE",
         )
     return ""
@@ -142,9 +149,16 @@ def _keep_authority(file: Path, text: str) -> None:
         log.warning("the bus has other authorities, and %s keeps the old: %s", file, error)
 
 
-def _remove(*files: Path) -> None:
-    for each in files:
-        each.unlink(missing_ok=True)
+async def _fetch(config: AgentConfig, connect: Connect, bootstrap: Path) -> None:
+    """Fetch credentials for a new key."""
+    kept = _key_file(config)
+    seed, public = _key(kept)
+    _keep(config, seed, await ask_with(config, connect, bootstrap, public))
+    _remove(kept)
+
+
+def _remove(file: Path) -> None:
+    file.unlink(missing_ok=True)
 
 
 def _key_file(config: AgentConfig) -> Path:
@@ -160,7 +174,8 @@ async def ask_with(config: AgentConfig, connect: Connect, file: Path, public: st
             try:
                 while True:
                     try:
-                        return await _ask(config, bus, public)
+                        with_token = bool(config.pod_token_file)
+                        return await _ask(config, bus, public, with_token=with_token)
                     except Unavailable:
                         # The provisioner or its bus is restarting.
                         await asyncio.sleep(AGAIN_SECONDS)
@@ -173,9 +188,14 @@ async def ask_with(config: AgentConfig, connect: Connect, file: Path, public: st
         ) from error
 
 
-async def _ask(config: AgentConfig, bus: Bus, public: str) -> EnrollAnswer:
-    subject = subjects.enroll(config.pool, config.node)
-    request = encode(EnrollRequest(key=public))
+async def _ask(
+    config: AgentConfig, bus: Bus, public: str, *, with_token: bool = False
+) -> EnrollAnswer:
+    proof, subject = "", subjects.enroll(config.pool, config.node)
+    if with_token:
+        proof = _read(Path(config.pod_token_file)).strip()
+        subject = subjects.enroll_pod(config.pool, config.node)
+    request = encode(EnrollRequest(key=public, pod_token=proof))
     reply = await bus.request(subject, request, timeout_seconds=ANSWER_SECONDS_MAX)
     try:
         answer = ANSWER_DECODER.decode(reply.data)

@@ -114,7 +114,7 @@ class OwnRecord:
 
 def missing_events(record: NodeRecord | None, boot_id: str) -> MissingEvents:
     """What a node's record lacks: it was restored from a backup, or an operator adopted it."""
-    if record is None:
+    if record is None or record.state == "terminated":
         return MissingEvents()
     return MissingEvents(
         registration=record.boot_id != boot_id, checks=record.boot_checked_id != boot_id

@@ -35,6 +35,9 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     nats_creds_file: str = ""
     nats_bootstrap_file: str = ""
     """Bootstrap credentials of a new node, for `navarch-agent enroll`."""
+    pod_token_file: str = ""
+    """Token of the pod in which the agent runs, for the audience `navarch`: it proves on which node
+    that is, and the bootstrap credentials are those of a whole pool."""
     nats_tls_ca_file: str = ""
     nats_tls_cert_file: str = ""
     """Client certificate, where the server verifies clients; with its key, or beside that."""

@@ -25,6 +25,7 @@ from benchmarks import (
     event_listing,
     fault_wave,
     level_evaluation,
+    scheduler_cordon,
     security_cost,
     stress_runs,
     telemetry_ingest,
@@ -50,6 +51,13 @@ ROWS = (
         "<= 6",
     ),
     ("200 sagas at once: last done", "wave_200_last_done_seconds", "s", ""),
+    ("Verdict to the scheduler's own cordon, p50", "scheduler_cordon_ms_p50", "ms", ""),
+    ("Verdict to the scheduler's own cordon, p99", "scheduler_cordon_ms_p99", "ms", ""),
+    ("  the scheduler's command alone, p50", "scheduler_command_ms_p50", "ms", ""),
+    ("  the scheduler's command alone, p99", "scheduler_command_ms_p99", "ms", ""),
+    ("200 simultaneous drains: last cordon", "drains_200_last_cordon_seconds", "s", ""),
+    ("  last drained", "drains_200_last_drain_seconds", "s", ""),
+    ("  200 commands alone, 8 at once", "drains_200_commands_alone_seconds", "s", ""),
     ("1,000 nodes simulated for 10 min", "simulation_1000_nodes_wall_seconds", "s", "<= 20"),
     ("  memory", "simulation_1000_nodes_memory_gib", "GiB", "<= 0.4"),
     ("5,000 nodes simulated for 30 min", "simulation_5000_nodes_wall_seconds", "s", "<= 180"),
@@ -116,6 +124,12 @@ def _parts(arguments: argparse.Namespace) -> dict[str, Part]:
         "wave": Part(
             f"{fault_wave.NODES} nodes that fail at once", fault_wave, fault_wave.measure, {}
         ),
+        "scheduler": Part(
+            f"{scheduler_cordon.AT_ONCE} drains at once at the scheduler",
+            scheduler_cordon,
+            scheduler_cordon.measure,
+            {"faults": scheduler_cordon.ONE_BY_ONE},
+        ),
         "agent": Part(
             f"three agents for {seconds:g} s",
             agent_cost,
@@ -145,7 +159,10 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--only",
         action="append",
-        choices=["cordon", "events", "ingest", "levels", "wave", "agent", "security", "simulation"],
+        choices=[
+            *("cordon", "events", "ingest", "levels", "wave", "scheduler", "agent", "security"),
+            "simulation",
+        ],
         help="measure this part; the file keeps the figures of the others",
     )
     return parser.parse_args()

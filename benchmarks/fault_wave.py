@@ -38,7 +38,8 @@ DEVIATIONS: Final = {
 }
 
 
-async def _publish_fault(bus: NatsBus, node: NodeRecord) -> None:
+async def publish_fault(bus: NatsBus, node: NodeRecord) -> None:
+    """Publish XID 79 of a node, as its agent would."""
     fault = Fault(
         id=f"{node.node}.kmsg.1",
         time=datetime.now(UTC),
@@ -71,7 +72,7 @@ async def wave(
     after = await bus.last_sequence(SAGAS.name)
     events_before = await bus.last_sequence(EVENTS.name)
     start = time.time()
-    await asyncio.gather(*(_publish_fault(bus, node) for node in chosen))
+    await asyncio.gather(*(publish_fault(bus, node) for node in chosen))
     published = time.time() - start
     replaced = subjects.pool_event_wildcard("node-replaced")
     async with asyncio.timeout(within_seconds):
@@ -81,6 +82,7 @@ async def wave(
     for name, step, status in (
         ("last_saga", "saga", "started"),
         ("last_cordon", "cordon", "succeeded"),
+        ("last_drain", "drain", "succeeded"),
         ("last_replacement_started", "provision", "started"),
         ("last_done", "saga", "done"),
     ):

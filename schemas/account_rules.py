@@ -1,11 +1,12 @@
 """What permissions are made of: accounts, rules of roles, and what passes between accounts."""
 
 import enum
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
 
-from schemas.stream_specs import MESSAGE_BYTES_MAX
+from schemas.stream_specs import MESSAGE_BYTES_MAX, DurableSpec
 
 SUBSCRIPTIONS_MAX: Final = 1_000
 
@@ -58,3 +59,10 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
     """False: part of another share of the same owner, which the server refuses to export twice."""
     local_subject: str = ""
     """Its name at the importers, if it is another."""
+
+
+def acknowledgements(durables: Iterable[DurableSpec]) -> Iterable[str]:
+    """Acknowledgements, in both forms of the server's reply subject."""
+    for each in durables:
+        yield f"$JS.ACK.{each.stream}.{each.name}.>"
+        yield f"$JS.ACK.*.*.{each.stream}.{each.name}.>"

@@ -50,7 +50,7 @@ def _stored() -> list[Share]:
         *((each, _READERS) for each in (*STREAM_READS, "$JS.API.CONSUMER.INFO.*.*")),
         # Without this import the server takes all calls for calls to the account's own JetStream.
         ("$JS.API.INFO", _READERS),
-        *((each, _USERS) for each in LISTS),
+        *((each, _READERS) for each in LISTS),
     )
     parts = (
         *((subjects.node_event_wildcard(each), _AGENTS) for each in agent_facts()),
@@ -74,7 +74,10 @@ def _stored() -> list[Share]:
 def _answered() -> list[Share]:
     """What services and agents answer."""
     services = Account.SERVICES
-    asked = ((subjects.ENROLL, _AGENTS), (subjects.QUERIES, _ASKERS), (subjects.ORDERS, _ASKERS))
+    asked = (
+        *((each, _AGENTS) for each in (subjects.ENROLL, subjects.ENROLL_POD)),
+        *((each, _ASKERS) for each in (subjects.QUERIES, subjects.ORDERS)),
+    )
     return [
         *(
             Share(subject=each, owner=services, importers=to, reply_seconds=ANSWER_SECONDS)
@@ -112,11 +115,12 @@ def _copies() -> list[Share]:
 
 _STORED: Final = (
     *(subjects.NODE_EVENTS, subjects.POOL_EVENTS, subjects.FLEET_EVENTS),
-    *(subjects.SAGAS, subjects.TIMERS, subjects.DEAD, "$KV.>", "$O.>"),
+    *(subjects.SAGAS, subjects.TIMERS, subjects.DEAD, subjects.SINKS, "$KV.>", "$O.>"),
 )
 """What services store; which of them may store what is in their permissions."""
 _CALLS: Final = (
     *("$JS.API.STREAM.CREATE.*", "$JS.API.STREAM.UPDATE.*", "$JS.API.STREAM.PURGE.*"),
     *("$JS.API.CONSUMER.CREATE.>", "$JS.API.CONSUMER.DURABLE.CREATE.*.*", "$JS.ACK.>"),
+    "$JS.API.CONSUMER.DELETE.*.*",
 )
 _PULLS: Final = "$JS.API.CONSUMER.MSG.NEXT.*.*"

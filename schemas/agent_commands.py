@@ -1,11 +1,13 @@
 """Requests that an agent or the enrollment endpoint answers, and their answers."""
 
-from typing import Annotated
+from typing import Annotated, Final
 
 import msgspec
 
 from schemas.node_events import CheckResult
 from schemas.value_limits import UtcTime
+
+POD_TOKEN_CHARS_MAX: Final = 16_384
 
 
 class DiagnoseRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -62,11 +64,15 @@ class ActionResult(msgspec.Struct, frozen=True, kw_only=True):
     """When it was done, by the node's clock."""
 
 
-class EnrollRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class EnrollRequest(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
     """Request of a node for its own credentials (`enroll`), or for a token that is valid longer."""
 
     key: Annotated[str, msgspec.Meta(pattern=r"^U[A-Z2-7]{55}\Z")]
     """Public key of a pair that the node generated; its seed never leaves the node."""
+    pod_token: Annotated[str, msgspec.Meta(max_length=POD_TOKEN_CHARS_MAX)] = ""
+    """Token of the pod in which the agent runs (`enroll-pod`): proves which node it runs on."""
 
 
 class EnrollAnswer(msgspec.Struct, frozen=True, kw_only=True):

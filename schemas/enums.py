@@ -142,15 +142,16 @@ BreakerCause = Literal[
     "fleet-reset-rate",
     "wave",
     "launches-fail",
+    "workload-system",
     "probe-failed",
     "restored",
     "operator",
 ]
 """What opened it. level: the limit of nodes out of service is reached; rate: the limit of
 disruptions within the window; reset-rate: the limit of GPU resets and reboots; each of the pool or
-of the fleet; wave: an incident on many nodes; launches-fail: new nodes fail to start; probe-failed:
-the probe failed; restored: the store was restored from a backup, and what it says may be outdated;
-operator: an operator opened it."""
+of the fleet; wave: an incident on many nodes; launches-fail: new nodes fail to start;
+workload-system: it does not cordon nodes; probe-failed: the probe failed; restored: the store was
+restored from a backup, and what it says may be outdated; operator: an operator opened it."""
 
 # --- providers -----------------------------------------------------------------------------------
 
@@ -194,6 +195,8 @@ about the same thing was carried out first."""
 
 DEADLINE_PASSED: Final = "deadline-passed"
 NOT_ADMITTED: Final = "not-admitted"
+DENIED_HARDWARE: Final = "denied-hardware"
+"""Not admitted, since its hardware is on the denylist."""
 STOPPED: Final = "stopped"
 """The saga was stopped during the step; whether the step took effect is unknown."""
 NO_AGENT: Final = "no-agent"

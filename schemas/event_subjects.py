@@ -19,3 +19,9 @@ def event_subject(event: Event) -> str:
             return subjects.pool_event(event.pool, pool_events.FACTS[type(event)])
         case _:
             return subjects.fleet_event(fleet_events.FACTS[type(event)])
+
+
+def facts() -> list[str]:
+    """The names of all events that EVENTS may hold."""
+    families = (node_events.FACTS, pool_events.FACTS, fleet_events.FACTS)
+    return list(dict.fromkeys(fact for each in families for fact in each.values()))

@@ -10,6 +10,9 @@ from schemas.node_records import NodeRecord
 SILENCE: Final = "silence"
 """Fault signature of a node whose heartbeats stopped and that has no other fault."""
 
+OFF_THE_BUS: Final = frozenset({"fallen_off_bus", "gpu_lost", "xid-79"})
+"""Fault signatures of a GPU that the host does not see any more."""
+
 
 def called(kind: str, code: int) -> str:
     """Fault signature of a kind and a code: `xid-79`. Empty where the kind is empty."""

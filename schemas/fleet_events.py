@@ -51,7 +51,10 @@ FailureKind = Literal[
     "expires-soon",
     "message-set-aside",
     "alert-undelivered",
+    "sink-undelivered",
+    "sink-refused",
     "configuration-refused",
+    "workload-system-away",
 ]
 
 

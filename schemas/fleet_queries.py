@@ -132,6 +132,30 @@ class FleetBudgetView(msgspec.Struct, frozen=True, kw_only=True):
     """It cannot limit anything, so nothing is counted."""
 
 
+class PolicyRuleView(msgspec.Struct, frozen=True, kw_only=True):
+    """A rule of the health policy; the first that matches decides."""
+
+    name: str
+    description: str = ""
+    condition: str
+    """CEL over the fault."""
+    result: str
+    action: str
+    count: int = 1
+    """Faults within the window from which on it matches."""
+    window_seconds: float = 0.0
+    per: str = "gpu"
+
+
+class PolicyView(msgspec.Struct, frozen=True, kw_only=True):
+    """The health policy in force."""
+
+    name: str
+    hash: str
+    """As verdicts name it."""
+    rules: tuple[PolicyRuleView, ...]
+
+
 class Page(msgspec.Struct, frozen=True, kw_only=True):
     """One page of a reply; query again with `after=next` until `next` is empty."""
 

@@ -16,6 +16,8 @@ class HardwareRecord(Record, frozen=True, kw_only=True):
     value: str
     reason: str
     since: UtcTime
+    until: UtcTime | None = None
+    """When it is forgotten; None: after 180 days."""
     pool: str = ""
     node: str = ""
     """The node that it failed in."""

@@ -35,6 +35,10 @@ class InstanceRecord(Record, frozen=True, kw_only=True):
     disconnected_reason: str = ""
     readmitted_at: UtcTime | None = None
     """When an operator last had its credentials accepted again."""
+    down_since: UtcTime | None = None
+    """Since when its provider reports that it does not run."""
+    down_reason: str = ""
+    """What it reports."""
     saga: str = ""
     attempts: Int = 0
     launch_calls: Int = 0
@@ -47,6 +51,9 @@ class InstanceRecord(Record, frozen=True, kw_only=True):
     running_at: UtcTime | None = None
     terminating_at: UtcTime | None = None
     """When it should have gone; after a time limit it counts as leaked."""
+    kept_until: UtcTime | None = None
+    """Until then it is not removed, unless another node of its pool is admitted: its hardware is on
+    the denylist, and the provider might launch the next node on it."""
     removal_attempts: Int = 0
     """Recorded attempts to terminate it that failed."""
     removal_tried_at: UtcTime | None = None

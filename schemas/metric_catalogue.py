@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 MetricType = Literal["gauge", "counter", "histogram"]
-Exporter = Literal["metrics", "every service", "health-monitor", "gateway"]
+Exporter = Literal["metrics", "every service", "health-monitor", "notifier", "gateway"]
 
 POOL: Final = ("pool",)
 NODE: Final = ("pool", "node")
@@ -337,6 +337,31 @@ POLICY_LOADS: Final = _of_health(
     "Policy files read: loaded, or refused because they are wrong",
 )
 
+SINK_EVENTS: Final = MetricSpec(
+    "navarch_sink_events_total",
+    "counter",
+    "events",
+    ("sink", "outcome"),
+    "notifier",
+    "Events of a sink settled: delivered, filtered, refused, expired, too-large, invalid",
+)
+SINK_PENDING: Final = MetricSpec(
+    "navarch_sink_pending_events",
+    "gauge",
+    "events",
+    ("sink",),
+    "notifier",
+    "Events that wait for a sink, before its filters of pools, severity and labels",
+)
+SINK_OLDEST: Final = MetricSpec(
+    "navarch_sink_oldest_seconds",
+    "gauge",
+    "seconds",
+    ("sink",),
+    "notifier",
+    "How long the oldest event that waits for a sink has waited",
+)
+
 HTTP_REQUESTS: Final = MetricSpec(
     "navarch_http_requests_total",
     "counter",
@@ -362,6 +387,7 @@ LABEL_VALUES_MAX: Final[Mapping[str, int]] = {
     "provider": 100,
     "stream": 100,
     "durable": 100,
+    "sink": 100,
     "rule": 1_000,
     "route": 200,
     **dict.fromkeys(("kind", "status", "state", "command", "direction", "label"), 50),

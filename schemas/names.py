@@ -61,6 +61,12 @@ def saga_token(value: str) -> str:
     return value
 
 
+def saga_number(saga: str) -> int:
+    """The number of a saga that acts on a node; of each node they count from 1."""
+    number = saga.rpartition("-")[2]
+    return int(number) if number.isdigit() else 0
+
+
 def node_serial(pool: str, name: str) -> int:
     """Return the number in a node's name, in the order in which its pool named them; 0: none."""
     found = re.fullmatch(rf"{re.escape(pool)}-(\d{{1,15}})-[0-9a-f]{{4}}", name)

@@ -32,6 +32,8 @@ class RemediationAttempt(Record, frozen=True, kw_only=True):
     outcome: AttemptOutcome = "open"
     reason: str = ""
     """Why it failed or was cancelled."""
+    tried: bool = True
+    """Whether it was begun: the workload system may not have cordoned the node."""
     cordoned_by_operator: bool = True
     """Whether its node was cordoned before, other than for a quarantine or an earlier attempt."""
 
@@ -95,6 +97,9 @@ class NodeRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     provider_state: Literal["", "present", "gone", "disconnected"] = ""
     """State of a lost node's instance; empty: not queried yet, or unknown to the provider.
     disconnected: its silence is ours, because its credentials are refused or have expired."""
+    down_reason: str = ""
+    """Of a lost node: why its instance does not run, as its provider reports; empty: unknown, or it
+    runs."""
     liveness_at: UtcTime | None = None
     """Time of the last `lost` or `returned` event applied; older events are ignored."""
     saga: str = ""
@@ -150,6 +155,8 @@ class NodeRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     rack: str = ""
     host: str = ""
     """The physical machine, where the provider names it."""
+    restarts_cold: bool = False
+    """Its provider can switch the machine off and on."""
     denied_reason: str = ""
     """Why its hardware must not be admitted; set after a denylist lookup and never stored."""
     boot_id: str = ""

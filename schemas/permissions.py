@@ -6,13 +6,13 @@ own node only; viewers read everything and write nothing. `services.bus.nats.nat
 turns this into the server's configuration; docs/operate.md describes it.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 import msgspec
 
 from schemas import fleet_events, node_events, pool_events, subjects
-from schemas.account_rules import Account, Rules
+from schemas.account_rules import Account, Rules, acknowledgements
 from schemas.messages import Message
 from schemas.stream_specs import DurableSpec
 from schemas.topology import (
@@ -21,18 +21,25 @@ from schemas.topology import (
     EVENTS,
     EVERY_STREAM,
     EVIDENCE,
+    HEALTH,
     HEARTBEATS,
+    INSTANCES,
     LEASES,
     NODES,
     OBJECT_BUCKETS,
     POOLS,
     SAGAS,
+    SINKS,
+    TELEMETRY,
 )
 
 SERVICES: Final = ("pool-manager", "health-monitor", "provisioner", "notifier", "metrics")
 AGENT: Final = "agent"
 BOOTSTRAP: Final = "bootstrap"
 """Role of a node that is new, or was away for long: it may request its agent's credentials."""
+POD: Final = "pod"
+"""Role that the agents in pods of a pool's nodes share: each may request its node's credentials,
+and proves by its pod's token which node that is."""
 OPERATOR: Final = "operator"
 VIEWER: Final = "viewer"
 ADMIN: Final = "admin"
@@ -41,6 +48,8 @@ GATEWAY: Final = "gateway"
 users' account: what reaches it from outside must not reach the services."""
 SCHEDULER: Final = "scheduler"
 """Role of a workload system: it may say that work has left a node, and nothing else."""
+SINK_READER: Final = "sink-reader"
+"""Role of a program that reads what event sinks of type `subject` are sent, and nothing else."""
 WORK_DONE: Final = "work-done"
 CLI: Final = "cli"
 """Name of the inbox of `navarch` on a bus without accounts."""
@@ -59,14 +68,27 @@ BEGINS_HEARTBEATS: Final = "health-monitor"
 """The service that creates HEARTBEATS again after all servers have restarted."""
 WATCHES_DURABLES: Final = "metrics"
 """The service that reads how far behind every durable is."""
+DELIVERS: Final = "notifier"
+"""The service that delivers to event sinks, whose durables are in the configuration alone."""
 RESULTS: Final = ("succeeded", "failed", "undo-succeeded", "undo-failed")
 """Statuses that a participant appends for the steps it performs."""
 NODE_COMMANDS: Final = f"{subjects.ROOT}.node.*.*.command.>"
 ALSO_PUBLISHED: Final[Mapping[str, tuple[str, ...]]] = {
     # It publishes faults for telemetry levels, and that heartbeats arrive late.
     "health-monitor": (subjects.node_event_wildcard("fault"), subjects.fleet_event("lag")),
-    # It removes what floods the history (`services.notifier.flood_watch`).
-    "notifier": (f"$JS.API.STREAM.PURGE.{EVENTS.name}",),
+    "notifier": (
+        # It removes what floods the history (`services.notifier.flood_watch`).
+        f"$JS.API.STREAM.PURGE.{EVENTS.name}",
+        subjects.SINKS,
+        # The names of its event sinks' durables are in the configuration alone.
+        f"$JS.API.CONSUMER.NAMES.{EVENTS.name}",
+        *(
+            f"$JS.API.CONSUMER.{call}.{EVENTS.name}.*"
+            for call in ("DURABLE.CREATE", "INFO", "DELETE")
+        ),
+        f"$JS.ACK.{EVENTS.name}.*.>",
+        f"$JS.ACK.*.*.{EVENTS.name}.*.>",
+    ),
     # It has instances recorded that a store which was rolled back does not know.
     "pool-manager": (
         f"$JS.API.STREAM.PURGE.{SAGAS.name}",
@@ -78,6 +100,7 @@ ALSO_PUBLISHED: Final[Mapping[str, tuple[str, ...]]] = {
 ALSO_ANSWERED: Final[Mapping[str, tuple[str, ...]]] = {
     "provisioner": (
         subjects.ENROLL,
+        subjects.ENROLL_POD,
         subjects.order_wildcard("sweep-now"),
         subjects.order_wildcard("readmit"),
     ),
@@ -100,7 +123,7 @@ SERVICE_QUERIES: Final = (
 )
 """Queries that change something: services' own, denied to users."""
 GATEWAY_QUERIES: Final = (
-    *("nodes", "node", "pools", "sagas", "budget", "dry-run", "instances", "offerings"),
+    *("nodes", "node", "pools", "sagas", "budget", "dry-run", "instances", "offerings", "policy"),
 )
 AGENT_BYTES_MAX: Final = 65_536
 """Of one message of an agent; samples of 16 GPUs have 17,000."""
@@ -160,6 +183,11 @@ def bootstrap_inbox(pool: str, node: str) -> str:
     return f"_INBOX.bootstrap.{pool}.{node}"
 
 
+def pod_inbox(pool: str) -> str:
+    """Inbox of agents in pods that have no credentials of their own: what is answered is public."""
+    return f"_INBOX.pod.{pool}"
+
+
 def rules() -> dict[str, Rules]:
     """Role -> permissions."""
     found = {service: _service(service) for service in SERVICES}
@@ -182,10 +210,12 @@ def rules() -> dict[str, Rules]:
         subscribe=(box,),
         payload_bytes_max=REQUEST_BYTES_MAX,
     )
+    found[SINK_READER] = _sink_reader()
     found[GATEWAY] = _gateway()
     found[ADMIN] = Rules(publish=(">",), subscribe=(">",))
     found[AGENT] = _agent()
     found[BOOTSTRAP] = _bootstrap()
+    found[POD] = _pod()
     return found
 
 
@@ -223,7 +253,7 @@ def _service(name: str) -> Rules:
             *(f"$JS.API.CONSUMER.MSG.NEXT.{each.stream}.{each.name}" for each in own),
             *_sets_up(name),
             *(f"$JS.API.CONSUMER.DURABLE.CREATE.{each.stream}.{each.name}" for each in own),
-            *_acknowledges(own),
+            *acknowledgements(own),
             *(subjects.dead(each.stream, each.name) for each in own),
             *(f"$KV.{each.name}.>" for each in BUCKETS if each.writer == name),
             *_objects(name),
@@ -240,7 +270,9 @@ def _service(name: str) -> Rules:
             "_INBOX.>",
             REPLIES,
         ),
-        publish_not=_not_touching(each for each in DURABLES if owner(each) != name),
+        publish_not=tuple(
+            _not_touching([each for each in DURABLES if owner(each) != name], name == DELIVERS)
+        ),
         subscribe=(
             f"{inbox(name)}.>",
             "$SRV.>",
@@ -273,8 +305,8 @@ def _viewer() -> Rules:
 def _gateway() -> Rules:
     box = f"{inbox(GATEWAY)}.>"
     streams = [
-        *(EVENTS.name, SAGAS.name),
-        *(each.stream().name for each in (POOLS, NODES, EVIDENCE)),
+        *(EVENTS.name, SAGAS.name, TELEMETRY.name),
+        *(each.stream().name for each in (POOLS, NODES, HEALTH, INSTANCES, EVIDENCE)),
     ]
     return Rules(
         account=Account.USERS,
@@ -284,10 +316,25 @@ def _gateway() -> Rules:
             *(f"$JS.API.DIRECT.GET.{each}.>" for each in streams),
             *(subjects.query(each) for each in GATEWAY_QUERIES),
             f"{subjects.ROOT}.pool.*.request.*.{GATEWAY}",
+            f"{subjects.ROOT}.node.*.*.command.diagnose",
             *facts_of(GATEWAY),
             box,
         ),
         subscribe=(box, subjects.NODE_EVENTS, subjects.POOL_EVENTS, subjects.FLEET_EVENTS),
+        payload_bytes_max=REQUEST_BYTES_MAX,
+    )
+
+
+def _sink_reader() -> Rules:
+    box = f"{user_inbox(USER_KEY)}.>"
+    return Rules(
+        account=Account.USERS,
+        publish=(
+            *(f"$JS.API.{call}.{SINKS.name}" for call in ("STREAM.INFO", "STREAM.MSG.GET")),
+            *(f"$JS.API.DIRECT.GET.{SINKS.name}{rest}" for rest in ("", ".>")),
+            box,
+        ),
+        subscribe=(box, subjects.SINKS),
         payload_bytes_max=REQUEST_BYTES_MAX,
     )
 
@@ -297,6 +344,17 @@ def _bootstrap() -> Rules:
     return Rules(
         account=Account.AGENTS,
         publish=(f"{subjects.ROOT}.enroll.{POOL_TAG}.{NODE_TAG}", box),
+        subscribe=(box,),
+        payload_bytes_max=AGENT_BYTES_MAX,
+        subscriptions_max=AGENT_SUBSCRIPTIONS_MAX,
+    )
+
+
+def _pod() -> Rules:
+    box = f"{pod_inbox(POOL_TAG)}.>"
+    return Rules(
+        account=Account.AGENTS,
+        publish=(f"{subjects.ROOT}.enroll-pod.{POOL_TAG}.*", box),
         subscribe=(box,),
         payload_bytes_max=AGENT_BYTES_MAX,
         subscriptions_max=AGENT_SUBSCRIPTIONS_MAX,
@@ -325,9 +383,6 @@ def _agent() -> Rules:
         payload_bytes_max=AGENT_BYTES_MAX,
         subscriptions_max=AGENT_SUBSCRIPTIONS_MAX,
     )
-
-
-# --- parts ---------------------------------------------------------------------------------------
 
 
 def _source(kind: type[Message]) -> str:
@@ -378,21 +433,15 @@ def _sagas(service: str) -> Iterable[str]:
     )
 
 
-def _acknowledges(durables: Iterable[DurableSpec]) -> Iterable[str]:
-    """Acknowledgements, in both forms of the server's reply subject."""
+def _not_touching(durables: Iterable[DurableSpec], sinks: bool) -> Iterator[str]:
+    """Pulling from and changing the durables of others; `sinks`: for the service that has them."""
     for each in durables:
-        yield f"$JS.ACK.{each.stream}.{each.name}.>"
-        yield f"$JS.ACK.*.*.{each.stream}.{each.name}.>"
-
-
-def _not_touching(durables: Iterable[DurableSpec]) -> tuple[str, ...]:
-    """Pulling from and changing the durables of other services."""
-    return tuple(
-        subject
-        for each in durables
-        for subject in (
-            f"$JS.API.CONSUMER.MSG.NEXT.{each.stream}.{each.name}",
-            f"$JS.API.CONSUMER.CREATE.{each.stream}.{each.name}",
-            f"$JS.API.CONSUMER.CREATE.{each.stream}.{each.name}.>",
-        )
-    )
+        place = f"{each.stream}.{each.name}"
+        yield f"$JS.API.CONSUMER.MSG.NEXT.{place}"
+        yield f"$JS.API.CONSUMER.CREATE.{place}"
+        yield f"$JS.API.CONSUMER.CREATE.{place}.>"
+        if sinks and each.stream == EVENTS.name:
+            yield from (
+                f"$JS.API.CONSUMER.{call}.{place}" for call in ("DURABLE.CREATE", "INFO", "DELETE")
+            )
+            yield from acknowledgements([each])

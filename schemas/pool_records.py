@@ -105,6 +105,11 @@ class PoolRecord(Record, frozen=True, kw_only=True):
     """All of them were growth refused by a spend_cap; replacements continue, since the old node's
     cost is freed."""
     retry_at: UtcTime | None = None
+    refused_cordons: Int = 0
+    """Sagas in a row that ended because the workload system did not cordon their node; determines
+    the wait before the next."""
+    cordon_at: UtcTime | None = None
+    """Earliest time of the next saga that needs a cordon, where no operator asked for it."""
     refusals: Int = 0
     """New nodes refused at admission, consecutively."""
     avoid: dict[str, UtcTime] = {}

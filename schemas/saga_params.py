@@ -79,6 +79,8 @@ class SagaTraits(msgspec.Struct, frozen=True, kw_only=True):
     """When an operator declared the node healthy that it restores; None: when the saga began."""
     gone: bool = False
     """The provider had reported the node's instance gone: the saga takes nothing out of service."""
+    dead: bool = False
+    """No work is left on the node: its instance is gone, or does not run, says its provider."""
     attempt: Int = 0
     """Number of this remediation attempt, of `attempts_max`."""
     attempts_max: Int = 0

@@ -11,6 +11,7 @@ import msgspec
 from schemas.alert_records import Severity
 from schemas.duration import Duration
 from schemas.enums import AlertKind, DrainMode
+from schemas.event_sink_settings import EventSinkSpec
 from schemas.export_settings import MetricsSettings, TracingSettings
 from schemas.file_path import PATH_MARK as PATH_MARK
 from schemas.file_path import FilePath as FilePath
@@ -99,8 +100,7 @@ class IncidentSpec(Setting, frozen=True, kw_only=True):
     """How long nothing at all is remediated, unless an operator closes the breaker; then only nodes
     with evidence of their own. 0s: there are no incidents."""
     stage: Duration = Duration(120)
-    """Minimum time before the number of remediations allowed at once doubles, after the breaker has
-    closed."""
+    """Minimum time, once the breaker has closed, before twice as many remediations are allowed."""
 
 
 class HealthSpec(Setting, frozen=True, kw_only=True):
@@ -133,9 +133,8 @@ class BudgetSpec(Setting, frozen=True, kw_only=True):
     """GPU resets and reboots started within `window`, in the same form. None: three for each
     allowed replacement, the number of attempts that the ladder makes before it."""
     max_quarantined: int | str = "10%"
-    """Unhealthy nodes that may be quarantined at once while their repair waits, in addition to
-    `max_unavailable`: a count (0: none), or a percentage of the desired size, rounded up: at least
-    one."""
+    """Unhealthy nodes quarantined at once while their repair waits, beyond `max_unavailable`: a
+    count (0: none), or a percentage of the desired size, rounded up: at least one."""
     window: Duration = Duration(3600)
     """Time over which `max_replacements` and `max_resets` count."""
 
@@ -150,7 +149,7 @@ class FleetBudgetSpec(Setting, frozen=True, kw_only=True):
     `unlimited`."""
     max_resets: int | str | None = None
     """As in a pool."""
-    max_quarantined: int | str = "100%"
+    max_quarantined: int | str = "15%"
     """As in a pool, of all desired sizes: at least five."""
     window: Duration = Duration(3600)
     """Time over which `max_replacements` and `max_resets` count."""
@@ -440,7 +439,11 @@ class Settings(Setting, frozen=True, kw_only=True):
     """More workload systems, by the name that pools use."""
     alerts: tuple[AlertSettings, ...] = (AlertSettings(type="log"),)
     """Channels that operators are alerted by."""
+    event_sinks: dict[str, EventSinkSpec] = {}
+    """Where events are sent as CloudEvents, by name."""
     health_policy: str = ""
     """Path of the policy; empty: the one in config/."""
     data_dir: FilePath = ".navarch"
     """Where the embedded server and local instances keep their files."""
+    reload_on_change: bool = False
+    """Put a changed file in force without SIGHUP; of other files the health policy counts."""

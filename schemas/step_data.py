@@ -68,6 +68,8 @@ class ProvisionOutputs(msgspec.Struct, frozen=True, kw_only=True):
     market: Market | Literal[""] = ""
     dollars_per_hour: Float | None = None
     """None: unknown, or free."""
+    restarts_cold: bool = False
+    """Its machine can be switched off and on."""
 
 
 class BootstrapInputs(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,6 +95,8 @@ class RebootInputs(msgspec.Struct, frozen=True, kw_only=True):
     node: Token
     boot_id: str = ""
     """The boot to end; nothing to do if the node has another."""
+    cold: bool = False
+    """Switch the machine off and on, where that can be done."""
 
 
 class ActionOutputs(msgspec.Struct, frozen=True, kw_only=True):

@@ -98,10 +98,19 @@ def enroll(pool: str, node: str) -> str:
     return f"{ROOT}.enroll.{token(pool, 'pool')}.{token(node, 'node')}"
 
 
+ENROLL_POD: Final = f"{ROOT}.enroll-pod.*.*"
+"""The same of agents in pods, whose credentials are of a whole pool: a token proves the node."""
+
+
+def enroll_pod(pool: str, node: str) -> str:
+    """Subject of the enrollment of a node whose agent runs in a pod."""
+    return f"{ROOT}.enroll-pod.{token(pool, 'pool')}.{token(node, 'node')}"
+
+
 def parse_enroll(subject: str) -> tuple[str, str] | None:
-    """Parse an enrollment subject into pool and node."""
+    """Parse an enrollment subject of either kind into pool and node."""
     match subject.split("."):
-        case ["navarch", "v1", "enroll", pool, node]:
+        case ["navarch", "v1", "enroll" | "enroll-pod", pool, node]:
             return pool, node
         case _:
             return None
@@ -264,6 +273,15 @@ MAX_DELIVERIES: Final = "$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.>"
 def dead(stream: str, durable: str) -> str:
     """Subject of a durable's dead letters."""
     return f"{ROOT}.dead.{token(stream.lower(), 'stream')}.{token(durable, 'durable')}"
+
+
+SINKS: Final = f"{ROOT}.sink.*"
+"""What every event sink of type `subject` is sent."""
+
+
+def sink(name: str) -> str:
+    """Subject of what one event sink is sent, as CloudEvents."""
+    return f"{ROOT}.sink.{token(name, 'sink')}"
 
 
 ORDERS: Final = f"{ROOT}.order.*.*"

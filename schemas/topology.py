@@ -7,6 +7,7 @@ by progress acknowledgements; messages of a killed service are redelivered withi
 from typing import Final
 
 from schemas import subjects
+from schemas.names import token
 from schemas.stream_specs import DAY_SECONDS, BucketSpec, DurableSpec, ObjectBucketSpec, StreamSpec
 
 SERVER_VERSION_MIN: Final = (2, 12, 0)
@@ -67,7 +68,15 @@ DEAD: Final = StreamSpec(
     age_max_seconds=30 * DAY_SECONDS,
     bytes_max=256 * MIB,
 )
-STREAMS: Final = (TELEMETRY, EVENTS, REQUESTS, SAGAS, TIMERS, DEAD)
+SINKS: Final = StreamSpec(
+    name="SINKS",
+    description="What event sinks of type `subject` are sent, as CloudEvents",
+    subjects=(subjects.SINKS,),
+    age_max_seconds=7 * DAY_SECONDS,
+    bytes_max=1 * GIB,
+    live=True,
+)
+STREAMS: Final = (TELEMETRY, EVENTS, REQUESTS, SAGAS, TIMERS, DEAD, SINKS)
 
 POOLS: Final = BucketSpec(
     name="POOLS",
@@ -295,3 +304,20 @@ DURABLES: Final = (
     *(PROVISIONER_STEPS, NOTIFIER_STEPS, NOTIFIER_ALERTS, NOTIFIER_NODES),
     *(METRICS_EVENTS, METRICS_EVIDENCE),
 )
+
+SINK_PREFIX: Final = "sink-"
+"""Begins the names of the event sinks' durables, of which there are as many as are configured."""
+SINK_IN_FLIGHT_MAX: Final = 256
+
+
+def sink_durable(name: str, filters: tuple[str, ...]) -> DurableSpec:
+    """The durable that keeps the position of one event sink in EVENTS."""
+    return DurableSpec(
+        stream=EVENTS.name,
+        name=f"{SINK_PREFIX}{token(name, 'sink')}",
+        description=f"notifier: the event sink {name}",
+        filters=filters,
+        in_flight_max=SINK_IN_FLIGHT_MAX,
+        # One replica delivers; what a killed one held leaves little room for what is newer.
+        ack_pending_max=SINK_IN_FLIGHT_MAX,
+    )

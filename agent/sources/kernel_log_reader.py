@@ -18,8 +18,8 @@ import msgspec
 
 from agent.json_file import read_json, write_json
 from agent.observations import KernelLogLine
-from agent.sources.inotify import Inotify
 from agent.sources.kernel_log_parser import parse_kmsg, split_records
+from services.primitives.inotify import Inotify
 
 log = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
 """Makes the server match `schemas.topology`, reads it back, and names what differs."""
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -26,6 +26,8 @@ NO_SUITABLE_PEERS: Final = 10005
 MORE_REPLICAS_THAN_STREAM: Final = 10126
 FIXED_STREAM_OPTIONS: Final = ("storage", "persist_mode", "retention", "deny_delete")
 """Options that the server refuses to change on a stream that exists."""
+RESTORE_MARK: Final = {"navarch-restore": "unfinished"}
+"""In the metadata of the stream that a restore makes first, until it has ended."""
 ATTEMPT_SECONDS: Final = 0.25
 ATTEMPTS_MAX: Final = 120
 """A cluster without a meta leader yet answers 'unavailable': half a minute of patience."""
@@ -46,13 +48,14 @@ async def set_up(
     durables = DURABLES if durables is None else durables
     for spec in EVERY_STREAM:
         made = partial(_exists, bus, spec) if waits else partial(set_up_stream, bus, spec, replicas)
-        await _patiently(clock, made)
+        await patiently(clock, made)
     for durable in durables:
-        await _patiently(clock, lambda durable=durable: _set_up_durable(bus, durable, replicas))
+        await patiently(clock, partial(set_up_durable, bus, durable, replicas))
     log.info("topology set up", extra={"streams": len(EVERY_STREAM), "durables": len(durables)})
 
 
-async def _patiently(clock: Clock, call: Any) -> None:
+async def patiently(clock: Clock, call: Callable[[], Awaitable[None]]) -> None:
+    """Call again while the server has no leader, or copies to other servers."""
     for attempt in range(ATTEMPTS_MAX):
         try:
             await call()
@@ -72,26 +75,53 @@ async def _patiently(clock: Clock, call: Any) -> None:
         await clock.sleep(ATTEMPT_SECONDS)
 
 
-async def _exists(bus: Bus, spec: StreamSpec) -> None:
+async def stream_config(bus: Bus, spec: StreamSpec) -> dict[str, Any] | None:
+    """The configuration of a stream as the server has it; None where there is no such stream."""
     try:
-        await bus.admin(f"STREAM.INFO.{spec.name}", {})
+        config: dict[str, Any] = (await bus.admin(f"STREAM.INFO.{spec.name}", {}))["config"]
     except Refused as error:
         if error.code != STREAM_NOT_FOUND:
             raise
+        return None
+    return config
+
+
+def is_marked(config: Mapping[str, Any]) -> bool:
+    """Whether a restore into this store has not ended."""
+    return RESTORE_MARK.items() <= (config.get("metadata") or {}).items()
+
+
+def _require_restored(config: Mapping[str, Any]) -> None:
+    if is_marked(config):
+        raise SetupError(
+            "a restore into this store has not ended: run `navarch restore DIRECTORY` again, which "
+            "removes what the first attempt has left. Services start on a store that is whole"
+        )
+
+
+async def _exists(bus: Bus, spec: StreamSpec) -> None:
+    config = await stream_config(bus, spec)
+    if config is None:
         raise Unavailable(
             f"stream {spec.name} does not exist; the {SETS_UP} creates it: start that as well"
-        ) from error
+        )
+    _require_restored(config)
 
 
-async def set_up_stream(bus: Bus, spec: StreamSpec, replicas: int) -> None:
-    """Create or update one stream; raise SetupError naming what differs."""
+async def set_up_stream(
+    bus: Bus, spec: StreamSpec, replicas: int, *, ends_restore: bool = False
+) -> None:
+    """Create or update one stream; raise SetupError naming what differs.
+
+    `ends_restore`: its mark is removed.
+    """
     wanted = spec.config(replicas)
-    try:
-        found = (await bus.admin(f"STREAM.INFO.{spec.name}", {}))["config"]
-    except Refused as error:
-        if error.code != STREAM_NOT_FOUND:
-            raise
+    found = await stream_config(bus, spec)
+    if found is None:
         found = (await bus.admin(f"STREAM.CREATE.{spec.name}", wanted))["config"]
+    if ends_restore:
+        found = (await bus.admin(f"STREAM.UPDATE.{spec.name}", wanted))["config"]
+    _require_restored(found)
     if different := differences(wanted, found):
         fixed = [name for name in FIXED_STREAM_OPTIONS if name in different]
         if fixed:
@@ -102,10 +132,13 @@ async def set_up_stream(bus: Bus, spec: StreamSpec, replicas: int) -> None:
         raise SetupError(_mismatch("stream", spec.name, different))
 
 
-async def _set_up_durable(
+async def set_up_durable(
     bus: Bus, spec: DurableSpec, replicas: int, begin: dict[str, Any] | None = None
 ) -> None:
-    """`begin`: where it begins, other than at the stream's first message."""
+    """Create or update a durable; raise SetupError naming what differs.
+
+    `begin`: where it begins, other than at the stream's first message.
+    """
     wanted = spec.config(replicas) | (begin or {})
     place = f"{spec.stream}.{spec.name}"
     try:
@@ -146,6 +179,19 @@ async def _set_up_durable(
         raise SetupError(_mismatch("durable", spec.name, different, spec.stream))
 
 
+async def set_up_from_now(bus: Bus, spec: DurableSpec, replicas: int) -> None:
+    """Create or update a durable; one that is new begins with what is stored from now on."""
+    begin = None
+    try:
+        await bus.admin(f"CONSUMER.INFO.{spec.stream}.{spec.name}", {})
+    except Refused as error:
+        if error.code != CONSUMER_NOT_FOUND:
+            raise
+        last = await bus.last_sequence(spec.stream)
+        begin = {"deliver_policy": "by_start_sequence", "opt_start_seq": last + 1}
+    await set_up_durable(bus, spec, replicas, begin)
+
+
 class DurablePosition(NamedTuple):
     """How far a durable had come."""
 
@@ -171,11 +217,16 @@ async def restore_durable(
         and known.created >= datetime.fromisoformat(info["created"])
         and known.floor <= int(info["state"]["last_seq"])
     ):
-        begin = {"deliver_policy": "by_start_sequence", "opt_start_seq": known.floor + 1}
-        await _set_up_durable(bus, spec, replicas, begin)
+        await begin_durable(bus, spec, known.floor, replicas)
         return known.floor + 1
-    await _set_up_durable(bus, spec, replicas)
+    await set_up_durable(bus, spec, replicas)
     return 1
+
+
+async def begin_durable(bus: Bus, spec: DurableSpec, settled: int, replicas: int) -> None:
+    """Create a durable that begins after what is settled."""
+    begin = {"deliver_policy": "by_start_sequence", "opt_start_seq": settled + 1}
+    await set_up_durable(bus, spec, replicas, begin)
 
 
 def differences(wanted: dict[str, Any], found: dict[str, Any]) -> dict[str, tuple[Any, Any]]:

@@ -32,6 +32,7 @@ from services.cli.command_options import (
 from services.cli.commands import (
     alert_commands,
     audit_command,
+    backup_commands,
     breaker_commands,
     config_commands,
     diagnose_command,
@@ -323,6 +324,10 @@ def serve(
     from services.cli.commands.serve_command import serve as run  # noqa: PLC0415
 
     raise typer.Exit(run(config, replicas, is_open=is_open))
+
+
+app.command("backup")(backup_commands.backup)
+app.command("restore")(backup_commands.restore)
 
 
 @app.command("demo")

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from schemas.permissions import ADMIN, CLI, OPERATOR, inbox, user_inbox
 from schemas.settings import NatsSettings
@@ -14,6 +14,12 @@ from services.bus.nats.credentials_file import name_of, role_and_key
 from services.cli.bus_users import ROLES
 from services.fleet_client.fleet_client import FleetClient
 from services.primitives.errors import NavarchError, Unavailable
+
+if TYPE_CHECKING:
+    from services.bus.nats.archive_bus import ArchiveBus
+    from services.bus.nats.nats_bus import NatsBus
+
+B = TypeVar("B", bound="NatsBus")
 
 CONNECT_SECONDS_MAX: Final = 5.0
 
@@ -42,9 +48,26 @@ async def connect_fleet(settings: NatsSettings) -> AsyncIterator[FleetClient]:
     import services.runtime.import_trim  # noqa: F401, PLC0415
     from services.bus.nats.nats_bus import NatsBus  # noqa: PLC0415
 
+    async with _connected(NatsBus, settings) as (_, fleet):
+        yield fleet
+
+
+@asynccontextmanager
+async def connect_archives(
+    settings: NatsSettings,
+) -> AsyncIterator[tuple["ArchiveBus", FleetClient]]:
+    """Connect as an administrator, who may take out whole streams and put them in."""
+    from services.bus.nats.archive_bus import ArchiveBus  # noqa: PLC0415
+
+    async with _connected(ArchiveBus, settings) as found:
+        yield found
+
+
+@asynccontextmanager
+async def _connected(kind: type[B], settings: NatsSettings) -> AsyncIterator[tuple[B, FleetClient]]:
     options = user_options(settings)
     try:
-        bus = await NatsBus.connect(options, seconds_max=CONNECT_SECONDS_MAX)
+        bus = await kind.connect(options, seconds_max=CONNECT_SECONDS_MAX)
     except Unavailable as error:
         # Not before the server refuses them: this clock may be wrong.
         if ended := expiring(expiries(options, None), datetime.now(UTC), 0.0):
@@ -52,11 +75,14 @@ async def connect_fleet(settings: NatsSettings) -> AsyncIterator[FleetClient]:
             raise NavarchError(f"{error}; {first.about} {first.reason}: {first.remedy}") from error
         raise
     try:
-        yield FleetClient(
+        yield (
             bus,
-            tuple(bus.expiries()),
-            settings.expiry_warning,
-            user=person(options),
+            FleetClient(
+                bus,
+                tuple(bus.expiries()),
+                settings.expiry_warning,
+                user=person(options),
+            ),
         )
     finally:
         await bus.close()

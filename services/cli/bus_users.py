@@ -1,4 +1,4 @@
-"""Who was given credentials by hand: people, and nodes that no provider launches. Pure.
+"""Who was given credentials by hand: people, nodes that no provider launches, pools' pods. Pure.
 
 Each has a role and an end, and can be revoked.
 """
@@ -15,24 +15,26 @@ from schemas.permissions import (
     ADMIN,
     AGENT,
     OPERATOR,
+    POD,
     SCHEDULER,
     SERVICES,
+    SINK_READER,
     VIEWER,
 )
 from schemas.value_limits import UtcTime
 from services.primitives.errors import NavarchError
 
-ROLES: Final = (VIEWER, SCHEDULER, OPERATOR, ADMIN)
+ROLES: Final = (VIEWER, SCHEDULER, SINK_READER, OPERATOR, ADMIN)
 KEPT: Final = timedelta(days=90)
 """How long a user is listed after the end of its credentials."""
-RESERVED: Final = ("agent", "bootstrap", "gateway")
+RESERVED: Final = ("agent", "bootstrap", "gateway", "pod")
 
 
 class BusUser(msgspec.Struct, frozen=True, kw_only=True):
     """One person, program or node, and its credentials; the seed is in the file handed over."""
 
     name: str
-    """Of a node: `POOL/NODE`."""
+    """Of a node: `POOL/NODE`; of the agents in pods of a pool's nodes: `POOL/*`."""
     role: str
     key: str
     """Public key."""
@@ -78,8 +80,11 @@ def add_node(users: Iterable[BusUser], user: BusUser) -> list[BusUser]:
 
 def credentials_file(user: BusUser) -> str:
     """The name of the file that is handed over."""
-    name = f"{AGENT}-{user.name.replace('/', '-')}" if user.role == AGENT else user.name
-    return f"{name}.creds"
+    if user.role == AGENT:
+        return f"{AGENT}-{user.name.replace('/', '-')}.creds"
+    if user.role == POD:
+        return f"{POD}-{user.name.partition('/')[0]}.creds"
+    return f"{user.name}.creds"
 
 
 def revoke(users: Iterable[BusUser], name: str, at: datetime) -> list[BusUser]:

@@ -26,7 +26,7 @@ SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "Operate pools": ("up", "down", "scale", "saga", "breaker", "sweep", "hardware"),
     "Run and set up": (
         *("demo", "serve", "config", "nats-config", "gateway", "mcp", "workload", "slurm"),
-        "version",
+        *("backup", "restore", "version"),
     ),
     "Try without hardware": ("simulator",),
 }

@@ -12,7 +12,15 @@ import msgspec
 
 from schemas.settings import NatsSettings, Settings
 from services.primitives.errors import NavarchError
-from services.settings.settings_file import DEFAULTS, load_settings, parse_settings
+from services.runtime.served_process import ReloadState
+from services.settings.problem_list import ProblemList
+from services.settings.settings_file import (
+    DEFAULTS,
+    inspect_configuration,
+    load_settings,
+    parse_settings,
+    read_file,
+)
 
 SERVE_FILE: Final = "serve.json"
 LOCAL_FOLDER: Final = "local"
@@ -45,6 +53,7 @@ class ServeState(msgspec.Struct, frozen=True, kw_only=True):
     """The same processes, exactly: after a kill, the next serve ends those that still run."""
     stopper: tuple[ProcessId, ...] = ()
     """The process that stops the local nodes if this serve is killed."""
+    reload: ReloadState = ReloadState()
 
 
 def settings_of(config: Path | None) -> Settings:
@@ -55,8 +64,12 @@ def settings_of(config: Path | None) -> Settings:
 
 
 def find_bus(nats_url: str, config: Path | None) -> NatsSettings:
-    """Find the bus; the error says how to name one."""
-    settings = settings_of(config)
+    """Find the bus; the error says how to name one.
+
+    A configuration that is wrong elsewhere does not hide the fleet that is served with the one
+    before.
+    """
+    settings, problems = _as_far_as_read(config)
     url = nats_url or os.environ.get(NATS_URL_VARIABLE, "")
     file = Path(settings.data_dir) / SERVE_FILE
     try:
@@ -69,12 +82,22 @@ def find_bus(nats_url: str, config: Path | None) -> NatsSettings:
         # Credentials that the caller names take precedence.
         creds = os.environ.get(CREDS_VARIABLE) or running.creds_file or settings.nats.creds_file
         return msgspec.structs.replace(settings.nats, url=running.nats_url, creds_file=creds)
+    problems.raise_found()
     if url:
         return msgspec.structs.replace(settings.nats, url=url)
     raise NavarchError(
         f"no fleet is served from {file.parent.resolve()}: run `navarch serve` there, or name a "
         f"bus with --nats-url or {NATS_URL_VARIABLE}"
     )
+
+
+def _as_far_as_read(config: Path | None) -> tuple[Settings, ProblemList]:
+    problems = ProblemList()
+    if config is None:
+        return settings_of(None), problems
+    configuration = inspect_configuration(read_file(config), os.environ)
+    problems.extend(configuration.problems)
+    return configuration.settings, problems
 
 
 def served_settings(config: Path | None) -> tuple[Settings, Path | None]:

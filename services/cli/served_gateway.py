@@ -27,16 +27,18 @@ def token_file(settings: Settings) -> Path:
     return Path(settings.data_dir).resolve() / SERVED_FILE
 
 
-def gateway_variables(
-    settings: Settings, environment: Mapping[str, str], *, is_open: bool
-) -> dict[str, str]:
-    """The variables that the gateway gets beside those of every service.
+def gateway_port(settings: Settings, environment: Mapping[str, str]) -> str:
+    """A port that the gateway can have; it keeps it, so that its clients find it again."""
+    with listen(gateway_settings(settings, environment), None) as free:
+        return str(free.getsockname()[1])
 
-    Its port stays the same when it is restarted, so that its clients find it again.
-    """
+
+def gateway_variables(
+    settings: Settings, environment: Mapping[str, str], port: str, *, is_open: bool
+) -> dict[str, str]:
+    """The variables that the gateway gets beside those of every service."""
     own = gateway_settings(settings, environment)
-    with listen(own, None) as free:
-        found = {PORT_VARIABLE: str(free.getsockname()[1])}
+    found = {PORT_VARIABLE: port}
     file = token_file(settings)
     if own.tokens or settings.authenticators or is_open:
         file.unlink(missing_ok=True)

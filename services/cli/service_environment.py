@@ -60,9 +60,8 @@ def service_environment(
     }
 
 
-def configured_variables(settings: Settings, config: Path | None) -> ConfiguredVariables:
-    """Read the variables that a configuration names."""
-    text = config.read_text(encoding="utf-8") if config is not None else ""
+def configured_variables(settings: Settings, text: str) -> ConfiguredVariables:
+    """The variables that a configuration names, of which `text` is the file."""
     return ConfiguredVariables(frozenset(named_variables(text)), frozenset(_of_providers(settings)))
 
 

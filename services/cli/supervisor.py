@@ -31,10 +31,15 @@ from services.cli.fleet_discovery import (
     started_ticks,
 )
 from services.primitives.errors import NavarchError
+from services.primitives.module_names import installed_name
 from services.primitives.process_lifetime import ending_with_us, starting_after_us
+from services.primitives.race import race
+from services.runtime.served_process import RELOAD_STATUS
 
 SERVICES: Final = ("pool-manager", "health-monitor", "provisioner", "notifier", "metrics")
 SERVER: Final = "nats-server"
+REPORTER: Final = "pool-manager"
+"""Publishes what is wrong with the configuration: serve itself is no user of the bus."""
 HTTP_PORT_VARIABLE: Final = "NAVARCH_HTTP_PORT"
 
 BACKOFF_FIRST_SECONDS: Final = 0.25
@@ -43,6 +48,7 @@ STEADY_SECONDS: Final = 30.0
 """After so long the restart delay is reset."""
 STOP_SECONDS_MAX: Final = 12.0
 """Longer than a service's own limit, so that it can finish its work."""
+READY_SECONDS_MAX: Final = 60.0
 DRAIN_SECONDS_MAX: Final = 0.5
 """Time to read the last lines of a process that has ended."""
 LINE_BYTES_MAX: Final = 256 * 1024
@@ -81,6 +87,10 @@ class ServiceProcess(Protocol):
         """Wait until it has ended; return its exit status."""
         ...
 
+    def send_signal(self, signal: int) -> None:
+        """Send it a signal."""
+        ...
+
     def terminate(self) -> None:
         """Request its end."""
         ...
@@ -116,7 +126,6 @@ class Child:
     name: str
     """The service's name; further replicas add a number."""
     service: str
-    environment: Mapping[str, str]
     process: ServiceProcess | None = None
     http: str = ""
     ready: asyncio.Event = field(default_factory=asyncio.Event)
@@ -130,40 +139,32 @@ class Supervisor:
         *,
         server: EmbeddedServer | None,
         url: str,
-        environment: Callable[[str], Mapping[str, str]],
-        http_port: int,
+        environment: Callable[[Child], Mapping[str, str]],
         log: LogSink,
         on_change: Callable[[], None],
         replicas: int = 1,
-        gateway: Mapping[str, str] | None = None,
+        gateway: bool = False,
         execute: Execute = execute,
     ) -> None:
-        """`server` None: the bus is at `url`. `environment`: of a service.
+        """`server` None: the bus is at `url`. `environment`: computed at each start of a process.
 
-        `on_change`: a process started or is ready. `gateway`: its own variables; None: none runs.
+        `on_change`: a process started or is ready. `gateway`: whether one runs.
         """
         self._execute = execute
+        self._environment = environment
         self._server = server
         self._log = log
         self._on_change = on_change
         self._tasks: list[asyncio.Task[None]] = []
         self.url = url
         """Of the bus."""
-        # All services share one configuration, but only one can listen on its port.
         self.children = {
-            name: Child(
-                name,
-                service,
-                {
-                    **environment(service),
-                    HTTP_PORT_VARIABLE: str(http_port if name == "metrics" else 0),
-                },
-            )
+            name: Child(name, service)
             for service in SERVICES
             for name in (service, *(f"{service}-{number}" for number in range(2, replicas + 1)))
         }
-        if gateway is not None:
-            self.children[GATEWAY] = Child(GATEWAY, GATEWAY, {**environment(GATEWAY), **gateway})
+        if gateway:
+            self.children[GATEWAY] = Child(GATEWAY, GATEWAY)
 
     @property
     def pids(self) -> dict[str, int]:
@@ -193,6 +194,31 @@ class Supervisor:
     async def ready(self) -> None:
         """Wait until every service has logged that it is ready."""
         await asyncio.gather(*(child.ready.wait() for child in self.children.values()))
+
+    async def renew(self) -> str:
+        """Restart the processes one after the other, each when the one before is ready.
+
+        What is returned is the name of one that is not ready in time; the rest are left as they
+        are. Empty: all are ready.
+        """
+        for child in self.children.values():
+            process, was_ready = child.process, child.ready.is_set()
+            child.ready.clear()
+            if process is not None and process.returncode is None:
+                if was_ready:
+                    process.send_signal(signal.SIGHUP)
+                else:
+                    await stop_process(process)
+            [ready] = await race(child.ready.wait(), seconds_max=READY_SECONDS_MAX)
+            if ready.cancelled():
+                return child.name
+        return ""
+
+    def report(self) -> None:
+        """Let a process report what serve refuses."""
+        child = self.children[REPORTER]
+        if child.process is not None and child.ready.is_set():
+            child.process.send_signal(signal.SIGHUP)
 
     async def failed(self) -> None:
         """Wait for an error of the supervision itself, and raise it."""
@@ -232,14 +258,16 @@ class Supervisor:
         while True:
             started = loop.time()
             status = await self._run(child)
+            if status == RELOAD_STATUS:
+                continue
             wait = _restart_seconds(wait, loop.time() - started)
             self._log("serve", f"{child.name} ended with {status}; restarting it in {wait:g} s")
             await asyncio.sleep(wait)
 
     async def _run(self, child: Child) -> int:
         """Run a service once and log its output; return its exit status."""
-        module = f"services.{child.service.replace('-', '_')}"
-        variables = {**child.environment, NATS_URL_VARIABLE: self.url}
+        module = installed_name(f"services.{child.service.replace('-', '_')}")
+        variables = {**self._environment(child), NATS_URL_VARIABLE: self.url}
         child.process = await self._execute((module,), variables)
         self._on_change()
         reading = asyncio.create_task(self._read(child))
@@ -340,7 +368,7 @@ async def start_instance_stopper(
     directory: Path, environment: Mapping[str, str]
 ) -> asyncio.subprocess.Process:
     """Start the process that stops the local nodes if this one is killed."""
-    module = (sys.executable, "-m", "services.cli.supervisor", str(directory))
+    module = (sys.executable, "-m", installed_name("services.cli.supervisor"), str(directory))
     return await asyncio.create_subprocess_exec(
         *starting_after_us(module),
         stdin=asyncio.subprocess.PIPE,

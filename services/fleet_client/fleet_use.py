@@ -27,7 +27,7 @@ class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
     temperature_celsius: Int | None = None
 
 
-class _Readings(msgspec.Struct, frozen=True):
+class Readings(msgspec.Struct, frozen=True):
     """The part of a node's sample that is read: ten thousand nodes send one every few seconds."""
 
     gpus: tuple[GpuReading, ...] = ()
@@ -67,7 +67,7 @@ class FleetUse:
 
     def __init__(self) -> None:
         """Nothing is known yet."""
-        self._decoder = LimitedDecoder(_Readings)
+        self._decoder = LimitedDecoder(Readings)
         self._samples: dict[str, tuple[datetime, tuple[GpuReading, ...]]] = {}
         self._nodes: dict[str, tuple[str, str]] = {}
         self.unreadable = 0

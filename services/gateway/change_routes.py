@@ -10,7 +10,9 @@ from litestar.di import NamedDependency
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, FromQuery, HeaderParameter, JSONBody
 
+from schemas.agent_commands import DiagnoseRequest, Diagnosis
 from schemas.dry_run import DryRun
+from schemas.duration import parse_duration
 from schemas.names import pool_name
 from schemas.operator_requests import (
     ApplyRequest,
@@ -22,12 +24,15 @@ from schemas.operator_requests import (
     SagaRequest,
     ScaleRequest,
 )
+from services.fleet_client.node_diagnosis import diagnose
 from services.gateway.authentication import ROLE
 from services.gateway.change_requests import ChangeAnswer, ChangeRequests, make_request
 from services.gateway.fleet_routes import Caller, Fleet, visible_node, visible_pool, visible_saga
 from services.gateway.problems import CHANGE_PROBLEMS, ROOT, ProblemError, not_found
+from services.primitives.errors import AnswerError
 
 KEY_CHARS_MAX: Final = 200
+DIAGNOSE_SECONDS_MAX: Final = 600.0
 
 Changes = NamedDependency[ChangeRequests]
 Name = FromPath[str]
@@ -204,6 +209,27 @@ async def hold_node(
     return await changes.send(principal, node.pool, "hold", request, key)
 
 
+@_change("/nodes/{name:str}/diagnose", "diagnose")
+async def diagnose_node(
+    fleet: Fleet,
+    principal: Caller,
+    name: Name,
+    data: JSONBody[DiagnoseRequest | None] = None,
+    wait: FromQuery[str] = "1m",
+) -> Diagnosis:
+    """Have a node's agent test its host now; the answer has what the tests found."""
+    node = await visible_node(fleet, principal, name)
+    try:
+        seconds = min(parse_duration(wait), DIAGNOSE_SECONDS_MAX)
+        return await diagnose(fleet, node, data or DiagnoseRequest(), seconds)
+    except ValueError as error:
+        raise ProblemError(HTTPStatus.BAD_REQUEST, f"wait: {error}", "write 1m") from error
+    except AnswerError as error:
+        raise ProblemError(
+            HTTPStatus.CONFLICT, str(error), "GPU tests need a node without jobs"
+        ) from error
+
+
 @_change("/pools/{name:str}/scale", "scale")
 async def scale_pool(
     fleet: Fleet,
@@ -260,7 +286,7 @@ CHANGE_ROUTES: Final[Sequence[HTTPRouteHandler]] = (
     *map(_drain_route, ("drain", "replace", "reset-gpu", "reboot", "terminate")),
     *map(_saga_route, ("cancel", "retry", "proceed")),
     *map(_breaker_route, ("open", "close")),
-    *(hold_node, scale_pool, up_pool, down_pool),
+    *(hold_node, diagnose_node, scale_pool, up_pool, down_pool),
 )
 
 

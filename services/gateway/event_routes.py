@@ -19,7 +19,7 @@ from services.fleet_client.fleet_client import (
 )
 from services.fleet_client.since_time import time_since
 from services.gateway.event_streams import STREAM_TYPE, EventStreams, event_filter
-from services.gateway.fleet_routes import Caller, Fleet
+from services.gateway.fleet_routes import Caller, Fleet, Now
 from services.gateway.problems import PROBLEMS, ROOT, ProblemError
 from services.gateway.views import EventPage, event_view
 
@@ -28,7 +28,7 @@ BATCHES_MAX: Final = 20
 """Read for one page: events of a rare kind may be far apart."""
 SEQUENCE_MAX: Final = 2**62
 
-Now = NamedDependency[datetime]
+
 PoolName = Annotated[str, Parameter(description="Only this pool's.")]
 NodeName = Annotated[str, Parameter(description="Only about this node.")]
 Kinds = Annotated[
@@ -55,7 +55,7 @@ async def list_events(
 ) -> EventPage:
     """List stored events, oldest first. They are kept for 30 days."""
     wanted = event_filter(principal, pool, node, kinds)
-    start = after or _start(since, now)
+    start = after or start_of(since, now)
     batches = stored_batches(fleet.bus, EVENTS.name, event_filters(pool, node), start)
     return await _page(batches, wanted.matches, after, limit)
 
@@ -105,7 +105,8 @@ async def _page(
     return EventPage(items=tuple(map(event_view, found)), next=after)
 
 
-def _start(since: str, now: datetime) -> datetime:
+def start_of(since: str, now: datetime) -> datetime:
+    """The time that a caller names; a problem where it is none."""
     try:
         found = time_since(since, now)
     except ValueError as error:

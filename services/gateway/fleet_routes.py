@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from datetime import datetime
 from http import HTTPStatus
 from typing import Annotated, Final
 
@@ -20,10 +21,12 @@ from services.fleet_client.fleet_client import (
     decode_nodes,
     decode_pools,
 )
+from services.fleet_client.fleet_use import total
 from services.fleet_client.node_filter import NodeFilter
 from services.fleet_client.node_timeline import TimelineRow, timeline_rows
 from services.fleet_client.saga_progress import Progress, progress
 from services.fleet_client.stored_history import open_sagas, saga_log, why
+from services.fleet_client.use_reader import read_use
 from services.fleet_client.why_text import WhyAnswer
 from services.gateway.access_tokens import Principal
 from services.gateway.problems import PROBLEMS, ROOT, ProblemError, not_found
@@ -49,6 +52,7 @@ ROWS_MAX: Final = 10_000
 
 Fleet = NamedDependency[FleetClient]
 Caller = NamedDependency[Principal]
+Now = NamedDependency[datetime]
 Histories = NamedDependency[asyncio.Semaphore]
 Limit = Annotated[int, Parameter(ge=1, le=QUERY_MAX, description="Items of one page.")]
 Cursor = Annotated[str, Parameter(description="`next` of the page before.", max_length=200)]
@@ -204,12 +208,15 @@ async def get_pool(fleet: Fleet, principal: Caller, name: FromPath[str]) -> Pool
 
 
 @get(f"{ROOT}/pools/{{name:str}}/status", tags=["pools"], responses=PROBLEMS)
-async def get_pool_status(fleet: Fleet, principal: Caller, name: FromPath[str]) -> PoolStatus:
+async def get_pool_status(
+    fleet: Fleet, principal: Caller, now: Now, name: FromPath[str]
+) -> PoolStatus:
     """Get a pool in numbers."""
     pool = await visible_pool(fleet, principal, name)
     nodes = decode_nodes(await fleet.pages("nodes", Query(pool=pool.name)))
     sagas = [progress(each) for each in await open_sagas(fleet.bus, pool.name)]
-    return pool_status(pool, nodes, sagas)
+    use, _ = await read_use(fleet.bus, pool.name, now)
+    return pool_status(pool, nodes, sagas, total(use.rows()).utilization_percent)
 
 
 @get(f"{ROOT}/pools/{{name:str}}/why", tags=["pools"], responses=PROBLEMS)

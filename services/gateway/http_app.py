@@ -27,6 +27,7 @@ from services.gateway.entity_tags import EntityTags
 from services.gateway.event_routes import EVENT_ROUTES
 from services.gateway.event_streams import EventStreams
 from services.gateway.fleet_routes import FLEET_ROUTES
+from services.gateway.history_routes import HISTORY_ROUTES
 from services.gateway.problems import PROTECTION, REQUEST_HEADER, answer_problem
 from services.gateway.request_meter import request_meter
 from services.primitives.clock import Clock
@@ -36,6 +37,7 @@ BODY_BYTES_MAX: Final = 65_536
 HISTORIES_MAX: Final = 4
 """Histories that are read at once: each may be a month of events. Further callers wait."""
 KEY_BYTES: Final = 12
+DESCRIBED_ROUTES: Final = (*FLEET_ROUTES, *HISTORY_ROUTES, *EVENT_ROUTES, *CHANGE_ROUTES)
 CHARSET: Final = "; charset=utf-8"
 """Which the library adds itself."""
 DESCRIPTION: Final = "Reads a Navarch fleet and changes it: docs/http-api.md."
@@ -74,9 +76,6 @@ def http_app(
 ) -> Litestar:
     """Build the application over one connection to the bus; `more`: further routes."""
 
-    def provide(value: Any) -> Provide:
-        return Provide(lambda: value, sync_to_thread=False)
-
     def new_key() -> str:
         return f"http-{secrets.token_hex(KEY_BYTES)}"
 
@@ -87,13 +86,13 @@ def http_app(
         [
             *public_routes(bus, registry),
             *dashboard_routes(),
-            *(*FLEET_ROUTES, *EVENT_ROUTES, *CHANGE_ROUTES, *more),
+            *(*DESCRIBED_ROUTES, *more),
         ],
         dependencies={
-            "fleet": provide(fleet),
-            "changes": provide(ChangeRequests(fleet, clock.now, new_key)),
-            "histories": provide(asyncio.Semaphore(HISTORIES_MAX)),
-            "streams": provide(streams),
+            "fleet": _provide(fleet),
+            "changes": _provide(ChangeRequests(fleet, clock.now, new_key)),
+            "histories": _provide(asyncio.Semaphore(HISTORIES_MAX)),
+            "streams": _provide(streams),
             "now": Provide(clock.now, sync_to_thread=False),
             "principal": Provide(principal, sync_to_thread=False),
         },
@@ -112,6 +111,23 @@ def http_app(
     )
     _close_bodies(app)
     return app
+
+
+def _provide(value: Any) -> Provide:
+    return Provide(lambda: value, sync_to_thread=False)
+
+
+def api_description() -> dict[str, Any]:
+    """The OpenAPI description of the API, for the documentation: without a bus or a fleet."""
+    given = ("fleet", "changes", "histories", "streams", "now", "principal")
+    app = Litestar(
+        DESCRIBED_ROUTES,
+        dependencies={name: _provide(None) for name in given},
+        logging_config=None,
+        openapi_config=_openapi(),
+    )
+    _close_bodies(app)
+    return app.openapi_schema.to_schema()
 
 
 def _close_bodies(app: Litestar) -> None:

@@ -133,7 +133,12 @@ def instance_view(record: InstanceRecord) -> InstanceView:
     return InstanceView(instance_type=chosen.instance_type, **kept)
 
 
-def pool_status(pool: PoolView, nodes: Sequence[NodeView], sagas: Iterable[Progress]) -> PoolStatus:
+def pool_status(
+    pool: PoolView,
+    nodes: Sequence[NodeView],
+    sagas: Iterable[Progress],
+    utilization: float | None,
+) -> PoolStatus:
     """Count a pool's nodes."""
     cordoned = [each for each in nodes if each.cordoned]
     other = [each for each in nodes if not each.cordoned]
@@ -144,6 +149,7 @@ def pool_status(pool: PoolView, nodes: Sequence[NodeView], sagas: Iterable[Progr
         healthy_nodes=len(other) - len(unhealthy),
         unhealthy_nodes=len(unhealthy),
         cordoned_nodes=len(cordoned),
+        utilization=utilization,
         can_scale_up=len(nodes) < pool.max_nodes,
         can_scale_down=len(nodes) > pool.min_nodes,
         bootstrap_failed=sum(1 for each in sagas if each.new_node and each.status in UNWOUND),

@@ -4,10 +4,13 @@ import logging
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from schemas.settings import Settings
 from schemas.stored_messages import decode_stored
 from schemas.topology import HEALTH_EVENTS, HEALTH_TIMERS
 from services.bus.leases import Lease
+from services.bus.port import Headers
 from services.health_monitor.correlation_watch import CorrelationWatch
 from services.health_monitor.fault_handler import (
     FaultHandler,
@@ -23,6 +26,7 @@ from services.health_monitor.job_watch import JobWatch
 from services.health_monitor.level_watch import LevelWatch
 from services.health_monitor.rules.health_policy import Policy
 from services.health_monitor.rules.job_faults import JobFaultHistory
+from services.health_monitor.rules.policy_explanation import policy_view
 from services.health_monitor.rules.policy_file import load_policy, policy_path
 from services.health_monitor.verdict_publisher import HealthInstruments, Performer
 from services.primitives.clock import Clock
@@ -56,6 +60,11 @@ class PolicyInForce:
     def __call__(self) -> Policy:
         """The policy in force now."""
         return self._policy
+
+    async def answer(self, data: bytes, headers: Headers) -> bytes:
+        """The query `policy`."""
+        del data, headers
+        return msgspec.json.encode(policy_view(self._policy))
 
     async def keep(self) -> None:
         """Look for a changed file, for ever."""
@@ -163,4 +172,5 @@ async def build(context: Context) -> Service:
             audit.run,
             JobWatch(context.bus, context.clock, jobs).run,
         ),
+        endpoints={"policy": policy.answer},
     )

@@ -1,7 +1,7 @@
-"""The notifier: performs the cordon, drain and uncordon steps of sagas, and sends alerts.
+"""The notifier: performs the cordon, drain and uncordon steps of sagas; sends alerts and events.
 
 It is stateless: the bus redelivers the message that a killed replica was handling, and has what
-each alert channel was sent.
+each alert channel and each event sink was sent.
 """
 
 import asyncio
@@ -22,12 +22,15 @@ from services.notifier.alerts.alert_intake import AlertIntake
 from services.notifier.alerts.alert_sender import AlertSender, RoutedChannel
 from services.notifier.alerts.open_alerts import OpenAlerts
 from services.notifier.alerts.store_alerts import StoreAlerts
+from services.notifier.event_sinks.event_sinks import EventSinks, configured_sinks
+from services.notifier.event_sinks.sink_report import SinkMeters
 from services.notifier.node_list import NodeList
 from services.notifier.node_state_publisher import NodeStatePublisher
 from services.notifier.store_watch import StoreWatch
 from services.notifier.work_report import read_remaining_work
 from services.notifier.workload.pool_notifiers import PoolNotifiers
 from services.notifier.workload.workload_notifier import NodeStateReporter, Notifier
+from services.notifier.workload_availability import WorkloadAvailability
 from services.notifier.workload_check_endpoint import WorkloadCheckEndpoint
 from services.notifier.workload_steps import WorkloadSteps
 from services.primitives.clock import Clock, SystemClock
@@ -39,7 +42,7 @@ from services.settings.problem_list import ProblemList
 log = logging.getLogger(__name__)
 
 LEASE: Final = "notifier.leader"
-"""Its holder alone sends alerts and publishes what workload systems say of nodes."""
+"""Its holder alone sends alerts and events, and publishes what workload systems say of nodes."""
 FINISH_SECONDS: Final = 1.0
 """Enough for an order in flight; the next replica continues a drain."""
 
@@ -98,18 +101,32 @@ async def build(context: Context) -> Service:
             "alerts": [each.route.name for each in channels],
         },
     )
-    workload = WorkloadSteps(notifiers, context.bus, context.clock)
+    failures = context.instruments.failures
+    availability = WorkloadAvailability(context.clock, failures)
+    workload = WorkloadSteps(notifiers, context.bus, context.clock, availability)
+
+    failures = context.instruments.failures
+    lease = Lease(context.bus, context.clock, LEASE, context.replica)
+    sinks = EventSinks(
+        configured_sinks(settings, context.bus, context.clock),
+        settings,
+        context.bus,
+        context.clock,
+        lease,
+        failures,
+        SinkMeters(context.instruments.registry),
+    )
+    await sinks.prepare()
 
     async def close() -> None:
         for each in channels:
             await each.channel.close()
+        await sinks.close()
         await notifiers.close()
 
     participant = workload.participant(context)
     steps = participant.consumer(NOTIFIER_STEPS)
-    failures = context.instruments.failures
     intake = AlertIntake(context.bus, partial(read_remaining_work, context.bus))
-    lease = Lease(context.bus, context.clock, LEASE, context.replica)
     publisher = NodeStatePublisher(notifiers, context.bus, context.clock)
     reports = any(isinstance(each, NodeStateReporter) for each in notifiers.all)
     return Service(
@@ -122,8 +139,10 @@ async def build(context: Context) -> Service:
         tasks=[
             participant.watch,
             workload.callbacks.run,
+            availability.run,
             StoreWatch(context.bus, context.clock, failures, settings.nats.replicas).run,
             AlertSender(channels, context.bus, context.clock, lease, failures).run,
+            sinks.run,
             StoreAlerts(channels, context.bus, context.clock, failures).run,
             partial(intake.end_summaries_for_ever, context.clock),
             *([partial(while_held, lease, context.clock, publisher.run)] if reports else []),

@@ -22,6 +22,7 @@ from schemas.topology import (
     REPAIRS,
     REQUESTS,
     SAGAS,
+    SINKS,
     TELEMETRY,
     TIMERS,
 )
@@ -95,10 +96,14 @@ LOSSES: Final[dict[str, tuple[str, str]]] = {
     ),
     TELEMETRY.name: ("samples of the last minutes are lost", NOTHING_TO_DO),
     DEAD.name: ("dead letters are lost", NOTHING_TO_DO),
+    SINKS.name: (
+        "events that readers of event sinks had not read are lost there",
+        "have them read what EVENTS has: `navarch events --since 7d`",
+    ),
 }
 """Stream -> what its loss means, and what an operator does."""
 EMPTIED_UNNOTICED: Final = frozenset(
-    {REQUESTS.name, TIMERS.name, SAGAS.name, TELEMETRY.name, DEAD.name}
+    {REQUESTS.name, TIMERS.name, SAGAS.name, TELEMETRY.name, DEAD.name, SINKS.name}
     | {f"KV_{each.name}" for each in (LEASES, HEARTBEATS, ALERTS, OFFERINGS)}
 )
 """Streams that lose all their messages in normal operation."""

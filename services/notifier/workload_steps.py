@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -26,6 +27,7 @@ from services.notifier.workload.workload_notifier import (
     StepFailure,
     WorkloadOrder,
 )
+from services.notifier.workload_availability import WorkloadAvailability
 from services.primitives.clock import Clock
 from services.primitives.race import race
 from services.runtime.process import Context
@@ -47,8 +49,11 @@ _health = decoder(HealthRecord)
 class WorkloadSteps:
     """Performs the steps."""
 
-    def __init__(self, notifiers: PoolNotifiers, bus: Bus, clock: Clock) -> None:
+    def __init__(
+        self, notifiers: PoolNotifiers, bus: Bus, clock: Clock, availability: WorkloadAvailability
+    ) -> None:
         """Perform them through the notifiers of each pool; `bus` has the records of nodes."""
+        self._availability = availability
         self._notifiers = notifiers
         self._bus = bus
         self._clock = clock
@@ -58,17 +63,17 @@ class WorkloadSteps:
     async def cordon(self, command: Command) -> None:
         """Stop placing new work on the node."""
         notifier, order = await self._order(command)
-        await notifier.cordon(order)
+        await self._availability.observed(notifier.name, notifier.cordon(order))
 
     async def uncordon(self, command: Command) -> None:
         """Allow new work on the node again; also the undo of a cordon."""
         notifier, order = await self._order(command)
-        await notifier.uncordon(order)
+        await self._availability.observed(notifier.name, notifier.uncordon(order))
 
     async def start_drain(self, command: Command) -> VacateOutputs:
         """Order the drain without waiting for it."""
         notifier, order = await self._order(command)
-        await notifier.drain(order)
+        await self._availability.observed(notifier.name, notifier.drain(order))
         return VacateOutputs()
 
     async def drain(self, command: Command) -> DrainOutputs:
@@ -80,7 +85,8 @@ class WorkloadSteps:
         # An earlier delivery may have ordered the drain and was interrupted while it waited.
         if waits and command.deliveries > 1 and await _is_drained(notifier, order.node):
             return DrainOutputs()
-        watch = self._watches.setdefault(notifier, DrainWatch(notifier, self._clock))
+        observe = partial(self._availability.observed, notifier.name)
+        watch = self._watches.setdefault(notifier, DrainWatch(notifier, self._clock, observe))
         report = WorkReport(self._bus, self._clock, order.node, order.saga, order.deadline)
         saved = False
         if about.checkpoint_seconds and waits:
@@ -92,7 +98,7 @@ class WorkloadSteps:
                 repeated=command.deliveries > 1,
             )
         if not about.workload_notified:
-            await notifier.drain(order)
+            await self._availability.observed(notifier.name, notifier.drain(order))
         if saved or not about.wait:
             await _evict(notifier, order)
         if not waits:

@@ -316,6 +316,7 @@ BREAKER_CAUSES: Final[dict[str, str]] = {
     "fleet-reset-rate": "the fleet's limit of GPU resets and reboots is reached",
     "wave": "many nodes have a common fault",
     "launches-fail": "launches fail",
+    "workload-system": "the workload system does not cordon",
     "probe-failed": "the probe failed",
     "restored": "the store was restored from a backup",
     "operator": "requested",

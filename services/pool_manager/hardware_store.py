@@ -46,10 +46,10 @@ class HardwareList:
     async def condemn(self, records: Mapping[str, HardwareRecord]) -> None:
         """Remember hardware; what is known already is kept as it was first recorded."""
         for key, record in records.items():
+            lasts = record.until - record.since if record.until else None
+            seconds = int(lasts.total_seconds()) if lasts else denied_hardware.TTL_SECONDS
             try:
-                await self._bus.create(
-                    HARDWARE, key, encode(record), ttl_seconds=denied_hardware.TTL_SECONDS
-                )
+                await self._bus.create(HARDWARE, key, encode(record), ttl_seconds=seconds)
             except Conflict:
                 continue
             log.warning("bad hardware", extra={"hardware": key, "reason": record.reason})

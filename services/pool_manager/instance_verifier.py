@@ -140,24 +140,28 @@ class Verifier:
         # Side by side: where hundreds are silent, one write after the other takes too long.
         for start in range(0, len(nodes), NOTED_AT_ONCE):
             some = nodes[start : start + NOTED_AT_ONCE]
-            heard = [says(instances.get(node), self._clock.now()) for node in some]
+            now = self._clock.now()
             noted = await asyncio.gather(
-                *(self._note(pool, *each) for each in zip(some, heard, strict=True))
+                *(self._note(pool, node, instances.get(node), now) for node in some)
             )
             changed = changed or any(noted)
         if changed:
             await self._reconcile(pool)
 
-    async def _note(self, pool: str, node: str, heard: Says) -> bool:
+    async def _note(
+        self, pool: str, node: str, instance: InstanceRecord | None, now: datetime
+    ) -> bool:
         """Note in a silent node's record what is known of it; whether that is news."""
+        heard = says(instance, now)
+        down = instance.down_reason if instance is not None and heard == "present" else ""
 
         def noted(record: NodeRecord | None) -> NodeRecord | None:
-            if record is None or not record.lost or record.provider_state == heard:
+            if record is None or not record.lost:
                 return None
-            return msgspec.structs.replace(record, provider_state=heard)
+            return msgspec.structs.replace(record, provider_state=heard, down_reason=down)
 
         before = self._store.nodes.records.get(f"{pool}.{node}")
-        if before is not None and before.provider_state == heard:
+        if before is not None and (before.provider_state, before.down_reason) == (heard, down):
             return False
         if before is not None and before.provider_state == "disconnected" and heard != "gone":
             since = self._awaited.setdefault(node, self._clock.monotonic())

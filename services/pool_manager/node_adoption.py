@@ -23,7 +23,7 @@ from services.pool_manager.planner.node_reconstruction import (
     StoredEvent,
     reconstructed_node,
 )
-from services.pool_manager.planner.saga_audit import ARRIVING
+from services.pool_manager.planner.saga_projection import ARRIVING
 from services.pool_manager.planner.sizing.successors import successor_event, without_awaited
 from services.pool_manager.pool_store import Store
 from services.primitives.clock import Clock

@@ -17,8 +17,10 @@ from schemas.topology import SAGAS
 from services.bus.port import Bus
 from services.pool_manager.planner import saga_audit
 from services.pool_manager.planner.pool_planner import close
+from services.pool_manager.planner.saga_projection import ARRIVING
 from services.pool_manager.pool_store import Store
 from services.pool_manager.saga_effects import SagaEffects
+from services.pool_manager.saga_interventions import has_ended
 from services.primitives.clock import Clock
 from services.runtime.event_publisher import publish_event
 from services.saga.coordinator import Coordinator
@@ -56,6 +58,23 @@ class SagaAuditor:
             await self._restart(pool, saga)
         elif state.ended or ahead:
             await self._project(saga)
+
+    async def audit_logs(self) -> None:
+        """Remove what is left of the logs of sagas that have ended, where SAGAS has lost its end.
+
+        Before the nodes are audited: their records then forget how far the logs went.
+        """
+        last = await self._bus.last_sequence(SAGAS.name)
+        seen = any(
+            saga_audit.has_lost_log(each, last) for each in self._store.nodes.records.values()
+        )
+        if not (seen or self._coordinator.shortened):
+            return
+        log.warning("SAGAS has lost its end, or was rolled back", extra={"last": last})
+        for saga in await self._coordinator.open_logs():
+            state = await self._coordinator.state(saga)
+            if state is not None and await has_ended(self._store, state):
+                await self._coordinator.drop(saga)
 
     async def audit_nodes(self, record: PoolRecord) -> None:
         """Free the nodes of a pool that wait for a saga that it does not know."""
@@ -132,7 +151,7 @@ class SagaAuditor:
             return
         if state is not None:
             opened = {state.saga: saga_audit.reopened(state)}
-        elif node.state in saga_audit.ARRIVING:
+        elif node.state in ARRIVING:
             since = self._clock.now()
             opened = saga_audit.completion(name, spare=node.spare, since=since)
         else:

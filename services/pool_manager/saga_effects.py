@@ -19,10 +19,19 @@ from schemas.saga_log_entries import (
 from services.bus.port import Bus
 from services.pool_manager.hardware_store import HardwareList
 from services.pool_manager.planner.admission import admission_refusals
-from services.pool_manager.planner.admission.denied_hardware import condemned, dead_on_arrival
+from services.pool_manager.planner.admission.denied_hardware import (
+    condemned,
+    dead_on_arrival,
+    is_of_its_kind,
+)
 from services.pool_manager.planner.pool_planner import close
 from services.pool_manager.planner.safety.breaker import Ended
-from services.pool_manager.planner.safety.fault_waves import fault_signature
+from services.pool_manager.planner.safety.fault_waves import (
+    UnhealthyNode,
+    belongs,
+    fault_signature,
+    unhealthy_since,
+)
 from services.pool_manager.planner.saga_events import events_of
 from services.pool_manager.planner.saga_projection import (
     coming_node,
@@ -94,16 +103,33 @@ class SagaEffects:
             waves = self._in_incident(left)
             await self._hardware.condemn(condemned(state, left, entry.time, in_incident=waves))
         elif isinstance(entry, UndoSucceeded) and entry.step == "provision":
-            waves = self._in_incident(came)
-            bad = dead_on_arrival(state, came, entry.time, in_incident=waves)
+            bad = dead_on_arrival(
+                *(state, came, entry.time),
+                in_incident=self._in_incident(came),
+                others_serve=self._others_serve(came),
+            )
             await self._hardware.condemn(bad)
 
     def _in_incident(self, node: NodeRecord | None) -> bool:
         """Whether many nodes of the pool have what this one has."""
         found = self._store.last_read(node.pool) if node is not None else None
-        return (
-            found is not None and node is not None and fault_signature(node) in found[0].incidents
-        )
+        what = fault_signature(node) if node is not None else ""
+        since = unhealthy_since(node) if node is not None else None
+        if found is None or node is None or since is None:
+            return False
+        unhealthy = UnhealthyNode(node=node, what=what, since=since)
+        return any(belongs(unhealthy, key, each) for key, each in found[0].incidents.items())
+
+    def _others_serve(self, node: NodeRecord | None) -> bool:
+        """Whether a node that was not admitted is the first in a row, and others of its kind serve.
+
+        Of many that fail in a row the image may be the cause.
+        """
+        found = self._store.last_read(node.pool) if node is not None else None
+        if node is None or found is None or found[0].refusals:
+            return False
+        nodes = self._store.nodes.records.values()
+        return any(each.pool == node.pool and is_of_its_kind(each, node) for each in nodes)
 
     def _calls_for_a_look(self, state: SagaState, entry: SagaEntry, node: NodeRecord) -> bool:
         """Whether an entry changes more than its saga's nodes.
@@ -134,6 +160,7 @@ class SagaEffects:
                 how=_how(state, entry),
                 exhausted=state.step("provision").error == "CAPACITY",
                 over_spend_cap=state.step("provision").error in OVER_CAP,
+                at_cordon=_is_at_cordon(state, entry),
             )
             left = admission_refusals.count_refusal(old, left, state, entry.time)
             return follow_up(old, left, state, entry.time)
@@ -159,6 +186,11 @@ def _how(state: SagaState, entry: SagaDone | SagaUnwound) -> Ended:
     if isinstance(entry, SagaDone):
         return "done"
     return "cancelled" if state.cancelled else "failed"
+
+
+def _is_at_cordon(state: SagaState, entry: SagaDone | SagaUnwound) -> bool:
+    """Whether a saga ended because the workload system did not cordon its node."""
+    return isinstance(entry, SagaUnwound) and not state.cancelled and state.failed_step == "cordon"
 
 
 def _changed_at(

@@ -23,7 +23,7 @@ from schemas.saga_log_entries import (
 )
 from services.bus.record_bucket import retry_conflicts
 from services.pool_manager.heartbeat_reader import HeartbeatReader
-from services.pool_manager.planner import cloud_notices
+from services.pool_manager.planner import cloud_notices, saga_audit
 from services.pool_manager.planner.node_counts import is_gone
 from services.pool_manager.planner.remediation.recovered_nodes import (
     HEALTHY,
@@ -134,11 +134,16 @@ class SagaInterventions:
 
         await self._intervene(saga, entry)
 
-    async def confirm(self, state: SagaState, entry: SagaEntry) -> SagaEntry:
-        """The entry to append, once the store is known not to have been restored from a backup."""
+    async def confirm(self, state: SagaState, entry: SagaEntry) -> SagaEntry | None:
+        """The entry to append, once the store is known not to have been restored from a backup.
+
+        None: the saga has ended, and SAGAS has lost the end of its log.
+        """
         await self._store.nodes.caught_up()
         if not self._store.dated:
             raise Retry("whether the store was restored is not known yet", DATED_SECONDS)
+        if await has_ended(self._store, state):
+            return None
         await self._await_heartbeat(state, entry)
         entry = await self._unless_ended(state, entry)
         return await self._unless_over(state, entry)
@@ -244,6 +249,16 @@ class SagaInterventions:
             await coordinator.advance(saga)
 
         await retry_conflicts(attempt, f"saga {saga}")
+
+
+async def has_ended(store: Store, state: SagaState) -> bool:
+    """Whether a saga whose log is open has ended, as the records of its nodes and its pool say."""
+    pool, records = state.params.pool, store.nodes.records
+    node, new = (records.get(node_key(pool, e)) for e in (state.params.node, state.params.new_node))
+    if not saga_audit.has_ended(state, node, new):
+        return False
+    found = await store.pool(pool)
+    return found is not None and state.saga not in found[0].open
 
 
 def _taken_back(

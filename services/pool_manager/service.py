@@ -67,6 +67,7 @@ from services.settings.problem_list import ProblemList
 
 log = logging.getLogger(__name__)
 
+LOGS: Final = "saga logs"
 RESYNC_SECONDS: Final = 5.0
 FIRST_RETRY_SECONDS: Final = 0.5
 """Of the first look, where the bus was away: what the last replica left waits for it."""
@@ -343,7 +344,8 @@ class PoolManager:
         """
         first = True
         while True:
-            if first or self._lease.held or not self.store.trusted:
+            shortened = self._coordinator.shortened
+            if first or self._lease.held or shortened or not self.store.trusted:
                 try:
                     await self._resync()
                     first = False
@@ -357,7 +359,8 @@ class PoolManager:
             await self._configured.record()
         if not self.store.trusted:
             await self._regain_trust()
-        seen: set[str] = set()
+        await self._in_isolation(LOGS, self._auditor.audit_logs)
+        seen = {LOGS}
         for record in await self.store.pools():
             seen.add(f"pool {record.name}")
             await self._in_isolation(
@@ -386,6 +389,7 @@ class PoolManager:
         await self._rebuilder.rebuild(pools, outdated=outdated)
         await self._detector.detect(pools)
         self.store.date(losses)
+        await self._in_isolation(LOGS, self._auditor.audit_logs)
         for record in await self.store.pools():
             await self._audit(record)
         self.store.trust(losses)

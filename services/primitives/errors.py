@@ -42,6 +42,10 @@ class NotPermitted(Unavailable):
     """The server does not let this user publish there."""
 
 
+class NoResponders(Unavailable):
+    """No connection serves the subject now."""
+
+
 class Conflict(BusError):  # noqa: N818
     """The guard did not hold: another writer was faster."""
 

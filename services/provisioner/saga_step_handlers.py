@@ -7,6 +7,9 @@ in progress at another replica: it leaves a record that stops a late launch.
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
+from schemas.enums import DENIED_HARDWARE
 from schemas.instance_records import InstanceRecord
 from schemas.node_records import node_key
 from schemas.saga_params import LaunchSpec
@@ -24,8 +27,10 @@ from services.provisioner.launch.unrecorded_launches import UnrecordedLaunches
 from services.provisioner.node_recovery.diagnostic_step import DiagnosticStep
 from services.provisioner.node_recovery.reset_and_reboot_steps import NodeRecovery
 from services.provisioner.offerings.offering_allocator import OfferingAllocator
+from services.provisioner.provider_client.provider import Instance
 from services.provisioner.provider_client.provider_calls import Providers
 from services.provisioner.provider_client.provider_errors import ProviderError
+from services.provisioner.removal import kept_instances
 from services.provisioner.removal.orphans import Orphans
 from services.provisioner.removal.remover import Remover
 from services.provisioner.time_limits import TimeLimits
@@ -93,9 +98,12 @@ class SagaStepHandlers:
     async def provision(self, command: Command) -> ProvisionOutputs:
         """Launch the instance."""
         inputs = command.inputs_as(ProvisionInputs)
-        return await self._launcher.launch(
+        made = await self._launcher.launch(
             inputs, command.saga, self._supersession(command), again=command.deliveries > 1
         )
+        instance = Instance(name=inputs.node, provider_id=made.provider_id)
+        can = self._providers.get(made.provider).can_restart_cold(instance)
+        return replace(made, restarts_cold=can)
 
     async def provision_undo(self, command: Command) -> None:
         """Remove the instance, whether or not it was launched."""
@@ -112,10 +120,27 @@ class SagaStepHandlers:
             )
             if await self._orphan(record or intended, why):
                 return
+        if await self._keep(node_key(inputs.pool, inputs.node), inputs.pool, command.saga):
+            return
         # A launch in doubt may still come into effect: a refusal is waited for as long as a leak.
         accepted_within = self._limits.leak_after_seconds
         superseded = self._supersession(command, undo=True)
         await self._remove(command, launch, superseded, accepted_within)
+
+    async def _keep(self, key: str, pool: str, saga: str) -> bool:
+        """Keep an instance that was refused for its hardware, for the sweep to remove later."""
+        record = await self._store.get(key)
+        if record is not None and record.state == "running":
+            state = await read_state(self._bus, saga)
+            if state is None or state.step(state.failed_step).error != DENIED_HARDWARE:
+                return False
+            others = (await self._store.all(pool)).values()
+
+            def decide(found: InstanceRecord | None) -> InstanceRecord | None:
+                return found and kept_instances.keep(found, others, self._clock.now())
+
+            record = await self._store.change(key, decide)
+        return record is not None and kept_instances.is_kept(record, self._clock.now())
 
     async def _orphan(self, record: InstanceRecord, why: str) -> bool:
         """Leave an instance that may be in service to an operator; False: no provider lists it."""

@@ -143,7 +143,11 @@ def assemble(
     steps = SagaStepHandlers(
         bus, clock, store, providers, limits, templates, allocator, context.replica
     )
-    enrollment = EnrollmentEndpoint(bus, clock, store, agent, nats)
+
+    async def node_of_pod(provider: str, token: str) -> str:
+        return await providers.get(provider).node_of_pod(token)
+
+    enrollment = EnrollmentEndpoint(bus, clock, store, agent, nats, node_of_pod)
     participant = Participant(bus, clock, steps.actions, steps.undos)
     prices = PriceReader(bus, clock, offerings, providers, scorer.catalogue)
 
@@ -177,6 +181,7 @@ def assemble(
             subjects.query("instances"): answer_instances(store),
             subjects.query("offerings"): answer_offerings(bus, store, offerings, scorer),
             subjects.ENROLL: enrollment.answer,
+            subjects.ENROLL_POD: enrollment.answer_pod,
             **disconnections.endpoints,
             **SweepEndpoints(bus, clock, sweeper, lease, context.replica).endpoints,
         },

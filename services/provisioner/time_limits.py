@@ -24,6 +24,8 @@ class TimeLimits:
     """How long the agent of a host that is shutting down may still answer."""
     refusals_seconds: float = 60.0
     """How long a request that the agent refuses is repeated: the last processes are leaving."""
+    cold_restart_seconds: float = 360.0
+    """How long it may take to switch a machine off and on."""
     reboot_tries_max: int = 5
     """Reboot requests to the provider."""
     accepted_within_seconds: float = 300.0

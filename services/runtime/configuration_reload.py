@@ -1,23 +1,34 @@
-"""SIGHUP: the configuration is read again, and a valid one is put in force by a planned restart.
+"""The configuration is read again, and a valid one is put in force by a planned restart.
 
-A process finishes what it holds as on SIGTERM, and executes its program again under the same PID:
-every setting takes effect by the one way in which settings are read. What is wrong with an invalid
-file is logged and reported as a failure, and nothing changes.
+SIGHUP requests it, or the change of the file where `reload_on_change` is set. A process finishes
+what it holds as on SIGTERM, and executes its program again under the same PID: every setting takes
+effect by the one way in which settings are read. What is wrong with an invalid file is logged and
+reported as a failure, and nothing changes. `navarch serve` restarts its processes itself, in an
+environment that it computes again.
 """
 
 import asyncio
 import logging
 import os
-import signal
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Final, NoReturn
 
 from schemas.fleet_queries import CurrentFailure
+from schemas.settings import Settings
 from services.primitives.errors import NavarchError
 from services.primitives.race import race
+from services.runtime.configuration_watch import ConfigurationWatch
 from services.runtime.failure_register import FailureRegister
+from services.runtime.reload_requests import ReloadRequests
+from services.runtime.served_process import (
+    RELOAD_STATUS,
+    check_accepted,
+    is_served,
+)
+from services.settings.fixed_settings import check_fixed
 
 log = logging.getLogger(__name__)
 
@@ -31,62 +42,67 @@ REMEDY: Final = (
 
 
 class ConfigurationReload:
-    """What SIGHUP requests of one process."""
+    """What the signals and the configuration's file request of one process."""
 
-    def __init__(self, check: Callable[[], object], about: str) -> None:
-        """`check` reads the configuration, and raises NavarchError where it is invalid.
-
-        `about`: the file's name.
-        """
-        self._check = check
-        self._about = about
-        self._requested = asyncio.Event()
+    def __init__(self, read: Callable[[], Settings], file: Path | None) -> None:
+        """`read` raises NavarchError where the configuration is invalid."""
+        self._requests = ReloadRequests()
+        self._read = read
+        self._file = file
         self._accepted = False
-        self._ending = False
+        self.settings = read()
+        """In force as long as the process runs."""
+        self._watch = ConfigurationWatch(
+            list(watched_files(self.settings, file)), self._requests.request
+        )
 
     @property
     def restarts(self) -> bool:
-        """Whether the process is to execute its program again once it has ended its work."""
-        return self._accepted and not self._ending
-
-    def install(self) -> None:
-        """Take note of SIGHUP from now on, until `watching` does."""
-        signal.signal(signal.SIGHUP, lambda *_: self._requested.set())
+        """Whether the process is to be started again once it has ended its work."""
+        return self._accepted and not self._requests.ended
 
     @asynccontextmanager
     async def watching(self, failures: FailureRegister | None) -> AsyncIterator[asyncio.Event]:
         """Take the signals of the process; what is given is set when it is to end its work.
 
-        SIGTERM and SIGINT end the process in any case, SIGHUP if the configuration is valid.
+        SIGTERM, SIGINT and a hang-up end the process in any case, a request to reload if the
+        configuration is valid.
         """
-        stopping, loop = asyncio.Event(), asyncio.get_running_loop()
+        async with self._requests.taken() as stopping:
+            tasks = [asyncio.create_task(self._reload(failures, stopping))]
+            if self.settings.reload_on_change and not is_served():
+                tasks.append(asyncio.create_task(self._watch.run()))
+            try:
+                yield stopping
+            finally:
+                for task in tasks:
+                    task.cancel()
 
-        def end() -> None:
-            self._ending = True
-            stopping.set()
+    def restart(self) -> NoReturn:
+        """Be started again with the same arguments, by ourselves or by `navarch serve`."""
+        if is_served():
+            sys.exit(RELOAD_STATUS)
+        self._requests.hold_back()
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - no shell
 
-        loop.add_signal_handler(signal.SIGHUP, self._requested.set)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, end)
-        watching = asyncio.create_task(self._watch(failures, stopping))
-        try:
-            yield stopping
-        finally:
-            watching.cancel()
-
-    async def _watch(self, failures: FailureRegister | None, stopping: asyncio.Event) -> None:
+    async def _reload(self, failures: FailureRegister | None, stopping: asyncio.Event) -> None:
         while not self._accepted:
-            await self._requested.wait()
-            self._requested.clear()
-            await self._read(failures)
+            await self._requests.next()
+            await self._read_again(failures)
         if failures is not None:
             failures.update(OBSERVER, ())
             await race(failures.flushed(), seconds_max=END_SECONDS_MAX)
         log.info("the configuration is valid: restarting with it")
         stopping.set()
 
-    async def _read(self, failures: FailureRegister | None) -> None:
-        log.info("SIGHUP: reading the configuration again")
+    def _check(self) -> None:
+        if is_served():
+            check_accepted()
+        else:
+            check_fixed(self.settings, self._read(), self._file)
+
+    async def _read_again(self, failures: FailureRegister | None) -> None:
+        log.info("reading the configuration again")
         try:
             await asyncio.to_thread(self._check)
         except NavarchError as error:
@@ -95,7 +111,7 @@ class ConfigurationReload:
                 return
             refused = CurrentFailure(
                 failure="configuration-refused",
-                about=self._about,
+                about=str(self._file or "(defaults)"),
                 reason=str(error),
                 remedy=REMEDY,
             )
@@ -104,8 +120,10 @@ class ConfigurationReload:
             self._accepted = True
 
 
-def execute_again() -> NoReturn:
-    """Replace this process by its program, started with the same arguments."""
-    # Ignored across the execution, until the program takes it: it reads the file after that.
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - no shell
+def watched_files(settings: Settings, file: Path | None) -> Iterator[Path]:
+    """The files of a configuration whose change is a change of it."""
+    if file is None:
+        return
+    yield file
+    if settings.health_policy:
+        yield file.parent / Path(settings.health_policy).expanduser()

@@ -12,7 +12,8 @@ import uvloop
 
 from schemas.settings import Settings
 from services.primitives.errors import NavarchError
-from services.runtime.configuration_reload import ConfigurationReload, execute_again
+from services.primitives.module_names import installed_name
+from services.runtime.configuration_reload import ConfigurationReload
 from services.runtime.logs import set_up_logs
 from services.settings.settings_file import DEFAULTS, load_settings, parse_settings
 
@@ -26,7 +27,8 @@ Run = Callable[[Settings, Path | None, ConfigurationReload], Coroutine[Any, Any,
 
 def run_configured(name: str, check: Check, run: Run) -> None:
     """Run until a signal ends the process; a wrong configuration ends it with exit code 2."""
-    parser = argparse.ArgumentParser(prog=f"python -m services.{name.replace('-', '_')}")
+    module = installed_name(f"services.{name.replace('-', '_')}")
+    parser = argparse.ArgumentParser(prog=f"python -m {module}")
     parser.add_argument(
         "--config",
         type=Path,
@@ -42,12 +44,11 @@ def run_configured(name: str, check: Check, run: Run) -> None:
         check(found, file)
         return found
 
-    reload = ConfigurationReload(read, str(file or "(defaults)"))
-    reload.install()
     try:
-        uvloop.run(run(read(), file, reload))
+        reload = ConfigurationReload(read, file)
+        uvloop.run(run(reload.settings, file, reload))
     except NavarchError as error:
         log.error("%s", error)  # noqa: TRY400 - the text is the whole story
         sys.exit(2)
     if reload.restarts:
-        execute_again()
+        reload.restart()

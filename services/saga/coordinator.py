@@ -56,11 +56,12 @@ Look = Callable[[SagaState], Awaitable[NodeRecord | None]]
 Project = Callable[[SagaState, SagaEntry], Awaitable[None]]
 """Brings the effects of one entry about (records, events); idempotent."""
 
-Confirm = Callable[[SagaState, SagaEntry], Awaitable[SagaEntry]]
-"""Looks once more before an entry is appended; returns it, or the one to append in its place."""
+Confirm = Callable[[SagaState, SagaEntry], Awaitable[SagaEntry | None]]
+"""Looks once more before an entry is appended; returns it, the one to append in its place, or None:
+the saga has ended, and its log has lost the end."""
 
 
-async def confirm_always(_: SagaState, entry: SagaEntry) -> SagaEntry:
+async def confirm_always(_: SagaState, entry: SagaEntry) -> SagaEntry | None:
     """Append what the log calls for."""
     return entry
 
@@ -88,6 +89,10 @@ class Coordinator:
         self._timer_owner = timer_owner
         self._confirm = confirm
         self._cache: OrderedDict[str, SagaState] = OrderedDict()
+        self._highest = 0
+        """The highest sequence that was seen in SAGAS."""
+        self.shortened = False
+        """Whether sequences are given again: SAGAS has lost its end, or was rolled back."""
 
     def consumer(self, durable: DurableSpec) -> Consumer:
         """The consumer that drives it; what it misses of a log is found by the next look at it."""
@@ -124,7 +129,7 @@ class Coordinator:
         state, last = None, 0
         for _ in range(TRIES_MAX):
             try:
-                sequence = await append(self._bus, entry, last, headers)
+                sequence = await self._append(entry, last, headers)
                 break
             except Conflict:
                 state, last = await read_log(self._bus, saga)
@@ -143,8 +148,17 @@ class Coordinator:
 
     async def intervene(self, state: SagaState, entry: SagaEntry) -> None:
         """Append what a person asked for, decided on this state; Conflict where it has gone on."""
-        sequence = await append(self._bus, entry, state.sequence, _trace(state))
+        sequence = await self._append(entry, state.sequence, _trace(state))
         self._keep(fold(state, entry, sequence, {}))
+
+    async def _append(self, entry: SagaEntry, expected: int, headers: Mapping[str, str]) -> int:
+        """Append an entry; a sequence that is not higher than any before shows a loss."""
+        before = self._highest
+        sequence = await append(self._bus, entry, expected, headers)
+        if sequence <= before:
+            self.shortened = True
+            self.forget_cached()
+        return sequence
 
     async def handle(self, received: Received[SagaEntry]) -> None:
         """Take one entry in: its effects first, then whatever the log calls for next."""
@@ -184,6 +198,28 @@ class Coordinator:
             await self._bus.purge(SAGAS.name, subjects.saga_tree(saga))
             self._cache.pop(saga, None)
 
+    async def drop(self, saga: str) -> None:
+        """Remove what is left of the log of a saga that has ended, unless it has its end.
+
+        An end is appended before any record has it, so it is there now if it was not lost.
+        """
+        state = await read_state(self._bus, saga)
+        if state is not None and not state.ended:
+            log.warning("the end of its log is lost: the rest is removed", extra={"saga": saga})
+            await self._bus.purge(SAGAS.name, subjects.saga_tree(saga))
+        self._cache.pop(saga, None)
+
+    async def open_logs(self) -> list[str]:
+        """Every saga whose log has a beginning and no end; sequences count from here on."""
+        self.forget_cached()
+        found: dict[str, set[str]] = {}
+        for status in ("started", "done", "unwound"):
+            stored = await self._bus.read(SAGAS.name, subjects.saga_step_wildcard(WHOLE, status))
+            found[status] = {saga_of(each) for each in stored}
+        self._highest = await self._bus.last_sequence(SAGAS.name)
+        self.shortened = False
+        return sorted(found["started"] - found["done"] - found["unwound"])
+
     async def advance(
         self, saga: str, *, at: datetime | None = None, fresh: bool = False
     ) -> SagaState | None:
@@ -208,10 +244,14 @@ class Coordinator:
             entry = next_entry(definition, state, node, now)
             if entry is None or isinstance(entry, Waiting):
                 return state
-            entry = await self._confirm(state, entry)
+            confirmed = await self._confirm(state, entry)
+            if confirmed is None:
+                await self.drop(saga)
+                return None
+            entry = confirmed
             headers = current_headers() if _same_trace(state) else _trace(state)
             try:
-                sequence = await append(self._bus, entry, state.sequence, headers)
+                sequence = await self._append(entry, state.sequence, headers)
             except Conflict:
                 # Another replica went on with it, or the cache is old: read again, decide again.
                 self._cache.pop(saga, None)
@@ -223,7 +263,7 @@ class Coordinator:
         """The folded log, with this entry in it."""
         cached = self._cache.get(entry.saga)
         if cached is not None:
-            if cached.sequence >= stored.sequence:
+            if cached.sequence > stored.sequence or _ends_with(cached, stored):
                 return cached
             state = _followed(cached, stored)
             if state is not None:
@@ -243,7 +283,7 @@ class Coordinator:
             return
         last = await self._bus.last(SAGAS.name, subjects.saga_tree(saga))
         cached = self._cache.get(saga)
-        if cached is None or (last is not None and last.sequence == cached.sequence):
+        if cached is None or (last is not None and _ends_with(cached, last)):
             return
         state = _followed(cached, last) if last is not None else None
         if state is None:
@@ -263,20 +303,29 @@ class Coordinator:
         self._cache.clear()
 
     def _keep(self, state: SagaState) -> None:
+        self._highest = max(self._highest, state.sequence)
         self._cache[state.saga] = state
         self._cache.move_to_end(state.saga)
         if len(self._cache) > CACHE_MAX:
             self._cache.popitem(last=False)
 
 
+def _ends_with(state: SagaState, stored: Stored) -> bool:
+    """Whether an entry is the last of a state; its sequence may be that of a lost one."""
+    entry = decode_entry(stored)
+    same = isinstance(entry, SagaEntry) and entry.id == state.last_id
+    return state.sequence == stored.sequence and same
+
+
 def _followed(state: SagaState, stored: Stored) -> SagaState | None:
     """The state with one more entry, where nothing lies between; None where something may.
 
-    The entry's own guard names what came before it.
+    The entry's own guard and cause name what came before it: in a log that was set back the same
+    sequence may be another entry's.
     """
-    if stored.headers.get(h.EXPECTED_LAST_SUBJECT_SEQ) != str(state.sequence):
-        return None
-    return fold_stored(state, stored)
+    entry, guard = decode_entry(stored), stored.headers.get(h.EXPECTED_LAST_SUBJECT_SEQ)
+    caused = isinstance(entry, SagaEntry) and entry.cause == state.last_id
+    return fold_stored(state, stored) if caused and guard == str(state.sequence) else None
 
 
 def _trace(state: SagaState) -> dict[str, str]:

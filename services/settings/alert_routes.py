@@ -59,12 +59,8 @@ def route_problem(
     if route.name in names:
         return ("name",), f"{route.name!r} is there twice; give each channel a `name` of its own"
     for number, pool in enumerate(route.pools):
-        if pools and pool not in pools and not _PATTERN & set(pool):
-            known = ", ".join(sorted(pools))
-            return ("pools", number), (
-                f"no pool {pool!r} in the configuration (known: {known}); for pools that are "
-                "created by request write a pattern: `batch-*`"
-            )
+        if problem := pool_problem(pool, pools):
+            return ("pools", number), problem
     for number, fault in enumerate(route.faults):
         found = _FAULT.fullmatch(fault)
         if not found or (not _PATTERN & set(found[1]) and found[1] not in FAULTS):
@@ -77,6 +73,16 @@ def route_problem(
     if route.hours is not None and (wrong := _hours_problem(route.hours)):
         return ("hours", wrong[0]), wrong[1]
     return None
+
+
+def pool_problem(pool: str, pools: Collection[str]) -> str:
+    """What is wrong with a pool's name, or pattern, beside the configuration's `pools`."""
+    if not pools or pool in pools or _PATTERN & set(pool):
+        return ""
+    return (
+        f"no pool {pool!r} in the configuration (known: {', '.join(sorted(pools))}); for pools "
+        "that are created by request write a pattern: `batch-*`"
+    )
 
 
 def _hours_problem(hours: HoursSpec) -> tuple[str, str] | None:

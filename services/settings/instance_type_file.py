@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Final
 
 from schemas.instance_type_catalogue import InstanceTypes, TypeSpec
-from services.primitives.errors import ConfigurationError
+from services.settings.configuration_text import read_text
 from services.settings.packaged_files import resource
 from services.settings.yaml_document import Document, convert, read_document
 
@@ -46,10 +46,7 @@ def merged(base: InstanceTypes, added: InstanceTypes) -> InstanceTypes:
 
 
 def _document(path: Path) -> Document:
-    try:
-        return read_document(str(path), path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigurationError(f"cannot be read: {error.strerror}", file=str(path)) from error
+    return read_document(str(path), read_text(path))
 
 
 def _check(

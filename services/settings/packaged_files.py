@@ -12,7 +12,7 @@ from typing import Final
 from services.primitives.errors import ConfigurationError
 
 INSTALLED: Final = "share/navarch/config"
-_ROOT: Final = Path(__file__).resolve().parents[2]
+_ROOT: Final = Path(__file__).resolve().parents[__name__.count(".")]
 
 
 def resource(name: str) -> Path:

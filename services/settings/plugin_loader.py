@@ -20,6 +20,7 @@ from typing import Any, Final, Literal
 from schemas.settings import PluginSettings
 from services.primitives.errors import ConfigurationError, ConfigurationErrors
 from services.primitives.redaction import register_secrets
+from services.settings.configuration_text import read_text
 from services.settings.dialect import translate
 from services.settings.references import resolve_options
 from services.settings.setting_paths import resolve_paths
@@ -113,10 +114,7 @@ def plugin_class(group: str, settings: PluginSettings, file: Path | None) -> typ
 def _document(file: Path | None) -> Document:
     if file is None:
         return Document(NO_FILE, {})
-    try:
-        return _parsed(str(file), file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigurationError(f"cannot be read: {error.strerror}", file=str(file)) from error
+    return _parsed(str(file), read_text(file))
 
 
 @lru_cache(maxsize=FILES_MAX)

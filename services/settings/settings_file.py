@@ -17,8 +17,10 @@ from services.primitives.errors import ConfigurationError
 from services.primitives.redaction import register_secrets
 from services.settings.address_validation import address_problems
 from services.settings.alert_routes import alert_settings
+from services.settings.configuration_text import read_text
 from services.settings.dialect import Note, translate
 from services.settings.environment_settings import with_environment
+from services.settings.event_sink_reader import event_sinks
 from services.settings.pool_validation import budget_problems, own_problems, reference_problems
 from services.settings.problem_list import ProblemList
 from services.settings.provider_choices import Problem, folded, with_defaults
@@ -27,7 +29,6 @@ from services.settings.setting_paths import resolve_path, resolve_paths
 from services.settings.stored_pools import request_problem
 from services.settings.yaml_document import Document, Path_, convert_all, read_document
 
-FILE_BYTES_MAX: Final = 4 * 1_048_576
 DEFAULTS: Final = "providers: {local: {}}"
 """Where no file is named: no pool, and a provider to try Navarch with."""
 SECTIONS: Final = ("notifier", "alerts")
@@ -44,15 +45,7 @@ def load_settings(path: Path, environment: Mapping[str, str] | None = None) -> S
 
 def read_file(path: Path) -> Document:
     """Read a file's YAML."""
-    try:
-        if path.stat().st_size > FILE_BYTES_MAX:
-            raise ConfigurationError(f"larger than {FILE_BYTES_MAX} bytes", file=str(path))
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigurationError(f"cannot be read: {error.strerror}", file=str(path)) from error
-    except UnicodeDecodeError as error:
-        raise ConfigurationError(f"is not UTF-8: {error}", file=str(path)) from error
-    return read_document(str(path), text)
+    return read_document(str(path), read_text(path))
 
 
 def parse_settings(file: str, text: str, environment: Mapping[str, str]) -> Settings:
@@ -155,6 +148,8 @@ class _Reading:
         if "alerts" in raw:
             with problems.collecting():
                 sections["alerts"] = tuple(alert_settings(document, raw.pop("alerts"), named))
+        sinks = self._mapping(raw.pop("event_sinks", {}), ("event_sinks",))
+        sections["event_sinks"] = event_sinks(document, sinks, named, problems)
         for key in SECTIONS:
             raw.pop(key, None)
         before = len(problems.found)

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import inspect as types
 
 from schemas.duration import Duration
+from schemas.event_sink_settings import EventSinkSpec
 from schemas.settings import PluginSettings, PoolSpec, Settings
 from services.settings.settings_schema import SCALARS, Plugins, attribute_docs, default_of
 
@@ -49,6 +50,7 @@ _PLUGINS: Final = (
 def settings_page(plugins: Plugins) -> str:
     """The page, for these plugins."""
     parts = [_INTRODUCTION, *_blocks(Settings, ""), *_blocks(PoolSpec, "pools.NAME")]
+    parts += _blocks(EventSinkSpec, "event_sinks.NAME")
     for section, path, text in _PLUGINS:
         for name, options in sorted(plugins.get(section, {}).items()):
             title = f"## `{path}`: `type: {name}`\n\n{text}.\n"

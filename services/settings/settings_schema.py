@@ -10,6 +10,7 @@ import msgspec
 from msgspec import inspect as types
 
 from schemas.duration import Duration, written_duration
+from schemas.event_sink_settings import EventSinkSpec
 from schemas.settings import AlertRoute, PluginSettings, PoolSpec, Settings
 
 DURATION: Final = {"type": ["string", "number"], "examples": ["30s", "10m", "1h30m"]}
@@ -41,6 +42,8 @@ def settings_schema(plugins: Plugins) -> dict[str, Any]:
     schema = _struct(Settings)
     properties = schema["properties"]
     properties["pools"] = {"type": "object", "additionalProperties": {"$ref": "#/$defs/pool"}}
+    sink = _struct(EventSinkSpec)
+    properties["event_sinks"] = {"type": "object", "additionalProperties": sink}
     properties["defaults"] = {"$ref": "#/$defs/pool"}
     named = ("providers", "notifier", "alerts", "authenticators")
     one = {key: _plugin(plugins.get(key, {})) for key in named}

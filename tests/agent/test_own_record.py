@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 
+import msgspec
 import pytest
 
 from agent.node_monitor import REGISTER_AGAIN_SECONDS, must_register_again
@@ -50,6 +51,9 @@ def test_what_was_read_is_kept(
         pytest.param(node(boot="b1"), True, False, id="complete"),
         pytest.param(node(boot="b0"), True, True, id="of an earlier boot"),
         pytest.param(node(), False, True, id="adopted"),
+        pytest.param(
+            msgspec.structs.replace(node(), state="terminated"), True, False, id="refused, and kept"
+        ),
     ],
 )
 def test_an_agent_registers_again_where_its_record_lacks_it(

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -16,6 +17,7 @@ from schemas.topology import EVENTS
 from services.bus.memory.memory_bus import MemoryBus
 from services.bus.memory.memory_server import MemoryServer
 from services.bus.memory.transport import PerfectLink
+from services.bus.nats.archive_bus import ArchiveBus
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import ConnectOptions, NatsBus
 from services.bus.port import Bus
@@ -26,6 +28,7 @@ from services.runtime.crash_guard import CrashGuard
 from services.runtime.process_metrics import Instruments
 from services.runtime.sender_quota import SenderLimit
 from services.runtime.tracing import Tracing
+from tests.support.clients import archive_connected
 from tests.support.cutting import Cuttable, MemoryLine, Proxy
 
 
@@ -194,6 +197,26 @@ def looping():
                 assert isinstance(end, asyncio.CancelledError), end
 
     return run
+
+
+@pytest.fixture
+async def source(server: EmbeddedServer) -> AsyncIterator[ArchiveBus]:
+    """An administrator's connection to a server with the topology."""
+    connected = await archive_connected(server)
+    await set_up(connected, SystemClock(), replicas=1)
+    yield connected
+    await connected.close()
+
+
+@pytest.fixture
+async def target(tmp_path: Path) -> AsyncIterator[ArchiveBus]:
+    """The same to an empty one."""
+    empty = EmbeddedServer(tmp_path / "empty", sync=False)
+    await empty.start()
+    connected = await archive_connected(empty)
+    yield connected
+    await connected.close()
+    await empty.kill()
 
 
 def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:

@@ -52,6 +52,9 @@ MAY: dict[str, list[str]] = {
         "navarch.v1.saga.s1.cordon.undo-succeeded",
         f"{NEXT}.SAGAS.notifier-steps",
         "$JS.ACK.SAGAS.notifier-steps.1.2.3.4.5",
+        "navarch.v1.sink.audit",
+        "$JS.API.CONSUMER.DELETE.EVENTS.sink-audit",
+        "$JS.ACK.EVENTS.sink-audit.1.2.3.4.5",
     ],
     "provisioner": [
         "navarch.v1.saga.s1.provision.succeeded",
@@ -67,6 +70,11 @@ MAY: dict[str, list[str]] = {
         f"{NODE}.command.diagnose",
     ],
     "scheduler": ["navarch.v1.order.work-done.scheduler"],
+    "sink-reader": [
+        "$JS.API.STREAM.INFO.SINKS",
+        "$JS.API.DIRECT.GET.SINKS",
+        "$JS.API.DIRECT.GET.SINKS.navarch.v1.sink.audit",
+    ],
     "gateway": [
         "navarch.v1.pool.training.request.scale.gateway",
         "navarch.v1.query.nodes",
@@ -144,6 +152,16 @@ MAY_NOT: dict[str, list[str]] = {
         f"{NODE}.event.work-left",
         "$JS.API.STREAM.LIST",
     ],
+    "sink-reader": [
+        "navarch.v1.sink.audit",
+        "navarch.v1.query.nodes",
+        "navarch.v1.order.work-done.sink-reader",
+        "$JS.API.STREAM.INFO.EVENTS",
+        "$JS.API.DIRECT.GET.EVENTS",
+        "$JS.API.DIRECT.GET.KV_NODES.$KV.NODES.training.n1",
+        "$JS.API.CONSUMER.CREATE.SINKS.x",
+        "$JS.API.STREAM.LIST",
+    ],
     "viewer": [
         "navarch.v1.pool.training.request.scale",
         f"{NODE}.command.diagnose",
@@ -168,6 +186,10 @@ LISTENS: dict[str, tuple[list[str], list[str]]] = {
         ["_INBOX.>", "_INBOX.user.>", "navarch.v1.query.>", "navarch.v1.pool.*.request.>", ">"],
     ),
     "scheduler": ([], ["navarch.v1.>", "$KV.>", "_INBOX.>"]),
+    "sink-reader": (
+        ["navarch.v1.sink.audit", "navarch.v1.sink.*"],
+        ["navarch.v1.>", "navarch.v1.node.>", "$KV.>", "_INBOX.>"],
+    ),
     "gateway": (
         ["navarch.v1.pool.*.event.>", "_INBOX.gateway.x"],
         ["navarch.v1.>", "$KV.>", "_INBOX.>", "navarch.v1.query.>", "navarch.v1.pool.*.request.>"],

@@ -250,7 +250,10 @@ def test_the_certificate_has_the_hosts_of_the_urls(urls: str, hosts: list[str]) 
     ("arguments", "problem"),
     [
         (("add", "alice", "--role", "viewer"), "revoke them first"),
-        (("add", "bob", "--role", "root"), "there is viewer, scheduler, operator, admin"),
+        (
+            ("add", "bob", "--role", "root"),
+            "there is viewer, scheduler, sink-reader, operator, admin",
+        ),
         (("add", "notifier", "--role", "viewer"), "name of a service"),
         (("add", "bob", "--role", "viewer", "--valid", "soon"), "--valid: 'soon'"),
         (("add", "bob", "--role", "viewer", "--valid", "0s"), "more than 0"),

@@ -41,7 +41,7 @@ def test_a_service_gets_what_it_needs(tmp_path: Path) -> None:
     stored = SecretSource(kind="env", where="STORED_KEY", option="api_key_file")
     store_credentials(tmp_path, "two", StoredCredentials(secret=stored), "")
     settings = load_settings(file, BASE)
-    configured = configured_variables(settings, file)
+    configured = configured_variables(settings, file.read_text())
     found = {
         name: set(service_environment(name, BASE, configured)) - GENERAL
         for name in ("pool-manager", "notifier", "provisioner")

@@ -36,7 +36,6 @@ async def supervised(
         server=server,
         url="nats://127.0.0.1:1",
         environment=lambda _: {},
-        http_port=0,
         log=lambda name, line: lines.put_nowait((name, line)),
         on_change=lambda: None,
         execute=execute,

@@ -43,6 +43,8 @@ from services.gateway.caller_rate import CallerRate
 from services.gateway.event_relay import EventRelay
 from services.gateway.event_streams import EventStreams
 from services.gateway.http_app import http_app
+from services.health_monitor.rules.policy_explanation import policy_view
+from services.health_monitor.rules.policy_file import load_policy, policy_path
 from services.pool_manager.requests.request_replies import read_request, read_stored_request
 from services.primitives.clock import SystemClock
 from services.saga.participant import append
@@ -128,6 +130,8 @@ async def _instances(data: bytes, _: Mapping[str, str]) -> bytes:
             token="secret-of-the-launch",
             launch=launch,
             intended_at=NOW,
+            running_at=NOW,
+            dollars_per_hour=2.0,
         )
         for each in NODES
         if query.pool in ("", each.pool)
@@ -148,6 +152,10 @@ async def _dry_run(data: bytes, _: Mapping[str, str]) -> bytes:
     return encode(DryRun(verb=asked.verb, node=asked.node, pool="training", accepted=True))
 
 
+async def _policy(_: bytes, __: Mapping[str, str]) -> bytes:
+    return encode(policy_view(load_policy(policy_path("", None))))
+
+
 ENDPOINTS: Final = {
     "nodes": _nodes,
     "node": _node,
@@ -156,6 +164,7 @@ ENDPOINTS: Final = {
     "offerings": _offerings,
     "dry-run": _dry_run,
     "budget": _budget,
+    "policy": _policy,
 }
 
 

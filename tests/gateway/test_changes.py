@@ -44,12 +44,16 @@ CASES = {
 """Path -> verb, fields of the request on the bus, and body if it is another."""
 
 
+DIAGNOSE = "/nodes/training-1/diagnose"
+"""The agent answers it, and nothing is changed: test_histories.py."""
+
+
 async def test_every_change_of_the_description_becomes_its_request(
     gateway: Gateway, bus: MemoryBus, manager: Manager
 ) -> None:
     """In the caller's name, by the gateway; an event says who requested what from where."""
     described_paths = {path for method, path in await described(gateway) if method == "POST"}
-    assert {f"/api/v1{path}" for path in CASES} == described_paths
+    assert {f"/api/v1{path}" for path in (*CASES, DIAGNOSE)} == described_paths
     for path, (verb, fields, body) in CASES.items():
         token, name = ("admin-token", "cid") if path.endswith(ADMINS) else ("operator-token", "bob")
         answer = await gateway.client(token).post(f"/api/v1{path}", json=body or fields)

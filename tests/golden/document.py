@@ -65,6 +65,7 @@ NAMES: Final = {
     "m0": "<stream>",
     "d0": "<durable>",
     "q0": "<question>",
+    "k1": "<sink>",
 }
 
 
@@ -84,6 +85,7 @@ SUBJECTS: Final[tuple[tuple[str, str, str], ...]] = (
     (subjects.timer_schedule("o0", "k0"), "TIMERS", "a timer that waits"),
     (subjects.timer_due("o0", "k0"), "TIMERS", "a timer that fired"),
     (subjects.dead("m0", "d0"), "DEAD", "a message that could not be used"),
+    (subjects.sink("k1"), "SINKS", "what an event sink of type `subject` is sent"),
     (subjects.query("q0"), "", "a question about the fleet (request and reply)"),
 )
 BUCKET_RECORDS: Final[dict[str, tuple[tuple[str, type[Record]], ...]]] = {

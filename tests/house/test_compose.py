@@ -25,7 +25,7 @@ def test_every_service_has_its_container_and_its_program() -> None:
     """Each service of `navarch serve`, and the gateway, runs its own module in its container."""
     assert {*CONNECTED, *OUTSIDE, "credentials"} == set(CONTAINERS)
     for name in (*SERVICES, "gateway"):
-        module = f"services.{name.replace('-', '_')}"
+        module = f"navarch.services.{name.replace('-', '_')}"
         assert " ".join(CONTAINERS[name]["command"]).endswith(f"python -m {module}")
         assert importlib.util.find_spec(module) is not None
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from prometheus_client import CollectorRegistry
 
 from schemas.health_records import GpuHealth, HealthRecord
 from schemas.instance_records import InstanceRecord
@@ -20,8 +21,10 @@ from services.bus.memory.transport import PerfectLink
 from services.bus.topology_setup import set_up
 from services.notifier.workload.pool_notifiers import PoolNotifiers
 from services.notifier.workload.workload_notifier import Notifier, StepFailure
+from services.notifier.workload_availability import WorkloadAvailability
 from services.notifier.workload_steps import WorkloadSteps, read_reference
 from services.primitives.race import race
+from services.runtime.failure_register import FailureRegister
 from services.saga.participant import Command
 from services.simulator.engine.virtual_time import VirtualClock, run
 from tests.notifier.test_drain_watch import Scheduler
@@ -56,7 +59,9 @@ def steps(bus: MemoryBus, default: Notifier, named: Mapping[str, Notifier] = {})
     """The steps of a fleet whose pool `configured` is in the configuration."""
     configured = {"configured": msgspec.structs.replace(POOL, notifiers=("slurm", "hook"))}
     notifiers = PoolNotifiers(default, named, configured if named else {}, bus)
-    return WorkloadSteps(notifiers, bus, VirtualClock())
+    failures = FailureRegister(CollectorRegistry())
+    availability = WorkloadAvailability(VirtualClock(), failures)
+    return WorkloadSteps(notifiers, bus, VirtualClock(), availability)
 
 
 def command(pool: str, seconds: float | None = None, **more: Any) -> Command:

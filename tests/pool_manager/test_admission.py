@@ -1,7 +1,7 @@
 """Admission: what a new node must pass before it gets work, on a real server."""
 
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -9,6 +9,7 @@ import pytest
 
 from schemas import subjects
 from schemas.enums import HardwareKind, SagaKind
+from schemas.fault_signature import SILENCE
 from schemas.hardware_denylist import HardwareRecord
 from schemas.node_events import GpuIdentity, Verdict
 from schemas.node_records import NodeRecord, RemediationAttempt
@@ -22,13 +23,14 @@ from services.pool_manager.planner.admission.admission_refusals import zones
 from services.pool_manager.planner.admission.denied_hardware import (
     condemned,
     dead_on_arrival,
+    is_of_its_kind,
     refused,
 )
 from services.pool_manager.planner.admission.denied_hardware import key as hardware_key
 from services.pool_manager.service import build
-from services.saga.saga_state import SagaState
+from services.saga.saga_state import SagaState, StepState
 from tests.pool_manager.fleet import ask, events, peers, pools, settings, settled
-from tests.support.inprocess import Running, eventually
+from tests.support.inprocess import Running, eventually, navarch
 from tests.support.peers import Peers
 
 NOW = datetime(2026, 5, 5, tzinfo=UTC)
@@ -185,6 +187,30 @@ async def order(bus: NatsBus, name: str, asked: dict[str, str]) -> str:
     return reply.data.decode()
 
 
+async def test_all_that_a_node_has_left_is_forgotten_by_one_command(
+    server: EmbeddedServer, bus: NatsBus, peers: Peers
+) -> None:
+    """And nothing else; a node that has left nothing is an error, and so is half of a command."""
+    assert peers.instances == set()
+    forget = ("hardware", "forget", "--node")
+
+    async def run(*arguments: str) -> tuple[int, str, str]:
+        return await navarch(*arguments, NAVARCH_NATS_URL=server.url)
+
+    async with Running(server.url, "pool-manager", build, settings(min_nodes=0)):
+        for value, node in (("1", "n1"), ("2", "n1"), ("3", "n2")):
+            entry = {"kind": "serial", "value": value, "reason": "burns", "node": node}
+            await order(bus, "hardware-add", entry)
+        done = await run(*forget, "n1")
+        left = [each.value for each in await listed(bus)]
+        unknown, half = await run(*forget, "n1"), await run("hardware", "forget", "serial")
+    assert (done[0], left) == (0, ["3"])
+    assert unknown[0]
+    assert "no hardware of n1 is listed" in unknown[2]
+    assert half[0]
+    assert "or --node NODE" in half[2]
+
+
 # --- decisions ------------------------------------------------------------------------------------
 
 GPUS = tuple(GpuIdentity(index=i, uuid=f"GPU-{i}", serial=f"165{i}") for i in range(2))
@@ -296,6 +322,74 @@ def test_dead_on_arrival_is_denied_where_a_gpu_is_to_blame(
     node = msgspec.structs.replace(CONDEMNED, **changes)
     found = dead_on_arrival(about("scale-up"), node, NOW, in_incident=in_incident)
     assert len(found) == count
+
+
+LOST = msgspec.structs.replace(
+    BROKEN, lost=True, lost_at=NOW - timedelta(minutes=6), provider_state="present"
+)
+SHORTLY = NOW - timedelta(minutes=1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "params", "in_incident", "count"),
+    [
+        ("replace", {"lost_at": SHORTLY}, {"fault_signature": SILENCE}, False, 2),
+        ("scale-down", {}, {}, False, 2),
+        ("scale-down", {"lost_at": SHORTLY}, {}, False, 0),
+        ("replace", {}, {"fault_signature": SILENCE}, True, 0),
+        ("replace", {"provider_state": "gone"}, {}, False, 0),
+        ("replace", {"provider_state": ""}, {"fault_signature": SILENCE}, False, 0),
+        ("replace", {"provider_state": "disconnected"}, {}, False, 0),
+    ],
+)
+def test_a_node_lost_for_good_is_denied_for_a_week(
+    kind: SagaKind, changes: dict[str, Any], params: dict[str, Any], in_incident: bool, count: int
+) -> None:
+    """All of its GPUs, where its provider still had it and not all are silent."""
+    node = msgspec.structs.replace(LOST, **changes)
+    found = condemned(about(kind, **params), node, NOW, in_incident=in_incident).values()
+    assert [("serial", "1650"), ("serial", "1651")][:count] == [(e.kind, e.value) for e in found]
+    assert {each.until for each in found} <= {NOW + timedelta(days=7)}
+
+
+@pytest.mark.parametrize(
+    ("others_serve", "in_incident", "error", "count"),
+    [
+        (True, False, "not-admitted", 2),
+        (False, False, "not-admitted", 0),
+        (True, True, "not-admitted", 0),
+        (True, False, "denied-hardware", 0),
+    ],
+)
+def test_dead_on_arrival_is_denied_for_a_day_where_others_of_its_kind_serve(
+    others_serve: bool, in_incident: bool, error: str, count: int
+) -> None:
+    """What is known already is not remembered again: its time would begin again."""
+    admit = StepState(status="failed", error=error)
+    saga = msgspec.structs.replace(about("scale-up"), failed_step="admit", steps={"admit": admit})
+    node = msgspec.structs.replace(BROKEN, health_gpu=-1)
+    found = dead_on_arrival(saga, node, NOW, in_incident=in_incident, others_serve=others_serve)
+    assert len(found) == count
+    assert {each.until for each in found.values()} <= {NOW + timedelta(days=1)}
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, True),
+        ({"health": "degraded"}, False),
+        ({"lost": True}, False),
+        ({"driver_version": "580.1"}, False),
+        ({"gpus": (GpuIdentity(index=0, uuid="GPU-9", name="H200"),)}, False),
+        ({"state": "registered"}, False),
+    ],
+)
+def test_a_healthy_node_of_the_same_kind_speaks_for_the_image(
+    changes: dict[str, Any], expected: bool
+) -> None:
+    """Same model of GPUs, same driver."""
+    serving = msgspec.structs.replace(BROKEN, node="n2", state="active", health="healthy")
+    assert expected == is_of_its_kind(msgspec.structs.replace(serving, **changes), BROKEN)
 
 
 @pytest.mark.parametrize(

@@ -7,16 +7,21 @@ from typing import Any
 import msgspec
 import pytest
 
+from schemas import subjects
 from schemas.messages import decoder, encode
 from schemas.node_records import NodeRecord
 from schemas.pool_records import OpenSaga, PoolRecord, pool_key
+from schemas.saga_log_entries import WHOLE, SagaStarted, StepStarted, TimerDue
+from schemas.saga_params import SagaParams
 from schemas.settings import PoolSpec
 from schemas.topology import NODES, POOLS, SAGAS
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import NatsBus
 from services.notifier.alerts.alert_rules import ended_keys
 from services.pool_manager.planner import saga_audit
+from services.pool_manager.planner.saga_projection import coming_node, leaving_node
 from services.pool_manager.service import build
+from services.saga.saga_state import SagaState, fold
 from tests.pool_manager.fleet import ask, nodes, peers, settings, settled, under_way
 from tests.support.inprocess import Running, eventually
 from tests.support.peers import Peers
@@ -85,6 +90,96 @@ def test_which_nodes_wait_for_a_saga_that_their_pool_does_not_know(
 ) -> None:
     """Nodes that an open saga is about are its own."""
     assert saga_audit.is_stranded(record, POOL) is expected
+
+
+def log_of(saga: str, params: SagaParams) -> SagaState:
+    """A saga's log that is cut below the end of its cordon."""
+    about: dict[str, Any] = {"time": NOW, "saga": saga}
+    state = fold(None, SagaStarted(id="s", kind="replace", params=params, **about), 11, {})
+    return fold(state, StepStarted(id="c", step="cordon", **about), 12, {})
+
+
+@pytest.mark.parametrize(
+    ("record", "ended"),
+    [
+        (node("n1", "active", sagas=2), True),
+        (node("n1", "terminated", sagas=1), True),
+        (node("n1", "active", sagas=1, saga="replace-n1-1"), False),
+        (node("n1", "active"), False),
+        (None, False),
+    ],
+)
+def test_which_sagas_ended_by_their_nodes_records(
+    record: NodeRecord | None, *, ended: bool
+) -> None:
+    """What ended does not change the record again, even one that has forgotten the log."""
+    state = log_of("replace-n1-1", SagaParams(pool="p", node="n1", new_node="n2"))
+    assert saga_audit.has_ended(state, record, None) is ended
+    if ended:
+        assert leaving_node(record, state) == record
+
+
+@pytest.mark.parametrize(
+    ("record", "ended"),
+    [
+        (node("n2", "active"), True),
+        (node("n2", "terminated"), True),
+        (node("n2", "active", saga="scale-up-n2"), False),
+        (node("n2", "registered", saga="scale-up-n2"), False),
+        (node("n2", "launching"), False),
+        (None, False),
+    ],
+)
+def test_which_launches_ended_by_their_nodes_records(
+    record: NodeRecord | None, *, ended: bool
+) -> None:
+    """A node that came is brought no further by what is left of a log."""
+    state = log_of("scale-up-n2", SagaParams(pool="p", new_node="n2"))
+    assert saga_audit.has_ended(state, None, record) is ended
+    if ended:
+        assert coming_node(record, state) == record
+
+
+def test_a_node_that_is_gone_stays_gone_when_its_log_is_cut() -> None:
+    """Its replacement goes on; in the record nothing is left of the node that could fall silent."""
+    gone = node("n1", "terminated", saga="replace-n1-1", cordoned=True)
+    state = log_of("replace-n1-1", SagaParams(pool="p", node="n1", new_node="n2"))
+    after = leaving_node(gone, state)
+    assert after is not None
+    assert after.state == "terminated"
+
+
+async def test_what_is_left_of_an_ended_sagas_log_does_nothing_and_is_removed(
+    server: EmbeddedServer, bus: NatsBus, peers: Peers
+) -> None:
+    """The log of a drain lost all but its cordon; its timer comes when the node is in service."""
+    async with Running(server.url, "pool-manager", build, settings()):
+        [name, *_] = await eventually(settled(bus, 3))
+        await ask(bus, "drain", node=name)
+        saga = f"drain-{name}-1"
+
+        async def drained() -> bool:
+            return bool(await bus.read(SAGAS.name, subjects.saga_entry(saga, WHOLE, "done")))
+
+        await eventually(drained)
+        await ask(bus, "uncordon", node=name)
+        await eventually(under_way(peers, "uncordon"))
+        await eventually(settled(bus, 3))
+        before = list(peers.calls)
+        stored = await bus.read(SAGAS.name, subjects.saga_tree(saga))
+        for each in stored[3:]:
+            await bus.admin(f"STREAM.MSG.DELETE.{SAGAS.name}", {"seq": each.sequence})
+        now = datetime.now(UTC)
+        due = TimerDue(id="due", time=now, saga=saga, step="drain")
+        await bus.schedule("pool-manager", "due", now, encode(due))
+
+        async def removed() -> bool:
+            return not await bus.read(SAGAS.name, subjects.saga_tree(saga))
+
+        await eventually(removed)
+        assert name in await eventually(settled(bus, 3))
+    assert [each.subject.rpartition(".")[2] for each in stored[:3]][-1] == "succeeded"
+    assert peers.calls == before
 
 
 async def test_a_replacement_whose_log_is_purged_begins_again_and_ends(

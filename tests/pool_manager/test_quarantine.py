@@ -246,7 +246,7 @@ def test_never_more_than_the_cap_and_never_a_healthy_node(
 def saga(kind: str, status: str = "done", **steps: str) -> SagaState:
     """A saga about node a, with these steps."""
     return SagaState(
-        saga=f"{kind}-a-1",
+        saga=f"{kind}-a-2",
         kind=kind,
         params=SagaParams(pool="training", node="a", reason="xid-79"),
         cause="",

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.duration import Duration
-from schemas.enums import Action, AttemptOutcome, SagaKind
+from schemas.enums import Action, AttemptOutcome, Remediation, SagaKind
 from schemas.node_records import CloudNotice, NodeRecord, RemediationAttempt
 from schemas.pool_events import OperatorNeeded
 from schemas.pool_records import OpenSaga
@@ -103,6 +103,33 @@ def test_ladder_takes_the_mildest_remedy_that_may_help(
     """From the verdict's action upwards, past remedies that failed or helped too often."""
     choice = LADDER.choose(case, attempts, NOW)
     assert (remedy, nth) == (choice.remedy, (choice.attempt, choice.attempts_max))
+
+
+OFF_THE_BUS = unhealthy("replace", health_code=79, restarts_cold=True)
+
+
+@pytest.mark.parametrize("remediator", [Replace(options=Replace.Options()), LADDER])
+@pytest.mark.parametrize(
+    ("case", "attempts", "remedy"),
+    [
+        (OFF_THE_BUS, (), "reboot"),
+        (OFF_THE_BUS, (CANCELLED,), "reboot"),
+        (OFF_THE_BUS, (attempt("reboot", "failed"),), "replace"),
+        (OFF_THE_BUS, (attempt("reboot", "recovered"),), "replace"),
+        (OFF_THE_BUS, (attempt("reboot", ago=25 * HOUR),), "reboot"),
+        (msgspec.structs.replace(OFF_THE_BUS, health_code=95), (), "replace"),
+        (msgspec.structs.replace(OFF_THE_BUS, restarts_cold=False), (), "replace"),
+        (msgspec.structs.replace(OFF_THE_BUS, lost=True, provider_state="gone"), (), "replace"),
+    ],
+)
+def test_a_machine_is_switched_off_and_on_once_before_it_is_given_up(
+    remediator: Remediator,
+    case: NodeRecord,
+    attempts: tuple[RemediationAttempt, ...],
+    remedy: Remediation,
+) -> None:
+    """For a GPU off the bus, where its provider can; again a day later."""
+    assert remediator.choose(case, attempts, NOW).remedy == remedy
 
 
 @given(

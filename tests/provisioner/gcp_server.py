@@ -164,7 +164,8 @@ class GcpServer:
                 "creationTimestamp": "2026-11-01T10:00:00.000-07:00",
                 "resourceStatus": {"physicalHost": "block/sub/host-7"},
                 "networkInterfaces": [
-                    {"networkIP": "10.0.0.2", "accessConfigs": [{"natIP": "192.0.2.9"}]}
+                    {"networkIP": "10.0.0.2", "accessConfigs": [{"natIP": "192.0.2.9"}]},
+                    *body["networkInterfaces"][1:],
                 ],
             }
         return self._operation(at["zone"], failure)

@@ -5,15 +5,19 @@ their end; lost answers and deaths between calls leave one instance. Not proven:
 """
 
 from collections.abc import Callable
+from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
+from schemas.duration import Duration, decode_hook
 from services.bus.nats.nats_bus import NatsBus
 from services.primitives.errors import ConfigurationError
 from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.providers.gcp import GcpProvider
 from services.provisioner.providers.gcp_errors import KINDS, error_of, operation_error
+from services.provisioner.providers.gcp_launch import GcpOptions
 from services.saga.participant import StepFailure
 from tests.provisioner.gcp_server import GcpServer
 from tests.provisioner.http_status_table import COMMON
@@ -75,6 +79,93 @@ async def test_without_an_image_the_type_decides(
     await make_gcp(**options).provision(wanted(instance_type=instance_type))
     [sent] = gcp.instances.values()
     assert sent["disks"][0]["initializeParams"]["sourceImage"].endswith(f"/family/{family}")
+
+
+@pytest.mark.parametrize(
+    ("options", "instance_type", "sent"),
+    [
+        ({}, "a3-highgpu-8g", {"disk": "pd-balanced", "model": "STANDARD"}),
+        ({}, "a4-highgpu-8g", {"disk": "hyperdisk-balanced", "model": "STANDARD"}),
+        ({"disk_type": "pd-ssd"}, "a2-ultragpu-8g", {"disk": "pd-ssd", "model": "STANDARD"}),
+        (
+            {"reservation": "h100", "provisioning": "reservation-bound"},
+            "a3-ultragpu-8g",
+            {
+                "disk": "hyperdisk-balanced",
+                "model": "RESERVATION_BOUND",
+                "action": "DELETE",
+                "affinity": ("SPECIFIC_RESERVATION", ["h100"]),
+            },
+        ),
+        (
+            {"reservation": "projects/other/reservations/h100"},
+            "a3-highgpu-8g",
+            {
+                "disk": "pd-balanced",
+                "model": "STANDARD",
+                "affinity": ("SPECIFIC_RESERVATION", ["projects/other/reservations/h100"]),
+            },
+        ),
+        (
+            {"provisioning": "flex-start", "max_run": Duration(86_400)},
+            "a3-megagpu-8g",
+            {
+                "disk": "pd-balanced",
+                "model": "FLEX_START",
+                "action": "DELETE",
+                "affinity": ("NO_RESERVATION", None),
+            },
+        ),
+    ],
+)
+async def test_reserved_and_flexible_capacity_is_asked_for_as_google_documents(
+    gcp: GcpServer, make_gcp: Make, options: dict[str, Any], instance_type: str, sent: Any
+) -> None:
+    """The strict server accepts it, and the disk is one that the series takes."""
+    await make_gcp(**options).provision(wanted(instance_type=instance_type))
+    [body] = gcp.instances.values()
+    disk = body["disks"][0]["initializeParams"]["diskType"]
+    found = {"disk": disk.rpartition("/")[2], "model": body["scheduling"]["provisioningModel"]}
+    if action := body["scheduling"].get("instanceTerminationAction"):
+        found["action"] = action
+    if affinity := body.get("reservationAffinity"):
+        found["affinity"] = (affinity["consumeReservationType"], affinity.get("values"))
+    assert found == sent
+
+
+async def test_interfaces_and_gpus_are_attached_in_order(gcp: GcpServer, make_gcp: Make) -> None:
+    """The first interface has the public address; labels of the node's own are kept."""
+    options = {
+        "networks": [{"network": f"global/networks/gpu-{n}", "nic_type": "GVNIC"} for n in (1, 2)],
+        "accelerators": [{"type": "nvidia-tesla-t4", "count": 4}],
+        "labels": {"cost-center": "7", "navarch-pool": "other"},
+    }
+    given = msgspec.convert({"project": "p"} | options, GcpOptions, dec_hook=decode_hook)
+    changes = {name: getattr(given, name) for name in options}
+    made = await make_gcp(**changes).provision(wanted(instance_type="n1-standard-16"))
+    [body] = gcp.instances.values()
+    assert ["GVNIC", "GVNIC"] == [each["nicType"] for each in body["networkInterfaces"][1:]]
+    assert "accessConfigs" in body["networkInterfaces"][0]
+    assert [4] == [each["acceleratorCount"] for each in body["guestAccelerators"]]
+    assert ("web", "7") == (made.pool, body["labels"]["cost-center"])
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"provisioning": "flex-start"}, "max_run"),
+        ({"provisioning": "reservation-bound"}, "reservation"),
+        ({"provisioning": "reservation-bound", "market": "spot", "reservation": "r"}, "spot"),
+        (
+            {"provisioning": "flex-start", "max_run": Duration(60), "reservation": "r"},
+            "flex-start takes no",
+        ),
+    ],
+)
+def test_options_that_exclude_each_other_are_refused(options: dict[str, Any], named: str) -> None:
+    """When the configuration is read, and not at each launch."""
+    with pytest.raises(ValueError, match=named):
+        GcpOptions(project="p", **options)
 
 
 @pytest.mark.parametrize(

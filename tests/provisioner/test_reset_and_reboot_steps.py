@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -20,10 +21,12 @@ from schemas.subjects import node_command
 from schemas.topology import HEALTH, NODES
 from services.bus.nats.nats_bus import NatsBus
 from services.bus.port import Headers
+from services.provisioner.provider_client.provider import Environment, Instance
+from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.providers.fake import FakeFault, FakeProvider
 from services.provisioner.saga_step_handlers import SagaStepHandlers
 from services.saga.participant import Command, StepFailure
-from tests.provisioner.provisioner_parts import QUICK, command, fake, provision, steps
+from tests.provisioner.provisioner_parts import FLEET, QUICK, command, fake, provision, steps
 
 HASTY = dataclasses.replace(
     QUICK,
@@ -62,9 +65,9 @@ def reset() -> Command:
     return command("reset-1", "reset", ResetInputs(pool="web", node="web-1", gpus=("GPU-1",)))
 
 
-def reboot(boot_id: str = "b1") -> Command:
+def reboot(boot_id: str = "b1", *, cold: bool = False) -> Command:
     """The command to end a boot."""
-    inputs = RebootInputs(pool="web", node="web-1", boot_id=boot_id)
+    inputs = RebootInputs(pool="web", node="web-1", boot_id=boot_id, cold=cold)
     return command("reboot-1", "reboot", inputs)
 
 
@@ -205,6 +208,64 @@ async def test_a_provider_that_does_not_do_it_fails_the_step(bus: NatsBus, kind:
     failed = await failure(made.actions["reboot"], reboot())
     assert kind == failed.error
     assert (1 if kind == "AUTH" else HASTY.reboot_tries_max) == len(provider.calls("reboot"))
+
+
+class WithControllers(FakeProvider):
+    """A provider that can switch its machines off and on, but for the first calls."""
+
+    def __init__(self, refuses: int = 0, **options: Any) -> None:
+        environment = Environment(
+            name="fake", fleet=FLEET, nats_url="nats://127.0.0.1:1", data_dir=Path()
+        )
+        super().__init__(options=FakeProvider.Options(**options), environment=environment)
+        self.restarts = 0
+        self._refuses = refuses
+
+    def can_restart_cold(self, instance: Instance) -> bool:
+        """All of them."""
+        return bool(instance.provider_id)
+
+    async def restart_cold(self, instance: Instance) -> None:
+        """Count it."""
+        assert instance.provider_id
+        self.restarts += 1
+        if self.restarts <= self._refuses:
+            raise ProviderError("AUTH", "the controller refuses the login")
+
+
+async def test_a_machine_is_switched_off_and_on_where_no_warm_reboot_helps(bus: NatsBus) -> None:
+    """The agent is not asked, and a redelivery asks for nothing more."""
+    provider = WithControllers()
+    made = await launched(bus, provider)
+    agent = await Agent(bus, "reboot", ActionResult(ok=True, boot_id="b1")).listen()
+    first = await made.actions["reboot"](reboot(cold=True))
+    again = await made.actions["reboot"](reboot(cold=True))
+    assert ("fake", "fake", 1) == (first.by, again.by, provider.restarts)
+    assert ([], []) == (agent.asked, provider.calls("reboot"))
+
+
+async def test_where_no_controller_obeys_the_agent_reboots(bus: NatsBus) -> None:
+    """A warm reboot is better than none."""
+    provider = WithControllers(refuses=1)
+    made = await launched(bus, provider)
+    await Agent(bus, "reboot", ActionResult(ok=True, boot_id="b1")).listen()
+    outputs = await made.actions["reboot"](reboot(cold=True))
+    assert ("agent", 1, []) == (outputs.by, provider.restarts, provider.calls("reboot"))
+
+
+async def test_a_machine_that_nothing_else_reboots_is_switched_off_and_on(bus: NatsBus) -> None:
+    """Its agent is gone, and it does not answer its provider."""
+    provider = WithControllers(faults=(FakeFault(call="reboot", kind="NETWORK"),))
+    made = await launched(bus, provider)
+    outputs = await made.actions["reboot"](reboot())
+    assert ("fake", 1, 1) == (outputs.by, len(provider.calls("reboot")), provider.restarts)
+
+
+async def test_a_launch_says_whether_its_machine_can_be_switched(bus: NatsBus) -> None:
+    """The node's record has it from there."""
+    with_, without = WithControllers(), fake()
+    assert (await steps(bus, with_).provision(provision("web-1"))).restarts_cold
+    assert not (await steps(bus, without).provision(provision("web-2"))).restarts_cold
 
 
 UNHEALTHY = RecordedFault(id="f1", time=DONE, kind="xid", code=95, result="unhealthy", boot_id="b2")

@@ -1,8 +1,10 @@
 """The sweep on the real bus: what crashes left behind is found, and nothing else is touched."""
 
+from functools import partial
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from schemas.messages import encode
 from schemas.node_records import NodeRecord
@@ -15,6 +17,7 @@ from services.primitives.clock import SystemClock
 from services.primitives.errors import Unavailable, UnreadableRecord
 from services.provisioner.instances.instance_decisions import mark_terminating
 from services.provisioner.instances.instance_store import InstanceStore
+from services.provisioner.provider_client.provider import Instance
 from services.provisioner.providers.fake import FakeFault, FakeProvider
 from services.provisioner.removal.sweeper import Sweeper
 from tests.provisioner.provisioner_parts import (
@@ -228,3 +231,29 @@ async def test_in_observe_mode_nothing_is_removed_and_one_event_is_published(
 
     assert ["web-2"] == await names(provider)
     assert b"no record of it; it would be removed, but the mode is observe" in event.data
+
+
+async def test_an_instance_that_does_not_run_is_recorded_as_down_until_it_does(
+    fleet: NatsBus,
+) -> None:
+    """Since when, and what its provider reports; the pool-manager asks for that."""
+    provider = fake()
+    await steps(fleet, provider).provision(provision("web-1"))
+    listed = await provider.list()
+    sweeping, store = sweeper(fleet, provider), InstanceStore(fleet)
+    found = []
+    for status in ("stopped", "stopped", "running"):
+        provider.list = partial(_listing, [replace(each, status=status) for each in listed])
+        await sweeping.sweep()
+        record = await store.get("web.web-1")
+        assert record is not None
+        found.append((record.state, record.down_reason, record.down_since))
+    assert [each[:2] for each in found] == [
+        *[("running", "its provider lists it as stopped")] * 2,
+        ("running", ""),
+    ]
+    assert (found[0][2] is not None, found[0][2], found[2][2]) == (True, found[1][2], None)
+
+
+async def _listing(instances: list[Instance]) -> list[Instance]:
+    return instances

@@ -287,7 +287,7 @@ async def slurm_site(
     with ExitStack() as stack:
         if folder is None:
             folder = Path(stack.enter_context(TemporaryDirectory(prefix="navarch-slurm-")))
-        stack.enter_context(_munge(folder / "munge"))
+        stack.enter_context(munge(folder / "munge"))
         site = SlurmSite(folder, nodes, extra, slurmd_timeout, any_address=any_address)
         try:
             await site.start_controller()
@@ -301,7 +301,7 @@ async def slurm_site(
 
 
 @contextmanager
-def _munge(folder: Path) -> Iterator[None]:
+def munge(folder: Path) -> Iterator[None]:
     """A munged of our own, as the user munge, with a key of its own."""
     private, run = folder / "private", folder / "run"
     folder.parent.chmod(0o755)

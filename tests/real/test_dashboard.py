@@ -43,7 +43,7 @@ pools:
     budget: {{max_unavailable: 3, max_replacements: unlimited}}
 budget: {{max_unavailable: 100%, max_replacements: unlimited}}
 notifier: {{type: noop}}
-agent: {{heartbeat_interval: 1s, heartbeat_ttl: 5s}}
+agent: {{heartbeat_interval: 1s, heartbeat_ttl: 5s, telemetry_interval: 2s}}
 """
 CELL_MS_MAX: Final = 2_000
 """The aim is 100, and 20 to 45 were measured; a machine that tests share may pause for longer."""
@@ -237,3 +237,29 @@ async def test_axe_finds_nothing_serious(pages: Pages, tmp_path: Path) -> None:
         await page.wait_for_selector("#change .gates li")
         found += await serious_findings(page, axe)
     assert found == []
+
+
+async def test_panels_show_what_was_measured_what_it_cost_and_the_evidence(
+    fleet: Served, pages: Pages
+) -> None:
+    """Plots of a node's samples and of its pool's instances; kernel lines of the failed node."""
+    page = await pages.open(VIEWER_TOKEN)
+    await until(page, IN_SERVICE)
+    failing, other = (await names(page))[:2]
+    await fall_off_the_bus(fleet, failing)
+    await page.goto(f"{page.url.partition('#')[0]}#/node/{failing}")
+    await page.wait_for_selector("#panel .lines", timeout=60_000)
+    assert HOSTILE in await page.inner_text("#panel .lines")
+    await page.goto(f"{page.url.partition('#')[0]}#/node/{other}")
+    await page.wait_for_selector("#panel .plot path.line", state="attached", timeout=60_000)
+    assert "Utilization" in await page.inner_text("#panel .plots")
+    await page.goto(f"{page.url.partition('#')[0]}#/pool/training")
+    await page.wait_for_selector("#panel .plot path.line", state="attached", timeout=60_000)
+    assert "Instances" in await page.inner_text("#panel .plots")
+    if folder := os.environ.get("NAVARCH_SCREENSHOTS"):
+        for scheme in ("light", "dark"):
+            await page.emulate_media(color_scheme=scheme)
+            for kind, name in (("node", other), ("pool", "training"), ("node", failing)):
+                await page.goto(f"{page.url.partition('#')[0]}#/{kind}/{name}")
+                await page.wait_for_timeout(1500)
+                await page.screenshot(path=f"{folder}/{kind}-{name[:10]}-{scheme}.png")

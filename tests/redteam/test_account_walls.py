@@ -34,7 +34,10 @@ from tests.support.secured import Secured
 AGENT = "agent:training/n1"
 NODE = "navarch.v1.node.training.n1"
 NEW_NODE = "bootstrap:training/n9"
-OUTSIDERS = ("viewer", "scheduler", "operator", permissions.GATEWAY, AGENT, NEW_NODE)
+OUTSIDERS = (
+    *("viewer", "scheduler", permissions.SINK_READER, "operator", permissions.GATEWAY),
+    *(AGENT, NEW_NODE),
+)
 """Who is not a service."""
 TARGETS = (
     "$KV.POOLS.pool.training",
@@ -125,6 +128,8 @@ def attacks() -> list[str]:
             for call in CONSUMER_CALLS
         ),
         *(f"$JS.ACK.{each.stream}.{each.name}.1.2.3.4.5" for each in DURABLES),
+        *(f"$JS.API.CONSUMER.{call}.EVENTS.sink-audit" for call in ("DELETE", "MSG.NEXT")),
+        "$JS.ACK.EVENTS.sink-audit.1.2.3.4.5",
         *(f"$JS.API.{each}" for each in SERVER_CALLS),
         "$SYS.REQ.SERVER.PING",
         "$SYS.REQ.CLAIMS.UPDATE",

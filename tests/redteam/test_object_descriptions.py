@@ -13,6 +13,7 @@ from services.bus.nats.nats_bus import NatsBus
 from services.bus.port import ObjectInfo
 from services.cli.commands import evidence_command
 from services.cli.console import Format
+from services.fleet_client.evidence_lookup import find_evidence
 from services.primitives.errors import NavarchError
 from tests.redteam.hostile import HOSTILE
 from tests.support.secured import Secured
@@ -72,7 +73,7 @@ async def test_evidence_is_found_though_another_description_is_hostile(secured: 
     metrics = await NatsBus.connect(secured.options("metrics"))
     await metrics.put_object(EVIDENCE, "a.n1.capture", b"{}", metadata={"node": "n1"}, revision=0)
     with pytest.raises(NavarchError, match="no evidence about a node 'n1'"):
-        await evidence_command.find_evidence(metrics, "n1")
+        await find_evidence(metrics, "n1")
     await metrics.close()
 
 

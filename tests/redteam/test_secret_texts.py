@@ -200,6 +200,7 @@ PUBLIC: dict[str, str] = {
     "GatewaySettings.tokens": "digests alone; the variable NAVARCH_AUTH_TOKEN is no setting",
     "PoolSpec.ssh_keys": "public keys, or their names",
     "InventoryMachine.host_key": "a public key",
+    "DiskOptions.kms_key": "the name of a key",
     **dict.fromkeys(
         ("AwsProvider.Options.ssh_key", "AzureOptions.ssh_key", "LambdaProvider.Options.ssh_key"),
         "a public key, or its name",
@@ -211,8 +212,8 @@ PUBLIC: dict[str, str] = {
             "AzureOptions.login_url",
             "AzureOptions.metadata_url",
             "AzureOptions.prices_url",
-            "GcpProvider.Options.base_url",
-            "GcpProvider.Options.metadata_url",
+            "GcpOptions.base_url",
+            "GcpOptions.metadata_url",
             "KubernetesProvider.Options.endpoint_url",
             "LambdaProvider.Options.base_url",
         ),

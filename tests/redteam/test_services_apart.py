@@ -11,7 +11,7 @@ from schemas import permissions, subjects
 from schemas.account_rules import Account
 from schemas.account_shares import shares
 from schemas.permissions import SERVICES
-from schemas.topology import DURABLES, EVERY_STREAM, STREAMS
+from schemas.topology import DURABLES, EVERY_STREAM, STREAMS, sink_durable
 from services.bus.nats.nats_bus import NatsBus
 from services.bus.port import Headers
 from tests.redteam.test_account_walls import (
@@ -32,7 +32,7 @@ STORES: Final = {
     },
     "health-monitor": {"EVENTS", "TIMERS", "DEAD", "KV_HEALTH", "KV_LEASES"},
     "provisioner": {"EVENTS", "SAGAS", "DEAD", "KV_INSTANCES", "KV_OFFERINGS", "KV_LEASES"},
-    "notifier": {"EVENTS", "SAGAS", "DEAD", "KV_ALERTS", "KV_LEASES"},
+    "notifier": {"EVENTS", "SAGAS", "DEAD", "SINKS", "KV_ALERTS", "KV_LEASES"},
     "metrics": {"EVENTS", "DEAD", "KV_REPAIRS", "KV_LEASES", "OBJ_EVIDENCE"},
 }
 """The streams into which each service may store; none of it is another's bucket."""
@@ -94,6 +94,33 @@ async def test_a_service_takes_nothing_out_of_anothers_work_queue(
     assert set(attempts) == await secured.refused(who, attempts)
 
 
+@pytest.mark.parametrize("who", SERVICES)
+async def test_a_service_settles_and_deletes_no_durable_of_another(
+    secured: Secured, who: str
+) -> None:
+    """Nor may the notifier, which has durables whose names only the configuration knows."""
+    wanted = [
+        each
+        for durable in DURABLES
+        if permissions.owner(durable) != who
+        for each in (
+            f"$JS.API.CONSUMER.DELETE.{durable.stream}.{durable.name}",
+            f"$JS.API.CONSUMER.DURABLE.CREATE.{durable.stream}.{durable.name}",
+            f"$JS.ACK.{durable.stream}.{durable.name}.1.2.3.4.5",
+            f"$JS.ACK.hub.account.{durable.stream}.{durable.name}.1.2.3.4.5.x",
+        )
+    ]
+    if who != permissions.DELIVERS:
+        sink = sink_durable("audit", ())
+        wanted += [
+            f"$JS.API.CONSUMER.DELETE.{sink.stream}.{sink.name}",
+            f"$JS.ACK.{sink.stream}.{sink.name}.1.2.3.4.5",
+        ]
+    attempts = [("publish", each) for each in wanted]
+
+    assert set(attempts) == await secured.refused(who, attempts)
+
+
 SHARED_CALLS: Final = {
     *("STREAM.INFO.*", "STREAM.MSG.GET.*", "DIRECT.GET.*", "DIRECT.GET.*.>"),
     *(
@@ -111,7 +138,11 @@ OWN_CALLS: Final = {
     },
     "health-monitor": {"STREAM.CREATE.KV_HEARTBEATS"},
     "provisioner": set(),
-    "notifier": {*(f"STREAM.CREATE.{each.name}" for each in EVERY_STREAM), "STREAM.PURGE.EVENTS"},
+    "notifier": {
+        *(f"STREAM.CREATE.{each.name}" for each in EVERY_STREAM),
+        *("STREAM.PURGE.EVENTS", "CONSUMER.NAMES.EVENTS"),
+        *(f"CONSUMER.{call}.EVENTS.*" for call in ("DURABLE.CREATE", "INFO", "DELETE")),
+    },
     "metrics": {
         *(f"CONSUMER.INFO.{each.stream}.{each.name}" for each in DURABLES),
         "STREAM.PURGE.OBJ_EVIDENCE",
@@ -144,8 +175,8 @@ async def test_what_no_service_needs_is_refused(secured: Secured, who: str) -> N
         "INFO",
         "STREAM.NAMES",
         "STREAM.LIST",
-        "CONSUMER.NAMES.EVENTS",
         "CONSUMER.LIST.EVENTS",
+        *(() if who == permissions.DELIVERS else ("CONSUMER.NAMES.EVENTS",)),
     ]
     if who != permissions.WATCHES_DURABLES:
         wanted += [

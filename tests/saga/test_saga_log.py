@@ -3,6 +3,7 @@
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 import pytest
 
 from schemas import subjects
@@ -30,7 +31,7 @@ from services.primitives.clock import SystemClock
 from services.primitives.errors import Reject
 from services.runtime.consumer_loop import Received
 from services.saga.coordinator import Coordinator
-from services.saga.saga_log import append, fold_stored
+from services.saga.saga_log import append, decode_entry, fold_stored
 from services.saga.saga_state import CorruptLogError, SagaState, fold
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -135,6 +136,51 @@ async def test_an_entry_of_a_log_without_a_beginning_is_rejected_at_once() -> No
     with pytest.raises(Reject, match="no beginning"):
         await coordinator.handle(Received(entry, stored))
     assert bus.reads - before == 1
+
+
+async def test_a_log_that_was_set_back_is_read_again() -> None:
+    """What is cached ends with a sequence that belongs to another entry since."""
+    server = MemoryServer(SystemClock())
+    bus, seen = MemoryBus(server, PerfectLink()), []
+    await set_up(bus, SystemClock(), replicas=1)
+    empty = server.state.back_up(SAGAS.name)
+
+    async def project(state: SagaState, _: Any) -> None:
+        seen.append(state.step("cordon").status)
+
+    coordinator = Coordinator(bus, SystemClock(), DEFINITIONS, _nothing, project, "pool-manager")
+    for saga in ("t", "s"):  # the last entry of s is the fourth, the start of its cordon
+        await coordinator.start(saga, "cordon", BEGUN.params, cause="", headers={})
+    server.restore(SAGAS.name, empty)
+    await append(bus, BEGUN, 0, {})
+    await append(bus, msgspec.structs.replace(BEGUN, id="u", saga="u"), 0, {})
+    await append(bus, StepStarted(id="s.cordon.started", **STEP), 1, {})
+    await append(bus, StepSucceeded(id="done", cause="s.cordon.started", **STEP), 3, {})
+    await append(bus, SagaDone(id="s.done", cause="done", **ABOUT), 4, {})
+    *_, stored = await bus.read(SAGAS.name, subjects.saga_tree("s"))
+
+    await coordinator.handle(Received(decode_entry(stored), stored))
+    assert seen == ["succeeded"]
+
+
+async def test_a_sequence_that_is_given_twice_shows_that_a_log_was_set_back() -> None:
+    """Logs that are open are then looked for; from there on sequences count again."""
+    server = MemoryServer(SystemClock())
+    bus = MemoryBus(server, PerfectLink())
+    await set_up(bus, SystemClock(), replicas=1)
+    empty = server.state.back_up(SAGAS.name)
+    coordinator = Coordinator(bus, SystemClock(), DEFINITIONS, _nothing, _nothing, "pool-manager")
+    await coordinator.start("s", "cordon", BEGUN.params, cause="", headers={})
+    assert not coordinator.shortened
+    server.restore(SAGAS.name, empty)
+    await coordinator.start("t", "cordon", BEGUN.params, cause="", headers={})
+    assert coordinator.shortened
+    assert await coordinator.open_logs() == ["t"]
+    assert not coordinator.shortened
+    await coordinator.start("u", "cordon", BEGUN.params, cause="", headers={})
+    assert not coordinator.shortened
+    await coordinator.drop("t")
+    assert await coordinator.open_logs() == ["u"]
 
 
 async def test_a_saga_begins_behind_what_was_published_into_its_lost_log() -> None:

@@ -134,6 +134,7 @@ BUILDERS: dict[str, Callable[[str], str]] = {
     "dead stream": lambda bad: subjects.dead(bad, "d"),
     "dead durable": lambda bad: subjects.dead("s", bad),
     "query": subjects.query,
+    "sink": subjects.sink,
 }
 
 
@@ -197,6 +198,7 @@ def test_streams_do_not_overlap_and_hold_every_subject():
         subjects.timer_schedule("o", "k"): "TIMERS",
         subjects.timer_due("o", "k"): "TIMERS",
         subjects.dead("EVENTS", "health-events"): "DEAD",
+        subjects.sink("audit"): "SINKS",
         subjects.node_command("p", "n", "reboot"): None,
         subjects.query("nodes"): None,
     }

@@ -25,6 +25,11 @@ def none_is_quarantined(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(quarantine, "_candidates", lambda *_: [])
 
 
+def the_cap_is_reached_too_soon(patch: pytest.MonkeyPatch) -> None:
+    """The planner believes the cap to be reached while no node is quarantined."""
+    patch.setattr(quarantine, "_is_full", lambda *_, **__: True)
+
+
 def none_is_rechecked(patch: pytest.MonkeyPatch) -> None:
     """The planner tests no node."""
     patch.setattr(quarantine_recheck, "testable", lambda *_: [])
@@ -40,6 +45,10 @@ def the_test_is_left_out(patch: pytest.MonkeyPatch) -> None:
     ("plant", "scenario", "found"),
     [
         (none_is_quarantined, "quarantine-behind-an-open-breaker", "unhealthy and in service for"),
+        (
+            *(the_cap_is_reached_too_soon, "quarantine-behind-an-open-breaker"),
+            "unhealthy and in service for",
+        ),
         (none_is_rechecked, "false-wave-is-rechecked", "is quarantined for"),
         (the_test_is_left_out, "false-wave-is-rechecked", "is broken, and passes its recheck"),
     ],

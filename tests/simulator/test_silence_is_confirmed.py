@@ -25,7 +25,7 @@ DEAD_SECONDS = 3_600.0
 
 def begun(simulation: FuzzSimulation) -> list[str]:
     """The kinds of the sagas that are open."""
-    return sorted(each.kind for each in simulation.fleet.invariants.open.values())
+    return sorted(each.kind for each in simulation.fleet.invariants.sagas.open.values())
 
 
 async def started(shape: FleetShape) -> tuple[FuzzSimulation, str]:

@@ -1,6 +1,7 @@
 """Connections to a server that a test has started."""
 
 from schemas.settings import NatsSettings
+from services.bus.nats.archive_bus import ArchiveBus
 from services.bus.nats.connection_options import ConnectOptions
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import NatsBus
@@ -10,3 +11,9 @@ async def connected(server: EmbeddedServer) -> NatsBus:
     """A connection without credentials."""
     settings = NatsSettings(url=server.url)
     return await NatsBus.connect(ConnectOptions(settings=settings, name="test"))
+
+
+async def archive_connected(server: EmbeddedServer) -> ArchiveBus:
+    """The same, of an administrator who takes out streams and puts them in."""
+    settings = NatsSettings(url=server.url)
+    return await ArchiveBus.connect(ConnectOptions(settings=settings, name="test"))

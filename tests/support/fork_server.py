@@ -75,15 +75,16 @@ class ForkedProcess:
 
     def terminate(self) -> None:
         """Request its end."""
-        self._signal(signal.SIGTERM)
+        self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
         """End it at once."""
-        self._signal(signal.SIGKILL)
+        self.send_signal(signal.SIGKILL)
 
-    def _signal(self, number: signal.Signals) -> None:
+    def send_signal(self, signal: int) -> None:
+        """Send it a signal, unless it has ended."""
         if self.returncode is None:
-            os.kill(self.pid, number)
+            os.kill(self.pid, signal)
 
     def end(self, returncode: int) -> None:
         """Record that it has ended."""

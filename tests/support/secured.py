@@ -57,7 +57,7 @@ class Secured:
         `agent:<pool>/<node>` or `bootstrap:<pool>/<node>`.
         """
         kind, _, place = who.partition(":")
-        if not place:
+        if not place or kind == permissions.POD:
             return self.directory / "creds" / f"{who}.creds"
         pool, _, node = place.partition("/")
         file = self.directory / f"{kind}-{pool}-{node}.creds"
@@ -78,9 +78,11 @@ class Secured:
         pool, _, node = place.partition("/")
         if kind == "agent":
             box = permissions.node_inbox(pool, node)
-        elif kind == "bootstrap":
+        elif kind == permissions.BOOTSTRAP:
             box = permissions.bootstrap_inbox(pool, node)
-        elif who in (permissions.OPERATOR, permissions.VIEWER, permissions.SCHEDULER):
+        elif kind == permissions.POD:
+            box = permissions.pod_inbox(pool)
+        elif who in set(ROLES) - {permissions.ADMIN}:
             return user_options(settings)
         else:
             box = permissions.inbox(who)

@@ -21,6 +21,7 @@ from schemas.pool_records import PoolRecord, pool_key
 from schemas.settings import Settings
 from schemas.topology import EVENTS, EVIDENCE, HEARTBEATS, POOLS
 from services.bus.protocol.object_store import CHUNK_BYTES
+from services.cli.commands.serve_command import COPY_FILE
 from services.primitives.redaction import is_secret
 from tests.redteam.secret_settings import OPTIONS, structs_in
 from tests.support.inprocess import eventually
@@ -65,6 +66,9 @@ PLANTED: Final = {
     "SlackChannel.Options.token",
     "SlackChannel.Options.webhook_url",
     "TeamsChannel.Options.webhook_url",
+    "EventSinkSpec.headers",
+    "EventSinkSpec.secret",
+    "EventSinkSpec.url",
     "HttpSource.Options.url",
     "HttpSource.Options.headers",
     "PrometheusSource.Options.url",
@@ -124,6 +128,12 @@ alerts:
     password: "{canary}-email"
     sender: navarch@example.com
     to: [oncall@example.com]
+event_sinks:
+  audit:
+    type: http
+    url: "http://u:{canary}-sink@{host}/sink/{canary}-sink?token={canary}-sink"
+    secret: "{canary}-sink-signature"
+    headers: {{X-Key: "{canary}-sink-header"}}
 pools:
   a:
     provider: local
@@ -227,11 +237,12 @@ async def test_planted_secrets_are_found_nowhere(
         shown["query workload-check"] = answer.data
         async with _leaking(fleet, outside):
             found = find_leaks(await _shown(fleet, outside), CONTROL)
+    # The copy of the configuration in force, which is for the owner alone, is gone with the fleet.
     shown |= dict(file_texts(tmp_path / "data"))
 
     assert {"v1", "lambda", "drained", f"{CANARY}-cordon", f"{CANARY}-drain"} <= outside.seen
     vendors = {"slack", "slack-hook", "pagerduty", "opsgenie", "teams", "alertmanager", "alerts"}
-    assert vendors | {"ray"} <= outside.seen
+    assert vendors | {"ray", "sink"} <= outside.seen
     assert b"connect" in shown["query workload-check"]
     assert [] == find_leaks(shown, CANARY)
     where = "\n".join(found)
@@ -259,7 +270,10 @@ async def _shown(fleet: Fleet, outside: Outside) -> dict[str, bytes]:
     shown = {place: text async for place, text in stored_texts(fleet.bus)}
     shown |= {f"/metrics of {k}": v.content for k, v in (await fleet.get("/metrics")).items()}
     shown |= dict(process_texts(f"NAVARCH_STATE_DIR={fleet.directory}"))
-    shown |= dict(file_texts(fleet.serving.directory))
+    copy = fleet.serving.directory / COPY_FILE
+    assert copy.stat().st_mode & 0o777 == 0o600
+    files = file_texts(fleet.serving.directory)
+    shown |= {name: data for name, data in files if name != str(copy)}
     shown["logs"] = "\n".join(fleet.log).encode()
     shown["traces"] = b"".join(outside.traces)
     return shown

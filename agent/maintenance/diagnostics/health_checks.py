@@ -15,7 +15,7 @@ from agent.maintenance.diagnostics.findings import CheckParameters, ToolOutput
 from agent.observations import CheckFinding
 
 MEMORY_BYTES: Final = 64 * 1_048_576
-MEMORY_MODULE: Final = "agent.maintenance.diagnostics.gpu_memory_test"
+MEMORY_MODULE: Final = f"{__package__}.gpu_memory_test"
 DCGM_SECONDS_MAX: Final = {1: 300.0, 2: 1200.0, 3: 3600.0, 4: 4 * 3600.0}
 NCCL_SIZES: Final = ("-b", "8M", "-e", "1G", "-f", "2")
 BURN_EXTRA_SECONDS: Final = 120.0

@@ -61,7 +61,7 @@ class EmbeddedServer:
         survives a power cut; else up to two minutes of it are lost.
         """
         self._config = config
-        self._directory = directory
+        self.directory = directory
         self._port = port
         self.name = name
         self._arguments = tuple(arguments)
@@ -77,10 +77,10 @@ class EmbeddedServer:
 
     async def start(self) -> str:
         """Start, wait until it answers, and return its URL."""
-        ports = self._directory / "ports"
+        ports = self.directory / "ports"
         shutil.rmtree(ports, ignore_errors=True)
         ports.mkdir(parents=True)
-        log = (self._directory / "nats-server.log").open("ab")
+        log = (self.directory / "nats-server.log").open("ab")
         self._process = await asyncio.create_subprocess_exec(
             *ending_with_us((*self._through, str(server_binary()))),
             *("-a", "127.0.0.1", "-p", str(self._port)),
@@ -97,7 +97,7 @@ class EmbeddedServer:
                 if self._process.returncode is not None:
                     raise SetupError(
                         f"nats-server ended at once with {self._process.returncode}; "
-                        f"see {self._directory / 'nats-server.log'}"
+                        f"see {self.directory / 'nats-server.log'}"
                     )
                 await asyncio.sleep(LOOK_SECONDS)
         ports = json.loads(found[0].read_text())
@@ -107,13 +107,13 @@ class EmbeddedServer:
 
     def _written_config(self) -> Path:
         """Write the configuration of what no argument can say, around the one given."""
-        store = json.dumps(str(self._directory / STORE_FOLDER))
+        store = json.dumps(str(self.directory / STORE_FOLDER))
         text = CONFIG.format(store=store, sync="always" if self._sync else "2m")
         if self._config is not None:
-            text += f"include {json.dumps(os.path.relpath(self._config, self._directory))}\n"
+            text += f"include {json.dumps(os.path.relpath(self._config, self.directory))}\n"
             if "\noperator:" in self._config.read_text(encoding="utf-8"):
-                text += RESOLVER.format(directory=json.dumps(str(self._directory / "accounts")))
-        written = self._directory / "server.conf"
+                text += RESOLVER.format(directory=json.dumps(str(self.directory / "accounts")))
+        written = self.directory / "server.conf"
         written.write_text(text)
         return written
 

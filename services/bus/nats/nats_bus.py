@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from importlib import metadata
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import msgspec
 import nats
@@ -94,9 +94,7 @@ class NatsBus(Replicas, Buckets, Objects):
         self._reading: set[asyncio.Future[None]] = set()
 
     @classmethod
-    async def connect(
-        cls, options: ConnectOptions, *, seconds_max: float | None = None
-    ) -> "NatsBus":
+    async def connect(cls, options: ConnectOptions, *, seconds_max: float | None = None) -> Self:
         """Connect; refuse a server that is too old. `seconds_max` None: try for ever."""
         client = QuickClient()
         settings = options.settings

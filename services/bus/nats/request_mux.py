@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from services.bus.nats.client_protocol import ClientMessage, NatsClient
-from services.primitives.errors import NotPermitted, Unavailable
+from services.primitives.errors import NoResponders, NotPermitted, Unavailable
 
 NO_RESPONDERS: Final = "503"
 
@@ -57,7 +57,7 @@ class RequestMux:
             if future.done():
                 return
             if (message.headers or {}).get("Status") == NO_RESPONDERS:
-                future.set_exception(Unavailable(f"{subject}: no responders"))
+                future.set_exception(NoResponders(f"{subject}: no responders"))
             else:
                 future.set_result(message)
 

@@ -3,17 +3,17 @@
 import io
 import sys
 import tarfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
-from schemas.evidence_bundles import EvidenceBundle, EvidenceDescription, read_description
+from schemas.evidence_bundles import EvidenceBundle, EvidenceDescription
 from schemas.messages import encode
 from schemas.names import saga_token, token
 from schemas.topology import EVIDENCE
-from services.bus.port import Bus, ObjectInfo
+from services.bus.port import ObjectInfo
 from services.cli import console
 from services.cli.command_options import Output
 from services.cli.console import Format
@@ -35,7 +35,6 @@ HEADERS: Final = (
 ROWS_MAX: Final = 200
 """The newest; `-o json` has all."""
 ARCHIVE: Final = ".tar.gz"
-CAPTURE: Final = ".capture"
 
 
 @fleet_command
@@ -60,6 +59,9 @@ async def evidence(
 
     Also after the node is terminated. Without a node, list all evidence.
     """
+    # With what assembles the evidence of an open outage; other commands do not need it.
+    from services.fleet_client.evidence_lookup import find_evidence  # noqa: PLC0415
+
     if node:
         _show(await find_evidence(fleet.bus, node, saga), output, save)
     elif save or saga:
@@ -68,69 +70,12 @@ async def evidence(
         show_list(await fleet.bus.objects(EVIDENCE), output)
 
 
-async def find_evidence(bus: Bus, node: str, saga: str = "") -> EvidenceBundle:
-    """The evidence of a node's newest outage, or of the one that a saga ended.
-
-    For an outage that has not ended, the bundle is assembled from what is stored now.
-    """
-    from services.metrics.evidence import stored_evidence  # noqa: PLC0415
-    from services.metrics.evidence.evidence_content import bundle  # noqa: PLC0415
-    from services.metrics.evidence.outage_endings import (  # noqa: PLC0415
-        open_ending,
-        recovered_ending,
-    )
-
-    about = [(at, each) for at, each in described(await bus.objects(EVIDENCE)) if each.node == node]
-    captured = next(((at, each) for at, each in about if is_capture(at)), None)
-    ended = [(at, each) for at, each in about if not is_capture(at)]
-    if saga:
-        named = [(at, each) for at, each in ended if each.saga == saga]
-        if not named:
-            there = ", ".join(each.saga for _, each in ended) or "none"
-            raise NavarchError(
-                f"no evidence of an outage of {node} that saga {saga!r} ended; sagas: {there}"
-            )
-        ended = named
-    if captured and not saga and (not ended or captured[0].time > ended[-1][0].time):
-        pool = captured[1].pool
-        kept, _ = await stored_evidence.stored_capture(bus, pool, node)
-        pools = stored_evidence.PoolLog(bus)
-        history = await stored_evidence.read_history(bus, pools, pool, node, ())
-        current = open_ending(history)
-        if current is None and kept is not None and not ended:
-            current = recovered_ending(kept)
-        if current is not None:
-            return bundle(history, kept, current)
-    if not ended:
-        raise NavarchError(
-            f"no evidence about a node {node!r}: it was never unhealthy, lost or replaced, or its "
-            "evidence has expired; `navarch evidence` lists all evidence"
-        )
-    found = await stored_evidence.stored_bundle(bus, ended[-1][0].name)
-    assert found is not None
-    return found
-
-
-def described(kept: Iterable[ObjectInfo]) -> list[tuple[ObjectInfo, EvidenceDescription]]:
-    """The objects that say what outage they are about."""
-    found = ((each, read_description(each.metadata)) for each in kept)
-    return [(each, about) for each, about in found if about is not None]
-
-
 def show_list(kept: Sequence[ObjectInfo], output: Format) -> None:
     """Write all evidence, one line an outage."""
-    readable = described(kept)
-    complete = {(about.node, about.unhealthy_at) for e, about in readable if not is_capture(e)}
-    shown = [
-        (each, about)
-        for each, about in readable
-        if not is_capture(each)
-        or (
-            about.outcome in ("open", "recovered")
-            and (about.node, about.unhealthy_at) not in complete
-        )
-    ]
-    if unreadable := len(kept) - len(readable):
+    from services.fleet_client.evidence_lookup import described, outages  # noqa: PLC0415
+
+    shown = outages(kept)
+    if unreadable := len(kept) - len(described(kept)):
         sys.stderr.write(
             f"{unreadable} objects in EVIDENCE do not say what outage they are about and are left "
             "out: `nats object ls EVIDENCE` lists them, `nats object rm EVIDENCE NAME` removes "
@@ -149,11 +94,6 @@ def show_list(kept: Sequence[ObjectInfo], output: Format) -> None:
     if len(shown) > ROWS_MAX:
         console.write(f"… {len(shown) - ROWS_MAX} older: navarch evidence -o json")
     console.write("\nDetails: navarch evidence NODE; to save it: --save DIR or FILE.tar.gz")
-
-
-def is_capture(info: ObjectInfo) -> bool:
-    """Whether an object is the capture from the start of an outage, not a full bundle."""
-    return info.name.endswith(CAPTURE)
 
 
 def _row(info: ObjectInfo, about: EvidenceDescription) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from typing import Annotated, Literal
 
+import msgspec
 import typer
 
 from schemas.fleet_queries import Query
@@ -20,10 +21,9 @@ commands = typer.Typer(
     rich_markup_mode=None,
 )
 HEADERS = ("kind", "identity", "since", "node", "reason")
-Kind = Annotated[
-    Literal["gpu", "serial", "host"],
-    typer.Argument(help="gpu: a UUID; serial: a serial number; host: PROVIDER/IDENTITY."),
-]
+KIND_HELP = "gpu: a UUID; serial: a serial number; host: PROVIDER/IDENTITY."
+Kind = Literal["gpu", "serial", "host"]
+KindArgument = Annotated[Kind, typer.Argument(help=KIND_HELP)]
 Value = Annotated[str, typer.Argument(metavar="IDENTITY", show_default=False)]
 
 
@@ -38,7 +38,7 @@ async def list_hardware(fleet: FleetClient, output: Output = Format.TABLE) -> No
 @fleet_command
 async def add(
     fleet: FleetClient,
-    kind: Kind,
+    kind: KindArgument,
     value: Value,
     reason: Annotated[str, typer.Option("--reason", help="Why.", show_default=False)],
     node: Annotated[str, typer.Option("--node", help="The node that had it.")] = "",
@@ -55,14 +55,38 @@ async def add(
 @commands.command("forget")
 @fleet_command
 async def forget(
-    fleet: FleetClient, kind: Kind, value: Value, output: Output = Format.TABLE
+    fleet: FleetClient,
+    kind: Annotated[Kind | None, typer.Argument(help=KIND_HELP, show_default=False)] = None,
+    value: Annotated[str, typer.Argument(metavar="IDENTITY", show_default=False)] = "",
+    node: Annotated[str, typer.Option("--node", help="All that this node has left.")] = "",
+    output: Output = Format.TABLE,
 ) -> None:
-    """Remove a GPU or a host from the denylist.
+    """Remove a GPU or a host from the denylist, or all of a node's.
 
     It was repaired, or was not the cause.
     """
-    request = HardwareForget(kind=kind, value=value)
-    _write(await fleet.order("hardware-forget", request), output)
+    if bool(node) == bool(kind and value):
+        raise typer.BadParameter("name KIND and IDENTITY, or --node NODE")
+    forgotten: list[HardwareRecord] = []
+    for request in await _chosen(fleet, kind, value, node):
+        answer = await fleet.order("hardware-forget", request)
+        forgotten += decode_answer(list[HardwareRecord], answer, "hardware")
+    _write(msgspec.json.encode(forgotten), output)
+
+
+async def _chosen(
+    fleet: FleetClient, kind: Kind | None, value: str, node: str
+) -> list[HardwareForget]:
+    if kind is not None:
+        return [HardwareForget(kind=kind, value=value)]
+    answer = await fleet.query("hardware", Query())
+    listed = decode_answer(list[HardwareRecord], answer, "hardware")
+    found = [HardwareForget(kind=e.kind, value=e.value) for e in listed if e.node == node]
+    if not found:
+        raise typer.BadParameter(
+            f"no hardware of {node} is listed; see navarch hardware list", param_hint="--node"
+        )
+    return found
 
 
 def _write(data: bytes, output: Format) -> None:

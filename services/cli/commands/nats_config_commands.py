@@ -152,12 +152,33 @@ def agent(
     )
 
 
+@commands.command("pods")
+def pods(
+    pool: Annotated[str, typer.Argument(metavar="POOL", help="The pool.")],
+    valid: Valid = "365d",
+    directory: BusDirectoryOption = BUS,
+) -> None:
+    """Write the credentials with which agents in pods of a pool's nodes ask for their own."""
+    from services.cli.pod_credentials import write_pods  # noqa: PLC0415
+
+    now = datetime.now(UTC)
+    span, until = _until(valid, now)
+    console.write(f"wrote {write_pods(directory, pool, now, span)}")
+    console.write(
+        f"Valid until {until:%Y-%m-%d %H:%M} UTC, for nodes that join until then: put it into the "
+        f"agents' Secret (docs/deploy-kubernetes.md). To end them: navarch nats-config user revoke "
+        f"'{pool}/*'"
+    )
+
+
 @users.command("add")
 def add(
     name: Annotated[str, typer.Argument(help="The person's name.", show_default=False)],
     role: Annotated[
         str,
-        typer.Option("--role", metavar="viewer|scheduler|operator|admin", help="What it may do."),
+        typer.Option(
+            "--role", metavar="viewer|scheduler|sink-reader|operator|admin", help="What it may do."
+        ),
     ],
     valid: Valid = "90d",
     directory: BusDirectoryOption = BUS,

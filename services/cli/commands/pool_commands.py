@@ -1,6 +1,7 @@
 """`navarch pool list|status|history`: pools, one in numbers, and what happened to it."""
 
 import asyncio
+from datetime import UTC, datetime
 from typing import Annotated
 
 import msgspec
@@ -16,9 +17,11 @@ from services.cli.fleet_connection import fleet_command
 from services.cli.live_names import complete_pool
 from services.cli.text import tables
 from services.fleet_client.fleet_client import FleetClient, decode_nodes, decode_pools
+from services.fleet_client.fleet_use import total
 from services.fleet_client.node_timeline import timeline_rows
 from services.fleet_client.saga_progress import progress
 from services.fleet_client.stored_history import open_sagas
+from services.fleet_client.use_reader import read_use
 from services.gateway.views import pool_status
 from services.operator_text.event_text import describe_stored
 
@@ -57,13 +60,16 @@ async def status(fleet: FleetClient, pool: PoolName, output: Output = Format.TAB
     They are those of the HTTP API, at /api/v1/pools/POOL/status.
     """
     await fleet.check_pool(pool)
-    pools, nodes, sagas = await asyncio.gather(
+    pools, nodes, sagas, (use, _) = await asyncio.gather(
         fleet.pages("pools", Query(pool=pool)),
         fleet.pages("nodes", Query(pool=pool)),
         open_sagas(fleet.bus, pool),
+        read_use(fleet.bus, pool, datetime.now(UTC)),
     )
     [view] = decode_pools(pools)
-    found = pool_status(view, decode_nodes(nodes), map(progress, sagas))
+    found = pool_status(
+        view, decode_nodes(nodes), map(progress, sagas), total(use.rows()).utilization_percent
+    )
     if output.is_data:
         console.write_data(output, found)
         return

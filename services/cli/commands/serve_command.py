@@ -5,10 +5,10 @@ Processes that a killed serve left running are ended first.
 """
 
 import asyncio
+import errno
 import fcntl
 import json
 import os
-import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
@@ -22,11 +22,20 @@ from schemas import subjects
 from schemas.permissions import GATEWAY
 from schemas.settings import NatsSettings, Settings
 from services.bus.nats.embedded_server import EmbeddedServer
-from services.cli.fleet_discovery import NATS_URL_VARIABLE, SERVE_FILE, ServeState, settings_of
+from services.cli.fleet_discovery import NATS_URL_VARIABLE, SERVE_FILE, ServeState
 from services.cli.served_bus import ServedBus
-from services.cli.served_gateway import NO_GATEWAY, gateway_variables, has_gateway, token_file
+from services.cli.served_gateway import (
+    NO_GATEWAY,
+    gateway_port,
+    gateway_variables,
+    has_gateway,
+    token_file,
+)
 from services.cli.service_environment import configured_variables, service_environment
 from services.cli.supervisor import (
+    HTTP_PORT_VARIABLE,
+    READY_SECONDS_MAX,
+    Child,
     Execute,
     LogSink,
     Supervisor,
@@ -42,15 +51,20 @@ from services.operator_text.safe_text import escape, escape_line
 from services.primitives.atomic_files import write_secret
 from services.primitives.errors import NavarchError
 from services.primitives.race import race
-from services.settings.settings_file import load_settings
+from services.runtime.configuration_watch import content_digest
+from services.runtime.reload_requests import ReloadRequests
+from services.runtime.served_process import SERVED_VARIABLE, ReloadState
+from services.settings.configuration_text import COPY_VARIABLE, FILE_VARIABLE, read_text
+from services.settings.plugin_loader import NO_FILE
+from services.settings.settings_file import DEFAULTS, load_settings, parse_settings
 
 LOCK_FILE: Final = "serve.lock"
 OWNER_ONLY: Final = 0o700
 NATS_FOLDER: Final = "nats"
-CONFIG_VARIABLE: Final = "NAVARCH_CONFIG"
+COPY_FILE: Final = "configuration.yaml"
+"""The configuration in force, with its secrets."""
 LOG_FILE: Final = "services.log"
 """Of a temporary fleet, beside its data directory."""
-READY_SECONDS_MAX: Final = 60.0
 OPEN_WARNING: Final = "--open: no credentials are needed, so every local user controls the fleet"
 
 
@@ -68,12 +82,14 @@ class ServedFleet:
         is_open: bool = False,
         temporary: bool = False,
         gateway: bool = False,
+        text: str = "",
         execute: Execute = execute,
     ) -> None:
         """Serve `settings`, which were read from `config`, with `replicas` of each service.
 
-        `is_open`: without credentials. `temporary`: what is stored is removed at the end, and need
-        not survive a power cut. `gateway`: with the HTTP API. `execute`: runs the services.
+        `text`: of `config`, if it was read already. `is_open`: without credentials. `temporary`:
+        what is stored is removed at the end, and need not survive a power cut. `gateway`: with the
+        HTTP API. `execute`: runs the services.
         """
         self.settings = settings
         self.directory = Path(settings.data_dir)
@@ -81,9 +97,15 @@ class ServedFleet:
         self._log = log
         self._stopper: asyncio.subprocess.Process | None = None
         self._base = dict(environment)
+        self._base[SERVED_VARIABLE] = str((self.directory / SERVE_FILE).resolve())
+        self._text = text or (read_text(config) if config is not None else "")
         if config is not None:
-            self._base[CONFIG_VARIABLE] = str(config.resolve())
-        self._configured = configured_variables(settings, config)
+            self._base[FILE_VARIABLE] = str(config.absolute())
+            self._base[COPY_VARIABLE] = str((self.directory / COPY_FILE).resolve())
+        self._configured = configured_variables(settings, self._text)
+        self._is_open = is_open
+        self._gateway_port = gateway_port(settings, environment) if gateway else ""
+        self.reload = ReloadState(in_force=content_digest(self._text.encode()))
         url = environment.get(NATS_URL_VARIABLE, "")
         if url and is_open:
             raise NavarchError(
@@ -97,17 +119,17 @@ class ServedFleet:
             if self.bus is not None
             else None,
             url=url,
-            environment=self._environment,
-            http_port=settings.http.port,
+            environment=self._variables,
             log=log,
             on_change=self._write_state,
             replicas=replicas,
-            gateway=gateway_variables(settings, environment, is_open=is_open) if gateway else None,
+            gateway=gateway,
             execute=execute,
         )
 
     async def __aenter__(self) -> Self:
         """Start everything; wait only for the bus."""
+        self._write_copy()
         if ended := await end_predecessor(self.directory):
             what = "process" if ended == 1 else "processes"
             self._log("serve", f"ended {ended} {what} of a killed `navarch serve`")
@@ -127,7 +149,8 @@ class ServedFleet:
         await self.supervisor.stop(lambda: stop_instances(self.directory))
         if self._stopper is not None:
             await stop_process(self._stopper)
-        (self.directory / SERVE_FILE).unlink(missing_ok=True)
+        for name in (SERVE_FILE, COPY_FILE):
+            (self.directory / name).unlink(missing_ok=True)
 
     @property
     def nats(self) -> NatsSettings:
@@ -137,12 +160,40 @@ class ServedFleet:
             return nats
         return msgspec.structs.replace(nats, creds_file=self.bus.operator_file)
 
+    def take(self, settings: Settings, text: str) -> None:
+        """Give them to every process that starts from now on; `text`: of their file."""
+        before, after = self.settings.gateway, settings.gateway
+        if self._gateway_port and (before.host, before.port) != (after.host, after.port):
+            self._gateway_port = gateway_port(settings, self._base)
+        self._configured = configured_variables(settings, text)
+        self.settings, self._text = settings, text
+        self._write_copy()
+
+    def publish(self, reload: ReloadState) -> None:
+        """Let other processes read it."""
+        self.reload = reload
+        self._write_state()
+
+    def _variables(self, child: Child) -> dict[str, str]:
+        found = self._environment(child.service)
+        # All services share one configuration, but only one can listen on its port.
+        found[HTTP_PORT_VARIABLE] = str(self.settings.http.port if child.name == "metrics" else 0)
+        if child.service == GATEWAY:
+            port, is_open = self._gateway_port, self._is_open
+            found |= gateway_variables(self.settings, self._base, port, is_open=is_open)
+        return found
+
     def _environment(self, service: str) -> dict[str, str]:
         found = service_environment(service, self._base, self._configured)
         return found | (self.bus.variables(service) if self.bus is not None else {})
 
     def _prepare(self, bus: ServedBus) -> str:
         return bus.prepare(self.directory / NATS_FOLDER, self.settings.fleet, datetime.now(UTC))
+
+    def _write_copy(self) -> None:
+        """Write what the processes read: the file may change before one of them is restarted."""
+        if self.config is not None:
+            write_secret(self.directory / COPY_FILE, self._text)
 
     def _write_state(self) -> None:
         """Write SERVE_FILE atomically, for the other commands."""
@@ -152,11 +203,12 @@ class ServedFleet:
             nats_url=supervisor.url,
             creds_file=self.bus.operator_file if self.bus is not None else "",
             pid=os.getpid(),
-            config=str(self.config.resolve()) if self.config else "",
+            config=str(self.config.absolute()) if self.config else "",
             pids=supervisor.pids,
             http={name: child.http for name, child in supervisor.children.items() if child.http},
             processes=supervisor.processes,
             stopper=stopper,
+            reload=self.reload,
         )
         text = msgspec.json.format(msgspec.json.encode(running), indent=2).decode() + "\n"
         write_secret(self.directory / SERVE_FILE, text, synced=False)
@@ -221,29 +273,41 @@ def serve(config: Path | None, replicas: int = 1, *, is_open: bool = False) -> i
     from services.cli.configuration_check import check_configuration  # noqa: PLC0415
     from services.runtime.process_http import check_port  # noqa: PLC0415
 
-    settings = settings_of(config)
+    requests = ReloadRequests()
+    text = read_text(config) if config is not None else DEFAULTS
+    settings = parse_settings(str(config or NO_FILE), text, os.environ)
     check_configuration(settings, config)
     check_port(settings.http, config)
     log = stdout_log()
     with lock_directory(Path(settings.data_dir)):
         fleet = ServedFleet(
-            settings, config, os.environ, log, replicas, is_open=is_open, gateway=has_gateway()
+            settings,
+            config,
+            os.environ,
+            log,
+            replicas,
+            is_open=is_open,
+            gateway=has_gateway(),
+            text=text,
         )
-        asyncio.run(_serve(fleet, log))
+        asyncio.run(_serve(fleet, requests, log))
     return 0
 
 
-async def _serve(serving: ServedFleet, log: LogSink) -> None:
-    stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
-    async with serving:
+async def _serve(serving: ServedFleet, requests: ReloadRequests, log: LogSink) -> None:
+    from services.cli.served_reload import ServedReload  # noqa: PLC0415
+
+    def log_entry(level: str, text: str) -> None:
+        log("serve", _entry("serve", text, level))
+
+    reload = ServedReload(serving, requests, os.environ, log_entry)
+    async with requests.taken() as stopping, serving:
         starting = asyncio.create_task(_log_start(serving, log))
-        _, failed = await race(stopping.wait(), serving.supervisor.failed())
+        _, *lasting = await race(stopping.wait(), serving.supervisor.failed(), reload.run())
         starting.cancel()
-        if not failed.cancelled():
-            failed.result()
+        for each in lasting:
+            if not each.cancelled():
+                each.result()
         log("serve", "stopping")
     log("serve", "stopped")
 
@@ -275,13 +339,25 @@ async def _log_start(serving: ServedFleet, log: LogSink) -> None:
 
 def stdout_log() -> LogSink:
     """A sink that prints log lines: in colour on a terminal, as JSON lines for programs."""
-    if not sys.stdout.isatty():
-        return _print_json
-    from rich.console import Console  # noqa: PLC0415
+    write = _print_json
+    if sys.stdout.isatty():
+        from rich.console import Console  # noqa: PLC0415
 
-    console = Console(highlight=False, soft_wrap=True)
+        console = Console(highlight=False, soft_wrap=True)
 
-    return lambda name, line: console.print(_log_text(name, line), markup=False)
+        def write(name: str, line: str) -> None:
+            console.print(_log_text(name, line), markup=False)
+
+    def log(name: str, line: str) -> None:
+        try:
+            write(name, line)
+        except OSError as error:
+            # The fleet goes on without its reader, its terminal, or space on the disk.
+            if error.errno in (errno.EIO, errno.EPIPE):
+                with Path(os.devnull).open("w", encoding="utf-8") as nothing:
+                    os.dup2(nothing.fileno(), sys.stdout.fileno())
+
+    return log
 
 
 def _print_json(name: str, line: str) -> None:

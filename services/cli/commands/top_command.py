@@ -5,14 +5,11 @@ import shutil
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, suppress
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Annotated, Any, Final, get_args
 
 import typer
 
-from schemas import subjects
-from schemas.messages import decoder
-from schemas.node_records import NodeRecord
 from schemas.topology import NODES, TELEMETRY
 from services.bus.port import Entry
 from services.cli import console
@@ -22,17 +19,19 @@ from services.cli.fleet_connection import fleet_command
 from services.cli.fleet_view import CLEAR, INTERVAL_SECONDS_MIN
 from services.cli.text import tables
 from services.cli.text.use_text import GPU_HEADERS, NODE_HEADERS, total_line, use_rows
-from services.fleet_client.fleet_client import FleetClient, as_generator, stored_batches
+from services.fleet_client.fleet_client import FleetClient, as_generator
 from services.fleet_client.fleet_use import FleetUse, UseOrder, ordered, total
+from services.fleet_client.use_reader import (
+    SAMPLE_SECONDS,
+    nodes_decoder,
+    read_use,
+    telemetry_filter,
+)
 from services.primitives.race import race
 
-SAMPLE_SECONDS: Final = 35.0
-"""Agents send a sample every fifteen seconds: so old ones are read at the start."""
 COUNT_MAX: Final = 100_000
 COUNT_WITHOUT_TERMINAL: Final = 50
 HEAD_LINES: Final = 4
-
-_nodes = decoder(NodeRecord)
 
 
 def _known_order(word: str) -> str:
@@ -67,8 +66,8 @@ async def top(
     Without a terminal, and as JSON or YAML, it is shown once.
     """
     await fleet.check_pool(pool)
-    use, shown = FleetUse(), _Shown(sort, count, of_gpus=gpus, output=output)
-    after = await _read(fleet, pool, use)
+    shown = _Shown(sort, count, of_gpus=gpus, output=output)
+    use, after = await read_use(fleet.bus, pool, datetime.now(UTC))
     if once or output.is_data or not console.colour():
         shown.write(use)
         return
@@ -102,20 +101,6 @@ class _Shown:
         console.write(f"{line}\n\n{table}" if rows else "No node has sent a sample of its GPUs.")
 
 
-async def _read(fleet: FleetClient, pool: str, use: FleetUse) -> int:
-    """Take in every node and its newest sample; the sequence after which new ones follow."""
-    last = await fleet.bus.last_sequence(TELEMETRY.name)
-    for entry in await fleet.bus.entries(NODES, f"{pool or '*'}.*"):
-        use.take_node(entry.key, _nodes.decode(entry.value))
-    start = datetime.now(UTC) - timedelta(seconds=SAMPLE_SECONDS)
-    async for batch in stored_batches(fleet.bus, TELEMETRY.name, [_telemetry(pool)], start):
-        for stored in batch:
-            use.take_sample(stored)
-        if batch[-1].sequence >= last:
-            return batch[-1].sequence
-    return last
-
-
 async def _follow(
     fleet: FleetClient, pool: str, use: FleetUse, after: int, show: Callable[[], None]
 ) -> None:
@@ -123,7 +108,7 @@ async def _follow(
     changed = asyncio.Event()
 
     def take_node(entry: Entry) -> None:
-        use.take_node(entry.key, None if entry.removed else _nodes.decode(entry.value))
+        use.take_node(entry.key, None if entry.removed else nodes_decoder.decode(entry.value))
 
     async def take_all(source: AsyncIterator[Any], take: Callable[[Any], None]) -> None:
         async with aclosing(as_generator(source)) as items:
@@ -140,12 +125,8 @@ async def _follow(
                 await asyncio.wait_for(changed.wait(), SAMPLE_SECONDS)
             await asyncio.sleep(INTERVAL_SECONDS_MIN)
 
-    samples = fleet.bus.follow(TELEMETRY.name, [_telemetry(pool)], "new", after=after)
+    samples = fleet.bus.follow(TELEMETRY.name, [telemetry_filter(pool)], "new", after=after)
     nodes = fleet.bus.watch(NODES, f"{pool or '*'}.*")
     for task in await race(draw(), take_all(samples, use.take_sample), take_all(nodes, take_node)):
         if not task.cancelled():
             task.result()
-
-
-def _telemetry(pool: str) -> str:
-    return subjects.telemetry_of(pool) if pool else subjects.TELEMETRY

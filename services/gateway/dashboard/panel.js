@@ -4,12 +4,15 @@ import * as api from "./api.js";
 import { actionsFor } from "./change.js";
 import { LABELS, conditionOf, words } from "./condition.js";
 import { badge, facts, fill, h, link, problemNotice } from "./elements.js";
+import { costPlots, samplePlots } from "./plots.js";
 import { limitText, sagaTimeline } from "./overview.js";
 import { age, clock, fullTime, number, span } from "./wording.js";
 
 const READ_AGAIN_MS = 600;
 const POOL_AGAIN_MS = 5000; // its history may be long
 const SETTLED_MS = 3000;
+const MEASURED_AGAIN_MS = 15_000; // an agent's interval of samples
+const LINES_SHOWN = 20;
 const TIME = /^\d{4}-\d\d-\d\dT[\d:.]+Z$/;
 const HIDDEN_OF_ENTRY = new Set(["id", "type", "time", "saga", "pool", "cause"]);
 
@@ -40,7 +43,20 @@ function gpuTile(gpu, index) {
     h("strong", {}, `GPU ${gpu.index ?? index}`), h("div", {}, gpu.health ?? "unknown"), details.map((each) => h("small", {}, String(each))));
 }
 
-function nodeView(node, why, timeline, context) {
+function evidenceSection(evidence) {
+  if (!evidence) return [];
+  const lines = evidence.kernel_lines ?? [];
+  return section("Evidence",
+    facts([
+      ["Outage", `${evidence.fault_signature || "unknown"}, ${evidence.outcome}, since ${fullTime(evidence.unhealthy_at)}`],
+      ["Restored", fullTime(evidence.restored_at)],
+      ["Lost", evidence.lost_gpu_hours ? `${number(Math.round(10 * evidence.lost_gpu_hours) / 10)} GPU-hours` : ""],
+      ["Driver", evidence.driver_version],
+    ]),
+    lines.length ? h("pre", { class: "lines", tabindex: "0", "aria-label": "Kernel lines" }, lines.slice(-LINES_SHOWN).map((each) => `${fullTime(each.time)}  ${each.line}`).join("\n")) : null);
+}
+
+function nodeView(node, why, timeline, samples, evidence, context) {
   const condition = conditionOf(node);
   return [
     head("the node", "Node", node.id, context.close),
@@ -60,6 +76,7 @@ function nodeView(node, why, timeline, context) {
       ["Held", node.held_until ? `until ${fullTime(node.held_until)} by ${node.held_by}: ${node.held_reason}` : ""],
     ]),
     section("GPUs", node.gpus?.length ? h("div", { class: "gpus" }, node.gpus.map(gpuTile)) : h("p", { class: "quiet" }, "None is reported.")),
+    section("Measured", samples?.length ? samplePlots(samples) : null),
     section("Faults", node.health_events?.length
       ? h("ol", { class: "log" }, node.health_events.toReversed().map((each) => h("li", { class: each.result === "unhealthy" ? "is-bad" : "" },
         h("time", { datetime: each.time, title: fullTime(each.time) }, clock(each.time)),
@@ -67,12 +84,18 @@ function nodeView(node, why, timeline, context) {
         h("div", { class: "quiet mono" }, each.message))))
       : h("p", { class: "quiet" }, "None is kept.")),
     whySection(why),
+    evidenceSection(evidence),
     timeline?.length ? section("Timeline", h("ol", { class: "log" }, timeline.toReversed().slice(0, 100).map((row) => h("li", { class: `is-${row.tone}` },
       h("time", { datetime: row.at, title: fullTime(row.at) }, clock(row.at)), h("strong", {}, row.title), row.saga && row.saga !== row.subject ? [" ", link("saga", row.saga)] : null, row.detail ? h("div", { class: "quiet" }, row.detail) : null)))) : null,
   ];
 }
 
-function poolView(pool, why, context) {
+function spent({ dollars, unpriced }) {
+  const free = unpriced ? `${dollars ? ", and " : ""}${number(unpriced)} instances without a known price` : "";
+  return `Last 24 hours: ${dollars || !unpriced ? `$${number(dollars)}` : ""}${free}`;
+}
+
+function poolView(pool, why, history, context) {
   const nodes = [...context.fleet.nodes.values()].filter((each) => each.pool === pool.name && conditionOf(each) !== "healthy");
   return [
     head("the pool", "Pool", pool.name, context.close),
@@ -89,6 +112,7 @@ function poolView(pool, why, context) {
       ["Breaker", [pool.breaker_reason, pool.breaker_by].filter(Boolean).join(", ")],
     ]),
     (pool.warnings ?? []).map((each) => h("p", { class: "notice is-warn" }, each)),
+    history ? section(spent(history), costPlots(history)) : null,
     pool.open_sagas?.length ? section("Sagas in progress", h("ul", {}, pool.open_sagas.map((each) => h("li", {}, link("saga", each))))) : null,
     nodes.length ? section("Nodes that are not healthy", h("ul", {}, nodes.slice(0, 100).map((each) => h("li", { class: "badges" }, badge(conditionOf(each), LABELS[conditionOf(each)]), link("node", each.id))))) : null,
     whySection(why),
@@ -129,7 +153,7 @@ function sagaView({ saga, log }, context) {
 }
 
 export class Panel {
-  #place; #context; #kind = ""; #name = ""; #timer = 0; #settle = 0; #turn = 0; #reading = 0; #opener = null;
+  #place; #context; #kind = ""; #name = ""; #timer = 0; #settle = 0; #turn = 0; #reading = 0; #opener = null; #measured = { of: "", at: 0, value: null };
 
   constructor(place, fleet, role) {
     this.#place = place;
@@ -170,6 +194,15 @@ export class Panel {
     else this.#read();
   }
 
+  // What is measured changes less often than the rest, and is larger.
+  async #measuredBy(read) {
+    const of = `${this.#kind}/${this.#name}`;
+    if (this.#measured.of !== of || Date.now() - this.#measured.at > MEASURED_AGAIN_MS) {
+      this.#measured = { of, at: Date.now(), value: read(this.#name).catch(() => null) };
+    }
+    return this.#measured.value;
+  }
+
   async #read() {
     const turn = (this.#turn += 1);
     this.#reading = turn;
@@ -184,12 +217,13 @@ export class Panel {
     const failed = (error) => error;
     try {
       if (this.#kind === "node") {
-        const [node, why, timeline] = await Promise.all([api.node(this.#name), api.nodeWhy(this.#name).catch(failed), api.nodeTimeline(this.#name).catch(() => [])]);
-        show(nodeView(node, why, timeline, this.#context));
+        const [node, why, timeline, samples] = await Promise.all([api.node(this.#name), api.nodeWhy(this.#name).catch(failed), api.nodeTimeline(this.#name).catch(() => []), this.#measuredBy(api.nodeSamples)]);
+        const evidence = why.evidence ? await api.nodeEvidence(this.#name).catch(() => null) : null;
+        show(nodeView(node, why, timeline, samples, evidence, this.#context));
       } else if (this.#kind === "pool") {
-        const why = await api.poolWhy(this.#name);
+        const [why, history] = await Promise.all([api.poolWhy(this.#name), this.#measuredBy(api.poolHistory)]);
         const pool = this.#context.fleet.pools.get(this.#name);
-        if (pool) show(poolView(pool, why, this.#context));
+        if (pool) show(poolView(pool, why, history, this.#context));
       } else {
         show(sagaView(await api.saga(this.#name), this.#context));
       }

@@ -10,6 +10,7 @@ import msgspec
 
 from schemas.duration import format_duration
 from schemas.enums import Action, FaultKind
+from schemas.fleet_queries import PolicyRuleView, PolicyView
 from schemas.node_events import Fault
 from services.health_monitor.rules.health_policy import Policy, Result, Rule
 from services.health_monitor.rules.job_faults import when_forgiven
@@ -108,3 +109,12 @@ def lasts(rule: Rule) -> str:
             return f"{format_duration(rule.sticky_seconds)} after the last such fault"
         case "healthy":
             return ""
+
+
+def policy_view(policy: Policy) -> PolicyView:
+    """A policy as operators and programs see it."""
+    fields = PolicyRuleView.__struct_fields__
+    rules = ({name: getattr(rule, name) for name in fields} for rule in policy.rules)
+    return PolicyView(
+        name=policy.name, hash=policy.hash, rules=tuple(PolicyRuleView(**each) for each in rules)
+    )

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -13,6 +13,7 @@ from services.notifier.workload.workload_notifier import (
     NodeWorkload,
     Notifier,
     StepFailure,
+    WorkloadAnswer,
 )
 from services.primitives.clock import Clock
 from services.primitives.race import race
@@ -27,6 +28,16 @@ after an outage of the workload system."""
 POLLS_PER_SECOND_MAX: Final = 500.0
 """Of one process, in a system that is asked about each node by itself. Beyond 250 concurrent drains
 each is polled less often, which leaves capacity for cordons and protects the workload system."""
+
+
+Workloads = Mapping[str, WorkloadAnswer]
+Observe = Callable[[Awaitable[Workloads]], Awaitable[Workloads]]
+"""Awaits a question, and notes whether it was answered."""
+
+
+def _unobserved(question: Awaitable[Workloads]) -> Awaitable[Workloads]:
+    """For a caller that need not know."""
+    return question
 
 
 def _ignore(_: NodeWorkload) -> None:
@@ -44,8 +55,9 @@ class _Drain:
 class DrainWatch:
     """The open drains of this process in one workload system."""
 
-    def __init__(self, notifier: Notifier, clock: Clock) -> None:
+    def __init__(self, notifier: Notifier, clock: Clock, observe: Observe = _unobserved) -> None:
         """Ask `notifier`."""
+        self._observe = observe
         self._notifier = notifier
         self._clock = clock
         self._all = _Questions(self)
@@ -102,7 +114,7 @@ class DrainWatch:
         """Ask once about some drains, and end those that are over."""
         nodes = {each.reference.node: each.reference for each in drains}
         try:
-            answers = await self._notifier.workloads(list(nodes.values()))
+            answers = await self._observe(self._notifier.workloads(list(nodes.values())))
         except StepFailure as failure:
             answers = dict.fromkeys(nodes, failure)
         for each in drains:

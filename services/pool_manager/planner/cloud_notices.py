@@ -27,7 +27,7 @@ from services.pool_manager.planner.announced_restarts import (
     restart_moments,
     restart_notice,
 )
-from services.pool_manager.planner.node_counts import is_gone
+from services.pool_manager.planner.node_counts import is_down, is_gone
 
 MARGIN_SECONDS: Final = 5.0
 """Before the cloud's deadline a drain ends: so long the rest may take."""
@@ -122,7 +122,7 @@ def doubted_until(node: NodeRecord) -> datetime | None:
 
 def gone(node: NodeRecord, now: datetime) -> bool:
     """Whether there is nothing left on a node that could be waited for."""
-    if is_gone(node):
+    if is_gone(node) or is_down(node):
         return True
     found = current_notice(node)
     return found is not None and found[1].deadline is not None and now >= found[1].deadline
@@ -163,8 +163,9 @@ def hurries(record: PoolRecord, nodes: Iterable[NodeRecord]) -> list[Hurry]:
         saga = about.get(node.node)
         if saga is None or node.drained:
             continue
-        if is_gone(node) and node.lost_at is not None:
-            found.append(Hurry(node.node, saga, node.lost_at, "its instance is gone"))
+        if (is_gone(node) or is_down(node)) and node.lost_at is not None:
+            reason = node.down_reason or "its instance is gone"
+            found.append(Hurry(node.node, saga, node.lost_at, reason))
         elif (notice := current_notice(node)) and (at := _drained_by(notice[1])):
             found.append(Hurry(node.node, saga, at, f"the cloud takes it: {taken_reason(node)}"))
         elif (restart := restart_notice(node)) and (at := _drained_by(restart[1])):

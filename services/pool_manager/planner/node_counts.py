@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from datetime import datetime
 from functools import cached_property
 from typing import Final
 
@@ -97,6 +98,11 @@ def is_gone(node: NodeRecord | None) -> bool:
     return node is not None and node.lost and node.provider_state == "gone"
 
 
+def is_down(node: NodeRecord | None) -> bool:
+    """Whether a node is silent because its instance does not run, as its provider reports."""
+    return node is not None and node.lost and bool(node.down_reason)
+
+
 def is_quarantined(node: NodeRecord) -> bool:
     """Whether a node is cordoned only because it is unhealthy and its repair waits."""
     return node.cordoned and node.quarantine is not None
@@ -151,6 +157,11 @@ def quarantined(record: PoolRecord, nodes: Nodes) -> set[str]:
     """
     begun = {each.node for each in record.open.values() if each.kind == "quarantine"}
     return begun | {node.node for node in nodes.needs_attention if is_quarantined(node)}
+
+
+def cordons_wait(record: PoolRecord, now: datetime) -> bool:
+    """Whether nothing that needs a cordon begins now: the workload system has refused some."""
+    return record.cordon_at is not None and now < record.cordon_at
 
 
 def automatic(opened: OpenSaga) -> bool:

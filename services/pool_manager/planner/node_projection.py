@@ -25,7 +25,12 @@ from schemas.node_records import GANGS_MAX, NodeRecord, WorkloadView
 from schemas.saga_params import LaunchSpec
 from services.pool_manager.planner import cloud_notices
 
-FOUND: Final[dict[str, Any]] = {"lost": False, "lost_at": None, "provider_state": ""}
+FOUND: Final[dict[str, Any]] = {
+    "lost": False,
+    "lost_at": None,
+    "provider_state": "",
+    "down_reason": "",
+}
 """Of a node that is heard again."""
 
 

@@ -1,12 +1,13 @@
 """A node's record as INSTANCES, the saga logs and EVENTS have it, where NODES lost it. Pure."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Final, NamedTuple
 
 import msgspec
 
 from schemas.instance_records import InstanceRecord
+from schemas.names import saga_number
 from schemas.node_events import NodeEvent, NodeHeld, Released, Verdict
 from schemas.node_records import NodeRecord
 from services.pool_manager.planner.node_projection import apply_event
@@ -83,7 +84,7 @@ def reconstructed_node(
         if not _is_cleared(stored.event, cleared_at):
             record = _with_event(record, stored, now) or record
     ended = [each.saga for each in sagas if each.params.node == name and each.ended]
-    record = msgspec.structs.replace(record, sagas=max(record.sagas, highest_number(ended)))
+    record = msgspec.structs.replace(record, sagas=max((record.sagas, *map(saga_number, ended))))
     if instance is not None and instance.state == "terminated" and not record.saga:
         return msgspec.structs.replace(record, state="terminated")
     return record
@@ -119,8 +120,3 @@ def _uncordoned_at(state: SagaState, name: str) -> datetime | None:
 def _is_cleared(event: NodeEvent, cleared_at: datetime | None) -> bool:
     """Whether an uncordon has cleared a verdict."""
     return isinstance(event, Verdict) and cleared_at is not None and event.time <= cleared_at
-
-
-def highest_number(names: Iterable[str]) -> int:
-    """The highest number at the end of these saga IDs."""
-    return max((int(n) for each in names if (n := each.rpartition("-")[2]).isdigit()), default=0)

@@ -11,8 +11,8 @@ from typing import Final
 
 import msgspec
 
-from schemas.pool_records import PoolRecord
-from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot, earlier
+from schemas.pool_records import OpenSaga, PoolRecord
+from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot, earlier, to_come
 from services.pool_manager.planner.remediation.observe_mode import apply_mode
 from services.pool_manager.planner.remediation.quarantine import quarantine
 from services.pool_manager.planner.remediation.repair import repair
@@ -41,7 +41,10 @@ def plan(snapshot: PoolSnapshot, now: datetime) -> PoolPlan:
     decided = quarantine(snapshot, decided, now)
     decided = replace(
         decided,
-        wake_at=earlier(decided.wake_at, eligibility.next_change(snapshot, now)),
+        wake_at=earlier(
+            earlier(decided.wake_at, eligibility.next_change(snapshot, now)),
+            to_come(decided.record.cordon_at, now),
+        ),
         released=eligibility.released(snapshot, now),
     )
     return apply_mode(snapshot, decided, now)
@@ -56,11 +59,13 @@ def close(
     how: breaker.Ended | None = None,
     exhausted: bool = False,
     over_spend_cap: bool = False,
+    at_cordon: bool = False,
 ) -> PoolRecord:
     """Take an ended saga off a record; each failure in a row makes the next start wait longer.
 
     `failed`: a launch did not come up; `exhausted`: for want of capacity; `over_spend_cap`: for a
-    spend_cap. `how`: what it means to the breaker; None: as `failed` says.
+    spend_cap; `at_cordon`: the workload system did not cordon its node, so that nothing was
+    launched. `how`: what it means to the breaker; None: as `failed` says.
     """
     ended = record.open.get(saga)
     if ended is None:
@@ -72,6 +77,8 @@ def close(
     if how == "done":
         record = successors.await_successor(record, saga, ended, now)
     left = {name: each for name, each in record.open.items() if name != saga}
+    record = _with_cordon(record, ended, at_cordon=at_cordon, how=how, now=now)
+    failed = failed and not at_cordon
     if failed and ended.kind != "promote":
         failures = record.failures + 1
         wait = min(RETRY_FIRST_SECONDS * 2 ** (failures - 1), RETRY_MAX_SECONDS)
@@ -80,7 +87,7 @@ def close(
         over_spend_cap = (
             over_spend_cap and ended.kind == "scale-up" and (record.over_spend_cap or failures == 1)
         )
-    elif DEFINITIONS[ended.kind].backs_off and ended.kind != "promote":
+    elif DEFINITIONS[ended.kind].backs_off and ended.kind != "promote" and not at_cordon:
         failures, retry_at, over_spend_cap = 0, None, False
     else:
         failures, retry_at, over_spend_cap = record.failures, record.retry_at, record.over_spend_cap
@@ -89,3 +96,25 @@ def close(
     return msgspec.structs.replace(
         record, open=left, failures=failures, retry_at=retry_at, over_spend_cap=over_spend_cap
     )
+
+
+def _with_cordon(
+    record: PoolRecord,
+    ended: OpenSaga,
+    *,
+    at_cordon: bool,
+    how: breaker.Ended | None,
+    now: datetime,
+) -> PoolRecord:
+    """The record with what a saga's end says of the workload system.
+
+    A quarantine repeats its cordon itself.
+    """
+    if at_cordon and ended.kind != "quarantine":
+        refused = record.refused_cordons + 1
+        wait = min(RETRY_FIRST_SECONDS * 2 ** (refused - 1), RETRY_MAX_SECONDS)
+        at = now + timedelta(seconds=wait)
+        return msgspec.structs.replace(record, refused_cordons=refused, cordon_at=at)
+    if how == "done" and DEFINITIONS[ended.kind].cordons and not ended.dead:
+        return msgspec.structs.replace(record, refused_cordons=0, cordon_at=None)
+    return record

@@ -15,7 +15,8 @@ reboot                                   ─► reboot, twice at most ─► rep
 ```
 
 A rung that failed is not tried again; nor is one that helped so often that the same fault came back
-within the window.
+within the window. A node with a GPU off the bus is rebooted once before it is replaced, by `ladder`
+and `replace`, where its provider can switch its machine off and on.
 """
 
 from collections.abc import Sequence
@@ -27,6 +28,7 @@ import msgspec
 
 from schemas.duration import Duration
 from schemas.enums import Action, Remediation
+from schemas.fault_signature import OFF_THE_BUS, called
 from schemas.node_records import NodeRecord, RemediationAttempt
 from schemas.settings import Setting
 from services.pool_manager.planner.node_counts import is_gone
@@ -43,6 +45,8 @@ ASKED: Final[dict[Action, Remediation]] = {
 }
 """What a verdict calls for -> where the ladder begins. An unhealthy node whose verdict calls for
 nothing that we could do to it is replaced."""
+
+COLD_WINDOW: Final = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,8 +85,7 @@ class Replace:
         self, node: NodeRecord, attempts: Sequence[RemediationAttempt], now: datetime
     ) -> RemedyChoice:
         """Replace it."""
-        del node, attempts, now
-        return RemedyChoice(remedy="replace")
+        return cold_restart(node, attempts, now) or RemedyChoice(remedy="replace")
 
 
 class AlertOnly:
@@ -132,7 +135,8 @@ class Ladder:
         counted = [
             each
             for each in attempts
-            if each.outcome in ("recovered", "failed") and each.at >= now - self._window
+            if each.outcome in ("recovered", "failed") and each.tried
+            if each.at >= now - self._window
         ]
         rungs = RUNGS[RUNGS.index(asked) :]
         attempts_max = self._tries + len(rungs) - 2
@@ -149,7 +153,8 @@ class Ladder:
                     attempt=len(counted) + 1,
                     attempts_max=max(attempts_max, len(counted) + 1),
                 )
-        return RemedyChoice(remedy="replace", reason=_describe_attempts(counted))
+        last = cold_restart(node, attempts, now)
+        return last or RemedyChoice(remedy="replace", reason=_describe_attempts(counted))
 
 
 BUILT_IN: Final[dict[str, type[Replace | Ladder | AlertOnly]]] = {
@@ -159,6 +164,23 @@ BUILT_IN: Final[dict[str, type[Replace | Ladder | AlertOnly]]] = {
 }
 """`remediation:` -> what does it."""
 REPLACE: Final = Replace(options=Replace.Options())
+
+
+def cold_restart(
+    node: NodeRecord, attempts: Sequence[RemediationAttempt], now: datetime
+) -> RemedyChoice | None:
+    """The reboot of a node with a GPU off the bus whose machine can be switched off and on.
+
+    Once within COLD_WINDOW: a GPU that is off the bus again after that is broken.
+    """
+    off_the_bus = called(node.health_kind, node.health_code) in OFF_THE_BUS
+    if not node.restarts_cold or node.health != "unhealthy" or not off_the_bus or is_gone(node):
+        return None
+    counted = (each for each in attempts if each.tried and each.outcome != "cancelled")
+    if any(each.at >= now - COLD_WINDOW for each in counted):
+        return None
+    reason = "its machine is switched off and on before it is given up"
+    return RemedyChoice(remedy="reboot", reason=reason, attempt=1, attempts_max=1)
 
 
 def by_hand(node: NodeRecord) -> str:

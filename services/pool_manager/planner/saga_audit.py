@@ -15,16 +15,23 @@ from schemas.pool_events import SagaCancelled
 from schemas.pool_records import OpenSaga, PoolRecord
 from schemas.saga_params import traits_of
 from services.pool_manager.planner.node_counts import busy
+from services.pool_manager.planner.saga_projection import ARRIVING, has_come, has_left
 from services.pool_manager.planner.sizing.open_sagas import saga_id
 from services.saga.saga_state import SagaState
 
 LOST: Final = "its log is lost"
-ARRIVING: Final = ("launching", "registered")
 
 
 def has_lost_log(record: NodeRecord, last: int) -> bool:
     """Whether a record has seen more than the log holds, whose last sequence is `last`."""
     return record.saga_entry > last
+
+
+def has_ended(state: SagaState, node: NodeRecord | None, new_node: NodeRecord | None) -> bool:
+    """Whether the records of its nodes say that a saga has ended; its log may lack the end."""
+    if state.params.node:
+        return node is not None and has_left(node, state.saga)
+    return new_node is not None and has_come(new_node, state.saga)
 
 
 def restarted(saga: str, opened: OpenSaga, nodes: Mapping[str, NodeRecord]) -> dict[str, OpenSaga]:

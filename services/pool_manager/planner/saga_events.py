@@ -264,4 +264,8 @@ def _unwound(state: SagaState, entry: SagaUnwound) -> Event:
 
 
 def _sentence(reason: str, step: str) -> str:
-    return f"{step} was not done when its deadline passed" if reason == DEADLINE_PASSED else reason
+    if reason != DEADLINE_PASSED:
+        return reason
+    orders = ("cordon", "uncordon", "drain", "reserve", "open", "promote")
+    by = ": the workload system did not carry it out" if step in orders else ""
+    return f"{step} was not done when its deadline passed{by}"

@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from schemas.enums import NO_ROOM, STOPPED, AttemptOutcome, HealthStatus, NodeState
+from schemas.names import saga_number
 from schemas.node_records import NodeRecord, Quarantine, RemediationAttempt
 from schemas.pool_records import OpenSaga, PoolRecord
 from services.pool_manager.planner.node_counts import is_left_by_repair
@@ -24,12 +25,15 @@ ATTEMPTS_MAX: Final = 16
 TESTS_MAX: Final = 8
 """Rechecks that a node's record remembers: more than may begin within a day."""
 
+ARRIVING: Final = ("launching", "registered")
+"""States of a node that no saga has brought into service yet."""
+
 # --- records -------------------------------------------------------------------------------------
 
 
 def leaving_node(record: NodeRecord | None, state: SagaState) -> NodeRecord | None:
     """The record of the node a saga acts on, with the log taken in; unchanged where it is stale."""
-    if record is None or not _takes(record, state):
+    if record is None or not _takes(record, state) or has_left(record, state.saga):
         return record
     cordoned, drained = _cordoned(record, state), _drained_now(record, state)
     return msgspec.structs.replace(
@@ -104,7 +108,7 @@ def coming_node(record: NodeRecord | None, state: SagaState) -> NodeRecord | Non
     """The record of the node a saga brings, made where there is none."""
     params = state.params
     record = record or NodeRecord(pool=params.pool, node=params.new_node, launch=params.launch)
-    if not _takes(record, state):
+    if not _takes(record, state) or has_come(record, state.saga):
         return record
     made = {key: str(state.step("provision").outputs.get(key, "")) for key in _PLACE}
     admitted_at = state.step("admit").ended_at if has_succeeded(state, "admit") else None
@@ -118,6 +122,8 @@ def coming_node(record: NodeRecord | None, state: SagaState) -> NodeRecord | Non
         spare=record.spare if record.state == "active" else state.params.spare,
         admitted_at=record.admitted_at or admitted_at,
         launch=launched(record, state.step("provision").outputs),
+        restarts_cold=record.restarts_cold
+        or bool(state.step("provision").outputs.get("restarts_cold")),
         **{key: value for key, value in made.items() if value},
     )
 
@@ -134,6 +140,16 @@ def says_more(old: NodeRecord | None, new: NodeRecord, state: SagaState) -> bool
     if old is None or state.ended or state.step("uncordon").status != "pending":
         return new != old
     return new != msgspec.structs.replace(old, saga_entry=new.saga_entry)
+
+
+def has_left(record: NodeRecord, saga: str) -> bool:
+    """Whether a saga that acted on a node had ended when its record was written."""
+    return record.saga != saga and 0 < saga_number(saga) <= record.sagas
+
+
+def has_come(record: NodeRecord, saga: str) -> bool:
+    """Whether a saga that brought a node had ended when its record was written."""
+    return record.saga != saga and record.state not in ARRIVING
 
 
 def _takes(record: NodeRecord, state: SagaState) -> bool:
@@ -226,6 +242,7 @@ def _attempts(record: NodeRecord, state: SagaState) -> tuple[RemediationAttempt,
         fault_signature=state.params.fault_signature,
         at=state.started_at,
         outcome=outcome(state),
+        tried=not state.ended or state.step(_REMEDIES[state.kind]).status != "pending",
         ended_at=max((e.ended_at for e in state.steps.values() if e.ended_at), default=None)
         if state.ended
         else None,
@@ -233,6 +250,10 @@ def _attempts(record: NodeRecord, state: SagaState) -> tuple[RemediationAttempt,
     )
     others = tuple(each for each in record.attempts if each.saga != state.saga)
     return (*others, attempt)[-ATTEMPTS_MAX:]
+
+
+_REMEDIES: Final[dict[str, str]] = {"reset-gpu": "reset", "reboot": "reboot"}
+"""Kind of saga -> the step that is its remedy."""
 
 
 def _is_operators_cordon(record: NodeRecord) -> bool:
@@ -269,7 +290,8 @@ def _reason(state: SagaState) -> str:
 
 
 def _leaving_state(record: NodeRecord, state: SagaState) -> NodeState:
-    if has_succeeded(state, "terminate"):
+    # What is gone stays so, even where the log has lost that it was terminated.
+    if has_succeeded(state, "terminate") or record.state == "terminated":
         return "terminated"
     if not DEFINITIONS[state.kind].removes_node:
         return record.state

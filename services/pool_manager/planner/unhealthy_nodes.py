@@ -27,7 +27,10 @@ def remediation_reason(node: NodeRecord, record: PoolRecord, now: datetime) -> s
     due = given_up_at(node, record)
     if due is not None and node.lost_at is not None and now >= due:
         silent = (now - node.lost_at).total_seconds()
-        return f"silent for {silent:.0f} s" + _PROVIDER_WORDS[node.provider_state]
+        known = (
+            f"; {node.down_reason}" if node.down_reason else _PROVIDER_WORDS[node.provider_state]
+        )
+        return f"silent for {silent:.0f} s{known}"
     return ""
 
 

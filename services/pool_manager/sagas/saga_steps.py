@@ -4,13 +4,14 @@ Outputs travel by step name and nothing else is shared. Deadlines come from the 
 was when the saga began.
 """
 
+from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
 import msgspec
 
-from schemas.enums import NOT_ADMITTED
-from schemas.fault_signature import SILENCE
+from schemas.enums import DENIED_HARDWARE, NOT_ADMITTED
+from schemas.fault_signature import OFF_THE_BUS, SILENCE
 from schemas.node_records import NodeRecord
 from schemas.saga_params import SagaParams
 from schemas.step_data import (
@@ -27,6 +28,9 @@ from services.saga.definition import Met, Outputs, Step, Unmeetable
 CORDON_SECONDS: Final = 300.0
 """A workload system that is away this long is a matter for a person."""
 QUARANTINE_SECONDS: Final = 60.0
+HASTY_CORDON_SECONDS: Final = 15.0
+"""Of a node on which no work is left, or that the cloud takes soon: the saga then goes on without
+the workload system."""
 IMMEDIATE_SECONDS: Final = 15.0
 """How long the order to drain may take where the work is not waited for."""
 VACATE_SECONDS: Final = 5.0
@@ -42,7 +46,7 @@ cannot be."""
 REBOOT_SECONDS: Final = 600.0
 """To command the agent; or to be sure that it does not answer, and to ask the provider."""
 
-WORK_IS_DEAD: Final = frozenset({SILENCE, "fallen_off_bus", "gpu_lost", "xid-79"})
+WORK_IS_DEAD: Final = OFF_THE_BUS | {SILENCE}
 """Fault signatures of nodes whose work can no longer save anything."""
 
 
@@ -119,7 +123,9 @@ def _reset(params: SagaParams, _: Outputs) -> ResetInputs:
 
 
 def _reboot(params: SagaParams, _: Outputs) -> RebootInputs:
-    return RebootInputs(pool=params.pool, node=params.node, boot_id=params.boot_id)
+    # No warm reboot brings such a GPU back: its slot must lose power.
+    cold = params.fault_signature in OFF_THE_BUS
+    return RebootInputs(pool=params.pool, node=params.node, boot_id=params.boot_id, cold=cold)
 
 
 def _check(params: SagaParams, outputs: Outputs) -> CheckInputs:
@@ -175,7 +181,7 @@ def registered(_: SagaParams, node: NodeRecord | None) -> Met | Unmeetable | Non
     if node is None or node.registered_at is None:
         return None
     if node.denied_reason:
-        return Unmeetable(node.denied_reason, NOT_ADMITTED)
+        return Unmeetable(node.denied_reason, DENIED_HARDWARE)
     return Met({"hostname": node.hostname, "gpu_count": len(node.gpus)})
 
 
@@ -184,7 +190,7 @@ def admitted(params: SagaParams, node: NodeRecord | None) -> Met | Unmeetable | 
     if node is None or node.boot_checked is None or node.boot_checked_id != node.boot_id:
         return None
     if node.denied_reason:
-        return Unmeetable(node.denied_reason, NOT_ADMITTED)
+        return Unmeetable(node.denied_reason, DENIED_HARDWARE)
     promised = params.launch.gpu_count if params.launch else 0
     if promised and len(node.gpus) != promised:
         return Unmeetable(f"{len(node.gpus)} GPUs where {promised} were promised", NOT_ADMITTED)
@@ -210,6 +216,10 @@ QUARANTINE_CORDON: Final = Step(
 CORDON_UNDONE: Final = Step(
     name="cordon", inputs=_node, deadline_seconds=lambda _: CORDON_SECONDS, undo=True
 )
+CORDON_HASTY: Final = replace(
+    CORDON, deadline_seconds=lambda _: HASTY_CORDON_SECONDS, on_deadline="proceed"
+)
+CORDON_HASTY_UNDONE: Final = replace(CORDON_HASTY, undo=True)
 UNCORDON: Final = Step(
     name="uncordon", inputs=_node, deadline_seconds=lambda _: CORDON_SECONDS, irrevocable=True
 )
@@ -217,6 +227,8 @@ UNCORDON: Final = Step(
 
 def cordon(params: SagaParams) -> Step:
     """Nothing new on the node; given back by unwinding where it was well before."""
+    if params.dead or params.order == "launch_ahead":
+        return CORDON_HASTY_UNDONE if params.restores_service else CORDON_HASTY
     return CORDON_UNDONE if params.restores_service else CORDON
 
 

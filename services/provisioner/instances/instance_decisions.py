@@ -129,6 +129,13 @@ def instances_of(record: InstanceRecord, listed: Iterable[Instance]) -> list[Ins
     return [*known, *(each for each in others if belongs_to(record, each))]
 
 
+def down_reason(instance: Instance) -> str:
+    """Why a listed instance does not run, as its provider reports; empty: it does, or may."""
+    if instance.may_hold:
+        return ""
+    return "its provider lists it as stopped" if instance.status == "stopped" else ""
+
+
 def find_adoptable(record: InstanceRecord, listed: Iterable[Instance]) -> Instance | None:
     """Return the instance of an earlier attempt, if there is one; every caller picks the same."""
     alive = (each for each in instances_of(record, listed) if each.status in ADOPTABLE_STATUSES)

@@ -2,7 +2,9 @@
 
 The node's agent acts on request. The request is repeated under the same key until the agent
 answers; the agent performs each key once. An agent that does not answer for a while counts as gone:
-then a reboot is requested from the provider, and a reset fails.
+then a reboot is requested from the provider, and a reset fails. Where a GPU is off the bus the
+provider comes first if it can switch the machine off and on, and last where nothing else reboots
+it.
 """
 
 import logging
@@ -77,6 +79,11 @@ class NodeRecovery:
         record = await self._store.get(node_key(inputs.pool, inputs.node))
         if record is not None and record.last_reboot == command.key:
             return ActionOutputs(by=record.provider, detail="the provider accepted it before")
+        if inputs.cold and record is not None and self._can_restart_cold(record):
+            try:
+                return await self._by_provider(command, inputs, record, "for a cold restart")
+            except StepFailure as failure:
+                log.warning("no cold restart: %s", failure.reason, extra={"node": inputs.node})
         request = encode(RebootRequest(key=command.key, boot_id=inputs.boot_id))
         acted = await self._ask(inputs, "reboot", request, self._limits.agent_reply_seconds)
         if acted is not None and acted.ok:
@@ -129,14 +136,7 @@ class NodeRecovery:
         while True:
             tries += 1
             try:
-                calls = self._providers.get(record.provider)
-                if not calls.can_reboot:
-                    raise StepFailure(
-                        f"{why}, and provider {record.provider} cannot reboot an instance",
-                        NO_AGENT,
-                        remedy=f"reboot {inputs.node} by hand, or navarch replace {inputs.node}",
-                    )
-                await calls.reboot(instance_of(record))
+                await self._restart(record, why, cold=inputs.cold)
             except ProviderError as error:
                 if not error.rule.retry_in_step or tries >= self._limits.reboot_tries_max:
                     reason = f"{why}, and {record.provider} did not reboot it: {error.message}"
@@ -151,6 +151,32 @@ class NodeRecovery:
         await self._store.change(node_key(inputs.pool, inputs.node), accepted)
         log.info("rebooted by its provider", extra={"node": inputs.node, "reason": why})
         return ActionOutputs(by=record.provider, at=self._clock.now(), detail=why)
+
+    async def _restart(self, record: InstanceRecord, why: str, *, cold: bool) -> None:
+        """Reboot it, or switch its machine off and on: as asked for, or as a last try."""
+        calls, instance = self._providers.get(record.provider), instance_of(record)
+        can_restart_cold = calls.can_restart_cold(instance)
+        if not (calls.can_reboot or can_restart_cold):
+            raise StepFailure(
+                f"{why}, and provider {record.provider} cannot reboot an instance",
+                NO_AGENT,
+                remedy=f"reboot {record.instance} by hand, or navarch replace {record.instance}",
+            )
+        if calls.can_reboot and not (cold and can_restart_cold):
+            try:
+                await calls.reboot(instance)
+            except ProviderError as error:
+                if not can_restart_cold:
+                    raise
+                log.info("not rebooted, so switched off and on", extra={"reason": str(error)})
+            else:
+                return
+        seconds = self._limits.cold_restart_seconds
+        await calls.restart_cold(instance, timeout_seconds=seconds)
+
+    def _can_restart_cold(self, record: InstanceRecord) -> bool:
+        calls = self._providers.calls.get(record.provider)
+        return calls is not None and calls.can_restart_cold(instance_of(record))
 
     # --- the agent ------------------------------------------------------------------------------
 

@@ -161,11 +161,36 @@ class Reboots(Protocol):
 
 
 @runtime_checkable
+class ColdRestarts(Protocol):
+    """A provider that can switch some of its machines off and on."""
+
+    def can_restart_cold(self, instance: Instance) -> bool:
+        """Whether this one can be."""
+        ...
+
+    async def restart_cold(self, instance: Instance) -> None:
+        """Switch it off and on, which may take minutes; INVALID if it cannot be. Repeatable."""
+        ...
+
+
+@runtime_checkable
 class Prices(Protocol):
     """A provider whose API reports prices or capacity."""
 
     async def prices(self, instance_types: Sequence[str]) -> Sequence[OfferingPrice]:
         """Return current prices of these types; empty if no pool names any."""
+        ...
+
+
+@runtime_checkable
+class IdentifiesPods(Protocol):
+    """A provider on whose nodes agents run in pods, each with a token that names its node."""
+
+    async def node_of_pod(self, token: str) -> str:
+        """Return the name of the instance on which the token's pod runs.
+
+        INVALID if the token is none, or of another pod than an agent's.
+        """
         ...
 
 

@@ -21,6 +21,8 @@ from services.primitives.redaction import redacted
 from services.provisioner.provider_client.instance_list import InstanceList
 from services.provisioner.provider_client.provider import (
     Bootstraps,
+    ColdRestarts,
+    IdentifiesPods,
     Instance,
     Prices,
     Provider,
@@ -85,6 +87,16 @@ class ProviderCalls:
             raise ProviderError("INVALID", f"{self.provider.name} cannot reboot an instance")
         await self._call("reboot", self.provider.reboot(instance), self._timeout)
 
+    def can_restart_cold(self, instance: Instance) -> bool:
+        """Whether an instance's machine can be switched off and on."""
+        return isinstance(self.provider, ColdRestarts) and self.provider.can_restart_cold(instance)
+
+    async def restart_cold(self, instance: Instance, *, timeout_seconds: float) -> None:
+        """Switch an instance's machine off and on, or raise ProviderError."""
+        if not isinstance(self.provider, ColdRestarts):
+            raise ProviderError("INVALID", f"{self.provider.name} cannot switch a machine off")
+        await self._call("restart", self.provider.restart_cold(instance), timeout_seconds)
+
     async def resume(self) -> None:
         """Start the instances that stopped with the host."""
         if isinstance(self.provider, Resumes):
@@ -100,6 +112,12 @@ class ProviderCalls:
         if not isinstance(self.provider, Prices):
             return ()
         return await self._call("prices", self.provider.prices(instance_types), self._timeout)
+
+    async def node_of_pod(self, token: str) -> str:
+        """Return the instance on which an agent's pod runs, or raise ProviderError."""
+        if not isinstance(self.provider, IdentifiesPods):
+            raise ProviderError("INVALID", f"{self.provider.name} has no agents in pods")
+        return await self._call("node_of_pod", self.provider.node_of_pod(token), self._timeout)
 
     async def list_instances(self) -> InstanceList:
         """Return the provider's list, from a call that started no earlier than this one.

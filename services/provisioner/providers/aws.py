@@ -25,14 +25,15 @@ from services.provisioner.provider_client.provider import (
     ProvisionRequest,
 )
 from services.provisioner.provider_client.provider_errors import none_if
+from services.provisioner.providers import aws_launch
 from services.provisioner.providers.aws_clients import AwsClients
 from services.provisioner.providers.aws_errors import ABSENT
+from services.provisioner.providers.aws_launch import DiskOptions, EfaCards
 from services.provisioner.providers.aws_terminations import Terminations
 from services.provisioner.providers.request_checks import check_region, invalid, ssh_keys
 
 CLIENT_TOKEN_CHARS: Final = 64
 PAGE: Final = 1000
-ARM_TYPES: Final = ("g5g.", "p6e-")
 PRICE_PAGES_MAX: Final = 20
 SPOT_PRODUCT: Final = "Linux/UNIX"
 LIST_LAG_SECONDS: Final = 5.0
@@ -74,8 +75,18 @@ class AwsProvider:
         """Name of the profile whose role the node itself has; empty: none."""
         placement_group: str = ""
         """Name of the placement group, for pools that name none."""
+        efa: bool = False
+        """Attach every EFA interface that the instance type has. Then nodes have no public address,
+        and a security group must allow all traffic within itself."""
+        capacity_reservation: str = ""
+        """`cr-…`, or the ARN of a resource group of reservations: nodes run in it alone."""
+        capacity_block: bool = False
+        """The reservation is a capacity block."""
+        tags: dict[str, str] = {}  # noqa: RUF012
+        """More tags of instances and volumes, for the account's own accounting."""
+        disk: DiskOptions = DiskOptions()
         root_gb: Annotated[int, msgspec.Meta(ge=0, le=65_536)] = 0
-        """0: the size of the image."""
+        """The same as `disk.gb`."""
         root_device: str = ""
         """Empty: the image's, which EC2 is asked for once where `root_gb` is set."""
         endpoint_url: str = ""
@@ -83,10 +94,26 @@ class AwsProvider:
         timeout: Duration = Duration(30)
         """Time limit of one request."""
 
+        def __post_init__(self) -> None:
+            """Refuse what EC2 would refuse at each launch."""
+            if self.capacity_block and not self.capacity_reservation:
+                raise ValueError("capacity_block needs `capacity_reservation: cr-…`")
+            if self.capacity_reservation and self.market == "spot":
+                raise ValueError("a capacity_reservation has no spot instances; remove one of both")
+            if self.efa and not self.security_groups:
+                raise ValueError("efa needs `security_groups`: one that allows its own traffic")
+
+        @property
+        def root_disk(self) -> DiskOptions:
+            """What the root volume is to be."""
+            return msgspec.structs.replace(self.disk, gb=self.disk.gb or self.root_gb)
+
     def __init__(self, *, options: Options, environment: Environment) -> None:
         self.options = options
         self.name = environment.name
         self._root_device = options.root_device
+        self._efa_cards: dict[str, EfaCards] = {}
+        """Instance type -> its network cards, asked for once."""
         self._clients = AwsClients(
             options.region,
             profile=options.profile,
@@ -113,9 +140,13 @@ class AwsProvider:
     async def provision(self, request: ProvisionRequest) -> Instance:
         """Launch an instance, or return the one of this token."""
         given = self._launch(request)
-        if self.options.root_gb and not self._root_device:
+        disk = self.options.root_disk
+        if disk.is_set and not self._root_device:
             self._root_device = await self._image_root_device()
-        given |= _machine(self.options, self._root_device)
+        given |= aws_launch.machine(self.options.instance_profile, disk, self._root_device)
+        if self.options.efa:
+            cards = await self._cards(request.instance_type)
+            given = aws_launch.with_efa(given, cards)
         answer = await self._call("run_instances", **given)
         [made] = answer["Instances"]
         return _instance(made, self.options.region)
@@ -198,13 +229,13 @@ class AwsProvider:
             raise invalid(
                 f"provider {self.name} has no subnet in zone {request.zone}; add it to `subnets`"
             )
-        named = tags_of(request) | {"Name": request.name}
+        named = options.tags | tags_of(request) | {"Name": request.name}
         tags = [{"Key": key, "Value": value} for key, value in sorted(named.items()) if value]
         given: dict[str, Any] = {
             "MinCount": 1,
             "MaxCount": 1,
             "ClientToken": _client_token(request, options),
-            "ImageId": options.image or _default_image(request.instance_type),
+            "ImageId": options.image or aws_launch.default_image(request.instance_type),
             "InstanceType": request.instance_type,
             "InstanceInitiatedShutdownBehavior": "terminate",
             "MetadataOptions": {"HttpTokens": "required", "HttpEndpoint": "enabled"},
@@ -217,7 +248,16 @@ class AwsProvider:
             raise invalid(f"EC2 takes one key pair, pool {request.pool} names {len(keys)}")
         given |= {"KeyName": keys[0]} if keys else {}
         given |= {"UserData": request.user_data} if request.user_data else {}
-        return given | _place(request, options) | _market(request, options)
+        where = aws_launch.place(
+            request, options.subnets, options.security_groups, options.placement_group
+        )
+        paid = aws_launch.market(
+            request.market or options.market, request.max_price, options.max_price
+        )
+        reserved = aws_launch.reservation(
+            options.capacity_reservation, block=options.capacity_block
+        )
+        return given | where | paid | reserved
 
     async def _image_root_device(self) -> str:
         """The image's root device: a disk under any other name is a second one."""
@@ -227,6 +267,19 @@ class AwsProvider:
             raise invalid(f"EC2 names no root device of {image}; set `root_device`")
         return str(found[0]["RootDeviceName"])
 
+    async def _cards(self, instance_type: str) -> EfaCards:
+        """Its network cards; INVALID if it has no EFA."""
+        if instance_type not in self._efa_cards:
+            asked = self._call("describe_instance_types", InstanceTypes=[instance_type])
+            [found] = (await asked)["InstanceTypes"]
+            cards = aws_launch.efa_cards(found.get("NetworkInfo", {}))
+            if not cards.interfaces:
+                raise invalid(
+                    f"{instance_type} has no EFA; give its pools a provider without `efa`"
+                )
+            self._efa_cards[instance_type] = cards
+        return self._efa_cards[instance_type]
+
     async def _call(self, what: str, **given: Any) -> Any:
         return await self._clients.call("ec2", what, **given)
 
@@ -234,53 +287,11 @@ class AwsProvider:
 # --- parts ---------------------------------------------------------------------------------------
 
 
-def _default_image(instance_type: str) -> str:
-    """AWS's newest image with the driver, for the processors of an instance type.
-
-    EC2 looks it up at the launch, with the caller's right to ssm:GetParameters.
-    """
-    processors = "arm64" if instance_type.startswith(ARM_TYPES) else "x86_64"
-    image = f"{processors}/base-oss-nvidia-driver-gpu-ubuntu-22.04/latest/ami-id"
-    return f"resolve:ssm:/aws/service/deeplearning/ami/{image}"
-
-
 def _client_token(request: ProvisionRequest, options: AwsProvider.Options) -> str:
     """EC2 refuses other parameters under the same token, so they are part of it."""
     about = f"{request.token}/{options.region}/{request.zone}/{request.instance_type}"
     market = request.market or options.market
     return hashlib.sha256(f"{about}/{market}".encode()).hexdigest()[:CLIENT_TOKEN_CHARS]
-
-
-def _place(request: ProvisionRequest, options: AwsProvider.Options) -> dict[str, Any]:
-    placement: dict[str, str] = {}
-    if request.zone:
-        placement["AvailabilityZone"] = request.zone
-    if group := request.placement_group or options.placement_group:
-        placement["GroupName"] = group
-    given: dict[str, Any] = {"Placement": placement} if placement else {}
-    subnet = options.subnets.get(request.zone) or next(iter(options.subnets.values()), "")
-    given |= {"SubnetId": subnet} if subnet else {}
-    groups = list(options.security_groups)
-    return given | ({"SecurityGroupIds": groups} if groups else {})
-
-
-def _market(request: ProvisionRequest, options: AwsProvider.Options) -> dict[str, Any]:
-    if (request.market or options.market) == "on-demand":
-        return {}
-    max_price = f"{request.max_price:g}" if request.max_price else options.max_price
-    spot = {"SpotInstanceType": "one-time", "InstanceInterruptionBehavior": "terminate"}
-    spot |= {"MaxPrice": max_price} if max_price else {}
-    return {"InstanceMarketOptions": {"MarketType": "spot", "SpotOptions": spot}}
-
-
-def _machine(options: AwsProvider.Options, root_device: str) -> dict[str, Any]:
-    given: dict[str, Any] = {}
-    if options.instance_profile:
-        given["IamInstanceProfile"] = {"Name": options.instance_profile}
-    if options.root_gb:
-        disk = {"VolumeSize": options.root_gb, "VolumeType": "gp3", "DeleteOnTermination": True}
-        given["BlockDeviceMappings"] = [{"DeviceName": root_device, "Ebs": disk}]
-    return given
 
 
 def _instance(made: Any, region: str) -> Instance:

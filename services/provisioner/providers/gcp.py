@@ -10,13 +10,9 @@ import re
 import uuid
 from datetime import datetime
 from http import HTTPStatus
-from typing import Annotated, Any, Final, Literal
+from typing import Any, Final
 
-import msgspec
-
-from schemas.duration import Duration
-from schemas.settings import FilePath, Setting
-from services.provisioner.instances.instance_tags import FLEET_TAG, tags_of, with_tags
+from services.provisioner.instances.instance_tags import FLEET_TAG, with_tags
 from services.provisioner.provider_client.provider import (
     Capabilities,
     Environment,
@@ -27,6 +23,7 @@ from services.provisioner.provider_client.provider import (
 from services.provisioner.provider_client.provider_errors import ProviderError, none_if
 from services.provisioner.providers.gcp_auth import token_source
 from services.provisioner.providers.gcp_errors import error_of, operation_error
+from services.provisioner.providers.gcp_launch import GcpOptions, launch_body
 from services.provisioner.providers.provider_http import read_body, send
 from services.provisioner.providers.request_checks import check_labels, invalid
 from services.runtime.bounded_http import bounded_client
@@ -34,9 +31,6 @@ from services.runtime.bounded_http import bounded_client
 NAME: Final = re.compile(r"[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?")
 LABEL: Final = re.compile(r"[a-z0-9_-]{0,63}")
 PAGE: Final = 500
-IMAGE_X86: Final = "ubuntu-accelerator-2204-amd64-with-nvidia-580"
-IMAGE_ARM: Final = "ubuntu-accelerator-2404-arm64-with-nvidia-570"
-ARM_TYPES: Final = "a4x-"
 TRIES_MAX: Final = 3
 """Attempts of one launch whose instance is removed meanwhile."""
 
@@ -60,40 +54,9 @@ STATUSES: Final[dict[str, InstanceStatus]] = {
 class GcpProvider:
     """Instances of one project."""
 
-    class Options(Setting, frozen=True, kw_only=True):
-        """`providers: {gcp: {type: gcp, project: my-project, image: …}}`."""
+    Options = GcpOptions
 
-        project: str
-        """Id of the project that pays for the nodes."""
-        image: str = ""
-        """Image or image family: `projects/my-project/global/images/family/gpu-node`. Empty:
-        Google's Ubuntu with the NVIDIA driver, which lacks the agent: see `user_data`."""
-        credentials_file: FilePath = ""
-        """A service account's key; empty: the metadata server of the machine this runs on."""
-        market: Literal["on-demand", "spot"] = "on-demand"
-        """The market of pools that name none."""
-        network: str = "global/networks/default"
-        """Network of the nodes."""
-        subnetwork: str = ""
-        """Subnetwork of the nodes; empty: Google chooses by network and region."""
-        public_address: bool = True
-        """Whether nodes get a public address."""
-        service_account: str = ""
-        """That the node itself runs as; empty: none."""
-        root_gb: Annotated[int, msgspec.Meta(ge=10, le=65_536)] = 100
-        """Size of the root disk, in GB."""
-        max_run: Duration = Duration(0)
-        """After this Google itself deletes the instance; 0s: never."""
-        base_url: str = "https://compute.googleapis.com/compute/v1"
-        """Address of the Compute Engine API."""
-        metadata_url: str = "http://metadata.google.internal"
-        """Where tokens are requested without `credentials_file`."""
-        timeout: Duration = Duration(30)
-        """Of one request; waiting for an operation takes as long as the launch may."""
-        wait_timeout: Duration = Duration(130)
-        """Of one request that waits for an operation; Google holds it two minutes at most."""
-
-    def __init__(self, *, options: Options, environment: Environment) -> None:
+    def __init__(self, *, options: GcpOptions, environment: Environment) -> None:
         self.options = options
         self.name = environment.name
         self._client = bounded_client(timeout=float(options.timeout))
@@ -132,7 +95,7 @@ class GcpProvider:
         # The name makes a launch idempotent. The request ID only serves retries by HTTP: used
         # again, it would return an earlier failure.
         call = self._call(
-            "POST", path, body=_body(request, self.options), requestId=str(uuid.uuid4())
+            "POST", path, body=launch_body(request, self.options), requestId=str(uuid.uuid4())
         )
         operation = await none_if(call, HTTPStatus.CONFLICT)
         if operation is not None:
@@ -229,63 +192,6 @@ def _check(request: ProvisionRequest) -> None:
         )
     rule = "at Google: lower case letters, digits, _ and -, at most 63"
     check_labels(request.labels, (LABEL, LABEL), request.pool, rule)
-
-
-def _body(request: ProvisionRequest, options: GcpProvider.Options) -> dict[str, Any]:
-    interface: dict[str, Any] = {"network": options.network}
-    if options.subnetwork:
-        interface["subnetwork"] = options.subnetwork
-    if options.public_address:
-        interface["accessConfigs"] = [{"name": "External NAT", "type": "ONE_TO_ONE_NAT"}]
-    metadata = [{"key": "ssh-keys", "value": "\n".join(request.ssh_keys)}]
-    metadata += [{"key": "user-data", "value": request.user_data}]
-    body: dict[str, Any] = {
-        "name": request.name,
-        "machineType": f"zones/{request.zone}/machineTypes/{request.instance_type}",
-        "labels": tags_of(request),
-        "disks": [
-            {
-                "boot": True,
-                "autoDelete": True,
-                "initializeParams": {
-                    "sourceImage": options.image or _default_image(request.instance_type),
-                    "diskSizeGb": str(options.root_gb),
-                },
-            }
-        ],
-        "networkInterfaces": [interface],
-        "scheduling": _scheduling(request.market or options.market, options),
-        "metadata": {"items": [each for each in metadata if each["value"]]},
-    }
-    if request.placement_group:
-        region = request.region or request.zone.rpartition("-")[0]
-        policy = f"regions/{region}/resourcePolicies/{request.placement_group}"
-        body["resourcePolicies"] = [f"projects/{options.project}/{policy}"]
-    if options.service_account:
-        scope = "https://www.googleapis.com/auth/cloud-platform"
-        body["serviceAccounts"] = [{"email": options.service_account, "scopes": [scope]}]
-    return body
-
-
-def _default_image(instance_type: str) -> str:
-    """Google's image with the driver, for the processors of an instance type."""
-    family = IMAGE_ARM if instance_type.startswith(ARM_TYPES) else IMAGE_X86
-    return f"projects/ubuntu-os-accelerator-images/global/images/family/{family}"
-
-
-def _scheduling(market: str, options: GcpProvider.Options) -> dict[str, Any]:
-    spot = market == "spot"
-    scheduling: dict[str, Any] = {
-        # GPUs cannot be moved to another host while they run.
-        "onHostMaintenance": "TERMINATE",
-        "automaticRestart": not spot,
-        "provisioningModel": "SPOT" if spot else "STANDARD",
-    }
-    if spot or options.max_run:
-        scheduling["instanceTerminationAction"] = "DELETE"
-    if options.max_run:
-        scheduling["maxRunDuration"] = {"seconds": str(int(options.max_run))}
-    return scheduling
 
 
 def _path(provider_id: str) -> str:

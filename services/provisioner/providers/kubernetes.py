@@ -31,6 +31,7 @@ from services.provisioner.providers.group_removal import (
 )
 from services.provisioner.providers.kubernetes_access import by_kubeconfig, in_pod
 from services.provisioner.providers.kubernetes_api import NODES, KubernetesApi
+from services.provisioner.providers.pod_tokens import reviewed_node
 from services.provisioner.providers.request_checks import invalid
 from services.provisioner.providers.scaling_groups import AutoScalingGroups
 
@@ -39,6 +40,7 @@ REGION_LABEL: Final = "topology.kubernetes.io/region"
 ZONE_LABEL: Final = "topology.kubernetes.io/zone"
 VISIBLE: Final = re.compile(r"[!-~]{1,512}")
 SELECTOR_CHARS_MAX: Final = 1024
+ACCOUNT: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}/[a-z0-9][a-z0-9.-]{0,252}")
 
 
 class KubernetesProvider:
@@ -58,6 +60,9 @@ class KubernetesProvider:
         """How the machine of a node is removed, so that its maker makes another: Karpenter's
         NodeClaim is deleted; the instance is terminated in its group; or the Node object alone is
         deleted, and the owner of the machine does the rest. Empty: nothing is removed."""
+        agent_account: str = ""
+        """Service account of the agents' pods, `NAMESPACE/NAME`: by its tokens the cluster says on
+        which node an agent runs that requests credentials. Empty: none get any."""
         region: str = ""
         """Of the auto-scaling groups, which must be set for them."""
         profile: str = ""
@@ -78,6 +83,8 @@ class KubernetesProvider:
                     raise ValueError(
                         f"selectors.{pool}: write a label selector, as `nvidia.com/gpu.present`"
                     )
+            if self.agent_account and not ACCOUNT.fullmatch(self.agent_account):
+                raise ValueError("`agent_account` is not NAMESPACE/NAME")
             if self.region and self.removal != "auto-scaling-group":
                 raise ValueError("`region` is of `removal: auto-scaling-group`; remove it")
             if self.removal == "auto-scaling-group" and not self.region:
@@ -133,6 +140,13 @@ class KubernetesProvider:
                 both = " and ".join(each.tags["kubernetes-node"] for each in (other, made))
                 raise invalid(f"the nodes {both} would both be {made.name}; rename one of them")
         return list(found.values())
+
+    async def node_of_pod(self, token: str) -> str:
+        """Ask the cluster on which node the pod of a token runs."""
+        if not self.options.agent_account:
+            raise invalid(f"providers.{self.name}.agent_account names no agents; set it")
+        node = await reviewed_node(self._api, token, self.options.agent_account)
+        return node_token(node)
 
     async def close(self) -> None:
         """Close the connections."""

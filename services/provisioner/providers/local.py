@@ -34,6 +34,7 @@ from services.bus.nats.nats_accounts import (
 )
 from services.primitives.atomic_files import write_secret
 from services.primitives.errors import SetupError
+from services.primitives.module_names import installed_name
 from services.provisioner.instances.instance_tags import instance_for
 from services.provisioner.provider_client.provider import (
     Capabilities,
@@ -62,7 +63,7 @@ T = TypeVar("T")
 Instances = list[Instance]
 """Named, because providers have a method `list`."""
 
-AGENT_COMMAND: Final = (sys.executable, "-m", "agent")
+AGENT_COMMAND: Final = (sys.executable, "-m", installed_name("agent"))
 HOST_COMMAND: Final = (sys.executable, "-m", local_host.MODULE)
 INSTANCE_FILE: Final = "instance.json"
 STATE: Final = "state"

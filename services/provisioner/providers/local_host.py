@@ -17,6 +17,7 @@ from typing import Final
 import msgspec
 
 from services.primitives.atomic_files import write_secret
+from services.primitives.module_names import installed_name
 from services.provisioner.providers import local_process as process
 from services.provisioner.providers.local_gpus import (
     after_reboot,
@@ -25,7 +26,7 @@ from services.provisioner.providers.local_gpus import (
     write_text,
 )
 
-MODULE: Final = "services.provisioner.providers.local_host"
+MODULE: Final = installed_name("services.provisioner.providers.local_host")
 KMSG: Final = "kmsg"
 NVML_STATE: Final = "nvml-state"
 BOOT_ID: Final = "boot-id"

@@ -32,6 +32,10 @@ from services.provisioner.provider_client.provider import (
 )
 from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.providers import ssh_claims
+from services.provisioner.providers.ipmi_power import IpmiPower
+from services.provisioner.providers.power_control import PowerControl, restart_cold
+from services.provisioner.providers.provider_secret import read_secret
+from services.provisioner.providers.redfish_power import RedfishPower
 from services.provisioner.providers.request_checks import invalid
 from services.provisioner.providers.ssh_claims import ClaimReport, MachineClaim
 from services.provisioner.providers.ssh_connections import SshConnections
@@ -88,6 +92,16 @@ class SshProvider:
                     f"no private key for {machine.display_name}",
                     key=f"providers.{environment.name}.key_file",
                 )
+        self._bmc_password = ""
+        if options.bmc is not None:
+            names = {"env": options.bmc.password_env, "file": options.bmc.password_file}
+            what = "the password of the machines' controllers"
+            self._bmc_password = read_secret(environment.name, "bmc.password", what, **names)
+        elif named := next((each for each in self._inventory.machines() if each.bmc), None):
+            raise ConfigurationError(
+                f"{named.display_name} has a `bmc`: set the login of the controllers",
+                key=f"providers.{environment.name}.bmc.user",
+            )
         pins = environment.data_dir / "ssh" / f"{environment.name}.known_hosts"
         self._links = SshConnections(options, pins, time.monotonic)
         self._room = asyncio.Semaphore(AT_ONCE_MAX)
@@ -141,6 +155,24 @@ class SshProvider:
         )
         if not look.rebooting:
             raise invalid(f"{name} is no longer claimed by {instance.name}")
+
+    def can_restart_cold(self, instance: Instance) -> bool:
+        """Whether the machine's controller is known."""
+        machine = self._machine(instance.provider_id.rpartition(":")[0])
+        return self.options.bmc is not None and machine is not None and bool(machine.bmc)
+
+    async def restart_cold(self, instance: Instance) -> None:
+        """Switch the machine off and on by its controller; its claim outlives that."""
+        name = instance.provider_id.rpartition(":")[0]
+        machine, options = self._machine(name), self.options.bmc
+        if machine is None or options is None or not machine.bmc:
+            raise invalid(f"{name} has no `bmc`, or is in no inventory")
+        control: PowerControl = (
+            RedfishPower(machine.bmc, machine.bmc_system, options, self._bmc_password)
+            if options.type == "redfish"
+            else IpmiPower(machine.bmc, options, self._bmc_password)
+        )
+        await restart_cold(name, control, asyncio.sleep)
 
     async def list(self) -> list[Instance]:
         """Return every claim, and every unreachable machine, which may hold one."""

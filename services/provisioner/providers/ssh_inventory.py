@@ -16,6 +16,7 @@ from schemas.duration import Duration
 from schemas.settings import FilePath, Setting
 from services.primitives.errors import ConfigurationError
 from services.provisioner.provider_client.provider import ProvisionRequest
+from services.provisioner.providers.power_control import PowerOptions
 from services.settings.yaml_document import Document, convert, read_document
 
 MACHINES_MAX: Final = 2_000
@@ -43,6 +44,10 @@ class InventoryMachine(Setting, frozen=True, kw_only=True):
     region: str = ""
     zone: str = ""
     labels: dict[str, str] = msgspec.field(default_factory=dict)
+    bmc: str = ""
+    """Address of its controller, `host` or `host:port`; empty: its power cannot be switched."""
+    bmc_system: str = ""
+    """Redfish ID of its system, where the controller has several."""
 
     @property
     def display_name(self) -> str:
@@ -83,6 +88,8 @@ class SshOptions(Setting, frozen=True, kw_only=True):
     """Runs before a machine is free again; it stays claimed until this succeeds."""
     reboot_command: str = "systemctl reboot"
     """Empty: machines cannot be rebooted."""
+    bmc: PowerOptions | None = None
+    """Login of the machines' controllers, by which they are switched off and on."""
     connect_timeout: Duration = Duration(10)
     """Time limit of one connection attempt."""
     command_timeout: Duration = Duration(20)

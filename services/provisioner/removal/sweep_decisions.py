@@ -20,6 +20,7 @@ from schemas.node_records import node_key
 from services.provisioner.instances.instance_decisions import (
     ADOPTABLE_STATUSES,
     TERMINATING_STATES,
+    down_reason,
     find_adoptable,
     instance_of,
     instances_of,
@@ -30,6 +31,7 @@ from services.provisioner.instances.visibility import (
 )
 from services.provisioner.provider_client.instance_list import InstanceList
 from services.provisioner.provider_client.provider import Capabilities, Instance
+from services.provisioner.removal import kept_instances
 
 FLEET_SUFFIX: Final = re.compile(r"-[0-9a-f]{6}")
 """What distinguishes the fleet ID of one store from those of earlier stores of the same fleet."""
@@ -42,7 +44,9 @@ def is_of_fleet(tag: str, fleet: str, name: str) -> bool:
 
 
 RemovalKind = Literal["remove-unexpected", "remove-surplus", "retry-removal", "confirm-removal"]
-RecordKind = Literal["adopt-instance", "restore-record", "mark-listed", "mark-unlisted"]
+RecordKind = Literal[
+    "adopt-instance", "restore-record", "mark-listed", "mark-unlisted", "mark-down", "mark-up"
+]
 OrphanKind = Literal["keep-orphan", "adopt-orphan", "terminate-orphan", "forget-instance"]
 JoinedKind = Literal["adopt-joined", "retire-joined"]
 SweepKind = RemovalKind | RecordKind | OrphanKind | JoinedKind
@@ -52,6 +56,7 @@ retry-removal, confirm-removal: a removal is overdue, and its instance is listed
 adopt-instance: record the instance of an unfinished launch.
 restore-record: write the record of a node in service.
 mark-listed, mark-unlisted: a running instance's record must say whether its provider lists it.
+mark-down, mark-up: and whether it runs, as its provider reports.
 keep-orphan: record an instance that a lost store knew, and leave it alone.
 adopt-orphan, terminate-orphan: an operator's command makes it a node of its pool, or removes it.
 forget-instance: a provider no longer lists an orphan, or the instance of a node that is gone.
@@ -104,6 +109,8 @@ class SweepInput:
     """Keys of nodes that NODES knows as not terminated."""
     departed: frozenset[str] = frozenset()
     """Keys of nodes that NODES knows as terminated."""
+    admitted: Mapping[str, datetime] = field(default_factory=dict)
+    """Pool -> when it last admitted a node; only of pools with instances that are kept."""
     now: datetime
     grace: timedelta
 
@@ -178,6 +185,8 @@ def _decide_instance(seen: SweepInput, provider: str, instance: Instance) -> Swe
     if record.state == "running" and record.provider_id != instance.provider_id:
         why = f"its record names {record.provider_id}"
         return action("remove-surplus", why=why, waits_seconds=waits)
+    if record.state == "running" and (down := down_reason(instance)) != record.down_reason:
+        return action("mark-down" if down else "mark-up", why=down or "it runs again")
     return None
 
 
@@ -237,7 +246,8 @@ def _decide_record(
         kind, why = _judge_removal(seen, record, listed=listed)
         leaked = record.state == "leaked"
         waits = 0.0 if leaked else _grace_left(seen, record.terminating_at or record.intended_at)
-        return action(kind, why=why, waits_seconds=waits)
+        kept = kept_instances.kept_seconds(record, seen.admitted.get(record.pool), seen.now)
+        return action(kind, why=why, waits_seconds=max(waits, kept))
     if record.provider not in seen.listed:
         return None
     if record.state == "orphaned" and not listed:

@@ -7,7 +7,7 @@ instances, nor a launch in progress.
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
@@ -36,6 +36,7 @@ from services.bus.record_bucket import RecordBucket
 from services.primitives.clock import Clock
 from services.primitives.errors import NavarchError
 from services.provisioner.instances.instance_decisions import (
+    down_reason,
     mark_listed,
     mark_terminating,
     record_from_tags,
@@ -45,6 +46,7 @@ from services.provisioner.instances.instance_store import Change, InstanceStore
 from services.provisioner.provider_client.provider import Instance
 from services.provisioner.provider_client.provider_calls import Providers
 from services.provisioner.provider_client.provider_errors import ProviderError
+from services.provisioner.removal import kept_instances
 from services.provisioner.removal.orphans import Orphans
 from services.provisioner.removal.remover import Remover
 from services.provisioner.removal.sweep_decisions import (
@@ -173,12 +175,24 @@ class Sweeper:
             first_seen=dict(self._first_seen),
             living=living,
             departed=departed,
+            admitted=await self._admitted(records.values(), now),
             now=now,
             grace=timedelta(seconds=self._limits.sweep_grace_seconds),
         )
         differences = decide_sweep(seen)
         due = due_actions(differences, self._limits.sweep_removals_max)
         return SweepPlan(differences, due, bool(fleet_id), unlisted)
+
+    async def _admitted(
+        self, records: Iterable[InstanceRecord], now: datetime
+    ) -> dict[str, datetime]:
+        """When each pool with instances that are kept last admitted a node."""
+        found: dict[str, datetime] = {}
+        for pool in sorted({each.pool for each in records if kept_instances.is_kept(each, now)}):
+            entries = await self._bus.entries(NODES, f"{pool}.>")
+            times = [node.admitted_at for _, node in readable(entries, _node) if node.admitted_at]
+            found |= {pool: max(times)} if times else {}
+        return found
 
     async def _serials(self) -> dict[str, int]:
         """The highest number that each pool has given; read after the lists, like the records."""
@@ -274,9 +288,18 @@ class Sweeper:
                 return await self._remover.remove_unrecorded(provider, instance.provider_id)
             case "retry-removal" | "confirm-removal":
                 return await self._remover.try_removal(key)
+            case "mark-down" | "mark-up":
+                down = down_reason(instance)
+                await self._store.change(key, lambda record: self._mark_down(record, down))
             case "adopt-instance" | "restore-record" | "mark-listed" | "mark-unlisted":
                 await self._store.change(key, lambda record: self._correct(action, record))
         return True
+
+    def _mark_down(self, record: InstanceRecord | None, reason: str) -> InstanceRecord | None:
+        if record is None or record.state != "running":
+            return None
+        since = (record.down_since or self._clock.now()) if reason else None
+        return replace(record, down_since=since, down_reason=reason)
 
     def _correct(self, action: SweepAction, record: InstanceRecord | None) -> InstanceRecord | None:
         """Return the corrected record; None if it has changed since the sweep read it."""

@@ -94,7 +94,8 @@ class AgentMachines:
         process = self._process(instance.provider_id)
         machine = SimulatedMachine(instance, process, self.spec_of(instance))
         self.nodes[instance.provider_id] = self._by_name[machine.name] = machine
-        if self.reused and self._given_back:
+        used = {each.hardware or key for key, each in self.nodes.items()}
+        if self.reused and self._given_back and self._given_back not in used:
             self.reused -= 1
             machine.hardware = self._given_back
         if self.never_boot:

@@ -7,9 +7,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from schemas.enums import ProviderErrorKind
-from schemas.launch_offers import Offering
 from services.simulator.engine.agent_machines import AgentMachines
+from services.simulator.engine.cloud_faults import CloudFaults, offering_of
 from services.simulator.engine.fault_kinds import (
     ALL,
     BROKER,
@@ -26,9 +25,6 @@ from services.simulator.engine.invariants import Invariants
 from services.simulator.engine.message_flood import flood
 from services.simulator.engine.network_faults import EVERY_CONNECTION
 from services.simulator.engine.simulated_cloud import (
-    Call,
-    CallFailure,
-    CloudInstance,
     SimulatedCloud,
 )
 from services.simulator.engine.simulated_machine import SimulatedMachine
@@ -49,18 +45,6 @@ FLAP_SECONDS: Final = 25.0
 FLAP_PAUSE_SECONDS: Final = 10.0
 """Enough for several heartbeats."""
 SHOWS_AGAIN_SECONDS: Final = 10.0
-CALLS: Final[dict[str, tuple[Call, ProviderErrorKind | None]]] = {
-    "no_capacity": ("provision", "CAPACITY"),
-    "no_quota": ("provision", "QUOTA"),
-    "launch_error": ("provision", None),
-    "lost_answer": ("provision", None),
-    "launch_cut_off": ("provision", None),
-    "terminate_error": ("terminate", None),
-    "list_error": ("list", None),
-}
-"""Fault -> the call that fails, and its error; None: as the fault says."""
-LASTING: Final = frozenset({"no_capacity", "no_quota"})
-"""These last until they are recovered; the others fail `count` calls."""
 
 
 class FaultInjector:
@@ -88,10 +72,9 @@ class FaultInjector:
         """Expected node -> its faults, injected when its machine is made."""
         self._chance = simulation.chance("targets")
         self._timers: set[asyncio.TimerHandle] = set()
-        self._destroyer = StoreDestroyer(
-            *(simulation, partial(self._cut, EVERY_CONNECTION)),
-            *(invariants.on_lost, self._restart_all),
-        )
+        self._cloud_faults = CloudFaults(simulation, cloud, machines, self._in)
+        cut_all, lost = partial(self._cut, EVERY_CONNECTION), invariants.on_lost
+        self._destroyer = StoreDestroyer(simulation, cut_all, lost, self._restart_all)
         workload.on_uncordoned = lambda node: self._in(
             SHOWS_AGAIN_SECONDS, partial(machines.show_again, node)
         )
@@ -106,7 +89,7 @@ class FaultInjector:
         self._simulation.note(f"injected: {fault}")
         match fault.target:
             case "cloud":
-                self._inject_cloud(fault)
+                self._cloud_faults.inject(fault)
             case "workload":
                 until = float("inf") if fault.seconds is None else self._after(fault.seconds)
                 setattr(self._workload, UNTIL[fault.kind], until)
@@ -143,9 +126,7 @@ class FaultInjector:
         self._simulation.network.clear()
         self._simulation.server.refusing.clear()
         self._update_connections()
-        self._cloud.call_failures.clear()
-        self._cloud.removing_until, self._cloud.machines_max = 0.0, None
-        self._machines.never_boot = self._machines.failing_boot_checks = 0
+        self._cloud_faults.end()
         self._workload.recover()
         for each in self._services:
             if each.process is not None:
@@ -191,8 +172,7 @@ class FaultInjector:
                 machine.broken = True
                 self._cloud.vanish(machine.instance.provider_id)
             case "hang":
-                lasts = float("inf") if fault.seconds is None else fault.seconds
-                self._machines.hang(machine, lasts)
+                self._machines.hang(machine, math.inf if fault.seconds is None else fault.seconds)
             case "credentials_expired":
                 machine.refused_from = self._after(EXPIRY_SECONDS)
                 machine.refused_until = machine.refused_from + (fault.seconds or math.inf)
@@ -229,6 +209,9 @@ class FaultInjector:
 
     def _break(self, machine: SimulatedMachine, fault: InjectedFault) -> None:
         """Add a failure to a machine for as long as the fault lasts."""
+        if fault.kind == "stopped":
+            self._cloud.machines[machine.instance.provider_id].stopped = True
+            fault = replace(fault, kind="power_off")
         failure = self._failure(fault)
         if fault.momentary and fault.xid_code in HARMLESS_XIDS:
             self._machines.fail(machine, failure)  # no reason to take the node out of service
@@ -364,48 +347,11 @@ class FaultInjector:
             if not process.dead:
                 process.update_connection()
 
-    # --- the cloud, and the end of faults -------------------------------------------------------
-
-    def _inject_cloud(self, fault: InjectedFault) -> None:
-        match fault.kind:
-            case "never_boots":
-                self._machines.never_boot += fault.count
-            case "boot_failure":
-                self._machines.failing_boot_checks += fault.count
-            case "old_hardware":
-                self._machines.reused += fault.count
-            case "slow_removal":
-                until = float("inf") if fault.seconds is None else self._after(fault.seconds)
-                self._cloud.removing_until = until
-            case "fixed_capacity":
-                self._cloud.machines_max = fault.count
-                if fault.seconds is not None:
-                    self._in(fault.seconds, partial(self._recover_cloud, fault.kind))
-            case _:
-                self._fail_calls(fault)
-
-    def _fail_calls(self, fault: InjectedFault) -> None:
-        call, error = CALLS[fault.kind]
-        effect, seconds = fault.effect, fault.seconds
-        if fault.kind == "lost_answer":
-            effect = "after"
-        if fault.kind == "launch_cut_off":
-            effect, lasts = "cut-off", None
-        else:
-            lasts = float("inf") if seconds is None and fault.kind in LASTING else seconds
-        failure = CallFailure(
-            call,
-            error or fault.error,
-            effect,
-            seconds=seconds or 0.0,
-            until=self._after(lasts) if lasts else 0.0,
-            selector=fault.selector,
-        )
-        self._cloud.call_failures += [failure] * (1 if lasts else fault.count)
+    # --- the end of faults -----------------------------------------------------------------------
 
     def _recover_part(self, target: str, kind: str) -> None:
         if target == CLOUD:
-            self._recover_cloud(kind)
+            self._cloud_faults.recover(kind)
         elif target == WORKLOAD:
             self._workload.recover()
             self._workload.end_drains()
@@ -418,33 +364,3 @@ class FaultInjector:
             self._update_connections()
             for each in self._replicas(target) if target != BROKER else ():
                 each.start()
-
-    def _recover_cloud(self, kind: str) -> None:
-        if kind in ("", "never_boots"):
-            self._machines.never_boot = 0
-        if kind in ("", "boot_failure"):
-            self._machines.failing_boot_checks = 0
-        if kind in ("", "old_hardware"):
-            self._machines.reused = 0
-        if kind in ("", "slow_removal"):
-            self._cloud.removing_until = 0.0
-        if kind in ("", "fixed_capacity"):
-            self._cloud.machines_max = None
-        call, error = CALLS.get(kind, ("", None))
-        self._cloud.call_failures = [
-            each
-            for each in self._cloud.call_failures
-            if kind and (each.call != call or error not in (None, each.kind))
-        ]
-
-
-def offering_of(machine: CloudInstance) -> Offering:
-    """The offering that a machine was launched from."""
-    instance, asked = machine.instance, machine.offering
-    return Offering(
-        provider=machine.provider,
-        region=instance.region,
-        zone=instance.zone,
-        instance_type=instance.instance_type,
-        market=asked.market if asked is not None else "on-demand",
-    )

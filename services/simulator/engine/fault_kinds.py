@@ -29,6 +29,7 @@ HardwareFault = Literal[
 NodeFault = Literal[
     HardwareFault,
     "power_off",
+    "stopped",
     "preemption",
     "deleted",
     "hang",
@@ -38,7 +39,8 @@ NodeFault = Literal[
     "false_report",
     "flood",
 ]
-"""power_off: the machine is dead and its instance still exists; preemption: the cloud announces
+"""power_off: the machine is dead and its instance still exists; stopped: the same, and the cloud
+lists it as stopped; preemption: the cloud announces
 that it takes the node; deleted: an operator deletes its instance at the cloud; hang: its agent
 stops for a while; credentials_expired: its credentials expire soon, and are renewed `seconds`
 later; flapping: it stops `count` times, and beats in between; repeated_facts: its agent

@@ -53,8 +53,11 @@ class FleetAtRest:
         if pool is None:
             yield f"pool {name} is not recorded"
             return
-        for saga in sorted(set(pool.open) | set(self._invariants.open)):
+        for saga in sorted(set(pool.open) | set(self._invariants.sagas.open)):
             yield f"{saga} is open"
+        for saga in self._invariants.sagas.cut_short:
+            if self._records.has_log(saga):
+                yield f"{saga} has ended, and the rest of its log is left"
         if pool.breaker.state != "closed":
             yield f"the breaker is {pool.breaker.state}: {pool.breaker.reason}"
         instances, spares = self._cloud.instances(), pool.spec.spares
@@ -159,7 +162,7 @@ class FleetAtRest:
         lost = {f"store-lost/stream {each}" for each in self._invariants.destroyed}
         if not (lost & self._operators.open.keys() or self._invariants.restored):
             return []
-        busy = self._invariants.sagas_of
+        busy = self._invariants.sagas.about
         healthy = (each.node for each in self._records.live_nodes() if each.health != "unhealthy")
         machines = map(self._agents.machine_of, healthy)
         return [each.name for each in machines if each and each.broken and not busy.get(each.name)]
@@ -175,7 +178,7 @@ class FleetAtRest:
 
     def _idle_since_restored(self, *, spare: bool = False) -> list[str]:
         """Spares, or nodes that are not cordoned, which no saga is about."""
-        busy = self._invariants.sagas_of
+        busy = self._invariants.sagas.about
         return [
             each.node
             for each in self._records.live_nodes()
@@ -196,7 +199,7 @@ class FleetAtRest:
 
     def cordoned(self) -> set[str]:
         """Nodes that are cordoned, are no spares, are not unhealthy, and have no open saga."""
-        busy = self._invariants.sagas_of
+        busy = self._invariants.sagas.about
         return {
             each.node
             for each in self._records.live_nodes()

@@ -3,12 +3,15 @@
 from collections.abc import Iterable
 from typing import Any, Final
 
+from services.primitives.module_names import installed_name
 from services.simulator.engine.simulation_context import FLEET
 
-PROVIDER: Final = "services.simulator.engine.simulated_cloud:SimulatedProvider"
-NOTIFIER: Final = "services.simulator.engine.simulated_workload:SimulatedNotifier"
-ALERTS: Final = "services.simulator.engine.simulated_alerts:SimulatedAlertChannel"
-METRICS: Final = {"type": "services.simulator.engine.simulated_workload:SimulatedMetrics"}
+PROVIDER: Final = installed_name("services.simulator.engine.simulated_cloud:SimulatedProvider")
+NOTIFIER: Final = installed_name("services.simulator.engine.simulated_workload:SimulatedNotifier")
+ALERTS: Final = installed_name("services.simulator.engine.simulated_alerts:SimulatedAlertChannel")
+METRICS: Final = {
+    "type": installed_name("services.simulator.engine.simulated_workload:SimulatedMetrics")
+}
 FAST_HEARTBEATS: Final = {"heartbeat_interval": "3s", "heartbeat_ttl": "9s"}
 """In a small fleet heartbeats are frequent, so that silence is noticed soon."""
 

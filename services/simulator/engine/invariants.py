@@ -26,10 +26,21 @@ from schemas.saga_log_entries import (
     StepExpired,
     StepStarted,
     StepSucceeded,
+    UndoStarted,
     saga_codec,
 )
 from schemas.saga_params import SagaParams
-from schemas.topology import DEAD, EVENTS, HEALTH, HEARTBEATS, INSTANCES, NODES, REQUESTS, SAGAS
+from schemas.topology import (
+    DEAD,
+    EVENTS,
+    HEALTH,
+    HEARTBEATS,
+    INSTANCES,
+    NODES,
+    POOLS,
+    REQUESTS,
+    SAGAS,
+)
 from services.bus.port import Stored
 from services.pool_manager.planner.node_counts import is_gone, is_out
 from services.pool_manager.planner.remediation.recovered_nodes import is_for_silence
@@ -43,10 +54,13 @@ from services.simulator.engine.simulated_cloud import SimulatedCloud
 from services.simulator.engine.simulated_workload import SimulatedWorkload
 from services.simulator.engine.simulation_context import SimulationContext
 from services.simulator.engine.stored_records import StoredRecords
+from services.simulator.engine.tracked_sagas import TrackedSagas, nodes_of
 from services.simulator.engine.virtual_time import moment
 
 EVERYTHING: Final = "everything"
 """In place of a stream: all were set back together."""
+RECORDS: Final = frozenset({f"KV_{NODES.name}", f"KV_{POOLS.name}"})
+"""They say which sagas have ended, whatever SAGAS has lost."""
 RESETS_EACH: Final = 3
 """Resets and reboots for each replacement that may begin, unless the budget says otherwise."""
 STORED_WITHIN_SECONDS: Final = 15.0
@@ -84,21 +98,16 @@ class Invariants:
         self._workload = workload
         self._agents = agents
         self._records = StoredRecords(simulation.server)
-        self.open: dict[str, SagaStarted] = {}
-        """Sagas that have begun and not ended, by their logs."""
+        self.sagas = TrackedSagas()
         self._acted: dict[str, None] = {}  # sagas whose first step has begun
-        self._vanished: dict[str, SagaStarted] = {}
-        """Sagas whose logs were lost; an action of theirs may be under way still."""
         self._admitted: set[str] = set()
         """Nodes that were ever in service, by NODES, whatever it has lost since."""
         self.destroyed: dict[str, None] = {}
         """Streams that were destroyed or set back."""
+        self._records_lost = 0
+        """How often the records that say which sagas have ended were lost by themselves."""
         self.restored = False
         """Whether everything was ever set back together."""
-        self.sagas_of: dict[str, dict[str, None]] = {}
-        """Node -> the open sagas that act on it or bring it."""
-        self._disrupting: dict[str, dict[str, None]] = {}
-        """Pool -> its open sagas that count against the budget."""
         self._carried_out: dict[str, str] = {}
         """An operator's request -> the saga that it began."""
         self.liveness = NodeLiveness(simulation.now)
@@ -147,26 +156,21 @@ class Invariants:
             self.restored = True
             self.liveness.lost.clear()
             self._notices.restored()
+            self.sagas.restored()
+            self._records_lost -= len(RECORDS)  # with the logs: they agree
             return
         self.destroyed[stream] = None
+        self._records_lost += stream in RECORDS
         if stream in (EVENTS.name, f"KV_{HEALTH.name}"):
             self._verdicts.clear()
         if stream == f"KV_{HEARTBEATS.name}":
             self.heartbeats_lost()
         if stream == REQUESTS.name:
             self._carried_out.clear()  # a later request gets the sequence of an earlier one
-        if stream != SAGAS.name:
-            return
-        self._vanished |= self.open
-        for each in (self.open, self.sagas_of, self._disrupting):
-            each.clear()
-        held = self._simulation.server.state.streams.get(stream)
-        for stored in held.messages.values() if held else ():
-            entry = saga_codec.decode(stored.data)
-            if isinstance(entry, SagaStarted):
-                self._open(entry)
-            elif isinstance(entry, SagaDone | SagaUnwound):
-                self._end(entry)
+        if stream == SAGAS.name:
+            held = self._simulation.server.state.streams.get(stream)
+            messages = held.messages.values() if held else ()
+            self.sagas.set_back(messages, recorded=not self._records_lost)
 
     # --- after each write -----------------------------------------------------------------------
 
@@ -212,17 +216,19 @@ class Invariants:
             self._end(entry)
         elif isinstance(entry, StepSucceeded) and entry.step == "promote":
             # From then on the spare is a node like any other.
-            self._release(self.started(entry.saga).params.promotes, entry.saga)
+            self.sagas.release(self.sagas.started(entry.saga).params.promotes, entry.saga)
+        elif isinstance(entry, StepStarted | UndoStarted) and entry.saga in self.sagas.cut_short:
+            self.fail(f"{entry.saga} has ended, and begins with {entry.step} again", entry.saga)
         self._drained(entry, stored.time)
         overdue = self._removals.overdue(entry, stored.time)
         if overdue and not self.destroyed:
             self.fail(overdue, entry.saga)
         if isinstance(entry, StepStarted) and entry.saga not in self._acted:
             self._acted[entry.saga] = None
-            self._acts(self.started(entry.saga))
+            self._acts(self.sagas.started(entry.saga))
         pivot = isinstance(entry, StepSucceeded) and entry.step == "admit"
         if pivot or (isinstance(entry, StepStarted) and entry.step == "terminate"):
-            node = self.started(entry.saga).params.node
+            node = self.sagas.started(entry.saga).params.node
             self._barred.setdefault(entry.saga, self.liveness.beating_seconds(node))
 
     def _acts(self, saga: SagaStarted) -> None:
@@ -238,42 +244,27 @@ class Invariants:
 
     def _begin(self, entry: SagaStarted) -> None:
         params = entry.params
-        for node in sorted(self._about(entry)):
-            for saga in self.sagas_of.get(node, ()):
+        for node in sorted(nodes_of(entry)):
+            for saga in self.sagas.about.get(node, ()):
                 self.fail(f"{entry.saga} begins while {saga} is open", entry.saga, params.node)
         if params.by and self._carried_out.setdefault(entry.cause, entry.saga) != entry.saga:
             other = self._carried_out[entry.cause]
             self.fail(f"{entry.saga} and {other} begin for one request", entry.saga, params.node)
-        self._open(entry)
+        self.sagas.begin(entry)
         # An operator's requests are bound by no rate, and their cordons by no level.
         if DEFINITIONS[entry.kind].remediates and not params.by:
             self._disrupts(entry)
 
-    def _open(self, entry: SagaStarted) -> None:
-        self.open[entry.saga] = entry
-        for node in sorted(self._about(entry)):
-            self.sagas_of.setdefault(node, {})[entry.saga] = None
-
-    def started(self, saga: str) -> SagaStarted:
-        """How a saga began, even if its log is lost."""
-        return self.open.get(saga) or self._vanished[saga]
-
     def _end(self, entry: SagaDone | SagaUnwound) -> None:
-        ended = self.open.pop(entry.saga, None)
+        ended = self.sagas.end(entry)
         if ended is None:
             return
         params = ended.params
         if isinstance(entry, SagaDone) and DEFINITIONS[ended.kind].removes_node:
             self._removals.by[params.node] = ended
-        for node in self._about(ended):
-            self._release(node, entry.saga)
-        self._disrupting.get(params.pool, {}).pop(entry.saga, None)
         # A node that was healthy is given back; an unhealthy one's cordon is left to the operator.
         if isinstance(entry, SagaUnwound) and params.by and not params.restores_service:
             self.left_cordoned[params.node] = None
-
-    def _release(self, node: str, saga: str) -> None:
-        self.sagas_of.get(node, {}).pop(saga, None)
 
     def _drained(self, entry: SagaEntry, at: datetime) -> None:
         """A drain ends when the work has left, at its deadline, or ahead of the cloud's notice."""
@@ -282,7 +273,7 @@ class Invariants:
         if isinstance(entry, StepStarted):
             # The published deadline counts from the decision, which a slow service stores later.
             self._drains_since[entry.saga] = entry.time
-        saga = self.started(entry.saga)
+        saga = self.sagas.started(entry.saga)
         if isinstance(entry, StepSucceeded) and saga.params.drain != "immediate":
             self._confirmed(saga)
         if not isinstance(entry, StepExpired):
@@ -311,23 +302,23 @@ class Invariants:
             return
         if entry.params.gone and not self._cloud.count(node):
             return  # nothing is taken out of service
-        if entry.saga not in self._vanished:  # begun again, it was counted before
+        if entry.saga not in self.sagas.vanished:  # begun again, it was counted before
             self._rate(entry, pool)
         if record is not None and is_out(record):
             return
-        disrupting = self._disrupting.setdefault(entry.params.pool, {})
+        disrupting = self.sagas.disrupting.setdefault(entry.params.pool, {})
         disrupting[entry.saga] = None
         decided_at = {saga: each.since for saga, each in pool.open.items()}
 
         def later(saga: str) -> bool:
             """Whether a preempted node's saga was decided on after this one, and began first."""
             after = decided_at.get(saga, entry.time) > decided_at.get(entry.saga, entry.time)
-            return after and self.started(saga).params.node in self.preempted
+            return after and self.sagas.started(saga).params.node in self.preempted
 
         out = [
             each
             for each in disrupting
-            if not (self._is_gap(self.started(each).params) or later(each))
+            if not (self._is_gap(self.sagas.started(each).params) or later(each))
         ]
         allowed = budget_count(pool.spec.budget.max_unavailable, pool.desired, least=1)
         # The cloud does not wait for the budget, so leaving ahead of it does not either.
@@ -411,8 +402,7 @@ class Invariants:
                 self.fail(f"{name} was made without a record", name)
         elif record.state == "terminated" and name not in self._cloud.cut_off:
             self.fail(f"{name} was made after its record said that it is gone", name)
-        sagas = (*self.sagas_of.get(name, ()), *self._vanished)
-        brought = any(self.started(saga).params.new_node == name for saga in sagas)
+        brought = any(each.params.new_node == name for each in self.sagas.acting_on(name))
         if not brought and name not in self._cloud.cut_off:
             self.fail(f"{name} was made, and no open saga brings it", name)
 
@@ -421,7 +411,7 @@ class Invariants:
         name, node = instance.name, self._agents.machine_of(instance.name)
         if node is None or name not in self._admitted:
             return  # it never was in service
-        sagas = map(self.started, (*self.sagas_of.get(name, ()), *self._vanished))
+        sagas = self.sagas.acting_on(name)
         by = next((each for each in sagas if each.params.node == name), self._removals.by.get(name))
         if by is None or not DEFINITIONS[by.kind].removes_node:
             self.fail(f"{name} is ended, and no open saga removes it", name)
@@ -437,10 +427,6 @@ class Invariants:
             return  # whether the drain was cut short was checked when it ended
         if not self._workload.is_drained(name):
             self.fail(f"{name} is ended before it was drained", name, by.saga)
-
-    def _about(self, saga: SagaStarted) -> set[str]:
-        """The nodes that no other saga may be about meanwhile."""
-        return {saga.params.node, saga.params.new_node, saga.params.promotes} - {""}
 
 
 def budget_count(limit: int | str, desired: int, *, least: int) -> int:

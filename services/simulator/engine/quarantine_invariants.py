@@ -10,6 +10,7 @@ from schemas.saga_log_entries import SagaStarted, StepStarted, StepSucceeded, sa
 from schemas.topology import NODES, SAGAS
 from services.bus.port import Stored
 from services.pool_manager.planner import cloud_notices
+from services.pool_manager.planner.disruption_budget import FLEET_LEVEL_MIN
 from services.pool_manager.planner.node_counts import busy, is_quarantined
 from services.pool_manager.planner.remediation.quarantine import pool_limit
 from services.pool_manager.planner.remediation.quarantine_recheck import TESTS_MAX, WINDOW
@@ -74,7 +75,7 @@ class QuarantineInvariants:
         elif isinstance(entry, StepSucceeded) and entry.step == "check":
             self._passed[entry.saga] = now
         elif isinstance(entry, StepStarted) and entry.step == "uncordon":
-            saga = self._invariants.started(entry.saga)
+            saga = self._invariants.sagas.started(entry.saga)
             if saga.kind == "recheck":
                 self._passes(saga.params.node, self._passed.pop(entry.saga, now))
 
@@ -97,13 +98,23 @@ class QuarantineInvariants:
             self._within_the_cap(pool)
 
     def _within_the_cap(self, pool: PoolRecord) -> None:
-        nodes = [each for each in self._records.live_nodes() if each.pool == pool.name]
-        found = {each.node for each in nodes if is_quarantined(each)}
-        found |= {each.node for each in pool.open.values() if each.kind == "quarantine"}
+        found = self._quarantined(pool)
         allowed = budget_count(pool.spec.budget.max_quarantined, pool.desired, least=1)
         if len(found) > allowed:
             text = f"{len(found)} nodes are quarantined where {allowed} may be"
             self._invariants.fail(text, *sorted(found))
+
+    def _quarantined(self, pool: PoolRecord) -> set[str]:
+        nodes = [each for each in self._records.live_nodes() if each.pool == pool.name]
+        found = {each.node for each in nodes if is_quarantined(each)}
+        return found | {each.node for each in pool.open.values() if each.kind == "quarantine"}
+
+    def _is_full(self, pool: PoolRecord) -> bool:
+        """Whether a cap keeps unhealthy nodes in service: half of the pool's, or the fleet's."""
+        pools = {each.pool for each in self._records.live_nodes()}
+        found = [self._quarantined(each) for name in pools if (each := self._records.pool(name))]
+        own = 2 * len(self._quarantined(pool)) >= pool_limit(pool)
+        return pool.quarantine_full and (own or sum(map(len, found)) >= FLEET_LEVEL_MIN)
 
     # --- in time --------------------------------------------------------------------------------
 
@@ -135,6 +146,7 @@ class QuarantineInvariants:
         for name, (node, since) in tuple(self._overdue.items()):
             pool = pools.setdefault(node.pool, self._records.pool(node.pool))
             waits = pool is None or self._simulation.server.refusing or _waits(pool, node, now)
+            waits = waits or (not node.cordoned and pool is not None and self._is_full(pool))
             if waits or known.destroyed or known.restored:
                 self._overdue[name] = (node, now)
             elif now - since > WITHIN_SECONDS:
@@ -158,7 +170,7 @@ def _waits(pool: PoolRecord, node: NodeRecord, now: float) -> bool:
     if off or node.node in busy(pool) or pool.breaker.cause == "restored":
         return True
     if not node.cordoned:
-        return pool.quarantine_full or spec.health.remediation.type == "alert"
+        return spec.health.remediation.type == "alert"
     if node.health != "unhealthy":
         return False
     of_it = held.get(called(node.health_kind, node.health_code))

@@ -67,6 +67,7 @@ class CloudInstance:
     offering: Offering | None = None
     """What the launch requested."""
     stopping: bool = False
+    stopped: bool = False
 
 
 @dataclass(slots=True)
@@ -97,6 +98,8 @@ class SimulatedCloud:
     """So many machines exist at most, those that are being removed included; None: any number."""
     on_rebooted: Callable[[Instance], None] | None = None
     """Set where the cloud can reboot a machine."""
+    restarts_cold: bool = False
+    """Whether it can switch its machines off and on."""
     made: int = 0
     _names: Counter[str] = field(default_factory=Counter)
     chance: Any = None
@@ -176,8 +179,10 @@ class SimulatedCloud:
         """The machines that a provider's list shows."""
         now = self.simulation.now()
         return [
-            msgspec.structs.replace(each.instance, status="stopping")
-            if each.stopping
+            msgspec.structs.replace(
+                each.instance, status="stopping" if each.stopping else "stopped"
+            )
+            if each.stopping or each.stopped
             else each.instance
             for each in self.machines.values()
             if each.shown_at <= now and provider == each.provider
@@ -262,6 +267,15 @@ class SimulatedProvider:
         self._cloud.on_rebooted(instance)
         await self._process.effect("a reboot")
         await self._take_time()
+
+    def can_restart_cold(self, instance: Instance) -> bool:
+        """Whether machines can be switched off and on: all, or none."""
+        del instance
+        return self._cloud.restarts_cold
+
+    async def restart_cold(self, instance: Instance) -> None:
+        """Switch a machine off and on."""
+        await self.reboot(instance)
 
     async def list(self) -> list[Instance]:
         """Every machine but those too new to be listed."""

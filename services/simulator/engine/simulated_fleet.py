@@ -75,6 +75,8 @@ class FleetSetup:
     list_lag_seconds: float = 0.0
     reboots: bool = False
     """Whether the cloud can reboot a machine whose agent is gone."""
+    restarts_cold: bool = False
+    """Whether the cloud can switch machines off and on."""
     skew_seconds: float = 0.0
     """How wrong the clocks of services and machines can be, either way."""
 
@@ -138,7 +140,8 @@ class SimulatedFleet:
         self.cloud.on_made = self._on_made
         self.cloud.on_ending = self._on_ending
         self.cloud.on_gone = self.machines.vanish
-        if setup.reboots:
+        self.cloud.restarts_cold = setup.restarts_cold
+        if setup.reboots or setup.restarts_cold:
             self.cloud.on_rebooted = self.machines.reboot
         self.started = False
         self._adopts = False

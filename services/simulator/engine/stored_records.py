@@ -6,13 +6,14 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from schemas import subjects
 from schemas.health_records import HealthRecord
 from schemas.instance_records import InstanceRecord
 from schemas.messages import LimitedDecoder
 from schemas.node_records import NodeRecord
 from schemas.pool_records import PoolRecord, pool_key
 from schemas.stream_specs import BucketSpec
-from schemas.topology import HEALTH, INSTANCES, NODES, POOLS
+from schemas.topology import HEALTH, INSTANCES, NODES, POOLS, SAGAS
 from services.bus.memory.memory_server import MemoryServer
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -48,6 +49,11 @@ class StoredRecords:
         stream = self._server.state.streams.get(f"KV_{NODES.name}")
         stored = stream.last(f"$KV.{NODES.name}.{key}") if stream else None
         return stored.sequence if stored is not None else 0
+
+    def has_log(self, saga: str) -> bool:
+        """Whether anything of a saga's log is stored."""
+        stream = self._server.state.streams.get(SAGAS.name)
+        return stream is not None and stream.last(subjects.saga_tree(saga)) is not None
 
     def instances(self) -> list[InstanceRecord]:
         """Every instance's record."""

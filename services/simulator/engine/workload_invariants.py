@@ -46,7 +46,7 @@ class WorkloadInvariants:
 
     def _evicted(self, order: WorkloadOrder) -> None:
         node, step = order.node.node, self._drains.get(order.saga)
-        params = self._invariants.started(order.saga).params
+        params = self._invariants.sagas.started(order.saga).params
         if params.drain == "immediate":
             return
         if step is None or step.deadline is None:

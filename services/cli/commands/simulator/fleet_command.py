@@ -108,7 +108,7 @@ def run(options: FleetOptions) -> int:
 
 async def _run(options: FleetOptions) -> FleetSummary:
     stopping = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     async with AsyncExitStack() as ending:
         if options.nats_url or options.config or not options.nodes:

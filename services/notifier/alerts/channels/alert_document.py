@@ -1,12 +1,12 @@
 """An alert as the JSON that the channels `webhook` and `exec` hand over. Pure."""
 
 import hashlib
-from datetime import UTC, datetime
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import msgspec
 
 from schemas.alert_records import Alert
+from services.notifier.cloud_events import CloudEvent, cloud_event, utc_text
 
 Stage = Literal["begin", "acknowledge", "end"]
 
@@ -53,28 +53,21 @@ def alert_document(alert: Alert) -> AlertDocument:
     )
 
 
-def cloud_event(alert: Alert) -> dict[str, Any]:
-    """The same as a CloudEvent 1.0 in structured mode."""
-    return {
-        "specversion": "1.0",
-        "id": idempotency_key(alert),
-        "source": "navarch",
-        "type": f"{CLOUD_EVENT_TYPE}.{'resolved' if alert.resolved else 'firing'}",
-        "subject": alert.key,
-        "time": utc_text(alert.time),
-        "datacontenttype": "application/json",
-        "data": alert_document(alert),
-    }
+def alert_event(alert: Alert) -> CloudEvent:
+    """The same as a CloudEvent."""
+    return cloud_event(
+        id_=idempotency_key(alert),
+        source="navarch",
+        kind=f"{CLOUD_EVENT_TYPE}.{'resolved' if alert.resolved else 'firing'}",
+        subject=alert.key,
+        time=alert.time,
+        data=msgspec.json.encode(alert_document(alert)),
+    )
 
 
 def idempotency_key(alert: Alert) -> str:
     """The same whenever the same message is sent again."""
     return hashlib.sha256(f"{alert.key}\n{alert.event}".encode()).hexdigest()[:32]
-
-
-def utc_text(at: datetime) -> str:
-    """RFC 3339, in UTC."""
-    return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def stages_of(alert: Alert, receipt: str) -> tuple[Stage, ...]:

@@ -15,8 +15,8 @@ from schemas.duration import Duration
 from schemas.secret_text import SecretText
 from schemas.settings import FilePath, Setting
 from services.notifier.alerts.alert_channel import AlertDelivery, ChannelRefusalError
-from services.notifier.alerts.channels.alert_document import utc_text
 from services.notifier.alerts.channels.vendor_http import shorten
+from services.notifier.cloud_events import utc_text
 from services.operator_text.safe_text import escape_line
 from services.primitives.clock import Clock
 from services.primitives.redaction import redacted

@@ -11,8 +11,9 @@ from schemas.duration import Duration
 from schemas.secret_text import SecretText
 from schemas.settings import Setting
 from services.notifier.alerts.alert_channel import AlertDelivery
-from services.notifier.alerts.channels.alert_document import Stage, stages_of, utc_text
+from services.notifier.alerts.channels.alert_document import Stage, stages_of
 from services.notifier.alerts.channels.vendor_http import VendorHttp, answer_text, shorten
+from services.notifier.cloud_events import utc_text
 from services.primitives.clock import Clock
 from services.runtime.http_caller import check_url
 

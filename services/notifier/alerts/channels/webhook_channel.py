@@ -11,10 +11,11 @@ from schemas.settings import Setting
 from services.notifier.alerts.alert_channel import AlertDelivery
 from services.notifier.alerts.channels.alert_document import (
     alert_document,
-    cloud_event,
+    alert_event,
     idempotency_key,
 )
 from services.notifier.alerts.channels.vendor_http import VendorHttp, answer_text
+from services.notifier.cloud_events import JSON, STRUCTURED, structured
 from services.notifier.signature import check_secret, signature_headers
 from services.primitives.clock import Clock
 from services.runtime.http_caller import check_url
@@ -62,9 +63,11 @@ class AlertWebhookChannel:
         """Post one document."""
         del receipt
         cloud = self._options.format == "cloudevents"
-        body = msgspec.json.encode(cloud_event(alert) if cloud else alert_document(alert))
+        body = (
+            structured(alert_event(alert)) if cloud else msgspec.json.encode(alert_document(alert))
+        )
         headers = {
-            "Content-Type": "application/cloudevents+json" if cloud else "application/json",
+            "Content-Type": STRUCTURED if cloud else JSON,
             "Idempotency-Key": idempotency_key(alert),
             **signature_headers(self._options.secret, self._clock.now(), body),
         }

@@ -3,23 +3,31 @@
 A node whose verdict calls for its replacement, or that resets and reboots did not help, leaves its
 GPU's UUID and serial behind, or its host's identity where the GPU is not known: whether it is
 replaced for that, removed as surplus, or by an operator. A new node that has one of them is not
-admitted.
+admitted. Where only the node as a whole is suspect, all of its GPUs are remembered, and not for as
+long: a node that fell silent for good, and one that was not admitted although others of its kind
+serve.
 """
 
 import hashlib
 import re
-from collections.abc import Mapping
-from datetime import datetime
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
 from typing import Final
 
-from schemas.enums import Action, HardwareKind
-from schemas.fault_signature import called
+from schemas.enums import DENIED_HARDWARE, Action, HardwareKind
+from schemas.fault_signature import SILENCE, called
 from schemas.hardware_denylist import HardwareRecord
 from schemas.node_records import NodeRecord
 from services.saga.saga_state import SagaState
 
 TTL_SECONDS: Final = 180 * 86_400
 """How long it is remembered; by then it has been repaired, or is gone."""
+LOST_FOR: Final = timedelta(days=7)
+"""A machine may have died of what a power cycle or a technician ends."""
+ARRIVAL_FOR: Final = timedelta(days=1)
+"""Of a machine that was not admitted; by then its provider has found or repaired it."""
+SILENT_FOR: Final = timedelta(minutes=5)
+"""A node that leaves for another reason has been silent for good after so long."""
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_=-]{1,128}\Z")
 
 
@@ -47,25 +55,78 @@ def identities(node: NodeRecord) -> list[tuple[HardwareKind, str]]:
 def condemned(
     state: SagaState, node: NodeRecord | None, now: datetime, *, in_incident: bool = False
 ) -> dict[str, HardwareRecord]:
-    """What to remember of an unhealthy node's hardware; nothing where it had no fault.
+    """What to remember of a removed node's hardware; nothing where it had no fault.
 
     `in_incident`: many nodes have its fault, so that the hardware may not be the cause.
     """
     if node is None:
         return {}
     reason = _replaced_for(state, node) or ("" if in_incident else _known_against(node))
-    if not reason:
+    if reason:
+        named = _of_gpu(node)
+        host = host_of(node)
+        if not named and host:
+            named = [("host", host)]
+        return _records(named, node, state, reason, now)
+    if in_incident or not _is_lost_for_good(state, node, now):
         return {}
-    named = _of_gpu(node)
-    host = host_of(node)
-    if not named and host:
-        named = [("host", host)]
+    reason = "its node fell silent and did not return"
+    return _records(_all_gpus(node), node, state, reason, now, LOST_FOR)
+
+
+def dead_on_arrival(
+    state: SagaState,
+    node: NodeRecord | None,
+    now: datetime,
+    *,
+    in_incident: bool,
+    others_serve: bool = False,
+) -> dict[str, HardwareRecord]:
+    """What to remember of a node that was not admitted: the GPU that its verdict names, else all.
+
+    All only where `others_serve`: nodes of its kind that passed what it has failed. Else the image
+    may be the cause, or the driver, and no host is to blame.
+    """
+    if node is None or node.admitted_at is not None:
+        return {}
+    if _of_gpu(node) and (named := condemned(state, node, now, in_incident=in_incident)):
+        return named
+    failed = state.step(state.failed_step)
+    known = failed.error == DENIED_HARDWARE
+    if known or in_incident or not others_serve or failed.status != "failed":
+        return {}
+    return _records(_all_gpus(node), node, state, state.reason, now, ARRIVAL_FOR)
+
+
+def is_of_its_kind(other: NodeRecord, node: NodeRecord) -> bool:
+    """Whether a node in service shows that what another was refused for is not its image's fault.
+
+    It is healthy, and has as many GPUs of the same model under the same driver.
+    """
+    return (
+        other.state == "active"
+        and other.health == "healthy"
+        and not other.lost
+        and other.driver_version == node.driver_version
+        and {gpu.name for gpu in other.gpus} == {gpu.name for gpu in node.gpus}
+    )
+
+
+def _records(
+    named: Iterable[tuple[HardwareKind, str]],
+    node: NodeRecord,
+    state: SagaState,
+    reason: str,
+    now: datetime,
+    lasts: timedelta | None = None,
+) -> dict[str, HardwareRecord]:
     return {
         key(kind, value): HardwareRecord(
             kind=kind,
             value=value,
             reason=reason,
             since=now,
+            until=now + lasts if lasts else None,
             pool=node.pool,
             node=node.node,
             saga=state.saga,
@@ -74,16 +135,20 @@ def condemned(
     }
 
 
-def dead_on_arrival(
-    state: SagaState, node: NodeRecord | None, now: datetime, *, in_incident: bool
-) -> dict[str, HardwareRecord]:
-    """What to remember of a node that was not admitted: the GPU that its verdict names.
+def _all_gpus(node: NodeRecord) -> list[tuple[HardwareKind, str]]:
+    """Every GPU, by its serial where that is known."""
+    known = [gpu for gpu in node.gpus if gpu.serial or gpu.uuid]
+    return [("serial", gpu.serial) if gpu.serial else ("gpu", gpu.uuid) for gpu in known]
 
-    Without one the image may be the cause, or the driver: the host is not to blame.
-    """
-    if node is None or node.admitted_at is not None or not _of_gpu(node):
-        return {}
-    return condemned(state, node, now, in_incident=in_incident)
+
+def _is_lost_for_good(state: SagaState, node: NodeRecord, now: datetime) -> bool:
+    """Whether a node leaves silent whose instance runs, by its provider."""
+    if not node.lost or node.lost_at is None or node.provider_state != "present":
+        return False
+    if node.down_reason:
+        return False
+    replaced = state.kind == "replace" and state.params.fault_signature == SILENCE
+    return replaced or now - node.lost_at >= SILENT_FOR
 
 
 def _of_gpu(node: NodeRecord) -> list[tuple[HardwareKind, str]]:
@@ -124,9 +189,10 @@ def refused(node: NodeRecord, listed: Mapping[str, HardwareRecord]) -> str:
     for kind, value in identities(node):
         known = listed.get(key(kind, value))
         if known is not None:
-            of = f" of {known.node}" if known.node else ""
+            of = f" ({known.node})" if known.node else ""
+            what = f"--node {known.node}" if known.until and known.node else f"{kind} {value}"
             return (
                 f"{kind} {value} is known to be bad since {known.since:%Y-%m-%d}: {known.reason}"
-                f"{of}; to admit it all the same: navarch hardware forget {kind} {value}"
+                f"{of}; to admit it all the same: navarch hardware forget {what}"
             )
     return ""

@@ -18,13 +18,25 @@ from services.pool_manager.planner.disruption_budget import (
     room_at,
     with_begun,
 )
-from services.pool_manager.planner.node_counts import automatic, busy, is_gone, is_out
+from services.pool_manager.planner.node_counts import (
+    automatic,
+    busy,
+    cordons_wait,
+    is_down,
+    is_gone,
+    is_out,
+)
 from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot, earlier, to_come
-from services.pool_manager.planner.remediation import gangs, quarantine, remedy_selection
+from services.pool_manager.planner.remediation import (
+    gangs,
+    obstacles,
+    quarantine,
+    remedy_selection,
+)
 from services.pool_manager.planner.remediator import RemedyChoice
 from services.pool_manager.planner.safety import breaker, eligibility, incidents
 from services.pool_manager.planner.safety.breaker_events import breaker_events
-from services.pool_manager.planner.safety.breaker_messages import spent_words, wave_words
+from services.pool_manager.planner.safety.breaker_messages import spent_words
 from services.pool_manager.planner.sizing import spares
 from services.pool_manager.planner.sizing.open_sagas import room_for_sagas
 from services.pool_manager.planner.unhealthy_nodes import given_up_at, remediation_reason
@@ -53,9 +65,7 @@ def repair(snapshot: PoolSnapshot, begun: PoolPlan, now: datetime) -> PoolPlan:
     choices = {node.node: remedy_selection.choose(snapshot, node, now) for node in waiting}
     people = remedy_selection.notify_operators(snapshot, record, choices, waiting, now)
     record, waiting = people.record, people.others
-    obstacle = _find_obstacle(
-        snapshot, record, remedy_selection.to_be_replaced(choices, waiting), now
-    )
+    obstacle = obstacles.find_obstacle(snapshot, record, waiting, choices, now)
     actions = _Actions(
         record=record,
         choices=choices,
@@ -65,6 +75,8 @@ def repair(snapshot: PoolSnapshot, begun: PoolPlan, now: datetime) -> PoolPlan:
     )
     actions = _begin_urgent(snapshot, actions, obstacle, now)
     actions = _replace_gone(snapshot, actions, obstacle, now)
+    if obstacle is None or obstacle.cause != "launches-fail":
+        actions = _replace_down(snapshot, actions, now)
     if obstacle is None and gangs.may_join(actions.record.breaker):
         actions = _begin_with_gang(snapshot, actions, now)
     if obstacle is not None:
@@ -128,32 +140,6 @@ def _waiting(snapshot: PoolSnapshot, record: PoolRecord, now: datetime) -> Seque
             node.node,
         ),
     )
-
-
-def _find_obstacle(
-    snapshot: PoolSnapshot, record: PoolRecord, waiting: Sequence[NodeRecord], now: datetime
-) -> breaker.BreakerReason | None:
-    """What forbids to act on any node, whatever the budget says."""
-    if not record.spec.health.auto_replace:
-        return None
-    held = incidents.holding(record)
-    if held:
-        return breaker.BreakerReason("wave", wave_words(record, held, now))
-    uncovered = len(waiting) - len(spares.covered(record, snapshot.nodes, list(waiting), now))
-    if uncovered and _launches_fail(record, now):
-        # A node terminated now would leave a gap, unless a spare is ready to take its place.
-        # Unhealthy nodes wait in theirs.
-        reason = f"new nodes do not come up: launches fail ({record.failures} in a row)"
-        return breaker.BreakerReason("launches-fail", reason)
-    return None
-
-
-def _launches_fail(record: PoolRecord, now: datetime) -> bool:
-    """Whether the last launch failed, for more than a spend_cap, and no later one has succeeded."""
-    if not record.failures or record.over_spend_cap:
-        return False
-    trying = any(each.kind == "scale-up" for each in record.open.values())
-    return trying or (record.retry_at is not None and now < record.retry_at)
 
 
 def _ramping(record: PoolRecord) -> bool:
@@ -255,6 +241,22 @@ def _replace_gone(
     return replace(begun, allowance=actions.allowance)
 
 
+def _replace_down(snapshot: PoolSnapshot, actions: _Actions, now: datetime) -> _Actions:
+    """Act on the nodes whose instances do not run, as many as the budget allows.
+
+    Their provider has confirmed it, and no workload system need be asked.
+    """
+    if actions.record.breaker.forced:
+        return actions
+
+    def down(so_far: _Actions, node: NodeRecord) -> bool:
+        allowed = room_for_sagas(so_far.record) > 0 and not _refusal(so_far, node)
+        return is_down(node) and allowed
+
+    begun = _begin_where(snapshot, actions, down, now)
+    return _count_begun(snapshot, begun, len(actions.start), now)
+
+
 def _begin_with_gang(snapshot: PoolSnapshot, actions: _Actions, now: datetime) -> _Actions:
     """Act on nodes that share a job with one that is being taken out, beyond the budget's level."""
     interrupts = gangs.interrupted(actions.record, snapshot.nodes)
@@ -310,7 +312,10 @@ def _hold_back(
 
 def _remediate_degraded(snapshot: PoolSnapshot, actions: _Actions, now: datetime) -> _Actions:
     """Remediate degraded nodes with what unhealthy ones have left of the budget."""
-    if not actions.record.spec.health.auto_replace or actions.record.breaker.state != "closed":
+    record = actions.record
+    if not record.spec.health.auto_replace or record.breaker.state != "closed":
+        return actions
+    if cordons_wait(record, now):
         return actions
     before = len(actions.start)
     ramp = breaker.ramp_room(actions.record)

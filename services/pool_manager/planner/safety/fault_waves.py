@@ -17,7 +17,7 @@ from schemas.fault_signature import SILENCE, called, shared
 from schemas.node_records import NodeRecord
 from schemas.settings import IncidentSpec
 from services.pool_manager.planner import announced_restarts, cloud_notices
-from services.pool_manager.planner.node_counts import Nodes, is_gone
+from services.pool_manager.planner.node_counts import Nodes, is_down, is_gone
 from services.primitives.common_causes import is_set_apart, nodes_needed
 
 CHANCE: Final = 1 / 1000
@@ -51,14 +51,14 @@ class FaultWave:
 def fault_signature(node: NodeRecord) -> str:
     """What a node has, as incidents tell it apart: `xid-79`, `silence`; empty: nothing to compare.
 
-    A silent node whose instance the provider says is gone is no riddle, and no incident's; nor is
-    one that was disconnected, or that the cloud has announced to take.
+    A silent node whose instance the provider says is gone, or does not run, is no riddle, and no
+    incident's; nor is one that was disconnected, or that the cloud has announced to take.
     """
     if cloud_notices.taken_reason(node):
         return ""
     if node.health == "unhealthy":
         return called(node.health_kind, node.health_code)
-    explained = is_gone(node) or node.provider_state == "disconnected"
+    explained = is_gone(node) or is_down(node) or node.provider_state == "disconnected"
     return SILENCE if node.lost and not explained else ""
 
 

@@ -9,6 +9,7 @@ from datetime import datetime
 import msgspec
 
 from schemas.enums import SagaKind
+from schemas.names import saga_number
 from schemas.node_records import HeartbeatRecord, NodeRecord
 from schemas.pool_events import BreakerOpened
 from schemas.pool_records import PoolRecord
@@ -37,8 +38,7 @@ def has_ended_since(saga: str, record: NodeRecord | None, beat: HeartbeatRecord 
     """Whether a node's agent has read that a saga ended whose log has it open."""
     if record is None or beat is None or record.admitted_at != beat.admitted_at:
         return False
-    number = saga.rpartition("-")[2]
-    return number.isdigit() and int(number) <= beat.sagas
+    return 0 < saga_number(saga) <= beat.sagas
 
 
 def held(snapshot: PoolSnapshot, now: datetime) -> PoolRecord:

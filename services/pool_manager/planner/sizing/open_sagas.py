@@ -12,7 +12,7 @@ from schemas.node_records import NodeRecord
 from schemas.pool_records import OPEN_SAGAS_MAX, OpenSaga, PoolRecord
 from schemas.settings import PoolSpec
 from services.pool_manager.planner import cloud_notices
-from services.pool_manager.planner.node_counts import is_gone
+from services.pool_manager.planner.node_counts import is_down, is_gone
 from services.pool_manager.planner.safety.fault_waves import fault_signature
 from services.pool_manager.planner.sizing.workload_names import name_of
 from services.pool_manager.sagas import DEFINITIONS
@@ -69,6 +69,7 @@ def begin(
         gpus=_gpus(node) if node and kind == "reset-gpu" else (),
         boot_id=node.boot_id if node else "",
         gone=is_gone(node),
+        dead=is_gone(node) or is_down(node),
         workload_name=workload_name,
         # Two machines cannot have one name.
         order="terminate_first" if kind == "replace" and (workload_name or forced) else "",

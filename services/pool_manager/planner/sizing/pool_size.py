@@ -9,7 +9,7 @@ import msgspec
 
 from schemas.node_records import GpuUse, NodeRecord
 from schemas.pool_records import OpenSaga, PoolRecord
-from services.pool_manager.planner.node_counts import busy, size
+from services.pool_manager.planner.node_counts import busy, cordons_wait, size
 from services.pool_manager.planner.pool_snapshot import NodeUse, PoolPlan, PoolSnapshot
 from services.pool_manager.planner.safety import eligibility
 from services.pool_manager.planner.sizing import workload_names
@@ -37,7 +37,7 @@ def resize(snapshot: PoolSnapshot, begun: PoolPlan, now: datetime) -> PoolPlan:
     record = sizing.record
     held_back = record.retry_at is not None and now < record.retry_at
     if record.spec.workload_names:
-        return _named(begun, sizing, held_back=held_back)
+        return _named(begun, sizing, now, held_back=held_back)
     sizing.promote()
     record = sizing.record
     if sizing.gap() > 0 or sizing.gap(spare=True) > 0:
@@ -45,19 +45,20 @@ def resize(snapshot: PoolSnapshot, begun: PoolPlan, now: datetime) -> PoolPlan:
             begun = replace(begun, wake_at=record.retry_at)
         else:
             sizing.launch()
-    if not held_back:
+    if not held_back and not cordons_wait(record, now):
         sizing.leave()
         sizing.leave(spare=True)
     return replace(begun, record=sizing.record, start=sizing.start)
 
 
-def _named(begun: PoolPlan, sizing: "_Sizing", *, held_back: bool) -> PoolPlan:
+def _named(begun: PoolPlan, sizing: "_Sizing", now: datetime, *, held_back: bool) -> PoolPlan:
     """The same in a pool that is sized by its workload system's names."""
     if not held_back:
         sizing.launch_named()
     elif workload_names.unserved(sizing.record, sizing.nodes):
         begun = replace(begun, wake_at=sizing.record.retry_at)
-    sizing.leave_named()
+    if not cordons_wait(sizing.record, now):
+        sizing.leave_named()
     return replace(begun, record=sizing.record, start=sizing.start)
 
 

@@ -46,6 +46,9 @@ SLOW_REMOVAL_SHARE: Final = 0.15
 FIXED_CAPACITY_SHARE: Final = 0.1
 LOST_SHARE: Final = 0.1
 RESTORED_SHARE: Final = 0.05
+CONTROLLER_SHARE: Final = 0.2
+STOPPED_SHARE: Final = 0.15
+OLD_HARDWARE_SHARE: Final = 0.1
 FLAPPING_SHARE: Final = 0.05
 EXPIRED_SHARE: Final = 0.05
 SCHEDULER_SHARE: Final = 0.25
@@ -103,6 +106,8 @@ class FleetShape:
     """Spare nodes."""
     reboots: bool = False
     """Whether the cloud can reboot a machine whose agent is gone."""
+    restarts_cold: bool = False
+    """Whether the cloud can switch machines off and on."""
     skew_seconds: float = 0.0
     """How wrong the clocks of services and machines can be, either way."""
 
@@ -132,6 +137,7 @@ def draw(seed: str, minutes: float) -> Campaign:
         spares=chance.choice((0, 0, 1, 2)),
         reboots=chance.random() < 1 / 2,
         skew_seconds=chance.choice((0.0, 2.0, 60.0)),
+        restarts_cold=Random(f"{seed}/controllers").random() < CONTROLLER_SHARE,  # noqa: S311
     )
     seconds = minutes * 60
     # Each run leaves some kinds out: other combinations show other defects.
@@ -151,6 +157,8 @@ def draw(seed: str, minutes: float) -> Campaign:
     steps += _losses(Random(f"{seed}/lost-stores"), seconds)  # noqa: S311
     steps += _restores(Random(f"{seed}/restored-store"), seconds)  # noqa: S311
     steps += _removals(Random(f"{seed}/removals"), shape, seconds)  # noqa: S311
+    steps += _old_hardware(Random(f"{seed}/old-hardware"), seconds)  # noqa: S311
+    steps += _stopped(Random(f"{seed}/stopped"), seconds)  # noqa: S311
     steps += _flapping(Random(f"{seed}/flapping"), seconds)  # noqa: S311
     steps += _expired(Random(f"{seed}/credentials"), seconds)  # noqa: S311
     steps += _schedulers(Random(f"{seed}/scheduler"), seconds)  # noqa: S311
@@ -213,6 +221,22 @@ def _removals(chance: Random, shape: FleetShape, seconds: float) -> list[Campaig
         fault = _fault("fixed_capacity", CLOUD, count=count, seconds=chance.uniform(30, 1_200))
         steps.append(CampaignStep(chance.uniform(0, seconds), fault))
     return steps
+
+
+def _old_hardware(chance: Random, seconds: float) -> list[CampaignStep]:
+    """In some campaigns, a cloud that hands out the host first that was freed last."""
+    if chance.random() >= OLD_HARDWARE_SHARE:
+        return []
+    fault = _fault("old_hardware", CLOUD, count=chance.randint(1, 8))
+    return [CampaignStep(chance.uniform(0, seconds), fault)]
+
+
+def _stopped(chance: Random, seconds: float) -> list[CampaignStep]:
+    """In some campaigns, machines that do not run, of one node or of half of the fleet."""
+    if chance.random() >= STOPPED_SHARE:
+        return []
+    target = chance.choice(("", "", HALF))
+    return [CampaignStep(chance.uniform(0, seconds), _fault("stopped", target))]
 
 
 def _flapping(chance: Random, seconds: float) -> list[CampaignStep]:

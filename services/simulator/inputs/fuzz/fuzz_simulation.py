@@ -74,6 +74,7 @@ class FuzzSimulation:
                 idempotent=shape.idempotent,
                 list_lag_seconds=shape.list_lag_seconds,
                 reboots=shape.reboots,
+                restarts_cold=shape.restarts_cold,
                 skew_seconds=shape.skew_seconds,
             ),
         )
@@ -202,8 +203,10 @@ class FuzzSimulation:
             case "scale":
                 self._publish("scale", nodes=action.nodes)
             case "cancel":
-                if self._invariants.open:
-                    self._publish("cancel", saga=self._chance.choice(list(self._invariants.open)))
+                if self._invariants.sagas.open:
+                    self._publish(
+                        "cancel", saga=self._chance.choice(list(self._invariants.sagas.open))
+                    )
             case "breaker":
                 self._publish("breaker-open", reason=REASON)
                 self._in(action.seconds, partial(self._publish, "breaker-close", reason=REASON))

@@ -7,6 +7,7 @@ from typing import Final
 
 import msgspec
 
+from schemas.fleet_events import FACTS as FLEET_FACTS
 from schemas.launch_offers import Offering
 from schemas.messages import Message
 from schemas.node_events import FACTS as NODE_FACTS
@@ -24,7 +25,10 @@ from services.simulator.inputs.scenario.scenario_outcome import (
 )
 from services.simulator.report.report_format import StressReport
 
-FACTS: Final[Mapping[type[Message], str]] = dict([*NODE_FACTS.items(), *POOL_FACTS.items()])
+FACTS: Final[Mapping[type[Message], str]] = dict(
+    [*NODE_FACTS.items(), *POOL_FACTS.items(), *FLEET_FACTS.items()]
+)
+"""Event class -> its name."""
 SHOWN_MAX: Final = 5
 
 

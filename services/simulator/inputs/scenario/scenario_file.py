@@ -35,8 +35,8 @@ from services.simulator.inputs.stress.stress_format import StressSpec
 
 FILE_BYTES_MAX: Final = 4 * 1_048_576
 KEYS: Final = (
-    *("name", "description", "seed", "duration", "replace_fatal", "fleet", "pools", "settings"),
-    *("events", "assertions", "stress"),
+    *("name", "description", "seed", "duration", "replace_fatal", "power_control"),
+    *("fleet", "pools", "settings", "events", "assertions", "stress"),
 )
 
 
@@ -95,7 +95,7 @@ class _Reading:
         configuration, own = self._configuration(raw, fleet)
         events = tuple(self._events(raw.get("events")))
         assertions = tuple(self._assertions(raw.get("assertions")))
-        head = {key: raw[key] for key in KEYS[:5] if key in raw}
+        head = {key: raw[key] for key in _Head.__struct_fields__ if key in raw}
         found = self._try(convert, self._document, head, _Head, ())
         if found is None:
             self._raise()
@@ -331,6 +331,7 @@ class _Head(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 1
     duration: Duration | None = None
     replace_fatal: bool = False
+    power_control: bool = False
 
 
 def read_event(document: Document, text: f.EventText, path: Path_ = ()) -> f.Event:

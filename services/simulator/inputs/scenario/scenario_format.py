@@ -57,6 +57,7 @@ PARAM_OF: Final[dict[str, frozenset[str]]] = {
     - {
         "network",
         "power_off",
+        "stopped",
         "preemption",
         "deleted",
         "hang",
@@ -363,6 +364,8 @@ class Scenario(Setting, frozen=True, kw_only=True):
     """Minimum time before the assertions; absent: until the last event."""
     replace_fatal: bool = False
     """Whether unhealthy nodes of the scenario's own fleet are replaced."""
+    power_control: bool = False
+    """Whether machines can be switched off and on, as by IPMI or Redfish."""
     fleet: tuple[FleetNode, ...] = ()
     own_pools: tuple[str, ...] = ()
     """Names of the pools of nodes that name no pool."""

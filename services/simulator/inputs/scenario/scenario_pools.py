@@ -133,6 +133,7 @@ def initial_fleet(scenario: f.Scenario, now: datetime) -> FleetSetup:
         spec_of=lambda made: specs.get(made.name) or others.get(made.pool) or MachineSpec(),
         records=tuple(records),
         nodes=frozenset(specs),
+        restarts_cold=scenario.power_control,
     )
 
 

@@ -12,7 +12,8 @@ import msgspec
 from schemas import subjects
 from schemas.agent_commands import DiagnoseRequest, Diagnosis
 from schemas.duration import Duration, format_duration
-from schemas.messages import Message, decoder, encode
+from schemas.fleet_events import fleet_codec
+from schemas.messages import Codec, Message, decoder, encode
 from schemas.node_events import node_codec
 from schemas.pool_events import pool_codec
 from schemas.pool_records import PoolRecord, pool_key
@@ -24,7 +25,7 @@ from services.pool_manager.planner.sizing.open_sagas import open_for
 from services.primitives.errors import BusError, NavarchError
 from services.runtime.logs import silenced
 from services.simulator.engine import virtual_time
-from services.simulator.engine.fault_injector import offering_of
+from services.simulator.engine.cloud_faults import offering_of
 from services.simulator.engine.simulated_fleet import SimulatedFleet, Violation
 from services.simulator.engine.simulation_context import FLEET, SimulationContext
 from services.simulator.engine.virtual_time import moment
@@ -86,7 +87,7 @@ class ScenarioRunner:
         self.fleet = SimulatedFleet(SimulationContext(seed), initial_fleet(scenario, moment(0.0)))
         self.steps: list[PlayedEvent] = []
         self.story: list[tuple[float, Message]] = []
-        """Events about nodes and pools, with their times."""
+        """Events, with their times."""
         self._sagas: list[SagaStarted] = []
         self._results: dict[int, AssertionResult] = {}
         """Number of an assertion -> whether it held when it was evaluated."""
@@ -96,7 +97,7 @@ class ScenarioRunner:
         if len(self.story) >= STORY_MAX:
             return
         if stream == EVENTS.name:
-            codec = node_codec if subjects.parse_node(stored.subject) else pool_codec
+            codec = _codec_of(stored.subject)
             message = codec.decode(stored.data)
             if isinstance(message, Message):
                 self.story.append((self.fleet.simulation.now(), message))
@@ -327,6 +328,13 @@ class ScenarioRunner:
         """The pool that a node is in."""
         found = next((each.pool for each in self.fleet.records.nodes() if each.node == node), "")
         return found or next(iter(self._scenario.configuration.pools))
+
+
+def _codec_of(subject: str) -> Codec:
+    """What decodes the events of a subject."""
+    if subjects.parse_node(subject):
+        return node_codec
+    return fleet_codec if subjects.parse_fleet_event(subject) else pool_codec
 
 
 def words(event: f.Event) -> str:

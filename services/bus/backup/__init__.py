@@ -1,0 +1,1 @@
+"""Backups of streams and buckets, and their restoration into an empty server."""

@@ -1,0 +1,59 @@
+"""Reads how much nodes are used: their stored samples."""
+
+from datetime import datetime, timedelta
+from typing import Final
+
+import msgspec
+
+from schemas import subjects
+from schemas.messages import LimitedDecoder, decoder
+from schemas.node_records import NodeRecord
+from schemas.topology import NODES, TELEMETRY
+from services.bus.port import Bus
+from services.fleet_client.fleet_client import stored_batches
+from services.fleet_client.fleet_use import FleetUse, GpuReading, Readings
+
+SAMPLE_SECONDS: Final = 35.0
+"""Agents send a sample every fifteen seconds: so old ones are read at the start."""
+
+nodes_decoder: Final = decoder(NodeRecord)
+_readings: Final = LimitedDecoder(Readings)
+
+
+class GpuReadings(msgspec.Struct, frozen=True, kw_only=True):
+    """The readings of a node's GPUs at a time."""
+
+    time: datetime
+    gpus: tuple[GpuReading, ...]
+
+
+def telemetry_filter(pool: str) -> str:
+    """Under which subjects a pool's samples are stored; empty: every pool's."""
+    return subjects.telemetry_of(pool) if pool else subjects.TELEMETRY
+
+
+async def read_use(bus: Bus, pool: str, now: datetime) -> tuple[FleetUse, int]:
+    """Every node with its newest sample, and the sequence after which new ones follow."""
+    use = FleetUse()
+    last = await bus.last_sequence(TELEMETRY.name)
+    for entry in await bus.entries(NODES, f"{pool or '*'}.*"):
+        use.take_node(entry.key, nodes_decoder.decode(entry.value))
+    start = now - timedelta(seconds=SAMPLE_SECONDS)
+    async for batch in stored_batches(bus, TELEMETRY.name, [telemetry_filter(pool)], start):
+        for stored in batch:
+            use.take_sample(stored)
+        if batch[-1].sequence >= last:
+            return use, batch[-1].sequence
+    return use, last
+
+
+async def node_samples(bus: Bus, pool: str, node: str) -> list[GpuReadings]:
+    """A node's stored samples, oldest first: 120 at most, of the last fifteen minutes."""
+    found = []
+    for stored in await bus.read(TELEMETRY.name, subjects.telemetry(pool, node)):
+        try:
+            readings = _readings.decode(stored.data)
+        except msgspec.DecodeError:
+            continue
+        found.append(GpuReadings(time=stored.time, gpus=readings.gpus))
+    return found

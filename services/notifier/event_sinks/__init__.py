@@ -1,0 +1,1 @@
+"""Sends events to other systems, as CloudEvents."""

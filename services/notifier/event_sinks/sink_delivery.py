@@ -1,0 +1,216 @@
+"""Delivers one sink's events: in the order of storing, at least once, from the sink's durable.
+
+One replica delivers, under the notifier's lease. It acknowledges what was delivered, refused or not
+asked for, so the durable's position on the bus is the sink's. What a killed replica held is
+delivered again first, before anything newer.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final
+
+from schemas.event_sink_settings import EventSinkSpec
+from schemas.stream_specs import DurableSpec
+from services.bus.port import Bus, Delivery, Stored
+from services.notifier.cloud_events import CloudEvent
+from services.notifier.event_sinks.event_filter import SinkEvent, has_labels, sink_event, wants
+from services.notifier.event_sinks.sink_report import Outcome, SinkReport
+from services.notifier.event_sinks.sink_target import EventRefusalError, SinkTarget
+from services.primitives.clock import Clock
+from services.primitives.errors import BusError
+from services.primitives.race import race
+from services.primitives.redaction import redacted
+
+log = logging.getLogger(__name__)
+
+BACKOFF_FIRST_SECONDS: Final = 1.0
+BACKOFF_MAX_SECONDS: Final = 60.0
+"""A receiver that returns is sent what it lacks within this time."""
+DOUBLINGS_MAX: Final = 10
+SETTLE_MARGIN_SECONDS: Final = 1.0
+SETTLED_MAX: Final = 4_096
+"""Events of which it is remembered that they were delivered, should an acknowledgement be lost."""
+SEND_SECONDS_MAX: Final = 90.0
+"""Longer than any request may take."""
+
+ReadLabels = Callable[[str, str], Awaitable[Mapping[str, str]]]
+"""The labels of a pool's node; without a node, of the pool."""
+Place = tuple[datetime, int]
+"""When an event was stored, and its sequence: the stream may have been created again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventSink:
+    """A sink as it is configured."""
+
+    name: str
+    spec: EventSinkSpec
+    durable: DurableSpec
+    target: SinkTarget
+
+
+@dataclass(slots=True)
+class _Held:
+    """An event that was received and is not settled."""
+
+    stored: Stored
+    deliveries: list[Delivery] = field(default_factory=list)
+    """More than one where the server delivered it again meanwhile."""
+
+
+class SinkDelivery:
+    """Delivers what one sink lacks, for as long as it runs."""
+
+    def __init__(
+        self,
+        sink: EventSink,
+        fleet: str,
+        bus: Bus,
+        clock: Clock,
+        read_labels: ReadLabels,
+        report: SinkReport,
+    ) -> None:
+        """Deliver events of `fleet`."""
+        self._sink = sink
+        self._fleet = fleet
+        self._bus = bus
+        self._clock = clock
+        self._read_labels = read_labels
+        self._report = report
+        self._held: dict[Place, _Held] = {}
+        self._arrived = asyncio.Event()
+        self._settled: dict[Place, None] = {}
+        self._failures = 0
+
+    async def run(self) -> None:
+        """Deliver until cancelled; then hand back what was not."""
+        # Until then what another replica held when it ended is not up for delivery.
+        await self._clock.sleep(self._sink.durable.ack_wait_seconds + SETTLE_MARGIN_SECONDS)
+        try:
+            for each in await race(self._receive(), self._keep_alive(), self._deliver_for_ever()):
+                if not each.cancelled():
+                    each.result()
+        finally:
+            for held in self._held.values():
+                for delivery in held.deliveries:
+                    with suppress(BusError):
+                        await delivery.nak(0)
+            self._held.clear()
+
+    async def _receive(self) -> None:
+        async for delivery in self._bus.consume(self._sink.durable):
+            place = (delivery.stored.time, delivery.stored.sequence)
+            if place in self._settled:
+                await delivery.ack()
+                continue
+            self._held.setdefault(place, _Held(delivery.stored)).deliveries.append(delivery)
+            self._report.oldest = min(self._held)[0]
+            self._arrived.set()
+
+    async def _keep_alive(self) -> None:
+        while True:
+            await self._clock.sleep(self._sink.durable.ack_wait_seconds / 3)
+            for held in list(self._held.values()):
+                for delivery in held.deliveries:
+                    await delivery.progress()
+
+    async def _deliver_for_ever(self) -> None:
+        while True:
+            self._arrived.clear()
+            try:
+                await self._deliver()
+            except BusError as error:
+                log.info("event sink waits for the bus: %s", error)
+                await self._clock.sleep(BACKOFF_FIRST_SECONDS)
+            if not self._held:
+                await self._arrived.wait()
+
+    async def _deliver(self) -> None:
+        """Deliver the oldest of what is held, in one call."""
+        chosen: dict[Place, CloudEvent] = {}
+        size = 0
+        for place in sorted(self._held):
+            event, outcome = await self._read(self._held[place].stored)
+            if event is None:
+                await self._settle(place, outcome)
+                continue
+            size += len(event.cloud.data)
+            if chosen and size > self._sink.target.bytes_max:
+                break
+            chosen[place] = event.cloud
+            if len(chosen) >= self._sink.target.events_max:
+                break
+        if chosen:
+            await self._send(chosen)
+
+    async def _read(self, stored: Stored) -> tuple[SinkEvent | None, Outcome]:
+        """The event, or why the sink is not sent it."""
+        spec, event = self._sink.spec, sink_event(stored, self._fleet)
+        if event is None:
+            return None, "invalid"
+        if not wants(spec, event):
+            return None, "filtered"
+        if spec.labels and not has_labels(spec, await self._read_labels(event.pool, event.node)):
+            return None, "filtered"
+        if (self._clock.now() - stored.time).total_seconds() > spec.max_age:
+            return self._skipped(event, "expired", "it was stored longer ago than `max_age`")
+        if len(stored.data) > spec.max_bytes:
+            return self._skipped(event, "too-large", f"it has {len(stored.data):,} bytes")
+        return event, "delivered"
+
+    def _skipped(self, event: SinkEvent, outcome: Outcome, reason: str) -> tuple[None, Outcome]:
+        self._report.skip(f"{event.cloud.type} {event.cloud.id}", reason, self._clock.now())
+        return None, outcome
+
+    async def _send(self, chosen: dict[Place, CloudEvent]) -> None:
+        """Send in one call; where it is refused, each event alone, in the same order."""
+        try:
+            async with asyncio.timeout(SEND_SECONDS_MAX):
+                await self._sink.target.send(list(chosen.values()))
+        except EventRefusalError as error:
+            if len(chosen) > 1:
+                for place, event in chosen.items():
+                    await self._send({place: event})
+                    if place in self._held:
+                        return  # the receiver is down now: the others come after it
+                return
+            (event,) = chosen.values()
+            self._report.skip(f"{event.type} {event.id}", redacted(str(error)), self._clock.now())
+            outcome: Outcome = "refused"
+        except Exception as error:  # noqa: BLE001 - whatever it is, the events are sent again
+            await self._wait(error)
+            return
+        else:
+            outcome = "delivered"
+        self._failures = 0
+        self._report.works()
+        for place in chosen:
+            await self._settle(place, outcome)
+
+    async def _wait(self, error: Exception) -> None:
+        """Leave a receiver that is down alone for a while, longer each time."""
+        self._failures += 1
+        text = redacted(str(error)) or type(error).__name__
+        if self._failures == 1:
+            log.warning("event sink %s cannot be sent events: %s", self._sink.name, text)
+        self._report.fails(text, self._clock.monotonic())
+        asked = float(getattr(error, "after_seconds", 0.0))
+        doublings = min(self._failures - 1, DOUBLINGS_MAX)
+        backoff = min(BACKOFF_FIRST_SECONDS * 2.0**doublings, BACKOFF_MAX_SECONDS)
+        await self._clock.sleep(max(asked, backoff))
+
+    async def _settle(self, place: Place, outcome: Outcome) -> None:
+        """Take note that an event needs no more, and acknowledge it."""
+        self._settled[place] = None
+        if len(self._settled) > SETTLED_MAX:
+            del self._settled[next(iter(self._settled))]
+        for delivery in self._held.pop(place).deliveries:
+            await delivery.ack()
+        self._report.count(outcome)
+        self._report.oldest = min(self._held)[0] if self._held else None
+        if not self._held:
+            self._report.works()  # nothing is undelivered

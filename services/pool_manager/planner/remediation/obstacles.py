@@ -1,0 +1,62 @@
+"""What forbids to act on any unhealthy node of a pool, whatever its budget says. Pure.
+
+Nodes without work are no reason to wait for the workload system: nothing on them can be disturbed.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+from schemas.node_records import NodeRecord
+from schemas.pool_records import PoolRecord
+from services.pool_manager.planner.node_counts import cordons_wait, is_down, is_gone
+from services.pool_manager.planner.pool_snapshot import PoolSnapshot
+from services.pool_manager.planner.remediation import remedy_selection
+from services.pool_manager.planner.remediator import RemedyChoice
+from services.pool_manager.planner.safety import breaker, incidents
+from services.pool_manager.planner.safety.breaker_messages import wave_words
+from services.pool_manager.planner.sizing import spares
+
+
+def find_obstacle(
+    snapshot: PoolSnapshot,
+    record: PoolRecord,
+    waiting: Sequence[NodeRecord],
+    choices: Mapping[str, RemedyChoice],
+    now: datetime,
+) -> breaker.BreakerReason | None:
+    """What forbids to act on any node, whatever the budget says."""
+    if not record.spec.health.auto_replace:
+        return None
+    held = incidents.holding(record)
+    if held:
+        return breaker.BreakerReason("wave", wave_words(record, held, now))
+    replaced = remedy_selection.to_be_replaced(choices, waiting)
+    uncovered = len(replaced) - len(spares.covered(record, snapshot.nodes, replaced, now))
+    if uncovered and _launches_fail(record, now):
+        # A node terminated now would leave a gap, unless a spare is ready to take its place.
+        # Unhealthy nodes wait in theirs.
+        reason = f"new nodes do not come up: launches fail ({record.failures} in a row)"
+        return breaker.BreakerReason("launches-fail", reason)
+    if cordons_wait(record, now) and not all(map(_has_no_work, waiting)):
+        times = record.refused_cordons
+        reason = f"{workload_system(record)} has not cordoned a node ({times} times in a row)"
+        return breaker.BreakerReason("workload-system", reason)
+    return None
+
+
+def _has_no_work(node: NodeRecord) -> bool:
+    return is_gone(node) or is_down(node)
+
+
+def workload_system(record: PoolRecord) -> str:
+    """What cordons the pool's nodes, as its spec names it."""
+    names = ", ".join(record.spec.notifiers) or "of the fleet's `notifier`"
+    return f"the workload system ({names})"
+
+
+def _launches_fail(record: PoolRecord, now: datetime) -> bool:
+    """Whether the last launch failed, for more than a spend_cap, and no later one has succeeded."""
+    if not record.failures or record.over_spend_cap:
+        return False
+    trying = any(each.kind == "scale-up" for each in record.open.values())
+    return trying or (record.retry_at is not None and now < record.retry_at)

@@ -1,0 +1,127 @@
+"""While the workload system does not cordon: what waits for it, and what does not."""
+
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from schemas.node_records import NodeRecord, RemediationAttempt
+from schemas.pool_records import OpenSaga, PoolRecord
+from schemas.saga_params import SagaParams
+from schemas.settings import BudgetSpec
+from services.pool_manager.planner.node_counts import is_down
+from services.pool_manager.planner.pool_planner import close, plan
+from services.pool_manager.planner.remediator import Ladder
+from services.pool_manager.planner.safety.fault_waves import fault_signature
+from services.pool_manager.sagas import DEFINITIONS
+from services.pool_manager.sagas.saga_steps import HASTY_CORDON_SECONDS
+from tests.pool_manager.test_pool_planner import NOW, node, pool, snapshot, spec
+
+LATER = NOW + timedelta(minutes=10)
+UNFIT = {"health": "unhealthy", "health_at": NOW, "health_kind": "xid", "health_code": 95}
+SILENT = {"lost": True, "lost_at": NOW - timedelta(hours=1), "provider_state": "present"}
+DOWN = {**SILENT, "down_reason": "its provider lists it as stopped"}
+GONE = {**SILENT, "provider_state": "gone"}
+
+
+def waiting(refused: int = 1, **changes: Any) -> PoolRecord:
+    """A pool of ten whose last cordon was not carried out."""
+    budget = BudgetSpec(max_quarantined=0, max_unavailable=3, max_replacements="unlimited")
+    made = pool(10, spec=spec(budget=budget), refused_cordons=refused, cordon_at=LATER)
+    return msgspec.structs.replace(made, **changes)
+
+
+def ten(*first: NodeRecord) -> tuple[NodeRecord, ...]:
+    """Ten nodes, of which these are some."""
+    return (*first, *(node(f"n{number}") for number in range(10 - len(first))))
+
+
+def begun(record: PoolRecord, *nodes: NodeRecord) -> list[tuple[str, str]]:
+    """What is begun, by kind and node."""
+    decided = plan(snapshot(record, *nodes), NOW)
+    return sorted((each.kind, each.node) for each in decided.start.values())
+
+
+def test_what_needs_a_cordon_waits_and_the_breaker_says_why() -> None:
+    """Until the next try; then one node is tried first."""
+    decided = plan(snapshot(waiting(), *ten(node("a", **UNFIT))), NOW)
+    assert decided.start == {}
+    assert (decided.record.breaker.cause, decided.wake_at) == ("workload-system", LATER)
+    assert "the workload system" in decided.record.breaker.reason
+    probed = plan(snapshot(decided.record, *ten(node("a", **UNFIT))), LATER)
+    assert [(each.kind, each.node) for each in probed.start.values()] == [("replace", "a")]
+    assert probed.record.breaker.state == "half-open"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "expected"),
+    [
+        ((node("a", **GONE), node("b", **UNFIT)), [("replace", "a")]),
+        ((node("a", **DOWN), node("b", **UNFIT)), [("replace", "a")]),
+        ((node("a", **SILENT),), []),
+        (tuple(node(f"d{n}", **DOWN) for n in range(5)), [("replace", f"d{n}") for n in range(3)]),
+    ],
+)
+def test_what_has_no_work_does_not_wait(
+    nodes: tuple[NodeRecord, ...], expected: list[tuple[str, str]]
+) -> None:
+    """What is gone at once; what does not run as many at a time as the budget allows."""
+    assert begun(waiting(), *ten(*nodes)) == expected
+
+
+def test_a_surplus_waits_and_a_gap_does_not() -> None:
+    """A launch needs no cordon."""
+    assert begun(waiting(desired=9), *ten()) == []
+    assert begun(waiting(desired=11), *ten()) == [("scale-up", "")]
+
+
+def test_a_node_that_does_not_run_is_no_riddle() -> None:
+    """It is in no incident, and its saga waits for no answer; one heard again is not down."""
+    assert fault_signature(node("a", **DOWN)) == ""
+    assert fault_signature(node("a", **SILENT)) == "silence"
+    decided = plan(snapshot(pool(10), *ten(node("a", **DOWN))), NOW)
+    [opened] = decided.start.values()
+    assert (opened.drain, opened.dead, opened.gone) == ("immediate", True, False)
+    assert "lists it as stopped" in opened.reason
+    assert not is_down(node("a", **{**DOWN, "lost": False}))
+
+
+@pytest.mark.parametrize(
+    ("params", "hasty"),
+    [({}, False), ({"dead": True}, True), ({"order": "launch_ahead"}, True)],
+)
+def test_no_answer_is_waited_for_where_no_work_is_left_or_the_cloud_takes_it(
+    params: dict[str, Any], hasty: bool
+) -> None:
+    """The saga goes on without the cordon."""
+    for service in (False, True):
+        about = SagaParams(pool="p", node="n", restores_service=service, **params)
+        cordon = DEFINITIONS["replace"].steps(about)[0]
+        assert (cordon.deadline_seconds(about) == HASTY_CORDON_SECONDS) is hasty
+        assert (cordon.on_deadline == "proceed", cordon.undo) == (hasty, service)
+
+
+def test_a_saga_that_ends_at_its_cordon_is_no_failed_launch() -> None:
+    """It makes the next cordon wait, longer each time, until one is carried out."""
+    opened = {f"s{n}": OpenSaga(kind="replace", node=f"n{n}", since=NOW) for n in range(3)}
+    record = pool(3, open=opened, failures=2, retry_at=NOW)
+    ended = record
+    for saga in ("s0", "s1"):
+        ended = close(ended, saga, failed=True, how="failed", now=NOW, at_cordon=True)
+    assert (ended.refused_cordons, ended.failures, ended.retry_at) == (2, 2, NOW)
+    assert ended.cordon_at == NOW + timedelta(seconds=4)
+    done = close(ended, "s2", failed=False, how="done", now=NOW)
+    assert (done.refused_cordons, done.cordon_at) == (0, None)
+
+
+def test_a_remedy_that_was_not_begun_was_not_tried() -> None:
+    """Else an outage of the workload system would use up the ladder."""
+    ladder = Ladder(options=Ladder.Options())
+    failed = RemediationAttempt(
+        saga="s", kind="reset-gpu", fault_signature="xid-95", at=NOW, outcome="failed", tried=False
+    )
+    case = node("a", **UNFIT, health_action="reset_gpu")
+    assert ladder.choose(case, (failed,), NOW).remedy == "reset-gpu"
+    tried = msgspec.structs.replace(failed, tried=True)
+    assert ladder.choose(case, (tried,), NOW).remedy == "reboot"

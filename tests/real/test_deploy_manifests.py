@@ -1,0 +1,203 @@
+"""The chart and the kustomization: the same objects, valid, and refused where a value is wrong."""
+
+import importlib.util
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from services.cli.supervisor import SERVICES
+from services.settings.settings_file import load_settings
+from tests.real.kustomize_base import BASE, KUBERNETES, ROOT, files, rendered, run, tool
+
+TOOLS: Final = ("helm", "kustomize", "kubeconform")
+EXAMPLE: Final = ROOT / "deploy/kustomize/example"
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.skipif(
+        not all(tool(each) for each in TOOLS),
+        reason="no helm, kustomize and kubeconform here: with Go 1.26, run "
+        "tests/real/kubernetes/install-tools.sh",
+    ),
+]
+ACTS: Final = (
+    *("--set", "config.mode=act", "--set", "config.providers.cluster.removal=node-object"),
+    *("--set", "config.notifier.checkpoint_pods=true", "--set", "agents.reboots=true"),
+)
+OPEN: Final = (
+    *("--set", "nats.url=nats://bus:4222", "--set", "nats.ownAuthority=false"),
+    *("--set", "nats.credentialsPrefix="),
+)
+OTHERS: Final = {
+    "acts": ACTS,
+    "open bus": OPEN,
+    "library of the host": ("--set", "agents.driverLibrary=/usr/lib/libnvidia-ml.so.1"),
+    "own runtime": ("--set", "agents.runtimeClassName=nvidia", "--set", "agents.hostNetwork=true"),
+    "no agents": ("--set", "agents.enabled=false", "--set", "networkPolicy.enabled=false"),
+    "one pod each": ("--set", "defaults.replicas=1", "--set", "defaults.spreadOverNodes=false"),
+    "by digest": ("--set", f"image.digest=sha256:{'0' * 64}", "--set", "gateway.tokenSecret=t"),
+}
+
+
+def objects(text: str) -> dict[tuple[str, str], Any]:
+    """Manifests by kind and name."""
+    found = [each for each in yaml.safe_load_all(text) if each]
+    return {(each["kind"], each["metadata"]["name"]): each for each in found}
+
+
+def conforms(text: str) -> str:
+    """What kubeconform says of manifests; empty if nothing is wrong."""
+    found = ""
+    for version in ("1.30.0", KUBERNETES):
+        folder = Path(tool("kubeconform")).parent / "schemas" / version
+        names = f"{folder}/{{{{ .ResourceKind }}}}{{{{ .KindSuffix }}}}.json"
+        done = subprocess.run(
+            (tool("kubeconform"), "-strict", "-schema-location", names, "-"),
+            input=text,
+            capture_output=True,
+            check=False,
+            text=True,
+            timeout=120,
+        )
+        found += done.stdout + done.stderr
+        assert bool(found) == bool(done.returncode), found
+    return found
+
+
+def test_the_kustomization_is_the_chart_rendered() -> None:
+    """No one has edited one of the two alone: `python -m tests.real.kustomize_base` writes it."""
+    for name, text in files().items():
+        assert (BASE / name).read_text() == text, name
+
+
+def configuration_of(deployment: Any) -> dict[str, Any]:
+    """Which ConfigMap its pods mount, as it can be changed."""
+    volumes = deployment["spec"]["template"]["spec"]["volumes"]
+    found = next(each for each in volumes if each["name"] == "config")["configMap"]
+    assert isinstance(found, dict)
+    return found
+
+
+def test_both_make_the_same_objects() -> None:
+    """But for the namespaces, the test's pod and the name of the configuration."""
+    chart, base = objects(rendered("--no-hooks")), objects(run("kustomize", "build", str(BASE)))
+    made = chart.pop(("ConfigMap", "navarch-config"))
+    [hashed] = [key for key in base if key[0] == "ConfigMap"]
+    texts = [each["data"]["navarch.yaml"] for each in (made, base.pop(hashed))]
+    assert yaml.safe_load(texts[0]) == yaml.safe_load(texts[1])
+    for name in ("navarch", "navarch-agents"):
+        del base["Namespace", name]
+    for found, name in ((chart, "navarch-config"), (base, hashed[1])):
+        for each in (each for (kind, _), each in found.items() if kind == "Deployment"):
+            assert configuration_of(each).pop("name") == name
+            each["spec"]["template"]["metadata"].pop("annotations", None)
+    assert chart == base
+
+
+@pytest.mark.parametrize("name", ["as it is", *OTHERS])
+def test_manifests_conform(name: str) -> None:
+    """Strictly: no field that Kubernetes does not know, whatever is switched on."""
+    assert conforms(rendered(*OTHERS.get(name, ()))) == ""
+
+
+def test_the_other_manifests_conform() -> None:
+    """The overlay, and what is applied by hand."""
+    texts = [run("kustomize", "build", str(EXAMPLE))]
+    texts += [each.read_text() for each in (ROOT / "deploy/kubernetes").glob("*.yaml")]
+    for each in texts:
+        assert conforms(each) == ""
+    wrong = rendered().replace("imagePullPolicy", "imagePolicy")
+    assert "'imagePolicy' not allowed" in conforms(wrong)
+
+
+def test_every_service_has_its_program_and_its_configuration(tmp_path: Path) -> None:
+    """Each Deployment runs its own module, and what is mounted is a valid configuration."""
+    found = objects(rendered())
+    parts = {key[1].removeprefix("navarch-") for key in found if key[0] == "Deployment"}
+    assert parts == {*SERVICES, "gateway"}
+    for part in parts:
+        spec = found["Deployment", f"navarch-{part}"]["spec"]["template"]["spec"]
+        module = spec["containers"][0]["command"][-1]
+        assert importlib.util.find_spec(module) is not None
+    file = tmp_path / "navarch.yaml"
+    for text in (
+        found["ConfigMap", "navarch-config"]["data"]["navarch.yaml"],
+        (EXAMPLE / "navarch.yaml").read_text(),
+    ):
+        file.write_text(text)
+        settings = load_settings(file, {})
+        assert (8080, "0.0.0.0") == (settings.gateway.port, settings.http.host)
+
+
+def rules(found: dict[tuple[str, str], Any], name: str) -> Any:
+    """What a ClusterRole permits."""
+    return found["ClusterRole", name]["rules"]
+
+
+def test_rights_follow_from_the_configuration() -> None:
+    """Observing it reads; acting it has what docs/kubernetes.md grants, and no more."""
+    observes, acts = objects(rendered()), objects(rendered(*ACTS))
+    verbs = {verb for each in rules(observes, "navarch-navarch-notifier") for verb in each["verbs"]}
+    assert verbs == {"list", "watch"}
+    by_hand = [
+        objects((ROOT / "deploy/kubernetes" / name).read_text())
+        for name in ("notifier-rbac.yaml", "notifier-checkpoint-rbac.yaml")
+    ]
+    granted = rules(by_hand[0], "navarch-notifier")
+    granted += rules(by_hand[1], "navarch-notifier-checkpoint")
+    assert rules(acts, "navarch-navarch-notifier") == granted
+    nodes = [each["verbs"] for each in rules(acts, "navarch-navarch-provisioner")]
+    assert nodes == [["list"], ["create"], ["delete"]]
+    outside = ("--set", "config.notifier.kubeconfig=/etc/a", "--set", "config.notifier.type=noop")
+    assert ("ClusterRole", "navarch-navarch-notifier") not in objects(rendered(*outside))
+
+
+def test_only_who_asks_the_cluster_has_a_token_for_it() -> None:
+    """Provisioner and notifier; no agent, no other service, no test."""
+    found = objects(rendered())
+    specs = {
+        key[1]: each["spec"].get("template", each)["spec"]
+        for key, each in found.items()
+        if key[0] in ("Deployment", "DaemonSet", "Pod")
+    }
+    has = {name for name, spec in specs.items() if spec["automountServiceAccountToken"]}
+    assert has == {"navarch-provisioner", "navarch-notifier"}
+    assert all(each["enableServiceLinks"] is False for each in specs.values())
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ("nats.url=nats://bus:4222", "nats.url is not encrypted"),
+        ("nats.url=tls://user:secret@bus:4222", "does not match pattern"),
+        ("nats.url=", "does not match pattern"),
+        ("replicas=3", "additional properties 'replicas' not allowed"),
+        ("services.pool-manger.replicas=3", "additional properties 'pool-manger' not allowed"),
+        ("services.pool-manager.replica=3", "additional properties 'replica' not allowed"),
+        ("defaults.replicas=0", "minimum"),
+        ("config.http.port=9090", "/config/http"),
+        ("config.nats.creds_file=/a", "/config/nats/creds_file"),
+        ("config.fleet=null", "/config/fleet"),
+        ("agents.pool=training", "no provider gives the agents credentials"),
+        ("agents.namespace=other", "no provider gives the agents credentials"),
+        ("image.digest=0.1.0", "does not match pattern"),
+        ("agents.maxUnavailable=0", "minimum"),
+    ],
+)
+def test_a_wrong_value_is_refused(given: str, why: str) -> None:
+    """Before anything is installed, with its place."""
+    with pytest.raises(subprocess.CalledProcessError) as raised:
+        rendered("--set", given)
+    assert why in raised.value.stderr
+
+
+def test_the_chart_passes_helms_own_check(tmp_path: Path) -> None:
+    """`helm lint --strict`, and a package can be made of it."""
+    chart = shutil.copytree(ROOT / "deploy/helm/navarch", tmp_path / "navarch")
+    values = ("--values", str(ROOT / "deploy/helm/example-values.yaml"))
+    run("helm", "lint", "--strict", str(chart), *values, "--kube-version", KUBERNETES)
+    run("helm", "package", str(chart), "--destination", str(tmp_path))
+    assert [*tmp_path.glob("navarch-*.tgz")]
