@@ -387,6 +387,7 @@ LABEL_VALUES_MAX: Final[Mapping[str, int]] = {
     "provider": 100,
     "stream": 100,
     "durable": 100,
+    "sink": 100,
     "rule": 1_000,
     "route": 200,
     **dict.fromkeys(("kind", "status", "state", "command", "direction", "label"), 50),

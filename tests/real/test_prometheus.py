@@ -233,7 +233,7 @@ async def test_prometheus_scrapes_the_documented_names(
                 reply = await client.get("/api/v1/query_exemplars", params=asked)
                 series = reply.json()["data"]
                 return [each["labels"] for one in series for each in one["exemplars"]] == [
-                    {"trace_id": TRACE}
+                    {"trace_id": TRACE, "span_id": HEADERS["traceparent"].split("-")[2]}
                 ]
 
             await eventually(traced, within_seconds=20)
