@@ -6,6 +6,7 @@ from typing import Final
 
 import msgspec
 
+from schemas import subjects
 from schemas.settings import Settings
 from schemas.stored_messages import decode_stored
 from schemas.topology import HEALTH_EVENTS, HEALTH_TIMERS
@@ -172,5 +173,5 @@ async def build(context: Context) -> Service:
             audit.run,
             JobWatch(context.bus, context.clock, jobs).run,
         ),
-        endpoints={"policy": policy.answer},
+        endpoints={subjects.query("policy"): policy.answer},
     )

@@ -24,7 +24,7 @@ OUTAGE_SECONDS = 900.0
 SHORT_SECONDS = 300.0
 """By day, where the stream's duplicate window, which is ten minutes, does not matter."""
 LONG = ("EVENTS", "SAGAS")
-UNUSED = ("TELEMETRY", "REQUESTS", "DEAD", "KV_OFFERINGS", "KV_REPAIRS")
+UNUSED = ("TELEMETRY", "REQUESTS", "DEAD", "SINKS", "KV_OFFERINGS", "KV_REPAIRS")
 """Nothing is written there meanwhile, so nothing is known of it."""
 
 

@@ -241,6 +241,7 @@ async def test_planted_secrets_are_found_nowhere(
         await fleet.replaced(broken.node, after)
         await fleet.active("a", 2)
         await eventually(lambda: _source_failed(fleet))
+        await eventually(lambda: _has_called(outside, "sink"))
         shown = await _shown(fleet, outside)
         for name in ("pools", "nodes", "sagas", "budget", "instances", "offerings", "hardware"):
             answer = await fleet.bus.request(subjects.query(name), b"{}", timeout_seconds=30)
@@ -271,6 +272,10 @@ async def _fleet(directory: Path, url: str) -> AsyncIterator[Fleet]:
     config = CONFIG.format(directory=directory, url=url, host=host, canary=CANARY)
     async with serving_fleet(directory, config=config) as fleet:
         yield fleet
+
+
+async def _has_called(outside: Outside, path: str) -> bool:
+    return path in outside.seen
 
 
 async def _source_failed(fleet: Fleet) -> bool:
