@@ -53,6 +53,8 @@ from services.workload_systems.slurm_rest_answers import (
 ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
 TOKEN_BYTES_MAX: Final = 16_384
 SETTING: Final = "rest.url"
+LISTS: Final = ("nodes", "jobs")
+"""What an answer must have: without it every node would count as drained, or unknown."""
 NOT_FOUND: Final = (404, 405)
 NO_TOKEN: Final = (401, 403)
 RENEWAL: Final = (
@@ -249,6 +251,8 @@ class SlurmRest:
         answer = await self._call(method, path, RestAnswer, query=query, body=body)
         if text := error_text(answer):
             raise _failure(text, reads=method == "GET")
+        if what in LISTS and getattr(answer, what) is None:
+            raise SlurmUnavailableError(f"slurmrestd: its answer has no list of {what}")
         return answer
 
     async def _call(

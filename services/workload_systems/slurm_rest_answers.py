@@ -92,11 +92,11 @@ class _Ping(msgspec.Struct, frozen=True):
 
 
 class RestAnswer(msgspec.Struct, frozen=True):
-    """Any answer; what a call does not have is empty."""
+    """Any answer; None: it has no such list, which is not an empty one."""
 
     errors: list[_Error] = []
-    nodes: list[_Node] = []
-    jobs: list[_Job] = []
+    nodes: list[_Node] | None = None
+    jobs: list[_Job] | None = None
     pings: list[_Ping] = []
 
 
@@ -144,7 +144,7 @@ def rest_nodes(answer: RestAnswer, partition: str) -> Mapping[str, SlurmNode]:
             user=each.reason_set_by_user or "Unknown",  # as `sinfo` shows it
             reason=each.reason,
         )
-        for each in answer.nodes
+        for each in answer.nodes or ()
         if not partition or partition in each.partitions
     }
 
@@ -152,14 +152,14 @@ def rest_nodes(answer: RestAnswer, partition: str) -> Mapping[str, SlurmNode]:
 def rest_jobs(answer: RestAnswer, states: str) -> tuple[SlurmJob, ...]:
     """Every job in one of these states."""
     wanted = set(states.split(","))
-    return tuple(_job(each) for each in answer.jobs if wanted & set(_words(each.job_state)))
+    return tuple(_job(each) for each in answer.jobs or () if wanted & set(_words(each.job_state)))
 
 
 def rest_comments(answer: RestAnswer, node: str) -> Mapping[str, frozenset[str]]:
     """The words of the comments of the jobs that run on a node, by the jobs' numbers."""
     return {
         str(each.job_id): frozenset((each.comment or "").split())
-        for each in answer.jobs
+        for each in answer.jobs or ()
         if "RUNNING" in _words(each.job_state) and node in expand_hosts(each.nodes or "")
     }
 

@@ -7,6 +7,7 @@ import pytest
 
 from services.notifier.conformance import NotifierConformance, WorkloadSite
 from tests.notifier.kubernetes_site import KubernetesSite
+from tests.notifier.slurm_rest_site import SlurmRestSite
 from tests.notifier.workload_sites import ExecSite, NoopSite, RaySite, SlurmFolder, WebhookSite
 
 
@@ -40,6 +41,13 @@ class TestSlurm(NotifierConformance):
     @pytest.fixture
     def site(self, tmp_path: Path) -> WorkloadSite:
         return SlurmFolder(folder=tmp_path)
+
+
+class TestSlurmRest(NotifierConformance):
+    @pytest.fixture
+    async def site(self) -> AsyncIterator[WorkloadSite]:
+        async with SlurmRestSite().running() as site:
+            yield site
 
 
 class TestKubernetes(NotifierConformance):

@@ -5,6 +5,7 @@ the forms of that version. What slurmctld does with a change is written after sc
 slurmrestd of these versions was run.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -60,6 +61,7 @@ class StrictSlurm:
     calls: list[str] = field(default_factory=list)
     fails: Response | None = None
     """Answered to everything but its description."""
+    hangs_seconds: float = 0.0
 
     @property
     def base(self) -> str:
@@ -218,6 +220,8 @@ class StrictSlurm:
             )
             if named != (USER, TOKEN):
                 return PlainTextResponse("Authentication failure", 401)
+            if self.hangs_seconds and not always:
+                await asyncio.sleep(self.hangs_seconds)
             if self.fails is not None and not always:
                 return self.fails
             found = handle(request)

@@ -164,6 +164,7 @@ FAILURES: list[Any] = [
     pytest.param(
         PlainTextResponse("<html>", 200), SlurmUnavailableError, "not an answer", id="html"
     ),
+    pytest.param(JSONResponse({"meta": {}}, 500), SlurmUnavailableError, "500", id="no words"),
     pytest.param(PlainTextResponse("x", 404), SlurmUnavailableError, "port 6820", id="elsewhere"),
 ]
 
@@ -189,6 +190,16 @@ async def test_kinds_of_failure_are_distinguished(
             with pytest.raises((SlurmUnavailableError, StepFailure)):
                 await read()
         await rest.close()
+
+
+@pytest.mark.parametrize("answer", [{}, {"nodes": None}, {"errors": [], "meta": {}}])
+async def test_an_answer_without_its_list_is_an_outage(answer: dict[str, Any]) -> None:
+    """Of jobs it would drain every node."""
+    async with notifier(41) as (made, slurm):
+        await made.drain(order("gpu1"))
+        slurm.fails = JSONResponse(answer)
+        with pytest.raises(SlurmUnavailableError, match="no list of jobs"):
+            await made.workloads([node("gpu1")])
 
 
 async def test_the_newest_version_that_is_known_is_used() -> None:
