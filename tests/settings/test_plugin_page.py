@@ -104,5 +104,5 @@ def test_every_contract_of_the_table_exists() -> None:
     for _, contract, suite in rows:
         assert (ROOT / contract).is_file()
         if suite != "none":
-            module = ROOT / suite.strip("`").replace(".", "/")
+            module = ROOT / suite.strip("`").removeprefix("navarch.").replace(".", "/")
             assert module.is_dir() or module.with_suffix(".py").is_file()
