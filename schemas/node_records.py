@@ -13,7 +13,6 @@ from schemas.enums import (
     SagaKind,
 )
 from schemas.messages import Record
-from schemas.names import saga_number
 from schemas.node_events import GpuIdentity
 from schemas.saga_params import LaunchSpec
 from schemas.value_limits import Address, Identifier, Int, Name, Token, UtcTime
@@ -207,8 +206,3 @@ class HeartbeatRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
 def node_key(pool: str, node: str) -> str:
     """Key of every record about one node."""
     return f"{pool}.{node}"
-
-
-def has_left(record: NodeRecord, saga: str) -> bool:
-    """Whether a saga that acted on a node had ended when its record was written."""
-    return record.saga != saga and 0 < saga_number(saga) <= record.sagas

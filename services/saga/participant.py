@@ -3,8 +3,7 @@
 A step is performed at least once, so every action is idempotent with the key (saga, step). The
 result is appended under the guard of the log: where the coordinator has meanwhile gone on (the
 deadline passed, the saga unwinds) the append is refused and the result is dropped; undoing is then
-the coordinator's next command and not this one's business. Where the node's record says that the
-saga has ended, SAGAS has lost the end of its log, and nothing is done (decision 100).
+the coordinator's next command and not this one's business.
 
 Where a saga is cancelled, `watch` stops the action under way, and its failure is the word that it
 has stopped: unwinding waits for that word, so that nothing comes into effect after its undo. Where
@@ -23,9 +22,6 @@ import msgspec
 from schemas import subjects
 from schemas.enums import IRREVERSIBLE_STEPS, STOPPED
 from schemas.headers import EXPECTED_LAST_SUBJECT_SEQ
-from schemas.messages import LimitedDecoder
-from schemas.names import saga_number
-from schemas.node_records import NodeRecord, has_left, node_key
 from schemas.saga_log_entries import (
     WHOLE,
     SagaEntry,
@@ -40,9 +36,8 @@ from schemas.saga_log_entries import (
     UndoSucceeded,
 )
 from schemas.stream_specs import DurableSpec
-from schemas.topology import NODES, SAGAS
-from schemas.value_limits import Token, limited
-from services.bus.bucket_mirror import readable
+from schemas.topology import SAGAS
+from schemas.value_limits import limited
 from services.bus.port import Bus, Stored
 from services.primitives.clock import Clock
 from services.primitives.errors import BusError, Conflict, Retry
@@ -62,16 +57,6 @@ LOOK_AGAIN_SECONDS: Final = 0.5
 WATCH_BACK_SECONDS: Final = 60.0
 """How far back the watch begins: the moment between a command and the watch must not be missed."""
 STOPPED_REASON: Final = "stopped, because the saga is being unwound"
-
-
-_nodes: Final = LimitedDecoder(NodeRecord)
-
-
-class _About(msgspec.Struct, frozen=True, kw_only=True):
-    """What the inputs of every step have that acts on a node."""
-
-    pool: Token
-    node: Token
 
 
 class StepFailure(Exception):  # noqa: N818 - it is the step's outcome, not an error of the code
@@ -201,9 +186,6 @@ class Participant:
         action = table.get(step)
         if action is None or entry.saga != saga_of(received.stored):
             return
-        if await self._has_ended(entry.saga, inputs):
-            log.warning("not performed: its saga has ended", extra={"saga": entry.saga})
-            return
         command = Command(
             saga=entry.saga,
             step=step,
@@ -223,18 +205,6 @@ class Participant:
             await self._settle(action, command, sequence, stop)
         finally:
             del self._acting[entry.saga], self._steps[entry.saga]
-
-    async def _has_ended(self, saga: str, inputs: dict[str, Any]) -> bool:
-        """Whether the record of the node that a saga is about says that it has ended."""
-        try:
-            about = msgspec.convert(inputs, _About)
-        except msgspec.ValidationError:
-            return False  # the action says what is wrong with them
-        if not saga.endswith(f"-{about.node}-{saga_number(saga)}"):
-            return False
-        entry = await self._bus.get(NODES, node_key(about.pool, about.node))
-        record = next(readable([entry], _nodes), None) if entry is not None else None
-        return record is not None and has_left(record[1], saga)
 
     async def _settle(
         self, action: Action, command: Command, sequence: int, stop: asyncio.Event | None

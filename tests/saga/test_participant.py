@@ -5,11 +5,8 @@ from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import msgspec
 import pytest
 
-from schemas.messages import encode
-from schemas.node_records import NodeRecord, node_key
 from schemas.saga_log_entries import (
     SagaEntry,
     SagaStarted,
@@ -19,7 +16,7 @@ from schemas.saga_log_entries import (
     UndoStarted,
 )
 from schemas.saga_params import SagaParams
-from schemas.topology import NODES, NOTIFIER_STEPS
+from schemas.topology import NOTIFIER_STEPS
 from services.bus.nats.nats_bus import NatsBus
 from services.primitives.clock import SystemClock
 from services.runtime.consumer_loop import ConsumerLoop
@@ -152,26 +149,6 @@ async def test_an_undo_is_performed_though_the_cancellation_is_seen_meanwhile(
 
     await eventually(undone)
     assert ["undone"] == workload.did
-
-
-@pytest.mark.parametrize(("sagas", "did"), [(0, ["begun"]), (1, [])])
-async def test_a_command_of_a_saga_that_has_ended_is_not_performed(
-    bus: NatsBus, workload: Workload, taking_part: asyncio.Event, sagas: int, did: list[str]
-) -> None:
-    """SAGAS was set back to it: the node's record knows better."""
-    inputs = {"pool": "p", "node": "n1"}
-    record = NodeRecord(pool="p", node="n1", state="active", sagas=sagas)
-    await bus.put(NODES, node_key("p", "n1"), encode(record))
-    sequence = await appended(bus, BEGUN, msgspec.structs.replace(DRAIN, inputs=inputs))
-    taking_part.set()
-
-    async def acknowledged() -> bool:
-        info = await bus.admin(f"CONSUMER.INFO.SAGAS.{NOTIFIER_STEPS.name}", {})
-        delivered, floor = info["delivered"]["stream_seq"], info["ack_floor"]["stream_seq"]
-        return bool(workload.did) or delivered == floor == sequence
-
-    await eventually(acknowledged)
-    assert workload.did == did
 
 
 async def test_a_step_that_the_sagas_kind_does_not_have_is_not_performed(

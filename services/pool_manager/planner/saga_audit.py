@@ -10,12 +10,12 @@ from typing import Final
 
 import msgspec
 
-from schemas.node_records import NodeRecord, has_left
+from schemas.node_records import NodeRecord
 from schemas.pool_events import SagaCancelled
 from schemas.pool_records import OpenSaga, PoolRecord
 from schemas.saga_params import traits_of
 from services.pool_manager.planner.node_counts import busy
-from services.pool_manager.planner.saga_projection import ARRIVING, has_come
+from services.pool_manager.planner.saga_projection import ARRIVING, has_come, has_left
 from services.pool_manager.planner.sizing.open_sagas import saga_id
 from services.saga.saga_state import SagaState
 

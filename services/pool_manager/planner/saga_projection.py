@@ -11,7 +11,8 @@ from typing import Final
 import msgspec
 
 from schemas.enums import NO_ROOM, STOPPED, AttemptOutcome, HealthStatus, NodeState
-from schemas.node_records import NodeRecord, Quarantine, RemediationAttempt, has_left
+from schemas.names import saga_number
+from schemas.node_records import NodeRecord, Quarantine, RemediationAttempt
 from schemas.pool_records import OpenSaga, PoolRecord
 from services.pool_manager.planner.node_counts import is_left_by_repair
 from services.pool_manager.planner.node_projection import launched
@@ -139,6 +140,11 @@ def says_more(old: NodeRecord | None, new: NodeRecord, state: SagaState) -> bool
     if old is None or state.ended or state.step("uncordon").status != "pending":
         return new != old
     return new != msgspec.structs.replace(old, saga_entry=new.saga_entry)
+
+
+def has_left(record: NodeRecord, saga: str) -> bool:
+    """Whether a saga that acted on a node had ended when its record was written."""
+    return record.saga != saga and 0 < saga_number(saga) <= record.sagas
 
 
 def has_come(record: NodeRecord, saga: str) -> bool:
