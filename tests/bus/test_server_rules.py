@@ -44,7 +44,8 @@ async def said(call) -> object:
     try:
         return await call
     except BusError as error:
-        return type(error), getattr(error, "code", 0)
+        kind = Unavailable if isinstance(error, Unavailable) else type(error)
+        return kind, getattr(error, "code", 0)
 
 
 async def test_bytes_are_counted_as_the_file_store_counts(any_bus):

@@ -20,6 +20,7 @@ from services.cli.commands import top_command
 from services.cli.text.use_text import total_line, use_rows
 from services.fleet_client.fleet_client import FleetClient
 from services.fleet_client.fleet_use import FleetUse, UseOrder, ordered, total
+from services.fleet_client.use_reader import read_use
 from tests.cli.test_commands import navarch
 from tests.support import inprocess
 from tests.support.secured import Secured
@@ -137,9 +138,9 @@ async def test_it_is_shown_again_when_a_sample_or_a_node_has_come(
 ) -> None:
     """And not when nothing has."""
     monkeypatch.setattr(top_command, "INTERVAL_SECONDS_MIN", 0.0)
-    use, shown = FleetUse(), list[list[str]]()
+    shown = list[list[str]]()
     fleet = FleetClient(bus)
-    after = await top_command._read(fleet, "training", use)
+    use, after = await read_use(bus, "training", datetime.now(UTC))
 
     def show() -> None:
         shown.append(sorted(each.node for each in use.rows()))

@@ -158,7 +158,7 @@ def pods(
     valid: Valid = "365d",
     directory: BusDirectoryOption = BUS,
 ) -> None:
-    """Write the credentials with which agents in pods of a pool's nodes ask for their own."""
+    """Write the credentials with which agents in pods enroll."""
     from services.cli.pod_credentials import write_pods  # noqa: PLC0415
 
     now = datetime.now(UTC)
