@@ -23,6 +23,7 @@ from services.bus.memory.transport import PerfectLink
 from services.bus.topology_setup import set_up
 from services.fleet_client.fleet_client import FleetClient
 from services.gateway.authentication import Access
+from services.gateway.authenticators.chain import AuthenticatorChain
 from services.gateway.caller_rate import CallerRate
 from services.gateway.event_relay import EventRelay
 from services.gateway.event_streams import EventStreams
@@ -124,7 +125,8 @@ async def gateway_of(fleet: WideFleet) -> AsyncIterator[tuple[str, MemoryBus]]:
     await bus.serve("pool-manager", "a small one", named)
     relay = EventRelay(bus, clock)
     relaying = asyncio.create_task(relay.run())
-    access = Access(TOKENS, CallerRate(1_200), clock.now)
+    chain = AuthenticatorChain(TOKENS, {}, clock.now)
+    access = Access(chain, CallerRate(1_200), clock.now)
     streams = EventStreams(relay, 8, clock.now, registry)
     app: Any = http_app(bus, FleetClient(bus, user="gateway"), access, streams, clock, registry)
     async with serving(app) as url:

@@ -54,7 +54,7 @@ SERVICES = {
     "notifier": build_notifier,
 }
 
-_FAILED = r"scale-up-\S+ bootstrap failed after [\d.]+ s: "
+_FAILED = r"scale-up-\S+ bootstrap failed after [\d.]+ m?s: "
 REASONS = {
     "fails": re.compile(
         _FAILED + r"setup command 2 of 3 \(.*\) ended with 100; "
