@@ -239,7 +239,6 @@ async def test_axe_finds_nothing_serious(pages: Pages, tmp_path: Path) -> None:
     assert found == []
 
 
-@pytest.mark.xfail(reason="passed before the last merges; plots are not drawn since", strict=False)
 async def test_panels_show_what_was_measured_what_it_cost_and_the_evidence(
     fleet: Served, pages: Pages
 ) -> None:

@@ -153,7 +153,7 @@ function sagaView({ saga, log }, context) {
 }
 
 export class Panel {
-  #place; #context; #kind = ""; #name = ""; #timer = 0; #settle = 0; #turn = 0; #reading = 0; #opener = null; #measured = { of: "", at: 0, value: null };
+  #place; #context; #kind = ""; #name = ""; #timer = 0; #settle = 0; #sample = 0; #turn = 0; #reading = 0; #opener = null; #measured = { of: "", at: 0, value: null };
 
   constructor(place, fleet, role) {
     this.#place = place;
@@ -172,6 +172,7 @@ export class Panel {
     clearTimeout(this.#timer);
     this.#timer = 0;
     clearTimeout(this.#settle);
+    clearTimeout(this.#sample);
     this.#turn += 1;
     this.#place.hidden = !kind;
     if (!kind) return void this.#opener?.focus();
@@ -231,5 +232,7 @@ export class Panel {
       show(head(`the ${this.#kind}`, capital(this.#kind), this.#name, this.#context.close), problemNotice(error, `This ${this.#kind} cannot be shown`));
     }
     if (this.#reading === turn) this.#reading = 0;
+    clearTimeout(this.#sample);
+    if (this.#kind === "node") this.#sample = setTimeout(() => this.#readAgain(), MEASURED_AGAIN_MS); // no event says that there is another
   }
 }
