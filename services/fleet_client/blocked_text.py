@@ -39,7 +39,7 @@ def node_blocks(
 
 
 def _retirement_lines(node: NodeRecord, pool: PoolRecord, now: datetime) -> list[str]:
-    latest = retirements.waits_until(node, pool, [node], None, now)
+    latest = retirements.waits_until(node, pool, retirements.retired_at([node]), None, now)
     if latest is None:
         return []
     why, at = cloud_notices.taken_reason(node), f"{latest.astimezone():%m-%d %H:%M}"

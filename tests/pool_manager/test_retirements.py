@@ -80,7 +80,7 @@ def test_of_many_the_first_begin_earlier(count: int, rounds: int) -> None:
     """The budget takes two at a time, and all are to be done before the cloud takes them."""
     nodes = [retiring(f"a{number}") for number in range(count)]
     record = pool(10, spec=spec(budget=BudgetSpec(max_unavailable=2)))
-    latest = retirements.waits_until(nodes[0], record, nodes, None, NOW)
+    latest = retirements.waits_until(nodes[0], record, retirements.retired_at(nodes), None, NOW)
     assert latest == NOW + 48 * HOUR - rounds * NEEDED
     assert retirements.next_moment(record, nodes, NOW) == latest
 

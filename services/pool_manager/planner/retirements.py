@@ -7,7 +7,8 @@ runs on then is asked for a checkpoint and drained, like any other.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -33,18 +34,24 @@ def retirement(node: NodeRecord) -> CloudNotice | None:
     return found[1] if found[1].deadline is not None else None
 
 
+def retired_at(nodes: Iterable[NodeRecord]) -> list[datetime]:
+    """When the cloud takes those of a pool's nodes that it retires, earliest first."""
+    found = (retirement(node) for node in nodes if node.notices)
+    return sorted(each.deadline for each in found if each is not None and each.deadline)
+
+
 def waits_until(
     node: NodeRecord,
     record: PoolRecord,
-    nodes: Iterable[NodeRecord],
+    times: Sequence[datetime],
     use: Mapping[str, NodeUse] | None,
     now: datetime,
 ) -> datetime | None:
-    """Until when at most a retirement waits; None: it does not wait."""
+    """Until when at most a retirement waits, beside those at `times`; None: it does not wait."""
     notice = retirement(node)
     if notice is None or (node.cordoned and not node.sole_notice):
         return None  # it has no work to wait for, or leaves for another reason
-    latest = _latest_at(notice, record, nodes)
+    latest = _latest_at(notice, record, times)
     served = maintenance_windows.opening(record.spec.windows, "service", now) is not None
     used = (use or {}).get(node.node)
     if now >= latest or served or (used is not None and is_idle(used.gpus, now)):
@@ -67,16 +74,15 @@ def asked_about(nodes: Iterable[NodeRecord]) -> list[str]:
 def next_moment(record: PoolRecord, nodes: Iterable[NodeRecord], now: datetime) -> datetime | None:
     """When the next retirement must begin at last."""
     nodes = tuple(nodes)
-    waits = (waits_until(node, record, nodes, None, now) for node in nodes if node.notices)
+    times = retired_at(nodes)
+    waits = (waits_until(node, record, times, None, now) for node in nodes if node.notices)
     return min((each for each in waits if each is not None), default=None)
 
 
-def _latest_at(notice: CloudNotice, record: PoolRecord, nodes: Iterable[NodeRecord]) -> datetime:
+def _latest_at(notice: CloudNotice, record: PoolRecord, times: Sequence[datetime]) -> datetime:
     """When it must begin, where so many at a time as the budget allows are taken by then."""
     assert notice.deadline is not None
-    others = (retirement(node) for node in nodes if node.notices)
-    times = [each.deadline for each in others if each is not None and each.deadline is not None]
-    together = sum(1 for each in times if each <= notice.deadline)
+    together = bisect_right(times, notice.deadline)
     at_once = max(1, limit(record.spec.budget.max_unavailable, record.desired))
     rounds = max(1, math.ceil(together / at_once))
     return notice.deadline - rounds * cloud_notices.needed(record.spec)

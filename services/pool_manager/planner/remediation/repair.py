@@ -123,15 +123,16 @@ def _with_breaker(record: PoolRecord, changed: Breaker) -> PoolRecord:
 
 def _waiting(snapshot: PoolSnapshot, record: PoolRecord, now: datetime) -> Sequence[NodeRecord]:
     """The unhealthy nodes that may be disrupted and have no open saga; the oldest first."""
-    taken = busy(record)
+    taken, nodes = busy(record), snapshot.nodes.needs_attention
+    times = retirements.retired_at(nodes)
     return sorted(
         (
             node
-            for node in snapshot.nodes.needs_attention
+            for node in nodes
             if node.node not in taken
             and remediation_reason(node, record, now)
             and not eligibility.blocked_reason(node, record, now)
-            and retirements.waits_until(node, record, snapshot.nodes, snapshot.use, now) is None
+            and retirements.waits_until(node, record, times, snapshot.use, now) is None
             # Others have removed it: their maker decides whether there is another.
             and not (record.spec.nodes == "adopted" and is_gone(node))
         ),
