@@ -19,7 +19,7 @@ from botocore.exceptions import (
 from schemas.duration import Duration
 from services.bus.nats.nats_bus import NatsBus
 from services.provisioner.provider_client.provider_errors import ProviderError
-from services.provisioner.providers import aws
+from services.provisioner.providers import aws, aws_clients
 from services.provisioner.providers.aws import AwsProvider
 from services.provisioner.providers.aws_errors import KINDS, error_of
 from services.saga.participant import StepFailure
@@ -76,7 +76,7 @@ async def test_an_instance_ends_with_its_machine_and_is_paid_as_said(make_aws: M
 
 async def test_pages_are_read_to_the_end(make_aws: Make, monkeypatch) -> None:
     """A list that ends with the first page would forget instances."""
-    monkeypatch.setattr(aws, "PAGE", 5)
+    monkeypatch.setattr(aws_clients, "PAGE", 5)
     provider = make_aws()
     for number in range(12):
         await provider.provision(wanted(f"web-{number}"))

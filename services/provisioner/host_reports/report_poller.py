@@ -94,16 +94,15 @@ class ReportPoller:
             await publish_event(self._bus, event)
 
         def decide(record: InstanceRecord | None) -> InstanceRecord | None:
+            after = change.record
             if record is None or record.state != "running":
                 return None
-            if record.provider_id != change.record.provider_id:
+            if record.provider_id != after.provider_id:
                 return None
-            return _with_report(record, change.record)
+            return replace(
+                record,
+                reported_notices=after.reported_notices,
+                impaired_reason=after.impaired_reason,
+            )
 
         await self._store.change(change.key, decide)
-
-
-def _with_report(record: InstanceRecord, after: InstanceRecord) -> InstanceRecord:
-    return replace(
-        record, reported_notices=after.reported_notices, impaired_reason=after.impaired_reason
-    )

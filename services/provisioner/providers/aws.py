@@ -35,7 +35,6 @@ from services.provisioner.providers.aws_terminations import Terminations
 from services.provisioner.providers.request_checks import check_region, invalid, ssh_keys
 
 CLIENT_TOKEN_CHARS: Final = 64
-PAGE: Final = 1000
 PRICE_PAGES_MAX: Final = 20
 SPOT_PRODUCT: Final = "Linux/UNIX"
 LIST_LAG_SECONDS: Final = 5.0
@@ -177,14 +176,10 @@ class AwsProvider:
             {"Name": "instance-state-name", "Values": list(STATUSES)},
         ]
         found: list[Instance] = []
-        more: dict[str, Any] = {}
-        while True:
-            page = await self._call("describe_instances", Filters=wanted, MaxResults=PAGE, **more)
+        async for page in self._clients.pages("ec2", "describe_instances", Filters=wanted):
             for reservation in page["Reservations"]:
                 found += [_instance(each, self.options.region) for each in reservation["Instances"]]
-            if not page.get("NextToken"):
-                return found
-            more = {"NextToken": page["NextToken"]}
+        return found
 
     async def report_hosts(self) -> HostReport:
         """Scheduled events, failing status checks, and the ends of capacity blocks."""
@@ -195,16 +190,14 @@ class AwsProvider:
         if not instance_types:
             return ()
         found: dict[tuple[str, str], OfferingPrice] = {}
-        more: dict[str, Any] = {}
-        for _ in range(PRICE_PAGES_MAX):
-            page = await self._call(
-                "describe_spot_price_history",
-                InstanceTypes=list(instance_types),
-                ProductDescriptions=[SPOT_PRODUCT],
-                StartTime=datetime.now(UTC),
-                MaxResults=PAGE,
-                **more,
-            )
+        read = 0
+        pages = self._clients.pages(
+            *("ec2", "describe_spot_price_history"),
+            InstanceTypes=list(instance_types),
+            ProductDescriptions=[SPOT_PRODUCT],
+            StartTime=datetime.now(UTC),
+        )
+        async for page in pages:
             for each in page["SpotPriceHistory"]:
                 zone, kind = each["AvailabilityZone"], each["InstanceType"]
                 # The newest comes first.
@@ -218,9 +211,9 @@ class AwsProvider:
                         dollars_per_hour=float(each["SpotPrice"]),
                     ),
                 )
-            if not page.get("NextToken"):
+            read += 1
+            if read == PRICE_PAGES_MAX:
                 break
-            more = {"NextToken": page["NextToken"]}
         return tuple(found.values())
 
     async def close(self) -> None:

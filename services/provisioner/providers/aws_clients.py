@@ -6,7 +6,7 @@ of its action, which replicas share, and the SDK repeats nothing by itself.
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from itertools import cycle
 from typing import Any, Final, TypeVar
@@ -40,6 +40,8 @@ from services.provisioner.providers.aws_errors import error_of
 
 T = TypeVar("T")
 
+PAGE: Final = 1000
+"""Entries of one page of a list."""
 TRIES_MAX: Final = 3
 """Attempts of one request: every request that is made here is idempotent."""
 AGAIN_AFTER_SECONDS: Final = 0.2
@@ -101,6 +103,16 @@ class AwsClients:
     async def call(self, service: str, what: str, **given: Any) -> Any:
         """Make one request, again where the failure may pass; THROTTLE if no slot came in time."""
         return await self.call_with(service, what, lambda: given)
+
+    async def pages(self, service: str, what: str, **given: Any) -> AsyncIterator[Any]:
+        """Request every page of a list, one after the other."""
+        more: dict[str, Any] = {}
+        while True:
+            page = await self.call(service, what, MaxResults=PAGE, **given, **more)
+            yield page
+            if not page.get("NextToken"):
+                return
+            more = {"NextToken": page["NextToken"]}
 
     async def call_with(self, service: str, what: str, fill: Callable[[], dict[str, Any]]) -> Any:
         """Make one with the parameters as they are when an attempt has its slot."""

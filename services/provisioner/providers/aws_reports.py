@@ -12,7 +12,7 @@ from schemas.enums import NoticeEffect
 from services.provisioner.instances.instance_tags import FLEET_TAG
 from services.provisioner.provider_client.provider import HostReport, ScheduledEvent
 from services.provisioner.provider_client.provider_errors import ProviderError
-from services.provisioner.providers.aws_clients import AwsClients
+from services.provisioner.providers.aws_clients import PAGE, AwsClients
 
 EFFECTS: Final[Mapping[str, NoticeEffect]] = {
     "instance-retirement": "retire",
@@ -33,9 +33,6 @@ BEFORE_END: Final = timedelta(minutes=30)
 BEFORE_END_OF_ULTRASERVERS: Final = timedelta(minutes=60)
 ULTRASERVERS: Final = ("p6e-", "u-p6e-", "trn2u.")
 TEXT_CHARS_MAX: Final = 200
-
-
-PAGE: Final = 1000
 PAGES_MAX: Final = 20
 BLOCKS_MAX: Final = 100
 """Capacity blocks of one account in one region that are asked about."""
@@ -72,14 +69,14 @@ class AwsHostReports:
 
     async def _pages(self, what: str, key: str, **given: Any) -> list[Any]:
         found: list[Any] = []
-        more: dict[str, Any] = {}
-        for _ in range(PAGES_MAX):
-            page = await self._clients.call("ec2", what, MaxResults=PAGE, **given, **more)
+        read = 0
+        async for page in self._clients.pages("ec2", what, **given):
+            if read == PAGES_MAX:
+                text = f"{what} has more than {PAGES_MAX * PAGE} answers"
+                raise ProviderError("TRANSIENT", text)
             found += page[key]
-            if not page.get("NextToken"):
-                return found
-            more = {"NextToken": page["NextToken"]}
-        raise ProviderError("TRANSIENT", f"{what} has more than {PAGES_MAX * PAGE} answers")
+            read += 1
+        return found
 
 
 # --- answers, pure -------------------------------------------------------------------------------

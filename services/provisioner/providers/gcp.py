@@ -129,7 +129,7 @@ class GcpProvider:
         return HostReport(events=tuple(upcoming_maintenance(found)))
 
     async def _labelled(self) -> Sequence[Any]:
-        found: Sequence[Any] = []
+        found: list[Any] = []
         more: dict[str, Any] = {}
         while True:
             page = await self._call(
@@ -142,7 +142,7 @@ class GcpProvider:
             if page.get("unreachables"):
                 raise ProviderError("TRANSIENT", f"no answer from {page['unreachables']}")
             for scope in page.get("items", {}).values():
-                found = [*found, *scope.get("instances", ())]
+                found += scope.get("instances", ())
             if not page.get("nextPageToken"):
                 return found
             more = {"pageToken": page["nextPageToken"]}

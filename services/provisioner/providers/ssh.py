@@ -158,21 +158,25 @@ class SshProvider:
 
     def can_restart_cold(self, instance: Instance) -> bool:
         """Whether the machine's controller is known."""
-        machine = self._machine(instance.provider_id.rpartition(":")[0])
-        return self.options.bmc is not None and machine is not None and bool(machine.bmc)
+        return self._control(instance) is not None
 
     async def restart_cold(self, instance: Instance) -> None:
         """Switch the machine off and on by its controller; its claim outlives that."""
         name = instance.provider_id.rpartition(":")[0]
-        machine, options = self._machine(name), self.options.bmc
-        if machine is None or options is None or not machine.bmc:
+        control = self._control(instance)
+        if control is None:
             raise invalid(f"{name} has no `bmc`, or is in no inventory")
-        control: PowerControl = (
-            RedfishPower(machine.bmc, machine.bmc_system, options, self._bmc_password)
-            if options.type == "redfish"
-            else IpmiPower(machine.bmc, options, self._bmc_password)
-        )
         await restart_cold(name, control, asyncio.sleep)
+
+    def _control(self, instance: Instance) -> PowerControl | None:
+        """The controller of an instance's machine; None: it is not known."""
+        machine = self._machine(instance.provider_id.rpartition(":")[0])
+        options = self.options.bmc
+        if machine is None or options is None or not machine.bmc:
+            return None
+        if options.type == "redfish":
+            return RedfishPower(machine.bmc, machine.bmc_system, options, self._bmc_password)
+        return IpmiPower(machine.bmc, options, self._bmc_password)
 
     async def list(self) -> list[Instance]:
         """Return every claim, and every unreachable machine, which may hold one."""
