@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 
 from schemas.evidence_bundles import RepairCount, RepairTotals
+from schemas.metric_catalogue import OTHER
 from schemas.node_events import Repaired
 from services.operator_text.safe_text import escape_line
 
@@ -20,7 +21,6 @@ BUCKETS_SECONDS: Final = (
 """Part of the stored record: a change of these needs a new key in REPAIRS."""
 SERIES_MAX: Final = 1_000
 """Pairs of pool and fault signature; any beyond that count as the pool's `other`."""
-OTHER: Final = "other"
 
 
 def repair_bucket(event: Repaired) -> tuple[tuple[str, str, int], float]:

@@ -7,7 +7,6 @@ a lease, and the values survive restarts.
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from itertools import accumulate
 from typing import Final
 
 from prometheus_client.core import (
@@ -31,6 +30,7 @@ from services.metrics.evidence.repair_sums import (
     add_repair,
     repair_bucket,
 )
+from services.metrics.histogram_buckets import add_buckets
 from services.primitives.clock import Clock
 from services.primitives.errors import BusError, Retry
 from services.runtime.failure_register import FailureRegister
@@ -120,13 +120,9 @@ def families(totals: RepairTotals, exemplars: Exemplars) -> Iterator[Metric]:
     """The metrics that show the totals."""
     hours = CounterMetricFamily(*LOST_GPU_HOURS.declared[:2], labels=LOST_GPU_HOURS.labels)
     seconds = HistogramMetricFamily(*REPAIR_SECONDS.declared[:2], labels=REPAIR_SECONDS.labels)
-    bounds = [*(str(each) for each in BUCKETS_SECONDS), "+Inf"]
     for each in totals.counts:
         labels = (each.pool, each.fault_signature)
         hours.add_metric(labels, each.gpu_seconds / 3600)
-        counts = enumerate(zip(bounds, accumulate(each.buckets), strict=True))
-        shown = [
-            (bound, float(n), exemplars.get((*labels, bucket))) for bucket, (bound, n) in counts
-        ]
-        seconds.add_metric(labels, shown, each.seconds)  # type: ignore[arg-type]
+        newest = [exemplars.get((*labels, bucket)) for bucket in range(len(each.buckets))]
+        add_buckets(seconds, labels, BUCKETS_SECONDS, each.buckets, each.seconds, newest)
     yield from (hours, seconds)

@@ -7,7 +7,7 @@ recognises a restart.
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
-from itertools import accumulate, chain
+from itertools import chain
 
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -34,6 +34,7 @@ from services.metrics.fleet.fleet_metrics import (
     stale_samples,
 )
 from services.metrics.fleet.pool_metrics import pool_gauges
+from services.metrics.histogram_buckets import add_buckets
 from services.runtime.gauge_table import GaugeTable
 
 
@@ -125,12 +126,7 @@ class FleetCollector(Collector):
 
     def _histogram(self) -> Metric:
         family = HistogramMetricFamily(*SPEC.declared[:2], labels=SPEC.labels)
-        bounds = [*(str(each) for each in REPLACEMENT_BUCKETS_SECONDS), "+Inf"]
-        for labels, (buckets, total) in self._observed.items():
-            counts = enumerate(zip(bounds, accumulate(buckets), strict=True))
-            shown = [
-                (bound, float(n), self._exemplars.get((labels, bucket)))
-                for bucket, (bound, n) in counts
-            ]
-            family.add_metric(labels, shown, total)  # type: ignore[arg-type]
+        for labels, (counts, total) in self._observed.items():
+            newest = [self._exemplars.get((labels, bucket)) for bucket in range(len(counts))]
+            add_buckets(family, labels, REPLACEMENT_BUCKETS_SECONDS, counts, total, newest)
         return family
