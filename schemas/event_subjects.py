@@ -1,10 +1,16 @@
 """The subject of every event."""
 
-from typing import TypeAlias
+from collections.abc import Mapping
+from typing import Final, TypeAlias
 
 from schemas import fleet_events, node_events, pool_events, subjects
+from schemas.messages import Message
 
 Event: TypeAlias = node_events.NodeEvent | pool_events.PoolEvent | fleet_events.FleetEvent
+FACTS: Final[Mapping[type[Message], str]] = dict(
+    [*node_events.FACTS.items(), *pool_events.FACTS.items(), *fleet_events.FACTS.items()]
+)
+"""Event class -> its name, of all events that EVENTS may hold."""
 
 
 def event_subject(event: Event) -> str:
@@ -23,5 +29,4 @@ def event_subject(event: Event) -> str:
 
 def facts() -> list[str]:
     """The names of all events that EVENTS may hold."""
-    families = (node_events.FACTS, pool_events.FACTS, fleet_events.FACTS)
-    return list(dict.fromkeys(fact for each in families for fact in each.values()))
+    return list(dict.fromkeys(FACTS.values()))

@@ -215,8 +215,10 @@ def rules() -> dict[str, Rules]:
     found[GATEWAY] = _gateway()
     found[ADMIN] = Rules(publish=(">",), subscribe=(">",))
     found[AGENT] = _agent()
-    found[BOOTSTRAP] = _bootstrap()
-    found[POD] = _pod()
+    found[BOOTSTRAP] = _enrolling(
+        bootstrap_inbox(POOL_TAG, NODE_TAG), f"{subjects.ROOT}.enroll.{POOL_TAG}.{NODE_TAG}"
+    )
+    found[POD] = _enrolling(pod_inbox(POOL_TAG), f"{subjects.ROOT}.enroll-pod.{POOL_TAG}.*")
     return found
 
 
@@ -340,22 +342,12 @@ def _sink_reader() -> Rules:
     )
 
 
-def _bootstrap() -> Rules:
-    box = f"{bootstrap_inbox(POOL_TAG, NODE_TAG)}.>"
+def _enrolling(inbox_: str, subject: str) -> Rules:
+    """A node that may do nothing but request its credentials."""
+    box = f"{inbox_}.>"
     return Rules(
         account=Account.AGENTS,
-        publish=(f"{subjects.ROOT}.enroll.{POOL_TAG}.{NODE_TAG}", box),
-        subscribe=(box,),
-        payload_bytes_max=AGENT_BYTES_MAX,
-        subscriptions_max=AGENT_SUBSCRIPTIONS_MAX,
-    )
-
-
-def _pod() -> Rules:
-    box = f"{pod_inbox(POOL_TAG)}.>"
-    return Rules(
-        account=Account.AGENTS,
-        publish=(f"{subjects.ROOT}.enroll-pod.{POOL_TAG}.*", box),
+        publish=(subject, box),
         subscribe=(box,),
         payload_bytes_max=AGENT_BYTES_MAX,
         subscriptions_max=AGENT_SUBSCRIPTIONS_MAX,

@@ -33,6 +33,9 @@ class Readings(msgspec.Struct, frozen=True):
     gpus: tuple[GpuReading, ...] = ()
 
 
+readings_decoder: Final = LimitedDecoder(Readings)
+
+
 class UseRow(msgspec.Struct, frozen=True, kw_only=True):
     """A node's use, or that of one of its GPUs; None: not known."""
 
@@ -67,7 +70,6 @@ class FleetUse:
 
     def __init__(self) -> None:
         """Nothing is known yet."""
-        self._decoder = LimitedDecoder(Readings)
         self._samples: dict[str, tuple[datetime, tuple[GpuReading, ...]]] = {}
         self._nodes: dict[str, tuple[str, str]] = {}
         self.unreadable = 0
@@ -76,7 +78,7 @@ class FleetUse:
         """Take in a node's telemetry; what cannot be read is counted."""
         parsed = subjects.parse_node(stored.subject)
         try:
-            readings = self._decoder.decode(stored.data)
+            readings = readings_decoder.decode(stored.data)
         except msgspec.DecodeError:
             self.unreadable += 1
             return

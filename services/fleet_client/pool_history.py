@@ -36,7 +36,7 @@ class PoolHistory(msgspec.Struct, frozen=True, kw_only=True):
     unpriced: int = 0
     """Instances whose price is not known; they count as free."""
     points: tuple[PoolPoint, ...] = ()
-    """Oldest first; the first is at `since`."""
+    """Oldest first; the first is at `since`, unless there are more than POINTS_MAX."""
 
 
 def pool_history(

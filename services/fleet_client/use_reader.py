@@ -6,18 +6,17 @@ from typing import Final
 import msgspec
 
 from schemas import subjects
-from schemas.messages import LimitedDecoder, decoder
+from schemas.messages import decoder
 from schemas.node_records import NodeRecord
 from schemas.topology import NODES, TELEMETRY
 from services.bus.port import Bus
 from services.fleet_client.fleet_client import stored_batches
-from services.fleet_client.fleet_use import FleetUse, GpuReading, Readings
+from services.fleet_client.fleet_use import FleetUse, GpuReading, readings_decoder
 
 SAMPLE_SECONDS: Final = 35.0
 """Agents send a sample every fifteen seconds: so old ones are read at the start."""
 
 nodes_decoder: Final = decoder(NodeRecord)
-_readings: Final = LimitedDecoder(Readings)
 
 
 class GpuReadings(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,7 +51,7 @@ async def node_samples(bus: Bus, pool: str, node: str) -> list[GpuReadings]:
     found = []
     for stored in await bus.read(TELEMETRY.name, subjects.telemetry(pool, node)):
         try:
-            readings = _readings.decode(stored.data)
+            readings = readings_decoder.decode(stored.data)
         except msgspec.DecodeError:
             continue
         found.append(GpuReadings(time=stored.time, gpus=readings.gpus))

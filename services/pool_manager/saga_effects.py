@@ -128,8 +128,7 @@ class SagaEffects:
         found = self._store.last_read(node.pool) if node is not None else None
         if node is None or found is None or found[0].refusals:
             return False
-        nodes = self._store.nodes.records.values()
-        return any(each.pool == node.pool and is_of_its_kind(each, node) for each in nodes)
+        return any(is_of_its_kind(each, node) for each in self._store.nodes_of(node.pool))
 
     def _calls_for_a_look(self, state: SagaState, entry: SagaEntry, node: NodeRecord) -> bool:
         """Whether an entry changes more than its saga's nodes.

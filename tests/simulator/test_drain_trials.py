@@ -14,19 +14,10 @@ from services.notifier.workload.workload_notifier import WorkloadOrder
 from services.runtime.logs import silenced
 from services.simulator.engine import virtual_time
 from services.simulator.engine.fault_kinds import WORKLOAD, FaultKind, InjectedFault
-from services.simulator.inputs.fuzz.fuzz_campaign import Campaign, CampaignStep, FleetShape
+from services.simulator.inputs.fuzz.campaign_steps import Campaign, CampaignStep
 from services.simulator.inputs.fuzz.fuzz_simulation import FuzzSimulation, SeedResult
+from tests.support.fleet_shapes import SMALL
 
-SHAPE = FleetShape(
-    nodes=3,
-    order="terminate_first",
-    max_unavailable=1,
-    max_replacements=0,
-    replicas=1,
-    idempotent=True,
-    list_lag_seconds=0.0,
-    remediation="replace",
-)
 BROKEN = InjectedFault(kind="xid_error", xid_code=79, fixed_by="replace")
 HOUR_SECONDS = 3_600.0
 BEHAVIOURS: tuple[FaultKind | None, ...] = (None, "endless_drain", "late_work", "returning_work")
@@ -54,7 +45,7 @@ def drained(behaviour: FaultKind | None, *faults: CampaignStep, seconds: float =
     orders: Counter[str] = Counter()
 
     async def simulate() -> SeedResult:
-        simulation = FuzzSimulation(f"{behaviour}-{faults}", Campaign(SHAPE, ordered, seconds))
+        simulation = FuzzSimulation(f"{behaviour}-{faults}", Campaign(SMALL, ordered, seconds))
         workload = simulation.fleet.workload
         checked = workload.on_order
 
@@ -72,7 +63,7 @@ def drained(behaviour: FaultKind | None, *faults: CampaignStep, seconds: float =
 def assert_sound(trial: Trial) -> None:
     """No invariant was violated, the node was replaced, and no order changed a thing twice."""
     assert (trial.result.violation, trial.result.tail) == ("", ())
-    assert trial.result.made > SHAPE.nodes
+    assert trial.result.made > SMALL.nodes
     assert {each for each, count in trial.orders.items() if count > 1} == set()
     assert any(each.startswith("cordon ") for each in trial.orders)
     assert any(each.startswith("drain ") for each in trial.orders)

@@ -1,25 +1,19 @@
 """A stream that takes nothing for minutes, or a quarter of an hour: all is late, nothing lost."""
 
+from dataclasses import replace
+
 import pytest
 
 from services.runtime.logs import silenced
 from services.simulator.engine import virtual_time
 from services.simulator.engine.fault_kinds import BROKER, InjectedFault
-from services.simulator.inputs.fuzz.campaign_steps import Campaign, CampaignStep, FleetShape
+from services.simulator.inputs.fuzz.campaign_steps import Campaign, CampaignStep
 from services.simulator.inputs.fuzz.fuzz_campaign import REFUSING
 from services.simulator.inputs.fuzz.fuzz_simulation import FuzzSimulation, SeedResult
+from tests.support.fleet_shapes import SMALL
 from tests.support.wide import WHOLE
 
-SHAPE = FleetShape(
-    nodes=3,
-    order="terminate_first",
-    max_unavailable=1,
-    max_replacements=0,
-    replicas=2,
-    idempotent=True,
-    list_lag_seconds=0.0,
-    remediation="replace",
-)
+SHAPE = replace(SMALL, replicas=2)
 OUTAGE_SECONDS = 900.0
 SHORT_SECONDS = 300.0
 """By day, where the stream's duplicate window, which is ten minutes, does not matter."""

@@ -9,17 +9,8 @@ from services.simulator.engine import virtual_time
 from services.simulator.engine.fault_kinds import BROKER, InjectedFault
 from services.simulator.inputs.fuzz.campaign_steps import Campaign, FleetShape
 from services.simulator.inputs.fuzz.fuzz_simulation import POOL, FuzzSimulation
+from tests.support.fleet_shapes import SMALL
 
-SHAPE = FleetShape(
-    nodes=3,
-    order="terminate_first",
-    max_unavailable=1,
-    max_replacements=0,
-    replicas=1,
-    idempotent=True,
-    list_lag_seconds=0.0,
-    remediation="replace",
-)
 DEAD_SECONDS = 3_600.0
 
 
@@ -41,7 +32,7 @@ def test_a_node_published_to_be_lost_that_beats_is_not_replaced():
     """The health-monitor published a loss, and its return never comes."""
 
     async def play() -> tuple[list[str], int]:
-        simulation, node = await started(SHAPE)
+        simulation, node = await started(SMALL)
         fleet = simulation.fleet
         fleet.faults.inject(
             InjectedFault(kind="crash", target="health-monitor", seconds=DEAD_SECONDS)
@@ -55,14 +46,14 @@ def test_a_node_published_to_be_lost_that_beats_is_not_replaced():
         fleet.simulation.server.close()
         return found
 
-    assert virtual_time.run(play) == ([], SHAPE.nodes)
+    assert virtual_time.run(play) == ([], SMALL.nodes)
 
 
 def test_a_node_that_beats_again_is_not_terminated():
     """It beats again while its work is drained, and nothing publishes that it returned."""
 
     async def play() -> tuple[list[str], bool]:
-        simulation, node = await started(replace(SHAPE, nodes=2))
+        simulation, node = await started(replace(SMALL, nodes=2))
         fleet = simulation.fleet
         fleet.faults.inject(InjectedFault(kind="endless_drain", target="workload"))
         fleet.faults.inject(InjectedFault(kind="hang", target=node, seconds=55))
@@ -83,7 +74,7 @@ def test_a_replacement_that_had_to_wait_looks_again_before_its_first_step() -> N
     """It was decided while the node was silent; it may begin long after the node beats again."""
 
     async def play() -> tuple[list[str], list[str], int]:
-        simulation, node = await started(SHAPE)
+        simulation, node = await started(SMALL)
         fleet = simulation.fleet
         ordered: list[str] = []
         fleet.workload.on_order = lambda verb, order: ordered.append(f"{verb} {order.node.node}")
@@ -99,14 +90,14 @@ def test_a_replacement_that_had_to_wait_looks_again_before_its_first_step() -> N
         fleet.simulation.server.close()
         return found
 
-    assert virtual_time.run(play) == ([], [], SHAPE.nodes)
+    assert virtual_time.run(play) == ([], [], SMALL.nodes)
 
 
 def test_a_replacement_that_had_to_wait_is_not_begun_in_a_wave_that_was_noticed_since() -> None:
     """The first of many false reports is decided on before the others make a wave of it."""
 
     async def play() -> tuple[list[str], int]:
-        simulation, node = await started(replace(SHAPE, nodes=6))
+        simulation, node = await started(replace(SMALL, nodes=6))
         fleet = simulation.fleet
         fleet.faults.inject(
             InjectedFault(kind="refused_writes", target=BROKER, stream="SAGAS", seconds=50)
@@ -128,7 +119,7 @@ def test_a_node_whose_credentials_expired_is_not_replaced_for_that() -> None:
     """The provisioner is away for long; only after it is back, and the node is not, it is."""
 
     async def play() -> tuple[list[str], int, int]:
-        simulation, node = await started(SHAPE)
+        simulation, node = await started(SMALL)
         fleet = simulation.fleet
         fleet.faults.inject(InjectedFault(kind="credentials_expired", target=node))
         fleet.faults.inject(InjectedFault(kind="crash", target="provisioner", seconds=300))
@@ -140,4 +131,4 @@ def test_a_node_whose_credentials_expired_is_not_replaced_for_that() -> None:
         fleet.simulation.server.close()
         return *before, fleet.cloud.made
 
-    assert virtual_time.run(play) == ([], SHAPE.nodes, SHAPE.nodes + 1)
+    assert virtual_time.run(play) == ([], SMALL.nodes, SMALL.nodes + 1)

@@ -2,7 +2,6 @@
 
 from typing import Annotated, Literal
 
-import msgspec
 import typer
 
 from schemas.fleet_queries import Query
@@ -31,7 +30,7 @@ Value = Annotated[str, typer.Argument(metavar="IDENTITY", show_default=False)]
 @fleet_command
 async def list_hardware(fleet: FleetClient, output: Output = Format.TABLE) -> None:
     """List the denylist: since when, from which node, and why."""
-    _write(await fleet.query("hardware", Query()), output)
+    _write(_records(await fleet.query("hardware", Query())), output)
 
 
 @commands.command("add")
@@ -49,7 +48,7 @@ async def add(
     Nodes in service are not affected.
     """
     request = HardwareAdd(kind=kind, value=value, reason=reason, node=node)
-    _write(await fleet.order("hardware-add", request), output)
+    _write(_records(await fleet.order("hardware-add", request)), output)
 
 
 @commands.command("forget")
@@ -69,9 +68,8 @@ async def forget(
         raise typer.BadParameter("name KIND and IDENTITY, or --node NODE")
     forgotten: list[HardwareRecord] = []
     for request in await _chosen(fleet, kind, value, node):
-        answer = await fleet.order("hardware-forget", request)
-        forgotten += decode_answer(list[HardwareRecord], answer, "hardware")
-    _write(msgspec.json.encode(forgotten), output)
+        forgotten += _records(await fleet.order("hardware-forget", request))
+    _write(forgotten, output)
 
 
 async def _chosen(
@@ -79,8 +77,7 @@ async def _chosen(
 ) -> list[HardwareForget]:
     if kind is not None:
         return [HardwareForget(kind=kind, value=value)]
-    answer = await fleet.query("hardware", Query())
-    listed = decode_answer(list[HardwareRecord], answer, "hardware")
+    listed = _records(await fleet.query("hardware", Query()))
     found = [HardwareForget(kind=e.kind, value=e.value) for e in listed if e.node == node]
     if not found:
         raise typer.BadParameter(
@@ -89,10 +86,13 @@ async def _chosen(
     return found
 
 
-def _write(data: bytes, output: Format) -> None:
-    found = decode_answer(list[HardwareRecord], data, "hardware")
+def _records(answer: bytes) -> list[HardwareRecord]:
+    return decode_answer(list[HardwareRecord], answer, "hardware")
+
+
+def _write(found: list[HardwareRecord], output: Format) -> None:
     if output.is_data:
-        console.write_data(output, data)
+        console.write_data(output, found)
         return
     rows = [
         (each.kind, each.value, local_time(each.since), each.node or "-", each.reason)

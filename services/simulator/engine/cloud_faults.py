@@ -44,13 +44,6 @@ class CloudFaults:
         self._machines = machines
         self._later = later
 
-    def end(self) -> None:
-        """End them all."""
-        self._cloud.call_failures.clear()
-        self._cloud.removing_until, self._cloud.machines_max = 0.0, None
-        machines = self._machines
-        machines.never_boot = machines.failing_boot_checks = machines.reused = 0
-
     def _after(self, seconds: float) -> float:
         return self._simulation.now() + seconds
 

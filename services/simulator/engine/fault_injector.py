@@ -131,7 +131,7 @@ class FaultInjector:
         self._simulation.network.clear()
         self._simulation.server.refusing.clear()
         self._update_connections()
-        self._cloud_faults.end()
+        self._cloud_faults.recover("")
         self._workload.recover()
         for each in self._services:
             if each.process is not None:

@@ -138,7 +138,6 @@ class RestartInvariants:
             fail(f"{saga.saga} begins for an announced restart", saga.saga, params.node)
         elif meant is not None:
             pool = self._records.pool(params.pool)
-            pool = self._records.pool(params.pool)
             opened = pool.open.get(saga.saga) if pool else None
             decided = opened.since if opened else saga.time
             early = meant.starts_at - decided - _ahead(params.drain_timeout_seconds)

@@ -21,6 +21,7 @@ from services.notifier.workload.workload_notifier import (
     WorkloadNodeState,
 )
 from services.simulator.engine.agent_machines import AgentMachines
+from services.simulator.engine.hardware_failures import RECLAIMS
 from services.simulator.engine.simulated_machine import SimulatedMachine
 from services.simulator.engine.simulated_workload import SimulatedNotifier, SimulatedWorkload
 from services.simulator.engine.simulation_context import SimulationContext
@@ -166,7 +167,7 @@ class SimulatedGangs(SimulatedWorkload):
             return True
         for each in machine.failures.values():
             failure = (machine.boot_id, each.name, each.at)
-            if each.kind != "preemption" and failure not in self._failed:
+            if each.kind not in RECLAIMS and failure not in self._failed:
                 self._failed.add(failure)
                 if self._chance.random() < STOPS_SHARE:
                     return True

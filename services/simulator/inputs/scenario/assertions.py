@@ -7,12 +7,10 @@ from typing import Final
 
 import msgspec
 
-from schemas.fleet_events import FACTS as FLEET_FACTS
+from schemas.event_subjects import FACTS
 from schemas.launch_offers import Offering
 from schemas.messages import Message
-from schemas.node_events import FACTS as NODE_FACTS
 from schemas.node_events import NodeEvent
-from schemas.pool_events import FACTS as POOL_FACTS
 from schemas.pool_events import RequestRefused, ScaleRefused
 from schemas.pool_records import PoolRecord
 from schemas.saga_log_entries import SagaStarted
@@ -25,10 +23,6 @@ from services.simulator.inputs.scenario.scenario_outcome import (
 )
 from services.simulator.report.report_format import StressReport
 
-FACTS: Final[Mapping[type[Message], str]] = dict(
-    [*NODE_FACTS.items(), *POOL_FACTS.items(), *FLEET_FACTS.items()]
-)
-"""Event class -> its name."""
 SHOWN_MAX: Final = 5
 
 

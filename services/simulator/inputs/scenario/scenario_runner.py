@@ -12,12 +12,10 @@ import msgspec
 from schemas import subjects
 from schemas.agent_commands import DiagnoseRequest, Diagnosis
 from schemas.duration import Duration, format_duration
-from schemas.fleet_events import fleet_codec
-from schemas.messages import Codec, Message, decoder, encode
-from schemas.node_events import node_codec
-from schemas.pool_events import pool_codec
+from schemas.messages import Message, decoder, encode
 from schemas.pool_records import PoolRecord, pool_key
 from schemas.saga_log_entries import SagaStarted, saga_codec
+from schemas.stored_messages import decode_stored
 from schemas.topology import EVENTS, POOLS, SAGAS
 from services.bus.port import Bus, Stored
 from services.pool_manager.autoscaling.metrics_sources import Load
@@ -97,8 +95,7 @@ class ScenarioRunner:
         if len(self.story) >= STORY_MAX:
             return
         if stream == EVENTS.name:
-            codec = _codec_of(stored.subject)
-            message = codec.decode(stored.data)
+            message = decode_stored(stored)
             if isinstance(message, Message):
                 self.story.append((self.fleet.simulation.now(), message))
         elif stream == SAGAS.name:
@@ -328,13 +325,6 @@ class ScenarioRunner:
         """The pool that a node is in."""
         found = next((each.pool for each in self.fleet.records.nodes() if each.node == node), "")
         return found or next(iter(self._scenario.configuration.pools))
-
-
-def _codec_of(subject: str) -> Codec:
-    """What decodes the events of a subject."""
-    if subjects.parse_node(subject):
-        return node_codec
-    return fleet_codec if subjects.parse_fleet_event(subject) else pool_codec
 
 
 def words(event: f.Event) -> str:

@@ -7,11 +7,9 @@ from typing import Any, Final
 import msgspec
 
 from schemas.duration import decode_hook
-from schemas.fleet_events import FACTS as FLEET_FACTS
+from schemas.event_subjects import facts
 from schemas.launch_offers import Offering
-from schemas.node_events import FACTS as NODE_FACTS
 from schemas.operator_requests import REQUESTS
-from schemas.pool_events import FACTS as POOL_FACTS
 from services.settings.yaml_document import Path_
 from services.simulator.engine import fault_kinds
 from services.simulator.inputs.scenario import scenario_format as f
@@ -238,9 +236,8 @@ def assertion_problems(
         if getattr(each, key) not in ("", None) and each.type not in types:
             yield (key,), f"says nothing about {each.type}, but about {', '.join(sorted(types))}"
     yield from _expectation(each)
-    facts = {*NODE_FACTS.values(), *POOL_FACTS.values(), *FLEET_FACTS.values()}
-    if each.type == "event_count" and each.event not in facts:
-        yield ("event",), f"no such event; there are: {', '.join(sorted(facts))}"
+    if each.type == "event_count" and each.event not in facts():
+        yield ("event",), f"no such event; there are: {', '.join(sorted(facts()))}"
 
 
 def _target_of_why(
