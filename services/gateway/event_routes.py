@@ -28,7 +28,6 @@ BATCHES_MAX: Final = 20
 """Read for one page: events of a rare kind may be far apart."""
 SEQUENCE_MAX: Final = 2**62
 
-
 PoolName = Annotated[str, Parameter(description="Only this pool's.")]
 NodeName = Annotated[str, Parameter(description="Only about this node.")]
 Kinds = Annotated[

@@ -69,8 +69,11 @@ async def _connected(settings: Settings, file: Path | None, stopping: asyncio.Ev
         chain = AuthenticatorChain(own.tokens, others, clock.now)
         has_others = bool(settings.authenticators)
         require_tokens(own, has_others=has_others, is_open=bus.is_open, file=file)
-        await _serve(bus, own, chain, settings.metrics.otlp_endpoint, listening, stopping)
-        await chain.close()
+        try:
+            endpoint = settings.metrics.otlp_endpoint
+            await _serve(bus, own, chain, clock, endpoint, listening, stopping)
+        finally:
+            await chain.close()
     finally:
         await bus.close()
         log.info("stopped")
@@ -80,11 +83,12 @@ async def _serve(
     bus: NatsBus,
     settings: GatewaySettings,
     chain: AuthenticatorChain,
+    clock: Clock,
     otlp_endpoint: str,
     listening: socket.socket,
     stopping: asyncio.Event,
 ) -> None:
-    clock, registry = SystemClock(), CollectorRegistry()
+    registry = CollectorRegistry()
     ProcessCollector(registry=registry)
     access = Access(chain, CallerRate(settings.requests_per_minute), clock.now)
     relay = EventRelay(bus, clock)

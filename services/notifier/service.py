@@ -104,8 +104,6 @@ async def build(context: Context) -> Service:
     failures = context.instruments.failures
     availability = WorkloadAvailability(context.clock, failures)
     workload = WorkloadSteps(notifiers, context.bus, context.clock, availability)
-
-    failures = context.instruments.failures
     lease = Lease(context.bus, context.clock, LEASE, context.replica)
     sinks = EventSinks(
         configured_sinks(settings, context.bus, context.clock),

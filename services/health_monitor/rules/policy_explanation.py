@@ -113,8 +113,5 @@ def lasts(rule: Rule) -> str:
 
 def policy_view(policy: Policy) -> PolicyView:
     """A policy as operators and programs see it."""
-    fields = PolicyRuleView.__struct_fields__
-    rules = ({name: getattr(rule, name) for name in fields} for rule in policy.rules)
-    return PolicyView(
-        name=policy.name, hash=policy.hash, rules=tuple(PolicyRuleView(**each) for each in rules)
-    )
+    rules = (msgspec.convert(each, PolicyRuleView, from_attributes=True) for each in policy.rules)
+    return PolicyView(name=policy.name, hash=policy.hash, rules=tuple(rules))
