@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -121,7 +122,9 @@ class Replica:
         self._expected = True
         self.began.clear()
         if self.process.returncode is None:
-            os.kill(self.process.pid, number)
+            # The process that forked it may have reaped it, and its report not have arrived.
+            with suppress(ProcessLookupError):
+                os.kill(self.process.pid, number)
 
     def freeze(self) -> None:
         """SIGSTOP: it does nothing and does not notice; messages queue up."""

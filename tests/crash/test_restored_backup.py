@@ -20,15 +20,7 @@ from tests.crash.rounds import moments, sample
 from tests.support.clients import archive_connected
 from tests.support.settling import settled
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.asyncio(loop_scope="module"),
-    pytest.mark.xfail(
-        reason="since logs that lost their end are removed (decision 100), a saga that was open in "
-        "the backup does not always go on within the time",
-        strict=False,
-    ),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 
 SHAPE = Shape()
 CLOCK = SystemClock()
