@@ -257,8 +257,13 @@ class Bus(Protocol):
         """Send a request; Unavailable where no responder serves the subject."""
         ...
 
-    async def request_all(self, subject: str, data: bytes, silence_seconds: float) -> list[bytes]:
-        """Send a request that several answer; return when none has for `silence_seconds`."""
+    async def request_all(
+        self, subject: str, data: bytes, silence_seconds: float, first_seconds: float = 0.0
+    ) -> list[bytes]:
+        """Send a request that several answer; return when none has for `silence_seconds`.
+
+        The first may take `first_seconds` where that is longer; without responders none is awaited.
+        """
         ...
 
     async def serve(

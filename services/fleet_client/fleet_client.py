@@ -54,11 +54,11 @@ from services.primitives.errors import (
     NotPermitted,
     Unavailable,
 )
+from services.runtime.failure_query import failure_answers
 
 T = TypeVar("T")
 
 QUERY_SECONDS_MAX: Final = 5.0
-FAILURES_SECONDS_MAX: Final = 2.0
 ANSWER_SECONDS_MAX: Final = 10.0
 PAGES_MAX: Final = 1000
 PAGE_NODES: Final = 1000
@@ -206,13 +206,17 @@ class FleetClient:
     async def failures(self) -> list[CurrentFailure]:
         """What fails now in the services that answer, and what expires here."""
         found = expiring(self.expiries, datetime.now(UTC), self._expiry_warning)
-        for service in SERVICES:
-            subject = subjects.failures_query(service)
-            with suppress(BusError):
-                reply = await self.bus.request(subject, b"", timeout_seconds=FAILURES_SECONDS_MAX)
-                found += decode_answer(list[CurrentFailure], reply.data, "failures", service)
+        answers = await asyncio.gather(*map(self._failures_of, SERVICES))
+        found += [each for answer in answers for each in answer]
         # Services and users depend on the same certificate.
         return list({(each.failure, each.about): each for each in found}.values())
+
+    async def _failures_of(self, service: str) -> list[CurrentFailure]:
+        found: list[CurrentFailure] = []
+        with suppress(BusError):
+            for data in await failure_answers(self.bus, service):
+                found += decode_answer(list[CurrentFailure], data, "failures", service)
+        return found
 
     async def node(self, node: str) -> tuple[NodeView, bytes]:
         """One node with its recent faults, and the same as JSON."""

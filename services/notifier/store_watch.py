@@ -13,14 +13,12 @@ from typing import Final
 
 import msgspec
 
-from schemas import subjects
 from schemas.fleet_queries import CurrentFailure
 from schemas.messages import LimitedDecoder
 from schemas.permissions import SERVICES
 from schemas.stream_specs import StreamSpec
 from schemas.topology import EVENTS, EVERY_STREAM, LEASES
 from services.bus.port import Bus
-from services.bus.protocol.endpoint_replies import reply_data
 from services.bus.topology_setup import STREAM_NOT_FOUND, set_up_stream
 from services.notifier.flood_watch import FloodWatch
 from services.notifier.store_losses import (
@@ -33,6 +31,7 @@ from services.notifier.store_losses import (
 )
 from services.primitives.clock import Clock
 from services.primitives.errors import BusError, NavarchError, Refused, SetupError
+from services.runtime.failure_query import failure_answers
 from services.runtime.failure_register import UNWRITABLE_REMEDY, FailureRegister
 
 log = logging.getLogger(__name__)
@@ -45,9 +44,8 @@ FULL_SHARE: Final = 0.95
 PROBE_KEY: Final = "notifier.probe"
 PROBE_TTL_SECONDS: Final = 60
 OTHERS: Final = tuple(each for each in SERVICES if each != "notifier")
-ANSWER_SECONDS_MAX: Final = 2.0
 HEARD: Final = timedelta(seconds=90)
-"""How long what a service reported counts: of its replicas, any may answer, and not each writes."""
+"""How long what a service reported counts: a replica may be too busy to answer."""
 
 
 class StoreWatch:
@@ -105,10 +103,9 @@ class StoreWatch:
         return [each for each, _ in self._heard.values()]
 
     async def _failures_of(self, service: str) -> list[CurrentFailure]:
-        subject = subjects.failures_query(service)
         try:
-            reply = await self._bus.request(subject, b"", timeout_seconds=ANSWER_SECONDS_MAX)
-            return _current.decode(reply_data(reply))
+            answers = await failure_answers(self._bus, service)
+            return [each for answer in answers for each in _current.decode(answer)]
         except (NavarchError, msgspec.DecodeError) as error:
             log.debug("failures of the %s are not known: %s", service, error)
             return []

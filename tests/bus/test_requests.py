@@ -32,6 +32,46 @@ async def test_a_responder_goes_on_after_the_requester_gave_up(any_bus):
         await done.wait()
 
 
+async def test_everyone_who_answers_plainly_is_heard(any_bus, another_bus):
+    """The slowest of them, too, within the silence that is granted after the one before."""
+    released = asyncio.Event()
+
+    async def slow(data: bytes, _: object) -> bytes:
+        await released.wait()
+        return b"slow " + data
+
+    await any_bus.answer("test.all", echo)
+    await (await another_bus()).answer("test.all", slow)
+    await any_bus.answer("test.all", echo)
+    asking = asyncio.create_task(any_bus.request_all("test.all", b"1", 10, 30))
+    await asyncio.sleep(0.1)
+    released.set()
+    stranger = asyncio.create_task(any_bus.request_all("test.nobody", b"", 30))
+    async with asyncio.timeout(25):  # not 30 s: where nobody listens the server says so
+        assert [] == await stranger
+        assert [b"1", b"1", b"slow 1"] == sorted(await asking)
+
+
+async def test_who_never_answers_is_waited_for_no_longer_than_the_silence(any_bus):
+    """The first answer may take longer than those after it."""
+    late, never = asyncio.Event(), asyncio.Event()
+
+    async def first(*_: object) -> bytes:
+        await late.wait()
+        return b"first"
+
+    async def last(*_: object) -> bytes:
+        await never.wait()
+        return b""
+
+    await any_bus.answer("test.all", first)
+    await any_bus.answer("test.all", last)
+    asyncio.get_running_loop().call_later(0.3, late.set)
+    async with asyncio.timeout(25):
+        assert [b"first"] == await any_bus.request_all("test.all", b"", 0.05, 30)
+    never.set()
+
+
 async def test_a_service_learns_on_which_subject_it_was_asked(any_bus):
     """Also where it answers a whole tree of them; who is asking may be read there alone."""
     asked = []

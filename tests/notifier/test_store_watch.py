@@ -100,17 +100,18 @@ def test_a_stream_that_refuses_another_services_writes_is_alerted_although_the_p
         async with watching() as (server, failures, channel):
             writing, waiting = (FailureRegister(CollectorRegistry()) for _ in range(2))
             subject = subjects.query("failures-pool-manager")
-            for number, each in enumerate((writing, waiting)):
-                bus = MemoryBus(server, PerfectLink())
-                await bus.serve("pool-manager", str(number), {subject: each.endpoint()})
+            for each in (waiting, writing, waiting):
+                await MemoryBus(server, PerfectLink()).answer(subject, each.endpoint())
+            await asyncio.sleep(LOOK_SECONDS / 2)
             writing.update("writes", [unwritable((SAGAS.name, "no answer in 5 s"))])
-            await asyncio.sleep(10 * LOOK_SECONDS)
+            await asyncio.sleep(LOOK_SECONDS)
             [found] = failures.current
             assert (found.failure, found.about) == ("store-unwritable", "stream SAGAS")
             assert "restart nats-server" in found.remedy
             writing.update("writes", [])
             await asyncio.sleep(HEARD.total_seconds() + 2 * LOOK_SECONDS)
             assert failures.current == ()
+            await asyncio.sleep(LOOK_SECONDS)
             assert [each.resolved for each in channel.alerts] == [False, True]
 
     virtual_time.run(run)

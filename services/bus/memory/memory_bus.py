@@ -198,12 +198,28 @@ class MemoryBus(Buckets, Objects):
         await self._link.back("request", subject)
         return reply
 
-    async def request_all(self, subject: str, data: bytes, silence_seconds: float) -> list[bytes]:
-        """Send a request; one answers it here."""
-        try:
-            return [(await self.request(subject, data, timeout_seconds=silence_seconds)).data]
-        except Unavailable:
-            return []
+    async def request_all(
+        self, subject: str, data: bytes, silence_seconds: float, first_seconds: float = 0.0
+    ) -> list[bytes]:
+        """Send a request that several answer; return when none has for `silence_seconds`."""
+        await self._there("request", subject)
+        waiting: set[asyncio.Future[Reply]] = set()
+        for each in self._server.responders(subject):
+            answered: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+            waiting.add(answered)
+            self._server.work(_answered(each, subject, data, answered), each.context)
+        found: list[bytes] = []
+        seconds = max(first_seconds, silence_seconds)
+        while waiting:
+            done, waiting = await asyncio.wait(
+                waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED
+            )
+            if not done:
+                break
+            found += [each.result().data for each in done]
+            seconds = silence_seconds
+        await self._link.back("request", subject)
+        return found
 
     async def serve(
         self, name: str, description: str, endpoints: Endpoints, *, facts: Facts | None = None

@@ -340,9 +340,12 @@ class NatsBus(Replicas, Buckets, Objects):
         answer = await self._ask(subject, data, None, timeout_seconds)
         return Reply(answer.data, dict(answer.headers or {}))
 
-    async def request_all(self, subject: str, data: bytes, silence_seconds: float) -> list[bytes]:
+    async def request_all(
+        self, subject: str, data: bytes, silence_seconds: float, first_seconds: float = 0.0
+    ) -> list[bytes]:
         """Send a request that several answer; return when none has for `silence_seconds`."""
-        return await self._requests.gather_all(subject, data, silence_seconds)
+        first_seconds = max(first_seconds, silence_seconds)
+        return await self._requests.gather_all(subject, data, silence_seconds, first_seconds)
 
     async def serve(
         self, name: str, description: str, endpoints: Endpoints, *, facts: Facts | None = None

@@ -92,16 +92,25 @@ class RequestMux:
         await self._settled(subject, data, None, arrived, future, silence_seconds)
         return found
 
-    async def gather_all(self, subject: str, data: bytes, silence_seconds: float) -> list[bytes]:
-        """Every answer until none comes for `silence_seconds`."""
+    async def gather_all(
+        self, subject: str, data: bytes, silence_seconds: float, first_seconds: float
+    ) -> list[bytes]:
+        """Every answer until none comes for `silence_seconds`, or for `first_seconds` at first."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         found: list[bytes] = []
 
-        def ends(message: ClientMessage) -> bool:
-            found.append(message.data)
-            return False
+        def arrived(message: ClientMessage) -> None:
+            if future.done():
+                return
+            if (message.headers or {}).get("Status") == NO_RESPONDERS:
+                future.set_result(None)
+            else:
+                found.append(message.data)
 
         with suppress(TimeoutError):
-            await self.gather(subject, data, ends, silence_seconds)
+            await self._settled(
+                subject, data, None, arrived, future, first_seconds, silence_seconds
+            )
         return found
 
     async def _settled(
@@ -112,9 +121,10 @@ class RequestMux:
         arrived: Callable[[ClientMessage], None],
         future: "asyncio.Future[Any]",
         timeout_seconds: float,
+        silence_seconds: float | None = None,
     ) -> None:
         word = str(next(self._numbers))
-        waiting = _Waiting(subject, arrived, future, timeout_seconds)
+        waiting = _Waiting(subject, arrived, future, timeout_seconds, silence_seconds)
         self._waiting[word] = waiting
         try:
             await self._client.publish(
@@ -142,18 +152,25 @@ class _Waiting:
         subject: str,
         arrived: Callable[[ClientMessage], None],
         future: "asyncio.Future[Any]",
-        silence_seconds: float,
+        first_seconds: float,
+        silence_seconds: float | None,
     ) -> None:
         self.subject = subject
         self.future = future
         self._arrived = arrived
-        self._silence_seconds = silence_seconds
+        self._first_seconds = first_seconds
+        self._silence_seconds = first_seconds if silence_seconds is None else silence_seconds
         self._loop = future.get_loop()
         self._heard_at = self._loop.time()
-        self.timer = self._loop.call_later(silence_seconds, self._expire)
+        self.timer = self._loop.call_later(first_seconds, self._expire)
+        self._is_first = True
 
     def take(self, message: ClientMessage) -> None:
         self._heard_at = self._loop.time()
+        if self._is_first and self._silence_seconds < self._first_seconds:
+            self.timer.cancel()
+            self.timer = self._loop.call_later(self._silence_seconds, self._expire)
+        self._is_first = False
         self._arrived(message)
 
     def _expire(self) -> None:
