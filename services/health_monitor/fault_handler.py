@@ -26,6 +26,7 @@ from schemas.node_records import node_key
 from schemas.saga_log_entries import TimerDue, timer_codec
 from schemas.settings import HealthSpec, Settings
 from services.bus.port import Stored
+from services.health_monitor.earlier_faults import EarlierFaults
 from services.health_monitor.health_store import Decide, HealthStore
 from services.health_monitor.rules import job_faults, node_health
 from services.health_monitor.rules.gpu_health import ACTION_RANK
@@ -59,6 +60,7 @@ class FaultHandler:
         settings: Settings,
         instruments: HealthInstruments,
         jobs: JobFaultHistory,
+        earlier: EarlierFaults,
     ) -> None:
         """`policy`: the one in force now; `jobs`: what their other nodes have."""
         self._performer = performer
@@ -67,25 +69,21 @@ class FaultHandler:
         self._settings = settings
         self._instruments = instruments
         self._jobs = jobs
+        self._earlier = earlier
 
     async def handle(self, received: Received[NodeEvent]) -> None:
         """Handle one message of HEALTH_EVENTS."""
         event = received.message
         seen = node_health.Trigger(event.id, received.stored.sequence, received.stored.time)
         match event:
-            case Fault() if is_over(event):
-                await self._change(
-                    event.pool,
-                    event.node,
-                    lambda record: node_health.decide_over(record, event, seen),
-                )
             case Fault():
-                await self._fault(event, seen, first=received.deliveries == 1)
+                await self._fault_or_end(event, seen, first=received.deliveries == 1)
             case BootChecked():
                 fault = node_health.fault_of_boot(event)
                 if fault is not None:
                     await self._fault(fault, seen, first=True)
             case Registered():
+                await self._repeat_earlier(event)
                 await self._change(
                     event.pool,
                     event.node,
@@ -110,6 +108,24 @@ class FaultHandler:
         seen = node_health.Trigger(f"{due.id}-{received.stored.sequence}", 0, received.stored.time)
         await self._change(
             due.pool, due.node, lambda record: node_health.decide_review(record, seen)
+        )
+
+    async def _repeat_earlier(self, event: Registered) -> None:
+        """Judge what an adopted node's machine reported while its name was another node's."""
+        pool = self._settings.pools.get(event.pool)
+        if pool is None or pool.nodes != "adopted":
+            return
+        if await self._store.is_new(event.pool, event.node, event.boot_id):
+            for stored, fault in await self._earlier.read(event):
+                seen = node_health.Trigger(fault.id, stored.sequence, stored.time)
+                await self._fault_or_end(fault, seen, first=False)
+
+    async def _fault_or_end(self, fault: Fault, seen: node_health.Trigger, *, first: bool) -> None:
+        if not is_over(fault):
+            await self._fault(fault, seen, first=first)
+            return
+        await self._change(
+            fault.pool, fault.node, lambda record: node_health.decide_over(record, fault, seen)
         )
 
     async def _fault(self, fault: Fault, seen: node_health.Trigger, *, first: bool) -> None:

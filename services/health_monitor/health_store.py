@@ -89,6 +89,11 @@ class HealthStore:
             return CachedRecord(recovered, 0)
         return held if boot is not None and may_begin(known, boot) else None
 
+    async def is_new(self, pool: str, node: str, boot: str) -> bool:
+        """Whether nothing is known of the health of a node of which this boot may be the first."""
+        held = await self._read_or_recover(pool, node, boot=boot)
+        return held is not None and not held.revision and held.record.status == "unknown"
+
     async def change(
         self,
         pool: str,

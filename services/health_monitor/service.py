@@ -13,6 +13,7 @@ from schemas.topology import HEALTH_EVENTS, HEALTH_TIMERS
 from services.bus.leases import Lease
 from services.bus.port import Headers
 from services.health_monitor.correlation_watch import CorrelationWatch
+from services.health_monitor.earlier_faults import EarlierFaults
 from services.health_monitor.fault_handler import (
     FaultHandler,
     decode_timer,
@@ -117,7 +118,8 @@ async def build(context: Context) -> Service:
     store = HealthStore(context.bus, context.clock)
     performer = Performer(context.bus, instruments)
     jobs = JobFaultHistory()
-    judge = FaultHandler(store, performer, policy, context.settings, instruments, jobs)
+    earlier = EarlierFaults(context.bus, context.clock)
+    judge = FaultHandler(store, performer, policy, context.settings, instruments, jobs, earlier)
     lease = Lease(context.bus, context.clock, LEASE, context.replica)
     liveness = HeartbeatWatch(
         context.bus,

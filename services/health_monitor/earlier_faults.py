@@ -1,0 +1,42 @@
+"""Reads what a machine reported before its node is known; it registers again once it is adopted.
+
+Others may give the name of a node again before the cloud reports the first machine gone. What the
+second reports until then is taken for the first's, and is forgotten with it.
+"""
+
+from datetime import timedelta
+from typing import Final
+
+from schemas import subjects
+from schemas.node_events import Fault, Registered
+from schemas.stored_messages import decode_stored
+from schemas.topology import EVENTS
+from services.bus.port import Bus, Stored
+from services.primitives.clock import Clock
+
+EARLIER: Final = timedelta(hours=1)
+"""Longer than a machine waits for its adoption."""
+FAULTS_MAX: Final = 256
+"""Read of one machine; a GPU that is lost is among its first."""
+
+
+class EarlierFaults:
+    """Reads the stored faults of a boot."""
+
+    def __init__(self, bus: Bus, clock: Clock) -> None:
+        """Read them on `bus`."""
+        self._bus = bus
+        self._clock = clock
+
+    async def read(self, event: Registered) -> list[tuple[Stored, Fault]]:
+        """The faults of the boot that registers, oldest first, of the last EARLIER."""
+        subject = subjects.node_event(event.pool, event.node, "fault")
+        found = await self._bus.read_batch(
+            EVENTS.name, subject, after=self._clock.now() - EARLIER, count=FAULTS_MAX
+        )
+        decoded = ((stored, decode_stored(stored)) for stored in found)
+        return [
+            (stored, fault)
+            for stored, fault in decoded
+            if isinstance(fault, Fault) and fault.boot_id == event.boot_id
+        ]
