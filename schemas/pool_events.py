@@ -285,6 +285,8 @@ class OperatorNeeded(
     """Why it is left to an operator, and what to do."""
     cordoned: bool = False
     """Whether the node is out of service until then."""
+    removed: bool = False
+    """The node itself is gone, and no other has its name: a successor is missing."""
 
 
 class InstanceLeaked(

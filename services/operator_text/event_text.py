@@ -286,9 +286,11 @@ def _pool_words(event: p.PoolEvent) -> Words:  # noqa: C901, PLR0912 - one case 
         case p.NodeReplaced():
             return "replaced", f"{_replacement(event)}. {event.reason}", "good"
         case p.OperatorNeeded():
-            state = "cordoned" if event.cordoned else "in service"
             detail = f"{event.reason.rstrip('.')}. {event.remedy.rstrip('.')}"
-            return "operator needed", f"{detail}. The node stays {state} until then", "bad"
+            if not event.removed:
+                state = "cordoned" if event.cordoned else "in service"
+                detail = f"{detail}. The node stays {state} until then"
+            return "operator needed", detail, "bad"
         case p.InstanceLeaked():
             instance = f" ({event.provider_id})" if event.provider_id else ""
             cost = f", ${event.dollars_per_hour:g} an hour" if event.dollars_per_hour else ""

@@ -130,6 +130,11 @@ FAILED = {"saga": REPLACE, "step": "register", "reason": "late", "node": "traini
         (SagaFailed(**POOL, **FAILED, node_gone=True), OF_NODE),
         (SagaCancelled(**POOL, **FAILED), set()),
         (SagaCancelled(**POOL, **FAILED, node_gone=True), OF_NODE),
+        (OperatorNeeded(**POOL, node="training-1"), set()),
+        (
+            OperatorNeeded(**POOL, node="training-1", removed=True),
+            OF_NODE - {"operator/training/training-1"},
+        ),
     ],
 )
 def test_alerts_about_a_node_end_with_it(event: Message, ended: set[str]) -> None:

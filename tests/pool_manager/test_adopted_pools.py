@@ -103,6 +103,7 @@ def test_operators_know_of_a_successor_that_does_not_join() -> None:
     assert isinstance(event, OperatorNeeded)
     assert "within 20 minutes" in event.reason
     assert "expects 2 now" in event.remedy
+    assert event.removed
     assert late.record.desired == 2
     again = decide(late.record, node("b"), node("c"), now=NOW + LIMIT * 2)
     assert (again.events, again.record.desired) == ((), 2)
@@ -120,6 +121,24 @@ def test_one_that_is_expected_has_its_successor_first() -> None:
     assert [each.successor for each in claimed(first, "e").awaited.values()] == ["e", "d"]
     # With its successor nothing is missing, and no operator is notified.
     assert decide(first, node("c"), node("d"), now=NOW + LIMIT * 3).events == ()
+
+
+def test_a_node_that_returns_under_its_name_is_its_own_successor() -> None:
+    """Also if another was removed before: alerts about the name end with the node that has it."""
+    first = AwaitedSuccessor(saga="replace-a-1", since=NOW, began_at=NOW)
+    second = AwaitedSuccessor(saga="replace-b-1", since=NOW + LIMIT, began_at=NOW)
+    record = msgspec.structs.replace(POOL, awaited={"a": first, "b": second})
+    assert [each.successor for each in claimed(record, "b").awaited.values()] == ["", "b"]
+    assert [each.successor for each in claimed(record, "d").awaited.values()] == ["d", ""]
+
+
+def test_the_alerts_of_a_name_that_another_node_has_are_left_open() -> None:
+    """It joined as the successor of another; whether it is lost has nothing to do with the old."""
+    awaited = {"a": AwaitedSuccessor(saga="replace-a-1", since=NOW, began_at=NOW)}
+    record = msgspec.structs.replace(POOL, awaited=awaited)
+    [event] = decide(record, node("a"), now=NOW + LIMIT).events
+    assert isinstance(event, OperatorNeeded)
+    assert not event.removed
 
 
 def test_a_pool_expects_what_others_made() -> None:

@@ -191,6 +191,8 @@ def ended_keys(event: Message) -> tuple[str, ...]:  # noqa: C901, PLR0912 - one 
             return *of_node, f"leak/{pool}/{node}", *_of_saga(saga)
         case p.NodeReplaced(pool=pool, old_node=node, saga=saga):
             return *_of_node(pool, node), f"saga/{saga}"
+        case p.OperatorNeeded(pool=pool, node=node, removed=True):
+            return tuple(key for key in _of_node(pool, node) if key != f"operator/{pool}/{node}")
         case n.Admitted(pool=pool, saga=saga):
             return f"admission/{pool}", f"launch/{pool}", _failed_key(pool, ""), *_of_saga(saga)
         case n.Uncordoned(pool=pool, node=node, saga=saga):

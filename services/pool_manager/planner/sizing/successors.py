@@ -42,7 +42,7 @@ def expect(snapshot: PoolSnapshot, now: datetime) -> PoolPlan:
     if late or desired != record.desired:
         awaited = {**record.awaited, **overdue}
         record = msgspec.structs.replace(record, desired=desired, awaited=awaited)
-    events = tuple(_missing(record, node, each, now) for node, each in late.items())
+    events = tuple(_missing(snapshot, record.desired, node, now) for node in late)
     return PoolPlan(record=record, events=events, wake_at=wake_at)
 
 
@@ -50,31 +50,36 @@ def _is_expected(awaited: AwaitedSuccessor) -> bool:
     return not awaited.overdue and not awaited.successor
 
 
-def _missing(
-    record: PoolRecord, node: str, awaited: AwaitedSuccessor, now: datetime
-) -> OperatorNeeded:
-    minutes = float(record.spec.launch_timeout) / 60
+def _missing(snapshot: PoolSnapshot, desired: int, node: str, now: datetime) -> OperatorNeeded:
+    saga = snapshot.record.awaited[node].saga
+    minutes = float(snapshot.record.spec.launch_timeout) / 60
+    known = snapshot.nodes.by_name.get(node)
     return OperatorNeeded(
-        id=f"no-successor-{awaited.saga}",
+        id=f"no-successor-{saga}",
         time=now,
-        cause=awaited.saga,
-        pool=record.name,
+        cause=saga,
+        pool=snapshot.record.name,
         node=node,
         reason=f"it was removed, and no node has joined in its place within {minutes:g} minutes",
-        remedy=f"see why its group or NodePool makes none; the pool expects {record.desired} now",
+        remedy=f"see why its group or NodePool makes none; the pool expects {desired} now",
         cordoned=True,
+        removed=known is None or known.state == "terminated",
     )
 
 
 def claimed(record: PoolRecord, new_node: str) -> PoolRecord:
-    """The record in which a node that joins is the successor of the one awaited longest.
+    """The record in which a node that joins is a successor: of its name, or of the first awaited.
 
     One that is overdue comes last: its successor is not expected any more.
     """
     if _predecessor(record, new_node):
         return record
     free = {name: each for name, each in record.awaited.items() if not each.successor}
-    old = min(free, key=lambda name: (free[name].overdue, free[name].since), default="")
+
+    def turn(name: str) -> tuple[bool, bool, datetime]:
+        return free[name].overdue, name != new_node, free[name].since
+
+    old = min(free, key=turn, default="")
     if not old:
         return record
     taken = msgspec.structs.replace(free[old], successor=new_node)
