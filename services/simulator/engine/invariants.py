@@ -280,8 +280,16 @@ class Invariants:
     def _confirmed(self, saga: SagaStarted) -> None:
         """The notifier reported that no work is left; the workload system must agree."""
         node = saga.params.node
-        if self._cloud.count(node) and not self._workload.is_drained(node):
+        if self._exists(saga) and not self._workload.is_drained(node):
             self.fail(f"{node} is reported as drained, and has work", node, saga.saga)
+
+    def _exists(self, saga: SagaStarted) -> bool:
+        """Whether the machine of a saga's node exists, not only another with its name."""
+        node = saga.params.node
+        record = self._records.instance(node_key(saga.params.pool, node))
+        if record is None or not record.provider_id:
+            return bool(self._cloud.count(node))
+        return record.provider_id in self._cloud.machines
 
     def _in_wave(self, entry: SagaStarted, pool: PoolRecord) -> bool:
         """Whether a saga was decided on when the incident of its fault was known and open."""

@@ -241,8 +241,11 @@ class SimulatedFleet:
         return SimulatedGroup(self.simulation, self.cloud, spec, self._on_joined)
 
     def _is_another(self, node: NodeReference) -> bool:
+        """As a workload system compares them: without an identity the name alone counts."""
         machine = self.machines.machine_of(node.node)
-        return machine is not None and machine.instance.provider_id != node.provider_id
+        if machine is None or not node.provider_id:
+            return False
+        return machine.instance.provider_id != node.provider_id
 
     def _on_joined(self, instance: Instance) -> None:
         """Others have made a machine."""
