@@ -122,6 +122,8 @@ def _inject(options: argparse.Namespace) -> int:
     names = {"NAVARCH_POOL": "drill", "NAVARCH_NODE": "drill"}
     config = load(names | dict(os.environ), options.config)
     print(operator_tools.inject(config, options.code, options.gpu, text=options.text))  # noqa: T201
+    if warning := operator_tools.unread_drill(config):
+        print(f"navarch-agent: {warning}", file=sys.stderr)  # noqa: T201
     return 0
 
 

@@ -167,6 +167,18 @@ def inject(config: AgentConfig, code: int, gpu: int, *, text: str = "") -> str:
     return line
 
 
+def unread_drill(config: AgentConfig) -> str:
+    """Why this host's agent will not read what `inject` writes; empty: it will."""
+    path = Path(config.kmsg)
+    is_device = path.exists() and stat.S_ISCHR(path.stat().st_mode)
+    if not is_device or config.kmsg_any_facility:
+        return ""
+    return (
+        "an agent without NAVARCH_KMSG_ANY_FACILITY=1 ignores this line, as one that a process "
+        "wrote; set it for the drill, in the agent's environment and here, and restart the agent"
+    )
+
+
 def _pci_of(config: AgentConfig, gpu: int) -> str:
     try:
         inventory = Nvml(config.nvml_library).open()

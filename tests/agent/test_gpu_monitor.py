@@ -92,6 +92,19 @@ def test_a_reading_that_a_gpu_has_not_got_is_absent(driver: Driver):
     assert sample.failures == ()
 
 
+@pytest.mark.parametrize(("order", "reserved"), [("", 0), ("fail {} 13", 644_939_776)])
+def test_memory_is_used_as_nvidia_smi_shows_it(driver: Driver, order: str, reserved: int):
+    """Drivers before 510 cannot tell what they reserve for themselves; it counts as used."""
+    function = "nvmlDeviceGetMemoryInfo_v2"
+    driver.order("gpu 1 memory_used 9000000000", *([order.format(function)] if order else []))
+    nvml = Nvml(driver.library)
+    nvml.open()
+    sample = nvml.sample()
+    nvml.close()
+    assert sample.failures == ()
+    assert sample.gpus[1].memory_used_bytes == 9_000_000_000 + reserved
+
+
 def test_no_driver_is_said_so(driver: Driver):
     """Where NVML does not start the reason is reported; where the library is missing, likewise."""
     driver.order("fail nvmlInit 9")

@@ -81,6 +81,29 @@ def test_a_drill_writes_the_next_record(
     assert run(["inject", "xid", "79", "--gpu", "9"]) == 2
 
 
+@pytest.mark.parametrize(
+    ("kmsg", "any_facility", "warned"),
+    [("/dev/null", "0", True), ("/dev/null", "1", False), ("", "0", False)],
+)
+def test_a_drill_that_the_agent_ignores_is_named(
+    tmp_path: Path,
+    nvml_library: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    kmsg: str,
+    any_facility: str,
+    warned: bool,
+):
+    """What a process writes to the kernel's own log is told from what the driver writes."""
+    write_state(tmp_path / "state", simulated_gpus("n1", 1))
+    monkeypatch.setenv("NAVARCH_NVML_STATE", str(tmp_path / "state"))
+    monkeypatch.setenv("NAVARCH_NVML_LIBRARY", str(nvml_library))
+    monkeypatch.setenv("NAVARCH_KMSG", kmsg or str(tmp_path / "kmsg"))
+    monkeypatch.setenv("NAVARCH_KMSG_ANY_FACILITY", any_facility)
+    assert run(["inject", "xid", "79"]) == 0
+    assert ("NAVARCH_KMSG_ANY_FACILITY=1" in capsys.readouterr().err) is warned
+
+
 def fault(number: int, code: int = 13) -> Fault:
     """Make a fault of a storm."""
     return Fault(

@@ -29,7 +29,13 @@ def _utilization(handle: Any) -> Fields:
 
 
 def _memory(handle: Any) -> Fields:
-    memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+    """As `nvidia-smi` shows it: without what the driver reserves for itself."""
+    try:
+        memory = pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
+    except pynvml.NVMLError as error:
+        if error.value != pynvml.NVML_ERROR_FUNCTION_NOT_FOUND:
+            raise
+        memory = pynvml.nvmlDeviceGetMemoryInfo(handle)  # drivers before 510: with it
     return {"memory_used_bytes": int(memory.used), "memory_total_bytes": int(memory.total)}
 
 

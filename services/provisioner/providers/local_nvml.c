@@ -420,6 +420,8 @@ int nvmlDeviceGetTemperature(void *device, int sensor, unsigned int *to)
 struct margin { unsigned int version; int margin; };
 struct utilization { unsigned int gpu, memory; };
 struct memory { unsigned long long total, free, used; };
+struct memory_v2 { unsigned int version; unsigned long long total, reserved, free, used; };
+#define MEMORY_RESERVED 644939776ULL /* of an H200 with driver 580 */
 
 int nvmlDeviceGetMarginTemperature(void *device, struct margin *to)
 {
@@ -447,8 +449,22 @@ int nvmlDeviceGetMemoryInfo(void *device, struct memory *to)
     if (code == OK)
         code = number("nvmlDeviceGetMemoryInfo", device, MEMORY_USED, &used);
     to->total = (unsigned long long)total;
+    to->used = (unsigned long long)used + MEMORY_RESERVED;
+    to->free = (unsigned long long)(total - used) - MEMORY_RESERVED;
+    return code;
+}
+
+/* What the driver reserves counts as used in the first version, and by itself in the second. */
+int nvmlDeviceGetMemoryInfo_v2(void *device, struct memory_v2 *to)
+{
+    long long total = 0, used = 0;
+    int code = number("nvmlDeviceGetMemoryInfo_v2", device, MEMORY_TOTAL, &total);
+    if (code == OK)
+        code = number("nvmlDeviceGetMemoryInfo_v2", device, MEMORY_USED, &used);
+    to->total = (unsigned long long)total;
+    to->reserved = MEMORY_RESERVED;
     to->used = (unsigned long long)used;
-    to->free = (unsigned long long)(total - used);
+    to->free = (unsigned long long)(total - used) - MEMORY_RESERVED;
     return code;
 }
 
