@@ -94,7 +94,7 @@ def test_a_drill_that_the_agent_ignores_is_named(
     any_facility: str,
     warned: bool,
 ):
-    """What a process writes to the kernel's own log is told from what the driver writes."""
+    """What a process writes to the kernel's own log is not taken for what the driver writes."""
     write_state(tmp_path / "state", simulated_gpus("n1", 1))
     monkeypatch.setenv("NAVARCH_NVML_STATE", str(tmp_path / "state"))
     monkeypatch.setenv("NAVARCH_NVML_LIBRARY", str(nvml_library))

@@ -40,14 +40,18 @@ async def test_everyone_who_answers_plainly_is_heard(any_bus, another_bus):
         await released.wait()
         return b"slow " + data
 
+    other = await another_bus()
     await any_bus.answer("test.all", echo)
-    await (await another_bus()).answer("test.all", slow)
     await any_bus.answer("test.all", echo)
+    await other.answer("test.all", slow)
+    # A round over the other's connection: what it subscribed to is known when that came back.
+    await other.answer("test.there", echo)
+    await other.request("test.there", b"", timeout_seconds=30)
     asking = asyncio.create_task(any_bus.request_all("test.all", b"1", 10, 30))
     await asyncio.sleep(0.1)
     released.set()
-    stranger = asyncio.create_task(any_bus.request_all("test.nobody", b"", 30))
-    async with asyncio.timeout(25):  # not 30 s: where nobody listens the server says so
+    stranger = asyncio.create_task(any_bus.request_all("test.unserved", b"", 30))
+    async with asyncio.timeout(25):  # not 30 s: the server reports that there is no responder
         assert [] == await stranger
         assert [b"1", b"1", b"slow 1"] == sorted(await asking)
 

@@ -344,7 +344,6 @@ class NatsBus(Replicas, Buckets, Objects):
         self, subject: str, data: bytes, silence_seconds: float, first_seconds: float = 0.0
     ) -> list[bytes]:
         """Send a request that several answer; return when none has for `silence_seconds`."""
-        first_seconds = max(first_seconds, silence_seconds)
         return await self._requests.gather_all(subject, data, silence_seconds, first_seconds)
 
     async def serve(

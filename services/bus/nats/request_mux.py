@@ -109,7 +109,13 @@ class RequestMux:
 
         with suppress(TimeoutError):
             await self._settled(
-                subject, data, None, arrived, future, first_seconds, silence_seconds
+                subject,
+                data,
+                None,
+                arrived,
+                future,
+                max(first_seconds, silence_seconds),
+                silence_seconds,
             )
         return found
 
