@@ -9,7 +9,7 @@ from schemas.messages import encode
 from schemas.node_events import Lost
 from schemas.topology import DURABLES, EVENTS, HEALTH_EVENTS, NODES
 from services.bus.leases import Lease
-from services.bus.nats.pull_consumer import SILENCE_MAX_SECONDS
+from services.bus.nats.pull_consumer import RENEW_SECONDS, SILENCE_MAX_SECONDS
 from services.primitives.clock import SystemClock
 from services.primitives.errors import Unavailable
 
@@ -214,6 +214,25 @@ async def test_a_broker_that_was_away_for_long_is_asked_once(bus, server, handle
         info = await bus.admin(f"CONSUMER.INFO.{place}", {})
     assert 1 == info["num_waiting"]
     assert [1] == [each.deliveries for each in handler.done]
+
+
+async def test_a_request_made_before_the_connection_is_reported_stays(
+    bus, server, handler, looping
+):
+    """The client reports a connection a round trip after it is used; then no other is made."""
+    async with looping(bus, HEALTH_EVENTS, handler):
+        await server.restart()
+        await connected(bus, is_=True)
+        place = f"{HEALTH_EVENTS.stream}.{HEALTH_EVENTS.name}"
+        async with asyncio.timeout(60):
+            while (await bus.admin(f"CONSUMER.INFO.{place}", {}))["num_waiting"] != 1:
+                await asyncio.sleep(0.01)
+        before = set(bus._client._subs)
+        await bus._on_reconnected()
+        for _ in range(3):  # rounds, in which a request would have been made
+            await bus.admin(f"CONSUMER.INFO.{place}", {})
+            await asyncio.sleep(RENEW_SECONDS)
+        assert before == set(bus._client._subs)
 
 
 async def test_connections_are_counted(bus, server):

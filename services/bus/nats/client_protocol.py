@@ -21,6 +21,11 @@ class NatsClient(Protocol):
         """Whether a server is connected now."""
         ...
 
+    @property
+    def stats(self) -> dict[str, int]:
+        """`reconnects`: how often it was connected again."""
+        ...
+
     def new_inbox(self) -> str:
         """A fresh reply subject."""
         ...

@@ -150,11 +150,18 @@ class Puller:
         self._unanswered = False
         """The last request had no answer: what was pulled from does not exist."""
         self._last_sign = 0.0
+        self._reconnects = 0
+        """Of the connection, when the current inbox was made."""
 
     def restart(self) -> None:
-        """Forget open requests: their connection is gone."""
-        self._stale = True
-        self._changed.set()
+        """Forget open requests whose connection is gone.
+
+        The client reports a connection some time after it is used: a request that was made in
+        between is open at the server, and another beside it would get messages that are lost.
+        """
+        if self._reconnects < self._connection.stats["reconnects"]:
+            self._stale = True
+            self._changed.set()
 
     def release(self) -> None:
         """One held message was settled."""
@@ -217,7 +224,7 @@ class Puller:
 
     async def _ask_on_one_inbox(self) -> None:
         consumer = await self._source.prepare()
-        inbox = self._connection.new_inbox()
+        inbox, self._reconnects = self._connection.new_inbox(), self._connection.stats["reconnects"]
         loop = asyncio.get_running_loop()
         self._asked, self._stale, self._last_sign = 0, False, loop.time()
 
