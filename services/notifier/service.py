@@ -142,7 +142,7 @@ async def build(context: Context) -> Service:
             AlertSender(channels, context.bus, context.clock, lease, failures).run,
             sinks.run,
             StoreAlerts(channels, context.bus, context.clock, failures).run,
-            partial(intake.end_summaries_for_ever, context.clock),
+            partial(intake.end_without_event_for_ever, context.clock),
             *([partial(while_held, lease, context.clock, publisher.run)] if reports else []),
         ],
         endpoints={

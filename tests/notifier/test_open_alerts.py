@@ -41,9 +41,9 @@ from schemas.pool_events import (
 )
 from schemas.topology import EVENTS, NODES, NOTIFIER_ALERTS
 from services.bus.topology_setup import set_up
-from services.notifier.alerts.alert_dedup import EACH_MAX, QUIET_SECONDS
+from services.notifier.alerts.alert_dedup import EACH_MAX, HOLD_SECONDS, QUIET_SECONDS
 from services.notifier.alerts.alert_intake import AlertIntake
-from services.notifier.alerts.alert_rules import alert_of, ending_subjects
+from services.notifier.alerts.alert_rules import UNKNOWN_AFTER, alert_of, ending_subjects
 from services.simulator.engine.virtual_time import EPOCH, run
 from tests.golden.examples import example
 from tests.notifier.alert_desk import RecordingChannel, alert_desk
@@ -325,6 +325,39 @@ def test_what_is_published_again_late_alerts_about_the_present(
     run(work)
 
 
+@pytest.mark.parametrize(
+    ("known", "later", "ended"),
+    [
+        (False, UNKNOWN_AFTER, {"health/training/n7", "lost/training/n7"}),
+        (False, UNKNOWN_AFTER / 2, set()),  # it may be adopted still
+        (True, UNKNOWN_AFTER, set()),
+    ],
+)
+def test_alerts_about_a_silent_node_without_a_record_end(
+    known: bool, later: timedelta, ended: set[str]
+) -> None:
+    """Others removed the machine before it was adopted: no event says that it is gone."""
+
+    async def work() -> None:
+        channel = RecordingChannel()
+        async with alert_desk(channel) as desk:
+            node = {**NODE, "node": "n7"}
+            await desk.occur(Verdict(id="unhealthy", status="unhealthy", action="replace", **node))
+            await desk.occur(Lost(id="lost", **node))
+            await asyncio.sleep(2 * HOLD_SECONDS)
+            assert {key for key, _ in channel.sent} == {"health/training/n7", "lost/training/n7"}
+            if known:
+                record = NodeRecord(pool="training", node="n7", state="active", lost=True)
+                await desk.bus.put(NODES, node_key("training", "n7"), encode(record))
+            lost = await desk.intake._open.find("lost/training/n7")
+            assert lost is not None
+            await desk.intake.end_without_event(lost.at + later)
+            await asyncio.sleep(5)
+            assert {key for key, resolved in channel.sent if resolved} == ended
+
+    run(work)
+
+
 def test_flapping_nodes_are_summarised_and_every_alert_ends() -> None:
     """Twenty nodes, lost and returned four times: six alerts; the summary ends when all is well."""
 
@@ -342,7 +375,7 @@ def test_flapping_nodes_are_summarised_and_every_alert_ends() -> None:
             lost = NodeRecord(pool="training", node="n7", state="active", lost=True)
             for record, resolved in ((lost, False), (replace(lost, lost=False), True)):
                 await desk.bus.put(NODES, node_key("training", "n7"), encode(record))
-                await desk.intake.end_summaries(NOW + timedelta(seconds=2 * QUIET_SECONDS))
+                await desk.intake.end_without_event(NOW + timedelta(seconds=2 * QUIET_SECONDS))
                 await asyncio.sleep(5)
                 assert ((begun[-1], True) in channel.sent) == resolved
             assert sorted(channel.sent) == sorted(

@@ -107,6 +107,11 @@ def summary_key(alert: Alert) -> str:
     return f"{SUMMARY_PREFIX}{'/'.join(group_of(alert))}"
 
 
+def is_summary(key: str) -> bool:
+    """Whether the alert with this key is a summary."""
+    return key.startswith(SUMMARY_PREFIX)
+
+
 def lasts(summary: str, nodes: list[NodeRecord]) -> bool:
     """Whether a node in service is still in the condition that a summary is about."""
     *_, kind, severity = summary.split("/")

@@ -1,7 +1,7 @@
 """Turns events into open alerts, and ends them: `AlertSender` sends what is recorded here."""
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Final
@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from schemas.alert_records import Alert
+from schemas.alert_records import Alert, OpenAlertRecord
 from schemas.breaker_state import OpenIncident
 from schemas.messages import LimitedDecoder, Message, decoder
 from schemas.node_events import Lost, Verdict
@@ -26,11 +26,20 @@ from services.notifier.alerts.alert_dedup import (
     AlertGroups,
     end_of_summary,
     is_held,
+    is_summary,
     lasts,
     limit_alert,
     summary_key,
 )
-from services.notifier.alerts.alert_rules import alert_of, end_of, ended_keys, ends_pool
+from services.notifier.alerts.alert_rules import (
+    alert_of,
+    end_of,
+    end_of_unknown,
+    ended_keys,
+    ends_pool,
+    is_silent_for_long,
+    keys_of_node,
+)
 from services.notifier.alerts.incident_matching import matching_incident
 from services.notifier.alerts.open_alerts import OpenAlerts, repeats
 from services.primitives.clock import Clock
@@ -43,7 +52,7 @@ log = logging.getLogger(__name__)
 ReadWork = Callable[[str, str, str], Awaitable[str]]
 
 EXTEND_SECONDS: Final = 30.0
-SUMMARY_CHECK_SECONDS: Final = 60.0
+CHECK_SECONDS: Final = 60.0
 
 
 class _Incidents(msgspec.Struct, frozen=True):
@@ -138,18 +147,27 @@ class AlertIntake:
             await self._open.extend(key, alert.time)
             self._extended[key] = alert.time
 
-    async def end_summaries_for_ever(self, clock: Clock) -> None:
-        """End each summary that nothing was added to for a while and whose nodes are well again."""
+    async def end_without_event_for_ever(self, clock: Clock) -> None:
+        """End what no event ends: summaries, and alerts about nodes without a record."""
         while True:
-            await clock.sleep(SUMMARY_CHECK_SECONDS)
+            await clock.sleep(CHECK_SECONDS)
             try:
-                await self.end_summaries(clock.now())
+                await self.end_without_event(clock.now())
             except (BusError, Retry) as error:
-                log.warning("cannot end summaries of alerts: %s", error)
+                log.warning("cannot end what is over of the alerts: %s", error)
 
-    async def end_summaries(self, now: datetime) -> None:
-        """End the summaries that are over by now."""
-        for summary in await self._open.summaries():
+    async def end_without_event(self, now: datetime) -> None:
+        """End what is over by now."""
+        lasting = await self._open.lasting()
+        await self._end_summaries([each for each in lasting if is_summary(each.alert)], now)
+        for record in lasting:
+            silent = record.opened if is_silent_for_long(record, now) else None
+            if silent is not None and await self._bus.get(NODES, _node_key(silent)) is None:
+                for key in keys_of_node(silent.pool, silent.node):
+                    await self._open.end_now(key, partial(end_of_unknown, now=now))
+
+    async def _end_summaries(self, summaries: Sequence[OpenAlertRecord], now: datetime) -> None:
+        for summary in summaries:
             if (now - summary.at).total_seconds() < QUIET_SECONDS + EXTEND_SECONDS:
                 continue
             pool = summary.opened.pool if summary.opened else ""
@@ -184,7 +202,7 @@ class AlertIntake:
         return node.state == "terminated" or judged_since
 
     async def _node(self, alert: Alert) -> NodeRecord | None:
-        entry = await self._bus.get(NODES, node_key(alert.pool, alert.node))
+        entry = await self._bus.get(NODES, _node_key(alert))
         return readable_record(entry, _nodes)
 
     async def _read_incidents(self, pool: str) -> dict[str, OpenIncident]:
@@ -192,3 +210,7 @@ class AlertIntake:
         found = await self._bus.get(POOLS, pool_key(pool))
         record = readable_record(found, _incidents)
         return record.incidents if record else {}
+
+
+def _node_key(alert: Alert) -> str:
+    return node_key(alert.pool, alert.node)

@@ -5,13 +5,13 @@ a channel can match the end with the beginning and recognise repetitions. Every 
 event that `ended_keys` names, or when nothing more was heard of it for `quiet_seconds`.
 """
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final, get_args
 
 from schemas import node_events as n
 from schemas import pool_events as p
 from schemas import subjects
-from schemas.alert_records import Alert, Severity
+from schemas.alert_records import Alert, OpenAlertRecord, Severity
 from schemas.duration import format_duration
 from schemas.enums import PROGRAM_CODES, AlertKind
 from schemas.fault_signature import SILENCE, called
@@ -38,6 +38,8 @@ its successor found nothing."""
 QUIET_SECONDS_DEFAULT: Final = 7 * 24 * HOUR
 TEXT_CHARS_MAX: Final = 4_000
 TITLE_CHARS_MAX: Final = 300
+UNKNOWN_AFTER: Final = timedelta(minutes=15)
+"""A machine that others made and removed again before it was adopted leaves nothing else."""
 
 
 def alert_of(event: Message) -> Alert | None:
@@ -60,6 +62,20 @@ def end_by_quiet(begun: Alert, now: datetime) -> Alert:
     quiet = format_duration(quiet_seconds(begun.key))
     text = f"Nothing more was reported for {quiet}. If it still holds, `navarch status` shows it."
     return _resolved(begun, begun.title, text, f"quiet-{begun.event}", now)
+
+
+def is_silent_for_long(record: OpenAlertRecord, now: datetime) -> bool:
+    """Whether a node has been lost for so long that it would have a record if it were to stay."""
+    is_lost = record.opened is not None and record.opened.kind == "lost" and record.opened.node
+    return bool(is_lost) and now - record.at >= UNKNOWN_AFTER
+
+
+def end_of_unknown(begun: Alert, now: datetime) -> Alert:
+    """The end of an alert about a node that is silent and of which the fleet has no record."""
+    minutes = f"{UNKNOWN_AFTER.total_seconds() / 60:.0f} minutes"
+    text = f"It is silent for {minutes}, and the fleet has no node of this name."
+    title = f"{begun.pool}/{begun.node}: not known"
+    return _resolved(begun, title, text, f"unknown-{begun.event}", now)
 
 
 def quiet_seconds(key: str) -> float:
@@ -187,12 +203,14 @@ def ended_keys(event: Message) -> tuple[str, ...]:  # noqa: C901, PLR0912 - one 
             return f"lost/{pool}/{node}", f"operator/{pool}/{node}"
         case n.Terminated(pool=pool, node=node, saga=saga):
             # The saga that replaces the node ends these alerts itself, once the gap is closed.
-            of_node = () if saga.startswith(f"replace-{node}-") else _of_node(pool, node)
+            of_node = () if saga.startswith(f"replace-{node}-") else keys_of_node(pool, node)
             return *of_node, f"leak/{pool}/{node}", *_of_saga(saga)
         case p.NodeReplaced(pool=pool, old_node=node, saga=saga):
-            return *_of_node(pool, node), f"saga/{saga}"
+            return *keys_of_node(pool, node), f"saga/{saga}"
         case p.OperatorNeeded(pool=pool, node=node, removed=True):
-            return tuple(key for key in _of_node(pool, node) if key != f"operator/{pool}/{node}")
+            return tuple(
+                key for key in keys_of_node(pool, node) if key != f"operator/{pool}/{node}"
+            )
         case n.Admitted(pool=pool, saga=saga):
             return f"admission/{pool}", f"launch/{pool}", _failed_key(pool, ""), *_of_saga(saga)
         case n.Uncordoned(pool=pool, node=node, saga=saga):
@@ -200,7 +218,7 @@ def ended_keys(event: Message) -> tuple[str, ...]:  # noqa: C901, PLR0912 - one 
         case n.Cordoned(saga=saga) | n.Drained(saga=saga) | n.Promoted(saga=saga):
             return _of_saga(saga)
         case p.SagaFailed(saga=saga) | p.SagaCancelled(saga=saga):
-            gone = _of_node(event.pool, event.node) if event.node_gone else ()
+            gone = keys_of_node(event.pool, event.node) if event.node_gone else ()
             return *gone, *_of_saga(saga)
         case n.Remediated(saga=saga):
             return _of_saga(saga)
@@ -225,7 +243,8 @@ def ends_pool(event: Message) -> str:
     return event.pool if isinstance(event, p.PoolRemoved) else ""
 
 
-def _of_node(pool: str, node: str) -> tuple[str, ...]:
+def keys_of_node(pool: str, node: str) -> tuple[str, ...]:
+    """The keys of the alerts about a node's condition."""
     kinds = ("health", "lost", "operator", "saga-failed")
     return tuple(f"{kind}/{pool}/{node}" for kind in kinds)
 

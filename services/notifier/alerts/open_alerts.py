@@ -13,7 +13,6 @@ from schemas.topology import ALERTS, EVENTS
 from services.bus.bucket_mirror import readable
 from services.bus.port import Bus, Stored
 from services.bus.record_bucket import RecordBucket, Versioned
-from services.notifier.alerts.alert_dedup import SUMMARY_PREFIX
 from services.notifier.alerts.alert_rules import ended_keys, ending_subjects
 
 SCANNED_AT_ONCE: Final = 100
@@ -101,10 +100,9 @@ class OpenAlerts:
         """Every alert."""
         return [record for _, record in readable(await self._bus.entries(ALERTS), _open_alerts)]
 
-    async def summaries(self) -> list[OpenAlertRecord]:
-        """Every alert that summarises many and lasts."""
-        found = await self.all()
-        return [each for each in found if each.alert.startswith(SUMMARY_PREFIX) and not each.ended]
+    async def lasting(self) -> list[OpenAlertRecord]:
+        """Every alert that has not ended."""
+        return [each for each in await self.all() if not each.ended]
 
     async def forget(self, key: str, revision: int) -> None:
         """Remove the record of an alert that has ended everywhere, unless it has changed."""
