@@ -205,7 +205,8 @@ def test_the_command_writes_its_reports_and_evaluates(tmp_path: Path) -> None:
             f"name: small\nstress:\n{files}{indented}"
             f"assertions:\n  - {{type: node_count, at_least: {least}}}\n"
         )
-        result = CliRunner().invoke(app, ["simulator", "run", str(scenario)])
+        run = ["simulator", "run", str(scenario), "--runs", str(tmp_path / "runs")]
+        result = CliRunner().invoke(app, run)
         assert code == result.exit_code, result.output
     written = msgspec.json.decode((tmp_path / "r.json").read_bytes(), type=StressReport)
     assert "small" == written.name

@@ -225,6 +225,8 @@ class StressReport(msgspec.Struct, frozen=True, kw_only=True):
     """Hash of the history: runs with equal hashes are equal."""
     seconds: float
     """Virtual."""
+    notes: list[str] = []
+    """What changed the outcome, or has no effect, in sentences."""
     summary: RunSummary
     failures: Failures
     cascades: Cascades

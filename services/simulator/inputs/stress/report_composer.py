@@ -48,6 +48,8 @@ def compose(
     history: str,
     machines: int,
     jobs: JobQueues | None = None,
+    begins: float = 0.0,
+    notes: Sequence[str] = (),
     xid_names: Mapping[int, str],
     defects: Sequence[str] = (),
     violation: Violation | None = None,
@@ -59,20 +61,21 @@ def compose(
         description=description,
         seed=spec.seed,
         history=history,
-        seconds=float(spec.duration),
+        seconds=begins + float(spec.duration),
+        notes=list(notes),
         summary=_summary(fleet, recording, machines),
         scaling=[_scaling(each) for each in recording.scaling.values()],
         demand=_demand(jobs, fleet, recording) if jobs is not None else None,
         failures=_failures(recording, xid_names),
         cascades=cascades(recording.done),
-        outages=_outages(spec, recording.done),
+        outages=_outages(spec, recording.done, begins),
         repairs=_repairs(recording),
         repair_seconds=spread(each.seconds for each in ended if each.seconds is not None),
         stage_seconds=_stage_seconds(ended),
         rules=[Named(name=rule, count=n) for rule, n in _by_frequency(recording.rules).items()],
         verdicts=dict(sorted(recording.verdicts.items())),
         budget=[_budget(each) for each in recording.budgets.values()],
-        slowest=_slowest(recording, float(spec.duration)),
+        slowest=_slowest(recording, begins + float(spec.duration)),
         timeline=recording.samples,
         defects=list(defects),
         violation=violation,
@@ -219,7 +222,9 @@ def cascades(done: Sequence[ScheduledFailure]) -> Cascades:
     )
 
 
-def _outages(spec: StressSpec, done: Sequence[ScheduledFailure]) -> list[OutageReport]:
+def _outages(
+    spec: StressSpec, done: Sequence[ScheduledFailure], begins: float
+) -> list[OutageReport]:
     struck = Counter(each.of for each in done if each.cause == "outage")
     return [
         OutageReport(
@@ -227,7 +232,7 @@ def _outages(spec: StressSpec, done: Sequence[ScheduledFailure]) -> list[OutageR
             scope=each.scope,
             target=each.target,
             type=each.failure_type,
-            at=float(each.start_time),
+            at=begins + float(each.start_time),
             seconds=float(each.duration),
             struck=struck[each.name],
         )

@@ -286,7 +286,9 @@ class SlotMachines(AgentMachines):
         """A scheduled failure as a failure of the machine."""
         now = self._simulation.clock.now()
         at = self._simulation.now()
-        return failure_effects.hardware_failure(scheduled, gpu, at, now, self._remedies)
+        return failure_effects.hardware_failure(
+            scheduled, gpu, at, now, self._remedies, self._spec.chaos.hot_celsius
+        )
 
     def end_failure(self, machine: SimulatedMachine, scheduled: ScheduledFailure) -> bool:
         """End a failure; False if the machine or the failure is gone."""
