@@ -28,7 +28,8 @@ from services.simulator.inputs.scenario.scenario_outcome import (
     PlayedEvent,
     ScenarioResult,
 )
-from services.simulator.report.run_directory import REPORT
+from services.simulator.report import scenario_page
+from services.simulator.report.run_directory import PAGE, REPORT
 
 FOUND_CHARS_MAX: Final = 80
 NODE_COLUMNS: Final = ("node", "pool", "status", "health", "reason")
@@ -48,11 +49,14 @@ def run(files: Sequence[Path], options: RunOptions) -> int:
         directory = options.directory(scenario)
         with options.logging(directory) as log:
             outcome = scenario_runner.run(scenario, options.seed, why, log)
-        directory.write(REPORT, msgspec.json.format(msgspec.json.encode(as_json(outcome))))
+        document = as_json(outcome)
+        directory.write(REPORT, msgspec.json.format(msgspec.json.encode(document)))
+        page = scenario_page.render(document, scenario.description, scenario.notes)
+        directory.write(PAGE, page.encode())
         wall = time.monotonic() - began
         failed += not outcome.ok
         if output.is_data:
-            documents.append({"file": scenario.file, **as_json(outcome)})
+            documents.append({"file": scenario.file, **document})
             continue
         for line in lines(scenario, outcome, colour=console.colour(), quiet=quiet):
             console.write(line)

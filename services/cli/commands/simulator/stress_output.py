@@ -51,9 +51,8 @@ def run(scenario: Scenario, options: RunOptions, documents: list[dict[str, Any]]
         )
     found = result.report
     wall = time.monotonic() - began
-    report, page = report_format.encode(found), html_report.render(found).encode()
-    directory.write(REPORT, report)
-    directory.write(PAGE, page)
+    directory.write(REPORT, report := report_format.encode(found))
+    directory.write(PAGE, page := html_report.render(found).encode())
     for path, data in ((spec.report_file, report), (spec.html_report_file, page)):
         if path:
             Path(path).write_bytes(data)

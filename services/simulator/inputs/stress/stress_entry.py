@@ -6,6 +6,7 @@ from functools import cache, partial
 from typing import Final
 
 from schemas.settings import Settings
+from services.health_monitor.rules.health_policy import Rule
 from services.health_monitor.rules.policy_file import load_policy, policy_path
 from services.runtime.logs import silenced
 from services.settings.xid_catalogues import load_xids
@@ -70,6 +71,12 @@ def plan(spec: StressSpec, health_policy: str = "") -> StressPlan:
     after = spec.clock == "after_startup"
     begins = max(each.up_at for each in made.slots) if after else 0.0
     return StressPlan(made, failure_schedule.draw(spec, made, seed, fatal, begins), begins)
+
+
+def _text_of(rule: Rule) -> str:
+    """What a rule says, and what follows from it."""
+    what = rule.description or rule.condition
+    return f"{what} ({rule.result}{'' if rule.action == 'none' else f', {rule.action}'})"
 
 
 def run_scenario(
@@ -137,8 +144,10 @@ def simulate(
     `notes` are the report's first; `is_original`: the file's words are the original's;
     `is_limited`: by the budget and the breaker.
     """
+    chosen = base.health_policy if base is not None else ""
     with silenced():
-        planned = plan(spec, base.health_policy if base is not None else "")
+        policy = load_policy(policy_path(chosen, None))
+        planned = plan(spec, chosen)
     failures = [each for each in planned.failures if only is None or each.number in only]
     with run_log(log) as on_line:
 
@@ -164,6 +173,8 @@ def simulate(
                 history=run.fleet.simulation.history.digest,
                 machines=run.fleet.cloud.made,
                 jobs=run.jobs,
+                rule_texts={each.name: _text_of(each) for each in policy.rules},
+                places=run.machines.places,
                 xid_names={each.code: each.description for each in load_xids().codes},
                 defects=run.fleet.defects,
                 violation=violation,

@@ -103,7 +103,9 @@ class StressRun:
         self._began = began = self._simulation.now()
         loop = asyncio.get_running_loop()
         self.machines.publish_for_ever()
-        if self.jobs is not None:
+        if self.jobs is not None and self._begins:
+            loop.call_at(began + self._begins, self.jobs.begin)
+        elif self.jobs is not None:
             self.jobs.begin()
         for wanted in () if self._scales else self._generated.wanted:
             loop.call_at(began + wanted.at, self._scale, wanted.pool, wanted.nodes)
@@ -163,7 +165,9 @@ class StressRun:
 
     def _recover(self, machine: SimulatedMachine, scheduled: ScheduledFailure) -> None:
         if scheduled.momentary or self.machines.end_failure(machine, scheduled):
-            self.recording.recover(scheduled, machine.name, healthy=not machine.failures)
+            self.recording.recover(
+                self._now(), scheduled, machine.name, healthy=not machine.failures
+            )
 
 
 def settings_of(spec: StressSpec, fleet: GeneratedFleet) -> dict[str, Any]:
