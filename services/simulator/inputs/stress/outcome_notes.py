@@ -6,25 +6,26 @@ from services.simulator.inputs.scenario.original_dialect import FATAL_XIDS
 from services.simulator.inputs.stress.failure_schedule import ScheduledFailure
 from services.simulator.report.report_format import PoolBudget
 
-WITHOUT = "`compat: original` runs without breaker and budget"
+WITHOUT = "; `compat: original` runs without breaker and budget"
 
 
-def limit_notes(budgets: Sequence[PoolBudget]) -> Iterator[str]:
+def limit_notes(budgets: Sequence[PoolBudget], *, is_original: bool) -> Iterator[str]:
     """What the breaker and the budget held back."""
+    remedy = WITHOUT if is_original else ""
     opened = [each for each in budgets if each.breaker_opened]
     if opened:
         times = sum(sum(each.breaker_opened.values()) for each in opened)
         seconds = sum(each.breaker_open_seconds for each in opened)
         yield (
             f"the breaker opened {_times(times)} in {_pools(len(opened))}, for {seconds:.0f} s "
-            f"together, in which unhealthy nodes were not repaired; {WITHOUT}"
+            f"together, in which unhealthy nodes were not repaired{remedy}"
         )
     spent = [each for each in budgets if each.full_seconds]
     if spent:
         seconds = sum(each.full_seconds for each in spent)
         yield (
             f"the budget of {_pools(len(spent))} was spent for {seconds:.0f} s together, in which "
-            f"no further node was taken out of service; {WITHOUT}"
+            f"no further node was taken out of service{remedy}"
         )
 
 

@@ -168,7 +168,7 @@ def simulate(
                 notes=[
                     *notes,
                     *(policy_notes(run.recording.done) if is_original else ()),
-                    *(limit_notes(budgets) if is_limited else ()),
+                    *(limit_notes(budgets, is_original=is_original) if is_limited else ()),
                 ],
                 history=run.fleet.simulation.history.digest,
                 machines=run.fleet.cloud.made,
