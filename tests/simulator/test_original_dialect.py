@@ -10,12 +10,14 @@ from typer.testing import CliRunner
 
 from services.cli.app import app
 from services.simulator.inputs.scenario.original_dialect import UNLIMITED, XIDS
-from services.simulator.inputs.scenario.scenario_file import read_text
+from services.simulator.inputs.scenario.scenario_file import ScenarioError, read_file, read_text
 from services.simulator.inputs.scenario.scenario_format import Scenario
 from services.simulator.inputs.scenario.scenario_runner import run
 from services.simulator.inputs.stress import stress_entry
 from services.simulator.report.report_format import StressReport
 
+FILES = Path(__file__).parent / "original_files"
+"""Of the shape of the original's, in other words."""
 FAULTY = """
 name: a-gpu-is-gone
 fleet:
@@ -64,12 +66,75 @@ def test_without_the_originals_words_the_fault_lasts() -> None:
     assert run(scenario).ok
 
 
+@pytest.mark.parametrize("file", ["three-nodes", "one-gpu-off-the-bus"])
+def test_a_scenario_runs_unchanged(file: str) -> None:
+    """Every wait and every assertion holds, and no node is replaced."""
+    scenario = read_file(FILES / f"{file}.yaml")
+    assert scenario.is_original
+    outcome = run(scenario)
+    assert outcome.ok
+    assert {each.node for each in outcome.nodes} == {each.id for each in scenario.fleet}
+
+
+@pytest.mark.slow
+def test_a_stress_file_runs_unchanged() -> None:
+    """What is judged is not replaced, the outage passes, and the assertion only logs."""
+    scenario = read_file(FILES / "chaos.yaml")
+    said: list[str] = []
+    result = stress_entry.run_scenario(scenario, on_word=lambda _, text: said.append(text))
+    report = result.report
+    assert (result.ok, [each.ok for each in result.checks]) == (True, [False])
+    assert said == ["=== it begins ===", "it ends soon"]
+    assert (report.summary.repairs, report.summary.machines_made) == (0, 30)
+    assert set(report.failures.by_xid) == {"13", "48", "79"}
+    assert report.failures.by_type["boot_failure"] == report.outages[0].struck == 3
+    assert report.failures.recovered_by_type["boot_failure"] == 3
+    assert {"us-central1", "us-west4"} == {each.whole.name for each in report.regions}
+    assert [2, 4] == [len(each.zones) for each in report.regions]
+    lasting = [each for each in report.nodes if each.state == "out"]
+    assert lasting
+    assert all(any("XID" in moment.text for moment in each.moments) for each in lasting)
+
+
+@pytest.mark.parametrize(
+    ("compat", "is_original"), [("", True), ("original", True), ("navarch", False)]
+)
+def test_compat_decides_before_the_words_of_a_file(compat: str, is_original: bool) -> None:
+    """In the file, or instead of it."""
+    assert read_file(FILES / "chaos.yaml", compat).is_original == is_original
+    written = BARE.replace("CHAOS", "") + (f"compat: {compat}\n" if compat else "")
+    written = written.replace("fleet_gen", "duration: 1m\n  fleet_gen")
+    assert read_text("a.yaml", written).is_original == is_original
+    with pytest.raises(ScenarioError, match="compat: Invalid enum value 'orignal'"):
+        read_text("a.yaml", written, "orignal")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "events: [{action: inject_failure, params: {failure_type: {}, log_message: x}}]",
+        "events: [7, {params: [log_message]}, {action: wait_for_status, params: 3}]",
+        "stress: 4",
+        "stress: {fleet_gen: [], chaos: 3}",
+        "stress: {fleet_gen: {pool: [], zones: 4, regions: [a], startup: 5}}",
+        "stress: {fleet_gen: {total_nodes: 1, pool: {health: 4}}}\nsettings: []",
+        "stress: {chaos: {recovery: {mean_time: []}, cascading: 1, scheduled_outages: {}}}",
+        "stress: {chaos: {cascading: {min_delay: {}, max_delay: x}, xid_distribution: [1]}}",
+    ],
+)
+def test_a_wrong_file_is_refused_with_its_problems(wrong: str) -> None:
+    """Whatever stands where something else belongs."""
+    for compat in ("original", ""):
+        with pytest.raises(ScenarioError):
+            read_text("a.yaml", f"name: a\nfleet: []\n{wrong}\n", compat)
+
+
 BARE = """
 name: bare
 fleet: []
 stress:
   fleet_gen:
-    total_nodes: 40
+    total_nodes: 12
     templates: [{name: t, weight: 1, gpu_count: 8}]
   chaos: {CHAOS}
 """
@@ -133,7 +198,7 @@ def report_of(replace: str, compat: str = "") -> tuple[Scenario, StressReport]:
     """Half of a small fleet has a fatal XID at once."""
     text = BARE.replace("CHAOS", OUTAGE.replace("REPLACE", replace))
     text = text.replace("stress:", "stress:\n  seed: 3\n  duration: 3m")
-    text += "assertions: [{type: node_count, at_least: 40}]\n"
+    text += "assertions: [{type: node_count, at_least: 12}]\n"
     scenario = read_text("a.yaml", text, compat)
     result = stress_entry.run_scenario(scenario)
     assert result.ok
@@ -145,11 +210,11 @@ def report_of(replace: str, compat: str = "") -> tuple[Scenario, StressReport]:
 def test_unhealthy_nodes_are_replaced_only_where_the_file_says_so() -> None:
     """An outage is of XID 79, and the clock of the file starts when the fleet is up."""
     _, kept = report_of("false")
-    assert (kept.summary.repairs, kept.summary.machines_made) == (0, 40)
+    assert (kept.summary.repairs, kept.summary.machines_made) == (0, 12)
     assert set(kept.failures.by_xid) == {"79"}
     assert kept.outages[0].at > 60
     assert kept.seconds == pytest.approx(kept.outages[0].at - 30 + 180)
-    assert kept.summary.nodes_at_end == 40 - kept.outages[0].struck
+    assert kept.summary.nodes_at_end == 12 - kept.outages[0].struck
     assert not any("breaker" in each for each in kept.notes)
 
 
@@ -163,7 +228,7 @@ def test_what_a_limit_changed_is_said_and_can_be_taken_out() -> None:
     assert scenario.stress.fleet_gen.pool["budget"] == UNLIMITED
     assert free.notes == []
     assert free.summary.repairs == free.outages[0].struck > limited.summary.repairs
-    assert free.summary.nodes_at_end == 40
+    assert free.summary.nodes_at_end == 12
 
 
 @pytest.mark.slow

@@ -75,9 +75,9 @@ def translate(raw: dict[str, Any]) -> list[str]:
         params = _mapping(_mapping(event).get("params"))
         if action == "wait_for_status":
             params.setdefault("timeout", "30s")
-        elif action == "inject_failure" and params.get("failure_type") in ONCE:
+        elif action == "inject_failure" and (failure := str(params.get("failure_type"))) in ONCE:
             params.setdefault("duration", "0s")
-        elif action == "inject_failure" and params.get("failure_type") == "temperature":
+        elif action == "inject_failure" and failure == "temperature":
             params.setdefault("temperature", CELSIUS)
     stress = raw.get("stress")
     return [*notes, *(_stress(stress) if isinstance(stress, dict) else ())]
