@@ -35,12 +35,19 @@ class JsonFormatter(logging.Formatter):
             "service": self._service,
             "msg": record.getMessage()[:TEXT_CHARS_MAX],
         }
-        for name, value in record.__dict__.items():
-            if name not in _STANDARD:
-                line[name] = value[:TEXT_CHARS_MAX] if isinstance(value, str) else value
+        line |= extras(record)
         if record.exc_info:
             line["error"] = self.formatException(record.exc_info)[-TEXT_CHARS_MAX:]
         return escape_line(redacted(json.dumps(line, default=str, ensure_ascii=False)))
+
+
+def extras(record: logging.LogRecord) -> dict[str, object]:
+    """What was passed as `extra`."""
+    return {
+        name: value[:TEXT_CHARS_MAX] if isinstance(value, str) else value
+        for name, value in record.__dict__.items()
+        if name not in _STANDARD
+    }
 
 
 class EscapingFormatter(logging.Formatter):

@@ -38,8 +38,9 @@ def installed(tmp_path: Path) -> Path:
 @pytest.mark.slow
 def test_scenario_runs_a_plugin(installed, tmp_path):
     """An entry point and a name in the pool are all that it needs."""
+    given = (str(PACKAGE / "scenario.yaml"), "--runs", str(tmp_path))
     run = subprocess.run(
-        [sys.executable, "-m", "services.cli", "simulator", "run", str(PACKAGE / "scenario.yaml")],
+        [sys.executable, "-m", "services.cli", "simulator", "run", *given],
         cwd=ROOT,
         env={"PYTHONPATH": str(installed), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
         capture_output=True,

@@ -35,6 +35,12 @@ assert node-2 active
 """
 
 
+@pytest.fixture(autouse=True)
+def elsewhere(monkeypatch, tmp_path):
+    """Each run has its directory where the command runs."""
+    monkeypatch.chdir(tmp_path)
+
+
 def navarch(*words: str, typed: str = "") -> tuple[int, str]:
     """Run `navarch` with these arguments; return its exit code and output."""
     result = CliRunner().invoke(app, ["simulator", *words], input=typed)

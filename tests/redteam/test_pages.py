@@ -15,7 +15,7 @@ from schemas.node_records import NodeRecord
 from services.metrics.fleet.fleet_metrics import gauges
 from services.runtime.gauge_table import GaugeTable
 from services.runtime.metric_exposition import exposition
-from services.simulator.report import html_report
+from services.simulator.report import html_report, scenario_page
 from services.simulator.report.report_format import StressReport
 from tests.redteam.hostile import HOSTILE, UNSAFE
 from tests.simulator.test_html_report import REPORT
@@ -70,6 +70,33 @@ def test_the_report_of_a_stress_run_has_no_element_of_its_texts(name: str) -> No
         return parser.found
 
     assert elements("x") == elements(HOSTILE[name])
+    assert not UNSAFE.search(page(HOSTILE[name]))
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_the_page_of_a_scenario_has_no_element_of_its_texts(name: str) -> None:
+    """The same of what a scenario's events, nodes and assertions say."""
+    run = {
+        "name": "n",
+        "ok": False,
+        "seed": "1",
+        "simulated_seconds": 3.0,
+        "history": "h",
+        "steps": [{"at": 1.0, "text": "t", "ok": False, "detail": "d"}],
+        "assertions": [{"text": "t", "ok": False, "found": "f"}],
+        "nodes": [{"node": "n", "pool": "p", "status": "s", "health": "h", "reason": "r"}],
+        "defects": ["d"],
+        "violation": {"at": 1.0, "text": "t"},
+        "story": [{"at": 2.0, "subject": "p/n", "title": "t", "detail": "d"}],
+    }
+
+    def page(text: str) -> str:
+        return scenario_page.render(spoilt(run, text), text, [text])
+
+    plain, hostile = Elements(), Elements()
+    plain.feed(page("x"))
+    hostile.feed(page(HOSTILE[name]))
+    assert plain.found == hostile.found
     assert not UNSAFE.search(page(HOSTILE[name]))
 
 

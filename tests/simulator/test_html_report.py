@@ -9,8 +9,11 @@ from services.simulator.report.report_format import (
     Cascades,
     Failures,
     Named,
+    NodeStory,
     OutageReport,
+    PlaceNodes,
     PoolBudget,
+    RegionStory,
     Repairs,
     RepairStage,
     RepairStory,
@@ -69,6 +72,36 @@ STORY = RepairStory(
         TimelineMoment(at=22.0, text="replace done"),
     ],
 )
+COUNTS = {"places": 5, "healthy": 3, "degraded": 1, "out": 1, "starting": 0, "serving_least": 2}
+NODES = [
+    NodeStory(
+        node="node-1",
+        pool="p",
+        provider="gcp",
+        region="east",
+        zone="east-a",
+        rack="r1",
+        state="gone",
+        failures=1,
+        repairs=1,
+        states=[(3.0, "starting"), (6.0, "healthy"), (12.0, "out"), (24.0, "gone")],
+        moments=[
+            TimelineMoment(at=12.0, text="fails: XID 79"),
+            TimelineMoment(at=12.5, text="judged unhealthy: XID 79"),
+        ],
+        moments_left_out=2,
+    ),
+    NodeStory(
+        node="node-2",
+        pool="p",
+        provider="aws",
+        region="west",
+        zone="west-a",
+        state="healthy",
+        states=[(0.0, "starting"), (15.0, "healthy")],
+        moments=[],
+    ),
+]
 REPORT = StressReport(
     name="known",
     description="What is known.",
@@ -109,6 +142,21 @@ REPORT = StressReport(
     ],
     slowest=[STORY],
     timeline=TIMELINE,
+    notes=["the breaker opened once"],
+    regions=[
+        RegionStory(
+            whole=PlaceNodes(name="east", failures=4, repairs=2, **COUNTS),
+            zones=[PlaceNodes(name="east-a", failures=4, repairs=2, **COUNTS)],
+            timeline={
+                "healthy": [5, 2, 3],
+                "degraded": [0, 1, 1],
+                "starting": [0, 0, 0],
+                "out": [0, 2, 1],
+            },
+        )
+    ],
+    nodes=NODES,
+    nodes_left_out=1_200,
     defects=[],
     configuration={"seed": 1},
 )
@@ -218,3 +266,62 @@ def test_every_part_has_a_colour(text: str) -> None:
     assert "stage-other" in styles
     for variable in set(re.findall(r"background: var\((--s\d+)\)", text)):
         assert 2 == len(re.findall(rf"{variable}: #", text)), variable
+
+
+def test_a_node_has_its_strip_and_its_moments(text: str) -> None:
+    """States in proportion to their time, failures as marks, and everything in order of time."""
+    nodes = _section(text, "Every node")
+    first, second = re.findall(r"<details.*?</details>", nodes, re.DOTALL)
+    assert [
+        ("gone", "10.00", "gone: 3.0 s"),
+        ("starting", "10.00", "starting: 3.0 s"),
+        ("healthy", "20.00", "in service, healthy: 6.0 s"),
+        ("out", "40.00", "out of service: 12 s"),
+        ("gone", "20.00", "gone: 6.0 s"),
+    ] == re.findall(r'<span class="(\w+)" style="width:([\d.]+)%" title="([^"]+)"', first)
+    assert ["40.00"] == re.findall(r'<i style="left:([\d.]+)%">', first)
+    assert [
+        ("0:03", "starting"),
+        ("0:06", "in service, healthy"),
+        ("0:12", "out of service"),
+        ("0:12", "fails: XID 79"),
+        ("0:12", "judged unhealthy: XID 79"),
+        ("0:24", "gone"),
+    ] == re.findall(r'<li><span class="soft">([\d:]+)</span><span>([^<]+)</span></li>', first)
+    assert "and 2 more" in first
+    assert "fails" not in second
+    assert "1,200 more nodes are not listed" in nodes
+
+
+def test_every_filter_shows_the_rows_of_its_style(text: str) -> None:
+    """A style of each option is of the rows that it names; there is no script."""
+    nodes = _section(text, "Every node")
+    styles = re.findall(r'<details class="row ([^"]+)"', nodes)
+    rules = dict(re.findall(r"\.list:has\(#([\w-]+):checked\) \.row:not\(\.([\w-]+)\)", text))
+    options = re.findall(r'name="([\w-]+)" id="([\w-]+)"( checked)?>([^<]+)</label>', nodes)
+    assert {"state", "had", "region", "provider"} == {group for group, *_ in options}
+    shown = {
+        name: [number for number, each in enumerate(styles) if rules[key] in each.split()]
+        for _, key, _, name in options
+        if key in rules
+    }
+    assert {"gone": [0], "in service, healthy": [1], "failures": [0], "neither": [1]}.items() <= (
+        shown.items()
+    )
+    assert {"east": [0], "west": [1], "gcp": [0], "aws": [1]}.items() <= shown.items()
+    assert 4 == sum(bool(checked) for *_, checked, _ in options)
+    assert "<script" not in text
+
+
+def test_a_region_has_its_chart_and_its_zones(text: str) -> None:
+    """Each with what its nodes are at the end."""
+    regions = _section(text, "Regions and zones")
+    assert 'aria-label="Nodes by state over time in east"' in regions
+    words = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", regions))
+    assert "east all 5 3 1 1 0 2 4 2 east-a 5 3 1 1 0 2 4 2" in words
+
+
+def test_the_page_needs_nothing_else(text: str) -> None:
+    """No other file is asked for, and what to know about the run comes first."""
+    assert not re.findall(r"""(?:src|href|url|@import)[=( ]""", text)
+    assert "the breaker opened once" in _section(text, "What to know about this run")

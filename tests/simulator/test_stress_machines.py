@@ -18,7 +18,7 @@ from services.simulator.engine.agent_machines import COOL_CELSIUS
 from services.simulator.inputs.scenario.scenario_file import read_text
 from services.simulator.inputs.stress import failure_effects, report_composer, stress_entry
 from services.simulator.inputs.stress.failure_schedule import ScheduledFailure
-from services.simulator.inputs.stress.stress_format import FailureType
+from services.simulator.inputs.stress.stress_format import ChaosSpec, FailureType
 from services.simulator.inputs.stress.stress_machines import UTILIZATION_PERCENT
 from services.simulator.inputs.stress.stress_run import StressRun
 from services.simulator.report.report_format import StressReport
@@ -60,6 +60,8 @@ def _live(
             history="",
             machines=run.fleet.cloud.made,
             xid_names={},
+            rule_texts={},
+            places={},
         )
 
     return stored, virtual_time.run(live)
@@ -107,7 +109,7 @@ def test_heat_shows_in_samples_and_becomes_a_level() -> None:
     hot = {
         sample.node
         for _, sample in _samples(stored)
-        if any(gpu.temperature_celsius == failure_effects.HOT_CELSIUS for gpu in sample.gpus)
+        if any(gpu.temperature_celsius == ChaosSpec().hot_celsius for gpu in sample.gpus)
     }
     assert 1 == len(hot)
     faults = [
@@ -174,7 +176,7 @@ def test_the_services_agree_on_which_failures_are_fatal() -> None:
         ScheduledFailure(number=slot + 1, at=30.0, slot=slot, type=kind, xid=xid)
         for slot, (kind, xid) in enumerate(ASKED)
     )
-    expected = sum(failure_effects.is_fatal(policy, kind, xid) for kind, xid in ASKED)
+    expected = sum(failure_effects.is_fatal(policy, kind, xid, 92) for kind, xid in ASKED)
     stored, report = _live(text, planned)
     assert 5 < expected < len(ASKED) - 5
     assert expected == report.timeline[-1].out

@@ -102,6 +102,16 @@ def test_the_figures_agree_with_each_other(found: StressReport) -> None:
     assert found.summary.repairs == found.repair_seconds.count
     assert found.summary.repairs == sum(each.done for each in found.repairs.values())
     assert found.outages[0].struck == found.failures.by_cause["outage"]
+    assert found.nodes_left_out == 0
+    assert total == sum(each.failures for each in found.nodes)
+    assert total == sum(each.whole.failures for each in found.regions)
+    assert found.summary.repairs == sum(each.repairs for each in found.nodes)
+    assert found.summary.nodes_at_end == sum(each.whole.healthy for each in found.regions)
+    for region in found.regions:
+        assert [point.out for point in found.timeline] == region.timeline["out"]
+        for state in ("places", "healthy", "out", "failures", "repairs"):
+            of_zones = sum(getattr(zone, state) for zone in region.zones)
+            assert getattr(region.whole, state) == of_zones
     for each in found.budget:
         assert each.most <= each.limit
     for story in found.slowest:
@@ -177,7 +187,7 @@ def test_the_page_is_self_contained(found: StressReport) -> None:
     words = " ".join(links.text)
     assert "zone <b> is away" in words
     assert "gpu-off-the-bus" in words
-    assert 4 == text.count("<svg ")
+    assert 5 == text.count("<svg ")
 
 
 def test_a_report_without_failures_has_a_page() -> None:
@@ -205,7 +215,8 @@ def test_the_command_writes_its_reports_and_evaluates(tmp_path: Path) -> None:
             f"name: small\nstress:\n{files}{indented}"
             f"assertions:\n  - {{type: node_count, at_least: {least}}}\n"
         )
-        result = CliRunner().invoke(app, ["simulator", "run", str(scenario)])
+        run = ["simulator", "run", str(scenario), "--runs", str(tmp_path / "runs")]
+        result = CliRunner().invoke(app, run)
         assert code == result.exit_code, result.output
     written = msgspec.json.decode((tmp_path / "r.json").read_bytes(), type=StressReport)
     assert "small" == written.name

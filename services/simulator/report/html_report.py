@@ -3,16 +3,21 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
-from importlib.resources import files
+from functools import partial
 from typing import Final
 
-from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
 
 from services.operator_text.safe_text import escape
-from services.simulator.report import svg_charts
-from services.simulator.report.report_format import Named, RepairStage, Spread, StressReport
+from services.simulator.report import node_rows, svg_charts
+from services.simulator.report.page_templates import seconds, style_sheet, template
+from services.simulator.report.report_format import (
+    Named,
+    RegionStory,
+    RepairStage,
+    Spread,
+    StressReport,
+)
 from services.simulator.report.svg_charts import NARROW, WIDE, Band, Series
 
 BARS_MAX: Final = 12
@@ -83,7 +88,8 @@ class Part:
 
 def render(report: StressReport) -> str:
     """Make the page."""
-    return _template().render(
+    filters, lives = node_rows.rows(report.nodes, dict(STATES), report.seconds)
+    return template("report_page.html").render(
         report=report,
         summary=report.summary,
         states=STATES,
@@ -95,38 +101,27 @@ def render(report: StressReport) -> str:
         stages=_stages(report.stage_seconds),
         stories=[(story, _parts(story.stages)) for story in report.slowest],
         outages=report.outages,
+        regions=_regions(report),
+        filters=filters,
+        lives=lives,
+        style=style_sheet(),
         configuration=json.dumps(report.configuration, indent=2, ensure_ascii=False),
         clock=svg_charts.clock,
         seconds=seconds,
     )
 
 
-@cache
-def _template() -> Template:
-    environment = Environment(
-        autoescape=True,
-        finalize=_escape_text,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    text = files(__package__).joinpath("report_page.html").read_text(encoding="utf-8")
-    return environment.from_string(text)
-
-
-def _escape_text(value: object) -> object:
-    """What the page shows of a value: no character that hides or reorders its text."""
-    return escape(value) if type(value) is str else value
-
-
-def seconds(value: float) -> str:
-    """Write `0.4 s`, `12 s` or `3 min 20 s`."""
-    if value < 10:  # noqa: PLR2004 - where a tenth still matters
-        return f"{value:.1f} s"
-    if value < 120:  # noqa: PLR2004 - two minutes
-        return f"{value:.0f} s"
-    minutes, rest = divmod(round(value), 60)
-    return f"{minutes} min {rest} s" if rest else f"{minutes} min"
+def _regions(report: StressReport) -> list[tuple[RegionStory, Markup | None]]:
+    """Each region, and its nodes by state over time where the report has that."""
+    moments = [point.at for point in report.timeline]
+    found: list[tuple[RegionStory, Markup | None]] = []
+    for each in report.regions:
+        known = [name for name, _ in STATES if len(each.timeline.get(name, ())) == len(moments)]
+        series = [Series(dict(STATES)[name], name, each.timeline[name]) for name in known]
+        words = f"Nodes by state over time in {escape(each.whole.name)}"
+        drawn = svg_charts.areas(moments, series, (), words, NARROW) if series else None
+        found.append((each, drawn))
+    return found
 
 
 def _charts(report: StressReport) -> dict[str, dict[str, Markup] | None]:

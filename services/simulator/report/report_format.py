@@ -214,6 +214,52 @@ class TimelinePoint(msgspec.Struct, frozen=True, kw_only=True):
     running: int = 0
 
 
+class NodeStory(msgspec.Struct, frozen=True, kw_only=True):
+    """A node, and what happened to it."""
+
+    node: str
+    pool: str
+    provider: str = ""
+    region: str = ""
+    zone: str = ""
+    rack: str = ""
+    """Empty: it never had a machine."""
+    state: str
+    """At the end: healthy, degraded, out, starting or gone."""
+    failures: int = 0
+    repairs: int = 0
+    states: list[tuple[float, str]]
+    """Since when it counts as what."""
+    moments: list[TimelineMoment]
+    moments_left_out: int = 0
+
+
+class PlaceNodes(msgspec.Struct, frozen=True, kw_only=True):
+    """The nodes of a zone or region."""
+
+    name: str
+    places: int
+    """Nodes that it is to have, at most."""
+    healthy: int
+    """At the end, as are the next three."""
+    degraded: int
+    out: int
+    starting: int
+    serving_least: int
+    """Fewest in service once the fleet was up."""
+    failures: int
+    repairs: int
+
+
+class RegionStory(msgspec.Struct, frozen=True, kw_only=True):
+    """A region, its zones, and its nodes by state at each sample."""
+
+    whole: PlaceNodes
+    zones: list[PlaceNodes]
+    timeline: dict[str, list[int]] = {}
+    """State -> nodes at each moment of the report's `timeline`; of the largest regions alone."""
+
+
 class StressReport(msgspec.Struct, frozen=True, kw_only=True):
     """The whole report."""
 
@@ -225,6 +271,8 @@ class StressReport(msgspec.Struct, frozen=True, kw_only=True):
     """Hash of the history: runs with equal hashes are equal."""
     seconds: float
     """Virtual."""
+    notes: list[str] = []
+    """What changed the outcome, or has no effect, in sentences."""
     summary: RunSummary
     failures: Failures
     cascades: Cascades
@@ -244,6 +292,12 @@ class StressReport(msgspec.Struct, frozen=True, kw_only=True):
     budget: list[PoolBudget]
     slowest: list[RepairStory]
     timeline: list[TimelinePoint]
+    regions: list[RegionStory] = []
+    """The largest first."""
+    nodes: list[NodeStory] = []
+    """Those with the most failures and repairs first."""
+    nodes_left_out: int = 0
+    """Beyond those that are listed."""
     defects: list[str]
     """Why services ended by themselves; empty unless there is a defect."""
     violation: Violation | None = None

@@ -14,7 +14,7 @@ from schemas.messages import Message
 from services.bus.port import Bus
 from services.cli import console
 from services.cli.commands.simulator import stress_output
-from services.cli.console import Format
+from services.cli.commands.simulator.run_options import RunOptions
 from services.cli.text import tables
 from services.cli.text.styles import BOLD, COLOURS, RESET
 from services.fleet_client import stored_history, why_text
@@ -28,42 +28,46 @@ from services.simulator.inputs.scenario.scenario_outcome import (
     PlayedEvent,
     ScenarioResult,
 )
+from services.simulator.report import scenario_page
+from services.simulator.report.run_directory import PAGE, REPORT
 
 FOUND_CHARS_MAX: Final = 80
 NODE_COLUMNS: Final = ("node", "pool", "status", "health", "reason")
 
 
-def run(
-    files: Sequence[Path],
-    seed: str,
-    output: Format,
-    *,
-    only: tuple[int, ...] | None = None,
-    quiet: bool,
-) -> int:
+def run(files: Sequence[Path], options: RunOptions) -> int:
     """Run every file; the exit code is 1 where an assertion or invariant fails."""
-    scenarios = [read_file(file) for file in files]
+    scenarios = [read_file(file, options.compat) for file in files]
+    output, quiet = options.output, options.quiet
     failed = 0
     documents: list[dict[str, Any]] = []
     for scenario in scenarios:
         if scenario.stress is not None:
-            failed += not stress_output.run(
-                scenario, seed, output, documents, only=only, quiet=quiet
-            )
+            failed += not stress_output.run(scenario, options, documents)
             continue
         began = time.monotonic()
-        outcome = scenario_runner.run(scenario, seed, why)
+        directory = options.directory(scenario)
+        with options.logging(directory) as log:
+            outcome = scenario_runner.run(scenario, options.seed, why, log)
+        document = as_json(outcome)
+        directory.write(REPORT, msgspec.json.format(msgspec.json.encode(document)))
+        page = scenario_page.render(document, scenario.description, scenario.notes)
+        directory.write(PAGE, page.encode())
         wall = time.monotonic() - began
         failed += not outcome.ok
         if output.is_data:
-            documents.append({"file": scenario.file, **as_json(outcome)})
+            documents.append({"file": scenario.file, **document})
             continue
         for line in lines(scenario, outcome, colour=console.colour(), quiet=quiet):
             console.write(line)
         if outcome.violation is not None:
-            replay = f"navarch simulator run {scenario.file} --seed {outcome.seed}"
+            replay = f"navarch simulator run {scenario.file} --seed {outcome.seed}{options.again}"
             for line in stress_output.violation_lines(outcome.violation, outcome.seed, replay):
                 console.write(line)
+        if not quiet:
+            options.show_directory(directory)
+            for note in scenario.notes:
+                console.write(f"NOTE: {note}")
         verdict = "passed" if outcome.ok else "FAILED"
         text = (
             f"{outcome.name}: {verdict}: {len(outcome.checks)} assertions, "

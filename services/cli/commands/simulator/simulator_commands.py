@@ -82,12 +82,40 @@ def run(
     only: Annotated[
         str, typer.Option("--only", metavar="2,5", help="Only these of a stress run's failures.")
     ] = "",
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Show the log of the run, on stderr.")
+    ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show and log every message that is stored, too.")
+    ] = False,
+    compat: Annotated[
+        str,
+        typer.Option(
+            "--compat",
+            metavar="original|navarch",
+            help="How to read the files; original is without breaker and budget, too.",
+        ),
+    ] = "",
+    runs: Annotated[Path, typer.Option("--runs", help="Where each run gets its directory.")] = Path(
+        "sim-runs"
+    ),
     output: Output = Format.TABLE,
 ) -> None:
     """Run scenarios; exit code 1: an assertion or invariant fails."""
     from services.cli.commands.simulator import scenario_commands  # noqa: PLC0415
+    from services.cli.commands.simulator.run_options import RunOptions  # noqa: PLC0415
 
-    if code := scenario_commands.run(files, seed, output, only=_numbers(only), quiet=quiet):
+    options = RunOptions(
+        seed=seed,
+        only=_numbers(only),
+        quiet=quiet,
+        verbose=verbose,
+        debug=debug,
+        compat=compat,
+        runs=runs,
+        output=output,
+    )
+    if code := scenario_commands.run(files, options):
         raise typer.Exit(code)
 
 

@@ -1,60 +1,61 @@
 """`navarch simulator run` on a stress scenario: a progress bar, then its reports and figures."""
 
+import logging
 import os
+import secrets
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import typer
 
 from services.cli import console
-from services.cli.console import Format
+from services.cli.commands.simulator.run_options import RunOptions
 from services.cli.text import tables
 from services.operator_text.safe_text import escape_line
 from services.simulator.engine.simulated_fleet import Violation
 from services.simulator.inputs.scenario.scenario_format import Scenario
 from services.simulator.inputs.stress import stress_entry, stress_validation
+from services.simulator.inputs.stress.stress_format import StressSpec
 from services.simulator.report import html_report, report_format
 from services.simulator.report.report_format import StressReport
+from services.simulator.report.run_directory import PAGE, REPORT
 from services.simulator.report.svg_charts import clock
 
+SEED_MAX: Final = 2**31
 
-def run(
-    scenario: Scenario,
-    seed: str,
-    output: Format,
-    documents: list[dict[str, Any]],
-    *,
-    only: tuple[int, ...] | None,
-    quiet: bool,
-) -> bool:
+
+def run(scenario: Scenario, options: RunOptions, documents: list[dict[str, Any]]) -> bool:
     """Run it, write its reports and print its figures; False: an assertion or invariant fails."""
-    spec = scenario.stress
-    if seed:
-        spec = msgspec.structs.replace(spec, seed=_number(seed))
-        for place, text in stress_validation.problems(spec):
-            key = ".".join(map(str, place))
-            raise typer.BadParameter(f"{scenario.file}: with this seed stress.{key}: {text}")
+    spec, output, quiet = _seeded(scenario, options.seed), options.output, options.quiet
     _check_writable(spec.report_file, spec.html_report_file, spec.log_file)
     began = time.monotonic()
+    directory = options.directory(scenario)
+    whole = [(Path(spec.log_file), logging.DEBUG)] if spec.log_file else []
     shows_words = not output.is_data and not quiet
-    with _progress(float(spec.duration), shows_words=shows_words) as (on_sample, on_word):
+    with (
+        options.logging(directory, *whole) as log,
+        _progress(spec, shows_words=shows_words, has_bar=not options.shows_lines) as progress,
+    ):
+        on_sample, on_word = progress
         result = stress_entry.run_scenario(
             msgspec.structs.replace(scenario, stress=spec),
-            only=only,
+            only=options.only,
             on_sample=on_sample,
             on_word=on_word,
+            log=log,
         )
     found = result.report
     wall = time.monotonic() - began
-    if spec.report_file:
-        Path(spec.report_file).write_bytes(report_format.encode(found))
-    if spec.html_report_file:
-        Path(spec.html_report_file).write_text(html_report.render(found), encoding="utf-8")
+    directory.write(REPORT, report := report_format.encode(found))
+    directory.write(PAGE, page := html_report.render(found).encode())
+    for path, data in ((spec.report_file, report), (spec.html_report_file, page)):
+        if path:
+            Path(path).write_bytes(data)
     if output.is_data:
         documents.append({"file": scenario.file, "ok": result.ok, **msgspec.to_builtins(found)})
         return result.ok
@@ -64,7 +65,10 @@ def run(
         for what, path in written.items():
             if path:
                 console.write(f"{what:<14}{path}")
-    for line in _failures(result, scenario.file):
+        options.show_directory(directory)
+    for note in found.notes:
+        console.write(f"NOTE: {note}")
+    for line in _failures(result, scenario.file, options.again):
         console.write(line)
     verdict = "passed" if result.ok else "FAILED"
     console.write(
@@ -73,6 +77,20 @@ def run(
         f"(seed {found.seed}, history {found.history[:16]})"
     )
     return result.ok
+
+
+def _seeded(scenario: Scenario, seed: str) -> StressSpec:
+    """The section with the seed that counts."""
+    spec: StressSpec = scenario.stress
+    if not seed and scenario.is_original and not spec.seed:
+        seed = str(secrets.randbelow(SEED_MAX) + 1)  # as its simulator draws one
+    if not seed:
+        return spec
+    spec = msgspec.structs.replace(spec, seed=_number(seed))
+    for place, text in stress_validation.problems(spec):
+        key = ".".join(map(str, place))
+        raise typer.BadParameter(f"{scenario.file}: with this seed stress.{key}: {text}")
+    return spec
 
 
 def _figures(found: StressReport) -> str:
@@ -121,10 +139,10 @@ def _demand_rows(found: StressReport) -> Iterator[tuple[str, str]]:
 
 @contextmanager
 def _progress(
-    seconds: float, *, shows_words: bool
+    spec: StressSpec, *, shows_words: bool, has_bar: bool
 ) -> Iterator[tuple[Callable[[float], None], Callable[[float, str], None]]]:
     """Show a bar on a terminal; on stderr, so that stdout holds the result alone."""
-    if not sys.stderr.isatty():
+    if not has_bar or not sys.stderr.isatty():
 
         def write_word(at: float, text: str) -> None:
             if shows_words:
@@ -143,7 +161,7 @@ def _progress(
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("", total=seconds, clock=clock(0.0))
+        task = progress.add_task("", total=float(spec.duration), clock=clock(0.0))
 
         def on_sample(now: float) -> None:
             progress.update(task, completed=now, clock=clock(now), refresh=True)
@@ -155,16 +173,17 @@ def _progress(
         yield on_sample, on_word
 
 
-def _failures(result: stress_entry.StressResult, file: str) -> Iterator[str]:
+def _failures(result: stress_entry.StressResult, file: str, again: str) -> Iterator[str]:
     """Assertions that do not hold, services that ended, and the violation."""
     found = result.report
+    failed = "not met, which only logs, as in the original" if result.only_logged else "FAILED"
     yield from (
-        f"FAILED: {each.text}; found: {each.found}" for each in result.checks if not each.ok
+        f"{failed}: {each.text}; found: {each.found}" for each in result.checks if not each.ok
     )
     yield from (f"FAILED: {text}" for text in found.defects)
     if found.violation is not None:
         numbers = ",".join(str(each.number) for each in result.enough) or "0"
-        replay = f"navarch simulator run {file} --seed {found.seed} --only {numbers}"
+        replay = f"navarch simulator run {file} --seed {found.seed} --only {numbers}{again}"
         yield from violation_lines(found.violation, str(found.seed), replay)
 
 

@@ -6,7 +6,7 @@ scenario without problems can be run.
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -22,6 +22,7 @@ from services.settings.settings_file import settings_of
 from services.settings.yaml_document import Document, Path_, convert, path_of, read_document
 from services.simulator.engine import fault_kinds
 from services.simulator.engine.fleet_settings import FAST_HEARTBEATS, fleet_settings
+from services.simulator.inputs.scenario import original_dialect
 from services.simulator.inputs.scenario import scenario_format as f
 from services.simulator.inputs.scenario.scenario_pools import (
     named_providers,
@@ -35,7 +36,7 @@ from services.simulator.inputs.stress.stress_format import StressSpec
 
 FILE_BYTES_MAX: Final = 4 * 1_048_576
 KEYS: Final = (
-    *("name", "description", "seed", "duration", "replace_fatal", "power_control"),
+    *("name", "description", "seed", "duration", "replace_fatal", "power_control", "compat"),
     *("fleet", "pools", "settings", "events", "assertions", "stress"),
 )
 
@@ -48,8 +49,11 @@ class ScenarioError(ConfigurationError):
         self.problems = found
 
 
-def read_file(path: Path) -> f.Scenario:
-    """Read a file; ScenarioError with everything that is wrong with it."""
+def read_file(path: Path, compat: str = "") -> f.Scenario:
+    """Read a file; ScenarioError with everything that is wrong with it.
+
+    `compat`: instead of the file's own.
+    """
     try:
         if path.stat().st_size > FILE_BYTES_MAX:
             raise ScenarioError([f"{path}: larger than {FILE_BYTES_MAX} bytes"])
@@ -58,28 +62,30 @@ def read_file(path: Path) -> f.Scenario:
         raise ScenarioError([f"{path}: cannot be read: {error.strerror}"]) from error
     except UnicodeDecodeError as error:
         raise ScenarioError([f"{path}: is not UTF-8: {error}"]) from error
-    return read_text(str(path), text)
+    return read_text(str(path), text, compat)
 
 
-def read_text(file: str, text: str) -> f.Scenario:
+def read_text(file: str, text: str, compat: str = "") -> f.Scenario:
     """Read a scenario from text; errors and relative paths use the name `file`."""
     try:
         document = read_document(file, text)
     except ConfigurationError as error:
         raise ScenarioError([str(error)]) from error
-    return _Reading(document).scenario()
+    return _Reading(document, compat).scenario()
 
 
 class _Reading:
     """One file as it is read: its sections, and its problems."""
 
-    def __init__(self, document: Document) -> None:
+    def __init__(self, document: Document, compat: str) -> None:
         self._document = document
+        self._compat = compat
         self._wrong: list[ConfigurationError] = []
         self._numbers: dict[str, list[int]] = {}
         """Section -> numbers of its items that could be read."""
         self._known: frozenset[str] = frozenset()
         """Every pool that the file names, readable or not."""
+        self._notes: tuple[str, ...] = ()
 
     def scenario(self) -> f.Scenario:
         """Read everything; ScenarioError if there is a problem."""
@@ -90,6 +96,12 @@ class _Reading:
         for key in raw:
             if key not in KEYS:
                 self._report((key,), f"unknown key; known: {', '.join(KEYS)}")
+        if self._compat:
+            raw["compat"] = self._compat
+        if is_original := bool(original_dialect.sign_of(raw)):
+            self._notes = tuple(original_dialect.translate(raw))
+        if raw.get("compat") == original_dialect.COMPAT:
+            original_dialect.without_limits(raw)
         self._fold_pools(raw)
         fleet = tuple(self._fleet(raw.get("fleet")))
         configuration, own = self._configuration(raw, fleet)
@@ -108,6 +120,8 @@ class _Reading:
             events=events,
             assertions=assertions,
             stress=self._stress(raw.get("stress")),
+            is_original=is_original,
+            notes=self._notes,
         )
         if raw.get("stress") is not None and scenario.stress is None:
             self._raise()  # the keys beside it cannot be checked
@@ -332,6 +346,7 @@ class _Head(msgspec.Struct, frozen=True, kw_only=True):
     duration: Duration | None = None
     replace_fatal: bool = False
     power_control: bool = False
+    compat: Literal["", "original", "navarch"] = ""
 
 
 def read_event(document: Document, text: f.EventText, path: Path_ = ()) -> f.Event:

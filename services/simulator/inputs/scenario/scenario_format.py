@@ -29,7 +29,7 @@ TEXT_CHARS_MAX: Final = 1_000
 TIME_SECONDS_MAX: Final = 30 * 86_400.0
 """Of virtual time, for one scenario."""
 
-FAILURE_ALIASES: Final = {"nvml_failure": "backend_error"}
+FAILURE_ALIASES: Final = {"nvml_failure": "backend_error", "device_error": "backend_error"}
 COUNTED: Final = frozenset(
     {"memory_error", "nvlink_error", "boot_failure", "never_boots", "preemption"}
     | {
@@ -378,3 +378,10 @@ class Scenario(Setting, frozen=True, kw_only=True):
     assertions: tuple[Assertion, ...] = ()
     stress: Any = None
     """The `stress` section's own struct."""
+    is_original: bool = False
+    """Whether it is in the words of the original's simulator, and means what it means there."""
+    compat: Literal["", "original", "navarch"] = ""
+    """original: in the words of the original's simulator, and a stress run without budget and
+    breaker, which the original does not have. navarch: in ours, whatever its words are."""
+    notes: tuple[str, ...] = ()
+    """What a reader of the file may not expect, in sentences."""

@@ -21,8 +21,9 @@ from services.bus.port import Bus, Stored
 from services.pool_manager.autoscaling.metrics_sources import Load
 from services.pool_manager.planner.sizing.open_sagas import open_for
 from services.primitives.errors import BusError, NavarchError
-from services.runtime.logs import silenced
 from services.simulator.engine import virtual_time
+from services.simulator.engine.run_history import RunHistory
+from services.simulator.engine.run_log import LogSink, run_log
 from services.simulator.engine.simulated_cloud import offering_of
 from services.simulator.engine.simulated_fleet import SimulatedFleet, Violation
 from services.simulator.engine.simulation_context import FLEET, SimulationContext
@@ -64,25 +65,35 @@ async def _no_answer(bus: Bus, name: str, at: datetime) -> str:
     )
 
 
-def run(scenario: f.Scenario, seed: str = "", why: AskWhy = _no_answer) -> ScenarioResult:
+def run(
+    scenario: f.Scenario, seed: str = "", why: AskWhy = _no_answer, log: LogSink | None = None
+) -> ScenarioResult:
     """Run a scenario; the same file and seed have the same result, to the byte.
 
-    `why` answers assertions of that type.
+    `why` answers assertions of that type. `log` gets every line.
     """
-    with silenced():
+    with run_log(log) as on_line:
+        runs = RunHistory(on_line=on_line)
         return virtual_time.run(
-            lambda: ScenarioRunner(scenario, seed or str(scenario.seed), why).run()
+            lambda: ScenarioRunner(scenario, seed or str(scenario.seed), why, runs).run()
         )
 
 
 class ScenarioRunner:
     """One run of a scenario. Used inside a virtual loop."""
 
-    def __init__(self, scenario: f.Scenario, seed: str, why: AskWhy = _no_answer) -> None:
+    def __init__(
+        self,
+        scenario: f.Scenario,
+        seed: str,
+        why: AskWhy = _no_answer,
+        history: RunHistory | None = None,
+    ) -> None:
         self._scenario = scenario
         self._seed = seed
         self._why = why
-        self.fleet = SimulatedFleet(SimulationContext(seed), initial_fleet(scenario, moment(0.0)))
+        simulation = SimulationContext(seed, history)
+        self.fleet = SimulatedFleet(simulation, initial_fleet(scenario, moment(0.0)))
         self.steps: list[PlayedEvent] = []
         self.story: list[tuple[float, Message]] = []
         """Events, with their times."""

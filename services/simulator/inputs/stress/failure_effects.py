@@ -19,7 +19,6 @@ from services.simulator.engine.simulated_machine import SimulatedMachine
 from services.simulator.inputs.stress.failure_schedule import ScheduledFailure
 from services.simulator.inputs.stress.stress_format import FailureType
 
-HOT_CELSIUS: Final = 92
 REMEDIES_OF_ACTIONS: Final = {
     "RESTART_BM": "reboot",
     "RESTART_VM": "reboot",
@@ -44,9 +43,14 @@ def remedies(actions: Mapping[int, str]) -> dict[int, str]:
 
 
 def hardware_failure(
-    failure: ScheduledFailure, gpu: int, at: float, began: datetime, remedies: Mapping[int, str]
+    failure: ScheduledFailure,
+    gpu: int,
+    at: float,
+    began: datetime,
+    remedies: Mapping[int, str],
+    celsius: int,
 ) -> hardware_failures.HardwareFailure:
-    """The failure of the machine that it hits."""
+    """The failure of the machine that it hits; `celsius`: of a hot GPU."""
     return hardware_failures.HardwareFailure(
         kind=failure.type,
         number=failure.number,
@@ -54,19 +58,19 @@ def hardware_failure(
         began=began,
         xid_code=failure.xid,
         gpu_index=gpu,
-        temperature=HOT_CELSIUS,
+        temperature=celsius,
         fixed_by=REMEDIES_OF_TYPES.get(failure.type) or remedies.get(failure.xid, "reset_gpu"),
-        lasting=failure.fatal,
+        lasting=failure.lasting,
     )
 
 
-def is_fatal(policy: Policy, type_: FailureType, xid: int) -> bool:
+def is_fatal(policy: Policy, type_: FailureType, xid: int, celsius: int) -> bool:
     """Whether this policy takes a node out of service for one such failure."""
     if type_ == "temperature":
-        faults = _level_faults(policy)
+        faults = _level_faults(policy, celsius)
     else:
         planned = ScheduledFailure(number=1, at=0.0, slot=0, type=type_, xid=xid)
-        faults = _reported_faults(hardware_failure(planned, 0, 0.0, PROBED_AT, {}))
+        faults = _reported_faults(hardware_failure(planned, 0, 0.0, PROBED_AT, {}, celsius))
     return any(policy.judge(each, {}, PROBED_AT).result == "unhealthy" for each in faults)
 
 
@@ -84,7 +88,7 @@ def _reported_faults(failure: hardware_failures.HardwareFailure) -> list[Fault]:
     return faults
 
 
-def _level_faults(policy: Policy) -> list[Fault]:
+def _level_faults(policy: Policy, celsius: int) -> list[Fault]:
     """The faults of a GPU that stays as hot as a failure makes it."""
     return [
         Fault(
@@ -95,9 +99,9 @@ def _level_faults(policy: Policy) -> list[Fault]:
             kind=level.kind,
             subcode=level.name,
             gpu_index=0,
-            metrics={level.reading: HOT_CELSIUS, "temperature": HOT_CELSIUS},
+            metrics={level.reading: celsius, "temperature": celsius},
             source=TELEMETRY_SOURCE,
         )
         for level in policy.levels
-        if level.reading == "temperature_celsius" and level.begins()(HOT_CELSIUS)
+        if level.reading == "temperature_celsius" and level.begins()(celsius)
     ]

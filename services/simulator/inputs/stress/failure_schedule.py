@@ -6,7 +6,7 @@ it. A failure names a slot: it hits the machine that is there at that moment.
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Final, Literal
 
@@ -25,7 +25,6 @@ from services.simulator.inputs.stress.stress_format import (
 
 CASCADE_WIDTH_MAX: Final = 3
 """Most failures that one failure causes directly."""
-RECOVERY_SECONDS_MIN: Final = 1.0
 DEFAULT_XID: Final = 79
 FAILURES_MAX: Final = 1_000_000
 
@@ -45,6 +44,10 @@ class ScheduledFailure:
     type: FailureType
     xid: int = 0
     fatal: bool = False
+    lasting: bool = False
+    """Only a remedy ends it."""
+    momentary: bool = False
+    """The hardware is in order once it is reported."""
     recovers_after: float | None = None
     """Seconds until it passes by itself; None: never."""
     cause: Cause = "chance"
@@ -59,20 +62,24 @@ class ScheduledFailure:
 
 
 def draw(
-    spec: StressSpec, fleet: GeneratedFleet, seed: str, fatal: Fatal
+    spec: StressSpec, fleet: GeneratedFleet, seed: str, fatal: Fatal, begins: float = 0.0
 ) -> tuple[ScheduledFailure, ...]:
-    """Draw the whole schedule, in order of time."""
+    """Draw the whole schedule, in order of time; `begins`: when its clock begins to count."""
     if not spec.chaos.enabled:
         return ()
-    drawing = _Drawing(spec, fleet, seed, fatal)
-    return tuple(sorted(drawing.all(), key=lambda each: (each.at, each.number)))
+    drawing = _Drawing(spec, fleet, seed, fatal, begins)
+    found = (replace(each, at=each.at + begins) for each in drawing.all())
+    return tuple(sorted(found, key=lambda each: (each.at, each.number)))
 
 
 class _Drawing:
     """One schedule as it is drawn; each use of randomness has its own source."""
 
-    def __init__(self, spec: StressSpec, fleet: GeneratedFleet, seed: str, fatal: Fatal) -> None:
+    def __init__(
+        self, spec: StressSpec, fleet: GeneratedFleet, seed: str, fatal: Fatal, begins: float
+    ) -> None:
         self._chaos: ChaosSpec = spec.chaos
+        self._begins = begins
         self._seconds = float(spec.duration)
         self._fleet = fleet
         self._seed = seed
@@ -105,7 +112,7 @@ class _Drawing:
             slot = chance.choice(slots)
             kind = _draw_weighted(self._types, chance)
             # Drawn for all slots, so that the rate applies to nodes that are up.
-            if slot.up_at <= at:
+            if slot.up_at <= at + self._begins:
                 yield self._make(at, slot.number, kind, chance)
 
     def _outages(self) -> Iterator[ScheduledFailure]:
@@ -121,6 +128,7 @@ class _Drawing:
                     cause="outage",
                     of=outage.name,
                     lasts=float(outage.duration),
+                    xid=outage.xid,
                 )
 
     def _outage_slots(self, outage: OutageSpec, chance: Random) -> Sequence[int]:
@@ -141,6 +149,7 @@ class _Drawing:
         of: str = "",
         parent: ScheduledFailure | None = None,
         lasts: float | None = None,
+        xid: int = 0,
     ) -> ScheduledFailure:
         self._number += 1
         if self._number > FAILURES_MAX:
@@ -150,9 +159,17 @@ class _Drawing:
                 key="stress.chaos",
             )
         type_: FailureType = kind  # type: ignore[assignment]
-        xid = int(_draw_weighted(self._xids, chance)) if type_ == "xid_error" else 0
+        if type_ != "xid_error":
+            xid = 0
+        elif not xid:
+            xid = int(_draw_weighted(self._xids, chance))
         fatal = self._fatal(type_, xid)
-        passes = None if fatal else self._passes(chance) if lasts is None else lasts
+        momentary = type_ == "xid_error" and not self._chaos.lasting
+        lasting = fatal and self._chaos.lasting
+        if lasting or (momentary and fatal):
+            passes = None
+        else:
+            passes = self._passes(chance) if lasts is None else lasts
         return ScheduledFailure(
             number=self._number,
             at=at,
@@ -160,6 +177,8 @@ class _Drawing:
             type=type_,
             xid=xid,
             fatal=fatal,
+            lasting=lasting,
+            momentary=momentary,
             recovers_after=passes,
             cause=cause,
             of=of,
@@ -172,7 +191,7 @@ class _Drawing:
         recovery = self._chaos.recovery
         if not recovery.enabled or chance.random() >= recovery.probability:
             return None
-        return max(chance.gauss(recovery.mean_time, recovery.std_dev), RECOVERY_SECONDS_MIN)
+        return max(chance.gauss(recovery.mean_time, recovery.std_dev), float(recovery.min_time))
 
     # --- chains -----------------------------------------------------------------------------------
 

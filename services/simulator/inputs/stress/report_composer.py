@@ -7,9 +7,10 @@ from typing import Final, TypeVar
 import msgspec
 
 from services.simulator.engine.simulated_fleet import Violation
+from services.simulator.inputs.stress import node_report
 from services.simulator.inputs.stress.failure_schedule import ScheduledFailure
 from services.simulator.inputs.stress.job_queues import JobQueues
-from services.simulator.inputs.stress.stress_fleet import GeneratedFleet
+from services.simulator.inputs.stress.stress_fleet import GeneratedFleet, Slot
 from services.simulator.inputs.stress.stress_format import StressSpec
 from services.simulator.inputs.stress.stress_recorder import Repair, StressRecorder
 from services.simulator.report.report_format import (
@@ -48,32 +49,46 @@ def compose(
     history: str,
     machines: int,
     jobs: JobQueues | None = None,
+    begins: float = 0.0,
+    notes: Sequence[str] = (),
     xid_names: Mapping[int, str],
+    rule_texts: Mapping[str, str],
+    places: Mapping[str, Slot],
     defects: Sequence[str] = (),
     violation: Violation | None = None,
 ) -> StressReport:
     """Build the report."""
     ended = [each for each in recording.repairs if each.outcome == "done"]
+    summary = _summary(fleet, recording, machines)
+    up = summary.up_at or 0.0
+    nodes = node_report.nodes(recording.lives, places)
     return StressReport(
         name=name,
         description=description,
         seed=spec.seed,
         history=history,
-        seconds=float(spec.duration),
-        summary=_summary(fleet, recording, machines),
+        seconds=begins + float(spec.duration),
+        notes=list(notes),
+        summary=summary,
         scaling=[_scaling(each) for each in recording.scaling.values()],
         demand=_demand(jobs, fleet, recording) if jobs is not None else None,
         failures=_failures(recording, xid_names),
         cascades=cascades(recording.done),
-        outages=_outages(spec, recording.done),
+        outages=_outages(spec, recording.done, begins),
         repairs=_repairs(recording),
         repair_seconds=spread(each.seconds for each in ended if each.seconds is not None),
         stage_seconds=_stage_seconds(ended),
-        rules=[Named(name=rule, count=n) for rule, n in _by_frequency(recording.rules).items()],
+        rules=[
+            Named(name=rule, count=count, text=rule_texts.get(rule, ""))
+            for rule, count in _by_frequency(recording.rules).items()
+        ],
         verdicts=dict(sorted(recording.verdicts.items())),
         budget=[_budget(each) for each in recording.budgets.values()],
-        slowest=_slowest(recording, float(spec.duration)),
+        slowest=_slowest(recording, begins + float(spec.duration)),
         timeline=recording.samples,
+        regions=node_report.regions(fleet, recording.lives, places, recording.samples, up),
+        nodes=nodes,
+        nodes_left_out=len(recording.lives.all) - len(nodes),
         defects=list(defects),
         violation=violation,
         configuration=msgspec.to_builtins(spec, enc_hook=float, str_keys=True),
@@ -219,7 +234,9 @@ def cascades(done: Sequence[ScheduledFailure]) -> Cascades:
     )
 
 
-def _outages(spec: StressSpec, done: Sequence[ScheduledFailure]) -> list[OutageReport]:
+def _outages(
+    spec: StressSpec, done: Sequence[ScheduledFailure], begins: float
+) -> list[OutageReport]:
     struck = Counter(each.of for each in done if each.cause == "outage")
     return [
         OutageReport(
@@ -227,7 +244,7 @@ def _outages(spec: StressSpec, done: Sequence[ScheduledFailure]) -> list[OutageR
             scope=each.scope,
             target=each.target,
             type=each.failure_type,
-            at=float(each.start_time),
+            at=begins + float(each.start_time),
             seconds=float(each.duration),
             struck=struck[each.name],
         )

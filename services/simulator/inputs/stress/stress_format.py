@@ -15,6 +15,7 @@ from services.simulator.engine.fault_kinds import HardwareFault
 NODES_MAX: Final = 20_000
 RATE_MAX: Final = 10_000.0
 DEPTH_MAX: Final = 10
+XID_MAX: Final = 1_000
 LIST_MAX: Final = 1_000
 PERCENT: Final = 100.0
 
@@ -142,6 +143,7 @@ class RecoverySpec(Setting, frozen=True, kw_only=True):
     """Of a failure that is not fatal."""
     mean_time: Duration = Duration(300)
     std_dev: Duration = Duration(0)
+    min_time: Duration = Duration(1)
     replace_fatal: bool = True
     """False: an unhealthy node stays cordoned."""
     replace_cold_start: Duration | None = None
@@ -158,6 +160,8 @@ class OutageSpec(Setting, frozen=True, kw_only=True):
     target: str
     """A rack, zone, region or provider; for `percentage`, how many percent of all nodes."""
     failure_type: FailureType = "network"
+    xid: Annotated[int, msgspec.Meta(ge=0, le=XID_MAX)] = 0
+    """Of `xid_error`; 0: drawn for each node."""
 
 
 class CorrelationSpec(Setting, frozen=True, kw_only=True):
@@ -182,6 +186,11 @@ class ChaosSpec(Setting, frozen=True, kw_only=True):
     """XID -> weight; empty: 79 alone."""
     failure_types: Annotated[tuple[FailureTypeSpec, ...], msgspec.Meta(max_length=LIST_MAX)] = ()
     """Empty: `xid_error` alone."""
+    lasting: bool = True
+    """Whether a fatal failure lasts until a remedy fixes it. False: an XID is over once it is
+    reported, and every other failure passes as `recovery` says."""
+    hot_celsius: Annotated[int, msgspec.Meta(ge=0, le=200)] = 92
+    """Of a `temperature` failure."""
     cascading: CascadingSpec = CascadingSpec()
     recovery: RecoverySpec = RecoverySpec()
     scheduled_outages: Annotated[tuple[OutageSpec, ...], msgspec.Meta(max_length=LIST_MAX)] = ()
@@ -194,7 +203,9 @@ class StressSpec(Setting, frozen=True, kw_only=True):
     """A whole stress run."""
 
     duration: Duration
-    """Virtual time, from the first node on."""
+    """Virtual time."""
+    clock: Literal["first_node", "after_startup"] = "first_node"
+    """When failures, events and `duration` begin to count."""
     metrics_interval: Duration = Duration(10)
     seed: int = 0
     """The same seed and file give the same run, to the byte."""

@@ -125,6 +125,8 @@ class SlotMachines(AgentMachines):
         """Slots that no machine has filled yet."""
         self._placed: dict[str, Slot] = {}
         """Instance name -> its slot, from the launch on."""
+        self.places: dict[str, Slot] = {}
+        """The same, gone machines included."""
         self._over: dict[str, list[SimulatedMachine]] = {}
         """Machines without a slot: launched before the ones they replace were gone."""
         self.at: dict[int, SimulatedMachine] = {}
@@ -148,6 +150,7 @@ class SlotMachines(AgentMachines):
             free = self._free[instance.pool]
             number = heapq.heappop(free) if free else self._fleet.of_pool(instance.pool)[0]
             known = self._placed[instance.name] = self._fleet.slots[number]
+        self.places[instance.name] = known
         return known
 
     def _spec_of(self, instance: Instance) -> MachineSpec:
@@ -197,7 +200,7 @@ class SlotMachines(AgentMachines):
         elif self.at.get(slot.number) is machine:
             if over:
                 successor = over.pop(0)
-                self._placed[successor.name] = slot
+                self._placed[successor.name] = self.places[successor.name] = slot
                 self.at[slot.number] = successor
             else:
                 del self.at[slot.number]
@@ -286,7 +289,9 @@ class SlotMachines(AgentMachines):
         """A scheduled failure as a failure of the machine."""
         now = self._simulation.clock.now()
         at = self._simulation.now()
-        return failure_effects.hardware_failure(scheduled, gpu, at, now, self._remedies)
+        return failure_effects.hardware_failure(
+            scheduled, gpu, at, now, self._remedies, self._spec.chaos.hot_celsius
+        )
 
     def end_failure(self, machine: SimulatedMachine, scheduled: ScheduledFailure) -> bool:
         """End a failure; False if the machine or the failure is gone."""

@@ -23,6 +23,7 @@ from services.pool_manager.planner.disruption_budget import limit
 from services.pool_manager.sagas import DEFINITIONS
 from services.simulator.inputs.stress.failure_schedule import ScheduledFailure
 from services.simulator.inputs.stress.job_queues import JobQueues
+from services.simulator.inputs.stress.node_lives import NodeLives
 from services.simulator.report.report_format import PoolBudget, PoolScaling, TimelinePoint
 
 STEPS_MAX: Final = 60
@@ -154,6 +155,7 @@ class StressRecorder:
         self.missed: Counter[str] = Counter()
         self.recovered: Counter[str] = Counter()
         self.lost = self.returned = 0
+        self.lives = NodeLives()
         self.done: list[ScheduledFailure] = []
         """Failures that hit a machine."""
         self.repairs: list[Repair] = []
@@ -189,6 +191,7 @@ class StressRecorder:
     def inject(self, failure: ScheduledFailure, node: str, at: float) -> None:
         """A failure hit a machine."""
         self.done.append(failure)
+        self.lives.fail(at, node, failure)
         self.struck[failure.type] += 1
         self.causes[failure.cause] += 1
         if failure.xid:
@@ -204,8 +207,9 @@ class StressRecorder:
         """A failure found no machine to hit."""
         self.missed[failure.cause] += 1
 
-    def recover(self, failure: ScheduledFailure, node: str, *, healthy: bool) -> None:
+    def recover(self, at: float, failure: ScheduledFailure, node: str, *, healthy: bool) -> None:
         """A failure passed by itself; `healthy`: its machine has no other."""
+        self.lives.add(at, node, f"{failure.type} is over")
         self.recovered[failure.type] += 1
         self._since["recoveries"] += 1
         if healthy:
@@ -221,17 +225,18 @@ class StressRecorder:
         if stream == SAGAS.name:
             self._saga(at, stored)
         elif stream == f"KV_{NODES.name}":
-            self._node(stored)
+            self._node(at, stored)
         elif stream == f"KV_{HEALTH.name}":
             self._health(stored)
         elif stream == EVENTS.name:
             self._event(at, stored)
 
-    def _node(self, stored: Stored) -> None:
+    def _node(self, at: float, stored: Stored) -> None:
         record = _nodes.decode(stored.data)
         before, after = self._states.get(record.node, ""), record.counts_as()
         if before == after:
             return
+        self.lives.change(at, record.node, record.pool, after)
         self._serving[record.pool] += (after in SERVING) - (before in SERVING)
         if before:
             self.counts[before] -= 1
@@ -259,13 +264,16 @@ class StressRecorder:
         match fact:
             case "verdict":
                 self.verdicts[event.status] += 1
+                self.lives.add(at, event.node, f"judged {event.status}: {event.reason}")
                 if event.status == "unhealthy":
                     self._noticed.setdefault(event.node, at)
             case "lost":
                 self.lost += 1
+                self.lives.add(at, event.node, "lost: it is silent")
                 self._noticed.setdefault(event.node, at)
             case "returned":
                 self.returned += 1
+                self.lives.add(at, event.node, "returned")
             case "breaker-opened" if pool in self.budgets:
                 self.budgets[pool].breaker_opened[event.breaker_cause] += 1
                 self._opened_at[pool] = at
@@ -313,6 +321,7 @@ class StressRecorder:
                 noticed_at=self._noticed.get(params.node),
                 began_at=at,
             )
+            self.lives.add(at, params.node, f"{entry.kind} begins")
             self._open[entry.saga] = repair
             self.repairs.append(repair)
 
@@ -322,6 +331,7 @@ class StressRecorder:
         if repair is None:
             return
         repair.outcome, repair.ended_at = status, at
+        self.lives.repair(at, repair.node, repair.kind, status)
         if status == "done":
             self._since["repaired"] += 1
             self._failed.pop(repair.node, None)

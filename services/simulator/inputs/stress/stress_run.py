@@ -46,16 +46,19 @@ class StressRun:
         base: Settings | None = None,
         words: Sequence[tuple[float, str]] = (),
         on_word: Callable[[float, str], None] = lambda _at, _text: None,
+        begins: float = 0.0,
     ) -> None:
         """Put the fleet together; nothing runs yet.
 
         `on_line` gets the history line by line; of `base` agent, budget, mode and policy count.
-        The file's `words` are logged at their moments, and passed to `on_word`.
+        The file's `words` are logged at their moments, and passed to `on_word`; these and the
+        duration count from `begins`.
         """
         self._spec = spec
         self._generated = generated
         self._failures = failures
         self._words, self._on_word = words, on_word
+        self._begins = begins
         settings = parse_settings("(stress)", json.dumps(settings_of(spec, generated)), {})
         if base is not None:
             settings = msgspec.structs.replace(
@@ -100,15 +103,18 @@ class StressRun:
         self._began = began = self._simulation.now()
         loop = asyncio.get_running_loop()
         self.machines.publish_for_ever()
-        if self.jobs is not None:
+        if self.jobs is not None and self._begins:
+            loop.call_at(began + self._begins, self.jobs.begin)
+        elif self.jobs is not None:
             self.jobs.begin()
         for wanted in () if self._scales else self._generated.wanted:
             loop.call_at(began + wanted.at, self._scale, wanted.pool, wanted.nodes)
         for at, text in self._words:
-            loop.call_at(began + at, self._log, text)
+            loop.call_at(began + self._begins + at, self._log, text)
         for failure in self._failures:
             loop.call_at(began + failure.at, self._inject, failure)
-        seconds, interval = float(self._spec.duration), float(self._spec.metrics_interval)
+        seconds = self._begins + float(self._spec.duration)
+        interval = float(self._spec.metrics_interval)
         while (now := self._now()) < seconds:
             await asyncio.sleep(min(interval, seconds - now))
             self._sample()
@@ -148,6 +154,8 @@ class StressRun:
             return
         self.fleet.faults.break_machine(machine, self.machines.failure_of(scheduled, gpu))
         self.recording.inject(scheduled, machine.name, self._now())
+        if scheduled.momentary:
+            self.machines.end_failure(machine, scheduled)
         if scheduled.fatal:
             self.fleet.workload.interrupt(machine.name)
         if scheduled.recovers_after is not None:
@@ -156,8 +164,10 @@ class StressRun:
             )
 
     def _recover(self, machine: SimulatedMachine, scheduled: ScheduledFailure) -> None:
-        if self.machines.end_failure(machine, scheduled):
-            self.recording.recover(scheduled, machine.name, healthy=not machine.failures)
+        if scheduled.momentary or self.machines.end_failure(machine, scheduled):
+            self.recording.recover(
+                self._now(), scheduled, machine.name, healthy=not machine.failures
+            )
 
 
 def settings_of(spec: StressSpec, fleet: GeneratedFleet) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from services.simulator.inputs.stress.stress_format import (
     NODES_MAX,
     OLDER_WORDS,
     PERCENT,
+    XID_MAX,
     FleetSpec,
     OutageSpec,
     StartupSpec,
@@ -38,7 +39,6 @@ from services.simulator.inputs.stress.stress_format import (
 DURATION_SECONDS_MAX: Final = 24 * 3_600.0
 SAMPLES_MAX: Final = 20_000
 """Of `metrics_interval` within `duration`."""
-XID_MAX: Final = 1_000
 RACKS_SHOWN_MAX: Final = 3
 
 POOL_OWN: Final = frozenset(
