@@ -123,7 +123,7 @@ def test_compat_decides_before_the_words_of_a_file(compat: str, is_original: boo
     ],
 )
 def test_a_wrong_file_is_refused_with_its_problems(wrong: str) -> None:
-    """Whatever stands where something else belongs."""
+    """Whatever is where something else belongs."""
     for compat in ("original", ""):
         with pytest.raises(ScenarioError):
             read_text("a.yaml", f"name: a\nfleet: []\n{wrong}\n", compat)

@@ -48,6 +48,8 @@ class QuarantineInvariants:
         """Node -> its record, and since when it should be quarantined, or released."""
         self._rechecks: dict[str, list[float]] = {}
         """Node -> when its rechecks began."""
+        self._given_back: set[str] = set()
+        """Rechecks that have begun to uncordon their node."""
         self._passed: dict[str, float] = {}
         """Saga -> when its test passed."""
         self._looked = 0.0
@@ -78,7 +80,9 @@ class QuarantineInvariants:
             self._passed[entry.saga] = now
         elif isinstance(entry, StepStarted) and entry.step == "uncordon":
             saga = self._invariants.sagas.started(entry.saga)
-            if saga.kind == "recheck":
+            # An operator who replays what was set aside repeats an entry, and decides nothing.
+            if saga.kind == "recheck" and entry.saga not in self._given_back:
+                self._given_back.add(entry.saga)
                 self._passes(saga.params.node, self._passed.pop(entry.saga, now))
 
     def _passes(self, name: str, at: float) -> None:
