@@ -41,6 +41,10 @@ class Liar:
         del subject, data, timeout_seconds
         return self.reply
 
+    async def request_all(self, *_: object) -> list[bytes]:
+        """Answer as several replicas."""
+        return [self.reply.data] * 2
+
     async def close(self) -> None:
         """Nothing to close."""
 

@@ -16,6 +16,8 @@ from services.bus.nats.client_protocol import ClientMessage, NatsClient
 from services.primitives.errors import NoResponders, NotPermitted, Unavailable
 
 NO_RESPONDERS: Final = "503"
+ANSWERS_MAX: Final = 1_000
+"""More than a service has replicas, and a cluster servers."""
 
 
 class RequestMux:
@@ -102,10 +104,11 @@ class RequestMux:
         def arrived(message: ClientMessage) -> None:
             if future.done():
                 return
-            if (message.headers or {}).get("Status") == NO_RESPONDERS:
-                future.set_result(None)
-            else:
+            is_last = (message.headers or {}).get("Status") == NO_RESPONDERS
+            if not is_last:
                 found.append(message.data)
+            if is_last or len(found) == ANSWERS_MAX:
+                future.set_result(None)
 
         with suppress(TimeoutError):
             await self._settled(
