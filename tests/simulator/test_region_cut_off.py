@@ -18,7 +18,7 @@ from services.simulator.engine.hardware_failures import MachineSpec
 from services.simulator.engine.simulated_fleet import SimulatedFleet
 from services.simulator.engine.simulated_machine import SimulatedMachine
 from services.simulator.inputs.fuzz.campaign_steps import Campaign
-from services.simulator.inputs.fuzz.fuzz_simulation import FuzzSimulation
+from services.simulator.inputs.fuzz.fuzz_simulation import POOL, FuzzSimulation
 from tests.simulator.test_silence_is_confirmed import begun
 from tests.support.fleet_shapes import SMALL
 
@@ -54,20 +54,27 @@ def connect(fleet: SimulatedFleet, machines: Iterable[SimulatedMachine], *, cut:
         each.process.update_connection()
 
 
+async def with_a_region_cut_off() -> tuple[FuzzSimulation, list[SimulatedMachine]]:
+    """A fleet in service whose nodes in `eu` are cut off now, and these."""
+    shape = replace(SMALL, nodes=NODES, max_unavailable=NODES)
+    simulation = FuzzSimulation("region", Campaign(shape, (), 0.0))
+    fleet = simulation.fleet
+    in_two_regions(fleet)
+    await fleet.open()
+    await fleet.start()
+    await asyncio.sleep(120)
+    away = [each for each in fleet.machines.serving() if each.instance.region == "eu"]
+    assert len(away) == AWAY
+    connect(fleet, away, cut=True)
+    return simulation, away
+
+
 def test_nothing_is_replaced_for_silence_and_every_fault_is_judged_once() -> None:
     """Two of the nodes break meanwhile; afterwards they are replaced, each once, and no others."""
 
     async def play() -> None:
-        shape = replace(SMALL, nodes=NODES, max_unavailable=NODES)
-        simulation = FuzzSimulation("region", Campaign(shape, (), 0.0))
+        simulation, away = await with_a_region_cut_off()
         fleet = simulation.fleet
-        in_two_regions(fleet)
-        await fleet.open()
-        await fleet.start()
-        await asyncio.sleep(120)
-        away = [each for each in fleet.machines.serving() if each.instance.region == "eu"]
-        assert len(away) == AWAY
-        connect(fleet, away, cut=True)
         await asyncio.sleep(HOUR / 2)
         broken = sorted(each.name for each in away[:2])
         for name in broken:
@@ -88,6 +95,25 @@ def test_nothing_is_replaced_for_silence_and_every_fault_is_judged_once() -> Non
         assert sorted(faults) == broken
         assert sorted(judged) == broken
         assert fleet.cloud.made == NODES + len(broken)
+        fleet.simulation.server.close()
+
+    with silenced():
+        virtual_time.run(play)
+
+
+def test_a_region_that_will_not_return_is_replaced_when_an_operator_closes_the_breaker() -> None:
+    """Its nodes, and no others."""
+
+    async def play() -> None:
+        simulation, away = await with_a_region_cut_off()
+        fleet = simulation.fleet
+        await asyncio.sleep(HOUR / 6)
+        assert fleet.cloud.made == NODES
+        fleet.request(POOL, "breaker-close", {"reason": "eu will not return"})
+        await asyncio.sleep(HOUR / 6)
+        assert fleet.invariants.violation is None
+        assert fleet.cloud.made == NODES + AWAY
+        assert not {each.name for each in away} & {each.name for each in fleet.machines.serving()}
         fleet.simulation.server.close()
 
     with silenced():
