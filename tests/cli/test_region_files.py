@@ -23,7 +23,7 @@ from services.cli.bus_keys import KeyFiles
 from services.cli.nats_config_files import ACCOUNTS, CONF, BusDirectory
 from services.cli.region_files import CREDENTIALS, LEAFNODES, REGIONS
 from services.primitives.clock import SystemClock
-from services.primitives.errors import NavarchError, NoResponders
+from services.primitives.errors import BusError, NavarchError
 from tests.cli.test_nats_config import ConfiguredServer, nats_config, written
 from tests.support.cluster import free_ports
 from tests.support.inprocess import eventually, path_of
@@ -182,7 +182,7 @@ async def test_servers_and_agents_use_the_written_files_with_tls(tmp_path: Path)
         await set_up(admin, SystemClock(), replicas=1)
 
         async def beats() -> bool:
-            with suppress(NoResponders):
+            with suppress(BusError):
                 return bool(await agent.put(HEARTBEATS, "eu.n1", b"{}", ttl_seconds=60))
             return False
 
