@@ -250,7 +250,7 @@ async def test_the_credentials_are_no_clients_and_clients_are_no_servers(
     hub = served.hub
     settings = hub.options("agent:eu/n1", hub.directory / REGIONS / "eu" / CREDENTIALS)
     with pytest.raises(LoginRefused):
-        await NatsBus.connect(settings, seconds_max=5)
+        await NatsBus.connect(settings, seconds_max=2)
     for who in ("agent:eu/n1", "pool-manager", "admin"):
         folder = tmp_path / who.partition(":")[0]
         folder.mkdir()

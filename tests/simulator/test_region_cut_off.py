@@ -26,8 +26,8 @@ pytestmark = pytest.mark.slow
 
 HOUR = 3600.0
 """The pool replaces a silent node after 30 s, and holds an incident's nodes back for 60 s."""
-NODES = 8
-AWAY = 4
+NODES = 6
+AWAY = 3
 """The nodes of the region: fewer than make a wave of the pool."""
 
 
