@@ -9,6 +9,9 @@ import msgspec
 from schemas.stream_specs import MESSAGE_BYTES_MAX, DurableSpec
 
 SUBSCRIPTIONS_MAX: Final = 1_000
+POOL_TAG: Final = "{{tag(pool)}}"
+NODE_TAG: Final = "{{tag(node)}}"
+"""The server substitutes the tags of the client's own credentials."""
 
 
 class Account(enum.StrEnum):
@@ -34,6 +37,8 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     subscribe_not: tuple[str, ...] = ()
     payload_bytes_max: int = MESSAGE_BYTES_MAX
     subscriptions_max: int = SUBSCRIPTIONS_MAX
+    connections: tuple[str, ...] = ("STANDARD", "WEBSOCKET")
+    """As what it may connect, in nats-server's words: a client, or (`LEAFNODE`) another server."""
 
 
 class Share(msgspec.Struct, frozen=True, kw_only=True):

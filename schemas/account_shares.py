@@ -18,6 +18,7 @@ from schemas.permissions import (
     agent_facts,
     facts_of,
 )
+from schemas.region_permissions import NAMES
 from schemas.topology import HEARTBEATS, NODES
 
 ANSWER_SECONDS: Final = 600.0
@@ -58,12 +59,17 @@ def _stored() -> list[Share]:
         (f"$JS.API.DIRECT.GET.KV_{NODES.name}.$KV.{NODES.name}.*.*", _AGENTS),
         *((each, _USERS) for each in facts_of(GATEWAY)),
     )
+    renamed = ((own, each) for each, own in NAMES.items())
     batch, single = BATCH_READS
     once = (*once, (single, _READERS))
     many = ((batch, _READERS), (_PULLS, _SERVICES))
     return [
         *(Share(subject=each, owner=store, importers=to) for each, to in once),
         *(Share(subject=each, owner=store, importers=to, exported=False) for each, to in parts),
+        *(
+            Share(subject=each, local_subject=own, owner=store, importers=_AGENTS, exported=False)
+            for own, each in renamed
+        ),
         *(
             Share(subject=each, owner=store, importers=to, many=True, reply_seconds=MANY_SECONDS)
             for each, to in many

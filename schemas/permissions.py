@@ -11,8 +11,8 @@ from typing import Final
 
 import msgspec
 
-from schemas import fleet_events, node_events, pool_events, subjects
-from schemas.account_rules import Account, Rules, acknowledgements
+from schemas import fleet_events, node_events, pool_events, region_permissions, subjects
+from schemas.account_rules import NODE_TAG, POOL_TAG, Account, Rules, acknowledgements
 from schemas.messages import Message
 from schemas.stream_specs import DurableSpec
 from schemas.topology import (
@@ -46,6 +46,8 @@ ADMIN: Final = "admin"
 GATEWAY: Final = "gateway"
 """Role of the HTTP gateway, which requests changes in the names of those who use it. It is in the
 users' account: what reaches it from outside must not reach the services."""
+REGION: Final = "region"
+"""Role of a region's server: it passes on what its agents publish, and commands to them."""
 SCHEDULER: Final = "scheduler"
 """Role of a workload system: it may say that work has left a node, and nothing else."""
 SINK_READER: Final = "sink-reader"
@@ -53,9 +55,6 @@ SINK_READER: Final = "sink-reader"
 WORK_DONE: Final = "work-done"
 CLI: Final = "cli"
 """Name of the inbox of `navarch` on a bus without accounts."""
-POOL_TAG: Final = "{{tag(pool)}}"
-NODE_TAG: Final = "{{tag(node)}}"
-"""The server substitutes the tag of the node's own credentials."""
 USER_NAME: Final = "{{name()}}"
 """The server substitutes the user's name."""
 USER_KEY: Final = "{{subject()}}"
@@ -219,6 +218,7 @@ def rules() -> dict[str, Rules]:
         bootstrap_inbox(POOL_TAG, NODE_TAG), f"{subjects.ROOT}.enroll.{POOL_TAG}.{NODE_TAG}"
     )
     found[POD] = _enrolling(pod_inbox(POOL_TAG), f"{subjects.ROOT}.enroll-pod.{POOL_TAG}.*")
+    found[REGION] = region_permissions.region(found[AGENT])
     return found
 
 

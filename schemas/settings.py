@@ -347,8 +347,7 @@ class NatsSettings(Setting, frozen=True, kw_only=True):
     agent_signing_file: FilePath = ""
     """Key with which the provisioner signs node credentials; `navarch nats-config` writes it."""
     revocation_file: FilePath = ""
-    """Key with which the provisioner revokes credentials of terminated nodes; beside it is
-    `revoker.creds`. `navarch nats-config` writes both."""
+    """Key that revokes credentials of terminated nodes. `revoker.creds` is beside it."""
     expiry_warning: Duration = Duration(30 * 86_400)
     """How long before a certificate or credentials expire operators are notified."""
 
@@ -367,6 +366,8 @@ class AgentSettings(Setting, frozen=True, kw_only=True):
 
     bus_url: str = ""
     """Where agents on nodes reach the bus, for `{{.ControlPlane}}`; empty: `nats.url`."""
+    region_bus_urls: dict[str, str] = {}
+    """The same by a provider's region, where that has a server of its own."""
     heartbeat_interval: Duration = Duration(10)
     """How often an agent reports that it lives."""
     heartbeat_ttl: Duration = Duration(30)

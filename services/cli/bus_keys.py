@@ -13,7 +13,7 @@ from typing import Final
 import nkeys
 
 from schemas.account_rules import Account
-from schemas.permissions import AGENT, BOOTSTRAP, GATEWAY, POD, SERVICES, rules
+from schemas.permissions import AGENT, BOOTSTRAP, GATEWAY, POD, REGION, SERVICES, rules
 from services.bus.nats.credentials_file import claims_of_token
 from services.bus.nats.nats_accounts import (
     OPERATOR_KEY,
@@ -41,6 +41,7 @@ ROTATIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "agents": (role_key(AGENT), role_key(BOOTSTRAP), role_key(POD)),
     "operator-key": (OPERATOR_KEY, OPERATOR_SIGNING_KEY, role_key(REVOKER)),
     **{role: (role_key(role),) for role in (*SERVICES, GATEWAY, *ROLES)},
+    "regions": (role_key(REGION),),
     "all": tuple(key_names(rules())),
 }
 """What `navarch nats-config rotate` replaces together."""

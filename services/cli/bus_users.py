@@ -27,14 +27,15 @@ from services.primitives.errors import NavarchError
 ROLES: Final = (VIEWER, SCHEDULER, SINK_READER, OPERATOR, ADMIN)
 KEPT: Final = timedelta(days=90)
 """How long a user is listed after the end of its credentials."""
-RESERVED: Final = ("agent", "bootstrap", "gateway", "pod")
+RESERVED: Final = ("agent", "bootstrap", "gateway", "pod", "region")
 
 
 class BusUser(msgspec.Struct, frozen=True, kw_only=True):
     """One person, program or node, and its credentials; the seed is in the file handed over."""
 
     name: str
-    """Of a node: `POOL/NODE`; of the agents in pods of a pool's nodes: `POOL/*`."""
+    """Of a node: `POOL/NODE`; of the agents in pods of a pool's nodes: `POOL/*`; of a region's
+    server: `region-NAME`."""
     role: str
     key: str
     """Public key."""

@@ -21,6 +21,7 @@ def address_problems(settings: Settings) -> Iterator[Problem]:
     for section, key, urls in (
         ("nats", "url", settings.nats.url),
         ("agent", "bus_url", settings.agent.bus_url),
+        *(("agent", "region_bus_urls", each) for each in settings.agent.region_bus_urls.values()),
     ):
         # One without a scheme is a host, as the client reads it.
         if any("://" in url and _scheme(url) not in BUS_SCHEMES for url in urls.split(",")):

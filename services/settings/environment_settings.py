@@ -35,7 +35,12 @@ def with_environment(settings: Settings, environment: Mapping[str, str]) -> Sett
             raise ConfigurationError(problem, key=PORT_VARIABLE)
         changes["http"] = msgspec.structs.replace(settings.http, port=int(port))
     settings = msgspec.structs.replace(settings, **changes)
-    for key, urls in (("nats.url", settings.nats.url), ("agent.bus_url", settings.agent.bus_url)):
+    by_region = settings.agent.region_bus_urls.values()
+    for key, urls in (
+        ("nats.url", settings.nats.url),
+        ("agent.bus_url", settings.agent.bus_url),
+        *(("agent.region_bus_urls", each) for each in by_region),
+    ):
         if any("@" in _host(url) for url in urls.split(",")):
             raise ConfigurationError(CREDENTIALS_IN_URL, key=key)
     return settings

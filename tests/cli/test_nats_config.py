@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from schemas.account_rules import Account
+from schemas.names import InvalidNameError
 from schemas.permissions import VIEWER, inbox, rules
 from schemas.settings import NatsSettings
 from services.bus.nats.connection_expiry import Expiry, expiries, expiring
@@ -37,7 +38,7 @@ YEAR = 365 * DAY
 def nats_config(*arguments: str) -> str:
     """Run the command; return what it prints."""
     ran = CliRunner().invoke(app, ["nats-config", *arguments])
-    if isinstance(ran.exception, NavarchError):
+    if isinstance(ran.exception, (NavarchError, InvalidNameError)):
         raise ran.exception
     assert 0 == ran.exit_code, ran.output
     return ran.output

@@ -107,6 +107,43 @@ def test_threshold_scales_with_the_pool(size: int, unhealthy: int, held: bool) -
     assert held is bool(decide(pool(size), nodes).record.incidents)
 
 
+@pytest.mark.parametrize(
+    ("size", "unheard", "spread", "held"),
+    [(1, 1, 0, False), (2, 2, 0, False), (3, 3, 0, True), (4, 4, 10, True), (4, 3, 0, False),
+     (4, 4, 100, False), (19, 19, 3, True), (19, 18, 0, False)],
+)  # fmt: skip
+def test_a_region_of_which_no_node_is_heard_is_an_incident(
+    size: int, unheard: int, spread: float, held: bool
+) -> None:
+    """However small a part of the pool it is; one node that beats proves that its link works."""
+    fleet = [
+        msgspec.structs.replace(
+            silent(i, after=spread * i) if i < unheard else node(i), region="eu"
+        )
+        for i in range(size)
+    ]
+    fleet += [node(100 + i, region="us") for i in range(1000)]
+    record = pool(len(fleet))
+    found = decide(record, fleet, after=spread * size)
+    assert held is bool(found.record.incidents)
+    if held:
+        (opened,) = [each for each in found.events if isinstance(each, Incident)]
+        assert opened.kind == SILENCE
+        # An hour later nothing has begun, since the provider says that the nodes run.
+        later = decide(found.record, fleet, after=3600)
+        assert not [*found.start, *later.start]
+
+
+def test_a_lost_region_ends_with_its_nodes_return() -> None:
+    """One node that stays silent is waited for then; the others are in service."""
+    away = [msgspec.structs.replace(silent(i), region="eu") for i in range(4)]
+    others = [node(100 + i, region="us") for i in range(20)]
+    opened = decide(pool(24), [*away, *others], after=30)
+    assert opened.record.incidents
+    back = [node(i, region="eu") for i in range(4)]
+    assert not decide(opened.record, [*back, *others], after=3630).record.incidents
+
+
 def test_incident_is_published_once_and_named_by_the_breaker() -> None:
     """It opens with its nodes, the breaker names it, and the next plan adds nothing."""
     nodes = [node(i, 79 if i < 6 else 0) for i in range(20)]

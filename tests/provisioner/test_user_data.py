@@ -2,6 +2,7 @@
 
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -39,7 +40,7 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return nats_config(tmp_path_factory.mktemp("keys")) / SIGNING_FILE
 
 
-def templates(directory: Path, keys: Path | None = None, **agent: str) -> BootstrapTemplates:
+def templates(directory: Path, keys: Path | None = None, **agent: Any) -> BootstrapTemplates:
     """What a provisioner hands over, with the signing key or on an open bus."""
     nats = NatsSettings(url="nats://bus:4222", agent_signing_file=str(keys or ""))
     return BootstrapTemplates(nats, AgentSettings(**agent), directory, TEMPLATES)
@@ -82,6 +83,19 @@ def test_user_data_is_cloud_config_with_everything_an_agent_needs(
     assert "[Service]\n" in files["/etc/systemd/system/navarch-agent.service"]
     assert "pip install -q 'https://example.com/navarch.whl'" in user_data
     assert "{{" not in user_data
+
+
+@pytest.mark.parametrize(
+    ("urls", "url"),
+    [({"r": "tls://r:4222"}, "tls://r:4222"), ({"other": "tls://o:4222"}, "tls://bus:4222")],
+)
+def test_a_node_connects_to_the_server_of_its_region(
+    tmp_path: Path, urls: dict[str, str], url: str
+) -> None:
+    """Where the region has one; else to the fleet's own."""
+    made = templates(tmp_path, bus_url="tls://bus:4222", region_bus_urls=urls)
+
+    assert f"NAVARCH_NATS_URL={url}\n" in made.user_data(record())
 
 
 def test_no_package_is_taken_by_a_name_that_no_operator_wrote(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from schemas import permissions, subjects
-from schemas.account_rules import Account
+from schemas.account_rules import NODE_TAG, POOL_TAG, Account
 from schemas.headers import SUBJECT
 from schemas.messages import encode
 from schemas.node_records import NodeRecord
@@ -108,7 +108,7 @@ async def stored_in(client: Client, before: dict[str, int]) -> set[str]:
 
 def concrete(subject: str, user: str = permissions.OPERATOR, node: str = "n1") -> str:
     """A subject under a permission: of this node where the server fills in one."""
-    known = subject.replace(permissions.POOL_TAG, "training").replace(permissions.NODE_TAG, node)
+    known = subject.replace(POOL_TAG, "training").replace(NODE_TAG, node)
     known = known.replace(permissions.USER_NAME, user)
     return ".".join("x" if each in ("*", ">") else each for each in known.split("."))
 

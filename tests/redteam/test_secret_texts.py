@@ -175,7 +175,9 @@ def test_public_url_has_no_part_that_may_be_a_secret(url: str, shown: str) -> No
     assert shown == public_url(url)
 
 
-@pytest.mark.parametrize("key", ["nats: {url: %s}", "agent: {bus_url: %s}"])
+@pytest.mark.parametrize(
+    "key", ["nats: {url: %s}", "agent: {bus_url: %s}", "agent: {region_bus_urls: {eu: %s}}"]
+)
 def test_bus_url_with_credentials_is_refused(key: str) -> None:
     """Every node is given the URL."""
     text = key % f"'nats://a:4222,nats://user:{CANARY}@b:4222'"
@@ -196,6 +198,7 @@ SECRET_NAME = re.compile(r"url|password|secret|token|key|header|credential|endpo
 PUBLIC: dict[str, str] = {
     "NatsSettings.url": "refused with credentials in it",
     "AgentSettings.bus_url": "refused with credentials in it",
+    "AgentSettings.region_bus_urls": "refused with credentials in it",
     "Taint.key": "a Kubernetes label",
     "GatewaySettings.tokens": "digests alone; the variable NAVARCH_AUTH_TOKEN is no setting",
     "PoolSpec.ssh_keys": "public keys, or their names",

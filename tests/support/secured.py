@@ -126,9 +126,15 @@ class Secured:
 
 
 @asynccontextmanager
-async def serving_secured(directory: Path, store: Path) -> AsyncIterator[Secured]:
-    """A server with the configuration in `directory`, and the whole topology."""
-    server = EmbeddedServer(store, config=directory / ACCOUNTS)
+async def serving_secured(
+    directory: Path, store: Path, config: Path | None = None, host: str = ""
+) -> AsyncIterator[Secured]:
+    """A server with the configuration in `directory`, and the whole topology.
+
+    `config`: a file in place of accounts.conf. `host`: the address at which it listens.
+    """
+    arguments = ("--addr", host) if host else ()
+    server = EmbeddedServer(store, config=config or directory / ACCOUNTS, arguments=arguments)
     await server.start()
     found = Secured(server, directory)
     bus = await NatsBus.connect(found.options("admin"), seconds_max=20)

@@ -12,7 +12,9 @@ server.
 import base64
 import hashlib
 import hmac
+import itertools
 import os
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -193,6 +195,51 @@ def server_tokens(
     )
 
 
+def region_tokens(
+    fleet: str,
+    roles: Mapping[str, Rules],
+    names: Mapping[str, str],
+    keys: BusKeys,
+    at: datetime,
+    revoked: Mapping[str, int] = {},
+) -> ServerTokens:
+    """Tokens for a region's server, which knows agents and passes on what they say. Pure.
+
+    `roles`: those that may connect to it. `names`: what it passes on under another name -> that
+    name. `revoked`: as in `server_tokens`, of the agents' account.
+    """
+    moment = int(at.timestamp())
+    operator, system = Key(keys.seeds[OPERATOR_KEY]), keys.accounts[SYSTEM_KEY]
+    agents = keys.accounts[account_key(Account.AGENTS)]
+    claims: dict[str, Any] = {
+        "signing_keys": [
+            scope for role, each in roles.items() for scope in _scopes(role, each, keys)
+        ],
+        "mappings": {subject: [{"subject": _numbered(name)}] for subject, name in names.items()},
+        "limits": _limits() | {"conn": CONNECTIONS_MAX[Account.AGENTS]},
+    }
+    if revoked:
+        claims["revocations"] = dict(revoked)
+    operates = {
+        "system_account": system,
+        "signing_keys": [Key(keys.seeds[OPERATOR_SIGNING_KEY]).public],
+    }
+    return ServerTokens(
+        operator=operator.sign("operator", operator.public, fleet, operates, moment),
+        system_account=system,
+        accounts={
+            system: operator.sign("account", system, "SYS", {"limits": _limits()}, moment),
+            agents: operator.sign("account", agents, f"{fleet}-region", claims, moment),
+        },
+    )
+
+
+def _numbered(wildcard: str) -> str:
+    """`a.*.*` as the target of a mapping: `a.$1.$2`."""
+    numbers = itertools.count(1)
+    return re.sub(r"\*", lambda _: f"${next(numbers)}", wildcard)
+
+
 def credentials(
     name: str,
     keys: AgentKeys,
@@ -356,6 +403,7 @@ def _scopes(role: str, rules: Rules, keys: BusKeys) -> list[dict[str, Any]]:
         "subs": rules.subscriptions_max,
         "data": NO_LIMIT,
         "payload": rules.payload_bytes_max,
+        "allowed_connection_types": list(rules.connections),
     }
     name = role_key(role)
     return [

@@ -171,6 +171,56 @@ def pods(
     )
 
 
+@commands.command("region")
+def region(
+    name: Annotated[str, typer.Argument(help="The region's name.", show_default=False)],
+    pools: Annotated[
+        list[str],
+        typer.Option("--pool", metavar="POOL", help="A pool whose agents connect to its server."),
+    ],
+    hubs: Annotated[
+        list[str],
+        typer.Option("--hub", metavar="HOST[:PORT]", help="A server of the fleet; 7422 if unsaid."),
+    ],
+    host: Annotated[
+        list[str] | None,
+        typer.Option("--host", metavar="NAME", help="By which agents reach the region's server."),
+    ] = None,
+    listen: Annotated[str, typer.Option("--listen", help="Client address.")] = "0.0.0.0:4222",
+    http: Annotated[str, typer.Option("--http", help="Monitoring address.")] = "127.0.0.1:8222",
+    server_dir: Annotated[
+        str, typer.Option("--server-dir", help="Where the region's server finds its files.")
+    ] = "",
+    directory: BusDirectoryOption = BUS,
+) -> None:
+    """Write what the server of a region needs."""
+    from services.cli import region_files  # noqa: PLC0415
+
+    for file in region_files.write_region(
+        directory,
+        name,
+        datetime.now(UTC),
+        pools=pools,
+        hubs=hubs,
+        hosts=host or (),
+        listen=listen,
+        http=http,
+        server_directory=server_dir,
+    ):
+        console.write(f"wrote {file}")
+    console.write(
+        f"The region's server gets {directory / region_files.REGIONS / name} and nothing else."
+    )
+    if not region_files.includes_leafnodes(directory):
+        console.write(
+            f"The fleet's servers do not accept it yet: give them {region_files.LEAFNODES}, add "
+            f"`include ./{region_files.LEAFNODES}` to the configuration of each, restart them one "
+            "after the other, and run `navarch nats-config push`"
+        )
+    else:
+        console.write("Then give the servers what they lack: navarch nats-config push")
+
+
 @users.command("add")
 def add(
     name: Annotated[str, typer.Argument(help="The person's name.", show_default=False)],

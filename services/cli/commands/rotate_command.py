@@ -27,14 +27,19 @@ AUTHORITY: Final = "authority"
 
 HAND_OVER: Final[Mapping[str, str]] = {
     "agents": (
-        "copy agent-signing.json to the provisioner's host. Agents have credentials of the new key "
-        "after agent.credentials_valid (a day); then"
+        "copy agent-signing.json to the provisioner's host. Write the files of each region again "
+        "(`navarch nats-config region`), copy them to its server and restart it. Agents have "
+        "credentials of the new key after agent.credentials_valid (a day); then"
     ),
     "authority": (
         "copy tls/ca.pem to the hosts of services, users and nodes, and to the servers, where "
         "`nats-server --signal reload` is needed if they verify clients. Agents receive it with "
         "their credentials, within agent.credentials_valid (a day). Clients' certificates: "
         "`navarch nats-config certificate NAME`; then"
+    ),
+    "regions": (
+        "write each region's files again (`navarch nats-config region`), copy them to its server "
+        "and restart it; then"
     ),
     "operator-key": (
         "copy revocation.json and revoker.creds to the provisioner's host and restart the "
@@ -64,6 +69,7 @@ REFUSED: Final[Mapping[str, str]] = {
         "the servers. Both once each nats-server has the new tls/ and has read it (`nats-server "
         "--signal reload`)"
     ),
+    "regions": "servers of regions with credentials of the old key, and so all their agents",
     "operator-key": (
         "accounts' tokens of the old key, once each nats-server has the new accounts.conf and is "
         "restarted; revoker.creds of the old key at once"

@@ -84,17 +84,20 @@ class BootstrapTemplates:
     def values(self, record: InstanceRecord, names: frozenset[str]) -> dict[str, str]:
         """Return the values for setup commands; credentials only if `names` has them."""
         return {
-            "ControlPlane": self._agent.bus_url or self._nats.url,
+            "ControlPlane": self._bus_url(record),
             "NodeID": record.instance,
             "Pool": record.pool,
             "Provider": record.provider,
-            "Region": record.region
-            or (record.offering.region if record.offering else record.launch.region),
+            "Region": region_of(record),
             "InstanceType": type_of(record),
             "WorkloadName": record.launch.labels.get(WORKLOAD_NAME, record.instance),
             "Credentials": self.credentials(record) if "Credentials" in names else "",
             "BusAuthority": self._authority() if "BusAuthority" in names else "",
         }
+
+    def _bus_url(self, record: InstanceRecord) -> str:
+        agent = self._agent
+        return agent.region_bus_urls.get(region_of(record)) or agent.bus_url or self._nats.url
 
     def _authority(self) -> str:
         """Return the certificate authority of the bus; empty where the machine's own are used."""
@@ -138,7 +141,7 @@ class BootstrapTemplates:
         """Return the agent's settings, one per line."""
         agent = self._agent
         lines = {
-            "NATS_URL": agent.bus_url or self._nats.url,
+            "NATS_URL": self._bus_url(record),
             "POOL": record.pool,
             "NODE": record.instance,
             "INSTANCE": record.instance,
@@ -155,6 +158,12 @@ class BootstrapTemplates:
             lines["NATS_BOOTSTRAP_FILE"] = BOOTSTRAP_FILE
             lines["NATS_CREDS_FILE"] = CREDENTIALS_FILE
         return "\n".join(f"NAVARCH_{name}={value}" for name, value in lines.items())
+
+
+def region_of(record: InstanceRecord) -> str:
+    """The provider's region of an instance, as far as it is known."""
+    offered = record.offering.region if record.offering else record.launch.region
+    return record.region or offered
 
 
 def redact(text: str, secret: str) -> str:

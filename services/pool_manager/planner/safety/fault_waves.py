@@ -3,7 +3,8 @@
 Nodes that fall unhealthy of the same thing within a short window are one. So are nodes of different
 fault signatures that share a rack, a zone, a driver version or a provider, where that sets them
 apart: the share must be more lopsided than chance explains. Where all nodes
-of a pool have the same driver, it says nothing that the unhealthy ones have it.
+of a pool have the same driver, it says nothing that the unhealthy ones have it. A region of which
+no node is heard any more is one as well, from three nodes on: its link is cut.
 """
 
 from collections.abc import Mapping
@@ -18,7 +19,7 @@ from schemas.node_records import NodeRecord
 from schemas.settings import IncidentSpec
 from services.pool_manager.planner import announced_restarts, cloud_notices
 from services.pool_manager.planner.node_counts import Nodes, is_down, is_gone
-from services.primitives.common_causes import is_set_apart, nodes_needed
+from services.primitives.common_causes import WHOLE_GROUP_NODES, is_set_apart, nodes_needed
 
 CHANCE: Final = 1 / 1000
 """A common cause is assumed of different faults only where chance is this unlikely."""
@@ -104,6 +105,8 @@ def find(
             continue
         members = tuple(each for each in fresh if each.what == what)
         wave = _run(members, spec, nodes_needed(spec, size), now)
+        if not wave and what == SILENCE:
+            wave = _cut_off(members, nodes, spec, now)
         if wave:
             found.append(FaultWave(what=what, scope="pool", within="", members=wave))
     open_now = {what: each for what, each in known.items() if each.hold_ended_at is None}
@@ -146,6 +149,22 @@ def _run(
             end += 1
         if end - start >= wanted and now < first.since + hold:
             return members[start:end]
+    return ()
+
+
+def _cut_off(
+    silent: tuple[UnhealthyNode, ...], nodes: Nodes, spec: IncidentSpec, now: datetime
+) -> tuple[UnhealthyNode, ...]:
+    """The silent nodes of the first region whose nodes in service are all silent."""
+    for region in dict.fromkeys(each.node.region for each in silent if each.node.region):
+        members = tuple(each for each in silent if each.node.region == region)
+        wave = _run(members, spec, min(spec.nodes, WHOLE_GROUP_NODES), now)
+        if wave and all(
+            each.lost
+            for each in nodes
+            if each.region == region and each.state in ("active", "leaving")
+        ):
+            return wave
     return ()
 
 
