@@ -66,7 +66,7 @@ conformance: $(STAMP) ## Run the conformance suites on every provider and health
 		tests/provisioner/test_conformance_suite.py tests/agent/test_health_check_conformance.py
 
 test-real: $(STAMP) ## Run the tests against real parts from Debian's packages
-	@echo "Real parts: prometheus, jq, sshd, iproute2 (as root), cloud-init, packer, chromium, Slurm (as root), a Docker engine where one runs, nats (go install), Ray in .venv/ray, and Kubernetes, helm and the like where tests/real/kubernetes/install.sh and install-tools.sh have built them. make test-real installs nothing; .ci/run does, with apt and pip."
+	@echo "Real parts: prometheus, jq, sshd, iproute2 (as root), cloud-init, packer, chromium, Slurm (as root), a Docker engine where one runs, debootstrap (as root), nats and actionlint (go install), Ray in .venv/ray, and Kubernetes, helm and the like where tests/real/kubernetes/install.sh and install-tools.sh have built them. make test-real installs nothing; .ci/run does, with apt and pip."
 	@$(BIN)/python -m pytest -m real; status=$$?; \
 	if [ $$status -eq 5 ]; then echo "no test needs a real part here"; exit 0; fi; exit $$status
 
