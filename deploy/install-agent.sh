@@ -50,7 +50,14 @@ if ! python3 -c 'import ensurepip, venv' 2>/dev/null; then
         || fail "python3-venv is missing and Debian's archive cannot be used: apt-get install python3-venv"
 fi
 python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' || fail "Python 3.11 or later is needed"
-[ -x /opt/navarch/bin/python ] || python3 -m venv /opt/navarch
+# A first installation that was interrupted begins again.
+unfinished=/opt/navarch.unfinished
+[ ! -e "$unfinished" ] || rm -rf /opt/navarch
+if [ ! -x /opt/navarch/bin/python ]; then
+    install -d /opt
+    touch "$unfinished"
+    python3 -m venv /opt/navarch
+fi
 case $package in
     *://*) wanted="navarch[credentials] @ $package" ;;
     *) wanted="$package[credentials]" ;;
@@ -64,6 +71,7 @@ else
         || fail "not installed: where no package index is reached, make the wheels on another host \
 (pip wheel -w wheels '$wanted') and give --wheels wheels"
 fi
+rm -f "$unfinished"
 
 umask 077
 install -d -m 0700 /etc/navarch

@@ -120,9 +120,11 @@ def test_the_package_installs_runs_and_leaves(debian: Debian) -> None:
     run(ROOT / "deploy/deb/build.sh", debian.wheel, out)
     [package] = out.glob("*.deb")
     inside = f"/navarch/{package.name}"
-    (debian.root / "opt/navarch").mkdir()
-    assert "/opt/navarch is there already" in debian.run("dpkg", "-i", inside, fails=True)
-    (debian.root / "opt/navarch").rmdir()
+    other = debian.root / "opt/navarch/bin/pip"
+    other.parent.mkdir(parents=True)
+    other.touch()
+    assert "/opt/navarch is in use already" in debian.run("dpkg", "-i", inside, fails=True)
+    other.unlink()
     assert "write NAVARCH_POOL" in debian.run("dpkg", "-i", inside)
     agent = "/opt/navarch/bin/navarch-agent"
     (debian.root / "navarch/kmsg").write_text(f"{XID}\n")
@@ -170,6 +172,7 @@ def test_the_installer_says_what_is_missing_and_then_installs(debian: Debian) ->
     debian.run(*get, *certificate, wanted, network=True)
     said = debian.run(*script, *GIVEN, "--wheels", "/wheels", "--gpus", "8")
     assert "systemd does not run here" in said
+    assert not debian.has("/opt/navarch.unfinished")
     settings = debian.root / "etc/navarch/agent.env"
     lines = settings.read_text().splitlines()
     assert "NAVARCH_NODE=training-7" in lines
