@@ -38,8 +38,8 @@ PROMETHEUS_IMAGE: Final = """
 ARG BASE
 FROM ${BASE}
 RUN apt-get update && apt-get install -y --no-install-recommends prometheus wget
-RUN install -d -o nobody /prometheus
-USER nobody
+RUN install -d -o 65534 /prometheus
+USER 65534
 ENTRYPOINT ["prometheus"]
 CMD ["--config.file=/etc/prometheus/prometheus.yml", "--storage.tsdb.path=/prometheus"]
 """
