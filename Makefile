@@ -20,7 +20,7 @@ MINUTES ?= 3
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test quick conformance test-real check docs format fuzz crash crash-matrix outage simulate nightly bench clean
+.PHONY: help venv demo test quick conformance test-real check docs format fuzz crash crash-matrix outage simulate nightly bench lock release sbom deb clean
 
 help: ## Show this list
 	@echo "Navarch: keeps a GPU fleet healthy. Targets:"
@@ -66,7 +66,7 @@ conformance: $(STAMP) ## Run the conformance suites on every provider and health
 		tests/provisioner/test_conformance_suite.py tests/agent/test_health_check_conformance.py
 
 test-real: $(STAMP) ## Run the tests against real parts from Debian's packages
-	@echo "Real parts: prometheus, jq, sshd, iproute2 (as root), cloud-init, packer, chromium, Slurm (as root), a Docker engine where one runs, nats (go install), Ray in .venv/ray, and Kubernetes, helm and the like where tests/real/kubernetes/install.sh and install-tools.sh have built them. make test-real installs nothing; .ci/run does, with apt and pip."
+	@echo "Real parts: prometheus, jq, sshd, iproute2 (as root), cloud-init, packer, chromium, Slurm (as root), a Docker engine where one runs, debootstrap (as root), nats and actionlint (go install), Ray in .venv/ray, and Kubernetes, helm and the like where tests/real/kubernetes/install.sh and install-tools.sh have built them. make test-real installs nothing; .ci/run does, with apt and pip."
 	@$(BIN)/python -m pytest -m real; status=$$?; \
 	if [ $$status -eq 5 ]; then echo "no test needs a real part here"; exit 0; fi; exit $$status
 
@@ -105,6 +105,38 @@ nightly: $(STAMP) ## What takes too long for every day: ten thousand seeds, the 
 
 bench: $(STAMP) ## Measure, print a table, write benchmarks/latest.json
 	@$(BIN)/python -m benchmarks
+
+# --- releases ------------------------------------------------------------------------------------
+
+RELEASE := $(VENV)/release
+DIST ?= dist
+
+$(RELEASE)/.installed: requirements-release.txt
+	$(PYTHON) -m venv $(RELEASE)
+	$(RELEASE)/bin/python -m pip install -q -r requirements-release.txt
+	@touch $@
+
+# Versions are of constraints.txt; `universal`: for every later Python and processor, too.
+COMPILE = $(RELEASE)/bin/uv pip compile -q pyproject.toml -c constraints.txt --universal \
+	--python-version 3.11 --generate-hashes --no-annotate --custom-compile-command "make lock"
+
+lock: $(RELEASE)/.installed ## Write the requirements-*lock.txt: constraints.txt with the hash of every file
+	$(COMPILE) --extra all --extra conformance -o requirements-lock.txt
+	$(COMPILE) --extra credentials -o requirements-agent-lock.txt
+
+release: $(RELEASE)/.installed ## Build sdist, wheel, SBOM, the agent's deb and their checksums into dist/
+	rm -rf build $(DIST)
+	$(RELEASE)/bin/python -m build -o $(DIST) .
+	@$(MAKE) --no-print-directory sbom deb
+	cd $(DIST) && sha256sum -- * >SHA256SUMS
+
+sbom: $(RELEASE)/.installed ## Write dist/navarch.cdx.json: what is installed with Navarch (CycloneDX)
+	@mkdir -p $(DIST)
+	$(RELEASE)/bin/cyclonedx-py requirements requirements-lock.txt --pyproject pyproject.toml \
+		--output-reproducible --of JSON -o $(DIST)/navarch.cdx.json
+
+deb: ## Build the agent's Debian package of the wheel in dist/, for the Debian that this is
+	deploy/deb/build.sh $(DIST)/navarch-*.whl $(DIST)
 
 clean: ## Remove caches and build products; .venv and fleets' data stay
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -1,13 +1,14 @@
 #!/bin/sh
 # Installs the agent on a GPU host of Debian or Ubuntu, as root, from a checkout of Navarch:
 #     deploy/install-agent.sh --package PATH-OR-URL --pool POOL --node NODE --nats-url URL \
-#         [--creds FILE] [--ca FILE] [--gpus N]
+#         [--creds FILE] [--ca FILE] [--gpus N] [--wheels FOLDER]
+# --wheels: install from this folder alone, on a host that reaches no package index.
 # Runs again safely: it upgrades the package and keeps settings that it is not given.
 set -eu
 
 fail() { echo "install-agent: $*" >&2; exit 1; }
 
-package='' pool='' node='' url='' creds='' authority='' gpus=''
+package='' pool='' node='' url='' creds='' authority='' gpus='' wheels=''
 while [ $# -gt 0 ]; do
     [ $# -ge 2 ] || fail "$1 needs a value"
     case $1 in
@@ -18,6 +19,7 @@ while [ $# -gt 0 ]; do
         --creds) creds=$2 ;;
         --ca) authority=$2 ;;
         --gpus) gpus=$2 ;;
+        --wheels) wheels=$2 ;;
         *) fail "$1 is unknown; see the head of this file" ;;
     esac
     shift 2
@@ -37,17 +39,39 @@ fi
 for each in "$creds" "$authority"; do
     [ -z "$each" ] || [ -f "$each" ] || fail "$each is not there"
 done
+[ -z "$wheels" ] || [ -d "$wheels" ] || fail "$wheels is not a folder"
+if dpkg-query -W -f '${db:Status-Status}' navarch-agent 2>/dev/null | grep -qx installed; then
+    fail "this host has the package navarch-agent, which is upgraded by dpkg -i"
+fi
 
 if ! python3 -c 'import ensurepip, venv' 2>/dev/null; then
-    apt-get update -q
-    DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends python3-venv
+    { apt-get update -q -o APT::Update::Error-Mode=any \
+        && DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends python3-venv; } \
+        || fail "python3-venv is missing and Debian's archive cannot be used: apt-get install python3-venv"
 fi
 python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' || fail "Python 3.11 or later is needed"
-[ -x /opt/navarch/bin/python ] || python3 -m venv /opt/navarch
+# A first installation that was interrupted begins again.
+unfinished=/opt/navarch.unfinished
+[ ! -e "$unfinished" ] || rm -rf /opt/navarch
+if [ ! -x /opt/navarch/bin/python ]; then
+    install -d /opt
+    touch "$unfinished"
+    python3 -m venv /opt/navarch
+fi
 case $package in
-    *://*) /opt/navarch/bin/pip install -q --upgrade "navarch[credentials] @ $package" ;;
-    *) /opt/navarch/bin/pip install -q --upgrade "$package[credentials]" ;;
+    *://*) wanted="navarch[credentials] @ $package" ;;
+    *) wanted="$package[credentials]" ;;
 esac
+if [ -n "$wheels" ]; then
+    /opt/navarch/bin/pip install -q --upgrade --no-index --find-links "$wheels" "$wanted" \
+        || fail "$wheels lacks what is named above: pip wheel -w $wheels '$wanted', on a host \
+with this Python"
+else
+    /opt/navarch/bin/pip install -q --upgrade --retries 2 "$wanted" \
+        || fail "not installed: where no package index is reached, make the wheels on another host \
+(pip wheel -w wheels '$wanted') and give --wheels wheels"
+fi
+rm -f "$unfinished"
 
 umask 077
 install -d -m 0700 /etc/navarch
