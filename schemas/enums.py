@@ -86,6 +86,7 @@ SagaKind = Literal[
     "reboot",
     "quarantine",
     "recheck",
+    "cordon-gpus",
 ]
 
 _LAUNCH: Final = frozenset(
@@ -103,6 +104,7 @@ SAGA_STEPS: Final[dict[SagaKind, frozenset[str]]] = {
     "reboot": frozenset({"cordon", "drain", "reboot", "return", "check", "uncordon"}),
     "quarantine": frozenset({"cordon"}),
     "recheck": frozenset({"check", "uncordon"}),
+    "cordon-gpus": frozenset({"cordon-gpus"}),
 }
 """Steps that a saga of each kind may have; its log allows no entry about another one."""
 IRREVERSIBLE_STEPS: Final = frozenset({"terminate", "reset", "reboot"})

@@ -6,7 +6,7 @@ import msgspec
 
 from schemas.autoscaling_advice import AutoscalingAdvice
 from schemas.fleet_events import FailureKind
-from schemas.value_limits import Token
+from schemas.value_limits import Int, Token
 
 
 class HealthEvent(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,6 +32,8 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     cordoned: bool = False
     quarantined: bool = False
     """It is cordoned while its repair waits."""
+    cordoned_gpus: tuple[Int, ...] = ()
+    """GPUs that get no new work while the node stays in service."""
     spare: bool = False
     """It is kept cordoned until it replaces another node."""
     drained: bool = False

@@ -64,6 +64,8 @@ class HealthRecord(Record, frozen=True, kw_only=True):
     since: UtcTime | None = None
     recent: tuple[RecordedFault, ...] = ()
     lost: bool = False
+    cordon_gpus: tuple[Int, ...] = ()
+    """GPUs that are to get no new work while the node stays in service."""
     gpus: tuple[GpuHealth, ...] = ()
     """GPUs that are not healthy; a fault of the whole node is not in this list."""
     detail: dict[str, Any] = {}

@@ -139,6 +139,8 @@ class Verdict(
     instance: Name = ""
     job: str = ""
     """Job of the fault that decided."""
+    cordon_gpus: tuple[Int, ...] = ()
+    """GPUs that are to get no new work while the node stays in service."""
 
 
 class Lost(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.health_monitor.event.v1.lost"):

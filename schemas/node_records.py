@@ -122,6 +122,12 @@ class NodeRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     """Job whose process caused that fault."""
     health_gpu: Int = -1
     """Index of the GPU that the verdict is about; -1: the whole node, or unknown."""
+    faulty_gpus: tuple[Int, ...] = ()
+    """GPUs that are to get no new work while the node stays in service, by the last verdict."""
+    cordoned_gpus: tuple[Int, ...] = ()
+    """GPUs that the workload system gives no new work, as it was last ordered."""
+    gpu_cordon_failed_at: UtcTime | None = None
+    """When that order last failed; None: it did not."""
     attempts: tuple[RemediationAttempt, ...] = ()
     """The last resets and reboots, oldest first."""
     health_trace: str = ""

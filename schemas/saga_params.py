@@ -67,6 +67,8 @@ class SagaTraits(msgspec.Struct, frozen=True, kw_only=True):
     """`xid-79`, `silence`: groups sagas of one incident, and remediation attempts."""
     gpus: tuple[str, ...] = ()
     """UUIDs of the GPUs to reset; empty: all of the node's."""
+    faulty_gpus: tuple[Int, ...] = ()
+    """cordon-gpus: the GPUs that are to get no new work; empty: all may have work."""
     boot_id: str = ""
     """The boot that a reboot is to end."""
     restores_service: bool = False

@@ -116,6 +116,8 @@ class HealthSpec(Setting, frozen=True, kw_only=True):
     """How long a node may be silent before it is replaced; three times that where the provider
     cannot report its instance, and at once where the provider reports it gone."""
     incident: IncidentSpec = IncidentSpec()
+    cordon_scope: Literal["node", "gpu"] = "node"
+    """gpu: only the GPU gets no new work where its fault's rule and the notifiers allow that."""
 
 
 class BudgetSpec(Setting, frozen=True, kw_only=True):
@@ -127,8 +129,7 @@ class BudgetSpec(Setting, frozen=True, kw_only=True):
     max_unavailable: int | str = "20%"
     """A count, or a percentage of the desired size, rounded up: at least one."""
     max_replacements: int | str = "50%"
-    """Started within `window`: a count, a percentage of the desired size, rounded up, at least
-    three, or `unlimited`."""
+    """Started within `window`: a count, a percentage (rounded up, at least 3), or `unlimited`."""
     max_resets: int | str | None = None
     """GPU resets and reboots started within `window`, in the same form. None: three for each
     allowed replacement, the number of attempts that the ladder makes before it."""

@@ -24,6 +24,15 @@ class NodeInputs(msgspec.Struct, frozen=True, kw_only=True):
     """drain: first ask the work for a checkpoint, and let it leave by itself for this long."""
 
 
+class GpuInputs(msgspec.Struct, frozen=True, kw_only=True):
+    """cordon-gpus: the node, and all of its GPUs that are to get no new work."""
+
+    pool: Token
+    node: Token
+    reason: str = ""
+    gpus: tuple[Int, ...] = ()
+
+
 class VacateOutputs(msgspec.Struct, frozen=True, kw_only=True):
     """vacate: the workload system accepted the drain."""
 

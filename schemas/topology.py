@@ -232,6 +232,7 @@ NOTIFIER_STEPS: Final = DurableSpec(
         subjects.saga_step_wildcard("cordon", "started"),
         subjects.saga_step_wildcard("cordon", "undo-started"),
         subjects.saga_step_wildcard("uncordon", "started"),
+        subjects.saga_step_wildcard("cordon-gpus", "started"),
         subjects.saga_step_wildcard("reserve", "started"),
         subjects.saga_step_wildcard("open", "started"),
         subjects.saga_step_wildcard("promote", "started"),

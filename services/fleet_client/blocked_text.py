@@ -10,6 +10,7 @@ from typing import Final
 from schemas.node_records import NodeRecord
 from schemas.pool_records import PoolRecord
 from services.pool_manager.planner import cloud_notices, retirements
+from services.pool_manager.planner.remediation import gpu_cordons
 from services.pool_manager.planner.safety import maintenance_windows
 
 WOULD_NAMED_MAX: Final = 10
@@ -60,7 +61,8 @@ def quarantine_lines(node: NodeRecord, pool: PoolRecord | None) -> tuple[str, ..
         last = "; the last order to the workload system failed and is repeated"
         return (f"It is quarantined since {since}: {found.reason}{last * bool(found.failed_at)}.",)
     full = pool is not None and pool.quarantine_full
-    if full and node.health == "unhealthy" and not node.cordoned:
+    waits = node.health == "unhealthy" or gpu_cordons.is_wanted(node)
+    if full and waits and not node.cordoned:
         by_hand = f"by hand: navarch cordon {node.node}"
         return (f"It still takes work, as budget.max_quarantined is reached; {by_hand}",)
     return ()
@@ -99,9 +101,11 @@ def degraded_wait(node: NodeRecord, pool: PoolRecord | None, now: datetime | Non
     verb = {"reset_gpu": "reset-gpu", "reboot": "reboot"}.get(node.health_action)
     if node.health != "degraded" or verb is None or pool is None or now is None:
         return ""
+    remediation = pool.spec.health.remediation.type
+    verb = "replace" if remediation == "replace" and node.faulty_gpus else verb
     found = f"It keeps its work, and needs {verb} ({node.health_reason})"
     by_hand = f"by hand: navarch {verb} {node.node}"
-    if pool.spec.health.remediation.type in ("replace", "alert"):
+    if remediation == "alert" or (remediation == "replace" and not node.faulty_gpus):
         return f"{found}: the pool's remediation leaves that to operators; {by_hand}"
     if maintenance_windows.opening(pool.spec.windows, "service", now) is not None:
         return f"{found}: it is done while the pool's service window is open."

@@ -13,6 +13,7 @@ from services.saga.saga_state import SagaState
 WAITS: Final[dict[str, str]] = {
     "cordon": "the notifier to cordon {node} at the workload system",
     "uncordon": "the notifier to uncordon {node} at the workload system",
+    "cordon-gpus": "the notifier to keep new work off GPUs of {node} at the workload system",
     "drain": "the work on {node} to leave",
     "vacate": "the notifier to drain {node} at the workload system",
     "terminate": "the provider to confirm that {node} is gone",

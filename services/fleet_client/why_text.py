@@ -73,6 +73,7 @@ def why_node(
     if is_quarantined(node):
         words[words.index("cordoned")] = "quarantined"
     blocks = blocked_text.node_blocks(node, pool, at)
+    words += [f"GPU {index} cordoned" for index in node.cordoned_gpus]
     now, then = _node_now(node, pool, sagas, lines, blocks, _remaining_work(node, sagas, stored))
     now = (*blocked_text.quarantine_lines(node, pool), *blocks, *now)
     if not now and (waits := blocked_text.degraded_wait(node, pool, at)):

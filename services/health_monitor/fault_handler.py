@@ -38,6 +38,7 @@ from services.health_monitor.verdict_publisher import HealthInstruments, Perform
 from services.primitives.errors import Retry
 from services.runtime.consumer_loop import Received
 from services.runtime.tracing import traceparent
+from services.settings.drain_warnings import cordons_gpus
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +68,9 @@ class FaultHandler:
         self._store = store
         self._policy = policy
         self._settings = settings
+        self._cordons_gpus = {
+            name for name, spec in settings.pools.items() if cordons_gpus(settings, spec)
+        }
         self._instruments = instruments
         self._jobs = jobs
         self._earlier = earlier
@@ -140,7 +144,12 @@ class FaultHandler:
             if first and job_faults.waits(fault, judged) and not node_health.applied(record, seen):
                 raise Retry(f"{fault.job}: what its other nodes have", job_faults.WAIT_SECONDS)
             return node_health.decide_fault(
-                record, fault, judged, seen, unhealthy_after=health.unhealthy_after
+                record,
+                fault,
+                judged,
+                seen,
+                unhealthy_after=health.unhealthy_after,
+                cordons_gpus=fault.pool in self._cordons_gpus,
             )
 
         await self._change(fault.pool, fault.node, decide, boot=fault.boot_id)

@@ -12,7 +12,7 @@ from schemas.health_records import HealthRecord
 from schemas.instance_records import InstanceRecord
 from schemas.messages import decoder
 from schemas.node_records import NodeRecord, node_key
-from schemas.step_data import DrainOutputs, NodeInputs, VacateOutputs
+from schemas.step_data import DrainOutputs, GpuInputs, NodeInputs, VacateOutputs
 from schemas.topology import HEALTH, INSTANCES, NODES
 from services.bus.bucket_mirror import readable_record
 from services.bus.port import Bus
@@ -22,6 +22,8 @@ from services.notifier.work_report import WorkReport
 from services.notifier.workload.drain_watch import DrainWatch
 from services.notifier.workload.pool_notifiers import PoolNotifiers
 from services.notifier.workload.workload_notifier import (
+    GpuCordoningNotifier,
+    GpuReference,
     NodeReference,
     Notifier,
     StepFailure,
@@ -69,6 +71,27 @@ class WorkloadSteps:
         """Allow new work on the node again; also the undo of a cordon."""
         notifier, order = await self._order(command)
         await self._availability.observed(notifier.name, notifier.uncordon(order))
+
+    async def cordon_gpus(self, command: Command) -> None:
+        """Keep new work off GPUs of the node, and off no others."""
+        about = command.inputs_as(GpuInputs)
+        notifier, reference, gpus = await asyncio.gather(
+            self._notifiers.of(about.pool),
+            read_reference(self._bus, about.pool, about.node),
+            read_gpus(self._bus, about),
+        )
+        if not isinstance(notifier, GpuCordoningNotifier):
+            if not gpus:
+                return
+            raise StepFailure(
+                f"the notifier {notifier.name} cannot keep work off a single GPU",
+                "INVALID",
+                f"remove `health.cordon_scope: gpu` from pool {about.pool}, and restart the "
+                "health-monitor",
+            )
+        await notifier.cordon_gpus(
+            WorkloadOrder(node=reference, reason=about.reason, key=command.key, gpus=gpus)
+        )
 
     async def start_drain(self, command: Command) -> VacateOutputs:
         """Order the drain without waiting for it."""
@@ -143,6 +166,7 @@ class WorkloadSteps:
                 "drain": self.drain,
                 "vacate": self.start_drain,
                 "uncordon": self.uncordon,
+                "cordon-gpus": self.cordon_gpus,
                 # For a new node: cordoned until it has passed its checks.
                 "reserve": self.cordon,
                 "open": self.uncordon,
@@ -162,6 +186,14 @@ async def read_reference(bus: Bus, pool: str, node: str) -> NodeReference:
     instance: InstanceRecord | None = readable_record(entries[1], _instances)
     health: HealthRecord | None = readable_record(entries[2], _health)
     return node_reference(pool, node, record, instance, health)
+
+
+async def read_gpus(bus: Bus, about: GpuInputs) -> tuple[GpuReference, ...]:
+    """The GPUs that are meant, with their UUIDs as the node's agent reported them."""
+    entry = await bus.get(NODES, node_key(about.pool, about.node))
+    record: NodeRecord | None = readable_record(entry, _nodes)
+    uuids = {each.index: each.uuid for each in record.gpus} if record is not None else {}
+    return tuple(GpuReference(index=each, uuid=uuids.get(each, "")) for each in about.gpus)
 
 
 def node_reference(

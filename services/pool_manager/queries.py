@@ -41,6 +41,7 @@ def node_view(record: NodeRecord, health: HealthRecord | None) -> NodeView:
         health=_health(record, health),
         cordoned=record.cordoned,
         quarantined=is_quarantined(record),
+        cordoned_gpus=record.cordoned_gpus,
         spare=record.spare,
         drained=record.drained,
         lost=record.lost,

@@ -1,14 +1,24 @@
 """What a pool's drains cannot do with the notifiers that it has."""
 
+from collections.abc import Mapping
 from typing import Final
 
-from schemas.settings import NOTIFIER_PLUGINS, PluginSettings, PoolSpec, Settings
+from schemas.settings import NOTIFIER_PLUGINS, PoolSpec, Settings
+from services.primitives.errors import ConfigurationError
 from services.settings.plugin_loader import plugin_class
 
 SIMULATED_PROVIDERS: Final = frozenset({"fake", "local"})
 """Provider types whose nodes run no work of anyone."""
 CHECKPOINT_SETTINGS: Final = {"webhook": "checkpoint_url", "kubernetes": "checkpoint_pods"}
 """Notifier type -> the setting without which it asks for no checkpoint."""
+
+
+GPU_CORDON_SETTINGS: Final = {
+    "webhook": "cordon_gpus_url",
+    "kubernetes": "gpu_cordon",
+    "exec": "cordons_gpus",
+}
+"""Notifier type -> the setting without which it cordons no single GPU."""
 
 
 def drain_warning(settings: Settings, spec: PoolSpec) -> str:
@@ -41,8 +51,7 @@ def checkpoint_warning(settings: Settings, spec: PoolSpec) -> str:
         return ""
     if spec.drain == "immediate":
         return "`checkpoint_timeout` has no effect with `drain: immediate`; remove one of them"
-    named = [settings.notifiers[each] for each in spec.notifiers if each in settings.notifiers]
-    unable = [each.type for each in named or [settings.notifier] if not _can_checkpoint(each)]
+    unable = _unable(settings, spec, "checkpoint", CHECKPOINT_SETTINGS)
     if not unable:
         return ""
     return (
@@ -52,10 +61,50 @@ def checkpoint_warning(settings: Settings, spec: PoolSpec) -> str:
     )
 
 
-def _can_checkpoint(notifier: PluginSettings) -> bool:
-    setting = CHECKPOINT_SETTINGS.get(notifier.type)
-    able = hasattr(plugin_class(NOTIFIER_PLUGINS, notifier, None), "checkpoint")
-    return able and (setting is None or bool(notifier.options.get(setting)))
+def gpu_cordon_warning(settings: Settings, spec: PoolSpec) -> str:
+    """Which workload systems of the pool cannot cordon a GPU; empty: all can, or none is to.
+
+    It loads their plugins, too.
+    """
+    if spec.health.cordon_scope == "node":
+        return ""
+    quarantines = spec.health.auto_replace and spec.budget.max_quarantined not in (0, "0%")
+    if not quarantines or spec.health.remediation.type == "alert":
+        return (
+            "`health.cordon_scope: gpu` has no effect in a pool that quarantines no node "
+            "(`auto_replace: false`, `max_quarantined: 0` or `remediation: alert`); remove it"
+        )
+    unable = _unable(settings, spec, "cordon_gpus", GPU_CORDON_SETTINGS)
+    if not unable:
+        return ""
+    return (
+        "`health.cordon_scope: gpu` has no effect in the workload system "
+        f"{' and '.join(unable)}: its notifier cannot keep work off a single GPU, so nodes are "
+        "cordoned whole; use one that can (kubernetes with `gpu_cordon`, webhook with "
+        "`cordon_gpus_url`, exec with `cordons_gpus`), or remove it"
+    )
+
+
+def cordons_gpus(settings: Settings, spec: PoolSpec) -> bool:
+    """Whether single GPUs of a pool are cordoned; not where a notifier is not installed here."""
+    if spec.health.cordon_scope == "node":
+        return False
+    try:
+        return not gpu_cordon_warning(settings, spec)
+    except ConfigurationError:
+        return False
+
+
+def _unable(settings: Settings, spec: PoolSpec, order: str, needed: Mapping[str, str]) -> list[str]:
+    """The types of the pool's notifiers that lack an order, or the setting that it needs."""
+    named = [settings.notifiers[each] for each in spec.notifiers if each in settings.notifiers]
+    found = []
+    for each in named or [settings.notifier]:
+        setting = needed.get(each.type)
+        able = hasattr(plugin_class(NOTIFIER_PLUGINS, each, None), order)
+        if not able or (setting is not None and not each.options.get(setting)):
+            found.append(each.type)
+    return found
 
 
 def drain_warnings(settings: Settings) -> list[str]:
@@ -63,6 +112,6 @@ def drain_warnings(settings: Settings) -> list[str]:
     found = (
         (name, warning(settings, spec))
         for name, spec in settings.pools.items()
-        for warning in (drain_warning, checkpoint_warning)
+        for warning in (drain_warning, checkpoint_warning, gpu_cordon_warning)
     )
     return [f"pool {name}: {warning}" for name, warning in found if warning]

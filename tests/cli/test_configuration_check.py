@@ -11,7 +11,7 @@ from schemas.settings import PROVIDER_PLUGINS, HttpSettings, PluginSettings, Set
 from services.cli.configuration_check import check_configuration, check_file, data_dir_problem
 from services.primitives.errors import ConfigurationError
 from services.runtime.process_http import check_port
-from services.settings.drain_warnings import drain_warnings
+from services.settings.drain_warnings import cordons_gpus, drain_warnings
 from services.settings.instance_type_file import load_instance_types
 from services.settings.offering_warnings import offering_warnings
 from services.settings.plugin_loader import load_plugin
@@ -194,6 +194,49 @@ def test_a_checkpoint_that_nothing_can_request_is_warned_about(
     warnings = drain_warnings(load_settings(file, {}))
     assert len(warnings) == len(expected)
     assert all(part in each for part, each in zip(expected, warnings, strict=True))
+
+
+GPU = {"health": "{cordon_scope: gpu}"}
+
+
+@pytest.mark.parametrize(
+    ("notifier", "pool", "expected"),
+    [
+        ("{type: kubernetes, gpu_cordon: device-taint}", GPU, ""),
+        ("{type: kubernetes, gpu_cordon: label}", GPU, ""),
+        ("{type: exec, command: [cordon], cordons_gpus: true}", GPU, ""),
+        ("{type: webhook, drain: {completes: at-once}, cordon_gpus_url: 'http://a/b'}", GPU, ""),
+        ("{type: kubernetes}", GPU, "system kubernetes"),
+        ("{type: exec, command: [cordon]}", GPU, "system exec"),
+        ("{type: webhook, drain: {completes: at-once}}", GPU, "system webhook"),
+        ("{type: slurm}", GPU, "system slurm: its notifier cannot keep work off a single GPU"),
+        ("{type: slurm}", {}, ""),
+        ("{type: ray}", GPU, "system ray"),
+        (
+            "{type: kubernetes, gpu_cordon: label}",
+            GPU | {"budget": "{max_quarantined: 0}"},
+            "quarantines no node",
+        ),
+        (
+            "{type: kubernetes, gpu_cordon: label}",
+            {"health": "{cordon_scope: gpu, auto_replace: false}"},
+            "quarantines no node",
+        ),
+    ],
+)
+def test_a_cordon_of_gpus_that_nothing_does_is_warned_about(
+    notifier: str, pool: dict[str, str], expected: str, tmp_path: Path
+) -> None:
+    """Nodes are cordoned whole there, and the health-monitor judges them so."""
+    file = tmp_path / "navarch.yaml"
+    more = "".join(f"    {key}: {value}\n" for key, value in pool.items())
+    file.write_text(POOL.replace("PROVIDER", "owned") + more + f"notifier: {notifier}\n")
+    settings = load_settings(file, {})
+    warnings = drain_warnings(settings)
+    assert len(warnings) == bool(expected)
+    assert all(expected in each for each in warnings)
+    (spec,) = settings.pools.values()
+    assert cordons_gpus(settings, spec) is (pool != {} and not expected)
 
 
 def test_data_is_kept_beside_the_configuration(

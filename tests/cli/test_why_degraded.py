@@ -48,3 +48,32 @@ def test_a_degraded_node_names_when_it_is_remediated(
 
     assert 1 == len(answer.now)
     assert answer.now[0].startswith(f"It keeps its work, and needs reset-gpu (XID 156){expected}")
+
+
+@pytest.mark.parametrize(
+    ("health", "cordoned", "full", "expected"),
+    [
+        (HealthSpec(), (3,), False, "needs replace (XID 48): it is done while the pool's service"),
+        (LADDER, (3,), False, "needs reset-gpu (XID 48): it is done while the pool's service"),
+        (LADDER, (), True, "It still takes work, as budget.max_quarantined is reached"),
+    ],
+)
+def test_a_node_with_a_faulty_gpu_names_its_repair(
+    health: HealthSpec, cordoned: tuple[int, ...], *, full: bool, expected: str
+) -> None:
+    """It is the one of an unhealthy node, in the window; a cap that delays the cordon is named."""
+    node = NodeRecord(
+        pool="training",
+        node="n1",
+        state="active",
+        health="degraded",
+        health_action="reset_gpu",
+        health_reason="XID 48",
+        faulty_gpus=(3,),
+        cordoned_gpus=cordoned,
+    )
+    spec = PoolSpec(min_nodes=1, max_nodes=2, health=health, windows=(NIGHTLY,))
+    pool = PoolRecord(name="training", spec=spec, desired=1, quarantine_full=full)
+    answer = why_node(node, pool, [], [], at=NOW.replace(hour=2))
+    assert expected in answer.now[0]
+    assert ("GPU 3 cordoned" in answer.summary) is bool(cordoned)

@@ -15,6 +15,7 @@ OF_THE_OLD: Final[Mapping[str, str]] = {
     "drain": "drain",
     "vacate": "drain",
     "uncordon": "uncordon",
+    "cordon-gpus": "cordon_gpus",
 }
 OF_THE_NEW: Final[Mapping[str, str]] = {"reserve": "cordon", "open": "uncordon"}
 """Step -> the order that it sends to the workload system, for the saga's old and new node."""

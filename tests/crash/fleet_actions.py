@@ -18,7 +18,7 @@ from tests.crash.scripted_agents import UNCONTAINED
 
 WITH_EFFECT: Final = (
     *("cordon", "drain", "uncordon", "terminate", "provision"),
-    *("reset", "reboot"),
+    *("reset", "reboot", "cordon-gpus"),
 )
 RUNGS: Final = ("reset-gpu", "reset-gpu", "reboot")
 """The ladder's remediations of one fault signature before a replacement."""
@@ -161,6 +161,18 @@ async def _ladder(rig: Rig) -> str:
     return node
 
 
+async def _cordon_gpu(rig: Rig) -> str:
+    """Break one GPU of a node, which is cordoned alone; clear the node, which lifts that."""
+    node = await rig.oldest()
+    for lifted in (False, True):
+        before = _ends(rig, "cordon-gpus")
+        rig.expect_saga("cordon-gpus", node)
+        await (_given_back(rig, node) if lifted else rig.fault(node, UNCONTAINED))
+        await rig.until(lambda before=before: _ends(rig, "cordon-gpus") > before)
+        assert bool(rig.workload.cordoned_gpus[node]) is not lifted
+    return node
+
+
 def _ends(rig: Rig, kind: str) -> int:
     done = Moment("saga", "done")
     return sum(1 for _, moment, saga in rig.signs if moment == done and saga.startswith(f"{kind}-"))
@@ -241,6 +253,11 @@ def _without_spares(shape: Shape) -> bool:
     return not shape.spares
 
 
+def _cordons_gpus(shape: Shape) -> bool:
+    """Whether a faulty GPU alone is taken out of use."""
+    return "gpu" in shape.pool.get("health", {}).values()
+
+
 def _has_scripted_agents(shape: Shape) -> bool:
     """Whether the agents are scripted ones."""
     return shape.provider == "fake"
@@ -279,6 +296,12 @@ FLEET_ACTIONS: Final = (
         fits=_has_scripted_agents,
     ),
     FleetAction(name="ladder", perform=_ladder, kinds=("reset-gpu",)),
+    FleetAction(
+        name="cordon of a GPU",
+        perform=_cordon_gpu,
+        kinds=("cordon-gpus", "uncordon"),
+        fits=_cordons_gpus,
+    ),
     FleetAction(
         name="promote, and one less",
         perform=_scale,

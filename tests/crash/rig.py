@@ -267,7 +267,7 @@ class Rig:
             await asyncio.sleep(WATCH_SECONDS)
 
     def _order_received(self, event: str, node: str) -> None:
-        self._record(Moment(event, TOOK_EFFECT), node)
+        self._record(Moment(event.replace("_", "-"), TOOK_EFFECT), node)
 
     def _acted(self, step: str, node: str) -> None:
         if not self.workload.is_idle(node):

@@ -16,6 +16,8 @@ from tests.support.serving import serving as serving_app
 ANSWER_SECONDS: Final = 0.015
 """Between accepting an order and answering: a caller killed meanwhile cannot know the outcome."""
 
+EVENTS: Final = ("cordon", "uncordon", "cordon_gpus", "drain")
+
 Taken = Callable[[str, str], None]
 """Called with event and node when an order is accepted."""
 
@@ -32,6 +34,8 @@ class Workload:
     """While set, no node finishes draining."""
     refusing: str = ""
     """The event that is refused for good, each time it is ordered."""
+    cordoned_gpus: dict[str, list[int]] = field(default_factory=dict)
+    """Node -> those that get no new work, as it was last ordered."""
     orders: dict[tuple[str, str], set[str]] = field(default_factory=dict)
     """(event, node) -> the saga steps by whose idempotency keys it was ordered."""
     _cordoned: set[str] = field(default_factory=set)
@@ -48,6 +52,8 @@ class Workload:
         if event == "drain":
             drained_at = asyncio.get_running_loop().time() + self.drain_seconds
             self._drained_at.setdefault(node, drained_at)
+        if event == "cordon_gpus":
+            self.cordoned_gpus[node] = [each["index"] for each in order["gpus"]]
         if event == "cordon":
             self._cordoned.add(node)
         if event == "uncordon":
@@ -72,7 +78,7 @@ class Workload:
         """What the configuration says of it."""
         return {
             "type": "webhook",
-            **{f"{event}_url": f"{self.url}/{event}" for event in ("cordon", "uncordon", "drain")},
+            **{f"{event}_url": f"{self.url}/{event}" for event in EVENTS},
             "drain_status_url": f"{self.url}/status",
         }
 

@@ -9,7 +9,7 @@ import pytest
 
 from schemas import subjects
 from schemas.node_events import Fault, NodeEvent, Verdict
-from schemas.settings import Settings
+from schemas.settings import HealthSpec, Settings
 from schemas.topology import EVENTS
 from services.health_monitor.rules.job_faults import JOBS_MAX, RULE, JobFaultHistory
 from services.health_monitor.rules.policy_file import parse_policy
@@ -87,7 +87,7 @@ def test_memory_of_jobs_is_bounded() -> None:
 
 def test_replay_attributes_faults_to_jobs_like_the_service() -> None:
     """The first node of a job waits for the second, in the service and in a replay."""
-    replay = Replay(parse_policy("strict.yaml", STRICT), lambda _pool: 1)
+    replay = Replay(parse_policy("strict.yaml", STRICT), lambda _pool: HealthSpec())
     faults: list[NodeEvent] = [
         word("a", 31, 0),
         word("b", 31, 1),

@@ -3,6 +3,7 @@
 from datetime import UTC, datetime, timedelta
 
 from schemas.node_events import Fault, Registered, Terminated, Verdict, node_codec
+from schemas.settings import HealthSpec
 from schemas.subjects import NODE_EVENTS
 from schemas.topology import EVENTS
 from services.health_monitor.rules.policy_file import load_policy, parse_policy
@@ -40,7 +41,7 @@ async def test_replay_with_the_same_policy_gives_the_same_verdicts(world, start,
         await world.publish(fault(f"f{number}", code=code, node=f"training-{number % 3}"))
     await world.settled()
     facts, decided = await stored(bus), await world.events()
-    replay = Replay(POLICY, lambda _pool: 1)
+    replay = Replay(POLICY, lambda _pool: HealthSpec())
     for fact in facts:
         replay.take(fact)
     # Nodes are processed concurrently, so only the order within one node is defined.
@@ -58,7 +59,7 @@ async def test_replay_with_another_policy_shows_the_differences(world, start, fa
     await world.publish(fault("bus", code=79, node="training-2"))
     await world.settled()
     facts, decided = await stored(bus), await world.events()
-    replay = Replay(STRICT, lambda _pool: 1)
+    replay = Replay(STRICT, lambda _pool: HealthSpec())
     for fact in facts:
         replay.take(fact)
     found = differences(decided, replay.verdicts, [f.event.id for f in facts])
@@ -70,7 +71,7 @@ async def test_replay_with_another_policy_shows_the_differences(world, start, fa
 
 def test_timers_run_in_stored_time():
     """A condition ends between two stored faults, as it did then."""
-    replay = Replay(POLICY, lambda _pool: 1)
+    replay = Replay(POLICY, lambda _pool: HealthSpec())
     replay.take(Fact(_registered(), 1, NOW))
     for number, hours in enumerate((0, 30)):
         at = NOW + timedelta(hours=hours)
@@ -88,7 +89,7 @@ def test_timers_run_in_stored_time():
 
 def test_terminated_node_is_forgotten():
     """A later node of the same name starts without history."""
-    replay = Replay(POLICY, lambda _pool: 1)
+    replay = Replay(POLICY, lambda _pool: HealthSpec())
     replay.take(Fact(_fault("f1", 79, NOW), 1, NOW))
     replay.take(Fact(Terminated(id="t", time=NOW, pool="p", node="n"), 2, NOW))
     replay.take(Fact(_registered(), 3, NOW))

@@ -11,8 +11,10 @@ from typing import Any, Final
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
+from services.notifier.workload.kubernetes.gpu_taints import FAULTY
 from services.notifier.workload.kubernetes_notifier import KubernetesNotifier
 from services.notifier.workload.workload_notifier import Notifier
+from tests.notifier.device_api import DeviceApi
 from tests.notifier.workload_sites import CLOCK, NODES, TIMEOUT, HttpSite
 
 KUBECONFIG: Final = """
@@ -34,6 +36,7 @@ class KubernetesSite(HttpSite):
             import_module(f"kubernetes_asyncio.{each}")  # not within a call's time-out
         self.folder = folder
         self.objects: dict[str, dict[str, Any]] = {"nodes": {}, "pods": {}}
+        self.dra = DeviceApi()
         self.changes: list[tuple[str, dict[str, Any]]] = []
         """Kind and change; an object's version is its place in this list."""
         self.changed = asyncio.Event()
@@ -44,7 +47,10 @@ class KubernetesSite(HttpSite):
         file = self.folder / "kubeconfig"
         file.write_text(KUBECONFIG.format(url=self.url))
         options = KubernetesNotifier.Options(
-            kubeconfig=str(file), timeout=TIMEOUT, checkpoint_pods=True
+            kubeconfig=str(file),
+            timeout=TIMEOUT,
+            checkpoint_pods=True,
+            gpu_cordon="device-taint",
         )
         return KubernetesNotifier(options=options, clock=CLOCK)
 
@@ -85,7 +91,15 @@ class KubernetesSite(HttpSite):
         self.patch("nodes", node, {"spec": {"unschedulable": True}})
         return True
 
+    def cordoned_gpus(self, node: str) -> set[int]:
+        found = self.dra.tainted(f"uid-{node}")
+        label = self.objects["nodes"][node]["metadata"].get("labels", {}).get(FAULTY, "")
+        assert label == "_".join(str(each) for each in sorted(found))
+        return found
+
     async def content(self, request: Request) -> Response:
+        if request.url.path.startswith("/apis/resource.k8s.io/"):
+            return await self.dra.answer(request)
         match request.method, request.url.path.split("/")[3:]:
             case "GET", [kind] if "watch" in request.query_params:
                 after = int(request.query_params["resourceVersion"])

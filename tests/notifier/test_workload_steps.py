@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry
 
 from schemas.health_records import GpuHealth, HealthRecord
 from schemas.instance_records import InstanceRecord
+from schemas.node_events import GpuIdentity
 from schemas.node_records import NodeRecord, node_key
 from schemas.saga_params import LaunchSpec
 from schemas.settings import PoolSpec
@@ -20,7 +21,12 @@ from services.bus.memory.memory_server import MemoryServer
 from services.bus.memory.transport import PerfectLink
 from services.bus.topology_setup import set_up
 from services.notifier.workload.pool_notifiers import PoolNotifiers
-from services.notifier.workload.workload_notifier import Notifier, StepFailure
+from services.notifier.workload.workload_notifier import (
+    GpuReference,
+    Notifier,
+    StepFailure,
+    WorkloadOrder,
+)
 from services.notifier.workload_availability import WorkloadAvailability
 from services.notifier.workload_steps import WorkloadSteps, read_reference
 from services.primitives.race import race
@@ -156,5 +162,34 @@ def test_a_reference_has_what_the_records_say_and_a_name_without_any() -> None:
         found = await read_reference(bus, "p", "n")
         assert (found.hostname, found.address, found.provider_id) == ("gpu-7", "10.0.0.7", "i-1")
         assert (found.labels, found.faulty_gpus) == ({"rack": "r1"}, (3,))
+
+    with_bus(work)
+
+
+class Cordoning(Scheduler):
+    """Keeps work off single GPUs."""
+
+    async def cordon_gpus(self, order: WorkloadOrder) -> None:
+        """Note the order."""
+        self.gpu_orders = [*getattr(self, "gpu_orders", []), order]
+
+
+def test_an_order_about_gpus_names_them_by_index_and_uuid() -> None:
+    """A UUID that is not known is empty; a system without single GPUs refuses, but to lift one."""
+
+    async def work(bus: MemoryBus) -> None:
+        gpus = (GpuIdentity(index=0, uuid="GPU-a"), GpuIdentity(index=3, uuid="GPU-d"))
+        record = NodeRecord(pool="p", node="n", hostname="gpu-7", gpus=gpus)
+        await bus.put(NODES, node_key("p", "n"), msgspec.json.encode(record))
+        able, unable = Cordoning(), Scheduler()
+        await steps(bus, able).cordon_gpus(command("p", gpus=[3, 5]))
+        await steps(bus, able).cordon_gpus(command("p"))
+        placed, lifted = able.gpu_orders
+        assert placed.gpus == (GpuReference(index=3, uuid="GPU-d"), GpuReference(index=5))
+        assert (placed.node.hostname, placed.reason, lifted.gpus) == ("gpu-7", "XID 79", ())
+        with pytest.raises(StepFailure, match="cannot keep work off a single GPU") as refused:
+            await steps(bus, unable).cordon_gpus(command("p", gpus=[3]))
+        assert refused.value.error == "INVALID"
+        await steps(bus, unable).cordon_gpus(command("p"))
 
     with_bus(work)

@@ -39,6 +39,8 @@ class Site:
     reversible: bool = True
     cordons: dict[str, str] = field(default_factory=dict)
     work: set[str] = field(default_factory=set)
+    gpus: dict[str, set[int]] = field(default_factory=dict)
+    """Node -> its GPUs that get no new work."""
     checkpoints: dict[str, set[str]] = field(default_factory=dict)
     """Node -> keys of the requests."""
     announced: dict[str, datetime] = field(default_factory=dict)
@@ -107,10 +109,18 @@ class HttpSite(Site):
 class WebhookSite(HttpSite):
     """The receiver of docs/webhook.md."""
 
+    def cordoned_gpus(self, node: str) -> set[int]:
+        return self.gpus.get(node, set())
+
     def make(self) -> Notifier:
         urls = {
             f"{each}_url": f"{self.url}/{each}"
-            for each in ("cordon", "uncordon", "checkpoint", "drain", "drain_status")
+            for each in (
+                *("cordon", "uncordon", "cordon_gpus"),
+                "checkpoint",
+                "drain",
+                "drain_status",
+            )
         }
         options = WebhookNotifier.Options(**urls, timeout=TIMEOUT, secret="0123456789abcdef")
         return WebhookNotifier(options=options, clock=CLOCK)
@@ -127,6 +137,9 @@ class WebhookSite(HttpSite):
             self.checkpoints.setdefault(order["node_id"], set()).add(key)
             if (at := self.announced.get(order["node_id"])) is not None:
                 return JSONResponse({"checkpoint_at": at.isoformat()})
+        elif event == "cordon_gpus":
+            assert all(each["uuid"] for each in order["gpus"])
+            self.gpus[order["node_id"]] = {each["index"] for each in order["gpus"]}
         elif event == "uncordon":
             self.cordons.pop(order["node_id"], None)
         else:
@@ -222,7 +235,7 @@ class FolderSite(Site):
     folder: Path = Path()
 
     def __post_init__(self) -> None:
-        for each in ("work", "cordons", "bin", "asked", "announced"):
+        for each in ("work", "cordons", "gpus", "bin", "asked", "announced"):
             (self.folder / each).mkdir()
         self.answer("well")
 
@@ -272,8 +285,12 @@ class ExecSite(FolderSite):
 
     def make(self) -> Notifier:
         program = self.program("scheduler", f"exec {sys.executable} -S -c '{EXEC}'")
-        options = ExecNotifier.Options(command=(program,), timeout=Duration(2))
+        options = ExecNotifier.Options(command=(program,), timeout=Duration(2), cordons_gpus=True)
         return ExecNotifier(options=options, clock=CLOCK)
+
+    def cordoned_gpus(self, node: str) -> set[int]:
+        file = self.folder / "gpus" / node
+        return set(map(int, file.read_text().split())) if file.exists() else set()
 
 
 EXEC = """
@@ -293,6 +310,8 @@ if asked["order"] in ("status", "checkpoint"):
         "running": [work(each)] if os.path.exists("work/" + each) else [],
     } for each in nodes}}))
 for each in nodes:
+    if asked["order"] == "cordon_gpus":
+        open("gpus/" + each, "w").write(" ".join(str(gpu["index"]) for gpu in asked["gpus"]))
     mark = "cordons/" + each
     if asked["order"] in ("cordon", "drain") and not os.path.exists(mark):
         open(mark, "w").write("navarch")

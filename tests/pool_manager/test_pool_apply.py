@@ -95,6 +95,12 @@ def test_change_keeps_size_serial_and_open_sagas() -> None:
         (wants(9), None, False, "9 nodes asked for, which is not between min_nodes 0 and max_nod"),
         (wants(mode="observe"), None, False, "mode: a pool made by request acts as the fleet"),
         (wants(health=HealthSpec(unhealthy_after=3)), None, False, "health.unhealthy_after"),
+        (
+            wants(health=HealthSpec(cordon_scope="gpu")),
+            None,
+            False,
+            "health.cordon_scope is set in the configuration",
+        ),
         (ParsedApply(ApplyRequest(spec={}), None, "min_nodes: bad"), None, False, "min_nodes: bad"),
         (wants(), snapshot(removing="request-5"), False, "is being removed; wait until it is gone"),
     ],

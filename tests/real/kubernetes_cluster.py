@@ -228,8 +228,13 @@ class Cluster:
         )
 
 
-PLURALS: Final = {"PodDisruptionBudget": "poddisruptionbudgets"}
-CLUSTER_WIDE: Final = frozenset({"Node", "Namespace", "ClusterRole", "ClusterRoleBinding"})
+PLURALS: Final = {"PodDisruptionBudget": "poddisruptionbudgets", "DeviceClass": "deviceclasses"}
+CLUSTER_WIDE: Final = frozenset(
+    {
+        *("Node", "Namespace", "ClusterRole", "ClusterRoleBinding"),
+        *("DeviceClass", "ResourceSlice"),
+    }
+)
 
 
 def collection(manifest: dict[str, Any]) -> str:

@@ -26,6 +26,7 @@ pytestmark = [
 ACTS: Final = (
     *("--set", "config.mode=act", "--set", "config.providers.cluster.removal=node-object"),
     *("--set", "config.notifier.checkpoint_pods=true", "--set", "agents.reboots=true"),
+    *("--set", "config.notifier.gpu_cordon=device-taint"),
 )
 OPEN: Final = (
     *("--set", "nats.url=nats://bus:4222", "--set", "nats.ownAuthority=false"),
@@ -144,10 +145,14 @@ def test_rights_follow_from_the_configuration() -> None:
     assert verbs == {"list", "watch"}
     by_hand = [
         objects((ROOT / "deploy/kubernetes" / name).read_text())
-        for name in ("notifier-rbac.yaml", "notifier-checkpoint-rbac.yaml")
+        for name in (
+            *("notifier-rbac.yaml", "notifier-checkpoint-rbac.yaml"),
+            "notifier-gpu-rbac.yaml",
+        )
     ]
     granted = rules(by_hand[0], "navarch-notifier")
     granted += rules(by_hand[1], "navarch-notifier-checkpoint")
+    granted += rules(by_hand[2], "navarch-notifier-gpus")
     assert rules(acts, "navarch-navarch-notifier") == granted
     nodes = [each["verbs"] for each in rules(acts, "navarch-navarch-provisioner")]
     assert nodes == [["list"], ["create"], ["delete"]]

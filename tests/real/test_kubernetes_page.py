@@ -20,6 +20,7 @@ from services.bus.memory.memory_bus import MemoryBus
 from services.bus.memory.memory_server import MemoryServer
 from services.bus.memory.transport import PerfectLink
 from services.bus.topology_setup import set_up
+from services.notifier.workload.kubernetes.gpu_taints import FAULTY
 from services.notifier.workload.kubernetes_notifier import KubernetesNotifier
 from services.notifier.workload.pool_notifiers import PoolNotifiers
 from services.notifier.workload.workload_notifier import Notifier
@@ -101,7 +102,7 @@ async def check(notifier: Notifier, name: str) -> None:
 async def test_the_page_connects_a_cluster(cluster: Cluster) -> None:
     """Rights, kubeconfig, configuration, a cordon that kubectl shows, and the way back by hand."""
     (name,) = await add_nodes(cluster, "gpu", 1)
-    rights, login, names, look, checkpoint, undo = blocks("bash")
+    rights, login, names, look, checkpoint, gpus, undo, undo_gpus = blocks("bash")
     await run(cluster, rights)
     await run(cluster, login)
     written = (cluster.folder / "navarch.kubeconfig").read_text()
@@ -131,8 +132,12 @@ async def test_the_page_connects_a_cluster(cluster: Cluster) -> None:
     finally:
         await made.close()
     assert "navarch-notifier-checkpoint created" in await run(cluster, checkpoint)
+    assert "navarch-notifier-gpus created" in await run(cluster, gpus)
+    await cluster.patch(f"/api/v1/nodes/{name}", {"metadata": {"labels": {FAULTY: "3"}}})
     await run(cluster, undo)
+    await run(cluster, undo_gpus)
     node = await node_of(cluster, name)
     assert "unschedulable" not in node["spec"]
     assert "navarch" not in str(node["spec"].get("taints", []))
     assert "navarch" not in str(node["metadata"].get("annotations", {}))
+    assert FAULTY not in node["metadata"]["labels"]

@@ -38,7 +38,7 @@ WRITTEN_BY_OTHERS = (
     UndoFailed,
 )
 """By operators and participants; the coordinator writes all other entries."""
-UNRECORDED = {"promote", "quarantine", "recheck"}
+UNRECORDED = {"promote", "quarantine", "recheck", "cordon-gpus"}
 """No captured run has this kind."""
 
 

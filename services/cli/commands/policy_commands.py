@@ -19,6 +19,7 @@ from services.cli.fleet_connection import fleet_command
 from services.fleet_client.fleet_client import FleetClient, stored_batches
 
 if TYPE_CHECKING:
+    from schemas.settings import HealthSpec
     from services.bus.port import Bus
     from services.health_monitor.rules.health_policy import Policy
     from services.health_monitor.rules.policy_explanation import Explanation
@@ -208,12 +209,13 @@ async def _replay(
     """Replay the stored faults; compare the verdicts from `start` on."""
     from schemas import subjects  # noqa: PLC0415
     from schemas.node_events import NodeEvent, Verdict  # noqa: PLC0415
+    from schemas.settings import HealthSpec  # noqa: PLC0415
     from schemas.stored_messages import decode_stored  # noqa: PLC0415
     from schemas.topology import EVENTS, HEALTH_EVENTS  # noqa: PLC0415
     from services.health_monitor.rules.policy_replay import Fact, Replay, differences  # noqa: PLC0415
 
-    after = await _unhealthy_after(bus)
-    replay = Replay(policy, lambda name: after.get(name, 1))
+    health = await _health_settings(bus)
+    replay = Replay(policy, lambda name: health.get(name, HealthSpec()))
     decided: list[Verdict] = []
     compared: list[str] = []
     before = 0
@@ -240,8 +242,8 @@ async def _replay(
     return differences(decided, replay.verdicts, compared), replay.faults - before
 
 
-async def _unhealthy_after(bus: "Bus") -> dict[str, int]:
-    """Each pool's `unhealthy_after` as it is now."""
+async def _health_settings(bus: "Bus") -> "dict[str, HealthSpec]":
+    """Each pool's settings of `health` as they are now."""
     from schemas.messages import decoder  # noqa: PLC0415
     from schemas.pool_records import PoolRecord, pool_key  # noqa: PLC0415
     from schemas.topology import POOLS  # noqa: PLC0415
@@ -249,7 +251,7 @@ async def _unhealthy_after(bus: "Bus") -> dict[str, int]:
     pools = decoder(PoolRecord)
     entries = await bus.entries(POOLS, pool_key("*"))
     records: list[PoolRecord] = [pools.decode(entry.value) for entry in entries]
-    return {each.name: each.spec.health.unhealthy_after for each in records}
+    return {each.name: each.spec.health for each in records}
 
 
 def _nodes(found: "list[Difference]") -> tuple[list[str], list[str]]:

@@ -48,6 +48,8 @@ class Rule:
     per: Scope = "gpu"
     sticky_seconds: float = STICKY_SECONDS
     cancels: tuple[int | str, ...] = ()
+    cordon: Scope = "node"
+    """gpu: the node's other GPUs stay usable, so this one alone may be cordoned."""
     why: str = ""
     program: cel.Program
 
@@ -72,6 +74,7 @@ class Judgement:
     fatal: bool = False
     sticky_seconds: float = STICKY_SECONDS
     cancels: tuple[int | str, ...] = ()
+    cordon: Scope = "node"
     windows: Windows = field(default_factory=dict)
     """The node's windows, this fault counted."""
     counted: int = 1
@@ -128,6 +131,7 @@ class Policy:
                 fatal=rule.fatal_for(fault),
                 sticky_seconds=rule.sticky_seconds,
                 cancels=rule.cancels,
+                cordon=rule.cordon,
                 windows=counts,
                 counted=counted,
                 raised=tuple(raised),

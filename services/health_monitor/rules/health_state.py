@@ -33,6 +33,8 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
     kind: FaultKind | Literal[""] = ""
     code: int = 0
     gpu_index: int
+    cordon: bool = False
+    """The GPU gets no new work. Like what is unhealthy it lasts until a repair or an uncordon."""
     boot: str = ""
     job: str = ""
     until: float
@@ -112,7 +114,7 @@ def cancelled(work: Working, fault: Fault, judged: Judgement) -> Working:
 
     return msgspec.structs.replace(
         work,
-        conditions={k: each for k, each in work.conditions.items() if not over(k)},
+        conditions={k: c for k, c in work.conditions.items() if c.cordon or not over(k)},
         streaks={k: each for k, each in work.streaks.items() if not over(k)},
     )
 

@@ -17,7 +17,8 @@ def missing_verdict(health: HealthRecord, node: NodeRecord | None, now: datetime
     since = health.since
     if node is None or node.state == "terminated" or since is None or now - since < LATE:
         return None
-    if health.status in ("unknown", node.health):
+    same = health.status == node.health and health.cordon_gpus == node.faulty_gpus
+    if same or health.status == "unknown":
         return None
     if node.health_at is not None and node.health_at >= since:
         return None

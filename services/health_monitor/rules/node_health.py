@@ -24,6 +24,7 @@ from schemas.node_events import (
     Uncordoned,
     Verdict,
 )
+from services.health_monitor.rules.cordoned_gpus import CORDON_SECONDS, cordon_gpus, is_gpu_cordon
 from services.health_monitor.rules.fault_history import (
     noted,
     reason_of,
@@ -103,14 +104,14 @@ def decide_fault(
     seen: Trigger,
     *,
     unhealthy_after: int = 1,
+    cordons_gpus: bool = False,
 ) -> Decision:
-    """Apply one judged fault."""
+    """Apply one judged fault; `cordons_gpus`: whether single GPUs of the pool are cordoned."""
     if applied(record, seen):
         return record, ()
     now = seen.now.timestamp()
-    work = aged(working_of(record), now)
+    work = cancelled(aged(working_of(record), now), fault, judged)
     subject = subject_of(fault)
-    work = cancelled(work, fault, judged)
     streaks = dict(work.streaks)
     result, action = judged.result, judged.action
     reason = reason_of(fault, judged)
@@ -121,8 +122,12 @@ def decide_fault(
         if total < unhealthy_after:
             result, action = "degraded", "none"
             reason = f"{reason}; {total} of {unhealthy_after} unhealthy results"
+    cordon = cordons_gpus and result == "unhealthy" and is_gpu_cordon(record, work, fault, judged)
+    if cordon:
+        result, reason = "degraded", f"{reason}; GPU {fault.gpu_index} alone gets no new work"
     conditions = dict(work.conditions)
-    if result == "degraded":
+    lasts = subject in conditions and conditions[subject].cordon
+    if result == "degraded" and (cordon or not lasts):
         conditions[subject] = Condition(
             action=action,
             rule=judged.rule,
@@ -131,9 +136,10 @@ def decide_fault(
             kind=fault.kind,
             code=fault.code,
             gpu_index=fault.gpu_index,
+            cordon=cordon,
             boot=fault.boot_id,
             job=fault.job,
-            until=now + _condition_seconds(fault, judged),
+            until=now + (CORDON_SECONDS if cordon else _condition_seconds(fault, judged)),
         )
     work = msgspec.structs.replace(
         work,
@@ -167,7 +173,8 @@ def decide_over(record: HealthRecord, fault: Fault, seen: Trigger) -> Decision:
     if applied(record, seen):
         return record, ()
     work = aged(working_of(record), seen.now.timestamp())
-    left = {key: each for key, each in work.conditions.items() if key != subject_of(fault)}
+    ended = subject_of(fault)
+    left = {key: each for key, each in work.conditions.items() if key != ended or each.cordon}
     return _settle(record, msgspec.structs.replace(work, conditions=left), seen, record.policy)
 
 
@@ -179,7 +186,11 @@ def decide_registered(record: HealthRecord, event: Registered, seen: Trigger) ->
     if work.boot and event.boot_id != work.boot:
         # What degraded the node was of the old boot; a fault that lasts is reported again.
         # SharedFault the new boot's kernel log held before the agent registered stays.
-        new = {k: each for k, each in work.conditions.items() if each.boot == event.boot_id}
+        new = {
+            key: each
+            for key, each in work.conditions.items()
+            if each.cordon or each.boot == event.boot_id
+        }
         work = msgspec.structs.replace(restarted(work), conditions=new)
     work = msgspec.structs.replace(
         work, instance=event.instance, boot=event.boot_id, registered=event.id
@@ -329,6 +340,7 @@ def verdict_of(
         job=health.job,
         previous=previous,
         instance=instance,
+        cordon_gpus=health.cordon_gpus,
     )
 
 
@@ -350,13 +362,19 @@ def _settle(record: HealthRecord, work: Working, seen: Trigger, policy: str) -> 
             return _close(record, work, seen, ())
         changed = _changed(record, "healthy", seen)
         changed = msgspec.structs.replace(changed, reason="what degraded it is over")
-    elif record.status == "degraded" and worst.action == record.action:
+    elif _says_the_same(record, worst, work):
         if all(each.fault != record.fault for each in work.conditions.values()):
             record = _pointing_at(record, worst, policy)
         return _close(record, work, seen, ())
     else:
         changed = _pointing_at(_changed(record, "degraded", seen), worst, policy)
     return _close(changed, work, seen, _verdict(record, changed, work, seen))
+
+
+def _says_the_same(record: HealthRecord, worst: Condition, work: Working) -> bool:
+    """Whether the last verdict still holds of a degraded node."""
+    same = record.status == "degraded" and worst.action == record.action
+    return same and record.cordon_gpus == cordon_gpus(work)
 
 
 def _pointing_at(record: HealthRecord, condition: Condition, policy: str) -> HealthRecord:
@@ -394,7 +412,7 @@ def _verdict(
     before: HealthRecord, after: HealthRecord, work: Working, seen: Trigger
 ) -> tuple[PublishVerdict]:
     verdict = verdict_of(
-        after,
+        msgspec.structs.replace(after, cordon_gpus=cordon_gpus(work)),
         # Handled again after later messages it may have another outcome: another fact.
         identity=f"verdict-{seen.id[-CAUSE_CHARS_MAX:]}-{after.status}-{after.action}",
         at=seen.now,
@@ -410,7 +428,9 @@ def _close(
 ) -> Decision:
     """Write the working state back; set the timer of the first condition that wears off."""
     record = with_conditions(record, work, seen.now)
-    first = min((each.until for each in work.conditions.values()), default=0.0)
+    record = msgspec.structs.replace(record, cordon_gpus=cordon_gpus(work))
+    ends = (each.until for each in work.conditions.values() if not each.cordon)
+    first = min(ends, default=0.0)
     if first and not 0 < work.review <= first:
         at = seen.now + timedelta(seconds=max(first - seen.now.timestamp(), 0.0))
         effects = (*effects, ReviewAt(at))

@@ -47,6 +47,13 @@ _HOW: Final = """\
 - An uncordon clears the node as of its request. What the node reports from then on
   counts, also while the workload system keeps the uncordon waiting; after a reset or a reboot it is
   what the node has reported since that.
+- Where a pool has `health.cordon_scope: gpu` and its notifiers can, a rule with `cordon: gpu` makes
+  the node *degraded*: the faulty GPU gets no new work, the node stays in service. That lasts as
+  *unhealthy* does. A fault of a second GPU, or one whose rule has no `cordon: gpu`, makes the node
+  unhealthy; so does a workload system that does not carry out the order, and a repair that fails.
+  Such a node is repaired as an unhealthy one is, but in the pool's service windows only; without
+  a window an operator does it (`navarch reset-gpu`, `navarch replace`). It counts in
+  `budget.max_quarantined`.
 - Where a pool has `unhealthy_after: n`, results that are not fatal count up, over all kinds and
   GPUs of the node, within 24 hours; until the n-th the node is degraded.
 - A rule with `count` and `window` matches from the `count`-th fault within the window on. It
@@ -92,6 +99,8 @@ def _rules(policy: Policy) -> Iterable[str]:
             notes.insert(0, f"from {rule.count} within {window} per {rule.per} on")
         if rule.cancels:
             notes.append(f"ends {', '.join(map(str, rule.cancels))}")
+        if rule.cordon == "gpu":
+            notes.append("its GPU alone may be cordoned")
         result = "unhealthy, at once" if rule.fatal else rule.result
         explained = "; ".join(notes)
         yield _row(f"`{rule.name}`", rule.description, result, rule.action, explained, rule.why)

@@ -96,6 +96,7 @@ class RuleSpec(Setting, frozen=True, kw_only=True):
     per: Literal["gpu", "node"] = "gpu"
     sticky: Duration | None = None
     cancels: tuple[int | str, ...] = ()
+    cordon: Literal["gpu", "node"] = "node"
     why: str = ""
 
 
@@ -242,6 +243,7 @@ def _rule(place: _Place, spec: RuleSpec) -> Rule:
         per=spec.per,
         sticky_seconds=STICKY_SECONDS if spec.sticky is None else float(spec.sticky),
         cancels=spec.cancels,
+        cordon=spec.cordon,
         why=" ".join(spec.why.split()),
         program=_compile(place, condition),
     )
@@ -263,6 +265,23 @@ def _check_keys(place: _Place, spec: RuleSpec) -> None:
             f"{spec.count} faults that far apart do not fit into the window; shorten it or "
             "widen the window",
         )
+    _check_result(place, spec)
+    for each in spec.cancels:
+        if isinstance(each, str) and each not in KINDS:
+            raise place.error("cancels", f"{each!r} is no event type; known: {_list(KINDS)}")
+
+
+def _check_result(place: _Place, spec: RuleSpec) -> None:
+    """Refuse keys that have no effect on the result."""
+    if spec.cordon == "gpu" and spec.result != "unhealthy":
+        raise place.error(
+            "cordon",
+            f"has no effect on a {spec.result} result, whose node gets work anyway; remove it",
+        )
+    if spec.cordon == "gpu" and spec.action not in ("reset_gpu", "inspect"):
+        raise place.error(
+            "cordon", f"needs `action: reset_gpu` or `inspect`, since {spec.action} is of the node"
+        )
     if spec.sticky is not None and spec.result != "degraded":
         raise place.error(
             "sticky",
@@ -275,9 +294,6 @@ def _check_keys(place: _Place, spec: RuleSpec) -> None:
         raise place.error(
             "action", f"a healthy result cannot ask for {spec.action}; write degraded or none"
         )
-    for each in spec.cancels:
-        if isinstance(each, str) and each not in KINDS:
-            raise place.error("cancels", f"{each!r} is no event type; known: {_list(KINDS)}")
 
 
 def _compile(place: _Place, condition: str) -> cel.Program:

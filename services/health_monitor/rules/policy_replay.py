@@ -23,6 +23,7 @@ from schemas.node_events import (
     Uncordoned,
     Verdict,
 )
+from schemas.settings import HealthSpec
 from schemas.value_limits import UtcTime
 from services.health_monitor.rules import node_health
 from services.health_monitor.rules.health_policy import Policy
@@ -73,10 +74,10 @@ class _Node:
 class Replay:
     """Takes facts in the order in which they were stored."""
 
-    def __init__(self, policy: Policy, unhealthy_after: Callable[[str], int]) -> None:
-        """`unhealthy_after`: of a pool, by its name."""
+    def __init__(self, policy: Policy, health: Callable[[str], HealthSpec]) -> None:
+        """`health`: the settings of a pool, by its name."""
         self._policy = policy
-        self._after = unhealthy_after
+        self._health = health
         self._nodes: dict[tuple[str, str], _Node] = {}
         self._jobs = JobFaultHistory()
         self._ahead: deque[Fact] = deque()
@@ -135,10 +136,16 @@ class Replay:
         judged = self._policy.judge(fault, windows, seen.now)
         why = "" if judged.fatal else self._jobs.shared(fault, seen.now.timestamp())
         judged = forgiven(judged, why, windows) if why else judged
+        health = self._health(fault.pool)
         self._apply(
             node,
             node_health.decide_fault(
-                node.record, fault, judged, seen, unhealthy_after=self._after(fault.pool)
+                node.record,
+                fault,
+                judged,
+                seen,
+                unhealthy_after=health.unhealthy_after,
+                cordons_gpus=health.cordon_scope == "gpu",
             ),
         )
 

@@ -4,13 +4,15 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Final, Literal, Protocol, TypeVar
+from typing import Final, Literal, Protocol, TypeVar, runtime_checkable
 
 import pytest
 
 from services.notifier.workload.drain_watch import DrainWatch
 from services.notifier.workload.workload_notifier import (
     CheckpointingNotifier,
+    GpuCordoningNotifier,
+    GpuReference,
     NodeReference,
     NodeWorkload,
     Notifier,
@@ -81,18 +83,31 @@ class WorkloadSite(Protocol):
         ...
 
 
+@runtime_checkable
+class GpuSite(Protocol):
+    """What a site has besides where the workload system can keep work off single GPUs.
+
+    The GPU with the index 3 of node n1 has the UUID `GPU-n1-3`, and the others likewise.
+    """
+
+    def cordoned_gpus(self, node: str) -> set[int]:
+        """The indices of those on which nothing new is placed."""
+        ...
+
+
 def reference(node: str, *, gone: bool = False) -> NodeReference:
     """A node of pool `training`."""
     return NodeReference(pool="training", node=node, hostname=node, gone=gone)
 
 
-def order(node: str, step: str, *, gone: bool = False) -> WorkloadOrder:
-    """One step of a replacement."""
+def order(node: str, step: str, *gpus: int, gone: bool = False) -> WorkloadOrder:
+    """One step of a replacement, or one about GPUs."""
     return WorkloadOrder(
         node=reference(node, gone=gone),
         reason="xid-79 on GPU 3",
         key=f"replace-{node}-1/{step}",
         deadline=datetime.now(UTC) + timedelta(hours=1),
+        gpus=tuple(GpuReference(index=each, uuid=f"GPU-{node}-{each}") for each in gpus),
     )
 
 
@@ -186,6 +201,24 @@ class NotifierConformance:
                 (work,) = await _bounded(notifier.checkpoint(order(node, "checkpoint")))
                 assert work.checkpoint_at == expected
 
+    async def test_single_gpus_get_no_new_work(self, site: WorkloadSite) -> None:
+        """Each order names all of them, is repeated, and neither ends nor makes a node's cordon."""
+        async with _closing(site.make(), site.make()) as both:
+            if not isinstance(both[0], GpuCordoningNotifier) or not isinstance(site, GpuSite):
+                pytest.skip("it cordons no single GPUs")
+            site.place("n1")
+            for gpus in ((3,), (3, 5), (5,), ()):
+                for each in both:
+                    assert isinstance(each, GpuCordoningNotifier)
+                    await _bounded(each.cordon_gpus(order("n1", "cordon_gpus", *gpus)))
+                    assert site.cordoned_gpus("n1") == set(gpus)
+                    assert site.cordoned_gpus("n2") == set()
+                    assert not site.is_cordoned("n1")
+            await _bounded(both[0].cordon_gpus(order("n1", "cordon_gpus", 3)))
+            await _bounded(both[0].cordon(order("n1", "cordon")))
+            await _bounded(both[0].uncordon(order("n1", "uncordon")))
+            assert site.cordoned_gpus("n1") == {3}
+
     async def test_work_that_leaves_late_or_comes_back_is_seen(self, site: WorkloadSite) -> None:
         """Drained is what the workload system says now, not what it once said."""
         async with _closing(site.make()) as [notifier]:
@@ -236,17 +269,20 @@ class NotifierConformance:
             site.answer("well", garbage)
             assert not await _drained(notifier, "n1")
 
-    @pytest.mark.parametrize("step", ["cordon", "checkpoint", "drain", "uncordon", "evict"])
+    @pytest.mark.parametrize(
+        "step", ["cordon", "cordon_gpus", "checkpoint", "drain", "uncordon", "evict"]
+    )
     async def test_an_order_can_be_cancelled_and_repeated(
         self, site: WorkloadSite, step: str
     ) -> None:
         """The step's deadline cancels it while the workload system is silent."""
         async with _closing(site.make()) as [notifier]:
             if not hasattr(notifier, step):
-                pytest.skip("it asks for no checkpoints")
+                pytest.skip(f"it has no {step}")
+            gpus = (3,) if step == "cordon_gpus" else ()
             site.place("n1")
             site.answer("never")
-            call = asyncio.create_task(getattr(notifier, step)(order("n1", step)))
+            call = asyncio.create_task(getattr(notifier, step)(order("n1", step, *gpus)))
             await asyncio.sleep(0.05)
             call.cancel()
             done, _ = await asyncio.wait([call], timeout=CANCEL_SECONDS_MAX)
@@ -254,7 +290,7 @@ class NotifierConformance:
             assert done, f"{step} did not end within {CANCEL_SECONDS_MAX:g} s after its deadline"
             site.answer("well")
             if step != "uncordon" or site.reversible:
-                await _bounded(getattr(notifier, step)(order("n1", step)))
+                await _bounded(getattr(notifier, step)(order("n1", step, *gpus)))
 
     async def test_orders_about_a_machine_that_is_gone_succeed(self, site: WorkloadSite) -> None:
         """Its workload system may not know it any more, or never did."""

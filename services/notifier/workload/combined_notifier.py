@@ -7,6 +7,7 @@ from services.notifier.workload.workload_notifier import (
     FAILED_MAX,
     RUNNING_MAX,
     CheckpointingNotifier,
+    GpuCordoningNotifier,
     NodeReference,
     NodeStateReporter,
     NodeWorkload,
@@ -89,6 +90,13 @@ class CombinedNotifier:
         able = [each for each in self._notifiers if isinstance(each, CheckpointingNotifier)]
         answers = await asyncio.gather(*(each.checkpoint(order) for each in able))
         return [work for each in answers for work in each]
+
+    async def cordon_gpus(self, order: WorkloadOrder) -> None:
+        """In each; where one cannot, single GPUs are not cordoned at all."""
+        able = [each for each in self._notifiers if isinstance(each, GpuCordoningNotifier)]
+        if order.gpus and len(able) < len(self._notifiers):
+            raise StepFailure(f"not all of {self.name} can keep work off a single GPU", "INVALID")
+        await asyncio.gather(*(each.cordon_gpus(order) for each in able))
 
     async def wait_for_change(self) -> None:
         """Return with the first."""

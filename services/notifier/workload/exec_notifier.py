@@ -17,6 +17,7 @@ from schemas.duration import Duration
 from schemas.settings import Setting
 from services.notifier.workload.workload_notifier import (
     RUNNING_MAX,
+    GpuReference,
     NodeReference,
     NodeWorkload,
     RunningWork,
@@ -24,6 +25,7 @@ from services.notifier.workload.workload_notifier import (
     WorkloadAnswer,
     WorkloadCheck,
     WorkloadOrder,
+    refuse_unset,
 )
 from services.operator_text.safe_text import escape_line
 from services.primitives.clock import Clock
@@ -39,7 +41,9 @@ MESSAGE_CHARS_MAX: Final = 300
 COMMANDS_MAX: Final = 8
 """At once: a wave of cordons must not start a process for each of its nodes."""
 
-ExecOrderName = Literal["cordon", "uncordon", "checkpoint", "drain", "evict", "status"]
+ExecOrderName = Literal[
+    "cordon", "uncordon", "cordon_gpus", "checkpoint", "drain", "evict", "status"
+]
 
 
 class ExecOrder(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,6 +55,8 @@ class ExecOrder(msgspec.Struct, frozen=True, kw_only=True):
     """The same whenever the order is repeated; empty for `status`."""
     reason: str = ""
     deadline: datetime | None = None
+    gpus: tuple[GpuReference, ...] | msgspec.UnsetType = msgspec.UNSET
+    """cordon_gpus: all GPUs of the node that are to get no new work; may be empty."""
     nodes: Sequence[NodeReference]
     """One; for `status` any number, also none."""
 
@@ -91,6 +97,8 @@ class ExecNotifier:
         """For one run; then it is killed, with everything that it started."""
         poll: Duration = Duration(5)
         """Interval of `status`, once for all nodes, while drains are open."""
+        cordons_gpus: bool = False
+        """Whether the command knows `cordon_gpus`; otherwise nodes are cordoned whole."""
 
         def __post_init__(self) -> None:
             """Refuse what cannot be run."""
@@ -136,6 +144,13 @@ class ExecNotifier:
     async def uncordon(self, order: WorkloadOrder) -> None:
         """Run it with `uncordon`."""
         await self._order("uncordon", order)
+
+    async def cordon_gpus(self, order: WorkloadOrder) -> None:
+        """Run it with `cordon_gpus`."""
+        if not self._options.cordons_gpus:
+            refuse_unset("cordons_gpus", order)
+            return
+        await self._order("cordon_gpus", order)
 
     async def drain(self, order: WorkloadOrder) -> None:
         """Run it with `drain`."""
@@ -188,6 +203,7 @@ class ExecNotifier:
                 key=order.key,
                 reason=order.reason,
                 deadline=order.deadline,
+                gpus=order.gpus if kind == "cordon_gpus" else msgspec.UNSET,
                 nodes=[order.node],
             )
         )

@@ -17,6 +17,7 @@ import msgspec
 from schemas.duration import Duration
 from schemas.settings import FilePath, Setting
 from services.notifier.workload.kubernetes.cluster_state import ClusterState
+from services.notifier.workload.kubernetes.gpu_taints import GpuCordons
 from services.notifier.workload.kubernetes.kubernetes_nodes import (
     condition_patch,
     cordon_patch,
@@ -35,15 +36,10 @@ from services.notifier.workload.kubernetes.kubernetes_pods import (
     running_work,
 )
 from services.notifier.workload.kubernetes.kubernetes_rights import (
-    CHECKPOINT,
-    CHECKPOINT_GRANT,
-    DELETE,
     GRANT,
-    REVIEWS,
-    RIGHTS,
-    Right,
-    access_review,
+    needed_rights,
 )
+from services.notifier.workload.kubernetes.missing_rights import missing_rights
 from services.notifier.workload.kubernetes.pod_checkpoints import ask_pods
 from services.notifier.workload.kubernetes.pod_evictor import PodEvictor
 from services.notifier.workload.node_name import check_template, node_name
@@ -94,14 +90,6 @@ class _Version(msgspec.Struct, frozen=True, rename="camel"):
     git_version: str = ""
 
 
-class _Verdict(msgspec.Struct, frozen=True):
-    allowed: bool = False
-
-
-class _Review(msgspec.Struct, frozen=True):
-    status: _Verdict = _Verdict()
-
-
 class KubernetesNotifier:
     """One Kubernetes cluster."""
 
@@ -123,6 +111,9 @@ class KubernetesNotifier:
         checkpoint_pods: bool = False
         """Whether pods with `pod.navarch.io/checkpoint: "true"` are asked for a checkpoint before a
         drain, in pools with a `checkpoint_timeout`."""
+        gpu_cordon: Literal["", "device-taint", "label"] = ""
+        """How new work is kept off a single GPU: by a DeviceTaintRule, or by what reads the node's
+        label `node.navarch.io/faulty-gpus`; empty: nodes are cordoned whole."""
         unknown_nodes: Literal["refuse", "ignore"] = "refuse"
         """refuse: a node that Kubernetes does not know is not drained, because it may be there
         under another name; ignore: it has no pods."""
@@ -148,6 +139,7 @@ class KubernetesNotifier:
         )
         self._state = ClusterState(self._client, clock)
         self._evictor = PodEvictor(self._client, self._state, clock, options.batch_pods)
+        self._gpus = GpuCordons(self._client, options.gpu_cordon)
         self._seen: set[str] = set()
         """Navarch's names of the nodes that this process has seen in Kubernetes."""
         self._slots = asyncio.Semaphore(AT_ONCE_MAX)
@@ -201,6 +193,14 @@ class KubernetesNotifier:
         if node is not None and (changed or says_cordoned(node)):
             await self._describe(node, order, "NavarchUncordoned")
 
+    async def cordon_gpus(self, order: WorkloadOrder) -> None:
+        """Taint their devices, or only say so in the node's label."""
+        node = await self._find(order.node)
+        if node is None and order.gpus:
+            raise self._refuse_unknown(order.node)
+        if node is not None:
+            await self._gpus.apply(node, order)
+
     async def evict(self, order: WorkloadOrder) -> None:
         """Delete the pods that are left, or leave them."""
         node = await self._find(order.node)
@@ -233,21 +233,13 @@ class KubernetesNotifier:
         """The API's version, each missing right, and the nodes that are seen."""
         version = await self._client.get("/version", _Version)
         checks = [WorkloadCheck(what="connect", detail=f"Kubernetes {version.git_version}")]
-        leaves = self._options.at_deadline == "leave"
-        needed = [each for each in RIGHTS if each != DELETE or not leaves]
-        needed += [CHECKPOINT] if self._options.checkpoint_pods else []
-        granted = await asyncio.gather(*(self._has(each) for each in needed))
-        checks += [
-            WorkloadCheck(
-                what=f"right to {each.verb} {each.resource}",
-                passed=has,
-                remedy=CHECKPOINT_GRANT if each == CHECKPOINT else GRANT,
-            )
-            for each, has in zip(needed, granted, strict=True)
-            if not has
-        ]
-        if not all(granted):
-            return checks
+        needed = needed_rights(
+            deletes=self._options.at_deadline != "leave",
+            checkpoints=self._options.checkpoint_pods,
+            taints_gpus=self._options.gpu_cordon == "device-taint",
+        )
+        if missing := await missing_rights(self._client, needed):
+            return [*checks, *missing]
         checks.append(WorkloadCheck(what="rights", detail=f"all {len(needed)} that are needed"))
         await self._state.listed()
         nodes = self._state.nodes.values()
@@ -255,10 +247,6 @@ class KubernetesNotifier:
         ours = sum(CORDONED in each.metadata.annotations for each in nodes)
         detail = f"{len(nodes)} nodes, {closed} cordoned, {ours} of them by Navarch"
         return [*checks, WorkloadCheck(what="list nodes", detail=detail)]
-
-    async def _has(self, right: Right) -> bool:
-        answer = await self._client.call("POST", REVIEWS, body=access_review(right))
-        return msgspec.json.decode(answer, type=_Review).status.allowed
 
     async def wait_for_change(self) -> None:
         """Return when a pod of a draining node, or such a node, has changed."""

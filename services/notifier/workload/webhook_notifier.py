@@ -21,12 +21,14 @@ from schemas.settings import Setting
 from schemas.value_limits import UtcTime
 from services.notifier.signature import check_secret, signature_headers
 from services.notifier.workload.workload_notifier import (
+    GpuReference,
     NodeReference,
     NodeWorkload,
     RunningWork,
     StepFailure,
     WorkloadAnswer,
     WorkloadOrder,
+    refuse_unset,
 )
 from services.primitives.clock import Clock
 from services.runtime.http_caller import HttpCaller, RefusedHttpError, check_url, place, size
@@ -37,7 +39,7 @@ log = logging.getLogger(__name__)
 POLL_SECONDS: Final = 0.5
 """At most two polls and their replies, so that a saga continues within a second of the drain."""
 BACKOFF_MAX_SECONDS: Final = 10.0
-EVENTS: Final = ("cordon", "uncordon", "checkpoint", "drain")
+EVENTS: Final = ("cordon", "uncordon", "cordon_gpus", "checkpoint", "drain")
 """What is posted, each to its own URL."""
 
 
@@ -46,6 +48,8 @@ class Order(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     event: str
     node_id: str
+    gpus: tuple[GpuReference, ...] | None = None
+    """cordon_gpus: all GPUs of the node that are to get no new work; may be empty."""
     saga: str = ""
     """Which a callback names."""
     reason: str = ""
@@ -91,6 +95,8 @@ class WebhookNotifier:
         """Is sent the order to give a node no new work; empty: it is skipped."""
         uncordon_url: SecretText = ""
         """Is sent the order to give a node work again; empty: it is skipped."""
+        cordon_gpus_url: SecretText = ""
+        """Is sent which GPUs of a node get no new work; empty: nodes are cordoned whole."""
         checkpoint_url: SecretText = ""
         """Is sent the request to save the state of a node's work; empty: it is skipped."""
         drain_url: SecretText = ""
@@ -165,6 +171,13 @@ class WebhookNotifier:
         """POST `uncordon`."""
         await self._order("uncordon", self._options.uncordon_url, order)
 
+    async def cordon_gpus(self, order: WorkloadOrder) -> None:
+        """POST `cordon_gpus`."""
+        if not self._options.cordon_gpus_url:
+            refuse_unset("cordon_gpus_url", order)
+            return
+        await self._order("cordon_gpus", self._options.cordon_gpus_url, order)
+
     async def drain(self, order: WorkloadOrder) -> None:
         """POST `drain`."""
         await self._order("drain", self._options.drain_url, order)
@@ -229,6 +242,7 @@ class WebhookNotifier:
         body = Order(
             event=event,
             node_id=node,
+            gpus=order.gpus if event == "cordon_gpus" else None,
             saga=order.saga,
             reason=reason,
             deadline=_moment(order.deadline) if order.deadline else "",

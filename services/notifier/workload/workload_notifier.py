@@ -38,8 +38,16 @@ class NodeReference(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """A workload system has called back: the work that the drain waits for has left."""
 
 
+class GpuReference(msgspec.Struct, frozen=True, kw_only=True):
+    """A GPU of a node."""
+
+    index: int
+    uuid: str = ""
+    """Empty: its agent has not reported it."""
+
+
 class WorkloadOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """One cordon, uncordon, drain or eviction."""
+    """One cordon, uncordon, drain or eviction, or one `cordon_gpus`."""
 
     node: NodeReference
     reason: str = ""
@@ -47,6 +55,8 @@ class WorkloadOrder(msgspec.Struct, frozen=True, kw_only=True):
     """`<saga>/<step>`: the same whenever the order is repeated."""
     deadline: datetime | None = None
     """drain: when work that is left is evicted; None: never, it may take as long as it needs."""
+    gpus: tuple[GpuReference, ...] = ()
+    """cordon_gpus: all GPUs of the node that are to get no new work; none: all may."""
 
     @property
     def saga(self) -> str:
@@ -223,6 +233,28 @@ class CheckpointingNotifier(Protocol):
         ...
 
 
+@runtime_checkable
+class GpuCordoningNotifier(Protocol):
+    """What a notifier has besides if its workload system can keep work off single GPUs.
+
+    Without it nodes are cordoned whole.
+    """
+
+    async def cordon_gpus(self, order: WorkloadOrder) -> None:
+        """Place nothing new on `order.gpus`, and allow it on the node's other GPUs.
+
+        Running work continues. It is the whole set: GPUs of earlier orders that are missing are
+        free again, as far as Navarch is concerned. A cordon of the node is another matter.
+        """
+        ...
+
+
+def refuse_unset(setting: str, order: WorkloadOrder) -> None:
+    """Refuse to cordon GPUs without a notifier's setting for it; there is nothing to lift then."""
+    if order.gpus:
+        raise StepFailure(f"`{setting}` is not set", "INVALID", "set it in the pool's notifier")
+
+
 def read_announcement(text: str) -> datetime | None:
     """The time of a checkpoint, `2026-11-23T09:30:00Z`; None: not one with a time zone. Pure."""
     try:
@@ -282,6 +314,8 @@ __all__ = [
     "RUNNING_MAX",
     "CheckpointingNotifier",
     "FailedWork",
+    "GpuCordoningNotifier",
+    "GpuReference",
     "NodeListNotifier",
     "NodeReference",
     "NodeStateReporter",

@@ -36,7 +36,7 @@ class Nodes:
 
     @cached_property
     def needs_attention(self) -> "tuple[NodeRecord, ...]":
-        """Nodes that are unhealthy, lost, cordoned, spare, announced or held."""
+        """Nodes that are unhealthy, lost, cordoned, spare, announced or held, or have such GPUs."""
         return tuple(
             [
                 node
@@ -44,6 +44,7 @@ class Nodes:
                 if node.health in NOT_HEALTHY
                 or node.lost
                 or node.cordoned
+                or node.cordoned_gpus
                 or node.spare
                 or node.notices
                 or node.held_until is not None
@@ -150,13 +151,19 @@ def unavailable(record: PoolRecord, nodes: Nodes) -> int:
 
 
 def quarantined(record: PoolRecord, nodes: Nodes) -> set[str]:
-    """The nodes that count against the cap of quarantined nodes.
+    """The nodes that count against the cap of quarantined nodes, as one with a cordoned GPU does.
 
     One in repair does until its repair has cordoned it: a repair that fails before leaves it
     quarantined.
     """
-    begun = {each.node for each in record.open.values() if each.kind == "quarantine"}
-    return begun | {node.node for node in nodes.needs_attention if is_quarantined(node)}
+    begun = {
+        each.node
+        for each in record.open.values()
+        if each.kind == "quarantine" or (each.kind == "cordon-gpus" and each.faulty_gpus)
+    }
+    return begun | {
+        node.node for node in nodes.needs_attention if is_quarantined(node) or node.cordoned_gpus
+    }
 
 
 def cordons_wait(record: PoolRecord, now: datetime) -> bool:

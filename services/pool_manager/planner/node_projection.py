@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
+from schemas.enums import HealthStatus
 from schemas.node_events import (
     BootChecked,
     Lost,
@@ -65,7 +66,7 @@ def _change(record: NodeRecord, event: NodeEvent, stored_at: datetime) -> NodeRe
                 return record
             return change(
                 record,
-                health=event.status,
+                health=with_gpu_cordon(record, event.status, event.cordon_gpus),
                 health_at=event.time,
                 health_action=event.action,
                 health_reason=event.reason,
@@ -74,6 +75,7 @@ def _change(record: NodeRecord, event: NodeEvent, stored_at: datetime) -> NodeRe
                 health_code=event.code,
                 health_job=event.job,
                 health_gpu=event.gpu_index,
+                faulty_gpus=event.cordon_gpus,
             )
         case ProviderNotice():
             return cloud_notices.record_notice(record, event, stored_at)
@@ -95,6 +97,29 @@ def _change(record: NodeRecord, event: NodeEvent, stored_at: datetime) -> NodeRe
             return change(record, **FOUND, liveness_at=event.time)
         case _:
             return record
+
+
+def with_gpu_cordon(
+    record: NodeRecord, status: HealthStatus, faulty_gpus: tuple[int, ...]
+) -> HealthStatus:
+    """A node's health: unhealthy where keeping work off its faulty GPUs alone is no use.
+
+    The workload system has not done it, the node takes no work yet, or a repair that has not
+    succeeded has left it out of service.
+    """
+    if status != "degraded" or not faulty_gpus:
+        return status
+    failed = record.gpu_cordon_failed_at is not None and record.cordoned_gpus == faulty_gpus
+    arriving = record.state in ("launching", "registered")
+    return "unhealthy" if failed or arriving or record.spare or _is_left_out(record) else status
+
+
+def _is_left_out(record: NodeRecord) -> bool:
+    """Whether the last saga about a node was a repair that has not succeeded."""
+    return record.cordoned and any(
+        each.outcome in ("failed", "cancelled") and each.saga.endswith(f"-{record.sagas}")
+        for each in record.attempts[-1:]
+    )
 
 
 def _with_workload(record: NodeRecord, event: WorkloadState | WorkGangs) -> NodeRecord:

@@ -266,6 +266,6 @@ def _unwound(state: SagaState, entry: SagaUnwound) -> Event:
 def _sentence(reason: str, step: str) -> str:
     if reason != DEADLINE_PASSED:
         return reason
-    orders = ("cordon", "uncordon", "drain", "reserve", "open", "promote")
+    orders = ("cordon", "uncordon", "cordon-gpus", "drain", "reserve", "open", "promote")
     by = ": the workload system did not carry it out" if step in orders else ""
     return f"{step} was not done when its deadline passed{by}"

@@ -15,7 +15,7 @@ from schemas.names import saga_number
 from schemas.node_records import NodeRecord, Quarantine, RemediationAttempt
 from schemas.pool_records import OpenSaga, PoolRecord
 from services.pool_manager.planner.node_counts import is_left_by_repair
-from services.pool_manager.planner.node_projection import launched
+from services.pool_manager.planner.node_projection import launched, with_gpu_cordon
 from services.pool_manager.sagas import DEFINITIONS
 from services.saga.saga_state import SagaState
 
@@ -36,7 +36,8 @@ def leaving_node(record: NodeRecord | None, state: SagaState) -> NodeRecord | No
     if record is None or not _takes(record, state) or has_left(record, state.saga):
         return record
     cordoned, drained = _cordoned(record, state), _drained_now(record, state)
-    return msgspec.structs.replace(
+    record = _with_cordoned_gpus(record, state)
+    record = msgspec.structs.replace(
         record,
         saga="" if state.ended else state.saga,
         saga_entry=state.sequence,
@@ -54,6 +55,36 @@ def leaving_node(record: NodeRecord | None, state: SagaState) -> NodeRecord | No
         sole_notice=_ahead_of(record, state, cordoned=cordoned),
         no_room_since=_no_room_since(record, state) if cordoned else None,
     )
+    return _with_gpu_health(record, state)
+
+
+def _with_cordoned_gpus(record: NodeRecord, state: SagaState) -> NodeRecord:
+    """Which GPUs get no new work, as far as is known, and when the order failed.
+
+    One that failed may have been carried out in part, so it is lifted like any other.
+    """
+    if state.kind != "cordon-gpus" or not state.ended:
+        return record
+    wanted = state.params.faulty_gpus
+    if has_succeeded(state, "cordon-gpus"):
+        return msgspec.structs.replace(record, cordoned_gpus=wanted, gpu_cordon_failed_at=None)
+    return msgspec.structs.replace(
+        record,
+        cordoned_gpus=wanted or record.cordoned_gpus,
+        gpu_cordon_failed_at=state.unwinding_at or state.started_at,
+    )
+
+
+def _with_gpu_health(record: NodeRecord, state: SagaState) -> NodeRecord:
+    """A node whose GPU is not cordoned, or not repaired, is unhealthy as a whole."""
+    health = with_gpu_cordon(record, record.health, record.faulty_gpus)
+    unrepaired = state.status == "unwound" and DEFINITIONS[state.kind].remediates
+    if unrepaired and record.cordoned and record.faulty_gpus and health == "degraded":
+        health = "unhealthy"
+    if health == record.health:
+        return record
+    reason = f"{record.health_reason}; {state.kind} did not succeed: {state.reason}"
+    return msgspec.structs.replace(record, health=health, health_reason=reason)
 
 
 def _ahead_of(record: NodeRecord, state: SagaState, *, cordoned: bool) -> str:

@@ -151,11 +151,9 @@ def _not_here(spec: PoolSpec) -> str:
     usual = HealthSpec()
     if spec.mode != "act":
         return "mode: a pool made by request acts as the fleet does; leave it out"
-    if (spec.health.unhealthy_after, spec.health.incident) != (
-        usual.unhealthy_after,
-        usual.incident,
-    ):
-        return "health.unhealthy_after and health.incident are set in the configuration alone"
+    for name in ("unhealthy_after", "incident", "cordon_scope"):
+        if getattr(spec.health, name) != getattr(usual, name):
+            return f"health.{name} is set in the configuration alone"
     return ""
 
 

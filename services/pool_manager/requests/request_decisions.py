@@ -224,7 +224,9 @@ def _about_node(
             f"{existing.kind} of {node.node} is under way ({saga}); wait until it has ended",
         )
     if (asked.verb == "cordon" and is_out(node)) or (
-        asked.verb == "uncordon" and not node.cordoned and node.health != "unhealthy"
+        asked.verb == "uncordon"
+        and not (node.cordoned or node.cordoned_gpus or node.faulty_gpus)
+        and node.health != "unhealthy"
     ):
         return RequestDecision(event=accepted(asked, payload, now, node=node.node))
     _check(asked.verb, node, snapshot, now)

@@ -4,6 +4,7 @@ from typing import Final
 
 from schemas.enums import SagaKind
 from services.pool_manager.sagas.drain_saga import CORDON_NODE, DRAIN_NODE, UNCORDON_NODE
+from services.pool_manager.sagas.gpu_cordon_saga import CORDON_NODE_GPUS
 from services.pool_manager.sagas.promote_saga import PROMOTE_SPARE
 from services.pool_manager.sagas.quarantine_saga import QUARANTINE_NODE
 from services.pool_manager.sagas.reboot_saga import REBOOT_NODE
@@ -28,6 +29,7 @@ DEFINITIONS: Final[dict[SagaKind, Definition]] = {
         UNCORDON_NODE,
         QUARANTINE_NODE,
         RECHECK_NODE,
+        CORDON_NODE_GPUS,
     )
 }
 """Every saga there is; the generic checks run over all of them."""

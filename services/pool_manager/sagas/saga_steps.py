@@ -17,6 +17,7 @@ from schemas.saga_params import SagaParams
 from schemas.step_data import (
     BootstrapInputs,
     CheckInputs,
+    GpuInputs,
     NodeInputs,
     ProvisionInputs,
     RebootInputs,
@@ -52,6 +53,12 @@ WORK_IS_DEAD: Final = OFF_THE_BUS | {SILENCE}
 
 def _node(params: SagaParams, _: Outputs) -> NodeInputs:
     return NodeInputs(pool=params.pool, node=params.node, reason=params.reason)
+
+
+def _gpus(params: SagaParams, _: Outputs) -> GpuInputs:
+    return GpuInputs(
+        pool=params.pool, node=params.node, reason=params.reason, gpus=params.faulty_gpus
+    )
 
 
 def _drain(params: SagaParams, outputs: Outputs) -> NodeInputs:
@@ -223,6 +230,13 @@ CORDON_HASTY_UNDONE: Final = replace(CORDON_HASTY, undo=True)
 UNCORDON: Final = Step(
     name="uncordon", inputs=_node, deadline_seconds=lambda _: CORDON_SECONDS, irrevocable=True
 )
+CORDON_GPUS: Final = Step(
+    name="cordon-gpus",
+    inputs=_gpus,
+    deadline_seconds=lambda _: QUARANTINE_SECONDS,
+    irrevocable=True,
+)
+"""Its deadline is short, because work gets onto a faulty GPU until the node is cordoned instead."""
 
 
 def cordon(params: SagaParams) -> Step:

@@ -143,6 +143,10 @@ class FleetAtRest:
             yield f"the spare {name} takes work"
         elif not record.spare and (record.cordoned or name in self._workload.cordoned):
             yield f"{name} is cordoned: {self._workload.cordoned.get(name, 'by its record alone')}"
+        if self._workload.cordoned_gpus.get(name) or (record and record.cordoned_gpus):
+            recorded = record.cordoned_gpus if record else ()
+            truth_of_it = self._workload.cordoned_gpus.get(name, ())
+            yield f"{name} has the GPUs {truth_of_it} cordoned, and {recorded} by its record"
         if name in self._invariants.liveness.lost:
             yield f"{name} was published to be lost, and not to have returned"
 

@@ -67,7 +67,9 @@ class QuarantineInvariants:
 
     def _logged(self, stored: Stored, now: float) -> None:
         entry = saga_codec.decode(stored.data)
-        if isinstance(entry, SagaStarted) and entry.kind == "quarantine":
+        if isinstance(entry, SagaStarted) and (
+            entry.kind == "quarantine" or entry.params.faulty_gpus
+        ):
             self._begun(entry)
         elif isinstance(entry, SagaStarted) and entry.kind == "recheck":
             begun = self._rechecks.setdefault(entry.params.node, [])
@@ -99,7 +101,7 @@ class QuarantineInvariants:
         machine = self._agents.machine_of(name)
         accused = known.broken_nodes | known.misreported | known.preempted
         if name not in accused and machine is not None and not machine.broken:
-            known.fail(f"{name} is quarantined, and is healthy", name, entry.saga)
+            known.fail(f"{name} is subject to {entry.kind}, and is healthy", name, entry.saga)
         if pool is not None:
             self._within_the_cap(pool)
 
@@ -112,8 +114,10 @@ class QuarantineInvariants:
 
     def _quarantined(self, pool: PoolRecord) -> set[str]:
         nodes = [each for each in self._records.live_nodes() if each.pool == pool.name]
-        found = {each.node for each in nodes if is_quarantined(each)}
-        return found | {each.node for each in pool.open.values() if each.kind == "quarantine"}
+        found = {each.node for each in nodes if is_quarantined(each) or each.cordoned_gpus}
+        begun = [each for each in pool.open.values() if each.kind == "quarantine"]
+        begun += [each for each in pool.open.values() if each.faulty_gpus]
+        return found | {each.node for each in begun}
 
     def _is_full(self, pool: PoolRecord) -> bool:
         """Whether a cap keeps unhealthy nodes in service: half of the pool's, or the fleet's."""
@@ -129,7 +133,7 @@ class QuarantineInvariants:
             return
         known = self._overdue.pop(node.node, None)
         if self._is_due(node):
-            same = known is not None and known[0].cordoned == node.cordoned
+            same = known is not None and _cordons(known[0]) == _cordons(node)
             self._overdue[node.node] = (node, known[1] if known and same else now)
 
     def _is_due(self, node: NodeRecord) -> bool:
@@ -137,7 +141,7 @@ class QuarantineInvariants:
         if _is_left_alone(node):
             return False
         if not node.cordoned:
-            return node.health == "unhealthy"
+            return node.health == "unhealthy" or node.faulty_gpus != node.cordoned_gpus
         return is_quarantined(node) and (node.health != "unhealthy" or self._misreported(node))
 
     def _misreported(self, node: NodeRecord) -> bool:
@@ -158,6 +162,10 @@ class QuarantineInvariants:
             elif now - since > WITHIN_SECONDS:
                 what = "quarantined" if node.cordoned else f"{node.health} and in service"
                 known.fail(f"{name} is {what} for {now - since:.0f} s", name)
+
+
+def _cordons(node: NodeRecord) -> tuple[bool, tuple[int, ...]]:
+    return node.cordoned, node.cordoned_gpus
 
 
 def _is_left_alone(node: NodeRecord) -> bool:

@@ -41,6 +41,8 @@ class SimulatedWorkload:
     simulation: SimulationContext
     cordoned: dict[str, str] = field(default_factory=dict)
     """Node -> why."""
+    cordoned_gpus: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """Node -> those that get no new work."""
     drained_at: dict[str, float] = field(default_factory=dict)
     """Node -> when its drain is complete."""
     away_until: float = 0.0
@@ -88,6 +90,11 @@ class SimulatedWorkload:
         self.late.discard(node)
         self.returned.discard(node)
 
+    def cordon_gpus(self, node: str, gpus: tuple[int, ...]) -> None:
+        """Place nothing new on these GPUs of a node, and on no others."""
+        self.simulation.note(f"workload system cordons of {node} the GPUs {gpus}")
+        self.cordoned_gpus[node] = gpus
+
     def drain(self, node: str) -> None:
         """Begin to move the work off a node."""
         if node in self.drained_at:
@@ -123,6 +130,7 @@ class SimulatedWorkload:
     def join(self, node: str) -> None:
         """A machine has joined, as a node of its own, whatever an earlier one of its name was."""
         self.cordoned.pop(node, None)
+        self.cordoned_gpus.pop(node, None)
         self.drained_at.pop(node, None)
         self.late.discard(node)
         self.returned.discard(node)
@@ -238,6 +246,13 @@ class SimulatedNotifier:
             return
         self._workload.uncordon(order.node.node)
         await self._process.effect("an uncordon")
+
+    async def cordon_gpus(self, order: WorkloadOrder) -> None:
+        """Place nothing new on these GPUs."""
+        if not await self._order(order):
+            return
+        self._workload.cordon_gpus(order.node.node, tuple(each.index for each in order.gpus))
+        await self._process.effect("a cordon of GPUs")
 
     async def drain(self, order: WorkloadOrder) -> None:
         """Begin to move the work off the node."""

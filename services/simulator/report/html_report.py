@@ -47,6 +47,7 @@ STAGES: Final = {
     "return": "come back",
     "check": "check",
     "uncordon": "uncordon",
+    "cordon-gpus": "cordon",
 }
 """Step -> its name on the page."""
 TYPES: Final = {

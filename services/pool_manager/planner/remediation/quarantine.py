@@ -1,4 +1,4 @@
-"""Which unhealthy nodes are cordoned while their repair waits, and which are released. Pure.
+"""Which unhealthy nodes, or faulty GPUs, are cordoned, and which are released. Pure.
 
 A quarantine disturbs no work: it only keeps new work off a node. So neither breaker, budget, freeze
 window nor missing capacity delays it. What bounds it is a cap of its own, of the pool and of the
@@ -27,7 +27,11 @@ from services.pool_manager.planner.node_counts import (
     quarantined,
 )
 from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot, earlier, to_come
-from services.pool_manager.planner.remediation import quarantine_recheck, remedy_selection
+from services.pool_manager.planner.remediation import (
+    gpu_cordons,
+    quarantine_recheck,
+    remedy_selection,
+)
 from services.pool_manager.planner.remediation.quarantine_recheck import is_unconfirmed
 from services.pool_manager.planner.remediation.recovered_nodes import is_well_after_repair
 from services.pool_manager.planner.safety import eligibility, incidents
@@ -54,11 +58,17 @@ def quarantine(snapshot: PoolSnapshot, decided: PoolPlan, now: datetime) -> Pool
     for node, unconfirmed in found:
         if not room_for_sagas(decided.record):
             break
-        if _is_full(snapshot, decided.record, unconfirmed=unconfirmed):
+        full = _is_full(snapshot, decided.record, unconfirmed=unconfirmed)
+        # One with a cordoned GPU counts already.
+        if full and not node.cordoned_gpus:
             waiting.append(node.node)
             continue
-        reason = f"{node.health_reason or 'unhealthy'}; it gets no new work until its repair begins"
-        decided = _begun(snapshot, decided, "quarantine", node, reason, now)
+        reason = node.health_reason or node.health
+        if node.health == "unhealthy":
+            reason += "; it gets no new work until its repair begins"
+            decided = _begun(snapshot, decided, "quarantine", node, reason, now)
+        else:
+            decided = _begun(snapshot, decided, "cordon-gpus", node, reason, now)
     repeated = earlier(decided.wake_at, _next_repeat(snapshot, now))
     repeated = earlier(repeated, quarantine_recheck.next_test(snapshot, decided.record, now))
     return _published(snapshot, replace(decided, wake_at=repeated), waiting, now)
@@ -92,13 +102,16 @@ def _candidates(
         (node, is_unconfirmed(snapshot, held, node))
         for node in snapshot.nodes.needs_attention
         if node.state == "active"
-        and node.health == "unhealthy"
+        and (node.health == "unhealthy" or gpu_cordons.is_wanted(node))
         and node.node not in taken
         and _takes_work(node, now)
         and not is_gone(node)
         and not eligibility.is_held(node, now)
         # Where operators have reserved every decision about the node, this is one.
-        and remedy_selection.choose(snapshot, node, now).remedy != "alert"
+        and (
+            node.health == "degraded"
+            or remedy_selection.choose(snapshot, node, now).remedy != "alert"
+        )
     ]
     return sorted(found, key=lambda each: (each[1], each[0].health_at or now, each[0].node))
 
@@ -114,9 +127,12 @@ def _takes_work(node: NodeRecord, now: datetime) -> bool:
 def _release(snapshot: PoolSnapshot, decided: PoolPlan, now: datetime) -> PoolPlan:
     taken = busy(decided.record)
     for node in snapshot.nodes.needs_attention:
-        if node.node in taken or not _is_released(node, now):
+        if node.node in taken:
             continue
-        decided = _begun(snapshot, decided, "uncordon", node, RELEASED, now)
+        if _is_released(node, now):
+            decided = _begun(snapshot, decided, "uncordon", node, RELEASED, now)
+        elif gpu_cordons.is_lifted(node, now) and room_for_sagas(decided.record):
+            decided = _begun(snapshot, decided, "cordon-gpus", node, gpu_cordons.LIFTED, now)
     return decided
 
 
@@ -141,6 +157,8 @@ def _begun(
     """The plan with one more saga."""
     saga, opened, record = begin(snapshot.fleet, decided.record, kind, now, node=node)
     opened = msgspec.structs.replace(opened, reason=reason)
+    if kind == "cordon-gpus":
+        opened = msgspec.structs.replace(opened, faulty_gpus=node.faulty_gpus)
     start = {**decided.start, saga: opened}
     return replace(decided, record=with_open(record, saga, opened), start=start)
 
@@ -170,6 +188,8 @@ def _next_repeat(snapshot: PoolSnapshot, now: datetime) -> datetime | None:
     for node in snapshot.nodes.needs_attention:
         if node.quarantine is not None and node.quarantine.failed_at is not None:
             soonest = earlier(soonest, to_come(_repeat_at(node.quarantine.failed_at), now))
+        if (repeated := gpu_cordons.repeat_at(node)) is not None:
+            soonest = earlier(soonest, to_come(repeated, now))
     return soonest
 
 
@@ -204,8 +224,9 @@ def _full_reason(record: PoolRecord, waiting: Sequence[str], count: int) -> str:
     spec = record.spec.budget.max_quarantined
     wave = " (an incident's unconfirmed nodes use half of it)" if incidents.holding(record) else ""
     return (
-        f"{count} nodes are quarantined, as many as budget.max_quarantined of the pool ({spec}) or "
-        f"of the fleet allows{wave}; {len(waiting)} more unhealthy nodes still take work: "
+        f"{count} nodes are quarantined or have a cordoned GPU, as many as budget.max_quarantined "
+        f"of the pool ({spec}) or of the fleet allows{wave}; {len(waiting)} more nodes still take "
+        "work on what is unhealthy: "
         f"{', '.join(waiting[:TEXT_NAMED_MAX])}"
     )
 

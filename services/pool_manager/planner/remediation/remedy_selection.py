@@ -166,7 +166,8 @@ def degraded_candidates(
         if eligibility.blocked_reason(node, record, now, can_wait=True):
             continue
         choice = choose(snapshot, node, now)
-        if is_in_place(choice.remedy):
+        # One with a cordoned GPU is repaired as an unhealthy one would be, only later.
+        if is_in_place(choice.remedy) or (choice.remedy == "replace" and node.faulty_gpus):
             found.append((node, choice))
     return found
 

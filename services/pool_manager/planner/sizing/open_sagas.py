@@ -106,8 +106,9 @@ def _renews(kind: SagaKind, node: NodeRecord | None) -> bool:
 
 
 def _gpus(node: NodeRecord) -> tuple[str, ...]:
-    """The GPU that the node's verdict is about; none where it is about the node, or unknown."""
-    return tuple(gpu.uuid for gpu in node.gpus if gpu.index == node.health_gpu and gpu.uuid)
+    """The GPUs that the node's verdict is about; none where it is about the node, or unknown."""
+    affected = {node.health_gpu, *node.faulty_gpus} if node.health_gpu >= 0 else ()
+    return tuple(gpu.uuid for gpu in node.gpus if gpu.index in affected and gpu.uuid)
 
 
 def saga_id(kind: SagaKind, node: NodeRecord | None, new_node: str = "") -> str:

@@ -69,6 +69,8 @@ class FleetShape:
     """The mode of a pool whose machines others make; empty: Navarch launches them."""
     reuses_names: bool = False
     """Whether those others give a machine the name of one that is gone."""
+    cordons_gpus: bool = False
+    """Whether the workload system can keep work off single GPUs, and does."""
 
 
 @dataclass(frozen=True, slots=True)

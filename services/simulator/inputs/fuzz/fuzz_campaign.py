@@ -65,6 +65,7 @@ ANNOUNCED_SHARE: Final = 0.15
 SCHEDULER_SHARE: Final = 0.25
 GANG_SHARE: Final = 0.25
 ADOPTED_SHARE: Final = 0.2
+GPU_CORDON_SHARE: Final = 0.2
 SCHEDULER_FAULTS: Final = ("slow_orders", "refused_orders", "late_work", "returning_work")
 
 
@@ -88,6 +89,7 @@ def draw(seed: str, minutes: float) -> Campaign:
     )
     shape = _with_gangs(Random(f"{seed}/gangs"), shape)  # noqa: S311
     shape = _adopting(Random(f"{seed}/adopted"), shape)  # noqa: S311
+    shape = _cordoning_gpus(Random(f"{seed}/gpu-cordons"), shape)  # noqa: S311
     seconds = minutes * 60
     # Each run leaves some kinds out: other combinations show other defects.
     draws = chance.sample(_DRAWS, k=chance.randint(3, len(_DRAWS)))
@@ -136,6 +138,13 @@ def _adopting(chance: Random, shape: FleetShape) -> FleetShape:
         reboots=False,
         list_lag_seconds=0.0,
     )
+
+
+def _cordoning_gpus(chance: Random, shape: FleetShape) -> FleetShape:
+    """In some campaigns, cordons of single GPUs; drawn apart from the others."""
+    if chance.random() >= GPU_CORDON_SHARE:
+        return shape
+    return replace(shape, cordons_gpus=True)
 
 
 def _job_faults(chance: Random, shape: FleetShape, seconds: float) -> list[CampaignStep]:

@@ -35,6 +35,13 @@ from services.simulator.inputs.fuzz.campaign_steps import (
 POOL: Final = "training"
 PROVIDER: Final = "cloud"
 REASON: Final = "simulated"
+ALWAYS_SERVICE: Final = {
+    "name": "always",
+    "kind": "service",
+    "start": "* * * * *",
+    "duration": "10m",
+}
+"""What is degraded may be repaired at any time."""
 BEGIN_SECONDS_MAX: Final = 300.0
 REST_SECONDS_MAX: Final = 1_800.0
 """Without further faults, a fleet must be at rest after this."""
@@ -283,7 +290,7 @@ def group_of(shape: FleetShape) -> GroupSpec | None:
 
 def settings_of(shape: FleetShape) -> dict[str, Any]:
     """The configuration of the fleet."""
-    pool = {
+    pool: dict[str, Any] = {
         "provider": PROVIDER,
         "instance_type": "simulated",
         "gpu_count": GPUS,
@@ -305,6 +312,9 @@ def settings_of(shape: FleetShape) -> dict[str, Any]:
         "drain_timeout": f"{GANG_DRAIN_SECONDS if shape.gangs else DRAIN_SECONDS}s",
         "launch_timeout": "90s",
     }
+    if shape.cordons_gpus:
+        pool["health"]["cordon_scope"] = "gpu"
+        pool["windows"] = [ALWAYS_SERVICE]
     if shape.adopted:
         pool |= {"nodes": "adopted", "mode": shape.adopted, "min_nodes": 0}
     notifier = GANG_NOTIFIER if shape.gangs else NOTIFIER
