@@ -9,7 +9,8 @@ from schemas.node_events import Lost, node_codec
 from schemas.topology import EVENTS
 from services.simulator.engine import virtual_time
 from services.simulator.engine.fault_kinds import InjectedFault
-from tests.simulator.test_silence_is_confirmed import SHAPE, started
+from tests.simulator.test_silence_is_confirmed import started
+from tests.support.fleet_shapes import SMALL
 
 NODES = 6
 LATE_SECONDS = 10.0
@@ -20,7 +21,7 @@ def test_heartbeats_that_are_late_together_are_no_losses():
     """Each node's next heartbeat is late by a moment; afterwards a single silent node is lost."""
 
     async def play() -> tuple[list[str], list[str]]:
-        simulation, _ = await started(replace(SHAPE, nodes=NODES))
+        simulation, _ = await started(replace(SMALL, nodes=NODES))
         fleet = simulation.fleet
         for machine in fleet.machines.serving():
             fleet.faults.inject(

@@ -10,7 +10,8 @@ from schemas.node_events import Lost, Returned, node_codec
 from schemas.topology import EVENTS
 from services.simulator.engine import virtual_time
 from services.simulator.engine.fault_kinds import BROKER, InjectedFault
-from tests.simulator.test_silence_is_confirmed import SHAPE, started
+from tests.simulator.test_silence_is_confirmed import started
+from tests.support.fleet_shapes import SMALL
 
 NODES = 6
 CASES = [
@@ -27,7 +28,7 @@ def test_nodes_that_beat_again_are_not_lost_and_a_silent_one_is(away_seconds, on
     """No marker says that a node fell silent while there was no server."""
 
     async def play() -> tuple[list[str], list[str]]:
-        simulation, node = await started(replace(SHAPE, nodes=NODES))
+        simulation, node = await started(replace(SMALL, nodes=NODES))
         fleet = simulation.fleet
         if one_is_silent:
             fleet.faults.inject(
