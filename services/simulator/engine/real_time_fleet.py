@@ -9,9 +9,9 @@ import asyncio
 import contextvars
 import random
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from schemas.instance_records import InstanceRecord
 from schemas.messages import decoder
@@ -45,6 +45,8 @@ class RealTimeContext(SimulationContext):
         super().__init__(seed)
         self.clock: Any = SystemClock()
         self._say = say
+        self.defects: list[str] = []
+        """Agents that ended by themselves, and why."""
 
     def clock_of(self, name: str) -> Any:
         """The machine's clock: all simulated hosts share it."""
@@ -64,6 +66,28 @@ class AgentConnections:
     """Events, samples and commands."""
     heartbeats: Bus
     """Heartbeats alone, so that they never wait behind anything else."""
+
+
+class AgentBus(Protocol):
+    """What simulated agents use of a bus."""
+
+    async def publish(
+        self, subject: str, data: bytes, *, msg_id: str = "", headers: Headers | None = None
+    ) -> Any:
+        """Store a message."""
+        ...
+
+    async def put(self, bucket: BucketSpec, key: str, value: bytes, *, ttl_seconds: int = 0) -> int:
+        """Write a key."""
+        ...
+
+    async def answer(self, subject: str, endpoint: Endpoint) -> None:
+        """Answer a subject."""
+        ...
+
+    def unwritable_streams(self) -> Mapping[str, str]:
+        """Streams that take no writes."""
+        ...
 
 
 class RealTimeBus:
@@ -99,26 +123,38 @@ class RealTimeBus:
 
         await self._over.facts.answer(subject, reply)
 
+    def unwritable_streams(self) -> Mapping[str, str]:
+        """Streams that take no writes of the agents of this connection."""
+        return self._over.facts.unwritable_streams()
+
 
 class RealTimeProcess(SimulatedProcess):
     """An agent, as tasks of this process."""
 
     def __init__(
-        self, simulation: SimulationContext, name: str, over: AgentConnections
+        self, simulation: RealTimeContext, name: str, over: AgentConnections
     ) -> None:  # no `super`: its bus is ours
         self.tasks: dict[asyncio.Task[Any], None] = {}
         self.simulation = simulation
+        self._defects = simulation.defects
         self.name = name
         self.dead = False
         self.context = contextvars.copy_context()
-        self.bus: Any = RealTimeBus(over, self)
+        bus: AgentBus = RealTimeBus(over, self)
+        self.bus: Any = bus
 
     def spawn(self, work: Awaitable[Any]) -> "asyncio.Task[Any]":
         """Do work as this agent."""
         task = asyncio.ensure_future(work)
         assert isinstance(task, asyncio.Task)
         self.adopt(task)
+        task.add_done_callback(self._check)
         return task
+
+    def _check(self, task: "asyncio.Task[Any]") -> None:
+        """Note that a part of the agent has failed: without it the agent would only look well."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._defects.append(f"{self.name}: {type(error).__name__}: {error}")
 
     def crash(self) -> None:
         """End now."""
@@ -141,6 +177,7 @@ class RealTimeMachines(AgentMachines):
     ) -> None:
         """Share `connections` among the agents; use the intervals of the fleet's settings."""
         super().__init__(simulation, spec_of)
+        self._context = simulation
         self._connections = connections
         self._processes = 0
         self.beat_seconds = float(settings.heartbeat_interval)
@@ -150,7 +187,7 @@ class RealTimeMachines(AgentMachines):
     def _process(self, name: str) -> SimulatedProcess:
         self._processes += 1
         over = self._connections[self._processes % len(self._connections)]
-        return RealTimeProcess(self._simulation, name, over)
+        return RealTimeProcess(self._context, name, over)
 
     def appear(self, instance: Instance) -> None:
         """A machine was made: it boots and samples."""

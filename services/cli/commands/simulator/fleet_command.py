@@ -219,6 +219,7 @@ class FleetRun:
         self._bus = bus
         self._stopping = stopping
         simulation = RealTimeContext(options.seed, lambda _: None)
+        self._defects = simulation.defects
         self._machines = RealTimeMachines(simulation, connections, agent)
         boots = simulation.chance("boots")
         low, high = options.boot_seconds / BOOT_SPREAD, options.boot_seconds
@@ -307,6 +308,8 @@ class FleetRun:
             )
 
     async def _wait_stop(self, seconds: float) -> bool:
+        if self._defects:
+            raise NavarchError(f"a simulated agent has failed: {self._defects[0]}")
         try:
             async with asyncio.timeout(seconds):
                 await self._stopping.wait()
