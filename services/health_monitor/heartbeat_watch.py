@@ -17,7 +17,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Final, Literal
 
@@ -26,7 +26,7 @@ from schemas.fleet_events import FACTS, ConsumerLag, fleet_codec
 from schemas.fleet_queries import CurrentFailure
 from schemas.health_records import HealthRecord
 from schemas.messages import decoder
-from schemas.node_records import NodeRecord
+from schemas.node_records import NodeRecord, node_key
 from schemas.settings import AgentSettings
 from schemas.topology import EVENTS, HEALTH, HEARTBEATS, NODES
 from services.bus.bucket_mirror import readable
@@ -176,11 +176,13 @@ class HeartbeatWatch:
         self._expired = ExpiredHeartbeats(self._interval_seconds)
         self._changes.clear()
         self._behind_seconds = 0.0
+        began = self._clock.now() - timedelta(seconds=self._ttl_seconds)
         async with asyncio.TaskGroup() as group:
             self._workers.start(group)
             await self._take_stock()
             self._lagging = await self._was_lagging()
             group.create_task(self._sweep())
+            group.create_task(self._follow_registrations(began))
             async for entry in self._bus.watch(HEARTBEATS):
                 await self._take(entry)
 
@@ -201,6 +203,21 @@ class HeartbeatWatch:
                 self._strays[key] = self._clock.monotonic() + STRAY_SECONDS
             elif key not in alive and working_of(record).registered:
                 self._expect(key)
+
+    async def _follow_registrations(self, after: datetime) -> None:
+        """Expect those that register from now on to beat: an agent may end before its first."""
+        registered = [subjects.node_event_wildcard("registered")]
+        while True:
+            try:
+                async for stored in self._bus.follow(EVENTS.name, registered, "new", after=after):
+                    after = stored.time
+                    parsed = subjects.parse_node(stored.subject)
+                    key = node_key(parsed.pool, parsed.node) if parsed is not None else ""
+                    if key and key not in self._alive and key not in self._silent:
+                        self._expect(key)
+            except BusError as error:
+                log.info("registrations are not followed", extra={"reason": str(error)})
+            await self._clock.sleep(SWEEP_SECONDS)
 
     async def _health_records(self) -> dict[str, HealthRecord]:
         """Every node's record, of nodes that lost theirs what NODES makes of it."""

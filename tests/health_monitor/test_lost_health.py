@@ -80,6 +80,16 @@ async def test_a_node_that_fell_silent_before_a_restart_without_health_is_lost(w
     await world.until(lambda: is_lost(world))
 
 
+async def test_a_node_that_registers_and_never_beats_is_lost(world, start):
+    """Its agent ended in between; no heartbeat expires."""
+    await start(QUICK)
+    await world.beat("training-8", ttl_seconds=60)
+    await world.settled()
+    await world.register("training-7")
+    await world.register("training-8")
+    await world.until(lambda: is_lost(world))
+
+
 async def test_purged_heartbeats_hide_no_silent_node(world, start, bus):
     """The purge leaves no marker of the node that never beats again."""
     await start(QUICK)

@@ -12,14 +12,16 @@ from hypothesis import strategies as st
 
 from schemas.duration import Duration
 from schemas.enums import Action, AttemptOutcome, Remediation, SagaKind
-from schemas.node_records import CloudNotice, NodeRecord, RemediationAttempt
+from schemas.node_records import CloudNotice, GpuUse, NodeRecord, RemediationAttempt
 from schemas.pool_events import OperatorNeeded
 from schemas.pool_records import OpenSaga
 from schemas.settings import BudgetSpec, HealthSpec, PluginSettings, WindowSpec
 from services.pool_manager.planner.node_counts import Nodes
 from services.pool_manager.planner.pool_planner import plan
-from services.pool_manager.planner.pool_snapshot import PoolSnapshot
+from services.pool_manager.planner.pool_snapshot import NodeUse, PoolSnapshot
+from services.pool_manager.planner.remediation import remedy_selection
 from services.pool_manager.planner.remediator import (
+    REPLACE,
     AlertOnly,
     Ladder,
     Remediator,
@@ -304,6 +306,28 @@ def test_degraded_node_is_remediated_in_a_service_window(
     """Never replaced, and left alone in a pool without such windows."""
     decided = under(LADDER, degraded(action), node("b"), windows=windows)
     assert kinds == [kind for kind, _ in started(decided)]
+
+
+@pytest.mark.parametrize(
+    ("busy", "minutes", "kinds"),
+    [(False, 6, ["reset-gpu"]), (False, 4, []), (True, 60, [])],
+)
+def test_degraded_node_without_work_needs_no_window(
+    busy: bool, minutes: int, kinds: list[str]
+) -> None:
+    """A pause between two steps of a job is no rest."""
+    resting = NodeUse(gpus=GpuUse(busy=busy, since=NOW - timedelta(minutes=minutes)))
+    asked = under(LADDER, degraded("reset_gpu"), node("b"))
+    assert ["a"] == remedy_selection.asked_about(asked, NOW)
+    used = replace(asked, use={"a": resting})
+    assert kinds == [kind for kind, _ in started(used)]
+
+
+def test_use_is_not_read_where_nothing_depends_on_it() -> None:
+    """A window decides, or the pool's remediation resets nothing."""
+    served = under(LADDER, degraded("reset_gpu"), windows=(WHOLE_DAY,))
+    for asked in (served, under(REPLACE, degraded("reset_gpu"))):
+        assert [] == remedy_selection.asked_about(asked, NOW)
 
 
 def test_unhealthy_nodes_go_before_degraded_ones() -> None:

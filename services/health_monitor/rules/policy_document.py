@@ -51,9 +51,9 @@ _HOW: Final = """\
   the node *degraded*: the faulty GPU gets no new work, the node stays in service. That lasts as
   *unhealthy* does. A fault of a second GPU, or one whose rule has no `cordon: gpu`, makes the node
   unhealthy; so does a workload system that does not carry out the order, and a repair that fails.
-  Such a node is repaired as an unhealthy one is, but in the pool's service windows only; without
-  a window an operator does it (`navarch reset-gpu`, `navarch replace`). It counts in
-  `budget.max_quarantined`.
+  Such a node is repaired as an unhealthy one is, but in the pool's service windows; without a
+  window once its GPUs have rested for five minutes, or by an operator (`navarch reset-gpu`,
+  `navarch replace`). It counts in `budget.max_quarantined`.
 - Where a pool has `unhealthy_after: n`, results that are not fatal count up, over all kinds and
   GPUs of the node, within 24 hours; until the n-th the node is degraded.
 - A rule with `count` and `window` matches from the `count`-th fault within the window on. It

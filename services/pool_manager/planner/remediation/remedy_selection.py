@@ -21,6 +21,7 @@ from services.pool_manager.planner import cloud_notices
 from services.pool_manager.planner.node_counts import busy, is_gone, is_out
 from services.pool_manager.planner.pool_snapshot import PoolSnapshot
 from services.pool_manager.planner.remediator import RemedyChoice
+from services.pool_manager.planner.retirements import USES_READ_MAX, is_idle
 from services.pool_manager.planner.safety import eligibility
 from services.pool_manager.planner.safety.fault_waves import fault_signature
 from services.pool_manager.planner.sizing import spares
@@ -150,18 +151,42 @@ def to_be_replaced(
 def degraded_candidates(
     snapshot: PoolSnapshot, record: PoolRecord, now: datetime
 ) -> list[tuple[NodeRecord, RemedyChoice]]:
-    """Degraded nodes whose verdict calls for a rung, in a window that is for such work."""
-    if not any(window.kind == "service" for window in record.spec.windows):
-        # Their work goes on, and no window says when it may be disturbed.
+    """Degraded nodes whose verdict calls for a rung, in a window that is for such work.
+
+    Where the pool has none, its work goes on: then those on which none is left.
+    """
+    use = snapshot.use or {}
+    return [
+        (node, choice)
+        for node, choice in _degraded(snapshot, record, now)
+        if _is_served(record) or (node.node in use and is_idle(use[node.node].gpus, now))
+    ]
+
+
+def asked_about(snapshot: PoolSnapshot, now: datetime) -> list[str]:
+    """The degraded nodes whose use decides whether they are remediated."""
+    if _is_served(snapshot.record) or not snapshot.record.spec.health.auto_replace:
         return []
+    found = _degraded(snapshot, snapshot.record, now)
+    return [node.node for node, _ in found[:USES_READ_MAX]]
+
+
+def _is_served(record: PoolRecord) -> bool:
+    """Whether windows say when the work of degraded nodes may be disturbed."""
+    return any(window.kind == "service" for window in record.spec.windows)
+
+
+def _degraded(
+    snapshot: PoolSnapshot, record: PoolRecord, now: datetime
+) -> list[tuple[NodeRecord, RemedyChoice]]:
     taken = busy(record)
     found: list[tuple[NodeRecord, RemedyChoice]] = []
     for node in sorted(
         snapshot.nodes.needs_attention, key=lambda each: (each.health_at or now, each.node)
     ):
-        idle = node.state == "active" and node.node not in taken and not node.lost
-        idle = idle and not node.spare
-        if not idle or node.health != "degraded" or node.health_action in ("none", "restart_app"):
+        free = node.state == "active" and node.node not in taken and not node.lost
+        free = free and not node.spare
+        if not free or node.health != "degraded" or node.health_action in ("none", "restart_app"):
             continue
         if eligibility.blocked_reason(node, record, now, can_wait=True):
             continue
