@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
 import msgspec
 
@@ -21,6 +21,7 @@ from agent.settings import AgentConfig
 from agent.sources.cloud.cloud_detection import DMI, detect
 from agent.sources.host_metrics import PROC
 from agent.sources.kernel_log_parser import parse_kmsg
+from agent.sources.log_entries import read_entries
 from agent.sources.log_formats import parse_text
 from agent.sources.nvml import Nvml, NvmlUnavailable
 from schemas.agent_commands import DiagnoseRequest, Diagnosis
@@ -33,10 +34,6 @@ from services.primitives.errors import ConfigurationError, NavarchError
 Connect = Callable[[], Awaitable[Bus]]
 
 TAIL_BYTES: Final = 65_536
-LINE_BYTES_MAX: Final = 1_048_576
-"""A longer line is read in parts, so that no input fills the memory."""
-DMESG_BYTES_MAX: Final = 67_108_864
-"""The kernel's ring buffer holds far less."""
 XID_MENTION: Final = re.compile(r"\bS?Xid\b")
 PID_NAMESPACE: Final = Path("/proc/self/ns/pid")
 HOST_NAMESPACE: Final = "pid:[4026531836]"
@@ -120,27 +117,9 @@ def parse_file(file: str, write: Callable[[str], object], report: Callable[[str]
     counts = ParseCounts()
     path = Path("/dev/stdin") if file == "-" else Path(file)
     with path.open("rb") as opened:
-        for fault in parse(_entries(opened), counts):
+        for fault in parse(read_entries(opened), counts):
             write(msgspec.json.encode(fault).decode())
     report(counts.summary())
-
-
-def _entries(opened: BinaryIO) -> Iterator[bytes]:
-    """Yield a log's lines, or the entries of the document that `dmesg --json` prints."""
-    first = opened.readline(LINE_BYTES_MAX)
-    if first.strip() != b"{":
-        yield first
-        while line := opened.readline(LINE_BYTES_MAX):
-            yield line
-        return
-    document = first + opened.read(DMESG_BYTES_MAX)
-    try:
-        entries = msgspec.json.decode(document, type=dict[str, list[dict[str, Any]]])
-    except (msgspec.DecodeError, RecursionError):
-        yield from document.splitlines()
-        return
-    for each in entries.get("dmesg", ()):
-        yield msgspec.json.encode(each)
 
 
 def inject(config: AgentConfig, code: int, gpu: int, *, text: str = "") -> str:

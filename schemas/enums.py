@@ -34,6 +34,42 @@ FaultKind = Literal[
 ]
 """Kind of a fault; `event.event_type` in a health policy."""
 
+SwitchSeverity = Literal["nonfatal", "link-fatal", "fatal"]
+"""Subcode of an SXID: the severity that its line gives."""
+
+NvlinkClass = Literal[
+    "ignore", "threshold", "sympathetic", "repeated", "signal", "connection", "ecc"
+]
+"""Subcode of XID 74, gravest last. ecc: likely hardware, on the third report of one link;
+connection: check seating, possibly hardware; signal: a marginal channel; repeated: report if it
+repeats; sympathetic: follows another fault, which decides; threshold: corrected errors passed a
+threshold; ignore: harmless."""
+
+SUBCODES: Final[dict[FaultKind, tuple[str, ...]]] = {
+    "sxid": get_args(SwitchSeverity),
+    "gpu_lost": ("vanished",),
+    "row_remap": ("failed", "pending", "uncorrectable"),
+    "thermal": ("hw_slowdown",),
+    "power": ("power_brake",),
+    "nvlink": ("down", "errors"),
+    "pcie": ("replays", "width"),
+    "fabric": ("failed", "health", "left"),
+    "probe_failed": ("kmsg",),
+    "fallen_off_bus": (),
+    "ecc_dbe": (),
+    "ecc_sbe": (),
+    "page_retirement": (),
+    "gpu_count": (),
+    "lines_lost": (),
+}
+"""Subcodes that the agent reports; a kind that is not here has any text. Telemetry levels add their
+names to those of their kind."""
+NVLINK_CODE: Final = 74
+NVLINK5_CODES: Final = range(144, 151)
+RECOVERY_ACTION_CODE: Final = 154
+XIDS_WITH_TEXT: Final = frozenset({*NVLINK5_CODES, RECOVERY_ACTION_CODE})
+"""XIDs whose subcode is a text of the driver."""
+
 PROGRAM_CODES: Final = frozenset({8, 13, 31, 32, 43, 45, 68, 69})
 """XIDs that a program can cause; the kernel log line names its process."""
 

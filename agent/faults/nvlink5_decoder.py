@@ -1,8 +1,9 @@
 """Decodes the registers of an NVLink 5 fault (XID 144 to 150) by NVIDIA's table.
 
 A line names the unit that saw the error and gives two registers: `intr_info`, whose bits say why a
-link went down, and `error_status`, whose value says which error the unit saw. The driver's layout
-of `intr_info` changed with R575; bits of each part distinguish the layouts. Pure.
+link went down, and `error_status`, which says what error the unit saw: mostly a bit for each error,
+of which the worst decides. The driver's layout of `intr_info` changed with R575; bits of each part
+distinguish the layouts. Pure.
 """
 
 from dataclasses import dataclass
@@ -20,6 +21,9 @@ class DecodedRegisters:
     """`fatal`, `link-fatal` or `nonfatal`."""
 
 
+_RESOLUTIONS: Final = ("IGNORE", "XID_154_EVAL", "RESET_GPU")
+_SEVERITIES: Final = ("nonfatal", "link-fatal", "fatal")
+"""Gravest last."""
 _IGNORE: Final = DecodedRegisters("IGNORE", "IGNORE", "nonfatal")
 _SUPPORT: Final = DecodedRegisters("IGNORE", "CONTACT_SUPPORT", "nonfatal")
 _RESET: Final = DecodedRegisters("RESET_GPU", "CONTACT_SUPPORT", "fatal")
@@ -31,7 +35,7 @@ _CABLES: Final = DecodedRegisters("IGNORE", "INVESTIGATE_LINK_SI_AND_CABLES", "n
 _SOFTWARE: Final = {0x80000000: _SUPPORT}
 _TLW: Final = {1: _IGNORE, 2: _SUPPORT, 4: _RESET} | _SOFTWARE
 
-_BY_STATUS: Final[dict[str, dict[int, DecodedRegisters]]] = {
+_BY_BIT: Final[dict[str, dict[int, DecodedRegisters]]] = {
     "SAW_MVB": {1: _SUPPORT, 2: _RESET, 4: _IGNORE, 8: _SUPPORT, 0x10: _RESET, 0x20: _IGNORE},
     "RLW_CTRL": _SOFTWARE,
     "RLW_REMAP": {1: _WAIT, 2: _WAIT}
@@ -50,6 +54,8 @@ _BY_STATUS: Final[dict[str, dict[int, DecodedRegisters]]] = {
     "TLW_TX": _TLW,
     "TREX": {1: _SUPPORT} | _SOFTWARE,
     "NVLPW": _SOFTWARE,
+}
+_BY_CODE: Final[dict[str, dict[int, DecodedRegisters]]] = {
     "NETIR_BER_EVENT": dict.fromkeys(range(4), _CABLES),
     "NETIR_MFDE_EVENT": dict.fromkeys((1, 4, 5, 7), _RESET) | {3: _IGNORE},
 }
@@ -69,7 +75,7 @@ _ALIASES: Final = {
 }
 _RXPIPE_BEFORE_R575: Final = 0b00_1100_0010
 _RXPIPE_SINCE_R575: Final = 0b000_0110
-_RXPIPE_STATUS: Final = frozenset({1, 2, 4})
+_RXPIPE_BITS: Final = frozenset({1, 2, 4})
 """Errors of RLW_RXPIPE that call for a reset when a further bit of `intr_info` is set."""
 
 
@@ -103,9 +109,28 @@ def decode(unit: str, intr_info: int, error_status: int) -> DecodedRegisters | N
         return _ALWAYS[name]
     if name == "NETIR_LINK_EVT":
         return _LINK_DOWN.get(intr_info >> 20 & 0b111111)
-    if name == "RLW_RXPIPE" and error_status in _RXPIPE_STATUS and _rxpipe_escalates(intr_info):
-        return _RESET_SOFT
-    return _BY_STATUS.get(name, {}).get(error_status)
+    if name in _BY_CODE:
+        return _BY_CODE[name].get(error_status)
+    errors = _BY_BIT.get(name, {})
+    if name == "RLW_RXPIPE" and _rxpipe_escalates(intr_info):
+        errors = errors | dict.fromkeys(_RXPIPE_BITS, _RESET_SOFT)
+    return _worst(errors, error_status)
+
+
+def _worst(errors: dict[int, DecodedRegisters], status: int) -> DecodedRegisters | None:
+    """Give the gravest of the bits that are set; a bit that is not listed might be graver."""
+    found = max((errors[bit] for bit in errors if status & bit), key=_gravity, default=None)
+    if found is None or (found.resolution != "RESET_GPU" and status & ~sum(errors)):
+        return None
+    return found
+
+
+def _gravity(each: DecodedRegisters) -> tuple[int, int, bool]:
+    return (
+        _RESOLUTIONS.index(each.resolution),
+        _SEVERITIES.index(each.severity),
+        each.investigate != "IGNORE",
+    )
 
 
 def _rxpipe_escalates(intr_info: int) -> bool:

@@ -5,18 +5,11 @@ defined on Hopper and earlier. Each defined bit belongs to one class; the graves
 """
 
 from collections.abc import Sequence
-from typing import Final, Literal
+from typing import Final, get_args
 
-NvlinkClass = Literal[
-    "ignore", "threshold", "sympathetic", "repeated", "signal", "connection", "ecc"
-]
-"""Gravest last. ecc: likely hardware, on the third report of one link; connection: check seating,
-possibly hardware; signal: a marginal channel; repeated: report if it repeats; sympathetic: follows
-another fault, which decides; threshold: corrected errors passed a threshold; ignore: harmless."""
+from schemas.enums import NvlinkClass
 
-_GRAVITY: Final[tuple[NvlinkClass, ...]] = (
-    *("ignore", "threshold", "sympathetic", "repeated", "signal", "connection", "ecc"),
-)
+_GRAVITY: Final[tuple[NvlinkClass, ...]] = get_args(NvlinkClass)
 _BITS: Final[dict[int, dict[NvlinkClass, tuple[int, ...]]]] = {
     0: {
         "ignore": (0, 23, 30),

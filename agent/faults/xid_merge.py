@@ -8,9 +8,8 @@ an argument.
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from agent.faults.xid_patterns import NVLINK5_CODES, RECOVERY_ACTION_CODE
 from agent.observations import XidEvent
-from schemas.enums import PROGRAM_CODES
+from schemas.enums import NVLINK5_CODES, PROGRAM_CODES, RECOVERY_ACTION_CODE
 
 MERGE_SECONDS: Final = 3.0
 """Maximum time between two reports of the same XID."""

@@ -11,14 +11,11 @@ from typing import Final
 from agent.faults import nvlink_registers
 from agent.faults.nvlink5_decoder import decode
 from agent.observations import find_pci
-from schemas.enums import FaultKind
+from schemas.enums import NVLINK5_CODES, NVLINK_CODE, RECOVERY_ACTION_CODE, FaultKind
 from schemas.node_events import Metric
 
 MESSAGE_CHARS_MAX: Final = 1024
 REGISTERS_MAX: Final = 8
-NVLINK5_CODES: Final = range(144, 151)
-NVLINK_CODE: Final = 74
-RECOVERY_ACTION_CODE: Final = 154
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,19 @@ PREFIXES_MAX: Final = 8
 NESTING_MAX: Final = 3
 """A journal entry in a container's JSON log, in an event stream."""
 
+JOURNAL_FIELDS: Final = frozenset(
+    {
+        *("MESSAGE", "PRIORITY", "SYSLOG_FACILITY", "SYSLOG_IDENTIFIER"),
+        *("_PID", "_SOURCE_MONOTONIC_TIMESTAMP", "_TRANSPORT"),
+    }
+)
+"""Fields of a journal entry that are read."""
+
+_PROPERTY = re.compile(rb" [A-Z_][A-Z0-9_]*=")
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*[A-Za-z]")
-_MONOTONIC = re.compile(r"\s*\[\s*(\d{1,12})\.(\d{1,9})\]\s?")
+_MONOTONIC = re.compile(
+    r"\s*\[\s*(\d{1,12})\.(\d{1,9})(?:\s*<[\s\d.]{1,30}>)?\s*\]\s?"  # also dmesg -d, short-delta
+)
 _LEVEL = re.compile(r"\s*<(\d{1,3})>")
 _DECODED = re.compile(r"\s*(kern|user|daemon|auth|syslog|local\d)\s*:\s*\w+\s*:\s*")
 _CALLER = re.compile(r"\s*\[\s*[TC]\d+\]\s?")
@@ -33,16 +44,20 @@ _CONTAINER = re.compile(
 )
 _SYSLOG_STAMP = re.compile(
     r"\s*(?:\w{3} +\d{1,2} \d\d:\d\d:\d\d(?:\.\d+)?"  # short, RFC 3164
-    r"|(?:\w{3} )?\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)? [A-Z][\w+-]*"  # short-full
+    r"|(?:\w{3} )?\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)? (?:[A-Z]|[+-]\d)[\w+:-]*"  # short-full
     r"|\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S*?\]?"  # ISO 8601
     r"|\d{9,11}\.\d{3,9})\s+"  # short-unix
 )
 _RFC_5424 = re.compile(
     r"1 (?:\d{4}-\S+|-) \S+ (\S+) \S+ \S+ (?:-|(?:\[(?:[^\]\\]|\\.)*\])+) ?(?:\ufeff)?"
 )
-_SOURCE = re.compile(r"(?:[\w.:-]*[\w.-]\s+)?([\w./@-]+)(?:\[\d+\])?:\s+")
-_SOURCE_ALONE = re.compile(r"([\w./@-]+)(?:\[\d+\])?:\s+")
-_SURE_SOURCE = re.compile(r"(?:[\w.:-]*[\w.-]\s+)?(kernel|[\w./@-]+(?=\[\d+\]))(?:\[\d+\])?:\s+")
+_HOST = r"(?:[\w.:-]*[\w.-]\s+)?"
+_NAME = r"[\w./@()\\+~-]+"
+"""A program, or a unit of systemd (journalctl -o with-unit): `app-foo\\x2dbar.scope`."""
+_NAMED = rf"([^\s\[\]]+(?=\[\d+\]:)|{_NAME})(?:\[\d+\])?:\s+"
+_SOURCE = re.compile(_HOST + _NAMED)
+_SOURCE_ALONE = re.compile(_NAMED)
+_SURE_SOURCE = re.compile(rf"{_HOST}(kernel|{_NAME}(?=\[\d+\]))(?:\[\d+\])?:\s+")
 _DIGITS = re.compile(r"[0-9]{1,19}")
 _DRIVER = re.compile(r"(?:NVRM|nvidia-nvswitch\d*):\s")
 """Where a form names no source, the driver's own prefix follows the time stamp."""
@@ -54,7 +69,7 @@ def parse_text(raw: bytes) -> KernelLogLine | None:
 
 
 def _parse(raw: bytes, nesting: int) -> KernelLogLine | None:
-    if raw.startswith(b" ") and b"=" in raw and b"[" not in raw:
+    if _PROPERTY.match(raw):
         return None
     record = parse_kmsg(raw)
     if record is not None:
@@ -111,9 +126,21 @@ def _from_json(text: str, nesting: int) -> KernelLogLine | None:
         stamp = entry.get("time")
         stamp_us = int(stamp * 1e6) if isinstance(stamp, float | int) and stamp >= 0 else -1
         return _line(_text(entry["msg"]), stamp_us, number & 7, facility)
-    facility = KERNEL_FACILITY if entry.get("_TRANSPORT") == "kernel" else USER_FACILITY
+    if "MESSAGE" not in entry:
+        return _line(text, -1, 6, KERNEL_FACILITY)  # an unknown document: what it says is counted
     stamp_us = _number(entry.get("_SOURCE_MONOTONIC_TIMESTAMP"), -1)
-    return _line(_text(entry.get("MESSAGE")), stamp_us, _number(entry.get("PRIORITY"), 6), facility)
+    priority, facility = _number(entry.get("PRIORITY"), 6), _journal_facility(entry)
+    return _line(_text(entry["MESSAGE"]), stamp_us, priority, facility)
+
+
+def _journal_facility(entry: dict[str, Any]) -> int:
+    """Without `_TRANSPORT` (--output-fields), an entry that names no process is the kernel's."""
+    match entry.get("_TRANSPORT"):
+        case "kernel":
+            return _number(entry.get("SYSLOG_FACILITY"), KERNEL_FACILITY)
+        case None if "_PID" not in entry and entry.get("SYSLOG_IDENTIFIER", "kernel") == "kernel":
+            return KERNEL_FACILITY
+    return USER_FACILITY
 
 
 def _line(text: str, stamp_us: int, priority: int, facility: int) -> KernelLogLine | None:

@@ -1,5 +1,6 @@
 """The real NVML binding against the stand-in library: what the agent makes of what GPUs do."""
 
+import ast
 import asyncio
 import os
 import time
@@ -9,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from agent.faults import sample_changes
 from agent.faults.sample_changes import FABRIC_PROBLEMS, SampleChange, fabric_problems
 from agent.gpu_monitor import GpuMonitor
 from agent.sources.blocking_calls import ProbeHung, ProbeThread
 from agent.sources.nvml import Nvml, NvmlUnavailable
+from schemas.enums import SUBCODES
 from schemas.node_records import GpuUse
 from services.provisioner.providers.local_gpus import (
     build_library,
@@ -292,3 +295,23 @@ async def test_two_processes_may_build_at_once(tmp_path: Path):
     built = both[0].stat().st_mtime_ns
     assert build_library(tmp_path).stat().st_mtime_ns == built
     assert [each.name for each in both[0].parent.iterdir()] == ["libnvidia-ml.so.1"]
+
+
+def test_every_subcode_that_a_change_has_is_declared():
+    """`navarch policy explain` refuses a subcode that is not declared for its kind."""
+    root = Path(sample_changes.__file__).parents[1]
+    found = set()
+    for file in (*root.glob("*.py"), *root.glob("faults/*.py")):
+        for call in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(call, ast.Call) and ast.unparse(call.func) == "SampleChange":
+                given = [*call.args[3:4], *(k.value for k in call.keywords if k.arg == "subcode")]
+                kind = call.args[0]
+                if given and all(isinstance(each, ast.Constant) for each in (kind, *given)):
+                    found.add((ast.literal_eval(kind), ast.literal_eval(given[0])))
+    found |= {
+        (each.kind, each.subcode)
+        for each in sample_changes._RULES
+        if isinstance(each, sample_changes._Counter) and each.subcode
+    }
+    assert len(found) >= 13
+    assert found == {(kind, each) for kind in SUBCODES if kind != "sxid" for each in SUBCODES[kind]}

@@ -1,6 +1,9 @@
 """Text formats of kernel logs: a fault is the same whatever program printed the line."""
 
+import io
 import json
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -8,6 +11,7 @@ from hypothesis import strategies as st
 
 from agent.faults.kernel_log_scanner import KernelLogScanner
 from agent.operator_tools import ParseCounts, parse, parse_file
+from agent.sources.log_entries import read_entries
 from agent.sources.log_formats import parse_text
 
 TEXT = "NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, name=python, GPU has fallen off the bus."
@@ -52,6 +56,17 @@ JOURNAL = {
         (f"\x1b[32m[   12.500000] \x1b[0m\x1b[31m{TEXT}\x1b[0m", 0, 12_500_000),
         (f"kernel: [   12.500000] {TEXT}", 0, 12_500_000),
         (f"kernel: {TEXT}", 0, -1),
+        (f"Sat 2026-11-21 04:02:03 +03 node-7 kernel: {TEXT}", 0, -1),
+        (f"Fri 2026-11-20 22:02:03 -03 node-7 trainer[99]: {TEXT}", 1, -1),
+        (f"Sat 2026-11-21 06:47:03.123456 +0545 node-7 kernel: {TEXT}", 0, -1),
+        (f"[   12.500000                ] node-7 kernel: {TEXT}", 0, 12_500_000),
+        (f"[   12.500000 <    1.000000 >] node-7 kernel: {TEXT}", 0, 12_500_000),
+        (f"[   12.500000 <    1.000000 >] node-7 trainer[99]: {TEXT}", 1, 12_500_000),
+        (f"[   12.500000 <    0.000005>] {TEXT}", 0, 12_500_000),
+        (f"Sat 2026-11-21 05:02:03 +04 node-7 init.scope[1]: {TEXT}", 1, -1),
+        (f"Sat 2026-11-21 01:02:03 UTC node-7 app-foo\\x2dbar:1.scope[7]: {TEXT}", 1, -1),
+        (f"Nov 21 01:02:03 node-7 (systemd)[99]: {TEXT}", 1, -1),
+        (f"[   12.500000] node-7 (systemd)[99]: {TEXT}", 1, 12_500_000),
         # RFC 5424
         (f"<3>1 2026-11-21T01:02:03.1+00:00 node-7 kernel - - - {TEXT}", 0, -1),
         (f'<3>1 2026-11-21T01:02:03Z node-7 kernel - - [a@1 b="c\\]"][d@2] {TEXT}', 0, -1),
@@ -65,6 +80,9 @@ JOURNAL = {
         # JSON
         (json.dumps(JOURNAL), 0, 12_500_000),
         (json.dumps(JOURNAL | {"_TRANSPORT": "syslog"}), 1, 12_500_000),
+        (json.dumps(JOURNAL | {"SYSLOG_FACILITY": "3"}), 3, 12_500_000),  # written to /dev/kmsg
+        (json.dumps({"__CURSOR": "s=1", "_BOOT_ID": "b", "MESSAGE": TEXT}), 0, -1),
+        (json.dumps({"SYSLOG_IDENTIFIER": "trainer", "MESSAGE": TEXT}), 1, -1),
         (json.dumps(JOURNAL | {"MESSAGE": list(TEXT.encode())}), 0, 12_500_000),
         (f"data: {json.dumps(JOURNAL)}", 0, 12_500_000),
         (json.dumps({"pri": 3, "time": 12.5, "msg": TEXT}), 0, 12_500_000),
@@ -131,3 +149,95 @@ def test_dmesg_json_is_one_document(tmp_path):
     parse_file(str(file), written.append, reported.append)
     assert [79] == [json.loads(each)["code"] for each in written]
     assert reported[0].startswith("2 lines read: 1 faults")
+
+
+TEXT_OF_PROCESS = TEXT.replace("79", "94")
+VERBOSE = f"""Sat 2026-11-21 05:02:03.123456 +04 [s=319426e6;i=1;b=aaaa;m=bebc20]
+    _HOSTNAME=node-7
+    _TRANSPORT=kernel
+    SYSLOG_IDENTIFIER=kernel
+    MESSAGE={TEXT}
+Sat 2026-11-21 05:02:04.123456 +04 [s=319426e6;i=2;b=aaaa;m=cdfe60]
+    MESSAGE={TEXT_OF_PROCESS}
+    _TRANSPORT=syslog
+    _CMDLINE=/usr/bin/python train.py
+"""
+EXPORT = f"""__CURSOR=s=319426e6;i=1;b=aaaa;m=bebc20;t=660bee;x=20a8ab8d
+__REALTIME_TIMESTAMP=1795222923123456
+_TRANSPORT=kernel
+MESSAGE={TEXT}
+
+__CURSOR=s=319426e6;i=2;b=aaaa;m=cdfe60;t=660bee;x=45635db6
+_TRANSPORT=syslog
+MESSAGE={TEXT_OF_PROCESS}
+
+"""
+JOURNALS = [JOURNAL, {"_TRANSPORT": "syslog", "_PID": "99", "MESSAGE": TEXT_OF_PROCESS}]
+RING = [
+    {"pri": 3, "time": 12.5, "msg": TEXT},
+    {"fac": "user", "pri": "err", "time": 13.5, "msg": TEXT_OF_PROCESS},
+]
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        "\n".join(json.dumps(each, indent="\t", separators=(",", " : ")) for each in JOURNALS),
+        "\n".join(json.dumps(each, indent=8) for each in JOURNALS) + "\n",
+        "".join(f"\x1e{json.dumps(each)}\n" for each in JOURNALS),
+        json.dumps(JOURNALS),
+        json.dumps(JOURNALS, indent=2),
+        VERBOSE,
+        EXPORT,
+        json.dumps({"dmesg": RING}),
+        json.dumps({"dmesg": RING}, indent=3),
+        json.dumps({"dmesg": [{"pri": 6, "time": 1.0, "msg": "x" * 2_000_000}, *RING]}),
+    ],
+    ids=["pretty", "spaces", "seq", "array", "jq", "verbose", "export", "line", "dmesg", "long"],
+)
+def test_entries_over_many_lines_are_read(log: str, tmp_path: Path):
+    """The kernel's fault is found; what a process wrote is counted as that."""
+    found, counted = read_log(log, tmp_path)
+    assert [79] == [each["code"] for each in found]
+    assert "1 faults, 0 other lines mention the driver, 1 ignored" in counted
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        json.dumps(JOURNAL, indent=8)[:-2],
+        json.dumps({"dmesg": RING[:1]}, indent=3)[:-2],
+        json.dumps({"dmesg": [{"pri": 6, "msg": "x" * 9000}, *RING[:1]]})[:-9],
+        "\n".join(VERBOSE.splitlines()[1:5]),
+        "\n".join(EXPORT.splitlines()[1:4]),
+        json.dumps({"event": {"text": TEXT}}),
+        f"{{\n[   12.500000] node 7: {TEXT}\n}}\n",
+    ],
+    ids=["pretty", "dmesg", "line", "verbose", "export", "unknown", "bracket"],
+)
+def test_what_cannot_be_cut_into_entries_is_counted(log: str, tmp_path: Path):
+    """A part of an entry, or an unknown document, is not passed over in silence."""
+    found, counted = read_log(log, tmp_path)
+    assert [] == found
+    assert "1 lines name an XID and could not be parsed" in counted
+
+
+@given(st.lists(st.sampled_from([*VERBOSE.splitlines(), *EXPORT.splitlines(), "{", "[", "}", "x"])))
+def test_no_line_is_lost_between_entries(lines: list[str]):
+    """Whatever follows whatever, each mention of the driver is counted or reported once."""
+    counts = ParseCounts()
+    log = io.BytesIO("\n".join(lines).encode())
+    found = list(parse(read_entries(log), counts))
+    named = sum(each.strip().startswith("MESSAGE=") for each in lines)
+    assert named >= len(found) + counts.unread + counts.from_processes
+    if named:
+        assert found or counts.unread or counts.from_processes
+
+
+def read_log(log: str, tmp_path: Path) -> tuple[list[dict[str, Any]], str]:
+    """Parse a file; return the faults and the summary."""
+    (tmp_path / "log").write_text(log)
+    written: list[str] = []
+    reported: list[str] = []
+    parse_file(str(tmp_path / "log"), written.append, reported.append)
+    return [json.loads(each) for each in written], reported[0]

@@ -137,6 +137,35 @@ def test_a_line_carries_what_the_table_says(row: dict[str, str]):
     )
 
 
+@pytest.mark.parametrize(
+    ("unit", "intr_info", "status", "resolution", "severity"),
+    [
+        ("RLW_REMAP", 0x82, 0x40 | 0x1, "RESET_GPU", "fatal"),
+        ("RLW_REMAP", 0x82, 0x100 | 0x1, "XID_154_EVAL", "nonfatal"),
+        ("RLW_REMAP", 0x82, 0x100 | 0x200, "IGNORE", "nonfatal"),
+        ("SAW_MVB", 0x21, 0x20 | 0x10 | 0x8, "RESET_GPU", "fatal"),
+        ("TLW_TX_PIPE1", 0, 0x80000000 | 0x4, "RESET_GPU", "fatal"),
+        ("RLW_TAGSTATE", 0, 0x10000 | 0x1, "IGNORE", "nonfatal"),
+        ("RLW_RXPIPE", 0x86, 0x8 | 0x2, "RESET_GPU", "nonfatal"),
+        ("RLW_RXPIPE", 0x06, 0x8 | 0x2, "IGNORE", "nonfatal"),
+        ("RLW_RXPIPE", 0x86, 0x80000000 | 0x8, "IGNORE", "nonfatal"),
+        ("RLW_REMAP", 0x82, 0x40 | 0x1000, "RESET_GPU", "fatal"),  # 0x1000 is not listed
+        ("RLW_REMAP", 0x82, 0x100 | 0x1000, None, None),
+        ("RLW_REMAP", 0x82, 0, None, None),
+        ("NETIR_BER_EVENT", 0, 3, "IGNORE", "nonfatal"),  # a code, not bits
+        ("NETIR_MFDE_EVENT", 0, 3, "IGNORE", "nonfatal"),
+        ("NETIR_MFDE_EVENT", 0, 6, None, None),
+    ],
+)
+def test_the_worst_of_several_errors_decides(
+    unit: str, intr_info: int, status: int, resolution: str | None, severity: str | None
+):
+    """An error status has a bit for each error; one that needs a reset is not hidden by another."""
+    found = decode(unit, intr_info, status)
+    meaning = (found.resolution, found.severity) if found else (None, None)
+    assert meaning == (resolution, severity)
+
+
 def test_what_the_table_does_not_have_is_not_decoded():
     """An unknown unit, status or reason has no meaning, and is no error."""
     assert len(ROWS) == 95

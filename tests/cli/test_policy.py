@@ -1,6 +1,7 @@
 """`navarch policy`, as operators and scripts run it."""
 
 import json
+import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -75,6 +76,43 @@ def test_explain_names_the_effect_in_a_job(code: str, explained: str) -> None:
     _, page = run("explain", "--xid", code)
     assert bool(explained) == ("in a job" in page)
     assert explained in " ".join(page.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "subcode", "rule"),
+    [
+        (("--sxid", "22012"), "fatal", "switch-fatal-said"),
+        (("--sxid", "22012"), "Fatal", "switch-fatal-said"),
+        (("--sxid", "22012"), "FATAL", "switch-fatal-said"),
+        (("--sxid", "12026"), "Non-fatal", "switch-inspect"),
+        (("--xid", "74"), "Sympathetic", "nvlink-sympathetic"),
+        (("--xid", "154"), "Node Reboot Required", "recovery-reboot"),
+        (("--kind", "nvlink"), "Down", "nvlink-down"),
+    ],
+)
+def test_a_subcode_is_read_as_the_line_writes_it(
+    arguments: tuple[str, ...], subcode: str, rule: str
+) -> None:
+    """The log says `Fatal` and `Non-fatal`; the policy's words are `fatal` and `nonfatal`."""
+    _, out = run("explain", *arguments, "--subcode", subcode, "-o", "json")
+    assert rule == json.loads(out)["rule"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "subcode", "known"),
+    [
+        (("--sxid", "22012"), "fatl", "'fatl' is no subcode of SXID 22012; known: nonfatal,"),
+        (("--xid", "79"), "fatal", "'fatal' is no subcode of XID 79; known: none"),
+        (("--kind", "thermal"), "hott", "known: hw_slowdown, hot, memory-hot, near-slowdown"),
+    ],
+)
+def test_an_unknown_subcode_is_refused(
+    arguments: tuple[str, ...], subcode: str, known: str
+) -> None:
+    """It would silently be judged as a fault without one."""
+    code, out = run("explain", *arguments, "--subcode", subcode)
+    assert 2 == code
+    assert known in " ".join(re.sub(r"[│╭╮╰╯─]", " ", out).split())
 
 
 @pytest.mark.parametrize(

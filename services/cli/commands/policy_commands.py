@@ -103,10 +103,12 @@ def explain(
     of_kind: FaultKind = "xid" if xid is not None else "sxid" if sxid is not None else kind  # type: ignore[assignment]
     code = xid if xid is not None else sxid if sxid is not None else 0
     index = -1 if of_kind == "sxid" else 0
-    example = policy_explanation.example(of_kind, code, gpu_index=index, subcode=subcode)
-    fault = msgspec.structs.replace(example, metrics=dict(map(_metric, metric or [])))
-    explanation = policy_explanation.explain(_load(policy or _configured(config)), fault)
     name = f"{of_kind.upper()} {code}" if code or of_kind == "xid" else of_kind.replace("_", " ")
+    judge = _load(policy or _configured(config))
+    reported = _subcode(subcode, name, policy_explanation.known_subcodes(judge, of_kind, code))
+    example = policy_explanation.example(of_kind, code, gpu_index=index, subcode=reported)
+    fault = msgspec.structs.replace(example, metrics=dict(map(_metric, metric or [])))
+    explanation = policy_explanation.explain(judge, fault)
     known = _catalogue_entry(of_kind, code)
     if output.is_data:
         document: dict[str, Any] = {"fault": name, "verdict": explanation.result}
@@ -115,6 +117,22 @@ def explain(
         console.write_data(output, document)
     else:
         console.write(_explanation_text(name, explanation, known))
+
+
+def _subcode(written: str, fault: str, known: tuple[str, ...] | None) -> str:
+    """Give a subcode as the agent reports it: `Non-fatal` in a line is `nonfatal`."""
+    if known is None or not written:
+        return written
+    for each in known:
+        if _letters(each) == _letters(written):
+            return each
+    raise typer.BadParameter(
+        f"{written!r} is no subcode of {fault}; known: {', '.join(known) or 'none'}"
+    )
+
+
+def _letters(text: str) -> str:
+    return "".join(each for each in text.casefold() if each.isalnum())
 
 
 def _metric(written: str) -> tuple[str, Metric]:

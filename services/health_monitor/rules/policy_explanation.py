@@ -4,12 +4,12 @@ Pure, and the same judging as the service's: nothing is decided here that is not
 """
 
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, get_args
 
 import msgspec
 
 from schemas.duration import format_duration
-from schemas.enums import Action, FaultKind
+from schemas.enums import NVLINK_CODE, SUBCODES, XIDS_WITH_TEXT, Action, FaultKind, NvlinkClass
 from schemas.fleet_queries import PolicyRuleView, PolicyView
 from schemas.node_events import Fault
 from services.health_monitor.rules.health_policy import Policy, Result, Rule
@@ -86,6 +86,17 @@ def example(kind: FaultKind, code: int = 0, *, gpu_index: int = 0, subcode: str 
         gpu_index=gpu_index,
         subcode=subcode,
     )
+
+
+def known_subcodes(policy: Policy, kind: FaultKind, code: int) -> tuple[str, ...] | None:
+    """Subcodes that such a fault may have besides none; None: any text."""
+    if kind == "xid":
+        if code in XIDS_WITH_TEXT:
+            return None
+        return get_args(NvlinkClass) if code == NVLINK_CODE else ()
+    if kind not in SUBCODES:
+        return None
+    return (*SUBCODES[kind], *(each.name for each in policy.levels if each.kind == kind))
 
 
 def _repeat(rule: Rule) -> Repeat:
