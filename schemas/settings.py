@@ -1,7 +1,6 @@
 """Every setting with its default.
 
-Unknown keys are refused; the loader (`services.settings.settings_file`) turns msgspec's path into
-file, line and key. Older spellings are translated before (`services.settings.dialect`).
+Unknown keys are refused. The loader names file, line and key, and translates older spellings.
 """
 
 from typing import Annotated, Any, Final, Literal
