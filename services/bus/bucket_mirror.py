@@ -11,7 +11,7 @@ import msgspec
 from schemas.messages import LimitedDecoder, Record, decoder
 from schemas.stream_specs import BucketSpec
 from services.bus.port import Bus, Entry
-from services.primitives.errors import UnreadableRecord
+from services.primitives.errors import BusError, UnreadableRecord
 from services.primitives.race import race
 
 log = logging.getLogger(__name__)
@@ -19,6 +19,10 @@ log = logging.getLogger(__name__)
 EXPIRED: Final = "MaxAge"
 RECHECK_SECONDS: Final = 5.0
 """After this long a bucket may have lost what is waited for."""
+LOOK_SECONDS: Final = 30.0
+"""Between two looks for what the watch does not bring: records that vanished without a marker."""
+LOOKED_UP_MAX: Final = 100
+"""Unreadable keys that one look asks the server for."""
 OWN_MAX: Final = 1_000
 """Revisions of our own that are remembered before those that the watch has passed are dropped."""
 
@@ -50,6 +54,10 @@ class BucketView(Generic[R]):
         """Key and revision of the newest entry that is held."""
         self._again = asyncio.Event()
         """Set: the bucket is watched from its beginning."""
+        self._created = ""
+        """When the bucket was created that is watched; empty: not known."""
+        self._lacking = False
+        """Whether the bucket had fewer entries than are held when it was looked at last."""
         self.records: dict[str, R] = {}
         self.revisions: dict[str, int] = {}
         self.losses = 0
@@ -67,9 +75,35 @@ class BucketView(Generic[R]):
         """Watch for ever, and from the beginning where the bucket was rolled back."""
         while True:
             self._again.clear()
-            watching, _ = await race(self._watch(), self._again.wait())
-            if not watching.cancelled():
-                watching.result()
+            for each in await race(self._watch(), self._again.wait(), self._look_for_ever()):
+                if not each.cancelled():
+                    each.result()
+
+    async def _look_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            try:
+                await self.look()
+            except BusError as error:
+                log.info("bucket %s not looked at: %s", self._bucket.name, error)
+
+    async def look(self) -> None:
+        """Find what vanished without a marker, and drop it."""
+        stream = f"KV_{self._bucket.name}"
+        held = len(self.records.keys() | self.unreadable.keys())
+        info = await self._bus.admin(f"STREAM.INFO.{stream}", {})
+        replaced = self._created not in ("", info["created"])
+        # Twice: what expires is replaced by its marker, perhaps not in the same moment.
+        lacked, self._lacking = self._lacking, int(info["state"]["messages"]) < held
+        if replaced or (lacked and self._lacking):
+            self._watch_again()
+        self._created = info["created"]
+        for key, found in list(self.unreadable.items())[:LOOKED_UP_MAX]:
+            stored = await self._bus.last_sequence(stream, f"$KV.{self._bucket.name}.{key}")
+            if not stored and self.unreadable.get(key) is found:
+                self.losses += key in self.records
+                self._drop_gone(key)
+        await self.caught_up()
 
     async def _watch(self) -> None:
         delivered = 0
@@ -143,8 +177,7 @@ class BucketView(Generic[R]):
             # The last entry still stored: one removed without a marker is never delivered.
             target = await self._bus.last_sequence(f"KV_{name}", f"$KV.{name}.>")
             if newest[1] > target and self._newest == newest and newest[0] in self.records:
-                self._forget_revisions()
-                self._again.set()
+                self._watch_again()
                 continue
             with suppress(TimeoutError):
                 async with asyncio.timeout(RECHECK_SECONDS), self._moved:
@@ -154,6 +187,10 @@ class BucketView(Generic[R]):
             reached = self._seen >= target and self.losses == losses
         self._drop_unconfirmed()
 
+    def _watch_again(self) -> None:
+        self._forget_revisions()
+        self._again.set()
+
     def _forget_revisions(self) -> None:
         """Follow a bucket that was restored, shortened or created again.
 
@@ -161,7 +198,8 @@ class BucketView(Generic[R]):
         """
         log.warning("rolled back; mirrored again", extra={"bucket": self._bucket.name})
         self.losses += 1
-        self._unconfirmed = set(self.records)
+        self._created, self._lacking = "", False
+        self._unconfirmed = self.records.keys() | self.unreadable.keys()
         self.before_loss = self.before_loss or dict(self.records)
         self._seen, self._newest = 0, ("", 0)
         self._own.clear()
@@ -170,13 +208,16 @@ class BucketView(Generic[R]):
     def _drop_unconfirmed(self) -> None:
         """Drop what the bucket had before its loss, once everything that it has is held."""
         while self._unconfirmed:
-            key = self._unconfirmed.pop()
-            self._drop(key)
-            if self._changed is not None:
-                self._changed(key)
+            self._drop_gone(self._unconfirmed.pop())
+
+    def _drop_gone(self, key: str) -> None:
+        self._drop(key)
+        if self._changed is not None:
+            self._changed(key)
 
     def _drop(self, key: str) -> None:
         self.records.pop(key, None)
+        self.unreadable.pop(key, None)
         self._group(key).pop(key, None)
 
 

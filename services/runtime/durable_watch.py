@@ -2,7 +2,8 @@
 
 The server answers a pull from a durable that does not exist with nothing but a status. Here its
 acknowledgement floor is remembered, so that a new durable begins there: what was settled is not
-delivered again, and nothing that was not is passed over.
+delivered again, and nothing that was not is passed over. A durable that went with its stream is
+recreated without a report: the `StoreWatch` reports the stream's loss.
 """
 
 import logging
@@ -65,14 +66,19 @@ class DurableWatch:
         except Refused as error:
             if error.code not in (CONSUMER_NOT_FOUND, STREAM_NOT_FOUND):
                 raise
+            stream_is_gone = error.code == STREAM_NOT_FOUND
         else:
             self._known = DurablePosition(
                 int(info["ack_floor"]["stream_seq"]), datetime.fromisoformat(info["created"])
             )
             return []
         try:
+            of_lost_stream = stream_is_gone or await self._is_older_than_stream()
             began = await restore_durable(self._bus, durable, self._known, self._replicas)
         except NavarchError as error:
+            if stream_is_gone:
+                log.warning("%s is gone with its stream: %s", self._name, error)
+                return []
             damaged = isinstance(error, SetupError)
             return [
                 CurrentFailure(
@@ -82,6 +88,9 @@ class DurableWatch:
                     remedy="see what nats-server logs, and restart it; nothing is lost meanwhile",
                 )
             ]
+        if of_lost_stream:
+            log.warning("%s was lost with its stream and created again", self._name)
+            return []
         return [
             CurrentFailure(
                 failure="consumer-missing",
@@ -91,3 +100,10 @@ class DurableWatch:
                 "is delivered",
             )
         ]
+
+    async def _is_older_than_stream(self) -> bool:
+        """Whether the stream was created again since the durable was."""
+        if self._known is None:
+            return False
+        info = await self._bus.admin(f"STREAM.INFO.{self._durable.stream}", {})
+        return self._known.created < datetime.fromisoformat(info["created"])

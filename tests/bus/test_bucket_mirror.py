@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from schemas.messages import encode
 from schemas.node_records import NodeRecord, node_key
 from schemas.topology import NODES
@@ -101,4 +103,56 @@ async def test_a_view_follows_a_bucket_that_was_rolled_back(any_bus):
         await any_bus.put(NODES, "training.n-9", record("n-9"))
         await view.caught_up()
     assert list(view.records) == ["training.n-9"]
+    running.cancel()
+
+
+async def emptied(bus, refill):
+    """Delete the bucket, create it again, and write so many entries under one key."""
+    stream = f"KV_{NODES.name}"
+    await bus.admin(f"STREAM.DELETE.{stream}", {})
+    await bus.admin(f"STREAM.CREATE.{stream}", NODES.stream().config(1))
+    for _ in range(refill):
+        await bus.put(NODES, "training.n-1", record("n-1"))
+
+
+@pytest.mark.parametrize("refill", [0, 1, 9])
+async def test_a_view_forgets_what_a_bucket_that_was_created_again_has_not(any_bus, refill):
+    """Unreadable keys too, also where revisions are beyond the old ones when it is noticed."""
+    for key, value in (("n-1", record("n-1")), ("n-2", record("n-2")), ("n-9", b"{")):
+        await any_bus.put(NODES, f"training.{key}", value)
+    view = BucketView(any_bus, NODES, NodeRecord)
+    running = asyncio.create_task(view.run())
+    async with asyncio.timeout(60):
+        await view.look()
+        assert (sorted(view.records), list(view.unreadable)) == (
+            ["training.n-1", "training.n-2"],
+            ["training.n-9"],
+        )
+        await emptied(any_bus, refill)
+        await view.look()
+        assert list(view.records) == (["training.n-1"] if refill else [])
+        assert view.unreadable == {}
+    running.cancel()
+
+
+async def test_a_view_drops_what_was_purged_without_a_marker(any_bus):
+    """Readable or not, and although it was not the newest entry."""
+    stream, subject = f"KV_{NODES.name}", f"$KV.{NODES.name}"
+    changes: list[str] = []
+    for key, value in (("n-1", b"{"), ("n-2", record("n-2")), ("n-3", record("n-3"))):
+        await any_bus.put(NODES, f"training.{key}", value)
+    view = BucketView(any_bus, NODES, NodeRecord, changes.append)
+    running = asyncio.create_task(view.run())
+    async with asyncio.timeout(60):
+        await view.caught_up()
+        assert list(view.unreadable) == ["training.n-1"]
+        await any_bus.purge(stream, f"{subject}.training.n-1")
+        await view.look()
+        assert (view.unreadable, view.losses) == ({}, 0)
+        assert changes[-1] == "training.n-1"
+        await any_bus.purge(stream, f"{subject}.training.n-2")
+        for _ in range(2):
+            await view.look()
+        assert list(view.records) == ["training.n-3"]
+        assert view.losses == 1
     running.cancel()

@@ -13,6 +13,8 @@ from schemas import subjects
 from schemas.fleet_events import ServiceFailure
 from schemas.settings import AlertRoute
 from schemas.topology import (
+    DURABLES,
+    EVENTS,
     EVERY_STREAM,
     EVIDENCE,
     HARDWARE,
@@ -33,6 +35,7 @@ from services.notifier.alerts.store_alerts import StoreAlerts
 from services.notifier.store_losses import LOSSES, SHOWN, ObservedStream, loss_between
 from services.notifier.store_watch import HEARD, LOOK_SECONDS, StoreWatch
 from services.primitives.errors import Conflict, Unavailable
+from services.runtime.durable_watch import DurableWatch
 from services.runtime.failure_register import FailureRegister, unwritable
 from services.simulator.engine import virtual_time
 from services.simulator.engine.virtual_time import VirtualClock
@@ -206,6 +209,37 @@ def test_a_stream_that_is_gone_is_created_again_and_its_loss_named() -> None:
             assert "navarch hardware add" in lost.remedy
             await asyncio.sleep(SHOWN.total_seconds())
             assert failures.current == ()
+
+    virtual_time.run(run)
+
+
+def test_a_stream_that_is_gone_with_its_durables_is_one_failure() -> None:
+    """Whichever watch creates it again; a durable that is deleted alone is named."""
+
+    async def run() -> None:
+        async with watching() as (server, failures, _):
+            bus, clock = MemoryBus(server, PerfectLink()), VirtualClock()
+            durables = [each for each in DURABLES if each.stream == EVENTS.name]
+            watches = [
+                asyncio.ensure_future(DurableWatch(bus, clock, each, failures, 1).run())
+                for each in durables
+            ]
+            server.publish(subjects.node_event("training", "n", "lost"), b"{}", {})
+            await asyncio.sleep(2 * LOOK_SECONDS + 1)
+            server.admin(f"STREAM.DELETE.{EVENTS.name}", {})
+            found: set[tuple[str, str]] = set()
+            for _ in range(2 * int(LOOK_SECONDS)):
+                await asyncio.sleep(1)
+                found |= {(each.failure, each.about) for each in failures.current}
+            assert found == {("store-lost", "stream EVENTS")}
+            for each in durables:
+                server.admin(f"CONSUMER.INFO.{EVENTS.name}.{each.name}", {})
+            server.admin(f"CONSUMER.DELETE.{EVENTS.name}.{durables[0].name}", {})
+            await asyncio.sleep(LOOK_SECONDS)
+            assert [each.failure for each in failures.current] == ["store-lost", "consumer-missing"]
+            for each in watches:
+                each.cancel()
+            await asyncio.gather(*watches, return_exceptions=True)
 
     virtual_time.run(run)
 

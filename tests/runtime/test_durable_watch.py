@@ -79,5 +79,23 @@ async def test_nothing_of_a_stream_that_was_created_again_is_passed_over(
         await any_bus.admin(f"STREAM.CREATE.{EVENTS.name}", EVENTS.config(1))
         for number in (2, 3):
             await any_bus.publish(SUBJECT, lost(number))
-        await watch.look()
+        assert await watch.look() == []
         await handler.wait_for(lambda: len(handler.done) == 3)
+
+
+async def test_a_durable_that_went_with_its_stream_is_created_again_and_not_reported(
+    any_bus, durable, handler, caplog
+):
+    """The stream's loss is reported by itself; a durable deleted alone is reported afterwards."""
+    spec = await durable(SUBJECT)
+    consumer = f"{EVENTS.name}.{DURABLE}"
+    watch = DurableWatch(any_bus, SystemClock(), spec, handler.instruments.failures, 1)
+    assert await watch.look() == []
+    await any_bus.admin(f"STREAM.DELETE.{EVENTS.name}", {})
+    assert await watch.look() == []
+    assert f"{EVENTS.name}/{DURABLE} was lost with its stream and created again" in caplog.text
+    assert (await any_bus.admin(f"CONSUMER.INFO.{consumer}", {}))["name"] == DURABLE
+    assert await watch.look() == []
+    await any_bus.admin(f"CONSUMER.DELETE.{consumer}", {})
+    [reported] = await watch.look()
+    assert reported.failure == "consumer-missing"
