@@ -2,6 +2,7 @@
 
 import logging
 import os
+import signal
 from collections.abc import AsyncIterator, Generator
 from pathlib import Path
 
@@ -18,6 +19,9 @@ from tests.support.clients import connected
 hypothesis.settings.register_profile("steady", derandomize=True, deadline=None, database=None)
 hypothesis.settings.register_profile("explore", deadline=None, max_examples=5_000)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
+
+# Under `nohup` a hang-up is ignored, and would be by every program that a test starts.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 pytest_plugins = ("tests.support.secured",)
 
