@@ -43,6 +43,7 @@ PLANTED: Final = {
     "NatsSettings.password",
     "TracingSettings.otlp_endpoint",
     "MetricsSettings.otlp_endpoint",
+    "WebhookNotifier.Options.cordon_gpus_url",
     "WebhookNotifier.Options.cordon_url",
     "WebhookNotifier.Options.uncordon_url",
     "WebhookNotifier.Options.checkpoint_url",
@@ -94,6 +95,7 @@ notifier:
   type: webhook
   webhook:
     cordon_url: "http://u:{canary}-cordon@{host}/{canary}-cordon"
+    cordon_gpus_url: "http://u:{canary}@{host}/gpus?token={canary}-gpus"
     uncordon_url: "http://u:{canary}@{host}/uncordon?token={canary}-uncordon"
     checkpoint_url: "{url}/{canary}-checkpoint?token={canary}-checkpoint"
     drain_url: "{url}/{canary}-drain?token={canary}-drain"
