@@ -25,6 +25,7 @@ def settings_of(
         options = {"file": str(file), "idempotent": False, "latency_seconds": LATENCY_SECONDS}
         provider = FakeProviderTruth(file)
     budget = {"max_unavailable": 1, "max_replacements": "unlimited"}
+    cordons_gpus = "cordon_scope" in shape.pool.get("health", {})
     return provider, {
         "fleet": "crash",
         "nats": {"replicas": shape.servers},
@@ -48,6 +49,6 @@ def settings_of(
             }
         },
         "budget": {**budget, "max_unavailable": "100%"},
-        "notifier": shape.notifier or workload.settings(),
+        "notifier": shape.notifier or workload.settings(gpus=cordons_gpus),
         "agent": {"heartbeat_interval": "2s", "heartbeat_ttl": "6s"},
     }

@@ -74,11 +74,16 @@ class Workload:
         gone = at is not None and asyncio.get_running_loop().time() >= at
         return JSONResponse({"drained": gone and not self.holding})
 
-    def settings(self) -> dict[str, str]:
+    def settings(self, *, gpus: bool = False) -> dict[str, str]:
         """What the configuration says of it."""
         return {
             "type": "webhook",
-            **{f"{event}_url": f"{self.url}/{event}" for event in EVENTS},
+            **{
+                f"{event}_url": f"{self.url}/{event}"
+                for event in EVENTS
+                # An earlier release does not know the key.
+                if gpus or event != "cordon_gpus"
+            },
             "drain_status_url": f"{self.url}/status",
         }
 
