@@ -10,6 +10,7 @@ import asyncio
 import itertools
 from collections.abc import Callable
 from contextlib import suppress
+from math import inf
 from typing import Any, Final
 
 from services.bus.nats.client_protocol import ClientMessage, NatsClient
@@ -72,10 +73,12 @@ class RequestMux:
         data: bytes,
         ends: Callable[[ClientMessage], bool],
         silence_seconds: float,
+        first_seconds: float = 0.0,
     ) -> list[ClientMessage]:
         """Many answers, up to one that `ends` them, or raises what came of it.
 
-        TimeoutError where none comes for `silence_seconds`.
+        TimeoutError where none comes for `silence_seconds`, or at first for `first_seconds`, where
+        that is longer.
         """
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         found: list[ClientMessage] = []
@@ -91,35 +94,24 @@ class RequestMux:
             except Exception as error:  # noqa: BLE001 - it is raised to the caller
                 future.set_exception(error)
 
-        await self._settled(subject, data, None, arrived, future, silence_seconds)
+        first_seconds = max(first_seconds, silence_seconds)
+        await self._settled(subject, data, None, arrived, future, first_seconds, silence_seconds)
         return found
 
     async def gather_all(
         self, subject: str, data: bytes, silence_seconds: float, first_seconds: float
     ) -> list[bytes]:
         """Every answer until none comes for `silence_seconds`, or for `first_seconds` at first."""
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         found: list[bytes] = []
 
-        def arrived(message: ClientMessage) -> None:
-            if future.done():
-                return
-            is_last = (message.headers or {}).get("Status") == NO_RESPONDERS
-            if not is_last:
-                found.append(message.data)
-            if is_last or len(found) == ANSWERS_MAX:
-                future.set_result(None)
+        def ends(message: ClientMessage) -> bool:
+            if (message.headers or {}).get("Status") == NO_RESPONDERS:
+                return True
+            found.append(message.data)
+            return len(found) == ANSWERS_MAX
 
         with suppress(TimeoutError):
-            await self._settled(
-                subject,
-                data,
-                None,
-                arrived,
-                future,
-                max(first_seconds, silence_seconds),
-                silence_seconds,
-            )
+            await self.gather(subject, data, ends, silence_seconds, first_seconds)
         return found
 
     async def _settled(
@@ -129,11 +121,11 @@ class RequestMux:
         headers: dict[str, str] | None,
         arrived: Callable[[ClientMessage], None],
         future: "asyncio.Future[Any]",
-        timeout_seconds: float,
-        silence_seconds: float | None = None,
+        first_seconds: float,
+        silence_seconds: float = inf,
     ) -> None:
         word = str(next(self._numbers))
-        waiting = _Waiting(subject, arrived, future, timeout_seconds, silence_seconds)
+        waiting = _Waiting(subject, arrived, future, first_seconds, silence_seconds)
         self._waiting[word] = waiting
         try:
             await self._client.publish(
@@ -162,30 +154,29 @@ class _Waiting:
         arrived: Callable[[ClientMessage], None],
         future: "asyncio.Future[Any]",
         first_seconds: float,
-        silence_seconds: float | None,
+        silence_seconds: float,
     ) -> None:
         self.subject = subject
         self.future = future
         self._arrived = arrived
-        self._first_seconds = first_seconds
-        self._silence_seconds = first_seconds if silence_seconds is None else silence_seconds
+        self._granted_seconds = first_seconds
+        self._silence_seconds = silence_seconds
         self._loop = future.get_loop()
         self._heard_at = self._loop.time()
         self.timer = self._loop.call_later(first_seconds, self._expire)
-        self._is_first = True
 
     def take(self, message: ClientMessage) -> None:
         self._heard_at = self._loop.time()
-        if self._is_first and self._silence_seconds < self._first_seconds:
+        if self._silence_seconds < self._granted_seconds:
+            self._granted_seconds = self._silence_seconds
             self.timer.cancel()
-            self.timer = self._loop.call_later(self._silence_seconds, self._expire)
-        self._is_first = False
+            self.timer = self._loop.call_later(self._granted_seconds, self._expire)
         self._arrived(message)
 
     def _expire(self) -> None:
         if self.future.done():
             return
-        ends_at = self._heard_at + self._silence_seconds
+        ends_at = self._heard_at + self._granted_seconds
         if ends_at > self._loop.time():
             self.timer = self._loop.call_at(ends_at, self._expire)
         else:
