@@ -35,7 +35,7 @@ FaultKind = Literal[
 """Kind of a fault; `event.event_type` in a health policy."""
 
 SwitchSeverity = Literal["nonfatal", "link-fatal", "fatal"]
-"""Subcode of an SXID: the severity that its line gives."""
+"""Subcode of an SXID: the severity that its line gives, gravest last; of an NVLink 5 fault, too."""
 
 NvlinkClass = Literal[
     "ignore", "threshold", "sympathetic", "repeated", "signal", "connection", "ecc"

@@ -7,7 +7,9 @@ distinguish the layouts. Pure.
 """
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, get_args
+
+from schemas.enums import SwitchSeverity
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,13 +19,11 @@ class DecodedRegisters:
     resolution: str
     """NVIDIA's immediate action: IGNORE, RESET_GPU, or XID_154_EVAL (an XID 154 will say it)."""
     investigate: str
-    severity: str
-    """`fatal`, `link-fatal` or `nonfatal`."""
+    severity: SwitchSeverity
 
 
 _RESOLUTIONS: Final = ("IGNORE", "XID_154_EVAL", "RESET_GPU")
-_SEVERITIES: Final = ("nonfatal", "link-fatal", "fatal")
-"""Gravest last."""
+_SEVERITIES: Final = get_args(SwitchSeverity)
 _IGNORE: Final = DecodedRegisters("IGNORE", "IGNORE", "nonfatal")
 _SUPPORT: Final = DecodedRegisters("IGNORE", "CONTACT_SUPPORT", "nonfatal")
 _RESET: Final = DecodedRegisters("RESET_GPU", "CONTACT_SUPPORT", "fatal")
@@ -80,7 +80,7 @@ _RXPIPE_BITS: Final = frozenset({1, 2, 4})
 
 
 def _link(
-    investigate: str, resolution: str = "RESET_GPU", severity: str = "link-fatal"
+    investigate: str, resolution: str = "RESET_GPU", severity: SwitchSeverity = "link-fatal"
 ) -> DecodedRegisters:
     return DecodedRegisters(resolution, investigate, severity)
 

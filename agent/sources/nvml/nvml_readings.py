@@ -3,7 +3,7 @@
 import ctypes
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import pynvml
 
@@ -18,6 +18,7 @@ NVLINK_ERROR_FIELDS: Final = (
 )
 
 Fields = dict[str, Any]
+T = TypeVar("T")
 
 
 def _utilization(handle: Any) -> Fields:
@@ -28,25 +29,31 @@ def _utilization(handle: Any) -> Fields:
     }
 
 
-def _memory(handle: Any) -> Fields:
-    """As `nvidia-smi` shows it: without what the driver reserves for itself."""
+def _by_newest(newest: Callable[[], T], older: Callable[[], T]) -> T:
+    """What a function says, or where the driver does not have it yet an older one."""
     try:
-        memory = pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
+        return newest()
     except pynvml.NVMLError as error:
         if error.value != pynvml.NVML_ERROR_FUNCTION_NOT_FOUND:
             raise
-        memory = pynvml.nvmlDeviceGetMemoryInfo(handle)  # drivers before 510: with it
+        return older()
+
+
+def _memory(handle: Any) -> Fields:
+    """As `nvidia-smi` shows it: without what the driver reserves for itself."""
+    memory = _by_newest(
+        partial(pynvml.nvmlDeviceGetMemoryInfo, handle, version=pynvml.nvmlMemory_v2),
+        partial(pynvml.nvmlDeviceGetMemoryInfo, handle),  # drivers before 510: with it
+    )
     return {"memory_used_bytes": int(memory.used), "memory_total_bytes": int(memory.total)}
 
 
 def _throttle(handle: Any) -> Fields:
-    try:
-        reasons = pynvml.nvmlDeviceGetCurrentClocksEventReasons(handle)
-    except pynvml.NVMLError as error:
-        if error.value != pynvml.NVML_ERROR_FUNCTION_NOT_FOUND:
-            raise
+    reasons = _by_newest(
+        partial(pynvml.nvmlDeviceGetCurrentClocksEventReasons, handle),
         # The name that drivers before 535 know.
-        reasons = pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
+        partial(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle),
+    )
     return {"throttle_reasons": int(reasons)}
 
 
@@ -90,17 +97,21 @@ def _fields(handle: Any) -> Fields:
     return found
 
 
+def _fabric_with_health(handle: Any) -> tuple[Any, Fields]:
+    info = pynvml.c_nvmlGpuFabricInfo_v2_t()
+    pynvml.nvmlDeviceGetGpuFabricInfoV(handle, ctypes.byref(info))
+    return info, {"fabric_health_mask": int(info.healthMask)}
+
+
+def _fabric_alone(handle: Any) -> tuple[Any, Fields]:
+    info = pynvml.c_nvmlGpuFabricInfo_t()
+    pynvml.nvmlDeviceGetGpuFabricInfo(handle, ctypes.byref(info))
+    return info, {}
+
+
 def _fabric(handle: Any) -> Fields:
     """Read the state of the NVLink fabric; drivers before 545 report no health."""
-    info = pynvml.c_nvmlGpuFabricInfo_v2_t()
-    try:
-        pynvml.nvmlDeviceGetGpuFabricInfoV(handle, ctypes.byref(info))
-        health = {"fabric_health_mask": int(info.healthMask)}
-    except pynvml.NVMLError as error:
-        if error.value != pynvml.NVML_ERROR_FUNCTION_NOT_FOUND:
-            raise
-        info, health = pynvml.c_nvmlGpuFabricInfo_t(), {}
-        pynvml.nvmlDeviceGetGpuFabricInfo(handle, ctypes.byref(info))
+    info, health = _by_newest(partial(_fabric_with_health, handle), partial(_fabric_alone, handle))
     if info.state == pynvml.NVML_GPU_FABRIC_STATE_NOT_SUPPORTED:
         raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
     return {"fabric_state": int(info.state), "fabric_status": int(info.status)} | health

@@ -442,12 +442,16 @@ int nvmlDeviceGetUtilizationRates(void *device, struct utilization *to)
     return code;
 }
 
+static int memory_of(const char *function, void *device, long long *total, long long *used)
+{
+    int code = number(function, device, MEMORY_TOTAL, total);
+    return code == OK ? number(function, device, MEMORY_USED, used) : code;
+}
+
 int nvmlDeviceGetMemoryInfo(void *device, struct memory *to)
 {
     long long total = 0, used = 0;
-    int code = number("nvmlDeviceGetMemoryInfo", device, MEMORY_TOTAL, &total);
-    if (code == OK)
-        code = number("nvmlDeviceGetMemoryInfo", device, MEMORY_USED, &used);
+    int code = memory_of("nvmlDeviceGetMemoryInfo", device, &total, &used);
     to->total = (unsigned long long)total;
     to->used = (unsigned long long)used + MEMORY_RESERVED;
     to->free = (unsigned long long)(total - used) - MEMORY_RESERVED;
@@ -458,9 +462,7 @@ int nvmlDeviceGetMemoryInfo(void *device, struct memory *to)
 int nvmlDeviceGetMemoryInfo_v2(void *device, struct memory_v2 *to)
 {
     long long total = 0, used = 0;
-    int code = number("nvmlDeviceGetMemoryInfo_v2", device, MEMORY_TOTAL, &total);
-    if (code == OK)
-        code = number("nvmlDeviceGetMemoryInfo_v2", device, MEMORY_USED, &used);
+    int code = memory_of("nvmlDeviceGetMemoryInfo_v2", device, &total, &used);
     to->total = (unsigned long long)total;
     to->reserved = MEMORY_RESERVED;
     to->used = (unsigned long long)used;
