@@ -8,6 +8,7 @@ import msgspec
 
 from schemas.settings import Settings
 from services.primitives.errors import ConfigurationError
+from services.settings.address_validation import bus_urls
 
 NATS_VARIABLES: Final = {
     "url": "NAVARCH_NATS_URL",
@@ -35,14 +36,9 @@ def with_environment(settings: Settings, environment: Mapping[str, str]) -> Sett
             raise ConfigurationError(problem, key=PORT_VARIABLE)
         changes["http"] = msgspec.structs.replace(settings.http, port=int(port))
     settings = msgspec.structs.replace(settings, **changes)
-    by_region = settings.agent.region_bus_urls.values()
-    for key, urls in (
-        ("nats.url", settings.nats.url),
-        ("agent.bus_url", settings.agent.bus_url),
-        *(("agent.region_bus_urls", each) for each in by_region),
-    ):
+    for section, key, urls in bus_urls(settings):
         if any("@" in _host(url) for url in urls.split(",")):
-            raise ConfigurationError(CREDENTIALS_IN_URL, key=key)
+            raise ConfigurationError(CREDENTIALS_IN_URL, key=f"{section}.{key}")
     return settings
 
 
