@@ -355,13 +355,11 @@ def server_hosts(named: Iterable[str], urls: Iterable[str]) -> list[str]:
     return list(dict.fromkeys([*(each for each in found if each), *LOCAL_HOSTS]))
 
 
-def add_user(directory: Path, name: str, role: str, at: datetime, valid: timedelta) -> Path:
-    """Write the credentials of a new user; return the file."""
-    bus = BusDirectory(directory)
-    seed = new_seed("user")
-    bus_users.require_role(role)
-    keys = role_keys(role, bus.keys())
-    user = BusUser(
+def bus_user(
+    name: str, role: str, keys: AgentKeys, seed: str, at: datetime, valid: timedelta
+) -> BusUser:
+    """Who has the credentials of this seed, which the role's keys sign. Pure."""
+    return BusUser(
         name=name,
         role=role,
         key=Key(seed).public,
@@ -369,6 +367,15 @@ def add_user(directory: Path, name: str, role: str, at: datetime, valid: timedel
         issued_at=at,
         expires_at=at + valid,
     )
+
+
+def add_user(directory: Path, name: str, role: str, at: datetime, valid: timedelta) -> Path:
+    """Write the credentials of a new user; return the file."""
+    bus = BusDirectory(directory)
+    seed = new_seed("user")
+    bus_users.require_role(role)
+    keys = role_keys(role, bus.keys())
+    user = bus_user(name, role, keys, seed, at, valid)
     users = bus_users.add(bus.users(), user)
     made = credentials(
         name, keys, at, tags=(ROLE_TAG + role,), user_seed=seed, until=user.expires_at

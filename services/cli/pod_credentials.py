@@ -8,10 +8,9 @@ from pathlib import Path
 
 from schemas.names import pool_name
 from schemas.permissions import POD
-from services.bus.nats.nats_accounts import Key, credentials, new_seed
+from services.bus.nats.nats_accounts import credentials, new_seed
 from services.cli import bus_users
-from services.cli.bus_users import BusUser
-from services.cli.nats_config_files import BusDirectory, role_keys
+from services.cli.nats_config_files import BusDirectory, bus_user, role_keys
 from services.primitives.atomic_files import write_secret
 
 
@@ -20,14 +19,7 @@ def write_pods(directory: Path, pool: str, at: datetime, valid: timedelta) -> Pa
     bus = BusDirectory(directory)
     keys = role_keys(POD, bus.keys())
     seed = new_seed("user")
-    user = BusUser(
-        name=f"{pool_name(pool)}/*",
-        role=POD,
-        key=Key(seed).public,
-        signer=Key(keys.seed).public,
-        issued_at=at,
-        expires_at=at + valid,
-    )
+    user = bus_user(f"{pool_name(pool)}/*", POD, keys, seed, at, valid)
     made = credentials(
         f"{POD} {user.name}",
         keys,

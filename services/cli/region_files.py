@@ -19,7 +19,6 @@ from schemas.permissions import AGENT, BOOTSTRAP, POD, REGION, rules
 from schemas.region_permissions import NAMES, agent_there
 from services.bus.nats.credentials_file import ROLE_TAG, claims_of, seed_in
 from services.bus.nats.nats_accounts import (
-    Key,
     account_key,
     credentials,
     new_seed,
@@ -27,8 +26,14 @@ from services.bus.nats.nats_accounts import (
 )
 from services.cli import bus_users
 from services.cli.bus_certificates import AUTHORITY, CERTIFICATE, TLS, BusCertificates
-from services.cli.bus_users import BusUser
-from services.cli.nats_config_files import ACCOUNTS, CONF, BusDirectory, is_signed_by, role_keys
+from services.cli.nats_config_files import (
+    ACCOUNTS,
+    CONF,
+    BusDirectory,
+    bus_user,
+    is_signed_by,
+    role_keys,
+)
 from services.primitives.errors import NavarchError
 
 REGIONS: Final = "regions"
@@ -175,14 +180,7 @@ def _write_credentials(
     if kept and claims["nats"].get("tags") == list(tags):
         return
     seed = seed_in(text) if kept else new_seed("user")
-    user = BusUser(
-        name=called,
-        role=REGION,
-        key=Key(seed).public,
-        signer=Key(keys.seed).public,
-        issued_at=at,
-        expires_at=at + VALID,
-    )
+    user = bus_user(called, REGION, keys, seed, at, VALID)
     # Those of a key that is being replaced have their successor in these.
     users = [
         each
