@@ -10,6 +10,7 @@ from markupsafe import Markup
 
 from services.operator_text.safe_text import escape
 from services.simulator.report import node_rows, svg_charts
+from services.simulator.report.node_rows import Stretch
 from services.simulator.report.page_templates import seconds, style_sheet, template
 from services.simulator.report.report_format import (
     Named,
@@ -23,12 +24,12 @@ from services.simulator.report.svg_charts import NARROW, WIDE, Band, Series
 BARS_MAX: Final = 12
 SHOWN_SECONDS_MIN: Final = 0.1
 """Stages of repairs that are always shorter are left out."""
-STATES: Final = (
-    ("healthy", "in service, healthy"),
-    ("degraded", "in service, degraded"),
-    ("starting", "starting"),
-    ("out", "out of service"),
-)
+STATES: Final = {
+    "healthy": "in service, healthy",
+    "degraded": "in service, degraded",
+    "starting": "starting",
+    "out": "out of service",
+}
 STAGES: Final = {
     "detect": "failure until noticed",
     "wait": "noticed, waiting",
@@ -77,23 +78,13 @@ class Bar:
     text: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A stage's part of a bar."""
-
-    name: str
-    style: str
-    seconds: float
-    percent: float
-
-
 def render(report: StressReport) -> str:
     """Make the page."""
-    filters, lives = node_rows.rows(report.nodes, dict(STATES), report.seconds)
+    filters, lives = node_rows.rows(report.nodes, STATES, report.seconds)
     return template("report_page.html").render(
         report=report,
         summary=report.summary,
-        states=STATES,
+        states=STATES.items(),
         **_charts(report),
         types=_count_bars({TYPES.get(k, k): n for k, n in report.failures.by_type.items()}),
         causes=_count_bars({CAUSES.get(k, k): n for k, n in report.failures.by_cause.items()}),
@@ -117,10 +108,13 @@ def _regions(report: StressReport) -> list[tuple[RegionStory, Markup | None]]:
     moments = [point.at for point in report.timeline]
     found: list[tuple[RegionStory, Markup | None]] = []
     for each in report.regions:
-        known = [name for name, _ in STATES if len(each.timeline.get(name, ())) == len(moments)]
-        series = [Series(dict(STATES)[name], name, each.timeline[name]) for name in known]
-        words = f"Nodes by state over time in {escape(each.whole.name)}"
-        drawn = svg_charts.areas(moments, series, (), words, NARROW) if series else None
+        series = [
+            Series(words, name, each.timeline[name])
+            for name, words in STATES.items()
+            if len(each.timeline.get(name, ())) == len(moments)
+        ]
+        title = f"Nodes by state over time in {escape(each.whole.name)}"
+        drawn = svg_charts.areas(moments, series, (), title, NARROW) if series else None
         found.append((each, drawn))
     return found
 
@@ -138,7 +132,7 @@ def _charts(report: StressReport) -> dict[str, dict[str, Markup] | None]:
     def chart(draw: Callable[..., Markup], *data: object) -> dict[str, Markup]:
         return {"wide": draw(moments, *data, WIDE), "narrow": draw(moments, *data, NARROW)}
 
-    states = [series(words, name, name) for name, words in STATES]
+    states = [series(words, name, name) for name, words in STATES.items()]
     sizes = [series("in service", "serving", "healthy", "degraded")]
     sizes.append(series("wanted", "wanted", "wanted"))
     jobs = [series("running", "running", "running"), series("waiting", "waiting", "waiting")]
@@ -179,10 +173,10 @@ def _stages(spreads: Mapping[str, Spread]) -> list[tuple[str, str, Spread]]:
     ]
 
 
-def _parts(stages: Sequence[RepairStage]) -> list[Part]:
+def _parts(stages: Sequence[RepairStage]) -> list[Stretch]:
     whole = sum(each.seconds for each in stages) or 1.0
     return [
-        Part(
+        Stretch(
             STAGES.get(each.name, each.name),
             _style(each.name),
             each.seconds,

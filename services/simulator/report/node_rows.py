@@ -3,6 +3,7 @@
 The filters are radio buttons and style sheets: the page has no script.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -30,7 +31,7 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A part of a strip."""
+    """A part of a strip, or of a bar."""
 
     name: str
     style: str
@@ -110,9 +111,7 @@ def _moments(story: NodeStory, words: Mapping[str, str]) -> Iterator[tuple[float
 
 def numbered(names: Sequence[str]) -> dict[str, int]:
     """Number the most frequent names, for the styles of their rows; the others have none."""
-    counts: dict[str, int] = {}
-    for each in names:
-        counts[each] = counts.get(each, 0) + 1
+    counts = Counter(names)
     ranked = sorted(counts, key=lambda each: (-counts[each], each))
     return {name: number for number, name in enumerate(ranked[:OPTIONS_MAX])}
 

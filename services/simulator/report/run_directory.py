@@ -1,6 +1,5 @@
 """The directory of one run: its scenario, its log, its report as JSON and as a page."""
 
-import logging
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -11,7 +10,6 @@ from typing import Final
 from services.primitives.errors import NavarchError
 from services.simulator.engine.run_log import LogSink
 
-DIRECTORY: Final = "sim-runs"
 SCENARIO: Final = "scenario.yaml"
 LOG: Final = "run.log"
 REPORT: Final = "report.json"
@@ -64,8 +62,3 @@ def _made(path: Path) -> bool:
     except FileExistsError:
         return False
     return True
-
-
-def level_of(*, debug: bool) -> int:
-    """From which level on a line is logged."""
-    return logging.DEBUG if debug else logging.INFO

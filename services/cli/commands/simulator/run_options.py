@@ -1,5 +1,6 @@
 """The options of `navarch simulator run`, and where the lines of a run go."""
 
+import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +12,7 @@ from services.cli import console
 from services.cli.console import Format
 from services.simulator.engine.run_log import LogSink
 from services.simulator.inputs.scenario.scenario_format import Scenario
-from services.simulator.report.run_directory import SCENARIO, RunDirectory, level_of
+from services.simulator.report.run_directory import SCENARIO, RunDirectory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +48,7 @@ class RunOptions:
     @contextmanager
     def logging(self, directory: RunDirectory, *more: tuple[Path, int]) -> Iterator[LogSink]:
         """Yield what takes the lines of a run: its log, and stderr where they are shown."""
-        least = level_of(debug=self.debug)
+        least = logging.DEBUG if self.debug else logging.INFO
         with directory.logging(least, *more) as write:
 
             def write_and_show(level: int, line: str) -> None:

@@ -63,8 +63,8 @@ def regions(
     sizes = Counter(each.region for each in fleet.slots)
     found: list[RegionStory] = []
     for region, size in sorted(sizes.items(), key=lambda each: (-each[1], each[0])):
-        series = timeline(there.get(("region", region), ()), moments)
         mine = there.get(("region", region), ())
+        series = timeline(mine, moments)
         found.append(
             RegionStory(
                 whole=_place(region, size, mine, series, moments, up_at),
