@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import httpx
+import pytest
 import yaml
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import (
@@ -45,6 +46,15 @@ def parts_folder() -> Path | None:
     named = os.environ.get("NAVARCH_KUBERNETES_PARTS")
     folder = Path(named or Path(cache) / "navarch" / "kubernetes-1.37.2")
     return folder if all(shutil.which(each, path=str(folder)) for each in PARTS) else None
+
+
+def needs_kubernetes(*programs: str) -> pytest.MarkDecorator:
+    """Skip where the parts of a control plane, or other programs, are not there."""
+    lacking = [each for each in programs if shutil.which(each) is None]
+    reason = "no Kubernetes here: with Go 1.26, run tests/real/kubernetes/install.sh"
+    return pytest.mark.skipif(
+        parts_folder() is None or bool(lacking), reason="; ".join([reason, *programs])
+    )
 
 
 def free_port() -> int:

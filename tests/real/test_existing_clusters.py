@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import shutil
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,7 +14,7 @@ import yaml
 
 from services.bus.nats.embedded_server import server_binary
 from services.provisioner.providers.local_gpus import kmsg_record
-from tests.real.kubernetes_cluster import Cluster, free_port, parts_folder, real_cluster
+from tests.real.kubernetes_cluster import Cluster, free_port, needs_kubernetes, real_cluster
 from tests.real.kubernetes_work import add_nodes, node_of
 from tests.real.test_kubernetes_page import blocks_of, run
 from tests.support.inprocess import eventually, navarch
@@ -27,10 +26,7 @@ OBSERVER = "system:serviceaccount:navarch:navarch-observer"
 PROVIDER = "services.provisioner.providers.kubernetes:KubernetesProvider"
 pytestmark = [
     pytest.mark.real,
-    pytest.mark.skipif(
-        parts_folder() is None or not shutil.which("kubectl"),
-        reason="no Kubernetes here: with Go 1.26, run tests/real/kubernetes/install.sh; kubectl",
-    ),
+    needs_kubernetes("kubectl"),
 ]
 
 

@@ -19,7 +19,7 @@ from services.notifier.workload.workload_notifier import (
     WorkloadOrder,
 )
 from services.primitives.clock import SystemClock
-from tests.real.kubernetes_cluster import Cluster, parts_folder, real_cluster
+from tests.real.kubernetes_cluster import Cluster, needs_kubernetes, real_cluster
 from tests.real.kubernetes_work import (
     TOLERATE_ALL,
     add_budget,
@@ -45,10 +45,7 @@ from tests.support.inprocess import eventually
 pytestmark = [
     pytest.mark.real,
     pytest.mark.asyncio(loop_scope="module"),
-    pytest.mark.skipif(
-        parts_folder() is None,
-        reason="no Kubernetes here: with Go 1.26, run tests/real/kubernetes/install.sh",
-    ),
+    needs_kubernetes(),
 ]
 RBAC = Path(__file__).parents[2] / "deploy/kubernetes/notifier-rbac.yaml"
 

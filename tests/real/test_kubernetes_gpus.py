@@ -13,7 +13,7 @@ from services.notifier.workload.workload_notifier import (
     StepFailure,
     WorkloadOrder,
 )
-from tests.real.kubernetes_cluster import Cluster, parts_folder, real_cluster
+from tests.real.kubernetes_cluster import Cluster, needs_kubernetes, real_cluster
 from tests.real.kubernetes_work import add_nodes, node_of, notifier, order, pod_spec
 from tests.real.test_kubernetes import RBAC
 from tests.support.inprocess import eventually
@@ -21,10 +21,7 @@ from tests.support.inprocess import eventually
 pytestmark = [
     pytest.mark.real,
     pytest.mark.asyncio(loop_scope="module"),
-    pytest.mark.skipif(
-        parts_folder() is None,
-        reason="no Kubernetes here: with Go 1.26, run tests/real/kubernetes/install.sh",
-    ),
+    needs_kubernetes(),
 ]
 API = "resource.k8s.io/v1"
 RULES = f"/apis/{API}/devicetaintrules"

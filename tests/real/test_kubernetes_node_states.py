@@ -10,7 +10,7 @@ import pytest
 
 from services.notifier.workload.kubernetes_notifier import KubernetesNotifier
 from services.notifier.workload.workload_notifier import WorkloadNodeState
-from tests.real.kubernetes_cluster import Cluster, parts_folder, real_cluster
+from tests.real.kubernetes_cluster import Cluster, needs_kubernetes, real_cluster
 from tests.real.kubernetes_work import (
     add_job,
     add_nodes,
@@ -26,10 +26,7 @@ from tests.support.inprocess import eventually
 KUBECTL = shutil.which("kubectl")
 pytestmark = [
     pytest.mark.real,
-    pytest.mark.skipif(
-        parts_folder() is None or not KUBECTL,
-        reason="no Kubernetes here: with Go 1.26, run tests/real/kubernetes/install.sh; kubectl",
-    ),
+    needs_kubernetes("kubectl"),
 ]
 RBAC = Path(__file__).parents[2] / "deploy/kubernetes/notifier-rbac.yaml"
 STATUS = {"Content-Type": "application/strategic-merge-patch+json"}

@@ -27,7 +27,7 @@ from services.notifier.workload.workload_notifier import Notifier
 from services.notifier.workload_check_endpoint import WorkloadCheckEndpoint
 from services.primitives.clock import SystemClock
 from services.settings.plugin_loader import make_plugin
-from tests.real.kubernetes_cluster import Cluster, parts_folder, real_cluster
+from tests.real.kubernetes_cluster import Cluster, needs_kubernetes, real_cluster
 from tests.real.kubernetes_work import add_nodes, node_of, order, until_drained
 
 ROOT = Path(__file__).parents[2]
@@ -35,10 +35,7 @@ PAGE = ROOT / "docs/kubernetes.md"
 KUBECTL = shutil.which("kubectl")
 pytestmark = [
     pytest.mark.real,
-    pytest.mark.skipif(
-        parts_folder() is None or not KUBECTL,
-        reason="no Kubernetes here: with Go 1.26, run tests/real/kubernetes/install.sh; kubectl",
-    ),
+    needs_kubernetes("kubectl"),
 ]
 
 
