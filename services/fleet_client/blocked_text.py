@@ -111,7 +111,9 @@ def degraded_wait(node: NodeRecord, pool: PoolRecord | None, now: datetime | Non
         return f"{found}: it is done while the pool's service window is open."
     coming = maintenance_windows.next_opening(pool.spec.windows, "service", now)
     if coming is None:
-        return f"{found}: the pool has no service window for it; {by_hand}"
+        minutes = retirements.IDLE_MIN.total_seconds() / 60
+        rest = f"without that it is done once its GPUs have rested for {minutes:g} minutes"
+        return f"{found}: the pool has no service window for it; {by_hand}; {rest}"
     since = f"{coming.start.astimezone():%m-%d %H:%M}"
     return f"{found}: that waits for the window {coming.window.name}, at {since}; {by_hand}"
 

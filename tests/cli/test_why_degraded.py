@@ -50,6 +50,17 @@ def test_a_degraded_node_names_when_it_is_remediated(
     assert answer.now[0].startswith(f"It keeps its work, and needs reset-gpu (XID 156){expected}")
 
 
+def test_without_a_window_it_waits_for_the_work_to_leave() -> None:
+    """An operator need not do it by hand."""
+    node = NodeRecord(
+        pool="training", node="n1", state="active", health="degraded", health_action="reset_gpu"
+    )
+    spec = PoolSpec(min_nodes=1, max_nodes=2, health=LADDER)
+    pool = PoolRecord(name="training", spec=spec, desired=1)
+    [said] = why_node(node, pool, [], [], at=NOW).now
+    assert said.endswith("without that it is done once its GPUs have rested for 5 minutes")
+
+
 @pytest.mark.parametrize(
     ("health", "cordoned", "full", "expected"),
     [
