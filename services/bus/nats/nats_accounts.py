@@ -159,10 +159,8 @@ def server_tokens(
 
     `revoked`: account -> public keys of users, each with the time until which its tokens are void.
     """
-    moment = int(at.timestamp())
-    operator, system = Key(keys.seeds[OPERATOR_KEY]), keys.accounts[SYSTEM_KEY]
     claims: dict[str, Any] = {"limits": _limits(), "signing_keys": _scopes(REVOKER, REVOKES, keys)}
-    tokens = {system: operator.sign("account", system, "SYS", claims, moment)}
+    accounts = {keys.accounts[SYSTEM_KEY]: ("SYS", claims)}
     for account in Account:
         claims = {
             "signing_keys": [
@@ -182,17 +180,8 @@ def server_tokens(
         }
         if refused := revoked.get(account):
             claims["revocations"] = dict(refused)
-        public = keys.accounts[account_key(account)]
-        tokens[public] = operator.sign("account", public, f"{fleet}-{account}", claims, moment)
-    operates = {
-        "system_account": system,
-        "signing_keys": [Key(keys.seeds[OPERATOR_SIGNING_KEY]).public],
-    }
-    return ServerTokens(
-        operator=operator.sign("operator", operator.public, fleet, operates, moment),
-        system_account=system,
-        accounts=tokens,
-    )
+        accounts[keys.accounts[account_key(account)]] = f"{fleet}-{account}", claims
+    return _signed(fleet, keys, accounts, at)
 
 
 def region_tokens(
@@ -208,9 +197,6 @@ def region_tokens(
     `roles`: those that may connect to it. `names`: what it passes on under another name -> that
     name. `revoked`: as in `server_tokens`, of the agents' account.
     """
-    moment = int(at.timestamp())
-    operator, system = Key(keys.seeds[OPERATOR_KEY]), keys.accounts[SYSTEM_KEY]
-    agents = keys.accounts[account_key(Account.AGENTS)]
     claims: dict[str, Any] = {
         "signing_keys": [
             scope for role, each in roles.items() for scope in _scopes(role, each, keys)
@@ -220,6 +206,19 @@ def region_tokens(
     }
     if revoked:
         claims["revocations"] = dict(revoked)
+    accounts = {
+        keys.accounts[SYSTEM_KEY]: ("SYS", {"limits": _limits()}),
+        keys.accounts[account_key(Account.AGENTS)]: (f"{fleet}-region", claims),
+    }
+    return _signed(fleet, keys, accounts, at)
+
+
+def _signed(
+    fleet: str, keys: BusKeys, accounts: Mapping[str, tuple[str, dict[str, Any]]], at: datetime
+) -> ServerTokens:
+    """What the operator's key signs; `accounts`: public key -> name and claims."""
+    moment = int(at.timestamp())
+    operator, system = Key(keys.seeds[OPERATOR_KEY]), keys.accounts[SYSTEM_KEY]
     operates = {
         "system_account": system,
         "signing_keys": [Key(keys.seeds[OPERATOR_SIGNING_KEY]).public],
@@ -228,8 +227,8 @@ def region_tokens(
         operator=operator.sign("operator", operator.public, fleet, operates, moment),
         system_account=system,
         accounts={
-            system: operator.sign("account", system, "SYS", {"limits": _limits()}, moment),
-            agents: operator.sign("account", agents, f"{fleet}-region", claims, moment),
+            public: operator.sign("account", public, name, claims, moment)
+            for public, (name, claims) in accounts.items()
         },
     )
 
