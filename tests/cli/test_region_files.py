@@ -24,8 +24,8 @@ from services.cli.nats_config_files import ACCOUNTS, CONF, BusDirectory
 from services.cli.region_files import CREDENTIALS, LEAFNODES, REGIONS
 from services.primitives.clock import SystemClock
 from services.primitives.errors import BusError, NavarchError
+from services.primitives.free_ports import free_ports
 from tests.cli.test_nats_config import ConfiguredServer, nats_config, written
-from tests.support.cluster import free_ports
 from tests.support.inprocess import eventually, path_of
 
 ANY_PORT = ("--listen", "127.0.0.1:-1", "--http", "127.0.0.1:-1")

@@ -25,7 +25,8 @@ from services.cli.bus_users import ROLES
 from services.cli.cluster_servers import ClusterServer, cluster_servers
 from services.cli.nats_config_files import ACCOUNTS, CLIENTS_FILE, add_user, write
 from services.primitives.clock import SystemClock
-from tests.support.cluster import LOOPBACK, free_ports, led, replicas_current
+from services.primitives.free_ports import LOOPBACK, free_ports
+from tests.support.cluster import led, replicas_current
 from tests.support.secured import WHERE, Secured
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]

@@ -29,6 +29,7 @@ from services.bus.nats.nats_bus import ConnectOptions, NatsBus
 from services.bus.topology_setup import set_up
 from services.primitives.clock import SystemClock
 from services.primitives.errors import BusError
+from services.primitives.free_ports import LOOPBACK
 from services.provisioner.providers.local import stop_all
 from tests.crash import consistency
 from tests.crash.consistency import DONE, Difference, Evidence, ExpectedSaga
@@ -38,7 +39,7 @@ from tests.crash.provider_truth import FakeProviderTruth, LocalProviderTruth, Pr
 from tests.crash.replica_process import ROOT, Replica
 from tests.crash.scripted_agents import GONE, ScriptedAgents, fault_of, write_fault
 from tests.crash.workload_system import Workload, serving
-from tests.support.cluster import LOOPBACK, Cluster
+from tests.support.cluster import Cluster
 from tests.support.fork_server import ForkServer
 from tests.support.network import Network
 from tests.support.settling import busy

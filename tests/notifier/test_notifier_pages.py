@@ -6,7 +6,6 @@ import hmac
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 import types
@@ -27,6 +26,7 @@ from services.notifier.workload.ray_notifier import RayNotifier
 from services.notifier.workload.webhook_notifier import WebhookNotifier
 from services.notifier.workload.workload_notifier import NodeWorkload, Notifier, StepFailure
 from services.primitives.clock import SystemClock
+from services.primitives.free_ports import free_ports
 from tests.notifier.workload_sites import ExecSite
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -54,9 +54,7 @@ def test_the_configurations_are_accepted(page: str, monkeypatch: pytest.MonkeyPa
 @asynccontextmanager
 async def receiver() -> AsyncIterator[str]:
     """The page's receiver."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
+    (port,) = free_ports(1)
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-S", "-c", blocks("webhook.md", "python")[0]),
         env={"WEBHOOK_SECRET": SECRET, "PORT": str(port)},

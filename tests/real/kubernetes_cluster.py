@@ -9,7 +9,6 @@ import json
 import os
 import secrets
 import shutil
-import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -27,6 +26,7 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
 )
 
+from services.primitives.free_ports import free_ports
 from tests.support.inprocess import eventually
 
 HERE: Final = Path(__file__).parent / "kubernetes"
@@ -57,12 +57,6 @@ def needs_kubernetes(*programs: str) -> pytest.MarkDecorator:
     )
 
 
-def free_port() -> int:
-    """A port that nothing listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])
-
-
 class Cluster:
     """The running programs and a client with every right."""
 
@@ -70,9 +64,7 @@ class Cluster:
         """Keep everything in `folder`."""
         self._parts = parts
         self.folder = folder
-        self.port = free_port()
-        self._etcd = free_port()
-        self._peer = free_port()
+        self.port, self._etcd, self._peer = free_ports(3)
         self._processes: dict[str, asyncio.subprocess.Process] = {}
         self._tokens = {"admin": secrets.token_hex(16), "notifier": secrets.token_hex(16)}
         self._api: httpx.AsyncClient | None = None

@@ -7,7 +7,6 @@ into `.venv/ray`; a `ray` on PATH serves as well.
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +16,8 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import httpx
+
+from services.primitives.free_ports import free_ports
 
 ROOT: Final = Path(__file__).parents[2]
 READY_SECONDS_MAX: Final = 90.0
@@ -74,7 +75,7 @@ class RayCluster:
     def __init__(self, folder: Path) -> None:
         """Start nothing yet."""
         self.folder = folder
-        self.gcs_port, self.dashboard_port = free_port(), free_port()
+        self.gcs_port, self.dashboard_port = free_ports(2)
         self.url = f"http://127.0.0.1:{self.dashboard_port}"
         self._http = httpx.Client(base_url=self.url, timeout=10, trust_env=False)
         program = ray_program()
@@ -188,13 +189,6 @@ def _kill(mark: str) -> None:
                 if any(f"{value.decode()}/".startswith(f"{MARK}={mark}/") for value in mine):
                     os.kill(int(each.parent.name), signal.SIGKILL)
         time.sleep(0.1)
-
-
-def free_port() -> int:
-    """A port that is free now."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
+from services.primitives.free_ports import free_ports
 from tests.support.inprocess import eventually
 
 PROGRAMS: Final = ("slurmctld", "slurmd", "scontrol", "squeue", "sinfo", "sbatch", "munged")
@@ -99,7 +100,7 @@ class SlurmSite:
         self._dynamic: set[str] = set()
         """Names of nodes that registered themselves."""
         self._host = socket.gethostname().partition(".")[0]
-        ports = list(free_ports(len(nodes) + 2))
+        ports = free_ports(len(nodes) + 2)
         listed = "\n".join(
             NODE.format(name=name, host=self._host, port=port)
             for name, port in zip(nodes, ports[2:], strict=True)
@@ -322,15 +323,6 @@ def munge(folder: Path) -> Iterator[None]:
             yield
         finally:
             process.terminate()
-
-
-def free_ports(count: int) -> Iterator[int]:
-    """Ports of this machine that are free at the moment."""
-    taken = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    for each in taken:
-        yield int(each.getsockname()[1])
-    for each in taken:
-        each.close()
 
 
 def _processes() -> Iterator[int]:

@@ -3,13 +3,13 @@
 import asyncio
 import os
 import shutil
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import asyncssh
 
+from services.primitives.free_ports import free_ports
 from tests.support.inprocess import eventually
 
 SSHD = shutil.which("sshd") or shutil.which("sshd", path="/usr/sbin")
@@ -44,8 +44,7 @@ async def real_sshd(folder: Path, key: Path) -> AsyncIterator[int]:
     (folder / "home").mkdir()
     if os.geteuid() == 0:
         Path("/run/sshd").mkdir(exist_ok=True)  # its privilege separation wants it
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = int(free.getsockname()[1])
+    (port,) = free_ports(1)
     config = folder / "sshd_config"
     config.write_text(CONFIG.format(port=port, folder=folder, key=key))
     assert SSHD is not None

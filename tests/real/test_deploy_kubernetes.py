@@ -16,8 +16,9 @@ import pytest
 import yaml
 
 from services.bus.nats.embedded_server import server_binary
+from services.primitives.free_ports import free_ports
 from services.provisioner.providers.local_gpus import kmsg_record
-from tests.real.kubernetes_cluster import Cluster, free_port, parts_folder, real_cluster
+from tests.real.kubernetes_cluster import Cluster, parts_folder, real_cluster
 from tests.real.kubernetes_work import add_nodes
 from tests.real.kustomize_base import ROOT, tool
 from tests.real.test_kubernetes_page import blocks_of
@@ -163,7 +164,7 @@ class Host:
     def __init__(self, page: Page) -> None:
         self.page = page
         self.folder = page.cluster.folder
-        self.port = free_port()
+        (self.port,) = free_ports(1)
         self.stack = AsyncExitStack()
 
     async def files(self, namespace: str, secret: str, folder: Path) -> Path:
@@ -204,7 +205,7 @@ class Host:
     async def service(self, name: str, template: dict[str, Any], config: str) -> str:
         """A Deployment's container; return its address."""
         (container,) = template["spec"]["containers"]
-        place, port = self.folder / name, free_port()
+        place, port = self.folder / name, free_ports(1)[0]
         await self.files("navarch", f"navarch-bus-{name}", place)
         account = template["spec"]["serviceAccountName"]
         token = await self.page.run(f"kubectl create token {account} --namespace navarch")

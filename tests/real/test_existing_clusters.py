@@ -13,8 +13,9 @@ import pytest
 import yaml
 
 from services.bus.nats.embedded_server import server_binary
+from services.primitives.free_ports import free_ports
 from services.provisioner.providers.local_gpus import kmsg_record
-from tests.real.kubernetes_cluster import Cluster, free_port, needs_kubernetes, real_cluster
+from tests.real.kubernetes_cluster import Cluster, needs_kubernetes, real_cluster
 from tests.real.kubernetes_work import add_nodes, node_of
 from tests.real.test_kubernetes_page import blocks_of, run
 from tests.support.inprocess import eventually, navarch
@@ -133,7 +134,7 @@ async def test_it_observes_and_changes_nothing(cluster: Cluster) -> None:
     assert verbs == {"list", "watch"}
     before = without_heartbeat(await node_of(cluster, name))
 
-    port = free_port()
+    (port,) = free_ports(1)
     config, bus = await configuration(cluster, port)
     kmsg = cluster.folder / "kmsg"
     kmsg.write_bytes(b"")

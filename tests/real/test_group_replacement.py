@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from services.bus.nats.embedded_server import server_binary
+from services.primitives.free_ports import free_ports
 from services.provisioner.providers.local_gpus import kmsg_record
 from tests.provisioner.test_group_removal import group_of, members
-from tests.real.kubernetes_cluster import Cluster, free_port, real_cluster
+from tests.real.kubernetes_cluster import Cluster, real_cluster
 from tests.real.kubernetes_work import add_budget, add_replicas, cordoned, node_of, pods
 from tests.real.test_existing_clusters import (
     PAGE,
@@ -54,7 +55,7 @@ class Fleet:
 
     def __init__(self, cluster: Cluster, started: AsyncExitStack) -> None:
         self.cluster = cluster
-        self.port = free_port()
+        (self.port,) = free_ports(1)
         self._started = started
         self._common = {
             "NAVARCH_BUS_PASSWORD": "secret",

@@ -15,12 +15,13 @@ from schemas.messages import decoder
 from schemas.node_records import NodeRecord, node_key
 from schemas.saga_params import WORKLOAD_NAME
 from schemas.topology import NODES
+from services.primitives.free_ports import free_ports
 from services.provisioner.provider_client.provider import Environment
 from services.provisioner.providers.fake import FakeFault, FakeProvider
 from tests.crash.fleet_shape import Shape
 from tests.crash.rig import Rig
 from tests.crash.scripted_agents import GONE
-from tests.real.slurm_site import SlurmSite, free_ports, missing, slurm_site
+from tests.real.slurm_site import SlurmSite, missing, slurm_site
 from tests.support.inprocess import eventually
 
 pytestmark = pytest.mark.real

@@ -15,11 +15,12 @@ import pytest
 from services.notifier.workload.slurm_node_states import FAILED_STATES
 from services.notifier.workload.slurm_notifier import SlurmNotifier
 from services.primitives.clock import SystemClock
+from services.primitives.free_ports import free_ports
 from services.saga.participant import StepFailure
 from services.workload_systems.slurm_client import SlurmUnavailableError
 from services.workload_systems.slurm_commands import SlurmCommands
 from services.workload_systems.slurm_rest import SlurmRest, SlurmRestOptions
-from tests.real.slurm_site import SlurmSite, free_ports, missing, slurm_site
+from tests.real.slurm_site import SlurmSite, missing, slurm_site
 from tests.real.test_slurm import node, order, workload
 from tests.support.inprocess import eventually
 

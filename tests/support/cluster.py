@@ -8,9 +8,8 @@ have heard nothing of it for four to nine seconds, which is nats-server's own bo
 import asyncio
 import os
 import signal
-import socket
 from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -21,10 +20,10 @@ from schemas.topology import BUCKETS, DURABLES, STREAMS
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import ConnectOptions, NatsBus
 from services.primitives.errors import BusError, Unavailable
+from services.primitives.free_ports import LOOPBACK, free_ports
 from tests.support.network import Network
 
 SERVERS: Final = 3
-LOOPBACK: Final = "127.0.0.1"
 LED_SECONDS_MAX: Final = 60.0
 ASK_SECONDS: Final = 0.5
 """A cluster without a leader does not answer at all, so each question is a short one."""
@@ -137,14 +136,3 @@ async def replicas_current(bus: NatsBus, stream: str) -> bool:
         return False
     replicas = info.get("cluster", {}).get("replicas", [])
     return bool(replicas) and all(each.get("current") for each in replicas)
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that are free now; all are held at once, so that they differ."""
-    with ExitStack() as held:
-        found = []
-        for _ in range(count):
-            bound = held.enter_context(socket.socket())
-            bound.bind(("127.0.0.1", 0))
-            found.append(int(bound.getsockname()[1]))
-        return found

@@ -10,7 +10,7 @@ from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import NatsBus
 from services.cli.nats_config_files import ACCOUNTS, CONF
 from services.cli.region_files import LEAFNODES, REGIONS, write_region
-from tests.support.cluster import LOOPBACK, free_ports
+from services.primitives.free_ports import LOOPBACK, free_ports
 from tests.support.secured import Secured, nats_config, serving_secured
 
 ANY_PORT = "127.0.0.1:-1"

@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Final
 
 from services.primitives.errors import SetupError
+from services.primitives.free_ports import free_ports
 from services.primitives.process_lifetime import ending_with_us
 
 READY_SECONDS_MAX: Final = 15.0
 STOP_SECONDS_MAX: Final = 10.0
+PORT_TRIES_MAX: Final = 3
 LOOK_SECONDS: Final = 0.01
 ENVIRONMENT: Final = ("HOME", "LANG", "LD_LIBRARY_PATH", "PATH", "TMPDIR", "TZ")
 """What the server gets of our environment, which may hold secrets of providers; and GO*."""
@@ -77,13 +79,21 @@ class EmbeddedServer:
 
     async def start(self) -> str:
         """Start, wait until it answers, and return its URL."""
+        if self._port > 0:
+            return await self._started(self._port)
+        for _ in range(PORT_TRIES_MAX - 1):
+            with suppress(SetupError):  # another process may have taken the port since
+                return await self._started(*free_ports(1))
+        return await self._started(*free_ports(1))
+
+    async def _started(self, port: int) -> str:
         ports = self.directory / "ports"
         shutil.rmtree(ports, ignore_errors=True)
         ports.mkdir(parents=True)
         log = (self.directory / "nats-server.log").open("ab")
         self._process = await asyncio.create_subprocess_exec(
             *ending_with_us((*self._through, str(server_binary()))),
-            *("-a", "127.0.0.1", "-p", str(self._port)),
+            *("-a", "127.0.0.1", "-p", str(port)),
             *("-c", str(self._written_config()), "--ports_file_dir", str(ports)),
             *("--name", self.name, *self._arguments),
             stdout=log,
