@@ -20,7 +20,7 @@ MINUTES ?= 3
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test quick conformance test-real check docs format fuzz crash crash-matrix outage simulate nightly bench lock release sbom deb clean
+.PHONY: help venv demo test quick conformance test-again test-real check docs format fuzz crash crash-matrix outage simulate nightly bench lock release sbom deb clean
 
 help: ## Show this list
 	@echo "Navarch: keeps a GPU fleet healthy. Targets:"
@@ -64,6 +64,9 @@ fuzz: $(STAMP) ## Feed bad bytes to whatever reads foreign ones: MINUTES=60 SEED
 conformance: $(STAMP) ## Run the conformance suites on every provider and health check
 	$(BIN)/python -m pytest tests/provisioner/test_conformance.py \
 		tests/provisioner/test_conformance_suite.py tests/agent/test_health_check_conformance.py
+
+test-again: $(STAMP) ## Run what failed last once more, one test after another
+	$(BIN)/python -m pytest --last-failed --last-failed-no-failures none
 
 test-real: $(STAMP) ## Run the tests against real parts from Debian's packages
 	@echo "Real parts: prometheus, jq, sshd, iproute2 (as root), cloud-init, packer, chromium, Slurm (as root), a Docker engine where one runs, debootstrap (as root), nats and actionlint (go install), Ray in .venv/ray, and Kubernetes, helm and the like where tests/real/kubernetes/install.sh and install-tools.sh have built them. make test-real installs nothing; .ci/run does, with apt and pip."
