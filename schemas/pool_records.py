@@ -99,6 +99,9 @@ class PoolRecord(Record, frozen=True, kw_only=True):
     """Node -> ID of the fault or notice, so that operators are notified once."""
     incidents: dict[str, OpenIncident] = {}
     """Fault signature -> open incident."""
+    recent_remediations: dict[str, dict[str, UtcTime]] = {}
+    """Fault signature -> node -> when its remediation began on the word of that fault alone, within
+    `budget.window`: many of these are an incident however slowly they came."""
     observed_actions: dict[str, ObservedAction] = {}
     """Observe mode: sagas that would be open."""
     failures: Int = 0

@@ -358,7 +358,7 @@ class Store:
             record=found[0],
             revision=found[1],
             nodes=nodes,
-            health=self._health_of(nodes) if found[0].incidents else {},
+            health=self._health_of(nodes),
             others=others(self.fleet_budget, claims, pool),
             claims=claims,
             claims_revision=claims_revision,

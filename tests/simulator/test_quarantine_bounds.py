@@ -1,4 +1,4 @@
-"""The simulation finds quarantines that do not begin or end, and tests that pass broken nodes."""
+"""The simulation finds quarantines without bounds, tests that pass broken nodes, and slow waves."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -8,6 +8,7 @@ import pytest
 
 from services.pool_manager import sagas
 from services.pool_manager.planner.remediation import quarantine, quarantine_recheck
+from services.pool_manager.planner.safety import slow_waves
 from services.pool_manager.sagas.recheck_saga import RECHECK_NODE
 from services.pool_manager.sagas.saga_steps import UNCORDON
 from services.runtime.logs import silenced
@@ -41,6 +42,11 @@ def the_test_is_left_out(patch: pytest.MonkeyPatch) -> None:
     patch.setitem(sagas.DEFINITIONS, "recheck", untested)
 
 
+def what_was_replaced_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """Only nodes that are unhealthy now are compared."""
+    patch.setattr(slow_waves, "with_remediated", lambda record, *_: record)
+
+
 @pytest.mark.parametrize(
     ("plant", "scenario", "found"),
     [
@@ -51,9 +57,13 @@ def the_test_is_left_out(patch: pytest.MonkeyPatch) -> None:
         ),
         (none_is_rechecked, "false-wave-is-rechecked", "is quarantined for"),
         (the_test_is_left_out, "false-wave-is-rechecked", "is broken, and passes its recheck"),
+        (
+            *(what_was_replaced_is_forgotten, "slow-mute-agents"),
+            "5 nodes with silence were acted on within 1:00:00",
+        ),
     ],
 )
-def test_a_quarantine_without_its_bounds_is_found(
+def test_what_has_lost_its_bounds_is_found(
     plant: Plant, scenario: str, found: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each by the invariant that it violates."""

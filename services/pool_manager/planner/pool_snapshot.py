@@ -40,7 +40,7 @@ class PoolSnapshot:
     """Of the record: names the events of a decision. Of those on one revision one at most is
     written, and only that one is published."""
     health: Mapping[str, HealthRecord] = field(default_factory=dict)
-    """Node -> its health, of the nodes that need attention while an incident is open."""
+    """Node -> its health, of the nodes that need attention."""
     remediator: Remediator = REPLACE
     """Chooses what is done about an unhealthy node."""
     use: Mapping[str, NodeUse] | None = None

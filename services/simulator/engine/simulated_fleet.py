@@ -51,6 +51,7 @@ from services.simulator.engine.simulation_context import (
     FLEET,
     SimulationContext,
 )
+from services.simulator.engine.slow_wave_invariants import SlowWaveInvariants
 from services.simulator.engine.stored_records import StoredRecords
 from services.simulator.engine.supervised_service import SupervisedService
 from services.simulator.engine.workload_invariants import WorkloadInvariants
@@ -129,6 +130,7 @@ class SimulatedFleet:
         self.budget = BudgetInvariants(simulation, self.cloud, self.invariants)
         WorkloadInvariants(simulation, self.workload, self.invariants)
         QuarantineInvariants(simulation, self.machines, self.invariants)
+        SlowWaveInvariants(simulation, self.invariants)
         RestartInvariants(simulation, self.cloud, self.invariants)
         self.at_rest = FleetAtRest(
             *(simulation, self.cloud, self.workload, self.machines, self.operators), self.invariants

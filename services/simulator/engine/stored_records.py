@@ -67,6 +67,10 @@ class StoredRecords:
         """Nodes whose records are not terminated."""
         return (each for each in self.nodes() if each.state != "terminated")
 
+    def health_of(self, key: str) -> HealthRecord | None:
+        """A node's health record."""
+        return self._latest(HEALTH, key, _health)
+
     def health(self) -> Iterator[HealthRecord]:
         """Every node's health record."""
         return self._all(HEALTH, _health)

@@ -34,7 +34,7 @@ from services.pool_manager.planner.remediation import (
     remedy_selection,
 )
 from services.pool_manager.planner.remediator import RemedyChoice
-from services.pool_manager.planner.safety import breaker, eligibility, incidents
+from services.pool_manager.planner.safety import breaker, eligibility, incidents, slow_waves
 from services.pool_manager.planner.safety.breaker_events import breaker_events
 from services.pool_manager.planner.safety.breaker_messages import spent_words
 from services.pool_manager.planner.sizing import spares
@@ -58,7 +58,7 @@ class _Actions:
 
 def repair(snapshot: PoolSnapshot, begun: PoolPlan, now: datetime) -> PoolPlan:
     """Begin what budget, breaker and incidents allow; publish when the others must wait."""
-    seen = incidents.observe(begun.record, snapshot.nodes, snapshot.revision, now)
+    seen = incidents.observe(begun.record, snapshot.nodes, snapshot.health, snapshot.revision, now)
     before = seen.record.breaker
     record = _with_breaker(seen.record, breaker.settled(before, now))
     waiting = _waiting(snapshot, record, now) if record.spec.health.auto_replace else ()
@@ -174,6 +174,7 @@ def _begin(
     saga, opened, record = remedy_selection.start_remediation(
         snapshot, actions.record, node, choice, now
     )
+    record = slow_waves.with_remediated(record, node, snapshot.health.get(node.node), now)
     return saga, replace(
         actions,
         record=record,

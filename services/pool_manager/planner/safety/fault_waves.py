@@ -47,6 +47,10 @@ class FaultWave:
     scope: IncidentScope
     within: str
     members: tuple[UnhealthyNode, ...]
+    earlier: int = 0
+    """Nodes that were remediated for it already: it is a slow wave."""
+    since: datetime | None = None
+    """From when it holds its members back; None: from when the first became unhealthy."""
 
 
 def fault_signature(node: NodeRecord) -> str:

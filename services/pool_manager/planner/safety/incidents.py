@@ -7,6 +7,7 @@ After the hold those of its nodes are remediated, one at a time, of which more i
 fault that they share: a failed diagnostic, what NVML reports, or the provider's word.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
@@ -21,6 +22,7 @@ from schemas.node_records import NodeRecord
 from schemas.pool_events import INCIDENT_NAMED_MAX, Incident, PoolEvent
 from schemas.pool_records import PoolRecord
 from services.pool_manager.planner.node_counts import Nodes
+from services.pool_manager.planner.safety import slow_waves
 from services.pool_manager.planner.safety.fault_evidence import is_confirmed
 from services.pool_manager.planner.safety.fault_waves import (
     FaultWave,
@@ -41,7 +43,13 @@ class ObservedIncidents:
     events: tuple[PoolEvent, ...] = ()
 
 
-def observe(record: PoolRecord, nodes: Nodes, revision: int, now: datetime) -> ObservedIncidents:
+def observe(
+    record: PoolRecord,
+    nodes: Nodes,
+    health: Mapping[str, HealthRecord],
+    revision: int,
+    now: datetime,
+) -> ObservedIncidents:
     """Open, and close, incidents by what the nodes have."""
     unhealthy = find_unhealthy(nodes)
     incidents: dict[str, OpenIncident] = {}
@@ -52,11 +60,18 @@ def observe(record: PoolRecord, nodes: Nodes, revision: int, now: datetime) -> O
             events.append(_event(record, each, what, (), revision, now, over=kept is None))
         if kept is not None:
             incidents[what] = kept
-    for wave in find(record.spec.health.incident, nodes, unhealthy, incidents, now):
+    waves = find(record.spec.health.incident, nodes, unhealthy, incidents, now)
+    of_waves = {wave.what: _opened(wave) for wave in waves}
+    known = msgspec.structs.replace(record, incidents=incidents | of_waves)
+    slow = slow_waves.find(known, len(nodes), unhealthy, health, now)
+    for wave in (*waves, *slow):
         opened = _opened(wave)
         incidents[wave.what] = opened
         named = tuple(each.node.node for each in wave.members)
-        events.append(_event(record, opened, wave.what, named, revision, now, over=None))
+        event = _event(record, opened, wave.what, named, revision, now, over=None)
+        if wave.earlier:
+            event = msgspec.structs.replace(event, reason=_slow_reason(record, wave, opened))
+        events.append(event)
     if incidents != record.incidents:
         record = msgspec.structs.replace(record, incidents=incidents)
     return ObservedIncidents(record, tuple(events))
@@ -103,7 +118,7 @@ def released(record: PoolRecord) -> PoolRecord:
         what: msgspec.structs.replace(each, released=True)
         for what, each in record.incidents.items()
     }
-    return msgspec.structs.replace(record, incidents=incidents)
+    return msgspec.structs.replace(record, incidents=incidents, recent_remediations={})
 
 
 def next_end(record: PoolRecord, now: datetime) -> datetime | None:
@@ -153,15 +168,31 @@ def _opened(wave: FaultWave) -> OpenIncident:
     node = wave.members[0].node
     unhealthy = node.health == "unhealthy"
     return OpenIncident(
-        since=wave.members[0].since,
-        last=wave.members[-1].since,
-        nodes=len(wave.members),
+        since=wave.since or wave.members[0].since,
+        last=max(wave.since or wave.members[-1].since, wave.members[-1].since),
+        nodes=len(wave.members) + wave.earlier,
         kind=node.health_kind if unhealthy else SILENCE,
         code=node.health_code if unhealthy else 0,
         fault=node.health_fault if unhealthy else "",
         scope=wave.scope,
         within=wave.within,
     )
+
+
+def _opened_reason(record: PoolRecord, nodes: str) -> str:
+    hold = format_duration(record.spec.health.incident.hold)
+    return (
+        f"{nodes} have one cause: none is repaired for {hold}, and then only those that show "
+        "evidence of their own, one at a time. "
+        f"To repair all: navarch breaker close {record.name} --reason TEXT"
+    )
+
+
+def _slow_reason(record: PoolRecord, wave: FaultWave, opened: OpenIncident) -> str:
+    window = format_duration(record.spec.budget.window)
+    repaired = f"{wave.earlier} of them repaired" if wave.earlier > 1 else "one of them repaired"
+    nodes = f"{describe_incident(wave.what, opened)} within {window}, {repaired} already,"
+    return _opened_reason(record, nodes)
 
 
 def _event(
@@ -178,12 +209,7 @@ def _event(
     ident = f"{what}-{incident.since.timestamp():.0f}"
     status: Literal["opened", "closed"] = "opened" if over is None else "closed"
     if over is None:
-        hold = format_duration(record.spec.health.incident.hold)
-        reason = (
-            f"{describe_incident(what, incident)} at once have one cause: none is "
-            f"repaired for {hold}, and then only those that show evidence of their own, one at a "
-            f"time. To repair all: navarch breaker close {record.name} --reason TEXT"
-        )
+        reason = _opened_reason(record, f"{describe_incident(what, incident)} at once")
     elif over:
         reason = "no node has it any more"
     else:
