@@ -1,7 +1,7 @@
 """Who is given what, in which order, and what is owed for it, whichever server it is."""
 
 import asyncio
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 
 import pytest
 
@@ -206,6 +206,27 @@ async def test_what_was_not_taken_is_handed_back(any_bus):
         rest = await some(staying, 3)
     assert received(held) == [(b"0", 1), (b"1", 1)]
     assert received(rest) == [(b"2", 2), (b"3", 2), (b"4", 2)]
+
+
+async def test_what_is_on_its_way_as_a_puller_stops_is_handed_back(cuttable_nats):
+    """It has left the server, and has not arrived: another gets it at once all the same."""
+    here, there = cuttable_nats.bus, cuttable_nats.onlooker
+    await make(there)
+    spec = await durable(there)
+    leaving = asyncio.create_task(anext(here.consume(spec)))
+    await until(there, num_waiting=1)
+    await cuttable_nats.line.hold()
+    await fill(there, *3 * ["s.1"])
+    await until(there, num_ack_pending=3)
+    leaving.cancel()
+    await asyncio.sleep(0)
+    cuttable_nats.line.pass_on()
+    staying = there.consume(spec)
+    async with aclosing(staying), asyncio.timeout(15):
+        rest = await some(staying, 3)
+    assert received(rest) == [(b"0", 2), (b"1", 2), (b"2", 2)]
+    with suppress(asyncio.CancelledError):
+        await leaving
 
 
 async def test_a_durable_that_is_made_again_is_taken_from_again(any_bus):

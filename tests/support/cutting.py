@@ -125,6 +125,10 @@ class Proxy:
         """Keep what the server sends."""
         self._open.clear()
 
+    def pass_on(self) -> None:
+        """Let what was kept arrive."""
+        self._open.set()
+
     async def cut(self) -> None:
         """Close every connection, and take none."""
         if self._server is not None:

@@ -41,6 +41,10 @@ class NatsClient(Protocol):
         """Subscribe with a callback."""
         ...
 
+    async def end(self, subscription: Any) -> None:
+        """End a subscription once what the server had sent for it has been handed over."""
+        ...
+
     async def publish(
         self,
         subject: str,

@@ -18,7 +18,7 @@ from typing import Any, Final, Self
 import msgspec
 import nats
 import nats.errors
-from nats.aio.client import Client, ServerVersion
+from nats.aio.client import ServerVersion
 from nats.aio.msg import Msg
 from nats.micro.request import Request
 from nats.micro.service import Service as MicroService
@@ -79,7 +79,7 @@ _json = msgspec.json.Encoder()
 class NatsBus(Replicas, Buckets, Objects):
     """A connection to nats-server. Make one with `connect`."""
 
-    def __init__(self, client: Client, options: ConnectOptions) -> None:
+    def __init__(self, client: QuickClient, options: ConnectOptions) -> None:
         """Wrap a client that connects with these options."""
         super().__init__()
         self._client = client
@@ -394,26 +394,12 @@ class NatsBus(Replicas, Buckets, Objects):
             self._reading.discard(lost)
 
     async def _barrier(self) -> None:
-        """Return when the server has taken in what was sent before.
-
-        A message to ourselves: the client's own flush writes its ping ahead of what is buffered.
-        """
-        inbox = self._client.new_inbox()
-        back = asyncio.Event()
-
-        async def arrived(_: Msg) -> None:
-            back.set()
-
-        subscription = await self._client.subscribe(inbox, cb=arrived)
-        await self._client.publish(inbox, b"")
+        """Return when the server has taken in what was sent before."""
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT_SECONDS):
-                await back.wait()
+                await self._client.barrier()
         except TimeoutError as error:
             raise Unavailable("the bus does not take subscriptions") from error
-        finally:
-            with suppress(nats.errors.Error):
-                await subscription.unsubscribe()
 
     async def answer(self, subject: str, endpoint: Endpoint) -> None:
         """Answer one subject plainly."""

@@ -255,7 +255,8 @@ class Puller:
                     return
         finally:
             with suppress(Exception):
-                await subscription.unsubscribe()
+                # What is on its way is taken, or handed back: else it waits for `ack_wait`.
+                await self._connection.end(subscription)
 
     async def _ask(self, consumer: str, inbox: str) -> None:
         most = self._source.in_flight_max

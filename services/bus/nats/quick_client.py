@@ -1,15 +1,20 @@
 """nats-py's client, changed where it is slow, or where its answer to a fault is not ours."""
 
+import asyncio
 import ssl
+from contextlib import suppress
 from typing import Final
 
 import nats.errors
 from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
 
 from services.bus.nats.connection_options import ConnectOptions, current_tls
 from services.bus.protocol.server_protocol import parse_header_lines
 
 PERMISSIONS: Final = "permissions violation"
+END_SECONDS_MAX: Final = 1.0
 
 
 class QuickClient(Client):
@@ -35,6 +40,36 @@ class QuickClient(Client):
         return super()._connect_command()
 
     _parse_header_lines = staticmethod(parse_header_lines)
+
+    async def end(self, subscription: Subscription) -> None:
+        """End a subscription once what the server had sent for it has been handed over."""
+        if self.is_connected:
+            with suppress(TimeoutError, nats.errors.Error):
+                async with asyncio.timeout(END_SECONDS_MAX):
+                    await self._send_unsubscribe(subscription._id)  # noqa: SLF001
+                    await self.barrier()
+                    while subscription.pending_msgs:  # noqa: ASYNC110
+                        await asyncio.sleep(0)  # its callback takes them
+        await subscription.unsubscribe()
+
+    async def barrier(self) -> None:
+        """Return when the server has taken in what was sent, and what it had sent is here.
+
+        A message to ourselves: the client's own flush writes its ping ahead of what is buffered.
+        """
+        back = asyncio.Event()
+
+        async def arrived(_: Msg) -> None:
+            back.set()
+
+        inbox = self.new_inbox()
+        subscription = await self.subscribe(inbox, cb=arrived)
+        try:
+            await self.publish(inbox, b"")
+            await back.wait()
+        finally:
+            with suppress(nats.errors.Error):
+                await subscription.unsubscribe()
 
     async def _process_err(self, err_msg: str) -> None:
         """Reconnect where credentials expire: the client would close for good."""
