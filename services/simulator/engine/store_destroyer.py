@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from schemas.topology import HEARTBEATS
 from services.bus.memory.jetstream.server_state import StreamBackup
@@ -18,6 +18,9 @@ STOPPED_SECONDS: Final = 3.0
 """How long the services are stopped where they are while the store is restored."""
 SET_BACK_SECONDS: Final = 10.0
 """How far a stream is set back, unless the fault says otherwise."""
+
+Backups = dict[str, tuple[dict[str, Any], StreamBackup]]
+"""Stream -> its settings, and what it held."""
 
 
 class StoreDestroyer:
@@ -72,22 +75,26 @@ class StoreDestroyer:
         for each in self._timers:
             each.cancel()
 
-    def _back_up_all(self) -> dict[str, StreamBackup]:
+    def _back_up_all(self) -> Backups:
         state = self._server.state
         return {
-            name: state.back_up(name)
+            name: (stream.asked, state.back_up(name))
             for name, stream in state.streams.items()
             if stream.asked.get("storage") != "memory"
         }
 
-    def _restore_all(self, backups: dict[str, StreamBackup], *, stops: bool) -> None:
+    def _restore_all(
+        self, backups: dict[str, tuple[dict[str, Any], StreamBackup]], *, stops: bool
+    ) -> None:
         """Restart the server with what it had stored before; `stops`: no service runs then."""
         self._simulation.note("the whole store is set back")
         if stops:
             self._restart(STOPPED_SECONDS)
         self._cut(RESTART_SECONDS)
         self._server.lose_memory()
-        for stream, backup in backups.items():
+        for stream, (settings, backup) in backups.items():
+            if stream not in self._server.state.streams:  # it was deleted since
+                self._server.admin(f"STREAM.CREATE.{stream}", settings)
             self._server.restore(stream, backup)
             self._on_lost(stream)
         self._on_lost(f"KV_{HEARTBEATS.name}")

@@ -230,9 +230,19 @@ def run(work: Callable[[], Awaitable[T]]) -> T:
 
 
 def _run_to_end(work: Callable[[], Awaitable[T]]) -> T:
-    loop = VirtualLoop()
+    loop, failed = VirtualLoop(), list[BaseException]()
+
+    def on_failure(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        # A task may well have failed as its process was killed; a timer's callback must not.
+        if "handle" in context and isinstance(error := context.get("exception"), Exception):
+            failed.append(error)
+
+    loop.set_exception_handler(on_failure)
     try:
-        return loop.run_until_complete(_await(work))
+        found = loop.run_until_complete(_await(work))
+        if failed:
+            raise failed[0]
+        return found
     finally:
         try:
             _cancel_all(loop)
