@@ -3,13 +3,15 @@
 No healthy node is terminated for it, and the nodes that break meanwhile are replaced.
 """
 
+from dataclasses import replace
+
 import pytest
 
 from schemas.topology import DURABLES, NODES, SAGAS
 from services.runtime.logs import silenced
 from services.simulator.engine.fault_kinds import BROKER, STORE_LOSSES, InjectedFault, StoreLoss
 from services.simulator.inputs.fuzz.campaign_steps import Campaign, CampaignStep
-from services.simulator.inputs.fuzz.fuzz_campaign import LOST
+from services.simulator.inputs.fuzz.fuzz_campaign import FATAL, LOST
 from services.simulator.inputs.fuzz.fuzz_simulation import simulate
 from tests.simulator.test_refused_writes import SHAPE
 
@@ -34,7 +36,8 @@ def test_the_fleet_converges(kind: StoreLoss) -> None:
             kind=kind, target=BROKER, stream=stream, durable=durable, seconds=BACK_SECONDS
         )
         steps.append(CampaignStep(at, lost))
-        steps.append(CampaignStep(at + (BACK_SECONDS - 1, 3.0)[number % 2], BROKEN))
+        broken = replace(BROKEN, xid_code=FATAL[number % len(FATAL)])  # else it is a slow wave
+        steps.append(CampaignStep(at + (BACK_SECONDS - 1, 3.0)[number % 2], broken))
     ordered = tuple(sorted(steps, key=lambda each: each.at))
     with silenced():
         found = simulate(kind, Campaign(SHAPE, ordered, ordered[-1].at + 60.0))
@@ -76,4 +79,19 @@ def test_an_unknown_node_that_fell_silent_leaves_no_health_record() -> None:
     )
     with silenced():
         found = simulate("unknown-0", Campaign(SHAPE, steps, 75.0))
+    assert (found.violation, found.tail) == ("", ())
+
+
+@pytest.mark.slow
+def test_a_restored_store_has_the_stream_that_was_deleted_since() -> None:
+    """The backup was made before: its records are there again with all others."""
+    nodes = f"KV_{NODES.name}"
+    deleted = InjectedFault(kind="stream_deleted", target=BROKER, stream=nodes, seconds=20.0)
+    steps = (
+        CampaignStep(60.0, InjectedFault(kind="store_rolled_back", target=BROKER, seconds=50.0)),
+        CampaignStep(80.0, BROKEN),
+        CampaignStep(109.0, deleted),  # not created again when the store is set back
+    )
+    with silenced():
+        found = simulate("restored-with-deleted", Campaign(SHAPE, steps, 150.0))
     assert (found.violation, found.tail) == ("", ())

@@ -73,3 +73,14 @@ def test_threads_are_refused():
 
     with pytest.raises(RuntimeError, match="no threads in virtual time"):
         run(thread)
+
+
+def test_a_timer_that_fails_fails_the_run():
+    """What it should have done is missing, however the run goes on."""
+
+    async def work() -> None:
+        asyncio.get_running_loop().call_later(1, lambda: 1 / 0)
+        await asyncio.sleep(2)
+
+    with pytest.raises(ZeroDivisionError):
+        run(work)
