@@ -173,6 +173,15 @@ def ended(gpus: tuple[int, ...], *, done: bool) -> SagaState:
     )
 
 
+@pytest.mark.parametrize("done", [True, False])
+def test_an_order_about_gpus_leaves_the_nodes_own_cordon_as_it_is(*, done: bool) -> None:
+    """One that is out of service for a notice of the cloud comes back after it all the same."""
+    out = node("a", cordoned=True, drained=True, sole_notice="x", cordoned_gpus=(3,))
+    after = leaving_node(out, ended((), done=done))
+    assert after is not None
+    assert (after.cordoned, after.drained, after.sole_notice) == (True, True, "x")
+
+
 def verdict(*gpus: int) -> Verdict:
     """That node is degraded, and those GPUs are to get no new work."""
     at = NOW + timedelta(seconds=1)

@@ -89,7 +89,7 @@ def _with_gpu_health(record: NodeRecord, state: SagaState) -> NodeRecord:
 
 def _ahead_of(record: NodeRecord, state: SagaState, *, cordoned: bool) -> str:
     """The notice for which alone a saga has left the node out of service."""
-    if not state.ended:
+    if not state.ended or state.kind == "cordon-gpus":  # which leaves the node's cordon as it is
         return record.sole_notice
     left = state.status == "unwound" or state.kind == "drain"
     return state.params.sole_notice if left and cordoned else ""
