@@ -139,12 +139,28 @@ class NodeAdoption:
         """Others have removed the instance: its node is gone, and the pool expects one fewer."""
         instance = _instance.decode(data)
         known = await self._store.fresh_node(instance.pool, instance.instance)
-        if known is None or known.state == "terminated":
+        if known is None:
             return data
-        found_pool = await self._store.pool(instance.pool)
+        if known.state != "terminated":
+            known = await self._terminated(known)
+        # After the record, as its readers take a node without one for one that is there. A repeat
+        # of the order publishes what a process that ended in between has not.
+        started = instance.running_at or self._clock.now()
+        event = Terminated(
+            id=f"retired-{known.node}-{started.timestamp():.0f}",
+            time=self._clock.now(),
+            pool=known.pool,
+            node=known.node,
+            sagas=known.sagas,
+        )
+        await publish_event(self._bus, event)
+        await self._reconcile(instance.pool)
+        return data
+
+    async def _terminated(self, known: NodeRecord) -> NodeRecord:
+        """Record that a node is gone."""
+        found_pool = await self._store.pool(known.pool)
         decided = _saga_about(found_pool[0], known.node) if found_pool is not None else ""
-        if saga := known.saga or decided:
-            raise NodeIsBusyError(f"{saga} is about this node; it ends by itself")
         now = self._clock.now()
 
         def retired(found: NodeRecord | None) -> NodeRecord | None:
@@ -152,20 +168,13 @@ class NodeAdoption:
                 return found
             return msgspec.structs.replace(found, state="terminated", changed_at=now)
 
-        await publish_event(
-            self._bus,
-            Terminated(
-                id=f"retired-{instance.instance}-{(instance.running_at or now).timestamp():.0f}",
-                time=now,
-                pool=instance.pool,
-                node=instance.instance,
-                sagas=known.sagas,
-            ),
-        )
-        await self._store.change_node(instance.pool, instance.instance, retired)
-        log.info("node retired", extra={"pool": instance.pool, "node": instance.instance})
-        await self._reconcile(instance.pool)
-        return data
+        if not (saga := known.saga or decided):
+            found = await self._store.change_node(known.pool, known.node, retired) or known
+            if found.state == "terminated":
+                log.info("node retired", extra={"pool": known.pool, "node": known.node})
+                return found
+            saga = found.saga
+        raise NodeIsBusyError(f"{saga} is about this node; it ends by itself")
 
 
 def _saga_about(record: PoolRecord, node: str) -> str:

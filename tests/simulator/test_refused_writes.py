@@ -7,9 +7,9 @@ import pytest
 from services.runtime.logs import silenced
 from services.simulator.engine import virtual_time
 from services.simulator.engine.fault_kinds import BROKER, InjectedFault
-from services.simulator.inputs.fuzz.campaign_steps import Campaign, CampaignStep
+from services.simulator.inputs.fuzz.campaign_steps import Campaign, CampaignStep, OperatorAction
 from services.simulator.inputs.fuzz.fuzz_campaign import REFUSING
-from services.simulator.inputs.fuzz.fuzz_simulation import FuzzSimulation, SeedResult
+from services.simulator.inputs.fuzz.fuzz_simulation import FuzzSimulation, SeedResult, simulate
 from tests.support.fleet_shapes import SMALL
 from tests.support.wide import WHOLE
 
@@ -55,3 +55,20 @@ def test_every_fault_is_judged_and_every_command_performed(stream: str, before: 
     assert found.made > SHAPE.nodes
     alerted = f"store-unwritable/stream {stream}" in began[0].fleet.operators.alerted
     assert alerted == (stream not in UNUSED)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("adopted_names", [True, False], ids=["names reused", "names new"])
+def test_adopted_nodes_that_leave_meanwhile_are_forgotten(*, adopted_names: bool) -> None:
+    """Their end is published once it is recorded: nothing that is still read of them is left."""
+    shape = replace(SMALL, adopted="act", reuses_names=adopted_names, nodes=4)
+    outage = InjectedFault(
+        kind="refused_writes", target=BROKER, stream="KV_NODES", seconds=SHORT_SECONDS
+    )
+    steps = (
+        CampaignStep(49.0, outage),
+        CampaignStep(53.0, OperatorAction(verb="resize-group", nodes=1)),
+    )
+    with silenced():
+        found = simulate("adopted-leave", Campaign(shape, steps, SHORT_SECONDS + 60.0))
+    assert (found.violation, found.tail) == ("", ())
