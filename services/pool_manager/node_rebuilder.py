@@ -11,13 +11,13 @@ import msgspec
 from schemas import subjects
 from schemas.instance_records import InstanceRecord
 from schemas.messages import decoder
-from schemas.node_events import FACTS, NodeEvent, Terminated
+from schemas.node_events import FACTS, NodeEvent, ProviderNotice, Terminated
 from schemas.node_records import node_key
 from schemas.pool_records import PoolRecord
 from schemas.stored_messages import decode_stored
 from schemas.topology import EVENTS, INSTANCES, SAGAS
 from services.bus.bucket_mirror import readable
-from services.bus.port import Bus
+from services.bus.port import Bus, Stored
 from services.bus.protocol.endpoint_replies import reply_data
 from services.pool_manager.planner.disruption_budget import lifted, recounted
 from services.pool_manager.planner.node_counts import busy
@@ -167,20 +167,27 @@ class NodeRebuilder:
         return before != await self._store.change_node(pool, node, change)
 
     async def last_events(self, pool: str, node: str) -> list[StoredEvent]:
-        """The last event of a node of each kind that its record is made of.
+        """The last event of a node of each kind that its record is made of, and its notices.
 
         None of an earlier node of its name: others may give a name again.
         """
         ended = await self._bus.last(EVENTS.name, _end_subject(pool, node))
-        found = []
+        after = ended.sequence if ended is not None else 0
+        found: list[Stored] = []
         for fact in REPLAYED_FACTS:
-            stored = await self._bus.last(EVENTS.name, subjects.node_event(pool, node, fact))
-            event = decode_stored(stored) if stored is not None else None
-            if stored is None or (ended is not None and stored.sequence < ended.sequence):
+            subject = subjects.node_event(pool, node, fact)
+            last = await self._bus.last(EVENTS.name, subject)
+            if last is None or last.sequence < after:
                 continue
-            if isinstance(event, NodeEvent):
-                found.append(StoredEvent(stored.sequence, stored.time, event))
-        return found
+            # Of the cloud's notices several may be in force.
+            notices = fact == FACTS[ProviderNotice]
+            found += await self._bus.read(EVENTS.name, subject, after=after) if notices else [last]
+        events = ((each, decode_stored(each)) for each in found)
+        return [
+            StoredEvent(stored.sequence, stored.time, event)
+            for stored, event in events
+            if isinstance(event, NodeEvent)
+        ]
 
     async def _raise_serial(self, pool: PoolRecord, serial: int) -> None:
         """A pool's record that was rolled back would name a new node as an old one."""

@@ -11,14 +11,16 @@ import pytest
 from schemas import subjects
 from schemas.fleet_queries import NodeView, Page, Query
 from schemas.instance_records import InstanceRecord
-from schemas.messages import encode
-from schemas.node_events import Lost
+from schemas.messages import decoder, encode
+from schemas.node_events import Lost, ProviderNotice, Terminated
+from schemas.node_records import NodeRecord
 from schemas.saga_log_entries import StepStarted
 from schemas.saga_params import LaunchSpec
 from schemas.settings import BudgetSpec
 from schemas.topology import POOL_NODE_EVENTS
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import NatsBus
+from services.bus.protocol.endpoint_replies import reply_data
 from services.pool_manager import service
 from services.pool_manager.planner import cloud_notices
 from services.pool_manager.service import build
@@ -250,3 +252,41 @@ async def test_drain_ends_when_the_instance_is_gone(
 
     assert before[0] == replaced["old_node"]
     assert "its instance is gone" == msgspec.json.decode(log[0].data)["reason"]
+
+
+async def test_an_adopted_node_has_every_notice_that_came_before(
+    server: EmbeddedServer, bus: NatsBus, peers: Peers
+) -> None:
+    """Its agent published each once; those of an earlier node of its name are not its own."""
+    about = {"time": datetime.now(UTC), "pool": "training", "node": "joins"}
+
+    def notice(name: str, *, withdrawn: bool = False) -> ProviderNotice:
+        ident = f"{name}-{withdrawn}"
+        return msgspec.structs.replace(
+            spot("joins", 3_600, withdrawn=withdrawn), id=ident, notice=name
+        )
+
+    async with Running(server.url, "pool-manager", build, settings()):
+        await eventually(settled(bus, 3))
+        await peers.publish(notice("old"))
+        await peers.publish(Terminated(id="ended", **about))
+        for each in (notice("a"), notice("b"), notice("b", withdrawn=True)):
+            await peers.publish(each)
+        instance = InstanceRecord(
+            pool="training",
+            instance="joins",
+            state="running",
+            provider="test",
+            token="t",
+            launch=LaunchSpec(fleet="", provider="test", instance_type="t"),
+            intended_at=datetime.now(UTC),
+            running_at=datetime.now(UTC),
+        )
+        answer = await bus.request(
+            subjects.query("adopt-node"), encode(instance), timeout_seconds=10
+        )
+
+    adopted = decoder(NodeRecord).decode(reply_data(answer))
+    assert {"a": False, "b": True} == {
+        name: each.withdrawn for name, each in adopted.notices.items()
+    }

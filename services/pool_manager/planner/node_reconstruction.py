@@ -23,7 +23,7 @@ REPLAYED_FACTS: Final = (
     *("registered", "boot-checked", "verdict", "lost", "returned", "provider-notice"),
     *("held", "released", "workload-state"),
 )
-"""Events of a node whose last one each is applied again."""
+"""Events of a node whose last one each is applied again; all of the cloud's notices."""
 
 
 class StoredEvent(NamedTuple):
@@ -41,7 +41,7 @@ class NodeSources(NamedTuple):
     sagas: Sequence[SagaState]
     """Every saga that names it."""
     events: Sequence[StoredEvent]
-    """The last of each of `REPLAYED_FACTS`."""
+    """The last of each of `REPLAYED_FACTS`, and earlier notices."""
 
 
 def adopted_node(record: NodeRecord | None, instance: InstanceRecord, now: datetime) -> NodeRecord:
