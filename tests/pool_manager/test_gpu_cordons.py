@@ -7,6 +7,7 @@ import pytest
 
 from schemas.breaker_state import Breaker
 from schemas.duration import Duration
+from schemas.enums import SagaKind
 from schemas.node_events import GpuIdentity, Verdict
 from schemas.node_records import NodeRecord, RemediationAttempt, WorkloadView
 from schemas.pool_events import QuarantineFull
@@ -180,6 +181,16 @@ def test_an_order_about_gpus_leaves_the_nodes_own_cordon_as_it_is(*, done: bool)
     after = leaving_node(out, ended((), done=done))
     assert after is not None
     assert (after.cordoned, after.drained, after.sole_notice) == (True, True, "x")
+
+
+@pytest.mark.parametrize("kind", ["reboot", "reset-gpu"])
+def test_a_remedy_that_fails_leaves_a_node_out_for_its_notice(kind: SagaKind) -> None:
+    """What the cloud does next may bring it back, and then it is uncordoned."""
+    out = node("a", cordoned=True, drained=True, sole_notice="x", lost=True)
+    state = msgspec.structs.replace(ended((), done=False), kind=kind, steps={})
+    after = leaving_node(out, state)
+    assert after is not None
+    assert (after.cordoned, after.sole_notice) == (True, "x")
 
 
 def verdict(*gpus: int) -> Verdict:

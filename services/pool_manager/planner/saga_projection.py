@@ -91,8 +91,11 @@ def _ahead_of(record: NodeRecord, state: SagaState, *, cordoned: bool) -> str:
     """The notice for which alone a saga has left the node out of service."""
     if not state.ended or state.kind == "cordon-gpus":  # which leaves the node's cordon as it is
         return record.sole_notice
-    left = state.status == "unwound" or state.kind == "drain"
-    return state.params.sole_notice if left and cordoned else ""
+    if not cordoned:
+        return ""
+    if state.status == "unwound":  # a reset or reboot that failed leaves it as it was
+        return state.params.sole_notice or record.sole_notice
+    return state.params.sole_notice if state.kind == "drain" else ""
 
 
 def _no_room_since(record: NodeRecord, state: SagaState) -> datetime | None:
