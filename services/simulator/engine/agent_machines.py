@@ -89,8 +89,8 @@ class AgentMachines:
         """So many of the next machines have the hardware that was terminated last."""
         self._given_back = ""
         self.sample_seconds = SAMPLE_SECONDS
-        self.on_reset: Callable[[str], None] = lambda _: None
-        """Called when Navarch resets a machine's GPUs or reboots it."""
+        self.on_reset: Callable[[str, bool], None] = lambda *_: None
+        """Called when a machine's GPUs are reset, or it reboots; and whether the cloud began it."""
         self.booting: Callable[[Instance], float] | None = None
         """How long a machine takes until its agent speaks; None: a few seconds."""
 
@@ -167,12 +167,12 @@ class AgentMachines:
         machine.sampling = False
         self._start(machine)
 
-    def reboot(self, instance: Instance) -> None:
-        """The provider reboots a machine."""
+    def reboot(self, instance: Instance, *, by_cloud: bool = False) -> None:
+        """The provider reboots a machine, for Navarch or on its own account."""
         machine = self.nodes.get(instance.provider_id)
         if machine is not None:
             boots = machine.boots
-            self._apply_remedy(machine, "reboot")
+            self._apply(machine, "reboot", by_cloud=by_cloud)
             if machine.boots == boots:
                 self.restart(machine)
 
@@ -420,7 +420,7 @@ class AgentMachines:
         msgspec.json.decode(data, type=ResetRequest)
         await asyncio.sleep(RESET_SECONDS)
         self._simulation.note(f"{machine.name} resets its GPUs")
-        self._apply_remedy(machine, "reset_gpu")
+        self._apply(machine, "reset_gpu")
         at = self._simulation.clock_of(machine.name).now()
         return encode(ActionResult(ok=True, detail="simulated", boot_id=machine.boot_id, at=at))
 
@@ -435,12 +435,12 @@ class AgentMachines:
 
     def _go_down(self, machine: SimulatedMachine) -> None:
         if self.nodes.get(machine.instance.provider_id) is machine and not machine.process.dead:
-            self._apply_remedy(machine, "reboot")
+            self._apply(machine, "reboot")
             self.restart(machine)
 
-    def _apply_remedy(self, machine: SimulatedMachine, remedy: str) -> None:
+    def _apply(self, machine: SimulatedMachine, remedy: str, *, by_cloud: bool = False) -> None:
         """Apply a remedy; a failure that it does not fix shows again."""
-        self.on_reset(machine.name)
+        self.on_reset(machine.name, by_cloud)
         for name, failure in list(machine.failures.items()):
             if failure.kind in RECLAIMS:
                 continue  # no remedy withdraws the cloud's notice

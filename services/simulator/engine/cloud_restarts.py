@@ -88,7 +88,7 @@ class CloudRestarts:
     def _boot(self, machine: SimulatedMachine, boots: int) -> None:
         """It comes up, unless it was booted or removed meanwhile."""
         if self._exists(machine) and machine.boots == boots:
-            self._machines.reboot(machine.instance)
+            self._machines.reboot(machine.instance, by_cloud=True)
 
     def _delist(self, machine: SimulatedMachine, notice: Notice) -> None:
         if machine.announced.pop(notice.digest, None) and self._exists(machine):

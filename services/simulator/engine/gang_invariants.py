@@ -1,5 +1,6 @@
 """What must hold of jobs that have several nodes."""
 
+import math
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import Final
@@ -19,6 +20,7 @@ from services.simulator.engine.budget_invariants import GANG_TIMES
 from services.simulator.engine.invariants import Invariants
 from services.simulator.engine.quiet_time import QuietTime
 from services.simulator.engine.simulated_gangs import SimulatedGangs
+from services.simulator.engine.simulated_workload import SLOW_SECONDS_MAX
 from services.simulator.engine.simulation_context import SimulationContext
 from services.simulator.engine.stored_records import StoredRecords
 from services.simulator.engine.virtual_time import EPOCH, moment
@@ -49,6 +51,10 @@ class GangInvariants:
         self._records = StoredRecords(simulation.server)
         self._waiting: dict[tuple[str, str], float] = {}
         """Job and unhealthy node of it -> since when the node should be taken out with another."""
+        self._recorded: dict[tuple[str, str], float] = {}
+        """The same -> since when the records of both nodes name the job."""
+        self._answers_since = 0.0
+        """Since when the workload system says what runs, within moments."""
         self._looked = 0.0
         simulation.watchers.append(self._on_stored)
 
@@ -94,19 +100,33 @@ class GangInvariants:
             self._invariants.fail(text, event.node)
 
     def _look(self, now: float) -> None:
-        quiet_since, known = self._quiet.since(), self._invariants
-        due = set(self._due())
+        quiet_since, answers_since = self._quiet.since(), self._answered(now)
+        due, known = dict(self._due()), self._invariants
         self._waiting = {each: self._waiting.get(each, now) for each in sorted(due)}
+        self._recorded = {each: self._recorded.get(each, now) for each in due if due[each]}
         if known.destroyed or known.restored:
             return
         for (job, node), since in self._waiting.items():
-            waited = now - max(since, quiet_since)
+            known_since = min(self._recorded.get((job, node), math.inf), answers_since)
+            waited = now - max(since, quiet_since, known_since)
             if waited > TOGETHER_SECONDS:
                 text = f"{node} waits for {waited:.0f} s while another node of {job} is taken out"
                 known.fail(text, node)
 
-    def _due(self) -> Iterator[tuple[str, str]]:
-        """Jobs that are interrupted, each with the unhealthy nodes of it that could go as well."""
+    def _answered(self, now: float) -> float:
+        """Since when Navarch can learn the jobs: the workload system alone knows them."""
+        system = self._gangs
+        if now < system.slow_until:
+            self._answers_since = now + SLOW_SECONDS_MAX  # it may answer so late
+        elif now < max(system.away_until, system.no_status_until):
+            self._answers_since = max(self._answers_since, now)
+        return self._answers_since
+
+    def _due(self) -> Iterator[tuple[tuple[str, str], bool]]:
+        """Jobs that are interrupted, each with the unhealthy nodes of it that could go as well.
+
+        And whether the records say so.
+        """
         nodes = {each.node: each for each in self._records.live_nodes()}
         pools: dict[str, PoolRecord | None] = {}
         for job in self._gangs.running():
@@ -119,8 +139,9 @@ class GangInvariants:
                 pool = pools[record.pool]
                 if pool is None or not self._waits(pool, record, nodes):
                     continue
-                if _interrupted(pool) & job.nodes.keys():
-                    yield job.name, name
+                if others := _interrupted(pool) & job.nodes.keys():
+                    named = any(job.name in nodes[each].gangs for each in others & nodes.keys())
+                    yield (job.name, name), named and job.name in record.gangs
 
     def _waits(self, pool: PoolRecord, node: NodeRecord, nodes: dict[str, NodeRecord]) -> bool:
         """Whether nothing but the budget keeps an unhealthy node from being remediated."""

@@ -145,6 +145,7 @@ class SimulatedFleet:
         RefusedWrites(simulation, self.operators, self.services, self.invariants)
         self._endings: list[Callable[[Instance], None]] = [self.invariants.on_ending]
         self._resets: list[Callable[[str], None]] = []
+        """What must hold when Navarch resets a machine."""
         self.gangs = self._gangs()
         self.faults = FaultInjector(
             *(simulation, self.cloud, self.workload, self.machines),
@@ -226,7 +227,7 @@ class SimulatedFleet:
         quiet = QuietTime(self.simulation, self.services)
         gangs = GangInvariants(self.simulation, workload, quiet, self.invariants)
         self.budget.share_job = gangs.share_job
-        self._resets += [gangs.on_reset, workload.interrupt]
+        self._resets.append(gangs.on_reset)
         return gangs
 
     def _adopt_from(self, spec: GroupSpec) -> SimulatedGroup:
@@ -286,9 +287,12 @@ class SimulatedFleet:
         self.machines.vanish(instance)
         self.workload.leave(instance.name)
 
-    def _on_reset(self, node: str) -> None:
-        for each in self._resets:
+    def _on_reset(self, node: str, by_cloud: bool) -> None:
+        """The cloud waits for no drain: the invariants are about what Navarch resets."""
+        for each in self._resets if not by_cloud else ():
             each(node)
+        if self.gangs is not None:
+            self.workload.interrupt(node)
 
     # --- operators --------------------------------------------------------------------------------
 
