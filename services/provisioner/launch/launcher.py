@@ -283,6 +283,8 @@ class Launcher:
             if found is not None:
                 log.info("adopted", extra={"instance": found.name, "id": found.provider_id})
                 return found
+        if progress.in_doubt:
+            await self._stop_if_undone(progress.record)
         try:
             return await calls.provision(
                 _request(progress.record, self._user_data(progress.record)),
@@ -291,6 +293,12 @@ class Launcher:
         except ProviderError as error:
             progress.in_doubt = progress.in_doubt or error.rule.in_doubt
             raise
+
+    async def _stop_if_undone(self, record: InstanceRecord) -> None:
+        """Raise where the launch was undone while the list was waited for."""
+        found = await self._store.get(node_key(record.pool, record.instance))
+        if found is not None and found.state not in ("intended", "running"):
+            raise StepFailure(f"the instance is {found.state}: {found.error or 'it was undone'}")
 
     async def _settle(
         self, key: str, progress: _Progress, made: Instance

@@ -99,6 +99,8 @@ class Invariants:
         """Nodes that were ever in service, by NODES, whatever it has lost since."""
         self.destroyed: dict[str, None] = {}
         """Streams that were destroyed or set back."""
+        self._gone: dict[str, float] = {}
+        """Instance -> when its record said that it is gone."""
         self._records_lost = 0
         """How often the records that say which sagas have ended were lost by themselves."""
         self.restored = False
@@ -182,6 +184,8 @@ class Invariants:
             instance = _instances.decode(stored.data)
             self._lifetime(instance.state, stored)
             self._instance(instance)
+            if instance.state == "terminated":
+                self._gone[instance.instance] = self._simulation.now()
         elif stream == f"KV_{HEALTH.name}" and stored.data:
             self._health(_health.decode(stored.data))
         elif stream == EVENTS.name:
@@ -342,7 +346,12 @@ class Invariants:
         if record is None:
             if f"KV_{INSTANCES.name}" not in self.destroyed:  # else the launch records it again
                 self.fail(f"{name} was made without a record", name)
-        elif record.state == "terminated" and name not in self._cloud.cut_off:
+        elif (
+            record.state == "terminated"
+            and name not in self._cloud.cut_off
+            # What was on its way to the cloud by then is removed once it is made.
+            and self._cloud.sent.get(name, 0.0) > self._gone.get(name, 0.0)
+        ):
             self.fail(f"{name} was made after its record said that it is gone", name)
         brought = any(each.params.new_node == name for each in self.sagas.acting_on(name))
         if not brought and name not in self._cloud.cut_off:

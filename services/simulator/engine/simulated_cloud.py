@@ -94,6 +94,8 @@ class SimulatedCloud:
     """Token -> the machine made last for it."""
     cut_off: set[str] = field(default_factory=set)
     """Instances whose launch was asked for by a process that was then cut off: it may come late."""
+    sent: dict[str, float] = field(default_factory=dict)
+    """Instance -> when its last launch was sent."""
     call_failures: list[CallFailure] = field(default_factory=list)
     asked: Counter[tuple[str, Offering]] = field(default_factory=Counter)
     """Pool and offering -> how many launches requested it, successful or not."""
@@ -249,6 +251,7 @@ class SimulatedProvider:
 
     async def provision(self, request: ProvisionRequest) -> Instance:
         """Make a machine, or return the one made for this token."""
+        self._cloud.sent[request.name] = self._cloud.simulation.now()
         await self._take_time()
         offering = Offering(
             provider=self._name,
