@@ -115,6 +115,8 @@ class PoolRecord(Record, frozen=True, kw_only=True):
     the wait before the next."""
     cordon_at: UtcTime | None = None
     """Earliest time of the next saga that needs a cordon, where no operator asked for it."""
+    cordon_refused_at: UtcTime | None = None
+    """When the last of them ended; for seconds after it not even what is urgent begins."""
     refusals: Int = 0
     """New nodes refused at admission, consecutively."""
     avoid: dict[str, UtcTime] = {}

@@ -90,7 +90,7 @@ class Reconciler:
         self._node_use = NodeUseReader(bus, self._heartbeats)
         self._starts = asyncio.Semaphore(STARTS_AT_ONCE_MAX)
         self.interventions = SagaInterventions(
-            clock, store, self._heartbeats, coordinator, beat_seconds
+            bus, clock, store, self._heartbeats, coordinator, beat_seconds
         )
 
     async def reconcile(self, pool: str) -> None:

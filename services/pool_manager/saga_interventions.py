@@ -12,6 +12,8 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Final
 
+from schemas import subjects
+from schemas.node_events import FACTS, ProviderNotice
 from schemas.node_records import NodeRecord, node_key
 from schemas.pool_records import PoolRecord
 from schemas.saga_log_entries import (
@@ -21,6 +23,9 @@ from schemas.saga_log_entries import (
     StepStarted,
     UndoStarted,
 )
+from schemas.stored_messages import decode_stored
+from schemas.topology import EVENTS
+from services.bus.port import Bus
 from services.bus.record_bucket import retry_conflicts
 from services.pool_manager.heartbeat_reader import HeartbeatReader
 from services.pool_manager.planner import cloud_notices, saga_audit
@@ -66,6 +71,7 @@ class SagaInterventions:
 
     def __init__(
         self,
+        bus: Bus,
         clock: Clock,
         store: Store,
         heartbeats: HeartbeatReader,
@@ -76,6 +82,7 @@ class SagaInterventions:
 
         `beat_seconds`: within so long every agent that is connected beats.
         """
+        self._bus = bus
         self._beat_seconds = beat_seconds
         self._dated = -1
         self._fresh_until = 0.0
@@ -94,7 +101,7 @@ class SagaInterventions:
         concerned = [each for each in nodes.values() if each.notices or each.lost]
         now = self._clock.now()
         for hurry in cloud_notices.hurries(record, concerned):
-            if hurry.at <= now:
+            if hurry.at <= now and not await self._is_withdrawn(record.name, hurry):
                 await self._hurry(hurry)
         for saga, node in cloud_notices.withdrawn(record, concerned):
             await self._unwind(saga, node, WITHDRAWN, f"withdrawn-{saga}")
@@ -114,6 +121,20 @@ class SagaInterventions:
             )
 
         await self._intervene(saga, entry)
+
+    async def _is_withdrawn(self, pool: str, hurry: cloud_notices.Hurry) -> bool:
+        """Whether the last word on a hurry's notice is a withdrawal that its record lacks still.
+
+        Read from the server, since work that has been ended is not given back.
+        """
+        if not hurry.notice:
+            return False
+        subject = subjects.node_event(pool, hurry.node, FACTS[ProviderNotice])
+        stored = await self._bus.last(EVENTS.name, subject)
+        event = decode_stored(stored) if stored is not None else None
+        if not isinstance(event, ProviderNotice):
+            return False
+        return event.withdrawn and event.notice == hurry.notice
 
     async def _hurry(self, hurry: cloud_notices.Hurry) -> None:
         def entry(state: SagaState) -> SagaEntry | Impossible:

@@ -12,6 +12,7 @@ from schemas.duration import decode_hook
 from schemas.event_subjects import Event, event_subject
 from schemas.fleet_events import FACTS as FLEET_FACTS
 from schemas.fleet_events import ConsumerLag, ServiceFailure, UnknownError
+from schemas.health_records import HealthRecord
 from schemas.messages import encode
 from schemas.node_events import (
     NODE_EVENT_TYPES,
@@ -39,7 +40,8 @@ from schemas.pool_events import (
     SagaIsStuck,
     SagaOverdue,
 )
-from schemas.topology import EVENTS, NODES, NOTIFIER_ALERTS
+from schemas.stream_specs import BucketSpec
+from schemas.topology import EVENTS, HEALTH, NODES, NOTIFIER_ALERTS
 from services.bus.topology_setup import set_up
 from services.notifier.alerts.alert_dedup import EACH_MAX, HOLD_SECONDS, QUIET_SECONDS
 from services.notifier.alerts.alert_intake import AlertIntake
@@ -326,15 +328,20 @@ def test_what_is_published_again_late_alerts_about_the_present(
 
 
 @pytest.mark.parametrize(
-    ("known", "later", "ended"),
+    ("record", "lost", "later", "ends"),
     [
-        (False, UNKNOWN_AFTER, {"health/training/n7", "lost/training/n7"}),
-        (False, UNKNOWN_AFTER / 2, set()),  # it may be adopted still
-        (True, UNKNOWN_AFTER, set()),
+        (None, True, UNKNOWN_AFTER, True),
+        (None, False, UNKNOWN_AFTER, True),  # an incident covers that it is lost
+        (None, True, UNKNOWN_AFTER / 2, False),  # it may be adopted still
+        ((NODES, NodeRecord(pool="training", node="n7", lost=True)), True, UNKNOWN_AFTER, False),
+        ((HEALTH, HealthRecord(pool="training", node="n7")), False, UNKNOWN_AFTER, False),
     ],
 )
 def test_alerts_about_a_silent_node_without_a_record_end(
-    known: bool, later: timedelta, ended: set[str]
+    record: tuple[BucketSpec, NodeRecord | HealthRecord] | None,
+    lost: bool,
+    later: timedelta,
+    ends: bool,
 ) -> None:
     """Others removed the machine before it was adopted: no event says that it is gone."""
 
@@ -343,17 +350,17 @@ def test_alerts_about_a_silent_node_without_a_record_end(
         async with alert_desk(channel) as desk:
             node = {**NODE, "node": "n7"}
             await desk.occur(Verdict(id="unhealthy", status="unhealthy", action="replace", **node))
-            await desk.occur(Lost(id="lost", **node))
+            if lost:
+                await desk.occur(Lost(id="lost", **node))
             await asyncio.sleep(2 * HOLD_SECONDS)
-            assert {key for key, _ in channel.sent} == {"health/training/n7", "lost/training/n7"}
-            if known:
-                record = NodeRecord(pool="training", node="n7", state="active", lost=True)
-                await desk.bus.put(NODES, node_key("training", "n7"), encode(record))
-            lost = await desk.intake._open.find("lost/training/n7")
-            assert lost is not None
-            await desk.intake.end_without_event(lost.at + later)
+            begun = {key for key, _ in channel.sent}
+            assert len(begun) == 1 + lost
+            if record is not None:
+                await desk.bus.put(record[0], node_key("training", "n7"), encode(record[1]))
+            at = max(each.at for each in await desk.intake._open.all())
+            await desk.intake.end_without_event(at + later)
             await asyncio.sleep(5)
-            assert {key for key, resolved in channel.sent if resolved} == ended
+            assert {key for key, resolved in channel.sent if resolved} == (begun if ends else set())
 
     run(work)
 

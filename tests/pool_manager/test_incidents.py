@@ -210,13 +210,15 @@ def test_node_with_evidence_of_its_own_is_remediated_after_the_hold(kind: str, b
 
 
 def test_node_outside_the_wave_is_remediated_after_the_hold() -> None:
-    """It does not wait for the operator."""
+    """It does not wait for the operator, but for the workload system that has refused a cordon."""
     nodes = [node(i, 79 if i < 8 else 0) for i in range(20)]
     first = decide(pool(20), nodes)
     nodes[12] = node(12, 48, after=30)
     assert {} == decide(first.record, nodes, after=899).start
     late = decide(first.record, nodes, after=900)
     assert ["n012"] == [each.node for each in late.start.values()]
+    refused = msgspec.structs.replace(first.record, cordon_at=NOW + 901 * SECOND)
+    assert {} == decide(refused, nodes, after=900).start
 
 
 def test_late_nodes_of_a_wave_open_no_second_incident() -> None:

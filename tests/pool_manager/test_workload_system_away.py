@@ -6,10 +6,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from schemas.node_records import NodeRecord, RemediationAttempt
+from schemas.node_records import CloudNotice, NodeRecord, RemediationAttempt
 from schemas.pool_records import OpenSaga, PoolRecord
 from schemas.saga_params import SagaParams
 from schemas.settings import BudgetSpec
+from services.pool_manager.planner.announced_restarts import CORDON_AHEAD_SECONDS
 from services.pool_manager.planner.node_counts import is_down
 from services.pool_manager.planner.pool_planner import close, plan
 from services.pool_manager.planner.remediator import Ladder
@@ -113,6 +114,46 @@ def test_a_saga_that_ends_at_its_cordon_is_no_failed_launch() -> None:
     assert ended.cordon_at == NOW + timedelta(seconds=4)
     done = close(ended, "s2", failed=False, how="done", now=NOW)
     assert (done.refused_cordons, done.cordon_at) == (0, None)
+
+
+URGENT = {
+    "notices": {"c": CloudNotice(kind="preemption", effect="reclaim", deadline=LATER, at=NOW)}
+}
+RESTART = {"notices": {"c": CloudNotice(kind="maintenance", effect="reboot", deadline=NOW, at=NOW)}}
+
+
+@pytest.mark.parametrize(
+    ("found", "seconds", "kind"),
+    [
+        (GONE, HASTY_CORDON_SECONDS, "replace"),
+        (DOWN, HASTY_CORDON_SECONDS, "replace"),
+        (URGENT, HASTY_CORDON_SECONDS, "replace"),
+        (RESTART, CORDON_AHEAD_SECONDS, "drain"),
+    ],
+)
+def test_what_cannot_wait_long_waits_a_moment_after_a_refusal(
+    found: dict[str, Any], seconds: float, kind: str
+) -> None:
+    """Else it would be tried several times a second, for as long as the workload system refuses."""
+    for ago, expected in ((seconds - 1.0, []), (seconds, [(kind, "a")])):
+        record = waiting(9, cordon_refused_at=NOW - timedelta(seconds=ago))
+        decided = plan(snapshot(record, *ten(node("a", **found))), NOW)
+        assert [(each.kind, each.node) for each in decided.start.values()] == expected
+        if not expected:
+            assert decided.wake_at == NOW + timedelta(seconds=1)
+
+
+def test_a_refusal_about_a_dead_node_makes_no_other_wait_longer() -> None:
+    """It is tried again and again, and its success would say nothing of the workload system."""
+    opened = {
+        f"s{n}": OpenSaga(kind="replace", node=f"n{n}", since=NOW, dead=True) for n in range(3)
+    }
+    ended = pool(3, open=opened)
+    for n in range(3):
+        now = NOW + timedelta(seconds=n)
+        ended = close(ended, f"s{n}", failed=True, how="failed", now=now, at_cordon=True)
+    assert (ended.refused_cordons, ended.cordon_refused_at) == (1, now)
+    assert ended.cordon_at == now + timedelta(seconds=HASTY_CORDON_SECONDS)
 
 
 def test_a_remedy_that_was_not_begun_was_not_tried() -> None:

@@ -14,7 +14,7 @@ from services.pool_manager.planner.pool_snapshot import PoolSnapshot
 from services.pool_manager.planner.sizing import restart_drains
 from services.runtime.logs import silenced
 from services.simulator.engine import virtual_time
-from services.simulator.engine.fault_kinds import ANNOUNCED, FaultKind, InjectedFault
+from services.simulator.engine.fault_kinds import ANNOUNCED, BROKER, FaultKind, InjectedFault
 from services.simulator.inputs.fuzz.campaign_steps import Campaign, CampaignStep
 from services.simulator.inputs.fuzz.fuzz_simulation import FuzzSimulation, SeedResult
 from tests.simulator.test_refused_writes import SHAPE
@@ -50,6 +50,23 @@ def test_what_is_announced_replaces_no_node(kind: FaultKind, withdrawal: str) ->
     assert (found.violation, found.tail) == ("", ())
     assert found.made == SHAPE.nodes
     assert sagas[SHAPE.nodes :] == ([] if kind in PAUSE else ["drain", "uncordon"])
+
+
+@pytest.mark.parametrize("seconds", [50.0, 76.0, 106.0])
+def test_a_withdrawal_that_is_not_recorded_yet_is_heeded(seconds: float) -> None:
+    """NODES took nothing: what is recorded first, its deadline past, is the notice itself."""
+    refused = InjectedFault(
+        kind="refused_writes", target=BROKER, stream="KV_NODES", seconds=seconds
+    )
+    announced = InjectedFault(kind="announced_redeploy", seconds=40.0)
+    steps = (CampaignStep(10.0, refused), CampaignStep(12.0, announced, "withdrawn"))
+
+    async def simulate() -> SeedResult:
+        return await FuzzSimulation("withdrawn", Campaign(SHAPE, steps, seconds + 15.0)).run()
+
+    with silenced():
+        found = virtual_time.run(simulate)
+    assert (found.violation, found.tail) == ("", ())
 
 
 def never_drained(patch: pytest.MonkeyPatch) -> None:

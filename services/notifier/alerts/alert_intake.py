@@ -17,7 +17,7 @@ from schemas.node_records import NodeRecord, node_key
 from schemas.pool_events import SagaOverdue
 from schemas.pool_records import pool_key
 from schemas.stored_messages import decode_stored, event_source
-from schemas.topology import NODES, NOTIFIER_ALERTS, POOLS
+from schemas.topology import HEALTH, NODES, NOTIFIER_ALERTS, POOLS
 from services.bus.bucket_mirror import readable, readable_record
 from services.bus.port import Bus
 from services.notifier.alerts.alert_dedup import (
@@ -37,8 +37,8 @@ from services.notifier.alerts.alert_rules import (
     end_of_unknown,
     ended_keys,
     ends_pool,
-    is_silent_for_long,
     keys_of_node,
+    may_be_unknown,
 )
 from services.notifier.alerts.incident_matching import matching_incident
 from services.notifier.alerts.open_alerts import OpenAlerts, repeats
@@ -161,10 +161,21 @@ class AlertIntake:
         lasting = await self._open.lasting()
         await self._end_summaries([each for each in lasting if is_summary(each.alert)], now)
         for record in lasting:
-            silent = record.opened if is_silent_for_long(record, now) else None
-            if silent is not None and await self._bus.get(NODES, _node_key(silent)) is None:
-                for key in keys_of_node(silent.pool, silent.node):
+            about = record.opened if may_be_unknown(record, now) else None
+            if about is not None and not await self._is_known(about):
+                for key in keys_of_node(about.pool, about.node):
                     await self._open.end_now(key, partial(end_of_unknown, now=now))
+
+    async def _is_known(self, alert: Alert) -> bool:
+        """Whether anything is recorded of an alert's node.
+
+        While it beats and waits for its adoption that is its health alone.
+        """
+        key = _node_key(alert)
+        return (
+            await self._bus.get(NODES, key) is not None
+            or await self._bus.get(HEALTH, key) is not None
+        )
 
     async def _end_summaries(self, summaries: Sequence[OpenAlertRecord], now: datetime) -> None:
         for summary in summaries:

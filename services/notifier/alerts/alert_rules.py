@@ -64,16 +64,16 @@ def end_by_quiet(begun: Alert, now: datetime) -> Alert:
     return _resolved(begun, begun.title, text, f"quiet-{begun.event}", now)
 
 
-def is_silent_for_long(record: OpenAlertRecord, now: datetime) -> bool:
-    """Whether a node has been lost for so long that it would have a record if it were to stay."""
-    is_lost = record.opened is not None and record.opened.kind == "lost" and record.opened.node
-    return bool(is_lost) and now - record.at >= UNKNOWN_AFTER
+def may_be_unknown(record: OpenAlertRecord, now: datetime) -> bool:
+    """Whether a node's alert has lasted so long that the node has a record if it was to stay."""
+    opened = record.opened
+    of_node = opened is not None and opened.kind in ("lost", "verdict") and opened.node
+    return bool(of_node) and now - record.at >= UNKNOWN_AFTER
 
 
 def end_of_unknown(begun: Alert, now: datetime) -> Alert:
     """The end of an alert about a node that is silent and of which the fleet has no record."""
-    minutes = f"{UNKNOWN_AFTER.total_seconds() / 60:.0f} minutes"
-    text = f"It is silent for {minutes}, and the fleet has no node of this name."
+    text = "It has been silent for minutes, and the fleet has no node of this name."
     title = f"{begun.pool}/{begun.node}: not known"
     return _resolved(begun, title, text, f"unknown-{begun.event}", now)
 

@@ -56,6 +56,8 @@ class Hurry:
     saga: str
     at: datetime
     reason: str
+    notice: str = ""
+    """The cloud's, where that is why."""
 
 
 def record_notice(record: NodeRecord, event: ProviderNotice, stored_at: datetime) -> NodeRecord:
@@ -173,9 +175,11 @@ def hurries(record: PoolRecord, nodes: Iterable[NodeRecord]) -> list[Hurry]:
             reason = node.down_reason or "its instance is gone"
             found.append(Hurry(node.node, saga, node.lost_at, reason))
         elif (notice := current_notice(node)) and (at := _drained_by(notice[1])):
-            found.append(Hurry(node.node, saga, at, f"the cloud takes it: {taken_reason(node)}"))
+            reason = f"the cloud takes it: {taken_reason(node)}"
+            found.append(Hurry(node.node, saga, at, reason, notice[0]))
         elif (restart := restart_notice(node)) and (at := _drained_by(restart[1])):
-            found.append(Hurry(node.node, saga, at, f"the cloud restarts it: {restart[1].reason}"))
+            reason = f"the cloud restarts it: {restart[1].reason}"
+            found.append(Hurry(node.node, saga, at, reason, restart[0]))
     return found
 
 

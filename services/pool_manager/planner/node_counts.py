@@ -11,6 +11,7 @@ from schemas.fault_signature import SHARED
 from schemas.node_records import NodeRecord
 from schemas.pool_records import OpenSaga, PoolRecord
 from services.pool_manager.sagas import DEFINITIONS
+from services.pool_manager.sagas.saga_steps import HASTY_CORDON_SECONDS
 
 NOT_HEALTHY: Final = frozenset({"degraded", "unhealthy"})
 
@@ -169,6 +170,14 @@ def quarantined(record: PoolRecord, nodes: Nodes) -> set[str]:
 def cordons_wait(record: PoolRecord, now: datetime) -> bool:
     """Whether nothing that needs a cordon begins now: the workload system has refused some."""
     return record.cordon_at is not None and now < record.cordon_at
+
+
+def cordon_just_refused(
+    record: PoolRecord, now: datetime, seconds: float = HASTY_CORDON_SECONDS
+) -> bool:
+    """Whether a cordon was refused so lately that not even what cannot wait long begins now."""
+    at = record.cordon_refused_at
+    return at is not None and (now - at).total_seconds() < seconds
 
 
 def automatic(opened: OpenSaga) -> bool:

@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from schemas.pool_records import OpenSaga, PoolRecord
+from services.pool_manager.planner.announced_restarts import CORDON_AHEAD_SECONDS
 from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot, earlier, to_come
 from services.pool_manager.planner.remediation.observe_mode import apply_mode
 from services.pool_manager.planner.remediation.quarantine import quarantine
@@ -23,6 +24,7 @@ from services.pool_manager.planner.sizing.restart_drains import drain_ahead
 from services.pool_manager.planner.sizing.withdrawn_notices import give_back
 from services.pool_manager.planner.sizing.workload_names import give_up
 from services.pool_manager.sagas import DEFINITIONS
+from services.pool_manager.sagas.saga_steps import HASTY_CORDON_SECONDS
 
 RETRY_FIRST_SECONDS: Final = 2.0
 RETRY_MAX_SECONDS: Final = 600.0
@@ -43,11 +45,21 @@ def plan(snapshot: PoolSnapshot, now: datetime) -> PoolPlan:
         decided,
         wake_at=earlier(
             earlier(decided.wake_at, eligibility.next_change(snapshot, now)),
-            to_come(decided.record.cordon_at, now),
+            _next_cordon(decided.record, now),
         ),
         released=eligibility.released(snapshot, now),
     )
     return apply_mode(snapshot, decided, now)
+
+
+def _next_cordon(record: PoolRecord, now: datetime) -> datetime | None:
+    """When a cordon is tried next, after one was refused."""
+    found = to_come(record.cordon_at, now)
+    if record.cordon_refused_at is not None:
+        for seconds in (HASTY_CORDON_SECONDS, CORDON_AHEAD_SECONDS):
+            at = record.cordon_refused_at + timedelta(seconds=seconds)
+            found = earlier(found, to_come(at, now))
+    return found
 
 
 def close(
@@ -108,13 +120,21 @@ def _with_cordon(
 ) -> PoolRecord:
     """The record with what a saga's end says of the workload system.
 
-    A quarantine repeats its cordon itself.
+    A quarantine repeats its cordon itself. Dead nodes are tried again soon, so their refusals do
+    not count: else the others would wait longer and longer.
     """
     if at_cordon and ended.kind != "quarantine":
-        refused = record.refused_cordons + 1
+        refused = max(record.refused_cordons + (not ended.dead), 1)
         wait = min(RETRY_FIRST_SECONDS * 2 ** (refused - 1), RETRY_MAX_SECONDS)
-        at = now + timedelta(seconds=wait)
-        return msgspec.structs.replace(record, refused_cordons=refused, cordon_at=at)
+        at = now + timedelta(seconds=HASTY_CORDON_SECONDS if ended.dead else wait)
+        return msgspec.structs.replace(
+            record,
+            refused_cordons=refused,
+            cordon_at=max(at, record.cordon_at or at),
+            cordon_refused_at=now,
+        )
     if how == "done" and DEFINITIONS[ended.kind].cordons and not ended.dead:
-        return msgspec.structs.replace(record, refused_cordons=0, cordon_at=None)
+        return msgspec.structs.replace(
+            record, refused_cordons=0, cordon_at=None, cordon_refused_at=None
+        )
     return record

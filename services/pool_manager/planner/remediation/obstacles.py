@@ -8,7 +8,12 @@ from datetime import datetime
 
 from schemas.node_records import NodeRecord
 from schemas.pool_records import PoolRecord
-from services.pool_manager.planner.node_counts import cordons_wait, is_down, is_gone
+from services.pool_manager.planner.node_counts import (
+    cordon_just_refused,
+    cordons_wait,
+    is_down,
+    is_gone,
+)
 from services.pool_manager.planner.pool_snapshot import PoolSnapshot
 from services.pool_manager.planner.remediation import remedy_selection
 from services.pool_manager.planner.remediator import RemedyChoice
@@ -42,6 +47,13 @@ def find_obstacle(
         reason = f"{workload_system(record)} has not cordoned a node ({times} times in a row)"
         return breaker.BreakerReason("workload-system", reason)
     return None
+
+
+def put_off(record: PoolRecord, waiting: Sequence[NodeRecord], now: datetime) -> frozenset[str]:
+    """Names of the nodes without work that wait a moment, as a cordon has just been refused."""
+    if not cordon_just_refused(record, now):
+        return frozenset()
+    return frozenset(node.node for node in waiting if _has_no_work(node))
 
 
 def _has_no_work(node: NodeRecord) -> bool:

@@ -21,6 +21,7 @@ from services.pool_manager.planner.disruption_budget import (
 from services.pool_manager.planner.node_counts import (
     automatic,
     busy,
+    cordon_just_refused,
     cordons_wait,
     is_down,
     is_gone,
@@ -64,7 +65,8 @@ def repair(snapshot: PoolSnapshot, begun: PoolPlan, now: datetime) -> PoolPlan:
     waiting = _waiting(snapshot, record, now) if record.spec.health.auto_replace else ()
     choices = {node.node: remedy_selection.choose(snapshot, node, now) for node in waiting}
     people = remedy_selection.notify_operators(snapshot, record, choices, waiting, now)
-    record, waiting = people.record, people.others
+    record, put_off = people.record, obstacles.put_off(people.record, people.others, now)
+    waiting = [node for node in people.others if node.node not in put_off]
     obstacle = obstacles.find_obstacle(snapshot, record, waiting, choices, now)
     actions = _Actions(
         record=record,
@@ -88,7 +90,7 @@ def repair(snapshot: PoolSnapshot, begun: PoolPlan, now: datetime) -> PoolPlan:
     elif actions.record.breaker.state == "closed":
         actions = _begin_allowed(snapshot, actions, now)
     # A node whose quarantine is under way waits for its repair all the same.
-    calm = obstacle is None and not actions.left and not quarantine.under_way(actions.record)
+    calm = not (obstacle or actions.left or put_off or quarantine.under_way(actions.record))
     if calm:
         actions = _remediate_degraded(snapshot, actions, now)
     if calm and not actions.left and not _ramping(actions.record):
@@ -219,6 +221,8 @@ def _begin_urgent(
     """
     if actions.record.breaker.forced:
         return actions
+    if cordon_just_refused(actions.record, now):
+        return actions
     failing = obstacle is not None and obstacle.cause == "launches-fail"
     spec = actions.record.spec
 
@@ -282,6 +286,8 @@ def _begin_with_gang(snapshot: PoolSnapshot, actions: _Actions, now: datetime) -
 
 def _begin_confirmed(snapshot: PoolSnapshot, actions: _Actions, now: datetime) -> _Actions:
     """During a wave, one node at a time that is not of it, or whose own evidence confirms it."""
+    if cordons_wait(actions.record, now):
+        return actions
     under_way = (each for each in actions.record.open.values() if automatic(each))
     if actions.record.breaker.forced or any(DEFINITIONS[e.kind].disrupts for e in under_way):
         return actions

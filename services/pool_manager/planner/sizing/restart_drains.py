@@ -14,7 +14,7 @@ from schemas.node_records import CloudNotice, NodeRecord
 from schemas.pool_records import PoolRecord
 from services.pool_manager.planner import announced_restarts, cloud_notices
 from services.pool_manager.planner.disruption_budget import allowance, with_begun
-from services.pool_manager.planner.node_counts import busy, cordons_wait
+from services.pool_manager.planner.node_counts import busy, cordon_just_refused, cordons_wait
 from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot
 from services.pool_manager.planner.safety import eligibility
 from services.pool_manager.planner.sizing.open_sagas import begin, room_for_sagas, with_open
@@ -24,8 +24,10 @@ def drain_ahead(snapshot: PoolSnapshot, begun: PoolPlan, now: datetime) -> PoolP
     """Begin the drains that are due."""
     if begun.record.breaker.forced or not begun.record.spec.health.auto_replace:
         return begun
-    if cordons_wait(begun.record, now):
-        return begun
+    if cordons_wait(begun.record, now) and cordon_just_refused(
+        begun.record, now, announced_restarts.CORDON_AHEAD_SECONDS
+    ):
+        return begun  # it begins so much earlier than it must
     for node, name, notice in _due(begun.record, snapshot, now):
         if not room_for_sagas(begun.record):
             break
