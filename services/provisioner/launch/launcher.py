@@ -283,7 +283,6 @@ class Launcher:
             if found is not None:
                 log.info("adopted", extra={"instance": found.name, "id": found.provider_id})
                 return found
-        if progress.in_doubt:
             await self._stop_if_undone(progress.record)
         try:
             return await calls.provision(
