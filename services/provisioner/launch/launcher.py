@@ -283,7 +283,7 @@ class Launcher:
             if found is not None:
                 log.info("adopted", extra={"instance": found.name, "id": found.provider_id})
                 return found
-            await self._stop_if_undone(progress.record)
+        await self._stop_if_undone(progress.record)  # lists may take a minute
         try:
             return await calls.provision(
                 _request(progress.record, self._user_data(progress.record)),
@@ -294,7 +294,7 @@ class Launcher:
             raise
 
     async def _stop_if_undone(self, record: InstanceRecord) -> None:
-        """Raise where the launch was undone while the list was waited for."""
+        """Raise where the launch was undone meanwhile."""
         found = await self._store.get(node_key(record.pool, record.instance))
         if found is not None and found.state not in ("intended", "running"):
             raise StepFailure(f"the instance is {found.state}: {found.error or 'it was undone'}")
