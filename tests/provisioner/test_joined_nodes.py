@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from schemas.messages import encode
-from schemas.node_events import FACTS, Registered, Terminated
+from schemas.node_events import FACTS, Registered, Terminated, Verdict
 from schemas.node_records import NodeRecord, node_key
 from schemas.pool_records import (
     FLEET_KEY,
@@ -160,6 +160,25 @@ async def test_nodes_join_and_leave(bus: Bus) -> None:
     found = await node(bus, "ip-10-0-0-1")
     assert found is not None
     assert (found.state, found.hostname, await desired(bus)) == ("active", "", 2)
+
+
+async def test_the_verdict_on_a_machine_that_was_never_adopted_is_not_on_the_next_of_its_name(
+    bus: Bus,
+) -> None:
+    """It left before a sweep saw it, so nothing says that it is gone."""
+    about: Any = {"pool": "web", "node": "a", "time": datetime.now(UTC)}
+    await publish_event(bus, Registered(id="r", instance="i", boot_id="boot-1", **about))
+    verdict = Verdict(id="v", status="unhealthy", action="replace", reason="XID 79", **about)
+    await publish_event(bus, verdict)
+    group = Group()
+    group.join("a", "aws:///us-east-1a/i-2", created_at=datetime.now(UTC))
+    await sweeper(bus, group).sweep()
+    found = await node(bus, "a")
+    assert found is not None
+    assert (found.state, found.health, found.boot_id) == ("active", "unknown", "")
+    record = await InstanceStore(bus).get("web.a")
+    assert record is not None
+    assert record.created_at == group.instances["a"].created_at
 
 
 async def test_a_name_that_another_machine_has_is_retired_first(bus: Bus) -> None:
