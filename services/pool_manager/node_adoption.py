@@ -100,10 +100,10 @@ class NodeAdoption:
         )
         ended = await last_end(self._bus, instance.pool, instance.instance)
         now = self._clock.now()
-        # Only an agent that has registered is missed: one that never beats is lost from the start.
-        silent = found_pool[0].spec.nodes == "launched" and not await self._heartbeats.beating(
-            instance.pool, [instance.instance]
-        )
+        # The health-monitor misses only agents that register or beat from now on. An agent on what
+        # others made may not have started yet, unless it has registered.
+        launched = found_pool[0].spec.nodes == "launched"
+        beats = bool(await self._heartbeats.beating(instance.pool, [instance.instance]))
 
         def adopted(found: NodeRecord | None) -> NodeRecord | None:
             if found is not None and found.state != "terminated":
@@ -112,7 +112,7 @@ class NodeAdoption:
             if made is None:
                 return None
             made = as_successor(made, found, ended)
-            if not silent:
+            if beats or not (launched or made.registered_at):
                 return made
             return msgspec.structs.replace(made, lost=True, lost_at=now)
 

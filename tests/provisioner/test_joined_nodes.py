@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from schemas.messages import encode
 from schemas.node_events import FACTS, Registered, Terminated, Verdict
-from schemas.node_records import NodeRecord, node_key
+from schemas.node_records import HeartbeatRecord, NodeRecord, node_key
 from schemas.pool_records import (
     FLEET_KEY,
     AwaitedSuccessor,
@@ -21,7 +21,7 @@ from schemas.pool_records import (
 )
 from schemas.settings import FleetBudgetSpec, PoolSpec
 from schemas.subjects import node_event, pool_event
-from schemas.topology import EVENTS, INSTANCES, NODES, POOLS
+from schemas.topology import EVENTS, HEARTBEATS, INSTANCES, NODES, POOLS
 from services.bus.memory.memory_bus import MemoryBus
 from services.bus.memory.memory_server import MemoryServer
 from services.bus.memory.transport import PerfectLink
@@ -179,6 +179,27 @@ async def test_the_verdict_on_a_machine_that_was_never_adopted_is_not_on_the_nex
     record = await InstanceStore(bus).get("web.a")
     assert record is not None
     assert record.created_at == group.instances["a"].created_at
+
+
+@pytest.mark.parametrize(
+    ("registered", "beats", "lost"),
+    [(True, False, True), (True, True, False), (False, False, False)],
+)
+async def test_an_agent_that_fell_silent_before_its_adoption_is_missed(
+    bus: Bus, registered: bool, beats: bool, lost: bool
+) -> None:
+    """The health-monitor took its silence for that of an earlier node of its name."""
+    about: Any = {"pool": "web", "node": "a", "time": datetime.now(UTC)}
+    group = Group()
+    group.join("a", "aws:///us-east-1a/i-2", created_at=datetime.now(UTC))
+    if registered:
+        await publish_event(bus, Registered(id="r", instance="i", boot_id="boot-1", **about))
+    if beats:
+        await bus.put(HEARTBEATS, "web.a", encode(HeartbeatRecord(instance="i", **about)))
+    await sweeper(bus, group).sweep()
+    found = await node(bus, "a")
+    assert found is not None
+    assert (found.state, found.lost, found.lost_at is not None) == ("active", lost, lost)
 
 
 async def test_a_name_that_another_machine_has_is_retired_first(bus: Bus) -> None:
