@@ -92,7 +92,8 @@ class NodeAdoption:
                 "`navarch saga list`"
             )
         joins = known is None or known.state == "terminated"
-        if joins and (saga := _saga_about(found_pool[0], instance.instance)):
+        decided = _saga_about(found_pool[0], instance.instance) if joins else ""
+        if saga := decided or _saga_about_earlier(known, instance):
             raise NameInUseError(f"{saga} is about an earlier node of that name, and has not ended")
         # Its agent may have registered before: what it said then is applied now.
         sources = NodeSources(
@@ -171,3 +172,10 @@ class NodeAdoption:
 def _saga_about(record: PoolRecord, node: str) -> str:
     """The saga about a node that is decided on, even if its log could not be written yet."""
     return next((saga for saga, each in record.open.items() if each.node == node), "")
+
+
+def _saga_about_earlier(known: NodeRecord | None, instance: InstanceRecord) -> str:
+    """The saga of a node that was there before the instance: its end may not be recorded yet."""
+    if known is None or known.admitted_at is None or instance.created_at is None:
+        return ""
+    return known.saga if known.admitted_at < instance.created_at else ""
