@@ -51,6 +51,8 @@ class InstanceRecord(Record, frozen=True, kw_only=True):
     """Saga and step of the last reboot that the provider accepted, so that it is requested once."""
     error: str = ""
     dollars_per_hour: Float = 0.0
+    created_at: UtcTime | None = None
+    """When others made it, as its provider reports: what is older is of another of its name."""
     intended_at: UtcTime
     running_at: UtcTime | None = None
     terminating_at: UtcTime | None = None

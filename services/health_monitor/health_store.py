@@ -27,7 +27,11 @@ from services.health_monitor.rules.health_outbox import (
     with_event,
     without_events,
 )
-from services.health_monitor.rules.lost_health import may_begin, recovered_health
+from services.health_monitor.rules.lost_health import (
+    is_of_other_boot,
+    may_begin,
+    recovered_health,
+)
 from services.health_monitor.rules.node_health import Decision, Effect
 from services.primitives.clock import Clock
 from services.primitives.errors import Conflict, UnreadableRecord
@@ -75,15 +79,22 @@ class HealthStore:
     async def _read_or_recover(
         self, pool: str, node: str, *, boot: str | None = None
     ) -> CachedRecord | None:
-        """Read a node's record, or make the one that was lost or is the node's first."""
+        """Read a node's record, or make the one that was lost or is the node's first.
+
+        The record may still be of an earlier node of the name, whose end is not published yet.
+        """
         held = await self.read(pool, node)
-        if held.revision:
+        if held.revision and not is_of_other_boot(held.record, boot):
             return held
         try:
             known = (await self._nodes.read(node_key(pool, node))).record
         except UnreadableRecord as error:
             log.warning("%s", error)
             return held if boot is not None else None
+        if held.revision:
+            gone = known is not None and known.state == "terminated"
+            blank = CachedRecord(HealthRecord(pool=pool, node=node), held.revision)
+            return blank if gone and may_begin(known, boot or "") else held
         recovered = recovered_health(known, self._clock.now()) if known is not None else None
         if recovered is not None:
             return CachedRecord(recovered, 0)
@@ -92,7 +103,7 @@ class HealthStore:
     async def is_new(self, pool: str, node: str, boot: str) -> bool:
         """Whether nothing is known of the health of a node of which this boot may be the first."""
         held = await self._read_or_recover(pool, node, boot=boot)
-        return held is not None and not held.revision and held.record.status == "unknown"
+        return held is not None and held.record.status == "unknown"
 
     async def change(
         self,
@@ -110,7 +121,7 @@ class HealthStore:
         """
         key = node_key(pool, node)
         held = self._cache.get(key)
-        if held is not None:
+        if held is not None and not is_of_other_boot(held.record, boot):
             record, effects = decide(held.record)
             if not effects:
                 with suppress(Conflict):

@@ -92,7 +92,8 @@ class NodeAdoption:
                 "`navarch saga list`"
             )
         joins = known is None or known.state == "terminated"
-        if joins and (saga := _saga_about(found_pool[0], instance.instance)):
+        decided = _saga_about(found_pool[0], instance.instance) if joins else ""
+        if saga := decided or _saga_about_earlier(known, instance):
             raise NameInUseError(f"{saga} is about an earlier node of that name, and has not ended")
         # Its agent may have registered before: what it said then is applied now.
         sources = NodeSources(
@@ -100,10 +101,10 @@ class NodeAdoption:
         )
         ended = await last_end(self._bus, instance.pool, instance.instance)
         now = self._clock.now()
-        # Only an agent that has registered is missed: one that never beats is lost from the start.
-        silent = found_pool[0].spec.nodes == "launched" and not await self._heartbeats.beating(
-            instance.pool, [instance.instance]
-        )
+        # The health-monitor misses only agents that register or beat from now on. An agent on what
+        # others made may not have started yet, unless it has registered.
+        launched = found_pool[0].spec.nodes == "launched"
+        beats = bool(await self._heartbeats.beating(instance.pool, [instance.instance]))
 
         def adopted(found: NodeRecord | None) -> NodeRecord | None:
             if found is not None and found.state != "terminated":
@@ -112,7 +113,7 @@ class NodeAdoption:
             if made is None:
                 return None
             made = as_successor(made, found, ended)
-            if not silent:
+            if beats or not (launched or made.registered_at):
                 return made
             return msgspec.structs.replace(made, lost=True, lost_at=now)
 
@@ -180,3 +181,10 @@ class NodeAdoption:
 def _saga_about(record: PoolRecord, node: str) -> str:
     """The saga about a node that is decided on, even if its log could not be written yet."""
     return next((saga for saga, each in record.open.items() if each.node == node), "")
+
+
+def _saga_about_earlier(known: NodeRecord | None, instance: InstanceRecord) -> str:
+    """The saga of a node that was there before the instance: its end may not be recorded yet."""
+    if known is None or known.admitted_at is None or instance.created_at is None:
+        return ""
+    return known.saga if known.admitted_at < instance.created_at else ""

@@ -63,3 +63,30 @@ async def test_faults_of_the_boot_that_registers_are_judged(
     await world.settled()
     record = await world.health("training-7")
     assert (record.status, len(record.recent)) == (status, int(status == "unhealthy"))
+
+
+@pytest.mark.parametrize(
+    ("nodes", "boots", "expected"),
+    [
+        pytest.param("adopted", (), ("healthy", []), id="another machine"),
+        pytest.param("adopted", ("boot-2",), ("unhealthy", ["late-0"]), id="which is faulty too"),
+        pytest.param("launched", (), ("unhealthy", ["first"]), id="its names are not given again"),
+    ],
+)
+async def test_the_health_of_a_node_that_is_gone_is_not_that_of_the_next_of_its_name(
+    world, start, bus, nodes, boots, expected
+):
+    """The bus has refused the event of its end so far."""
+    await start(settings(nodes))
+    await world.register("training-7", "boot-1")
+    await world.publish(make_fault("first", boot_id="boot-1"))
+    for number, boot in enumerate(boots):
+        await world.publish(make_fault(f"late-{number}", boot_id=boot))
+    await world.settled()
+    made = LaunchSpec(fleet="" if nodes == "adopted" else "f", provider="p", instance_type="t")
+    gone = msgspec.structs.replace(GONE, boot_id="boot-1", launch=made)
+    await bus.put(NODES, KEY, encode(gone))
+    await world.register("training-7", "boot-2")
+    await world.settled()
+    record = await world.health("training-7")
+    assert (record.status, [each.id for each in record.recent]) == expected

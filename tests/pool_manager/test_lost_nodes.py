@@ -137,6 +137,19 @@ def event(kind: type[NodeEvent], at: datetime = LATER, **fields: Any) -> StoredE
             {"state": "terminated"},
             id="others made it, and a saga removed it",
         ),
+        pytest.param(
+            None,
+            NodeSources(
+                msgspec.structs.replace(JOINED, created_at=LATER),
+                [],
+                [
+                    event(Verdict, NOW, status="unhealthy", action="replace", reason="r"),
+                    event(Registered, instance="n1", boot_id="b"),
+                ],
+            ),
+            {"boot_id": "b", "health": "unknown"},
+            id="others made it, and the verdict is older",
+        ),
     ],
 )
 def test_what_is_recorded_again(

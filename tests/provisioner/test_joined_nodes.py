@@ -9,8 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from schemas.messages import encode
-from schemas.node_events import FACTS, Registered, Terminated
-from schemas.node_records import NodeRecord, node_key
+from schemas.node_events import FACTS, Registered, Terminated, Verdict
+from schemas.node_records import HeartbeatRecord, NodeRecord, node_key
 from schemas.pool_records import (
     FLEET_KEY,
     AwaitedSuccessor,
@@ -21,7 +21,7 @@ from schemas.pool_records import (
 )
 from schemas.settings import FleetBudgetSpec, PoolSpec
 from schemas.subjects import node_event, pool_event
-from schemas.topology import EVENTS, INSTANCES, NODES, POOLS
+from schemas.topology import EVENTS, HEARTBEATS, INSTANCES, NODES, POOLS
 from services.bus.memory.memory_bus import MemoryBus
 from services.bus.memory.memory_server import MemoryServer
 from services.bus.memory.transport import PerfectLink
@@ -162,6 +162,46 @@ async def test_nodes_join_and_leave(bus: Bus) -> None:
     assert (found.state, found.hostname, await desired(bus)) == ("active", "", 2)
 
 
+async def test_the_verdict_on_a_machine_that_was_never_adopted_is_not_on_the_next_of_its_name(
+    bus: Bus,
+) -> None:
+    """It left before a sweep saw it, so nothing says that it is gone."""
+    about: Any = {"pool": "web", "node": "a", "time": datetime.now(UTC)}
+    await publish_event(bus, Registered(id="r", instance="i", boot_id="boot-1", **about))
+    verdict = Verdict(id="v", status="unhealthy", action="replace", reason="XID 79", **about)
+    await publish_event(bus, verdict)
+    group = Group()
+    group.join("a", "aws:///us-east-1a/i-2", created_at=datetime.now(UTC))
+    await sweeper(bus, group).sweep()
+    found = await node(bus, "a")
+    assert found is not None
+    assert (found.state, found.health, found.boot_id) == ("active", "unknown", "")
+    record = await InstanceStore(bus).get("web.a")
+    assert record is not None
+    assert record.created_at == group.instances["a"].created_at
+
+
+@pytest.mark.parametrize(
+    ("registered", "beats", "lost"),
+    [(True, False, True), (True, True, False), (False, False, False)],
+)
+async def test_an_agent_that_fell_silent_before_its_adoption_is_missed(
+    bus: Bus, registered: bool, beats: bool, lost: bool
+) -> None:
+    """The health-monitor took its silence for that of an earlier node of its name."""
+    about: Any = {"pool": "web", "node": "a", "time": datetime.now(UTC)}
+    group = Group()
+    group.join("a", "aws:///us-east-1a/i-2", created_at=datetime.now(UTC))
+    if registered:
+        await publish_event(bus, Registered(id="r", instance="i", boot_id="boot-1", **about))
+    if beats:
+        await bus.put(HEARTBEATS, "web.a", encode(HeartbeatRecord(instance="i", **about)))
+    await sweeper(bus, group).sweep()
+    found = await node(bus, "a")
+    assert found is not None
+    assert (found.state, found.lost, found.lost_at is not None) == ("active", lost, lost)
+
+
 async def test_a_name_that_another_machine_has_is_retired_first(bus: Bus) -> None:
     """Between two sweeps the machine behind a name was exchanged."""
     group = Group()
@@ -241,3 +281,27 @@ async def test_what_is_decided_about_a_node_is_done_before_its_name_is_given_aga
     record = await InstanceStore(bus).get("web.a")
     assert record is not None
     assert record.provider_id == "aws:///us-east-1a/i-2"
+
+
+async def test_the_end_of_a_node_is_recorded_before_its_name_is_given_again(bus: Bus) -> None:
+    """Its instance is gone; the bus refuses the node's record, which would end the next one."""
+    group, store = Group(), Store(bus, FleetBudgetSpec())
+    sweeping = sweeper(bus, group)
+    group.join("a", "aws:///us-east-1a/i-1", created_at=NOW)
+    await sweeping.sweep()
+    await store.change_node(
+        "web", "a", lambda found: found and replace(found, state="leaving", saga="replace-a-1")
+    )
+    await InstanceStore(bus).change(
+        node_key("web", "a"), lambda found: found and replace(found, state="terminated")
+    )
+    group.join("a", "aws:///us-east-1a/i-2", created_at=datetime.now(UTC))
+    _, [outcome] = await sweeping.sweep()
+    assert "replace-a-1 is about an earlier node" in outcome
+    await store.change_node(
+        "web", "a", lambda found: found and replace(found, state="terminated", saga="")
+    )
+    await sweeping.sweep()
+    found = await node(bus, "a")
+    assert found is not None
+    assert (found.state, found.saga) == ("active", "")

@@ -6,7 +6,7 @@ import msgspec
 
 from schemas.health_records import HealthRecord
 from schemas.node_records import NodeRecord
-from services.health_monitor.rules.health_state import Condition, Working
+from services.health_monitor.rules.health_state import Condition, Working, working_of
 from services.health_monitor.rules.node_health import LEVEL_SECONDS_MAX
 
 
@@ -57,3 +57,8 @@ def may_begin(node: NodeRecord | None, boot: str) -> bool:
         return True
     made_by_others = node.launch is not None and not node.launch.fleet
     return made_by_others and boot not in ("", node.boot_id)
+
+
+def is_of_other_boot(record: HealthRecord, boot: str | None) -> bool:
+    """Whether a record is of another boot than a fact; no where either is not known."""
+    return boot not in (None, "", working_of(record).boot or boot)

@@ -85,7 +85,7 @@ def reconstructed_node(
         return None
     cleared_at = max((at for each in sagas if (at := _uncordoned_at(each, name))), default=None)
     for stored in sorted(sources.events, key=lambda each: each.sequence):
-        if not _is_cleared(stored.event, cleared_at):
+        if not _is_older(stored, instance) and not _is_cleared(stored.event, cleared_at):
             record = _with_event(record, stored, now) or record
     ended = [each.saga for each in logs if each.params.node == name and each.ended]
     record = msgspec.structs.replace(record, sagas=max((record.sagas, *map(saga_number, ended))))
@@ -117,6 +117,15 @@ def _is_earlier(state: SagaState, instance: InstanceRecord | None) -> bool:
     """Whether a saga was about an earlier node of the name of one that others have made."""
     joined_at = instance.running_at if instance and not instance.launch.fleet else None
     return joined_at is not None and state.ended and state.started_at < joined_at
+
+
+def _is_older(stored: StoredEvent, instance: InstanceRecord | None) -> bool:
+    """Whether an event was stored before others made the machine: it is about an earlier one.
+
+    That one may never have been adopted, or its end may not be published yet.
+    """
+    made_at = instance.created_at if instance is not None else None
+    return made_at is not None and stored.stored_at < made_at
 
 
 def _with_saga(record: NodeRecord | None, name: str, state: SagaState) -> NodeRecord | None:

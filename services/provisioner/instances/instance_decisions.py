@@ -87,7 +87,8 @@ def record_from_tags(provider: str, instance: Instance, now: datetime) -> Instan
         instance_type=instance.instance_type,
         region=instance.region,
     )
-    return intended_record(instance.pool, instance.name, launch, "", now)
+    record = intended_record(instance.pool, instance.name, launch, "", now)
+    return record if instance.fleet else replace(record, created_at=instance.created_at)
 
 
 def instance_of(record: InstanceRecord) -> Instance:

@@ -199,8 +199,16 @@ class FuzzSimulation:
             never_booted = machine.powered_off and not machine.ready
             unfit = record is not None and record.boot_checked is False
             reported = record is not None and (record.lost or record.health == "unhealthy")
-            if never_booted or unfit or (observes and (machine.broken or reported)):
+            left = never_booted or unfit or self._stopped_before_adoption(machine)
+            if left or (observes and (machine.broken or reported)):
                 group.remove(machine.name)
+
+    def _stopped_before_adoption(self, machine: SimulatedMachine) -> bool:
+        """Navarch does not adopt what its provider lists as stopped: it may be kept so."""
+        provider_id = machine.instance.provider_id
+        known = self.fleet.records.instance(node_key(POOL, machine.name))
+        adopted = known is not None and known.provider_id == provider_id
+        return self.fleet.cloud.machines[provider_id].stopped and not adopted
 
     # --- faults and requests ----------------------------------------------------------------------
 
