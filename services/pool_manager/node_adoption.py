@@ -27,8 +27,6 @@ from services.pool_manager.planner.node_reconstruction import (
 from services.pool_manager.planner.saga_projection import ARRIVING
 from services.pool_manager.planner.sizing.successors import (
     claimed,
-    successor_event,
-    without_awaited,
 )
 from services.pool_manager.pool_store import Store
 from services.primitives.clock import Clock
@@ -123,18 +121,8 @@ class NodeAdoption:
         record = await self._store.change_node(instance.pool, instance.instance, adopted)
         assert record is not None
         log.info("node adopted", extra={"pool": record.pool, "node": record.node})
-        await self._succeed(record)
         await self._reconcile(record.pool)
         return encode(record)
-
-    async def _succeed(self, node: NodeRecord) -> None:
-        """Publish whose successor a node is, if one was awaited."""
-        found = await self._store.pool(node.pool)
-        event = successor_event(found[0], node.node, self._clock.now()) if found else None
-        if event is not None:
-            await publish_event(self._bus, event)
-            old = event.old_node
-            await self._store.change_pool(node.pool, lambda record: without_awaited(record, old))
 
     async def _retire(self, data: bytes, _: Headers) -> bytes:
         """Others have removed the instance: its node is gone, and the pool expects one fewer."""

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 
 from schemas.node_records import NodeRecord
-from schemas.pool_events import OperatorNeeded
+from schemas.pool_events import NodeReplaced, OperatorNeeded
 from schemas.pool_records import AwaitedSuccessor, PoolRecord
 from schemas.settings import BudgetSpec, PoolSpec
 from services.pool_manager.planner.node_counts import Nodes, size, unavailable
@@ -120,7 +120,22 @@ def test_one_that_is_expected_has_its_successor_first() -> None:
     assert first == claimed(first, "d")
     assert [each.successor for each in claimed(first, "e").awaited.values()] == ["e", "d"]
     # With its successor nothing is missing, and no operator is notified.
-    assert decide(first, node("c"), node("d"), now=NOW + LIMIT * 3).events == ()
+    [event] = decide(first, node("c"), node("d"), now=NOW + LIMIT * 3).events
+    assert isinstance(event, NodeReplaced)
+    assert (event.old_node, event.new_node) == ("b", "d")
+
+
+def test_a_successor_is_published_once_it_is_recorded() -> None:
+    """Whichever process decides next; one that has gone before that is awaited again."""
+    awaited = AwaitedSuccessor(saga="replace-a-1", since=NOW, began_at=NOW, successor="d")
+    record = msgspec.structs.replace(POOL, awaited={"a": awaited})
+    assert decide(record, node("c")).record.awaited == record.awaited
+    joined = decide(record, node("c"), node("d"))
+    assert [type(each) for each in joined.events] == [NodeReplaced]
+    assert not joined.record.awaited
+    late = decide(record, node("c"), now=NOW + LIMIT)
+    assert [type(each) for each in late.events] == [OperatorNeeded]
+    assert late.record.awaited["a"] == msgspec.structs.replace(awaited, successor="", overdue=True)
 
 
 def test_a_node_that_returns_under_its_name_is_its_own_successor() -> None:

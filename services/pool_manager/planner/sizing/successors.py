@@ -32,6 +32,7 @@ def expect(snapshot: PoolSnapshot, now: datetime) -> PoolPlan:
     record = snapshot.record
     if record.spec.nodes == "launched":
         return PoolPlan(record=record)
+    record, replaced = _joined(record, snapshot, now)
     limit = timedelta(seconds=float(record.spec.launch_timeout))
     waiting = {name: each for name, each in record.awaited.items() if _is_expected(each)}
     late = {name: each for name, each in waiting.items() if each.since + limit <= now}
@@ -42,8 +43,30 @@ def expect(snapshot: PoolSnapshot, now: datetime) -> PoolPlan:
     if late or desired != record.desired:
         awaited = {**record.awaited, **overdue}
         record = msgspec.structs.replace(record, desired=desired, awaited=awaited)
-    events = tuple(_missing(snapshot, record.desired, node, now) for node in late)
-    return PoolPlan(record=record, events=events, wake_at=wake_at)
+    missing = (_missing(snapshot, record.desired, node, now) for node in late)
+    return PoolPlan(record=record, events=(*replaced, *missing), wake_at=wake_at)
+
+
+def _joined(
+    record: PoolRecord, snapshot: PoolSnapshot, now: datetime
+) -> tuple[PoolRecord, list[NodeReplaced]]:
+    """The record once the successors that are recorded have joined, and what is published of them.
+
+    One that has gone before it was recorded is awaited again.
+    """
+    limit = timedelta(seconds=float(record.spec.launch_timeout))
+    events: list[NodeReplaced] = []
+    for old, each in record.awaited.items():
+        if not each.successor:
+            continue
+        event = successor_event(record, each.successor, now)
+        if event is not None and each.successor in snapshot.nodes.by_name:
+            events.append(event)
+            record = without_awaited(record, old)
+        elif each.since + limit <= now:
+            again = msgspec.structs.replace(each, successor="")
+            record = msgspec.structs.replace(record, awaited={**record.awaited, old: again})
+    return record, events
 
 
 def _is_expected(awaited: AwaitedSuccessor) -> bool:
