@@ -30,7 +30,7 @@ from services.bus.topology_setup import set_up
 from services.pool_manager.node_adoption import NodeAdoption
 from services.pool_manager.node_rebuilder import NodeRebuilder
 from services.pool_manager.planner.node_counts import Nodes
-from services.pool_manager.planner.pool_snapshot import PoolSnapshot
+from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot
 from services.pool_manager.planner.sizing.successors import expect
 from services.pool_manager.pool_store import Store
 from services.primitives.clock import SystemClock
@@ -91,13 +91,16 @@ async def bus() -> AsyncIterator[Bus]:
         """Decide on the size alone."""
         await store.nodes.caught_up()
         nodes, now = Nodes(store.nodes_of(pool)), datetime.now(UTC)
+        decided: list[PoolPlan] = []
 
         def sized(record: PoolRecord) -> PoolRecord:
-            return expect(
-                PoolSnapshot(fleet="f", record=record, nodes=nodes, revision=1), now
-            ).record
+            snapshot = PoolSnapshot(fleet="f", record=record, nodes=nodes, revision=1)
+            decided.append(expect(snapshot, now))
+            return decided[-1].record
 
         await store.change_pool(pool, sized)
+        for event in decided[-1].events:
+            await publish_event(connected, event)
 
     rebuilder = NodeRebuilder(connected, SystemClock(), store)
     adoption = NodeAdoption(connected, SystemClock(), store, rebuilder.last_events, reconcile)
