@@ -2,7 +2,8 @@
 
 A timer is set for the moment at which the first condition of a node wears off. The holder of the
 lease looks for nodes whose moment has passed and reviews them as their timers would have. And it
-publishes again what HEALTH says of a node and NODES does not: a verdict, and that it is back.
+publishes again what HEALTH says of a node and NODES does not: a verdict, and that it is back. Of a
+node that NODES says is gone it removes what HEALTH has left.
 """
 
 import logging
@@ -21,7 +22,11 @@ from services.bus.port import Bus
 from services.health_monitor.health_store import HealthStore
 from services.health_monitor.rules import node_health
 from services.health_monitor.rules.health_state import working_of
-from services.health_monitor.rules.missing_verdicts import missing_return, missing_verdict
+from services.health_monitor.rules.missing_verdicts import (
+    is_left_over,
+    missing_return,
+    missing_verdict,
+)
 from services.health_monitor.verdict_publisher import Performer
 from services.primitives.clock import Clock
 
@@ -72,6 +77,10 @@ class HealthAudit:
         }
         for record in health:
             key = node_key(record.pool, record.node)
+            if is_left_over(record, nodes.get(key), self._clock.now()):
+                log.warning("left over from a node that is gone", extra={"node": record.node})
+                await self._store.remove(record.pool, record.node)
+                continue
             await self._publish_missing(key, record, nodes.get(key))
             await self._publish_return(key, record, nodes.get(key))
 

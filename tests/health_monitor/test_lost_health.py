@@ -249,3 +249,31 @@ async def test_only_a_node_that_beats_is_back(world, bus, beats):
     lease = Lease(bus, clock, "health-monitor.leader", "replica-0")
     await HealthAudit(bus, clock, HealthStore(bus, clock), performer, lease).look()
     assert len(await world.events(Returned)) == int(beats)
+
+
+@pytest.mark.parametrize(
+    ("node", "boot", "age_seconds", "left"),
+    [
+        pytest.param(GONE, "boot-1", 121, False, id="its end was set aside"),
+        pytest.param(GONE, "boot-1", 119, True, id="its end may still be handled"),
+        pytest.param(NODE, "boot-1", 121, True, id="in service"),
+        pytest.param(REMOVED, "boot-1", 121, False, id="others removed it"),
+        pytest.param(REMOVED, "boot-9", 121, True, id="the next machine of its name"),
+    ],
+)
+async def test_what_health_has_of_a_node_that_is_gone_is_removed(
+    world, bus, node: NodeRecord, boot: str, age_seconds: int, left: bool
+):
+    """Only its end removes it otherwise, which is a message like any other."""
+    ended_at = datetime.now(UTC) - timedelta(seconds=age_seconds)
+    detail = msgspec.to_builtins(Working(boot=boot))
+    health = HealthRecord(pool="training", node="training-7", status="healthy", detail=detail)
+    await bus.put(HEALTH, node_key("training", "training-7"), encode(health))
+    ended = msgspec.structs.replace(node, changed_at=ended_at, health="healthy", health_at=NOW)
+    await bus.put(NODES, node_key("training", "training-7"), encode(ended))
+    clock = SystemClock()
+    performer = Performer(bus, HealthInstruments(CollectorRegistry()))
+    lease = Lease(bus, clock, "health-monitor.leader", "replica-0")
+    await HealthAudit(bus, clock, HealthStore(bus, clock), performer, lease).look()
+    kept = await bus.get(HEALTH, node_key("training", "training-7"))
+    assert (kept is not None) is left

@@ -1,4 +1,4 @@
-"""Verdicts and returns of which NODES has nothing: the event was lost, or set aside. Pure."""
+"""What differs between HEALTH and NODES because an event was lost, or set aside. Pure."""
 
 from datetime import datetime, timedelta
 from typing import Final
@@ -6,6 +6,8 @@ from typing import Final
 from schemas.health_records import HealthRecord
 from schemas.node_events import Returned, Verdict
 from schemas.node_records import NodeRecord
+from services.health_monitor.rules.health_state import working_of
+from services.health_monitor.rules.lost_health import may_begin
 from services.health_monitor.rules.node_health import verdict_of
 
 LATE: Final = timedelta(seconds=120)
@@ -30,6 +32,18 @@ def missing_verdict(health: HealthRecord, node: NodeRecord | None, now: datetime
         previous=node.health,
         instance=health.node,
     )
+
+
+def is_left_over(health: HealthRecord, node: NodeRecord | None, now: datetime) -> bool:
+    """Whether a record is of a node that is gone: its end was not heard of, or heard of too early.
+
+    One of the next machine of its name, which its owner may have made by now, is kept.
+    """
+    if node is None or node.state != "terminated":
+        return False
+    ended_at = node.changed_at
+    late = ended_at is not None and now - ended_at >= LATE
+    return late and not may_begin(node, working_of(health).boot)
 
 
 def missing_return(health: HealthRecord, node: NodeRecord | None, now: datetime) -> Returned | None:
