@@ -262,7 +262,7 @@ async def test_only_a_node_that_beats_is_back(world, bus, beats):
     ],
 )
 async def test_what_health_has_of_a_node_that_is_gone_is_removed(
-    world, bus, node: NodeRecord, boot: str, age_seconds: int, left: bool
+    bus, node: NodeRecord, boot: str, age_seconds: int, left: bool
 ):
     """Only its end removes it otherwise, which is a message like any other."""
     ended_at = datetime.now(UTC) - timedelta(seconds=age_seconds)
