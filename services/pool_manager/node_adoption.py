@@ -90,8 +90,9 @@ class NodeAdoption:
                 "`navarch saga list`"
             )
         joins = known is None or known.state == "terminated"
-        decided = _saga_about(found_pool[0], instance.instance) if joins else ""
-        if saga := decided or _saga_about_earlier(known, instance):
+        earlier = known is not None and _is_earlier(known, instance)
+        decided = _saga_about(found_pool[0], instance.instance) if joins or earlier else ""
+        if saga := decided or (known.saga if known is not None and earlier else ""):
             raise NameInUseError(f"{saga} is about an earlier node of that name, and has not ended")
         # Its agent may have registered before: what it said then is applied now.
         sources = NodeSources(
@@ -171,8 +172,7 @@ def _saga_about(record: PoolRecord, node: str) -> str:
     return next((saga for saga, each in record.open.items() if each.node == node), "")
 
 
-def _saga_about_earlier(known: NodeRecord | None, instance: InstanceRecord) -> str:
-    """The saga of a node that was there before the instance: its end may not be recorded yet."""
-    if known is None or known.admitted_at is None or instance.created_at is None:
-        return ""
-    return known.saga if known.admitted_at < instance.created_at else ""
+def _is_earlier(node: NodeRecord, instance: InstanceRecord) -> bool:
+    """Whether a node was there before the instance was made: its end may not be recorded yet."""
+    admitted_at, created_at = node.admitted_at, instance.created_at
+    return admitted_at is not None and created_at is not None and admitted_at < created_at

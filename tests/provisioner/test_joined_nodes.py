@@ -286,21 +286,25 @@ async def test_what_is_decided_about_a_node_is_done_before_its_name_is_given_aga
     assert record.provider_id == "aws:///us-east-1a/i-2"
 
 
-async def test_the_end_of_a_node_is_recorded_before_its_name_is_given_again(bus: Bus) -> None:
+@pytest.mark.parametrize("recorded", [{"state": "leaving", "saga": "replace-a-1"}, {}])
+async def test_the_end_of_a_node_is_recorded_before_its_name_is_given_again(
+    bus: Bus, recorded: dict[str, Any]
+) -> None:
     """Its instance is gone; the bus refuses the node's record, which would end the next one."""
     group, store = Group(), Store(bus, FleetBudgetSpec())
     sweeping = sweeper(bus, group)
     group.join("a", "aws:///us-east-1a/i-1", created_at=NOW)
     await sweeping.sweep()
-    await store.change_node(
-        "web", "a", lambda found: found and replace(found, state="leaving", saga="replace-a-1")
-    )
+    await store.change_node("web", "a", lambda found: found and replace(found, **recorded))
+    opened = {} if recorded else {"replace-a-1": OpenSaga(kind="replace", node="a", since=NOW)}
+    await store.change_pool("web", lambda record: replace(record, open=opened))
     await InstanceStore(bus).change(
         node_key("web", "a"), lambda found: found and replace(found, state="terminated")
     )
     group.join("a", "aws:///us-east-1a/i-2", created_at=datetime.now(UTC))
     _, [outcome] = await sweeping.sweep()
     assert "replace-a-1 is about an earlier node" in outcome
+    await store.change_pool("web", lambda record: replace(record, open={}))
     await store.change_node(
         "web", "a", lambda found: found and replace(found, state="terminated", saga="")
     )
