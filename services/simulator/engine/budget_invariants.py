@@ -39,6 +39,8 @@ class BudgetInvariants:
         """Pool -> its sagas that count against the budget."""
         self._begun: dict[tuple[str, bool], list[float]] = {}
         """Pool, and whether it is a reset or reboot -> the timestamps of its decisions."""
+        self._restores = 0
+        """Of the whole store, so far."""
         simulation.watchers.append(self._on_stored)
 
     def _on_stored(self, stream: str, stored: Stored) -> None:
@@ -100,6 +102,10 @@ class BudgetInvariants:
         opened = pool.open.get(entry.saga)
         decided = (opened.since if opened else entry.time).timestamp()
         window = float(budget.window) - STORED_WITHIN_SECONDS
+        if self._invariants.restores != self._restores:
+            # What began since the backup is counted nowhere, as the alert about a restored store says.
+            self._restores = self._invariants.restores
+            self._begun.clear()
         begun = self._begun.setdefault((pool.name, resets), [])
         recent = [each for each in begun if abs(decided - each) < window]
         begun.append(decided)

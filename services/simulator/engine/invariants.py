@@ -103,8 +103,8 @@ class Invariants:
         """Instance -> when its record said that it is gone."""
         self._records_lost = 0
         """How often the records that say which sagas have ended were lost by themselves."""
-        self.restored = False
-        """Whether everything was ever set back together."""
+        self.restores = 0
+        """How often everything was set back together."""
         self._carried_out: dict[str, str] = {}
         """An operator's request -> the saga that it began."""
         self.liveness = NodeLiveness(simulation.now)
@@ -141,6 +141,11 @@ class Invariants:
             if self.violated is not None and not self.violated.done():
                 self.violated.set_result(None)
 
+    @property
+    def restored(self) -> bool:
+        """Whether everything was ever set back together."""
+        return self.restores > 0
+
     def heartbeats_lost(self) -> None:
         """The server lost the heartbeats: no node beats until its next one is stored."""
         self.liveness.forget()
@@ -148,7 +153,7 @@ class Invariants:
     def on_lost(self, stream: str) -> None:
         """A stream was destroyed, or set back: what was known of its content is known no more."""
         if stream == EVERYTHING:
-            self.restored = True
+            self.restores += 1
             self.liveness.lost.clear()
             self._notices.restored()
             self.sagas.restored()
