@@ -103,7 +103,7 @@ class BudgetInvariants:
         decided = (opened.since if opened else entry.time).timestamp()
         window = float(budget.window) - STORED_WITHIN_SECONDS
         if self._invariants.restores != self._restores:
-            # What began since the backup is counted nowhere, as the alert about a restored store says.
+            # The alert about a restored store says so: what began since the backup is not counted.
             self._restores = self._invariants.restores
             self._begun.clear()
         begun = self._begun.setdefault((pool.name, resets), [])
