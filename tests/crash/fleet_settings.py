@@ -40,12 +40,17 @@ def settings_of(
                 "max_nodes": shape.nodes + 2,
                 "spares": shape.spares,
                 "replace_order": shape.order,
-                # What breaks for good calls for a replacement, whatever the ladder.
-                "health": {"remediation": "ladder"},
                 "budget": budget,
                 "drain_timeout": shape.drain_timeout,
                 "launch_timeout": "180s",
                 **shape.pool,
+                # What breaks for good calls for a replacement, whatever the ladder. Of what breaks
+                # in round after round the fifth would be an incident.
+                "health": {
+                    "remediation": "ladder",
+                    "incident": {"hold": "0s"},
+                    **shape.pool.get("health", {}),
+                },
             }
         },
         "budget": {**budget, "max_unavailable": "100%"},

@@ -26,7 +26,8 @@ from services.pool_manager.planner.safety.fault_waves import (
 )
 
 NODES_MAX: Final = 50
-"""Kept of one fault signature: as many are a wave in a pool of any size."""
+"""Kept of one fault signature: as many are a wave in a pool of any size, unless `incident.nodes` is
+more."""
 SIGNATURES_MAX: Final = 20
 
 Recent = Mapping[str, datetime]
@@ -46,7 +47,8 @@ def find(
     spec = record.spec.health.incident
     if not spec.hold or not record.recent_remediations:
         return ()
-    needed = min(max(spec.nodes, math.ceil(size * spec.percent / 100 - 1e-9)), NODES_MAX)
+    share = math.ceil(size * spec.percent / 100 - 1e-9)
+    needed = max(spec.nodes, min(share, NODES_MAX))
     found = []
     for what, known in record.recent_remediations.items():
         recent = _within(known, record, now)
