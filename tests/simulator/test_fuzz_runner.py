@@ -58,7 +58,7 @@ FOUND_AT = {
     "names are machines": 12,
     "save before publish": 132,
     "budget in memory": 14,
-    "no adopt before retry": 47,
+    "no adopt before retry": 73,
     "timer in process memory": 33,
     "launch without a claim": 115,
     "silence never ends": 49,
