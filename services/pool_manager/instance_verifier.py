@@ -49,6 +49,19 @@ _page: Final = msgspec.json.Decoder(Page)
 _instance: Final = decoder(InstanceRecord)
 
 
+def is_asked_about(record: NodeRecord) -> bool:
+    """Whether the provisioner is asked about a node: a silent one. Pure.
+
+    One that leaves too: if it is gone, nothing is drained any more. That it is gone is final, but
+    where others make the nodes: they give a name again, and the provisioner records the next
+    instance of it once its node is adopted.
+    """
+    if not record.lost or record.state not in ("active", "leaving"):
+        return False
+    made_by_others = record.launch is not None and not record.launch.fleet
+    return record.provider_state != "gone" or made_by_others
+
+
 def says(instance: InstanceRecord | None, now: datetime) -> Says:
     """What the provisioner's record of a silent node's instance says. Pure."""
     if instance is None:
@@ -118,10 +131,7 @@ class Verifier:
     def _silent(self) -> dict[str, list[str]]:
         found: dict[str, list[str]] = {}
         for record in self._store.nodes.records.values():
-            if not record.lost or record.provider_state == "gone":
-                continue
-            # One that leaves is asked about too: if it is gone, nothing is drained any more.
-            if record.state in ("active", "leaving"):
+            if is_asked_about(record):
                 found.setdefault(record.pool, []).append(record.node)
         return found
 

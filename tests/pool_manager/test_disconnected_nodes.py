@@ -8,8 +8,9 @@ import pytest
 
 from schemas.enums import NOT_LISTED
 from schemas.instance_records import InstanceRecord
+from schemas.node_records import NodeRecord
 from schemas.saga_params import LaunchSpec
-from services.pool_manager.instance_verifier import says
+from services.pool_manager.instance_verifier import is_asked_about, says
 from services.pool_manager.planner.pool_planner import plan
 from tests.pool_manager.test_pool_planner import NOW, node, pool, snapshot
 
@@ -62,3 +63,22 @@ def test_what_is_known_of_a_silent_nodes_instance(changes: dict[str, Any], expec
 
     assert expected == says(msgspec.structs.replace(record, **changes), NOW)
     assert says(None, NOW) == ""
+
+
+@pytest.mark.parametrize(
+    ("changes", "fleet", "asked"),
+    [
+        ({}, "f", True),
+        ({"lost": False}, "f", False),
+        ({"state": "leaving"}, "f", True),
+        ({"state": "terminated"}, "f", False),
+        ({"provider_state": "present"}, "f", True),
+        ({"provider_state": "gone"}, "f", False),
+        ({"provider_state": "gone"}, "", True),
+    ],
+)
+def test_silent_nodes_are_asked_about(changes: dict[str, Any], fleet: str, asked: bool) -> None:
+    """Of an adopted node the instance on record may be an earlier one of its name."""
+    launch = LaunchSpec(fleet=fleet, provider="p", instance_type="t")
+    silent = NodeRecord(pool="p", node="n", state="active", lost=True, launch=launch)
+    assert is_asked_about(msgspec.structs.replace(silent, **changes)) is asked
