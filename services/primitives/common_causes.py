@@ -16,8 +16,13 @@ WHOLE_GROUP_NODES: Final = 3
 
 def nodes_needed(spec: IncidentSpec, size: int) -> int:
     """How many nodes of a group of `size` make one incident; `size` 0: it is not known."""
-    needed = max(spec.nodes, math.ceil(size * spec.percent / 100 - 1e-9))
+    needed = max(spec.nodes, share_of(spec, size))
     return min(needed, size) if size >= WHOLE_GROUP_NODES else needed
+
+
+def share_of(spec: IncidentSpec, size: int) -> int:
+    """`percent` of a group, in nodes."""
+    return math.ceil(size * spec.percent / 100 - 1e-9)
 
 
 def is_set_apart(inside: int, outside: int, share: float, chance: float) -> bool:

@@ -48,9 +48,7 @@ class FaultWave:
     within: str
     members: tuple[UnhealthyNode, ...]
     earlier: int = 0
-    """Nodes that were remediated for it already: it is a slow wave."""
-    since: datetime | None = None
-    """From when it holds its members back; None: from when the first became unhealthy."""
+    """Nodes that were remediated for it already: it is a slow wave, and holds back from now on."""
 
 
 def fault_signature(node: NodeRecord) -> str:
@@ -93,6 +91,14 @@ def belongs(each: UnhealthyNode, what: str, incident: OpenIncident) -> bool:
     return shared(each.node, incident.scope) == incident.within
 
 
+def is_explained(each: UnhealthyNode, known: Mapping[str, OpenIncident]) -> bool:
+    """Whether a node is one of a known incident, open or settled."""
+    return _settled(each, known) or any(
+        incident.hold_ended_at is None and belongs(each, what, incident)
+        for what, incident in known.items()
+    )
+
+
 def find(
     spec: IncidentSpec,
     nodes: Nodes,
@@ -113,13 +119,9 @@ def find(
             wave = _cut_off(members, nodes, spec, now)
         if wave:
             found.append(FaultWave(what=what, scope="pool", within="", members=wave))
-    open_now = {what: each for what, each in known.items() if each.hold_ended_at is None}
     found_now = {wave.what for wave in found}
     rest = tuple(
-        each
-        for each in fresh
-        if each.what not in found_now
-        and not any(belongs(each, what, incident) for what, incident in open_now.items())
+        each for each in fresh if each.what not in found_now and not is_explained(each, known)
     )
     while len(found) < CAUSES_MAX and (wave_ := _by_cause(spec, nodes, rest, now)) is not None:
         found.append(wave_)

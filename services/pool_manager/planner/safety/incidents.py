@@ -10,7 +10,7 @@ fault that they share: a failed diagnostic, what NVML reports, or the provider's
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -33,6 +33,9 @@ from services.pool_manager.planner.safety.fault_waves import (
     find_unhealthy,
     unhealthy_since,
 )
+
+OVER: Final = "no node has it any more"
+LET_GO: Final = "an operator closed the breaker: the budget alone decides"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,21 +60,19 @@ def observe(
     for what, each in record.incidents.items():
         kept = _kept(record, what, each, unhealthy, now)
         if each.hold_ended_at is None and (kept is None or kept.hold_ended_at is not None):
-            events.append(_event(record, each, what, (), revision, now, over=kept is None))
+            reason = OVER if kept is None else LET_GO
+            events.append(_event(record, each, what, "closed", reason, revision, now))
         if kept is not None:
             incidents[what] = kept
     waves = find(record.spec.health.incident, nodes, unhealthy, incidents, now)
-    of_waves = {wave.what: _opened(wave) for wave in waves}
+    of_waves = {wave.what: _opened(wave, now) for wave in waves}
     known = msgspec.structs.replace(record, incidents=incidents | of_waves)
     slow = slow_waves.find(known, len(nodes), unhealthy, health, now)
     for wave in (*waves, *slow):
-        opened = _opened(wave)
-        incidents[wave.what] = opened
+        opened = incidents[wave.what] = _opened(wave, now)
         named = tuple(each.node.node for each in wave.members)
-        event = _event(record, opened, wave.what, named, revision, now, over=None)
-        if wave.earlier:
-            event = msgspec.structs.replace(event, reason=_slow_reason(record, wave, opened))
-        events.append(event)
+        reason = _opened_reason(record, wave, opened)
+        events.append(_event(record, opened, wave.what, "opened", reason, revision, now, named))
     if incidents != record.incidents:
         record = msgspec.structs.replace(record, incidents=incidents)
     return ObservedIncidents(record, tuple(events))
@@ -164,12 +165,13 @@ def _kept(
     return each
 
 
-def _opened(wave: FaultWave) -> OpenIncident:
+def _opened(wave: FaultWave, now: datetime) -> OpenIncident:
     node = wave.members[0].node
     unhealthy = node.health == "unhealthy"
+    since = now if wave.earlier else wave.members[0].since
     return OpenIncident(
-        since=wave.since or wave.members[0].since,
-        last=max(wave.since or wave.members[-1].since, wave.members[-1].since),
+        since=since,
+        last=max(since, wave.members[-1].since),
         nodes=len(wave.members) + wave.earlier,
         kind=node.health_kind if unhealthy else SILENCE,
         code=node.health_code if unhealthy else 0,
@@ -179,41 +181,32 @@ def _opened(wave: FaultWave) -> OpenIncident:
     )
 
 
-def _opened_reason(record: PoolRecord, nodes: str) -> str:
+def _opened_reason(record: PoolRecord, wave: FaultWave, opened: OpenIncident) -> str:
+    how = "at once"
+    if wave.earlier:
+        window = format_duration(record.spec.budget.window)
+        repaired = wave.earlier if wave.earlier > 1 else "one"
+        how = f"within {window}, {repaired} of them repaired already,"
     hold = format_duration(record.spec.health.incident.hold)
+    nodes = describe_incident(wave.what, opened)
     return (
-        f"{nodes} have one cause: none is repaired for {hold}, and then only those that show "
-        "evidence of their own, one at a time. "
+        f"{nodes} {how} have one cause: none is repaired for {hold}, "
+        "and then only those that show evidence of their own, one at a time. "
         f"To repair all: navarch breaker close {record.name} --reason TEXT"
     )
-
-
-def _slow_reason(record: PoolRecord, wave: FaultWave, opened: OpenIncident) -> str:
-    window = format_duration(record.spec.budget.window)
-    repaired = f"{wave.earlier} of them repaired" if wave.earlier > 1 else "one of them repaired"
-    nodes = f"{describe_incident(wave.what, opened)} within {window}, {repaired} already,"
-    return _opened_reason(record, nodes)
 
 
 def _event(
     record: PoolRecord,
     incident: OpenIncident,
     what: str,
-    named: tuple[str, ...],
+    status: Literal["opened", "closed"],
+    reason: str,
     revision: int,
     now: datetime,
-    *,
-    over: bool | None,
+    named: tuple[str, ...] = (),
 ) -> Incident:
-    """Opened (`over` is None), or closed: over, or too old to hold nodes back."""
     ident = f"{what}-{incident.since.timestamp():.0f}"
-    status: Literal["opened", "closed"] = "opened" if over is None else "closed"
-    if over is None:
-        reason = _opened_reason(record, f"{describe_incident(what, incident)} at once")
-    elif over:
-        reason = "no node has it any more"
-    else:
-        reason = "an operator closed the breaker: the budget alone decides"
     return Incident(
         id=f"incident-{record.name}-{ident}-{status}-{revision}",
         time=now,

@@ -5,14 +5,12 @@ Each looks like a fault of its own, and once it is replaced nothing of it is lef
 pool's record keeps which nodes were remediated on the word of one fault alone.
 """
 
-import math
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Final
 
 import msgspec
 
-from schemas.breaker_state import OpenIncident
 from schemas.health_records import HealthRecord
 from schemas.node_records import NodeRecord
 from schemas.pool_records import PoolRecord
@@ -20,10 +18,11 @@ from services.pool_manager.planner.safety.fault_evidence import is_confirmed
 from services.pool_manager.planner.safety.fault_waves import (
     FaultWave,
     UnhealthyNode,
-    belongs,
     fault_signature,
+    is_explained,
     unhealthy_since,
 )
+from services.primitives.common_causes import share_of
 
 NODES_MAX: Final = 50
 """Kept of one fault signature: as many are a wave in a pool of any size, unless `incident.nodes` is
@@ -47,8 +46,7 @@ def find(
     spec = record.spec.health.incident
     if not spec.hold or not record.recent_remediations:
         return ()
-    share = math.ceil(size * spec.percent / 100 - 1e-9)
-    needed = max(spec.nodes, min(share, NODES_MAX))
+    needed = max(spec.nodes, min(share_of(spec, size), NODES_MAX))
     found = []
     for what, known in record.recent_remediations.items():
         recent = _within(known, record, now)
@@ -57,14 +55,13 @@ def find(
             for each in unhealthy
             if each.what == what
             and each.node.node not in recent
-            and not _is_explained(record, each)
+            and not is_explained(each, record.incidents)
             and not is_confirmed(each.node, health.get(each.node.node))
         )
         if members and recent and len(recent) + len(members) >= needed:
-            wave = FaultWave(
-                what=what, scope="pool", within="", members=members, earlier=len(recent), since=now
+            found.append(
+                FaultWave(what=what, scope="pool", within="", members=members, earlier=len(recent))
             )
-            found.append(wave)
     return tuple(found)
 
 
@@ -77,7 +74,7 @@ def with_remediated(
         return record
     if is_confirmed(node, health):
         return record
-    if _is_explained(record, UnhealthyNode(node=node, what=what, since=since)):
+    if is_explained(UnhealthyNode(node=node, what=what, since=since), record.incidents):
         return record  # an operator has decided that these faults are real
     kept = {
         each: recent
@@ -93,13 +90,3 @@ def with_remediated(
 def _within(known: Recent, record: PoolRecord, now: datetime) -> dict[str, datetime]:
     window = timedelta(seconds=record.spec.budget.window)
     return {node: at for node, at in known.items() if now - at < window}
-
-
-def _is_explained(record: PoolRecord, each: UnhealthyNode) -> bool:
-    """Whether a node is one of a known incident, open or settled by an operator."""
-
-    def is_of(what: str, incident: OpenIncident) -> bool:
-        ended = incident.hold_ended_at
-        return belongs(each, what, incident) and (ended is None or each.since <= ended)
-
-    return any(is_of(what, incident) for what, incident in record.incidents.items())
