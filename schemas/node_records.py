@@ -209,6 +209,11 @@ class HeartbeatRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     """Whether EVENTS stores nothing of what the agent publishes: it may be the only one to know."""
 
 
+def is_made_by_others(node: NodeRecord) -> bool:
+    """Whether Navarch adopted a node's machine: others made it, and may give its name again."""
+    return node.launch is not None and not node.launch.fleet
+
+
 def node_key(pool: str, node: str) -> str:
     """Key of every record about one node."""
     return f"{pool}.{node}"

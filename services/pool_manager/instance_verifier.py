@@ -20,7 +20,7 @@ from schemas.fleet_queries import Page, Query
 from schemas.headers import SERVICE_ERROR
 from schemas.instance_records import InstanceRecord
 from schemas.messages import decoder, encode
-from schemas.node_records import NodeRecord
+from schemas.node_records import NodeRecord, is_made_by_others
 from services.bus.leases import Lease
 from services.bus.port import Bus
 from services.pool_manager.pool_store import Store
@@ -58,8 +58,7 @@ def is_asked_about(record: NodeRecord) -> bool:
     """
     if not record.lost or record.state not in ("active", "leaving"):
         return False
-    made_by_others = record.launch is not None and not record.launch.fleet
-    return record.provider_state != "gone" or made_by_others
+    return record.provider_state != "gone" or is_made_by_others(record)
 
 
 def says(instance: InstanceRecord | None, now: datetime) -> Says:

@@ -25,9 +25,7 @@ from services.pool_manager.planner.node_reconstruction import (
     reconstructed_node,
 )
 from services.pool_manager.planner.saga_projection import ARRIVING
-from services.pool_manager.planner.sizing.successors import (
-    claimed,
-)
+from services.pool_manager.planner.sizing.successors import claimed
 from services.pool_manager.pool_store import Store
 from services.primitives.clock import Clock
 from services.runtime.event_publisher import publish_event

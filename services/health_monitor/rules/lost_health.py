@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 import msgspec
 
 from schemas.health_records import HealthRecord
-from schemas.node_records import NodeRecord
+from schemas.node_records import NodeRecord, is_made_by_others
 from services.health_monitor.rules.health_state import Condition, Working, working_of
 from services.health_monitor.rules.node_health import LEVEL_SECONDS_MAX
 
@@ -55,8 +55,7 @@ def may_begin(node: NodeRecord | None, boot: str) -> bool:
     """
     if node is None or node.state != "terminated":
         return True
-    made_by_others = node.launch is not None and not node.launch.fleet
-    return made_by_others and boot not in ("", node.boot_id)
+    return is_made_by_others(node) and boot not in ("", node.boot_id)
 
 
 def is_of_other_boot(record: HealthRecord, boot: str | None) -> bool:
