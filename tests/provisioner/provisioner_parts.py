@@ -32,7 +32,6 @@ from services.provisioner.offerings.offering_store import OfferingStore
 from services.provisioner.offerings.scheduler_plugins import Schedulers
 from services.provisioner.provider_client.provider import (
     Environment,
-    Instance,
     Provider,
     ProvisionRequest,
 )
@@ -286,20 +285,24 @@ async def lapsed(bus: Bus, node: str) -> None:
 
 
 class Held:
-    """A provider whose launches take effect only when released."""
+    """A provider of which one call takes effect only when released."""
 
-    def __init__(self, real: FakeProvider) -> None:
+    def __init__(self, real: FakeProvider, call: str = "provision") -> None:
         """Wrap a provider."""
         self._real = real
+        self._call = call
         self.entered = asyncio.Event()
         self.go_on = asyncio.Event()
 
     def __getattr__(self, name: str) -> Any:
         """Everything else passes."""
-        return getattr(self._real, name)
+        found = getattr(self._real, name)
+        if name != self._call:
+            return found
 
-    async def provision(self, wanted: ProvisionRequest) -> Instance:
-        """Wait, then make it."""
-        self.entered.set()
-        await self.go_on.wait()
-        return await self._real.provision(wanted)
+        async def held(*arguments: Any) -> Any:
+            self.entered.set()
+            await self.go_on.wait()
+            return await found(*arguments)
+
+        return held

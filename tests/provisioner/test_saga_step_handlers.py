@@ -2,7 +2,6 @@
 
 import asyncio
 from datetime import UTC, datetime
-from typing import Any
 
 import msgspec
 import pytest
@@ -20,8 +19,7 @@ from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import NatsBus
 from services.primitives.errors import Retry
 from services.provisioner.instances.instance_store import InstanceStore
-from services.provisioner.provider_client.provider import Instance
-from services.provisioner.providers.fake import FakeFault, FakeProvider
+from services.provisioner.providers.fake import FakeFault
 from services.provisioner.service import answer_instances
 from services.saga.participant import StepFailure
 from tests.provisioner.provisioner_parts import (
@@ -261,38 +259,17 @@ async def test_the_service_undoes_a_provision(bus: NatsBus) -> None:
         assert isinstance(undone, UndoSucceeded)
 
 
-class SlowList:
-    """A provider whose first list is answered only when released."""
-
-    def __init__(self, real: FakeProvider) -> None:
-        """Wrap a provider."""
-        self._real = real
-        self.entered = asyncio.Event()
-        self.go_on = asyncio.Event()
-
-    def __getattr__(self, name: str) -> Any:
-        """Everything else passes."""
-        return getattr(self._real, name)
-
-    async def list(self) -> list[Instance]:
-        """Wait, the first time."""
-        if not self.entered.is_set():
-            self.entered.set()
-            await self.go_on.wait()
-        return await self._real.list()
-
-
 async def test_a_launch_that_is_undone_while_it_waits_for_a_list_is_not_requested(
     bus: NatsBus,
 ) -> None:
     """The undo has found nothing, and says so."""
     provider = fake()
-    slow = SlowList(provider)
-    launching = asyncio.create_task(steps(bus, slow).provision(provision("web-1")))
-    await slow.entered.wait()
-    await steps(bus, slow).provision_undo(provision("web-1"))
+    held = Held(provider, "list")
+    launching = asyncio.create_task(steps(bus, held).provision(provision("web-1")))
+    await held.entered.wait()
+    await steps(bus, provider).provision_undo(provision("web-1"))
     assert (await recorded(bus, "web-1")).state == "terminated"
-    slow.go_on.set()
+    held.go_on.set()
     with pytest.raises(StepFailure):
         await launching
     assert provider.calls("provision") == []
