@@ -9,7 +9,7 @@ import pytest
 
 from services.cli.certificates import new_authority, new_certificate, new_key
 from services.primitives.errors import ConfigurationError
-from services.provisioner.provider_client.provider import Environment
+from services.provisioner.provider_client.provider import Environment, Instance
 from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.providers import power_control
 from services.provisioner.providers.ipmi_power import IpmiPower
@@ -24,7 +24,7 @@ from services.provisioner.providers.power_control import (
 from services.provisioner.providers.redfish_power import RedfishPower
 from services.provisioner.providers.ssh import SshProvider
 from services.provisioner.providers.ssh_inventory import InventoryMachine
-from tests.provisioner.provisioner_parts import FLEET, Instance
+from tests.provisioner.provisioner_parts import FLEET
 from tests.provisioner.redfish_server import PASSWORD, USER, RedfishServer, serving
 from tests.provisioner.ssh_machines import new_key as new_ssh_key
 
