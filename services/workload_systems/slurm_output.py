@@ -89,6 +89,11 @@ class SlurmNode(msgspec.Struct, frozen=True, kw_only=True):
         return "powering_up" in self.state
 
     @property
+    def completing(self) -> bool:
+        """Whether Slurm waits for the epilogs of jobs, and none runs any more."""
+        return "completing" in self.state and not self.state & {"allocated", "mixed"}
+
+    @property
     def busy(self) -> bool:
         """Whether Slurm has not got all of it back."""
         return bool(self.state & _BUSY)

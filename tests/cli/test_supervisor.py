@@ -4,7 +4,8 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from services.bus.nats.embedded_server import EmbeddedServer
 from services.cli import supervisor
 from services.cli.supervisor import LINE_BYTES_MAX, Supervisor
 
-WAIT_SECONDS_MAX = 20.0
+WAIT_SECONDS_MAX = 60.0
 
 
 @asynccontextmanager
@@ -28,9 +29,11 @@ async def supervised(
 
 @asynccontextmanager
 async def supervising(
-    script: str, server: EmbeddedServer | None = None
+    script: str,
+    server: EmbeddedServer | None = None,
+    on_start: Callable[[str], None] = lambda _: None,
 ) -> AsyncIterator[tuple[Supervisor, "asyncio.Queue[tuple[str, str]]"]]:
-    """The same, with the supervisor."""
+    """The same, with the supervisor; `on_start` is called with the name of each process."""
     lines: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
 
     async def execute(program: tuple[str, ...], _: Mapping[str, str]) -> asyncio.subprocess.Process:
@@ -41,10 +44,14 @@ async def supervising(
             limit=LINE_BYTES_MAX,
         )
 
+    def environment(child: supervisor.Child) -> Mapping[str, str]:
+        on_start(child.service)
+        return {}
+
     running = Supervisor(
         server=server,
         url="nats://127.0.0.1:1",
-        environment=lambda _: {},
+        environment=environment,
         log=lambda name, line: lines.put_nowait((name, line)),
         on_change=lambda: None,
         execute=execute,
@@ -119,9 +126,17 @@ async def test_processes_are_renewed_in_turn_until_one_is_not_ready_in_time(
     monkeypatch: pytest.MonkeyPatch, *, stuck: bool
 ) -> None:
     """Those after it are left as they are; without a delay, as their end was requested."""
-    async with supervising(RELOADING.replace("STUCK", str(stuck))) as (running, _):
+    started = Counter[str]()
+
+    def on_start(name: str) -> None:
+        started[name] += 1
+        if stuck and name == "provisioner" and started[name] == 2:
+            # The next one is stuck: it is the only one whose time may run out.
+            monkeypatch.setattr(supervisor, "READY_SECONDS_MAX", 0.2)
+
+    script = RELOADING.replace("STUCK", str(stuck))
+    async with supervising(script, on_start=on_start) as (running, _):
         await running.ready()
-        monkeypatch.setattr(supervisor, "READY_SECONDS_MAX", 4.0 if stuck else 20.0)
         monkeypatch.setattr(supervisor, "BACKOFF_FIRST_SECONDS", 60.0)
         before = running.pids
         late = await running.renew()

@@ -4,6 +4,7 @@ import asyncio
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -94,6 +95,8 @@ class Machines:
         self._site = site
         self.names: dict[str, str] = {}
         """Instance -> the node's name in Slurm."""
+        self.late = False
+        """Whether slurmd starts only after Slurm has resumed the node."""
 
     async def run(self) -> None:
         """Follow the provider, for ever."""
@@ -103,8 +106,24 @@ class Machines:
                 await self._site.kill(self.names.pop(instance))
             for instance in there - set(self.names):
                 self.names[instance] = name = await self._name(instance)
+                if self.late:
+                    await self._resumed(name)
                 await self._site.start_node(name, rebooted=True)
             await asyncio.sleep(0.05)
+
+    async def _resumed(self, name: str) -> None:
+        """Wait for it, and for the next second: Slurm counts the times of boots in seconds."""
+
+        async def resumed() -> bool:
+            return "drain" not in self._site.flags(name)
+
+        await eventually(resumed, within_seconds=STEP_SECONDS_MAX, every=0.1)
+        since = int(time.time())
+
+        async def later() -> bool:
+            return int(time.time()) > since + 1
+
+        await eventually(later, every=0.1)
 
     async def _name(self, instance: str) -> str:
         entry = await self._rig.bus.get(NODES, node_key("training", instance))
@@ -228,18 +247,26 @@ async def test_failed_launch_gives_the_job_back(public_folder: Path, tmp_path: P
 
 
 async def test_successor_of_a_broken_node_has_its_name(public_folder: Path, tmp_path: Path) -> None:
-    """Drained with the fault, its job requeued; the new machine is in service without a drain."""
+    """Drained with the fault, its job requeued; the new machine is in service without a drain.
+
+    Also where slurmd starts long after the agent: slurmctld then takes the new machine for a node
+    that rebooted unexpectedly, and sets it DOWN.
+    """
     async with cluster(public_folder, tmp_path) as (rig, site, machines):
         job = submit(site, "-w", NAMES[0])
         await site.until_job(job, "RUNNING", within_seconds=STEP_SECONDS_MAX)
-        (broken,) = machines.names
-        await rig.fault(broken, GONE)
-        await has(site, NAMES[0], "drain")
-        assert site.reason(NAMES[0]).startswith("navarch: ")
+        for machines.late in (True, False):
+            (broken,) = machines.names
+            await rig.fault(broken, GONE)
+            await has(site, NAMES[0], "drain")
+            assert site.reason(NAMES[0]).startswith("navarch: ")
 
-        async def replaced() -> bool:
-            return set(machines.names) not in (set(), {broken}) and site.job_state(job) == "RUNNING"
+            async def replaced(broken: str = broken) -> bool:
+                there = set(machines.names)
+                return there not in (set(), {broken}) and site.job_state(job) == "RUNNING"
 
-        await eventually(replaced, within_seconds=2 * STEP_SECONDS_MAX, every=0.2)
-        assert not site.flags(NAMES[0]) & {"drain", "down"}
-        assert list(machines.names.values()) == [NAMES[0]]
+            await eventually(replaced, within_seconds=2 * STEP_SECONDS_MAX, every=0.2)
+            assert not site.flags(NAMES[0]) & {"drain", "down"}
+            assert list(machines.names.values()) == [NAMES[0]]
+        controller = (public_folder / "slurmctld.log").read_text()
+        assert f"Node {NAMES[0]} unexpectedly rebooted" in controller

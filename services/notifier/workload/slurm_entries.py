@@ -43,10 +43,23 @@ class SlurmEntries:
         await self._update(node, NodeChange(address=wanted[0], hostname=wanted[1]))
 
     async def reopen(self, node: SlurmNode) -> None:
-        """Resume it, if Navarch drained its earlier machine or slurmctld missed that by itself."""
-        ours = node.ours or node.automatic
-        if node.cloud and not node.powered_off and ours and (node.cordoned or node.down):
+        """Resume it, if Navarch drained its earlier machine or slurmctld missed that by itself.
+
+        SlurmUnavailableError until the slurmd of its new machine answers: when that registers,
+        slurmctld sets the node DOWN ("unexpectedly rebooted"), and it has to be resumed again.
+        """
+        if not node.cloud or node.powered_off:
+            return
+        if node.cordoned or node.down:
+            if not (node.ours or node.automatic):
+                return
+            if node.completing and not node.down:
+                # Slurm waits for epilogs of the earlier machine, and starts those jobs nowhere.
+                await self._update(node, NodeChange(state="DOWN", reason=node.reason))
             await self._update(node, NodeChange(state="RESUME"))
+            raise SlurmUnavailableError(f"{node.name} is resumed; its slurmd has yet to answer")
+        if node.silent:
+            raise SlurmUnavailableError(f"the slurmd of {node.name} has not registered")
 
     async def close(self, node: SlurmNode) -> None:
         """Have Slurm know that there is no machine."""
