@@ -7,7 +7,7 @@ from typing import Any, Final, get_args
 import pytest
 import typer.main
 
-from schemas.enums import BreakerCause
+from schemas.enums import AlertKind, BreakerCause
 from schemas.fleet_events import FailureKind
 from services.cli.app import app
 from tests.house.modules import ROOT
@@ -17,6 +17,7 @@ SUFFIXES: Final = {".py", ".yaml", ".yml", ".conf", ".md", ".sh", ".hcl", ".tpl"
 REFERENCE: Final = re.compile(
     r"docs/(?P<page>[a-z-]+)\.md(?:#(?P<anchor>[\w-]+)|, (?:\"\s*\")?(?P<heading>[A-Z][\w ]+))?"
 )
+ALERTED: Final = tuple(each for each in get_args(AlertKind) if each != "test")
 COMMAND: Final = re.compile(
     r"^(?:[A-Z_]+=\S+ )*navarch(?=\s)((?: [a-z][a-z-]*)*)(.*)$", re.MULTILINE
 )
@@ -59,11 +60,11 @@ def test_every_page_and_heading_that_the_product_names_exists() -> None:
 @pytest.mark.parametrize(
     ("page", "kinds"),
     [
-        ("troubleshooting", get_args(FailureKind)),
+        ("troubleshooting", (*get_args(FailureKind), *ALERTED)),
         ("incidents", tuple(filter(None, get_args(BreakerCause)))),
     ],
 )
-def test_every_failure_and_breaker_cause_has_a_row(page: str, kinds: tuple[str, ...]) -> None:
+def test_every_failure_alert_and_breaker_cause_has_a_row(page: str, kinds: tuple[str, ...]) -> None:
     """The row says what it means and what to do."""
     text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
     rows = [line.split("|") for line in text.splitlines() if line.startswith("| `")]
