@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from schemas.messages import encode
-from schemas.node_events import FACTS, Registered, Terminated, Verdict
+from schemas.node_events import FACTS, ProviderNotice, Registered, Terminated, Verdict
 from schemas.node_records import HeartbeatRecord, NodeRecord, node_key
 from schemas.pool_records import (
     FLEET_KEY,
@@ -203,6 +203,32 @@ async def test_an_agent_that_fell_silent_before_its_adoption_is_missed(
     found = await node(bus, "a")
     assert found is not None
     assert (found.state, found.lost, found.lost_at is not None) == ("active", lost, lost)
+
+
+async def test_what_an_agent_said_before_the_end_of_the_earlier_node_of_its_name_is_applied(
+    bus: Bus,
+) -> None:
+    """Its machine died before it was adopted: nothing else says that an agent was there."""
+    group = Group()
+    sweeping = sweeper(bus, group)
+    group.join("a", "aws:///us-east-1a/i-1", created_at=NOW)
+    await sweeping.sweep()
+    about: Any = {"pool": "web", "node": "a"}
+    first = Registered(id="r-1", instance="i-1", boot_id="boot-1", time=NOW, **about)
+    await publish_event(bus, first)
+    made_at = datetime.now(UTC)
+    group.join("a", "aws:///us-east-1a/i-2", created_at=made_at)
+    second = Registered(id="r-2", instance="i-2", boot_id="boot-2", time=made_at, **about)
+    await publish_event(bus, second)
+    notice = ProviderNotice(id="n", notice="n", boot_id="boot-2", time=made_at, **about)
+    await publish_event(bus, notice)
+    for _ in range(2):
+        await sweeping.sweep()
+    found = await node(bus, "a")
+    assert found is not None
+    assert (found.state, found.boot_id, found.lost) == ("active", "boot-2", True)
+    assert list(found.notices) == ["n"]
+    assert len(await bus.read(EVENTS.name, node_event("web", "a", FACTS[Terminated]))) == 1
 
 
 async def test_a_name_that_another_machine_has_is_retired_first(bus: Bus) -> None:
