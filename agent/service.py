@@ -41,6 +41,7 @@ from services.bus.nats.credentials_file import life, reported_expiry
 from services.bus.port import Bus, Headers
 from services.primitives.clock import Clock
 from services.primitives.errors import BusError
+from services.runtime.log_answers import answer_logs
 from services.runtime.log_memory import LogMemory
 
 log = logging.getLogger(__name__)
@@ -249,7 +250,7 @@ class Agent:
         pool, node = self._config.pool, self._config.node
         await bus.answer(subjects.node_command(pool, node, "diagnose"), self._diagnose)
         await bus.answer(subjects.node_command(pool, node, "ping"), self._ping)
-        await bus.answer(subjects.node_command(pool, node, "logs"), self._logs.answer)
+        await answer_logs(bus, subjects.node_command(pool, node, "logs"), self._logs.answer)
         await bus.answer(
             subjects.node_command(pool, node, "reset-gpu"), self._reset_and_reboot.reset
         )

@@ -63,9 +63,9 @@ async def _silence(fleet: FleetClient, node: NodeView) -> str:
             f"`navarch why {node.id}` says whether its heartbeats come"
         )
     return (
-        f"the agent of {node.id} runs, and does not know this request: it is of an older release "
-        "(`navarch version`). Update it; until then its log is on the node: "
-        "`journalctl -u navarch-agent`"
+        f"the agent of {node.id} runs, and does not answer this request: it is of an older release "
+        "(`navarch version`), or was asked for its log too often just now. Ask again in 10 s; its "
+        "log is on the node, too: `journalctl -u navarch-agent`"
     )
 
 

@@ -8,22 +8,26 @@ import msgspec
 
 from schemas.log_excerpts import LINE_CHARS_MAX, LogExcerpt, LogLine, LogRequest
 from schemas.messages import LimitedDecoder, encode
-from services.bus.port import Headers
+from services.bus.port import Bus, Endpoint, Headers
 from services.operator_text.safe_text import escape_line
 from services.primitives.clock import Clock
 from services.primitives.redaction import redacted
 from services.runtime.log_memory import KeptLine, LogMemory
 
-BURST_ANSWERS: Final = 10
-ANSWERS_PER_SECOND: Final = 2.0
-"""Of one process; beyond BURST_ANSWERS and these, requests are refused unread."""
+ANSWERS_MAX: Final = 10
+"""Of one process, within ANSWERS_SECONDS."""
+ANSWERS_SECONDS: Final = 5.0
 AGE_SECONDS_MAX: Final = 7 * 86_400.0
 """Older lines are not handed out."""
 REASON_CHARS_MAX: Final = 200
 CUT: Final = "… (cut)"
-OFTEN: Final = "it is asked too often: ask again in some seconds"
 
 _request: Final = LimitedDecoder(LogRequest)
+
+
+async def answer_logs(bus: Bus, subject: str, answer: Endpoint) -> None:
+    """Answer requests for log lines, as often as a process does."""
+    await bus.answer_some(subject, answer, most=ANSWERS_MAX, seconds=ANSWERS_SECONDS)
 
 
 class LogAnswers:
@@ -43,16 +47,9 @@ class LogAnswers:
         self._kernel = kernel
         self._clock = clock
         self._bytes_max = bytes_max
-        self._refusal = encode(LogExcerpt(source=source, lines=(), refused=OFTEN))
-        self._left = float(BURST_ANSWERS)
-        self._at = clock.monotonic()
 
     async def answer(self, data: bytes, _: Headers) -> bytes:
         """Answer one request; an empty one asks for the newest lines."""
-        # Without this, a queue of requests would be dealt with before anything else is.
-        await self._clock.sleep(0)
-        if not self._may():
-            return self._refusal
         try:
             request = _request.decode(data) if data.strip() else LogRequest()
         except msgspec.DecodeError as error:
@@ -67,15 +64,6 @@ class LogAnswers:
         since = max((since for _, since in kept), default=0.0)
         now = self._clock.now().timestamp()
         return encode(excerpt(self._source, request, lines, since, now, self._bytes_max))
-
-    def _may(self) -> bool:
-        now = self._clock.monotonic()
-        refilled = self._left + (now - self._at) * ANSWERS_PER_SECOND
-        self._left, self._at = min(float(BURST_ANSWERS), refilled), now
-        if self._left < 1:
-            return False
-        self._left -= 1
-        return True
 
 
 def excerpt(
@@ -102,7 +90,7 @@ def excerpt(
         source=source,
         lines=tuple(reversed(found)),
         left_out=len(asked) - len(found),
-        kept_since=_time(max(kept_since, now - AGE_SECONDS_MAX)),
+        kept_since=_time(max(kept_since, now - AGE_SECONDS_MAX)) if kept_since else None,
     )
 
 

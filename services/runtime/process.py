@@ -29,7 +29,7 @@ from services.runtime.crash_guard import CrashGuard
 from services.runtime.durable_watch import DurableWatch
 from services.runtime.event_publisher import publish_event
 from services.runtime.failure_register import unwritable
-from services.runtime.log_answers import LogAnswers
+from services.runtime.log_answers import LogAnswers, answer_logs
 from services.runtime.log_memory import LogMemory, remembered
 from services.runtime.order_audit import audited
 from services.runtime.process_http import HttpEndpoint, check_port
@@ -155,7 +155,7 @@ async def _connected(
     bus: NatsBus = connecting.result()
     replica = f"{name}-{os.getpid()}-{secrets.token_hex(3)}"
     logs = LogAnswers(replica, logged, clock, SERVICE_EXCERPT_BYTES_MAX)
-    await bus.answer(subjects.service_logs(name), logs.answer)
+    await answer_logs(bus, subjects.service_logs(name), logs.answer)
     await set_up(
         bus,
         clock,

@@ -99,7 +99,7 @@ async def test_logs_of_a_service_are_those_of_every_replica(
     ("arguments", "words"),
     [
         (("notifier",), "no replica of the notifier answers: does it run?"),
-        (("pool-manager",), "runs, and does not know this request: it is of an older release"),
+        (("pool-manager",), "runs, and does not answer this request: it"),
         (("gateway",), "the gateway answers no requests on the bus: the log of its container"),
         (("pool-manger",), "no node 'pool-manger'; see navarch list. The service is called pool-m"),
         (("training-9",), "there is no node 'training-9'; see navarch list\n"),
@@ -134,7 +134,7 @@ async def test_an_agent_of_an_older_release_is_named_as_such(
     await manager.answer(subjects.node_command("training", "training-1", "ping"), ping)
     status, _, err = await navarch("logs", "training-1", url=server.url)
     assert status == 1
-    assert "runs, and does not know this request: it is of an older release" in err
+    assert "runs, and does not answer this request: it" in err
 
 
 @pytest.mark.parametrize(
@@ -188,12 +188,25 @@ async def test_a_refusal_is_shown(manager: NatsBus, server: EmbeddedServer) -> N
     assert (status, "one" in out, "x refuses: it is asked too often" in err) == (0, True, True)
 
 
+@pytest.mark.parametrize(
+    ("lines", "since", "said"), [(3, None, True), (2, None, False), (3, 60, False), (3, -60, True)]
+)
+def test_where_earlier_lines_are_is_said_if_some_are_wanted(
+    lines: int, since: int | None, said: bool
+) -> None:
+    """Not where there are enough, or all that was asked for."""
+    found = [excerpt("n-1", (0, "a"), kept_since=AT), excerpt("n-2", (0, "b"))]
+    start = None if since is None else AT + timedelta(seconds=since)
+    shown = statements(found, LogRequest(lines=lines, since=start))
+    assert [each.startswith("n-1 keeps its lines since") for each in shown] == [True] * said
+
+
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
 def test_a_forged_answer_is_shown_as_text(text: str) -> None:
     """Of a node's root, in every field."""
     line = LogLine(time=AT, level=text, text=text, origin=text)
     forged = [LogExcerpt(source=text, lines=(line,), refused=text), excerpt(text, left_out=3)]
-    shown = [log_lines(forged, 10, colour=False), *statements(forged, 10)]
+    shown = [log_lines(forged, 10, colour=False), *statements(forged, LogRequest())]
     assert not UNSAFE.search("".join(shown))
     assert all("\n" not in each for each in shown)
 

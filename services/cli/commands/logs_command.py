@@ -69,7 +69,7 @@ async def logs(
         return
     if text := log_lines(found, lines, colour=console.colour()):
         console.write(text)
-    for each in statements(found, lines):
+    for each in statements(found, request):
         sys.stderr.write(f"navarch: {escape(each)}\n")
 
 
@@ -91,8 +91,9 @@ async def _of_service(
     if not found:
         if service in await service_replies(fleet):
             raise NavarchError(
-                f"the {service} runs, and does not know this request: it is of an older release "
-                f"(`navarch version`), or the bus's accounts are. Until then {ON_ITS_MACHINE}"
+                f"the {service} runs, and does not answer this request: it, or the bus's accounts, "
+                "are of an older release (`navarch version`), or it was asked for its log too "
+                f"often just now. Ask again in 10 s; {ON_ITS_MACHINE}, too"
             )
         raise NavarchError(
             f"no replica of the {service} answers: does it run? If it does not, {ON_ITS_MACHINE}"

@@ -4,7 +4,7 @@ import heapq
 from collections.abc import Sequence
 from typing import Final
 
-from schemas.log_excerpts import LogExcerpt, LogLine
+from schemas.log_excerpts import LogExcerpt, LogLine, LogRequest
 from services.cli.text.styles import BOLD, COLOURS, RESET
 from services.operator_text.quantities import local_time
 from services.operator_text.safe_text import escape_line
@@ -34,9 +34,10 @@ def _line(line: LogLine, source: str, *, colour: bool) -> str:
     return f"{local_time(line.time)}  {level}  {who}{origin}{escape_line(line.text)}"
 
 
-def statements(excerpts: Sequence[LogExcerpt], lines_max: int) -> list[str]:
-    """What is missing from an excerpt, in sentences."""
+def statements(excerpts: Sequence[LogExcerpt], request: LogRequest) -> list[str]:
+    """What is missing from the answers to a request, in sentences."""
     found = []
+    wanted = sum(len(each.lines) for each in excerpts) < request.lines
     for each in excerpts:
         source = escape_line(each.source)
         if each.refused:
@@ -46,9 +47,13 @@ def statements(excerpts: Sequence[LogExcerpt], lines_max: int) -> list[str]:
                 f"{source}: {each.left_out} earlier lines do not fit into one answer; "
                 "ask for fewer with -n"
             )
-        elif len(each.lines) < lines_max and each.kept_since is not None:
+        elif (
+            wanted
+            and each.kept_since is not None
+            and (request.since is None or request.since < each.kept_since)
+        ):
             found.append(
-                f"{source}: its lines since {local_time(each.kept_since)} are in its memory; "
-                "earlier ones are in its log on its machine"
+                f"{source} keeps its lines since {local_time(each.kept_since)}; earlier ones are "
+                "in its log on its machine"
             )
     return found
