@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -94,33 +93,50 @@ async def test_logs_of_a_service_are_those_of_every_replica(
     assert "no replica 'notifier-3'; there are: notifier-1-ab, notifier-2-cd" in err
 
 
-@pytest.mark.usefixtures("manager")
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("notifier",), "no replica of the notifier answers: does it run?"),
-        (("pool-manager",), "runs, and does not answer this request: it"),
-        (("gateway",), "the gateway answers no requests on the bus: the log of its container"),
-        (("pool-manger",), "no node 'pool-manger'; see navarch list. The service is called pool-m"),
-        (("training-9",), "there is no node 'training-9'; see navarch list\n"),
-        (("training",), "'training' is the beginning of several nodes"),
-        (("training-1",), "the agent of training-1 does not answer: it has ended, or its"),
-        (("notifier", "--kernel"), "only nodes have kernel lines"),
-        (("training-1", "-n", "0"), "greater than or equal to 1"),
-        (("training-1", "-n", "1001"), "less than or equal to 1000"),
-        (("training-1", "--since", "yesterday"), "neither a duration"),
-        (("",), "there is no node ''"),
-        (("../../x",), "there is no node '../../x'"),
-        (("notifier/*.>",), "no replica of the notifier answers"),
-    ],
-)
-async def test_what_cannot_be_shown_is_one_sentence(
-    server: EmbeddedServer, arguments: tuple[str, ...], words: str
+async def test_a_replica_that_does_not_answer_is_counted(
+    manager: NatsBus, server: EmbeddedServer
 ) -> None:
+    """As one that was asked too often; so are no lines."""
+    subject = subjects.service_logs("notifier")
+    for _ in range(2):
+        await manager.serve("notifier", "one of two", {})
+    await answering(manager, subject, excerpt("notifier-1"))
+    status, out, err = await navarch("logs", "notifier", url=server.url)
+    assert (status, out) == (0, "There are no such lines.\n")
+    assert "navarch: 1 of 2 replicas of the notifier answered" in err
+
+
+UNSHOWN = [
+    (("notifier",), "no replica of the notifier answers: does it run?"),
+    (("pool-manager",), "runs, and does not answer this request: it"),
+    (("gateway",), "the gateway answers no requests on the bus: the log of its container"),
+    (("pool-manger",), "no node 'pool-manger'; see navarch list. The service is called pool-m"),
+    (("training-9",), "there is no node 'training-9'; see navarch list\n"),
+    (("training",), "'training' is the beginning of several nodes"),
+    (("training-1",), "the agent of training-1 does not answer: it has ended, or its"),
+    (("notifier", "--kernel"), "only nodes have kernel lines"),
+    (("training-1", "-n", "0"), "greater than or equal to 1"),
+    (("training-1", "-n", "1001"), "less than or equal to 1000"),
+    (("training-1", "--since", "yesterday"), "neither a duration"),
+    (("",), "there is no node ''"),
+    (("../../x",), "there is no node '../../x'"),
+    (("notifier/*.>",), "no replica of the notifier answers"),
+]
+
+
+@pytest.mark.usefixtures("manager")
+async def test_what_cannot_be_shown_is_one_sentence(server: EmbeddedServer) -> None:
     """It names the cause, and what to do."""
-    status, out, err = await navarch("logs", *arguments, url=server.url)
-    assert (status in (1, 2), out) == (True, "")
-    assert words in err
+    few = asyncio.Semaphore(3)
+
+    async def run(arguments: tuple[str, ...]) -> tuple[int, str, str]:
+        async with few:
+            return await navarch("logs", *arguments, url=server.url)
+
+    found = await asyncio.gather(*(run(each) for each, _ in UNSHOWN))
+    for (arguments, words), (status, out, err) in zip(UNSHOWN, found, strict=True):
+        assert (status in (1, 2), out) == (True, ""), arguments
+        assert words in err, arguments
 
 
 async def test_an_agent_of_an_older_release_is_named_as_such(
@@ -137,28 +153,22 @@ async def test_an_agent_of_an_older_release_is_named_as_such(
     assert "runs, and does not answer this request: it" in err
 
 
-@pytest.mark.parametrize(
-    ("fields", "words"),
-    [
+async def test_a_node_without_a_living_agent_is_named_as_such(bus: NatsBus) -> None:
+    """Without a wait."""
+    cases: tuple[tuple[dict[str, object], str], ...] = (
         ({"status": "launching"}, "is launching"),
         ({"status": "terminated"}, "`navarch evidence training-1`"),
         ({"status": "active", "lost": True}, "is lost: its heartbeats stopped"),
-    ],
-)
-async def test_a_node_without_a_living_agent_is_named_as_such(
-    bus: NatsBus, fields: Mapping[str, object], words: str
-) -> None:
-    """Without a wait."""
-    view = msgspec.convert(
-        {"id": "training-1", "pool": "training", "health": "unknown"} | fields, NodeView
     )
-    with pytest.raises(NavarchError, match=words):
-        await node_logs(FleetClient(bus), view, LogRequest())
+    about = {"id": "training-1", "pool": "training", "health": "unknown"}
+    for fields, words in cases:
+        view = msgspec.convert(about | fields, NodeView)
+        with pytest.raises(NavarchError, match=words):
+            await node_logs(FleetClient(bus), view, LogRequest())
 
 
 @pytest.mark.parametrize(
-    "answer",
-    [b"", b"null", b"{}", b"\xff", b"[" * 9_999, b'{"error": "invalid-request", "reason": "x"}'],
+    "answer", [b"", b"[" * 9_999, b'{"error": "invalid-request", "reason": "x"}']
 )
 async def test_an_answer_that_is_none_is_one_sentence(
     manager: NatsBus, server: EmbeddedServer, answer: bytes

@@ -1,5 +1,6 @@
 """`navarch logs`: the newest log lines of a node's agent, or of a service."""
 
+import asyncio
 import sys
 from difflib import get_close_matches
 from typing import Annotated, Final
@@ -15,7 +16,7 @@ from services.cli.console import Format
 from services.cli.fleet_connection import fleet_command
 from services.cli.live_names import complete_node
 from services.cli.node_names import find_node
-from services.cli.service_replies import service_replies
+from services.cli.service_replies import every_replica
 from services.cli.text.log_text import log_lines, statements
 from services.fleet_client.fleet_client import FleetClient
 from services.fleet_client.log_reader import node_logs, service_logs
@@ -67,10 +68,10 @@ async def logs(
     if output.is_data:
         console.write_data(output, found)
         return
-    if text := log_lines(found, lines, colour=console.colour()):
-        console.write(text)
+    text = log_lines(found, lines, colour=console.colour())
+    console.write(text or "There are no such lines.")
     for each in statements(found, request):
-        sys.stderr.write(f"navarch: {escape(each)}\n")
+        _note(each)
 
 
 async def _of_node(fleet: FleetClient, node: str, request: LogRequest) -> LogExcerpt:
@@ -87,9 +88,12 @@ async def _of_service(
     fleet: FleetClient, service: str, replica: str, request: LogRequest
 ) -> tuple[LogExcerpt, ...]:
     request = msgspec.structs.replace(request, replica=replica)
-    found = await service_logs(fleet, service, request)
+    found, replicas = await asyncio.gather(
+        service_logs(fleet, service, request), every_replica(fleet)
+    )
+    running = sum(each.service == service for each in replicas)
     if not found:
-        if service in await service_replies(fleet):
+        if running:
             raise NavarchError(
                 f"the {service} runs, and does not answer this request: it, or the bus's accounts, "
                 "are of an older release (`navarch version`), or it was asked for its log too "
@@ -104,4 +108,10 @@ async def _of_service(
             names = ", ".join(each.source for each in found[:SHOWN_MAX] if each.source)
             raise NavarchError(f"the {service} has no replica {replica!r}; there are: {names}")
         return chosen
+    if len(found) < running:
+        _note(f"{len(found)} of {running} replicas of the {service} answered")
     return found
+
+
+def _note(text: str) -> None:
+    sys.stderr.write(f"navarch: {escape(text)}\n")
