@@ -43,6 +43,7 @@ from services.cli.commands import (
     hold_commands,
     instance_commands,
     list_command,
+    logs_command,
     mcp_command,
     nats_config_commands,
     offerings_command,
@@ -201,6 +202,7 @@ app.command("status")(status_command.status)
 app.command("top")(top_command.top)
 app.command("doctor")(doctor_command.doctor)
 app.command("diagnose")(diagnose_command.diagnose)
+app.command("logs")(logs_command.logs)
 app.command("version")(version_command.version)
 app.command("list")(list_command.list_nodes)
 app.command("instances")(instance_commands.instances)
