@@ -122,6 +122,33 @@ class EventPage(msgspec.Struct, frozen=True, kw_only=True):
     """Whether more is stored already."""
 
 
+class ChangeAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """A change that the fleet has accepted."""
+
+    request: str
+    """ID of the request; the events that follow from it have it."""
+    pool: str
+    verb: str
+    node: str = ""
+    saga: str = ""
+    """The saga that carries it out: GET /api/v1/sagas/ID."""
+    note: str = ""
+    """A consequence that the caller may not expect."""
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Why a request was not answered."""
+
+    type: str = "about:blank"
+    title: str = ""
+    status: int
+    detail: str
+    remedy: str
+    """What to do about it."""
+    refusal: str = ""
+    """The code with which the fleet refused a change."""
+
+
 def instance_view(record: InstanceRecord) -> InstanceView:
     """An instance as operators see it."""
     kept = {
