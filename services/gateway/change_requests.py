@@ -100,7 +100,8 @@ def accepted_answer(answer: RequestAnswer, pool: str, verb: str) -> ChangeAnswer
         )
         error.headers[REQUEST_HEADER] = answer.request
         raise error
-    found = ChangeAnswer(request=answer.request, pool=pool, verb=verb)
+    event = msgspec.json.decode(encode(answer))
+    found = ChangeAnswer(request=answer.request, pool=pool, verb=verb, event=event)
     if isinstance(answer, RequestAccepted):
         return msgspec.structs.replace(found, node=answer.node, saga=answer.saga, note=answer.note)
     return found

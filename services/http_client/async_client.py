@@ -147,6 +147,7 @@ class AsyncNavarch:
     get_pool_history = _awaited(gateway_calls.get_pool_history)
     list_sagas = _awaited(gateway_calls.list_sagas)
     get_saga = _awaited(gateway_calls.get_saga)
+    get_saga_why = _awaited(gateway_calls.get_saga_why)
     list_offerings = _awaited(gateway_calls.list_offerings)
     list_incidents = _awaited(gateway_calls.list_incidents)
     get_budget = _awaited(gateway_calls.get_budget)

@@ -169,6 +169,11 @@ def get_saga(saga: str) -> ApiCall[SagaLog]:
     return ApiCall(path=_saga(saga), answer=SagaLog)
 
 
+def get_saga_why(saga: str) -> ApiCall[WhyAnswer]:
+    """Explain a saga: what caused it, what it did, and what it waits for."""
+    return ApiCall(path=f"{_saga(saga)}/why", answer=WhyAnswer)
+
+
 def list_offerings(
     *, pool: str = "", provider: str = "", instance_type: str = "", everything: bool = False
 ) -> ApiCall[list[OfferingView]]:

@@ -120,6 +120,7 @@ class Navarch:
     get_pool_history = _waiting(gateway_calls.get_pool_history)
     list_sagas = _waiting(gateway_calls.list_sagas)
     get_saga = _waiting(gateway_calls.get_saga)
+    get_saga_why = _waiting(gateway_calls.get_saga_why)
     list_offerings = _waiting(gateway_calls.list_offerings)
     list_incidents = _waiting(gateway_calls.list_incidents)
     get_budget = _waiting(gateway_calls.get_budget)
