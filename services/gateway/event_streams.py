@@ -109,12 +109,14 @@ class EventStreams:
         self, wanted: EventFilter, after: int | None
     ) -> AsyncGenerator[bytes, None]:
         principal = wanted.principal
-        position = after
         self._open[principal.name] += 1
         self._gauge.set(self._open.total())
         try:
-            yield ServerSentEventMessage(None, comment="connected", retry=RETRY_MS).encode()
-            events = with_pauses(self._relay.stream(after), self._heartbeat_seconds)
+            position = await self._relay.newest() if after is None else after
+            # With the position, so that a caller that loses the connection now resumes from here.
+            begin = ServerSentEventMessage(None, comment="connected", id=position, retry=RETRY_MS)
+            yield begin.encode()
+            events = with_pauses(self._relay.stream(position), self._heartbeat_seconds)
             async with aclosing(events):
                 async for event in events:
                     if principal.expires is not None and principal.expires <= self._now():

@@ -12,6 +12,7 @@ from litestar.openapi import ResponseSpec
 
 from schemas.names import InvalidNameError
 from services.fleet_client.fleet_client import UnansweredError
+from services.gateway.views import Problem
 from services.primitives.errors import AnswerError, BusError, NavarchError
 from services.primitives.redaction import redacted
 
@@ -38,19 +39,6 @@ REMEDIES: Final = {
     HTTPStatus.INTERNAL_SERVER_ERROR: "this is a defect: report it with the gateway's log",
     HTTPStatus.SERVICE_UNAVAILABLE: "repeat it; `navarch status` shows what does not work",
 }
-
-
-class Problem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Why a request was not answered."""
-
-    type: str = "about:blank"
-    title: str = ""
-    status: int
-    detail: str
-    remedy: str
-    """What to do about it."""
-    refusal: str = ""
-    """The code with which the fleet refused a change."""
 
 
 PROBLEMS: Final = {
