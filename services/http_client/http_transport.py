@@ -27,12 +27,14 @@ from services.http_client.server_options import CA_VARIABLE, SERVER_VARIABLE, Se
 from services.http_client.server_sent_events import EventParser, SentEvent, StreamFormatError
 from services.primitives.clock import Clock
 from services.primitives.redaction import public_url
-from services.runtime.bounded_http import failure_text, status_text
+from services.runtime.bounded_http import bounded_client, failure_text, status_text
 
 T = TypeVar("T")
 
 ANSWER_BYTES_MAX: Final = 64 * 1_048_576
 """Ten thousand rows of a timeline are a tenth of it."""
+CONNECTION_BYTES_MAX: Final = 1024 * 1_048_576
+"""Of a stream, which goes on over the next connection."""
 TIMEOUT_SECONDS: Final = 30.0
 """A change is answered within ten, and a history may wait for others."""
 TRIES_MAX: Final = 4
@@ -91,8 +93,9 @@ class HttpTransport:
         self._give_up_seconds = give_up_seconds
         own = {"Authorization": f"Bearer {options.token}"} if options.token else {}
         timeout = httpx.Timeout(SILENCE_SECONDS_MAX, connect=CONNECT_SECONDS_MAX)
-        self._client = httpx.AsyncClient(
-            headers={"Accept-Encoding": "identity", "User-Agent": "navarch", **own},
+        self._client = bounded_client(
+            bytes_max=CONNECTION_BYTES_MAX,
+            headers={"User-Agent": "navarch", **own},
             verify=options.tls(),
             timeout=timeout,
             follow_redirects=False,
@@ -144,6 +147,8 @@ class HttpTransport:
         except TimeoutError:
             error = self._no_answer(f"no answer within {seconds:g} s")
             raise _TransientError(error) from None
+        except httpx.DecodingError as failed:
+            raise self._no_answer(failure_text(failed)) from failed
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as failed:
             raise _TransientError(self._no_answer(self._failure(failed))) from failed
         if answer.status_code != HTTPStatus.OK or kind_of(answer) != JSON:
@@ -156,8 +161,6 @@ class HttpTransport:
         return found
 
     async def _body(self, answer: httpx.Response) -> bytes:
-        if answer.headers.get("Content-Encoding", "identity") != "identity":
-            raise self._no_answer("a compressed answer, which was not asked for")
         parts, size = [], 0
         async for chunk in answer.aiter_raw():
             size += len(chunk)
