@@ -5,12 +5,10 @@ from typing import Literal
 
 import pytest
 
-from services.runtime.logs import silenced
-from services.simulator.engine import virtual_time
 from services.simulator.engine.fault_kinds import BROKER, WORKLOAD, InjectedFault
 from services.simulator.inputs.fuzz.campaign_steps import Campaign, CampaignStep
-from services.simulator.inputs.fuzz.fuzz_simulation import FuzzSimulation, SeedResult
 from tests.simulator.test_refused_writes import SHAPE
+from tests.support.campaigns import run_campaign, saga_entries
 
 OUTAGE_SECONDS = 120.0
 
@@ -30,19 +28,11 @@ def test_a_node_whose_notice_is_withdrawn_is_kept(
             ),
         ),
     )
-    began: list[FuzzSimulation] = []
-
-    async def simulate() -> SeedResult:
-        shape = replace(SHAPE, order=order, nodes=3)
-        campaign = Campaign(shape, steps, OUTAGE_SECONDS + 30.0)
-        began.append(FuzzSimulation("late-withdrawal", campaign))
-        return await began[0].run()
-
-    with silenced():
-        found = virtual_time.run(simulate)
+    shape = replace(SHAPE, order=order, nodes=3)
+    campaign = Campaign(shape, steps, OUTAGE_SECONDS + 30.0)
+    found, simulation = run_campaign("late-withdrawal", campaign)
     assert (found.violation, found.tail) == ("", ())
-    logs = began[0].fleet.simulation.server.state.streams["SAGAS"].messages.values()
-    entries = [tuple(each.subject.split(".")[3:]) for each in logs]
+    entries = saga_entries(simulation)
     begun = [saga for saga, *entry in entries if entry == ["saga", "started"]]
     assert len([saga for saga in begun if saga.startswith("replace-")]) == 1
     assert not [saga for saga, *entry in entries if entry == ["terminate", "started"]]

@@ -1,11 +1,9 @@
 """A workload system that refuses cordons for minutes."""
 
-from services.runtime.logs import silenced
-from services.simulator.engine import virtual_time
 from services.simulator.engine.fault_kinds import WORKLOAD, InjectedFault
 from services.simulator.inputs.fuzz.campaign_steps import Campaign, CampaignStep
-from services.simulator.inputs.fuzz.fuzz_simulation import FuzzSimulation, SeedResult
 from tests.simulator.test_refused_writes import SHAPE
+from tests.support.campaigns import run_campaign, saga_entries
 
 REFUSED_SECONDS = 200.0
 
@@ -19,18 +17,10 @@ def test_a_gone_node_is_replaced_all_the_same_and_delays_no_drain_afterwards() -
         CampaignStep(15.0, InjectedFault(kind="deleted")),
         CampaignStep(100.0, InjectedFault(kind="announced_redeploy", seconds=220.0)),
     )
-    began: list[FuzzSimulation] = []
-
-    async def simulate() -> SeedResult:
-        campaign = Campaign(SHAPE, steps, REFUSED_SECONDS + 20.0)
-        began.append(FuzzSimulation("refused-orders", campaign))
-        return await began[0].run()
-
-    with silenced():
-        found = virtual_time.run(simulate)
+    campaign = Campaign(SHAPE, steps, REFUSED_SECONDS + 20.0)
+    found, simulation = run_campaign("refused-orders", campaign)
     assert (found.violation, found.tail) == ("", ())
-    logs = began[0].fleet.simulation.server.state.streams["SAGAS"].messages.values()
-    entries = [tuple(each.subject.split(".")[3:]) for each in logs]
+    entries = saga_entries(simulation)
     begun = [saga for saga, *entry in entries if entry == ["saga", "started"]]
     refused = {saga for saga, *entry in entries if entry == ["cordon", "failed"]}
     done = {saga for saga, *entry in entries if entry == ["saga", "done"]}
