@@ -20,7 +20,6 @@ from services.gateway.access_tokens import Principal
 from services.gateway.event_relay import EventRelay, StreamReset, with_pauses
 from services.gateway.problems import ROOT, ProblemError
 
-STREAM_TYPE: Final = "text/event-stream"
 HEARTBEAT_SECONDS: Final = 15.0
 """Between two signs of life: proxies end a connection that is silent for a minute."""
 RETRY_MS: Final = 1_000

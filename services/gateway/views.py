@@ -14,6 +14,9 @@ from services.bus.port import Stored
 from services.fleet_client.saga_progress import Progress
 from services.operator_text.event_text import Tone, describe_stored
 
+PROBLEM_TYPE: Final = "application/problem+json"
+STREAM_TYPE: Final = "text/event-stream"
+"""Media types of a `Problem` and of server-sent events."""
 INVALID_CHARS_MAX: Final = 4_096
 UNWOUND: Final = frozenset({"unwinding", "stuck"})
 

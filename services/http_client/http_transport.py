@@ -15,7 +15,7 @@ import httpx
 import msgspec
 
 from schemas.messages import LimitedDecoder, encode
-from services.gateway.views import EventView, Problem
+from services.gateway.views import PROBLEM_TYPE, STREAM_TYPE, EventView, Problem
 from services.http_client.gateway_calls import STREAM_PATH, ApiCall
 from services.http_client.gateway_errors import (
     EventsResetError,
@@ -27,7 +27,12 @@ from services.http_client.server_options import CA_VARIABLE, SERVER_VARIABLE, Se
 from services.http_client.server_sent_events import EventParser, SentEvent, StreamFormatError
 from services.primitives.clock import Clock
 from services.primitives.redaction import public_url
-from services.runtime.bounded_http import bounded_client, failure_text, status_text
+from services.runtime.bounded_http import (
+    bounded_client,
+    failure_text,
+    retry_after_seconds,
+    status_text,
+)
 
 T = TypeVar("T")
 
@@ -55,8 +60,6 @@ TRANSIENT: Final = frozenset(
 )
 RESET: Final = "reset"
 JSON: Final = "application/json"
-PROBLEM_JSON: Final = "application/problem+json"
-EVENT_STREAM: Final = "text/event-stream"
 
 _problems = msgspec.json.Decoder(Problem)
 _events = LimitedDecoder(EventView)
@@ -244,7 +247,7 @@ class HttpTransport:
         parser = EventParser()
         try:
             async with self._client.stream("GET", url, params=given, headers=headers) as answer:
-                if answer.status_code != HTTPStatus.OK or kind_of(answer) != EVENT_STREAM:
+                if answer.status_code != HTTPStatus.OK or kind_of(answer) != STREAM_TYPE:
                     async with asyncio.timeout(self._timeout_seconds):
                         body = await self._body(answer)
                     raise self._problem(answer, body)
@@ -260,7 +263,7 @@ class HttpTransport:
 
 def problem_of(answer: httpx.Response, body: bytes) -> Problem | None:
     """The problem that the gateway answered; None: it is none, so another program answered."""
-    if kind_of(answer) != PROBLEM_JSON:
+    if kind_of(answer) != PROBLEM_TYPE:
         return None
     try:
         return msgspec.structs.replace(_problems.decode(body), status=answer.status_code)
@@ -271,12 +274,6 @@ def problem_of(answer: httpx.Response, body: bytes) -> Problem | None:
 def kind_of(answer: httpx.Response) -> str:
     """The media type of an answer, without its parameters."""
     return str(answer.headers.get("Content-Type", "")).partition(";")[0].strip().lower()
-
-
-def retry_after_seconds(answer: httpx.Response) -> float:
-    """How long the gateway asks to wait; 0: it does not say."""
-    text = str(answer.headers.get("Retry-After", ""))
-    return float(text) if text.isdecimal() and len(text) < len("1000000") else 0.0
 
 
 @cache
