@@ -274,7 +274,8 @@ class Sweeper:
             if each.state == "running" and each.provider in listed
         }
         keys = (shown - records.keys()) | (running - shown)
-        if not keys and not any(each.adopts for each in can.values()):
+        adopts = any(each.adopts for each in can.values())
+        if not keys and not adopts:
             return NodesSeen()
         entries = await self._bus.entries(NODES)
         nodes = {each.key: each.value for each in entries}
@@ -282,7 +283,7 @@ class Sweeper:
         living = frozenset(key for key in known if _in_service(nodes[key]))
         unrecorded = {
             entry.key: node
-            for entry, node in readable(entries, _node)
+            for entry, node in (readable(entries, _node) if adopts else ())
             if entry.key not in left_alone and is_unrecorded(node, records.get(entry.key))
         }
         return NodesSeen(living, frozenset(known - living), unrecorded)
