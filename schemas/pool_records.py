@@ -49,6 +49,8 @@ class OpenSaga(SagaTraits, Record, frozen=True, kw_only=True, omit_defaults=True
     workload_name: str = ""
     """The name that the workload system gave `new_node`."""
     since: UtcTime
+    counted: bool = False
+    """The budget's rates count it."""
 
 
 class AwaitedSuccessor(Record, frozen=True, kw_only=True, omit_defaults=True):

@@ -1,5 +1,6 @@
 """While the workload system does not cordon: what waits for it, and what does not."""
 
+import dataclasses
 from datetime import timedelta
 from typing import Any
 
@@ -9,10 +10,12 @@ import pytest
 from schemas.node_records import CloudNotice, NodeRecord, RemediationAttempt
 from schemas.pool_records import OpenSaga, PoolRecord
 from schemas.saga_params import SagaParams
-from schemas.settings import BudgetSpec
+from schemas.settings import BudgetSpec, FleetBudgetSpec
 from services.pool_manager.planner.announced_restarts import CORDON_AHEAD_SECONDS
+from services.pool_manager.planner.disruption_budget import Others
 from services.pool_manager.planner.node_counts import is_down
 from services.pool_manager.planner.pool_planner import close, plan
+from services.pool_manager.planner.pool_snapshot import PoolPlan
 from services.pool_manager.planner.remediator import Ladder
 from services.pool_manager.planner.safety.fault_waves import fault_signature
 from services.pool_manager.sagas import DEFINITIONS
@@ -135,6 +138,53 @@ def test_a_saga_that_ends_at_its_cordon_is_no_failed_launch() -> None:
     assert ended.cordon_at == NOW + timedelta(seconds=4)
     done = close(ended, "s2", failed=False, how="done", now=NOW)
     assert (done.refused_cordons, done.cordon_at) == (0, None)
+
+
+@pytest.mark.parametrize(
+    ("found", "at_cordon", "slots"),
+    [
+        ({}, True, ("disruptions", "fleet_disruptions")),
+        ({"health_action": "reset_gpu"}, True, ("resets", "fleet_resets")),
+        ({}, False, ()),
+    ],
+)
+def test_a_saga_that_the_workload_system_refused_spends_no_rate(
+    found: dict[str, Any], at_cordon: bool, slots: tuple[str, ...]
+) -> None:
+    """It disrupted nothing: an outage of an hour would hold all repairs for another one."""
+    budget = BudgetSpec(max_quarantined=0, max_unavailable=3, max_replacements=3)
+    others = Others(spec=FleetBudgetSpec(), desired=90)
+    nodes = ten(node("a", **UNFIT, **found))
+    record, now = pool(10, spec=spec(budget=budget)), NOW
+
+    def planned() -> PoolPlan:
+        seen = snapshot(record, *nodes)
+        ladder = Ladder(options=Ladder.Options())
+        return plan(dataclasses.replace(seen, others=others, remediator=ladder), now)
+
+    for tried in range(1, 6 if at_cordon else 3):
+        decided = planned()
+        assert len(decided.start) == 1, f"after {tried - 1} refusals"
+        saga = next(iter(decided.start))
+        now += timedelta(seconds=5)
+        record = close(
+            decided.record, saga, failed=True, how="failed", now=now, at_cordon=at_cordon
+        )
+        for name in ("disruptions", "fleet_disruptions", "resets", "fleet_resets"):
+            spent = sum(getattr(record, name).values())
+            assert spent == (0 if at_cordon else tried * name.endswith("disruptions")), name
+        now = record.cordon_at or record.retry_at or now
+    begun_again = planned().record
+    assert [sum(getattr(begun_again, name).values()) for name in slots] == [1] * len(slots)
+
+
+def test_what_an_operator_or_a_gap_began_gives_no_rate_back() -> None:
+    """Sagas that the rates never counted take nothing off them."""
+    counted = {str(int(NOW.timestamp() // 60) * 60): 2}
+    opened = {"s": OpenSaga(kind="replace", node="n1", since=NOW, by="anna")}
+    record = pool(3, open=opened, disruptions=counted, fleet_disruptions=counted)
+    ended = close(record, "s", failed=True, how="failed", now=NOW, at_cordon=True)
+    assert (ended.disruptions, ended.fleet_disruptions) == (counted, counted)
 
 
 URGENT = {

@@ -17,7 +17,7 @@ import msgspec
 
 from schemas.enums import BreakerCause, SagaKind
 from schemas.fleet_budget import BudgetClaim, FleetBudgetRecord
-from schemas.pool_records import PoolRecord
+from schemas.pool_records import OpenSaga, PoolRecord
 from schemas.settings import UNLIMITED, BudgetSpec, FleetBudgetSpec
 from services.pool_manager.planner.node_counts import Nodes, unavailable
 from services.pool_manager.sagas import DEFINITIONS
@@ -127,6 +127,42 @@ def with_begun(
         begun = noted(record.resets, window, now, resets)
         record = msgspec.structs.replace(record, resets=begun, fleet_resets=fleet)
     return record
+
+
+def with_counted(
+    record: PoolRecord, fleet_window: float, now: datetime, begun: Mapping[str, OpenSaga]
+) -> PoolRecord:
+    """The pool's record whose rates count these sagas, which are open in it."""
+    record = with_begun(record, fleet_window, now, [each.kind for each in begun.values()])
+    counted_sagas = {
+        name: msgspec.structs.replace(record.open[name], counted=True) for name in begun
+    }
+    return msgspec.structs.replace(record, open={**record.open, **counted_sagas})
+
+
+def without_counted(record: PoolRecord, ended: OpenSaga) -> PoolRecord:
+    """The pool's record whose rates no longer count a saga that has disrupted nothing.
+
+    Else an outage of the workload system would spend the rate, and hold repairs after its end.
+    """
+    if not ended.counted:
+        return record
+    if DEFINITIONS[ended.kind].in_place:
+        resets, fleet = record.resets, record.fleet_resets
+        return msgspec.structs.replace(
+            record, resets=_less(resets, ended.since), fleet_resets=_less(fleet, ended.since)
+        )
+    begun, fleet = record.disruptions, record.fleet_disruptions
+    return msgspec.structs.replace(
+        record, disruptions=_less(begun, ended.since), fleet_disruptions=_less(fleet, ended.since)
+    )
+
+
+def _less(begun: Mapping[str, int], at: datetime) -> dict[str, int]:
+    """The slots with one saga fewer in that of `at`; unchanged where it has left the window."""
+    slot = max((slot for slot in begun if int(slot) <= at.timestamp()), key=int, default="")
+    less = {name: count - (name == slot) for name, count in begun.items()}
+    return {name: count for name, count in less.items() if count}
 
 
 def recounted(

@@ -13,6 +13,7 @@ import msgspec
 
 from schemas.pool_records import OpenSaga, PoolRecord
 from services.pool_manager.planner.announced_restarts import CORDON_AHEAD_SECONDS
+from services.pool_manager.planner.disruption_budget import without_counted
 from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot, earlier, to_come
 from services.pool_manager.planner.remediation.observe_mode import apply_mode
 from services.pool_manager.planner.remediation.quarantine import quarantine
@@ -120,15 +121,16 @@ def _with_cordon(
 ) -> PoolRecord:
     """The record with what a saga's end says of the workload system.
 
-    A quarantine repeats its cordon itself. Dead nodes are tried again soon, so their refusals do
-    not count: else the others would wait longer and longer.
+    A saga that is refused has disrupted nothing. A quarantine repeats its cordon itself. Dead nodes
+    are tried again soon, so their refusals do not count: else the others would wait longer and
+    longer.
     """
     if at_cordon and ended.kind != "quarantine":
         refused = max(record.refused_cordons + (not ended.dead), 1)
         wait = min(RETRY_FIRST_SECONDS * 2 ** (refused - 1), RETRY_MAX_SECONDS)
         at = now + timedelta(seconds=HASTY_CORDON_SECONDS if ended.dead else wait)
         return msgspec.structs.replace(
-            record,
+            without_counted(record, ended),
             refused_cordons=refused,
             cordon_at=max(at, record.cordon_at or at),
             cordon_refused_at=now,

@@ -6,7 +6,7 @@ from typing import Final
 
 from schemas.node_records import node_key
 from schemas.pool_records import PoolRecord
-from schemas.saga_log_entries import SagaStarted, saga_codec
+from schemas.saga_log_entries import SagaStarted, SagaUnwound, saga_codec
 from schemas.saga_params import SagaParams
 from schemas.topology import SAGAS
 from services.bus.port import Stored
@@ -37,14 +37,17 @@ class BudgetInvariants:
         """Whether a node has run a job together with a node that one of these sagas is about."""
         self._disrupting: dict[str, dict[str, None]] = {}
         """Pool -> its sagas that count against the budget."""
-        self._begun: dict[tuple[str, bool], list[float]] = {}
-        """Pool, and whether it is a reset or reboot -> the timestamps of its decisions."""
+        self._begun: dict[tuple[str, bool], dict[str, float]] = {}
+        """Pool, and whether it is a reset or reboot -> timestamps of its sagas' decisions."""
         self._restores = 0
         """Of the whole store, so far."""
         simulation.watchers.append(self._on_stored)
 
     def _on_stored(self, stream: str, stored: Stored) -> None:
         entry = saga_codec.decode(stored.data) if stream == SAGAS.name else None
+        if isinstance(entry, SagaUnwound) and entry.step == "cordon":
+            for begun in self._begun.values():
+                begun.pop(entry.saga, None)  # it disrupted nothing
         if not isinstance(entry, SagaStarted) or entry.params.by:
             return
         if DEFINITIONS[entry.kind].remediates:
@@ -106,9 +109,9 @@ class BudgetInvariants:
             # The alert about a restored store says so: what began since the backup is not counted.
             self._restores = self._invariants.restores
             self._begun.clear()
-        begun = self._begun.setdefault((pool.name, resets), [])
-        recent = [each for each in begun if abs(decided - each) < window]
-        begun.append(decided)
+        begun = self._begun.setdefault((pool.name, resets), {})
+        recent = [each for each in begun.values() if abs(decided - each) < window]
+        begun[entry.saga] = decided
         limit: int | str = budget.max_replacements
         if resets and budget.max_resets is not None:
             limit = budget.max_resets

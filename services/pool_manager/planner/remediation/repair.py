@@ -16,7 +16,7 @@ from services.pool_manager.planner.disruption_budget import (
     Allowance,
     allowance,
     room_at,
-    with_begun,
+    with_counted,
 )
 from services.pool_manager.planner.node_counts import (
     automatic,
@@ -156,10 +156,10 @@ def _ramping(record: PoolRecord) -> bool:
 
 def _count_begun(snapshot: PoolSnapshot, actions: _Actions, before: int, now: datetime) -> _Actions:
     """Note in the record what was begun after the first `before`, for the rates."""
-    kinds = [each.kind for each in islice(actions.start.values(), before, None)]
-    if not kinds:
+    begun = dict(islice(actions.start.items(), before, None))
+    if not begun:
         return actions
-    record = with_begun(actions.record, snapshot.fleet_window, now, kinds)
+    record = with_counted(actions.record, snapshot.fleet_window, now, begun)
     return replace(actions, record=record)
 
 

@@ -13,7 +13,7 @@ import msgspec
 from schemas.node_records import CloudNotice, NodeRecord
 from schemas.pool_records import PoolRecord
 from services.pool_manager.planner import announced_restarts, cloud_notices
-from services.pool_manager.planner.disruption_budget import allowance, with_begun
+from services.pool_manager.planner.disruption_budget import allowance, with_counted
 from services.pool_manager.planner.node_counts import busy, cordon_just_refused, cordons_wait
 from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot
 from services.pool_manager.planner.safety import eligibility
@@ -39,7 +39,8 @@ def drain_ahead(snapshot: PoolSnapshot, begun: PoolPlan, now: datetime) -> PoolP
         opened = msgspec.structs.replace(
             opened, notice=name, sole_notice=name, reason=notice.reason, action="none"
         )
-        record = with_begun(with_open(record, saga, opened), snapshot.fleet_window, now, ("drain",))
+        record = with_open(record, saga, opened)
+        record = with_counted(record, snapshot.fleet_window, now, {saga: opened})
         begun = replace(begun, record=record, start={**begun.start, saga: opened})
     return begun
 
