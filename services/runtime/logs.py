@@ -65,7 +65,15 @@ def set_up_logs(service: str, level: str = "INFO") -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
-    for noisy in ("httpx", "httpcore", "uvicorn.access", "uvicorn.error", "nats", "asyncssh"):
+    for noisy in (
+        "httpx",
+        "httpcore",
+        "uvicorn.access",
+        "uvicorn.error",
+        "nats",
+        "asyncssh",
+        "azure",
+    ):
         logging.getLogger(noisy).setLevel(logging.WARNING)
 
 
