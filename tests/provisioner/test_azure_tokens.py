@@ -9,7 +9,7 @@ import datetime as dt
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,11 +19,11 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 from cryptography.x509.oid import NameOID
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 
 from services.primitives.errors import ConfigurationError
 from services.provisioner.provider_client.provider_errors import ProviderError
-from services.provisioner.providers import cloud_tokens
+from services.provisioner.providers import azure_auth, cloud_tokens
 from services.provisioner.providers.azure import AzureProvider
 from tests.provisioner.azure_logins import AUDIENCE, CLIENT, SECRET, TENANT, AzureLogins
 from tests.provisioner.azure_server import AzureServer
@@ -202,13 +202,13 @@ async def test_callers_at_once_share_one_request(logins: AzureLogins, make_azure
 async def test_a_revoked_secret_is_reported(
     azure: AzureServer, logins: AzureLogins, make_azure: Make
 ) -> None:
-    """AUTH, with Microsoft's code; the Resource Manager is not called."""
+    """AUTH, with Microsoft's code and the settings; the Resource Manager is not called."""
     provider = make_azure()
     logins.lifetime = 0
     await provider.list()
     azure.calls.clear()
     logins.secrets.clear()
-    assert "AUTH" == await refusal(provider, "AADSTS7000215")
+    assert "AUTH" == await refusal(provider, "AADSTS7000215", "the secret of providers.fake")
     assert [] == azure.calls
 
 
@@ -271,6 +271,25 @@ async def test_only_a_trusted_server_is_sent_the_secret(make_azure: Make, monkey
     """By the same certificates as all other requests."""
     monkeypatch.delenv("SSL_CERT_FILE")
     assert "TRANSIENT" == await refusal(make_azure(), "certificate verify failed")
+
+
+async def test_an_answer_without_an_end_is_read_until_a_named_time(
+    logins: AzureLogins, make_azure: Make, monkeypatch
+) -> None:
+    """Each of its parts comes in time; the next request is another."""
+    monkeypatch.setattr(azure_auth, "TOKEN_SECONDS_MAX", 0.2)
+    logins.answers = [StreamingResponse(drops(), media_type="application/json")]
+    provider = make_azure()
+    assert "TRANSIENT" == await refusal(provider, "none after")
+    monkeypatch.setattr(azure_auth, "TOKEN_SECONDS_MAX", 60.0)
+    assert [] == await provider.list()
+
+
+async def drops() -> AsyncIterator[bytes]:
+    """A byte now and then."""
+    while True:
+        yield b" "
+        await asyncio.sleep(0.01)
 
 
 # --- configuration -------------------------------------------------------------------------------

@@ -8,17 +8,17 @@ import asyncio
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import httpx
 import pytest
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 
 from services.primitives.errors import ConfigurationError
 from services.primitives.redaction import redacted
 from services.provisioner.provider_client.provider_errors import ProviderError
-from services.provisioner.providers import cloud_tokens
+from services.provisioner.providers import cloud_tokens, gcp_auth
 from services.provisioner.providers.gcp import GcpProvider
 from tests.provisioner.gcp_server import GcpServer
 from tests.provisioner.google_logins import AWS_TYPE, GoogleLogins
@@ -208,10 +208,11 @@ async def test_the_token_file_of_a_federation_is_read_again(
 # --- refusals ------------------------------------------------------------------------------------
 
 
-async def test_a_revoked_key_is_reported(gcp: GcpServer, make_gcp: Make) -> None:
-    """AUTH, with Google's reason; Compute Engine is not called."""
+async def test_a_revoked_key_is_reported(gcp: GcpServer, make_gcp: Make, tmp_path: Path) -> None:
+    """AUTH, with Google's reason, the file and the setting; Compute Engine is not called."""
     gcp.logins.public_key = gcp.logins.public_key.replace("A", "B", 1)
-    assert "AUTH" == await refusal(make_gcp(), "HTTP 400: invalid_grant")
+    file = f"{tmp_path}/key.json of providers.fake.credentials_file"
+    assert "AUTH" == await refusal(make_gcp(), "HTTP 400: invalid_grant", file)
     assert [] == gcp.calls
 
 
@@ -265,6 +266,25 @@ async def test_an_issuer_that_does_not_answer_is_waited_for_until_a_named_time(
     monkeypatch.setattr(cloud_tokens, "TOKEN_SECONDS_MAX", 60.0)
     assert [] == await provider.list()
     assert ["key"] == logins.issued
+
+
+async def test_an_answer_without_an_end_is_read_until_a_named_time(
+    logins: GoogleLogins, make_gcp: Make, monkeypatch
+) -> None:
+    """Each of its parts comes in time; the next request is another."""
+    monkeypatch.setattr(gcp_auth, "TOKEN_SECONDS_MAX", 0.2)
+    logins.answers = [StreamingResponse(drops(), media_type="application/json")]
+    provider = make_gcp()
+    assert "TRANSIENT" == await refusal(provider, "none after")
+    monkeypatch.setattr(gcp_auth, "TOKEN_SECONDS_MAX", 60.0)
+    assert [] == await provider.list()
+
+
+async def drops() -> AsyncIterator[bytes]:
+    """A byte now and then."""
+    while True:
+        yield b" "
+        await asyncio.sleep(0.01)
 
 
 # --- configuration -------------------------------------------------------------------------------

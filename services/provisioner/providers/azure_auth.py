@@ -4,12 +4,18 @@ The chain is DefaultAzureCredential's without what belongs to desktops: a princi
 variables (secret or certificate), a workload identity, a managed identity, the Azure CLI's login.
 """
 
+import asyncio
 import os
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from services.primitives.errors import ConfigurationError
 from services.provisioner.providers.azure_vm import AzureOptions
-from services.provisioner.providers.cloud_tokens import CloudTokens, missing_extra, no_token
+from services.provisioner.providers.cloud_tokens import (
+    TOKEN_SECONDS_MAX,
+    CloudTokens,
+    missing_extra,
+    no_token,
+)
 from services.provisioner.providers.provider_secret import read_secret
 
 METADATA_URL: Final = "http://169.254.169.254"
@@ -45,28 +51,30 @@ def token_source(options: AzureOptions, name: str) -> CloudTokens:
     """Return tokens of the options' service principal, else of the chain."""
     try:
         from azure.core.exceptions import AzureError  # noqa: PLC0415
+
+        requests = _Requests(options.metadata_url)
+        credential = _credential(options, name, requests)
     except ImportError as error:
         raise missing_extra(name, "azure") from error
-    requests = _Requests(options.metadata_url)
-    credential = _credential(options, name, requests)
+    remedy = f"check tenant, client_id and the secret of providers.{name}"
+    remedy = remedy if options.tenant else REMEDY
     scope = f"{options.audience}/.default"
 
     async def ask() -> str:
         requests.status = 0
         try:
-            return str((await credential.get_token(scope)).token)
+            async with asyncio.timeout(TOKEN_SECONDS_MAX):
+                return str((await credential.get_token(scope)).token)
         except AzureError as error:
             status = f"HTTP {requests.status}" if requests.status else "no answer"
-            remedy = "" if options.tenant else f"; {REMEDY}"
-            kind: Literal["AUTH", "TRANSIENT"] = (
-                "AUTH" if requests.status in REFUSED else "TRANSIENT"
-            )
-            raise no_token(kind, f"{status}{remedy}: {error.message}") from error
+            why = f"{status}; {remedy}: {error.message}"
+            raise no_token("AUTH" if requests.status in REFUSED else "TRANSIENT", why) from error
 
     return CloudTokens(ask, credential.close)
 
 
 def _credential(options: AzureOptions, name: str, requests: _Requests) -> Any:
+    import certifi  # noqa: PLC0415
     from azure.identity.aio import ClientSecretCredential, DefaultAzureCredential  # noqa: PLC0415
 
     where = f"providers.{name}"
@@ -77,7 +85,7 @@ def _credential(options: AzureOptions, name: str, requests: _Requests) -> Any:
         "read_timeout": seconds,
         "retry_total": 0,  # the provisioner repeats what failed
         # As httpx does, which makes all other requests.
-        "connection_verify": os.environ.get("SSL_CERT_FILE") or True,
+        "connection_verify": os.environ.get("SSL_CERT_FILE") or certifi.where(),
         "raw_request_hook": requests.sent,
         "raw_response_hook": requests.answered,
     }

@@ -12,7 +12,7 @@ from services.primitives.redaction import redacted, register_secret
 from services.provisioner.provider_client.provider_errors import ProviderError
 
 TOKEN_SECONDS_MAX: Final = 60.0
-"""How long a caller waits: a federated token takes three requests, each with its own time limit."""
+"""How long a caller waits, and the longest request: a federated token takes three."""
 TEXT_CHARS_MAX: Final = 1000
 
 
@@ -36,7 +36,7 @@ class CloudTokens:
         # A caller that is cancelled, or gives up, ends neither the request nor the others' wait.
         done, _ = await asyncio.wait({self._asking}, timeout=TOKEN_SECONDS_MAX)
         if not done:
-            raise no_token("TRANSIENT", f"none after {TOKEN_SECONDS_MAX:g} s")
+            raise no_token("TRANSIENT", _late())
         return done.pop().result()
 
     async def close(self) -> None:
@@ -51,6 +51,8 @@ class CloudTokens:
             return register_secret(await self._ask())
         except ProviderError:
             raise
+        except TimeoutError as error:
+            raise no_token("TRANSIENT", _late()) from error
         except Exception as error:
             # The libraries raise all sorts of errors for an answer that is not a token.
             raise no_token("TRANSIENT", f"{type(error).__name__} in an answer") from error
@@ -61,6 +63,10 @@ def no_token(kind: Literal["AUTH", "TRANSIENT"], why: str) -> ProviderError:
     return ProviderError(
         kind, f"no access token: {redacted(' '.join(why.split()))[:TEXT_CHARS_MAX]}"
     )
+
+
+def _late() -> str:
+    return f"none after {TOKEN_SECONDS_MAX:g} s"
 
 
 def missing_extra(name: str, extra: str) -> ConfigurationError:

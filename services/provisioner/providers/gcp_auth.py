@@ -37,6 +37,8 @@ METADATA_URL: Final = "http://metadata.google.internal"
 REMEDY: Final = "outside of Google Cloud set credentials_file"
 SECRETS: Final = ("private_key", "refresh_token", "client_secret")
 """Of a credentials file."""
+ODD: Final = (LookupError, TypeError, ValueError)
+"""What google-auth raises, too, of a file with other contents."""
 
 
 def token_source(
@@ -49,17 +51,23 @@ def token_source(
     except ImportError as error:
         raise missing_extra(name, "gcp") from error
     where = f"providers.{name}.credentials_file"
-    credentials = _load(*((credentials_file, where) if credentials_file else _default_file()))
+    file, where = (credentials_file, where) if credentials_file else _default_file()
+    credentials = _load(file, where)
+    source = f"the credentials are {file} of {where}" if file else REMEDY
 
     def refresh(loop: asyncio.AbstractEventLoop) -> None:
         def request(url: str, **rest: Any) -> SimpleNamespace:
-            sending = _send(client, metadata_url, url, **rest)
-            return asyncio.run_coroutine_threadsafe(sending, loop).result(TOKEN_SECONDS_MAX)
+            if url.startswith(METADATA_URL):
+                url = metadata_url + url.removeprefix(METADATA_URL)
+            return asyncio.run_coroutine_threadsafe(_send(client, url, **rest), loop).result()
 
         try:
             credentials.refresh(request)
         except GoogleAuthError as error:
-            raise no_token("AUTH", f"{error.args[0]}; see {where}") from error
+            raise no_token("AUTH", f"{error.args[0]}; {source}") from error
+        except ProviderError as error:
+            error.reword(lambda text: f"{text}; {source}")
+            raise
 
     async def ask() -> str:
         if credentials.token_state is not TokenState.FRESH:
@@ -76,7 +84,6 @@ def token_source(
 
 async def _send(
     client: httpx.AsyncClient,
-    metadata_url: str,
     url: str,
     method: str = "GET",
     body: bytes | None = None,
@@ -86,19 +93,16 @@ async def _send(
     """Send a request of google-auth's; errors are ours, which it passes on and does not retry."""
     if set(more) - {"timeout"}:
         raise no_token("AUTH", f"this federation needs {', '.join(more)}, which is not supported")
-    from_metadata = url.startswith(METADATA_URL)
-    if from_metadata:
-        url = metadata_url + url.removeprefix(METADATA_URL)
-    remedy = f"; {REMEDY}" if from_metadata else ""
     try:
-        answer = await client.request(method, url, content=body, headers=headers)
+        async with asyncio.timeout(TOKEN_SECONDS_MAX):
+            answer = await client.request(method, url, content=body, headers=headers)
     except httpx.HTTPError as error:
-        raise no_token("TRANSIENT", f"{failure_text(error)}{remedy}") from error
+        raise no_token("TRANSIENT", failure_text(error)) from error
     status = answer.status_code
     if status >= SERVER_ERROR or status == THROTTLED:
         raise no_token("TRANSIENT", f"HTTP {status}")
     if not answer.is_success:
-        raise no_token("AUTH", f"HTTP {status}{_reason(answer.content)}{remedy}")
+        raise no_token("AUTH", f"HTTP {status}{_reason(answer.content)}")
     return SimpleNamespace(status=status, headers=answer.headers, data=answer.content)
 
 
@@ -134,14 +138,7 @@ def _load(file: str, where: str) -> Any:
             warnings.simplefilter("ignore", DeprecationWarning)
             # With scopes it would ask for the name of the project.
             loaded, _ = load_credentials_from_dict(known)
-    except (
-        GoogleAuthError,
-        msgspec.DecodeError,
-        LookupError,
-        AttributeError,
-        TypeError,
-        ValueError,
-    ) as error:
+    except (GoogleAuthError, msgspec.DecodeError, AttributeError, *ODD) as error:
         raise ConfigurationError(
             f"{file} has no credentials of Google: {redacted(str(error.args[0]))}; create a key "
             "with `gcloud iam service-accounts keys create`, or a federation with `gcloud iam "
