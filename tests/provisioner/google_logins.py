@@ -56,6 +56,7 @@ class GoogleLogins:
             Route("/token", self._ordered(self._token), methods=["POST"]),
             Route("/sts/v1/token", self._ordered(self._exchange), methods=["POST"]),
             Route(impersonation, self._ordered(self._impersonate), methods=["POST"]),
+            Route("/issuer", self._subject),
             Route(METADATA, self._ordered(self._account)),
             Route(f"{METADATA}token", self._ordered(self._machine)),
         ]
@@ -132,6 +133,12 @@ class GoogleLogins:
             return _refused("invalid_grant", "The subject token is not valid")
         issued = {"issued_token_type": EXCHANGE["requested_token_type"]}
         return self._issued("federation", **issued)
+
+    async def _subject(self, request: Request) -> Response:
+        """The federation's own issuer, where it is asked by HTTP."""
+        if request.headers.get("Metadata") != "true":
+            return Response(status_code=403)
+        return JSONResponse({"value": min(self.subject_tokens)})
 
     async def _impersonate(self, request: Request) -> Response:
         if not self.accepts(request):

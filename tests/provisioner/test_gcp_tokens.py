@@ -21,7 +21,7 @@ from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.providers import cloud_tokens, gcp_auth
 from services.provisioner.providers.gcp import GcpProvider
 from tests.provisioner.gcp_server import GcpServer
-from tests.provisioner.google_logins import AWS_TYPE, GoogleLogins
+from tests.provisioner.google_logins import AWS_TYPE, JWT_TYPE, GoogleLogins
 from tests.support.self_signed import self_signed
 
 Make = Callable[..., GcpProvider]
@@ -115,6 +115,37 @@ async def test_tokens_of_another_issuer_are_exchanged(
     file = written(tmp_path / "impersonating.json", changed)
     await listed_thrice(make_gcp(credentials_file=file))
     assert ["federation", "federation", "impersonation"] == logins.issued
+
+
+async def test_the_issuers_token_may_come_by_http(
+    logins: GoogleLogins, make_gcp: Make, tmp_path: Path
+) -> None:
+    """As of another cloud's metadata service."""
+    source = {
+        "url": f"{logins.url}/issuer",
+        "headers": {"Metadata": "true"},
+        "format": {"type": "json", "subject_token_field_name": "value"},
+    }
+    known = logins.federation(source)
+    await listed_thrice(make_gcp(credentials_file=written(tmp_path / "url.json", known)))
+    assert ["federation"] == logins.issued
+
+
+async def test_the_issuers_token_may_come_from_a_program(
+    logins: GoogleLogins, make_gcp: Make, tmp_path: Path, monkeypatch
+) -> None:
+    """Only where a variable of the environment permits that."""
+    said = {"version": 1, "success": True, "token_type": JWT_TYPE, "id_token": "subject-token-1"}
+    program = tmp_path / "issuer"
+    program.write_text(f"#!/bin/sh\necho '{json.dumps(said)}'\n")
+    program.chmod(0o755)
+    source = {"executable": {"command": str(program), "timeout_millis": 30_000}}
+    file = written(tmp_path / "program.json", logins.federation(source))
+    monkeypatch.delenv("GOOGLE_EXTERNAL_ACCOUNT_ALLOW_EXECUTABLES", raising=False)
+    assert "AUTH" == await refusal(make_gcp(credentials_file=file), "ALLOW_EXECUTABLES")
+    monkeypatch.setenv("GOOGLE_EXTERNAL_ACCOUNT_ALLOW_EXECUTABLES", "1")
+    await listed_thrice(make_gcp(credentials_file=file))
+    assert ["federation"] == logins.issued
 
 
 async def test_an_identity_of_aws_is_exchanged(
