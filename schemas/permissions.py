@@ -3,7 +3,7 @@
 Agents, users, services and the streams have an account each (`schemas.account_shares`). Each
 service may publish its own messages and pull from its own durables; each agent publishes under its
 own node only; viewers read everything and write nothing. `services.bus.nats.nats_accounts`
-turns this into the server's configuration; docs/operate.md describes it.
+turns this into the server's configuration; docs/permissions.md describes it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

@@ -86,7 +86,7 @@ def _stream(spec: StreamSpec, info: StreamInfo | None) -> Iterable[Finding]:
             check=f"stream {spec.name}",
             outcome="failing",
             detail=f"it is missing: {spec.description}",
-            remedy="the services create it within ten seconds if they run; docs/operate.md, "
+            remedy="the services create it within ten seconds if they run; docs/backup.md, "
             "The store is lost",
         )
         return
@@ -103,7 +103,7 @@ def _stream(spec: StreamSpec, info: StreamInfo | None) -> Iterable[Finding]:
             check=f"stream {spec.name}",
             outcome="warning",
             detail=f"{info.state.messages} messages could not be processed",
-            remedy="docs/operate.md, Dead letters",
+            remedy="docs/troubleshooting.md, Dead letters",
         )
 
 
@@ -146,7 +146,7 @@ def _service(name: str, reply: ServiceReply | None, own_version: str) -> Finding
             check=name,
             outcome="failing",
             detail="no replica answers",
-            remedy="start it and read its log; docs/operate.md, A service is down",
+            remedy="start it and read its log; docs/troubleshooting.md, A service is down",
         )
     if reply.version != own_version:
         return Finding(

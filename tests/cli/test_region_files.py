@@ -227,7 +227,7 @@ async def test_the_commands_of_the_page(tmp_path: Path, monkeypatch: pytest.Monk
 
 def page_commands() -> list[str]:
     """The commands of the page's section, continued lines joined, without comments."""
-    section = path_of("docs/operate.md").read_text().partition("## A region of its own")[2]
+    section = path_of("docs/regions.md").read_text()
     block = section.partition("```bash\n")[2].partition("```")[0].replace("\\\n", "")
     return [line.partition(" #")[0].strip() for line in block.splitlines()]
 

@@ -34,8 +34,8 @@ pytestmark = pytest.mark.slow
 
 MOMENTS_MAX = 100
 SECONDS_MAX = 60.0
-PATIENT = replace(QUICK, call_timeout_seconds=SECONDS_MAX)
-"""What a busy machine takes long for is not lost."""
+PATIENT = replace(QUICK, call_timeout_seconds=SECONDS_MAX, leak_after_seconds=SECONDS_MAX)
+"""What a busy machine takes long for is neither lost nor leaked."""
 CALLS = ("provision", "terminate", "list")
 
 

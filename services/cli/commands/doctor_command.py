@@ -136,7 +136,7 @@ def _topology(changes: Sequence[TopologyChange]) -> list[Finding]:
             remedy="services of this release change that when they start; services of the release "
             "that made it change it back"
             if each.is_possible
-            else "it cannot be changed in place: docs/backup.md, Upgrades",
+            else "it cannot be changed in place: docs/upgrade.md",
         )
         for each in changes
     ]
