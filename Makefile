@@ -11,8 +11,8 @@ ROUNDS ?= 5
 SEED ?= 1
 CLUSTER ?= 1
 SEEDS ?= 100
-# One more than there are processors, because tests of whole fleets mostly wait.
-WORKERS ?= $(shell expr $$(nproc 2>/dev/null || echo 1) + 1)
+# Two more than there are processors, because tests of whole fleets mostly wait.
+WORKERS ?= $(shell expr $$(nproc 2>/dev/null || echo 1) + 2)
 # All tests of a file run on one worker, so that shared fixtures are set up once.
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 6 --dist loadfile --no-loadscope-reorder
 MINUTES ?= 3

@@ -23,6 +23,7 @@ from agent.bus_login import CONNECT_SECONDS_MAX, BusLogin
 from agent.delivery.outbox import AgentOutbox
 from agent.delivery.spool import Spool
 from agent.maintenance.diagnostics.health_check_plugins import load_checks
+from agent.node_logs import CHARS_MAX, LINES_MAX
 from agent.service import Agent, AgentDependencies
 from agent.settings import AgentConfig, boot_id_of, load
 from agent.sources.cloud.cloud_detection import notice_sources, rack
@@ -36,6 +37,7 @@ from schemas.settings import NatsSettings
 from services.bus.nats.nats_bus import ConnectOptions, NatsBus
 from services.primitives.clock import SystemClock
 from services.primitives.errors import NavarchError
+from services.runtime.log_memory import LogMemory, remembered
 from services.runtime.logs import set_up_logs
 
 BUS_SECONDS_MAX: Final = 5.0
@@ -69,7 +71,8 @@ def run(arguments: list[str]) -> int:
             logging.getLogger().setLevel(logging.CRITICAL)
             return asyncio.run(_check(config))
         Path(config.state_dir).mkdir(parents=True, exist_ok=True)
-        asyncio.run(_run(config))
+        with remembered(LINES_MAX, CHARS_MAX, SystemClock().now) as logged:
+            asyncio.run(_run(config, logged))
     except BrokenPipeError:
         # The reader (`| head`) closed the pipe. Python flushes once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -180,7 +183,7 @@ async def _check(config: AgentConfig) -> int:
     return 0 if all(each.ok for each in findings) else 1
 
 
-async def _run(config: AgentConfig) -> None:
+async def _run(config: AgentConfig, logged: LogMemory) -> None:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -213,6 +216,7 @@ async def _run(config: AgentConfig) -> None:
             start_id=secrets.token_hex(4),
             hostname=socket.gethostname(),
             version=importlib.metadata.version("navarch"),
+            log=logged,
         ),
     )
     keeping = asyncio.create_task(login.run())

@@ -21,7 +21,9 @@ from agent.gpu_monitor import EarlierRun, GpuMonitor, NvmlSession
 from agent.maintenance.diagnostics.health_check_plugins import PluginRunner
 from agent.maintenance.diagnostics_runner import DiagnosticsDependencies, DiagnosticsRunner
 from agent.maintenance.reset_and_reboot import ActionDependencies, ResetAndReboot
+from agent.node_logs import NodeLogs
 from agent.node_monitor import MonitorDependencies, NodeMonitor
+from agent.observations import KernelLogLine
 from agent.own_record import OwnRecord
 from agent.settings import AgentConfig
 from agent.sources.blocking_calls import ProbeThread
@@ -39,6 +41,8 @@ from services.bus.nats.credentials_file import life, reported_expiry
 from services.bus.port import Bus, Headers
 from services.primitives.clock import Clock
 from services.primitives.errors import BusError
+from services.runtime.log_answers import answer_logs
+from services.runtime.log_memory import LogMemory
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +79,8 @@ class AgentDependencies:
     """Different at every start of an agent."""
     hostname: str
     version: str
+    log: LogMemory
+    """This process's newest log lines."""
 
 
 class Agent:
@@ -102,11 +108,13 @@ class Agent:
             ),
             any_facility=config.kmsg_any_facility,
         )
+        self._logs = NodeLogs(config.node, outside.log, outside.clock)
         self._kernel_log = KernelLogReader(
             Path(config.kmsg),
             after=self._position.load(),
-            on_line=self._reporter.line,
+            on_line=self._line,
             on_gap=self._reporter.gap,
+            on_earlier=self._logs.kernel,
         )
         self._xids = XidListener(
             outside.xids,
@@ -188,6 +196,10 @@ class Agent:
             self._config, dependencies, tested=self._same_boot and self._state.tested
         )
 
+    def _line(self, line: KernelLogLine) -> None:
+        self._reporter.line(line)
+        self._logs.kernel(line)
+
     async def run(self, stopping: asyncio.Event) -> None:
         """Run until `stopping` is set or a task fails."""
         tasks = [
@@ -238,6 +250,7 @@ class Agent:
         pool, node = self._config.pool, self._config.node
         await bus.answer(subjects.node_command(pool, node, "diagnose"), self._diagnose)
         await bus.answer(subjects.node_command(pool, node, "ping"), self._ping)
+        await answer_logs(bus, subjects.node_command(pool, node, "logs"), self._logs.answer)
         await bus.answer(
             subjects.node_command(pool, node, "reset-gpu"), self._reset_and_reboot.reset
         )

@@ -89,12 +89,15 @@ def _answered() -> list[Share]:
             Share(subject=each, owner=services, importers=to, reply_seconds=ANSWER_SECONDS)
             for each, to in asked
         ),
-        Share(
-            subject="$SRV.>",
-            owner=services,
-            importers=_ASKERS,
-            many=True,
-            reply_seconds=MANY_SECONDS,
+        *(
+            Share(
+                subject=each,
+                owner=services,
+                importers=_ASKERS,
+                many=True,
+                reply_seconds=MANY_SECONDS,
+            )
+            for each in ("$SRV.>", subjects.LOGS)
         ),
         Share(
             subject=NODE_COMMANDS,

@@ -198,6 +198,7 @@ def rules() -> dict[str, Rules]:
         f"{subjects.ROOT}.pool.*.request.*.{USER_NAME}",
         f"{subjects.ROOT}.order.*.{USER_NAME}",
         NODE_COMMANDS,
+        subjects.LOGS,
     )
     found[OPERATOR] = msgspec.structs.replace(
         viewer,
@@ -280,6 +281,7 @@ def _service(name: str) -> Rules:
             f"{inbox(name)}.>",
             "$SRV.>",
             subjects.QUERIES,
+            subjects.service_logs(name),
             *ALSO_ANSWERED.get(name, ()),
         ),
     )
@@ -299,7 +301,7 @@ def _viewer() -> Rules:
         # Requests of other users of the account, which the fleet's services answer.
         subscribe_not=(
             *(subjects.QUERIES, subjects.POOL_REQUESTS, subjects.ORDERS),
-            NODE_COMMANDS,
+            *(NODE_COMMANDS, subjects.LOGS),
         ),
         payload_bytes_max=REQUEST_BYTES_MAX,
     )

@@ -72,7 +72,7 @@ def node_events_named(node: str) -> str:
 
 
 def node_command(pool: str, node: str, verb: str) -> str:
-    """Subject of commands to an agent: `diagnose`, `reset-gpu`, `reboot`."""
+    """Subject of commands to an agent: `diagnose`, `logs`, `reset-gpu`, `reboot`."""
     return f"{ROOT}.node.{token(pool, 'pool')}.{token(node, 'node')}.command.{token(verb, 'verb')}"
 
 
@@ -319,6 +319,15 @@ def query(name: str) -> str:
 def failures_query(service: str) -> str:
     """Subject of the query about what fails now in a service."""
     return query(f"failures-{service}")
+
+
+LOGS: Final = f"{ROOT}.logs.*"
+"""Requests for the log lines of a service, which each of its replicas answers."""
+
+
+def service_logs(service: str) -> str:
+    """Subject of requests for the log lines of a service."""
+    return f"{ROOT}.logs.{token(service, 'service')}"
 
 
 def replica_query(name: str, replica: str) -> str:

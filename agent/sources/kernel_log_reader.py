@@ -75,11 +75,16 @@ class KernelLogReader:
         after: int,
         on_line: Callable[[KernelLogLine], None],
         on_gap: Callable[[int, int], None],
+        on_earlier: Callable[[KernelLogLine], None] = lambda _: None,
     ) -> None:
-        """Pass on every record after sequence `after`, and (count, next sequence) of each gap."""
+        """Pass on every record after sequence `after`, and (count, next sequence) of each gap.
+
+        `on_earlier` gets the records up to `after` that are still there.
+        """
         self._path = path
         self._on_line = on_line
         self._on_gap = on_gap
+        self._on_earlier = on_earlier
         self._file = -1
         self._inode = -1
         self._inotify: Inotify | None = None
@@ -233,6 +238,7 @@ class KernelLogReader:
             self.malformed += 1
             return
         if line.sequence <= self.sequence:
+            self._on_earlier(line)
             return
         lost = line.sequence - self.sequence - 1
         if lost and self.sequence >= 0:

@@ -279,6 +279,12 @@ class Bus(Protocol):
         """Answer one subject plainly."""
         ...
 
+    async def answer_some(
+        self, subject: str, endpoint: Endpoint, *, most: int, seconds: float
+    ) -> None:
+        """Answer at most `most` requests within `seconds`; others find no responder."""
+        ...
+
     async def admin(self, call: str, body: dict[str, Any]) -> dict[str, Any]:
         """Call the JetStream API (`STREAM.INFO.EVENTS`); Refused carries the server's code."""
         ...

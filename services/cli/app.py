@@ -43,6 +43,7 @@ from services.cli.commands import (
     hold_commands,
     instance_commands,
     list_command,
+    logs_command,
     mcp_command,
     nats_config_commands,
     offerings_command,
@@ -60,14 +61,13 @@ from services.cli.commands import (
 )
 from services.cli.commands.simulator import simulator_commands
 from services.cli.console import Format
-from services.cli.fleet_connection import fleet_command
+from services.cli.fleet_access import FleetAccess, bus_of
+from services.cli.fleet_connection import everyday_command
 from services.cli.live_names import complete_any, complete_node, complete_pool
 from services.cli.node_names import find_node, find_nodes, full_name
 from services.cli.node_requests import request_nodes
 from services.cli.text import tables
-from services.fleet_client import stored_history
-from services.fleet_client.fleet_client import FleetClient, require_accepted
-from services.fleet_client.node_timeline import timeline_rows
+from services.fleet_client.fleet_client import require_accepted
 from services.fleet_client.why_text import why_page
 from services.primitives.errors import NavarchError
 
@@ -121,8 +121,8 @@ Reason = Annotated[str, typer.Option("--reason", help="Why; shown in the events.
 
 
 @app.command("get")
-@fleet_command
-async def get(fleet: FleetClient, node: Node, output: Output = Format.TABLE) -> None:
+@everyday_command
+async def get(fleet: FleetAccess, node: Node, output: Output = Format.TABLE) -> None:
     """Show one node with its GPUs and its latest faults."""
     view, data = await find_node(fleet, node)
     if output.is_data:
@@ -132,9 +132,9 @@ async def get(fleet: FleetClient, node: Node, output: Output = Format.TABLE) -> 
 
 
 @app.command("events")
-@fleet_command
+@everyday_command
 async def events(
-    fleet: FleetClient,
+    fleet: FleetAccess,
     pool: Pool = "",
     node: Annotated[
         str, typer.Option("--node", help="Only this node.", autocompletion=complete_node)
@@ -156,13 +156,12 @@ async def events(
 
 
 @app.command("timeline")
-@fleet_command
-async def timeline(fleet: FleetClient, node: Node, output: Output = Format.TABLE) -> None:
+@everyday_command
+async def timeline(fleet: FleetAccess, node: Node, output: Output = Format.TABLE) -> None:
     """Show everything that happened to a node, with milliseconds."""
-    rows = timeline_rows(await fleet.node_history(node))
+    rows = await fleet.timeline(node)
     if not rows:
-        name = await full_name(fleet, node, terminated=True)
-        rows = timeline_rows(await fleet.node_history(name))
+        rows = await fleet.timeline(await full_name(fleet, node, terminated=True))
     if output.is_data:
         console.write_data(output, rows)
     elif rows:
@@ -172,9 +171,9 @@ async def timeline(fleet: FleetClient, node: Node, output: Output = Format.TABLE
 
 
 @app.command("why")
-@fleet_command
+@everyday_command
 async def why(
-    fleet: FleetClient,
+    fleet: FleetAccess,
     name: Annotated[
         str,
         typer.Argument(
@@ -190,7 +189,7 @@ async def why(
 
     What was observed, decided, tried and refused, and what it waits for.
     """
-    answer = await stored_history.why(fleet, name)
+    answer = await fleet.why(name)
     if output.is_data:
         console.write_data(output, answer)
     else:
@@ -201,6 +200,7 @@ app.command("status")(status_command.status)
 app.command("top")(top_command.top)
 app.command("doctor")(doctor_command.doctor)
 app.command("diagnose")(diagnose_command.diagnose)
+app.command("logs")(logs_command.logs)
 app.command("version")(version_command.version)
 app.command("list")(list_command.list_nodes)
 app.command("instances")(instance_commands.instances)
@@ -217,7 +217,7 @@ app.command("mcp")(mcp_command.mcp)
 
 def _node_command(verb: str) -> Callable[..., None]:
     async def command(
-        fleet: FleetClient,
+        fleet: FleetAccess,
         nodes: Nodes,
         reason: Reason = "",
         *,
@@ -232,12 +232,12 @@ def _node_command(verb: str) -> Callable[..., None]:
             fleet, verb, nodes, request, output, wait=wait, wait_timeout=wait_timeout
         )
 
-    return fleet_command(command)
+    return everyday_command(command)
 
 
 def _drain_command(verb: str) -> Callable[..., None]:
     async def command(
-        fleet: FleetClient,
+        fleet: FleetAccess,
         nodes: Nodes,
         reason: Reason = "",
         *,
@@ -259,7 +259,7 @@ def _drain_command(verb: str) -> Callable[..., None]:
         requests = [request(each.id) for each in await find_nodes(fleet, nodes)]
         await dry_run_output.dry_runs(fleet, verb, requests, output)
 
-    return fleet_command(command)
+    return everyday_command(command)
 
 
 for _verb, _make, _help in (
@@ -284,9 +284,9 @@ app.command("readmit")(instance_commands.readmit)
 
 
 @app.command("scale")
-@fleet_command
+@everyday_command
 async def scale(
-    fleet: FleetClient,
+    fleet: FleetAccess,
     pool: Annotated[
         str,
         typer.Argument(help="The pool's name.", show_default=False, autocompletion=complete_pool),
@@ -298,11 +298,12 @@ async def scale(
     output: Output = Format.TABLE,
 ) -> None:
     """Set the desired size of a pool."""
+    over_bus = bus_of(fleet, "--wait") if wait else None
     answer = await fleet.request(pool, "scale", ScaleRequest(nodes=nodes))
     console.write_message(require_accepted(answer), output)
-    if wait:
+    if over_bus is not None:
         async with waiting(wait_timeout, pool):
-            await progress_board.show_resize(fleet, pool, nodes, quiet=output.is_data)
+            await progress_board.show_resize(over_bus, pool, nodes, quiet=output.is_data)
 
 
 # --- running -------------------------------------------------------------------------------------

@@ -11,8 +11,8 @@ from schemas.settings import NatsSettings
 from services.bus.nats.connection_expiry import expiries, expiring
 from services.bus.nats.connection_options import SERVICE, ConnectOptions
 from services.bus.nats.credentials_file import name_of, role_and_key
+from services.cli.bus_fleet import BusFleet
 from services.cli.bus_users import ROLES
-from services.fleet_client.fleet_client import FleetClient
 from services.primitives.errors import NavarchError, Unavailable
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def person(options: ConnectOptions) -> str:
 
 
 @asynccontextmanager
-async def connect_fleet(settings: NatsSettings) -> AsyncIterator[FleetClient]:
+async def connect_fleet(settings: NatsSettings) -> AsyncIterator[BusFleet]:
     """Connect to the fleet; raise NavarchError if no server answers."""
     # The trim loads the bus's client without what it does not need.
     import services.runtime.import_trim  # noqa: F401, PLC0415
@@ -55,7 +55,7 @@ async def connect_fleet(settings: NatsSettings) -> AsyncIterator[FleetClient]:
 @asynccontextmanager
 async def connect_archives(
     settings: NatsSettings,
-) -> AsyncIterator[tuple["ArchiveBus", FleetClient]]:
+) -> AsyncIterator[tuple["ArchiveBus", BusFleet]]:
     """Connect as an administrator, who may take out whole streams and put them in."""
     from services.bus.nats.archive_bus import ArchiveBus  # noqa: PLC0415
 
@@ -64,7 +64,7 @@ async def connect_archives(
 
 
 @asynccontextmanager
-async def _connected(kind: type[B], settings: NatsSettings) -> AsyncIterator[tuple[B, FleetClient]]:
+async def _connected(kind: type[B], settings: NatsSettings) -> AsyncIterator[tuple[B, BusFleet]]:
     options = user_options(settings)
     try:
         bus = await kind.connect(options, seconds_max=CONNECT_SECONDS_MAX)
@@ -77,7 +77,7 @@ async def _connected(kind: type[B], settings: NatsSettings) -> AsyncIterator[tup
     try:
         yield (
             bus,
-            FleetClient(
+            BusFleet(
                 bus,
                 tuple(bus.expiries()),
                 settings.expiry_warning,

@@ -18,7 +18,9 @@ SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         "offerings",
         "alerts",
     ),
-    "Understand": ("doctor", "why", "events", "timeline", "audit", "evidence", "report", "policy"),
+    "Understand": (
+        *("doctor", "why", "events", "timeline", "audit", "evidence", "logs", "report", "policy"),
+    ),
     "Operate nodes": (
         *("cordon", "uncordon", "drain", "replace", "reset-gpu", "reboot", "terminate"),
         *("diagnose", "hold", "release", "readmit", "ssh"),

@@ -25,6 +25,15 @@ NatsUrl = Annotated[
         help="URL of the bus; default: that of `navarch serve` in this data directory.",
     ),
 ]
+Server = Annotated[
+    str,
+    typer.Option(
+        "--server",
+        envvar="NAVARCH_SERVER",
+        metavar="https://HOST:PORT",
+        help="A gateway, instead of the bus; NAVARCH_AUTH_TOKEN is the token.",
+    ),
+]
 Config = Annotated[
     Path | None,
     typer.Option("--config", envvar="NAVARCH_CONFIG", help="Configuration file."),

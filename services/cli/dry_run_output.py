@@ -4,26 +4,23 @@ from collections.abc import Sequence
 
 import msgspec
 
-from schemas.dry_run import DryRun, DryRunRequest
+from schemas.dry_run import DryRun
 from schemas.duration import format_duration
-from schemas.messages import encode
 from schemas.operator_requests import NodeRequest
 from services.cli import console
 from services.cli.console import Format
+from services.cli.fleet_access import FleetAccess
 from services.cli.text import tables
-from services.fleet_client.fleet_client import FleetClient, decode_answer
+from services.fleet_client.fleet_client import decode_answer
 from services.fleet_client.saga_progress import WAITS
 from services.operator_text.safe_text import escape_line
 
 
 async def dry_runs(
-    fleet: FleetClient, verb: str, requests: Sequence[NodeRequest], output: Format
+    fleet: FleetAccess, verb: str, requests: Sequence[NodeRequest], output: Format
 ) -> None:
     """Query the pool-manager about each request, and print what it would do."""
-    found: list[bytes] = []
-    for request in requests:
-        query = DryRunRequest(verb=verb, node=request.node, request=msgspec.Raw(encode(request)))
-        found.append(await fleet.query("dry-run", query))
+    found = [await fleet.dry_run(verb, request) for request in requests]
     results = [decode_answer(DryRun, each, "dry-run") for each in found]
     if output.is_data:
         documents = [msgspec.Raw(each) for each in found]

@@ -1,16 +1,21 @@
-"""Connects a command to the fleet's bus."""
+"""Connects a command to a fleet: to its bus, or over HTTP to its gateway."""
 
 import asyncio
 import inspect
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import typer
+
 from services.cli.bus_client import connect_fleet
-from services.cli.command_options import Config, NatsUrl
+from services.cli.command_options import Config, NatsUrl, Server
+from services.cli.fleet_access import FleetAccess
 from services.cli.fleet_discovery import find_bus
 
 Work = Callable[..., Coroutine[Any, Any, None]]
+KEYWORD = inspect.Parameter.KEYWORD_ONLY
 
 
 def fleet_command(work: Work) -> Callable[..., None]:
@@ -18,7 +23,6 @@ def fleet_command(work: Work) -> Callable[..., None]:
 
     The function gets the configuration file if it has a parameter `config`.
     """
-    keyword = inspect.Parameter.KEYWORD_ONLY
     _, *own = inspect.signature(work).parameters.values()
     takes_config = any(each.name == "config" for each in own)
 
@@ -29,10 +33,60 @@ def fleet_command(work: Work) -> Callable[..., None]:
 
         asyncio.run(run())
 
+    return _as_command(command, work, [each for each in own if each.name != "config"])
+
+
+def everyday_command(work: Work) -> Callable[..., None]:
+    """Make a command that works over the bus and, with --server, over HTTP."""
+    _, *own = inspect.signature(work).parameters.values()
+
+    def command(
+        *, ctx: typer.Context, server: str, nats_url: str, config: Path | None, **given: Any
+    ) -> None:
+        if _is_typed(ctx, "nats_url"):
+            if _is_typed(ctx, "server"):
+                raise typer.BadParameter("give one of --server and --nats-url")
+            server = ""
+
+        async def run() -> None:
+            async with _connected(server, nats_url, config) as fleet:
+                await work(fleet, **given)
+
+        asyncio.run(run())
+
+    context = inspect.Parameter("ctx", KEYWORD, annotation=typer.Context)
+    option = inspect.Parameter("server", KEYWORD, default="", annotation=Server)
+    return _as_command(command, work, [context, *own, option])
+
+
+@asynccontextmanager
+async def _connected(server: str, nats_url: str, config: Path | None) -> AsyncIterator[FleetAccess]:
+    if not server:
+        async with connect_fleet(find_bus(nats_url, config)) as fleet:
+            yield fleet
+        return
+    # Commands over the bus start without the HTTP library.
+    import services.runtime.import_trim  # noqa: F401, PLC0415
+    from services.cli.http_fleet import HttpFleet  # noqa: PLC0415
+    from services.http_client.async_client import AsyncNavarch  # noqa: PLC0415
+
+    async with AsyncNavarch(server) as client:
+        yield HttpFleet(client)
+
+
+def _is_typed(ctx: typer.Context, option: str) -> bool:
+    """Whether an option is of the command line, not of the environment."""
+    source = ctx.get_parameter_source(option)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _as_command(
+    command: Callable[..., None], work: Work, own: list[inspect.Parameter]
+) -> Callable[..., None]:
     parameters = [
-        *(each.replace(kind=keyword) for each in own if each.name != "config"),
-        inspect.Parameter("nats_url", keyword, default="", annotation=NatsUrl),
-        inspect.Parameter("config", keyword, default=None, annotation=Config),
+        *(each.replace(kind=KEYWORD) for each in own),
+        inspect.Parameter("nats_url", KEYWORD, default="", annotation=NatsUrl),
+        inspect.Parameter("config", KEYWORD, default=None, annotation=Config),
     ]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {each.name: each.annotation for each in parameters}

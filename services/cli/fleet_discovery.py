@@ -28,6 +28,10 @@ LOCK_FILE: Final = "serve.lock"
 LOCAL_FOLDER: Final = "local"
 """Below the data directory: the nodes that run as processes on this machine."""
 NATS_URL_VARIABLE: Final = "NAVARCH_NATS_URL"
+SERVER_VARIABLE: Final = "NAVARCH_SERVER"
+NEEDS_BUS: Final = (
+    "needs the bus, and NAVARCH_SERVER names a gateway: unset it, or name the bus with --nats-url"
+)
 CREDS_VARIABLE: Final = "NAVARCH_NATS_CREDS_FILE"
 
 
@@ -75,6 +79,8 @@ def find_bus(nats_url: str, config: Path | None) -> NatsSettings:
     """
     settings, problems = _as_far_as_read(config)
     url = nats_url or os.environ.get(NATS_URL_VARIABLE, "")
+    if not url and os.environ.get(SERVER_VARIABLE):
+        raise NavarchError(f"this command {NEEDS_BUS}")
     file = Path(settings.data_dir) / SERVE_FILE
     try:
         running = read_serve_state(file)

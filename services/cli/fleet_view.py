@@ -8,6 +8,7 @@ from typing import Final
 
 from schemas.topology import EVENTS
 from services.cli import console
+from services.cli.fleet_access import bus_of
 from services.fleet_client.fleet_client import FleetClient, as_generator, event_filters
 from services.operator_text.safe_text import escape
 from services.primitives.errors import NavarchError
@@ -19,15 +20,16 @@ RETRY_SECONDS: Final = 5.0
 CLEAR: Final = "\x1b[H\x1b[2J"
 
 
-async def show(fleet: FleetClient, view: Callable[[], Awaitable[None]], *, watch: bool) -> None:
+async def show(fleet: object, view: Callable[[], Awaitable[None]], *, watch: bool) -> None:
     """Print the view; `watch`: again after each event, until the command is interrupted."""
     if not watch:
         await view()
         return
+    over_bus = bus_of(fleet, "--watch")
     # Before the first view, so that nothing falls between it and what is followed.
-    after = await fleet.bus.last_sequence(EVENTS.name)
+    after = await over_bus.bus.last_sequence(EVENTS.name)
     happened = asyncio.Event()
-    listener = asyncio.create_task(_listen(fleet, after, happened))
+    listener = asyncio.create_task(_listen(over_bus, after, happened))
     try:
         while True:
             happened.clear()

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from schemas.fleet_queries import NodeView, Query
-from services.fleet_client.fleet_client import PAGE_NODES, FleetClient, decode_nodes
+from services.cli.fleet_access import NodeAccess
+from services.fleet_client.fleet_client import PAGE_NODES, decode_nodes
 from services.primitives.errors import AnswerError, NavarchError
 
 NODES_MAX: Final = 1_000
@@ -28,13 +29,13 @@ def complete(text: str, names: Iterable[str]) -> str:
     return found[0]
 
 
-async def full_name(fleet: FleetClient, text: str, *, terminated: bool = False) -> str:
+async def full_name(fleet: NodeAccess, text: str, *, terminated: bool = False) -> str:
     """The name of the node whose name is this text or begins with it."""
     query = Query(terminated=terminated, limit=PAGE_NODES)
     return complete(text, (each.id for each in decode_nodes(await fleet.pages("nodes", query))))
 
 
-async def find_node(fleet: FleetClient, text: str) -> tuple[NodeView, bytes]:
+async def find_node(fleet: NodeAccess, text: str) -> tuple[NodeView, bytes]:
     """One node with its recent faults, and the same as JSON."""
     try:
         return await fleet.node(text)
@@ -44,7 +45,7 @@ async def find_node(fleet: FleetClient, text: str) -> tuple[NodeView, bytes]:
     return await fleet.node(name)
 
 
-async def find_nodes(fleet: FleetClient, texts: Sequence[str]) -> list[NodeView]:
+async def find_nodes(fleet: NodeAccess, texts: Sequence[str]) -> list[NodeView]:
     """Every node that is named, each once; NavarchError if one of them cannot be found."""
     if len(texts) > NODES_MAX:
         raise NavarchError(f"{len(texts)} nodes are named; at most {NODES_MAX} may be")

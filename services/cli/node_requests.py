@@ -11,14 +11,15 @@ from schemas.pool_events import PoolEvent
 from services.cli import console
 from services.cli.change_waits import saga_end, waiting
 from services.cli.console import Format
+from services.cli.fleet_access import FleetAccess
 from services.cli.node_names import find_nodes
-from services.fleet_client.fleet_client import FleetClient, NodeRequests, require_accepted
+from services.fleet_client.fleet_client import NodeRequests, require_accepted
 from services.operator_text.safe_text import escape
 from services.primitives.errors import AnswerError, NavarchError
 
 
 async def request_nodes(
-    fleet: FleetClient,
+    fleet: FleetAccess,
     verb: str,
     nodes: Sequence[str],
     make: Callable[[str], NodeRequests],

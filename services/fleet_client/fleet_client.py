@@ -231,8 +231,7 @@ class FleetClient:
         """Fail if there is no such pool: an empty answer would look like a pool without events."""
         if pool and (not TOKEN.match(pool) or await self.bus.get(POOLS, pool_key(pool)) is None):
             entries = await self.bus.entries(POOLS, pool_key("*"))
-            there = ", ".join(sorted(each.key.removeprefix(pool_key("")) for each in entries))
-            raise NavarchError(f"there is no pool {pool!r}; there is: {there or 'none yet'}")
+            raise no_pool(pool, [each.key.removeprefix(pool_key("")) for each in entries])
 
     async def pool_records(self) -> list[PoolRecord]:
         """Every pool's record."""
@@ -303,8 +302,7 @@ class FleetClient:
         async with aclosing(as_generator(entries)) as following:
             async for stored in following:
                 yield (stored,)
-                entry = subjects.parse_saga(stored.subject)
-                if entry and entry.step == WHOLE and entry.status in ENDS:
+                if ends_saga(stored):
                     return
 
     async def follow_events(
@@ -341,6 +339,18 @@ class FleetClient:
         )
         about = [each for each in pools if mentions(decode_stored(each), node)]
         return [*own, *about, *(entry for tree in trees for entry in tree)]
+
+
+def ends_saga(stored: Stored) -> bool:
+    """Whether a saga's entry is its last."""
+    entry = subjects.parse_saga(stored.subject)
+    return entry is not None and entry.step == WHOLE and entry.status in ENDS
+
+
+def no_pool(pool: str, names: Sequence[str]) -> NavarchError:
+    """That there is no such pool, and which there are."""
+    there = ", ".join(sorted(names)) or "none yet"
+    return NavarchError(f"there is no pool {pool!r}; there is: {there}")
 
 
 def answer_filters(pool: str) -> list[str]:

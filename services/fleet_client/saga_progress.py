@@ -127,7 +127,8 @@ def _forward(current: Progress, state: SagaState, steps: Iterable[Step]) -> Prog
                 + _proceed_hint(step, state),
                 next=_pending(state, steps),
             )
-        if done.status == "pending" or done.status == "failed":  # noqa: PLR1714 - typed words
+        failed = done.status == "failed" and step.on_failure == "fail"
+        if done.status == "pending" or failed:
             return msgspec.structs.replace(
                 current,
                 step=step.name,

@@ -35,7 +35,20 @@ async def saga_log(bus: Bus, saga: str) -> tuple[SagaState, list[Stored]]:
         state = _fold(stored)
         if state is not None:
             return state, stored
-    raise NavarchError(f"there is no saga {saga!r}: `navarch saga list` names the open ones")
+    raise no_saga(saga)
+
+
+def no_saga(saga: str) -> NavarchError:
+    """That there is no such saga."""
+    return NavarchError(f"there is no saga {saga!r}: `navarch saga list` names the open ones")
+
+
+def no_name(name: str) -> NavarchError:
+    """That nothing has this name."""
+    return NavarchError(
+        f"there is no node, pool or saga {name!r}: `navarch list --all`, `navarch status` and "
+        "`navarch saga list` list them"
+    )
 
 
 def _fold(stored: Iterable[Stored]) -> SagaState | None:
@@ -72,10 +85,7 @@ async def why(fleet: FleetClient, name: str, at: datetime | None = None) -> WhyA
     try:
         state, entries = await saga_log(bus, name)
     except NavarchError:
-        raise NavarchError(
-            f"there is no node, pool or saga {name!r}: `navarch list --all`, `navarch status` and "
-            "`navarch saga list` list them"
-        ) from None
+        raise no_name(name) from None
     return await _saga(bus, state, entries)
 
 

@@ -22,6 +22,7 @@ from services.fleet_client.fleet_client import (
 )
 from services.gateway.access_tokens import Principal
 from services.gateway.problems import REQUEST_HEADER, ProblemError
+from services.gateway.views import ChangeAnswer
 
 R = TypeVar("R")
 
@@ -29,20 +30,6 @@ REPEATED_WITHIN: Final = timedelta(hours=24)
 """A repeated key gets the answer of before; the bus drops a repetition within ten minutes even
 where there is no answer yet."""
 DIGITS: Final = 24
-
-
-class ChangeAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """A change that the fleet has accepted."""
-
-    request: str
-    """ID of the request; the events that follow from it have it."""
-    pool: str
-    verb: str
-    node: str = ""
-    saga: str = ""
-    """The saga that carries it out: GET /api/v1/sagas/ID."""
-    note: str = ""
-    """A consequence that the caller may not expect."""
 
 
 def make_request(kind: type[R], **fields: Any) -> R:
@@ -113,7 +100,8 @@ def accepted_answer(answer: RequestAnswer, pool: str, verb: str) -> ChangeAnswer
         )
         error.headers[REQUEST_HEADER] = answer.request
         raise error
-    found = ChangeAnswer(request=answer.request, pool=pool, verb=verb)
+    event = msgspec.json.decode(encode(answer))
+    found = ChangeAnswer(request=answer.request, pool=pool, verb=verb, event=event)
     if isinstance(answer, RequestAccepted):
         return msgspec.structs.replace(found, node=answer.node, saga=answer.saga, note=answer.note)
     return found

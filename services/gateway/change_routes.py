@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from typing import Annotated, Any, Final
 
-import msgspec
 from litestar import post
 from litestar.di import NamedDependency
 from litestar.handlers import HTTPRouteHandler
@@ -26,9 +25,18 @@ from schemas.operator_requests import (
 )
 from services.fleet_client.node_diagnosis import diagnose
 from services.gateway.authentication import ROLE
-from services.gateway.change_requests import ChangeAnswer, ChangeRequests, make_request
+from services.gateway.change_bodies import (
+    BreakerBody,
+    DrainBody,
+    HoldBody,
+    ReasonBody,
+    ScaleBody,
+    UpBody,
+)
+from services.gateway.change_requests import ChangeRequests, make_request
 from services.gateway.fleet_routes import Caller, Fleet, visible_node, visible_pool, visible_saga
 from services.gateway.problems import CHANGE_PROBLEMS, ROOT, ProblemError, not_found
+from services.gateway.views import ChangeAnswer
 from services.primitives.errors import AnswerError
 
 KEY_CHARS_MAX: Final = 200
@@ -45,57 +53,6 @@ Key = Annotated[
         description="Repeat it with the same request: it is carried out once.",
     ),
 ]
-
-
-class _Body(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a caller sends."""
-
-
-class ReasonBody(_Body, frozen=True, kw_only=True):
-    """Why; shown in the events."""
-
-    reason: Annotated[str, msgspec.Meta(max_length=500)] = ""
-
-
-class DrainBody(ReasonBody, frozen=True, kw_only=True):
-    """How to wait for the work."""
-
-    mode: str = ""
-    """deadline, wait or immediate; empty: the pool's."""
-    timeout: str = ""
-    """`10m`; empty: the pool's."""
-
-    def fields(self) -> dict[str, Any]:
-        """As the request has them."""
-        return {"reason": self.reason, "mode": self.mode, "timeout": self.timeout or None}
-
-
-class HoldBody(_Body, frozen=True, kw_only=True):
-    """Keep automation off a node."""
-
-    for_: str = msgspec.field(name="for")
-    """`2h`; at most seven days."""
-    reason: str
-
-
-class ScaleBody(_Body, frozen=True, kw_only=True):
-    """The pool's desired size."""
-
-    nodes: int
-
-
-class BreakerBody(_Body, frozen=True, kw_only=True):
-    """Why; shown to other operators."""
-
-    reason: str
-
-
-class UpBody(ReasonBody, frozen=True, kw_only=True):
-    """A pool to create or change."""
-
-    spec: dict[str, Any]
-    """As under `pools:` in the configuration."""
-    nodes: int | None = None
 
 
 def _change(path: str, verb: str, role: str = "operator") -> Callable[[Any], HTTPRouteHandler]:
@@ -288,9 +245,6 @@ CHANGE_ROUTES: Final[Sequence[HTTPRouteHandler]] = (
     *map(_breaker_route, ("open", "close")),
     *(hold_node, diagnose_node, scale_pool, up_pool, down_pool),
 )
-
-
-BODIES: Final = (ReasonBody, DrainBody, HoldBody, ScaleBody, BreakerBody, UpBody)
 
 
 def refuse_dry_run(verb: str, *, dry_run: bool) -> None:

@@ -101,6 +101,11 @@ class EventRelay:
         self._news.set()
         self._news = asyncio.Event()
 
+    async def newest(self) -> int:
+        """The sequence of the newest event."""
+        await self._started.wait()
+        return self._newest
+
     async def stream(self, after: int | None) -> AsyncGenerator[RelayedEvent | StreamReset, None]:
         """Every event stored after a sequence (None: from now on), in order, as it is stored."""
         await self._started.wait()

@@ -18,10 +18,10 @@ from services.fleet_client.fleet_client import (
     stored_batches,
 )
 from services.fleet_client.since_time import time_since
-from services.gateway.event_streams import STREAM_TYPE, EventStreams, event_filter
+from services.gateway.event_streams import EventStreams, event_filter
 from services.gateway.fleet_routes import Caller, Fleet, Now
 from services.gateway.problems import PROBLEMS, ROOT, ProblemError
-from services.gateway.views import EventPage, event_view
+from services.gateway.views import STREAM_TYPE, EventPage, event_view
 
 SINCE: Final = "1h"
 BATCHES_MAX: Final = 20

@@ -20,7 +20,6 @@ from services.gateway.access_tokens import Principal
 from services.gateway.event_relay import EventRelay, StreamReset, with_pauses
 from services.gateway.problems import ROOT, ProblemError
 
-STREAM_TYPE: Final = "text/event-stream"
 HEARTBEAT_SECONDS: Final = 15.0
 """Between two signs of life: proxies end a connection that is silent for a minute."""
 RETRY_MS: Final = 1_000
@@ -109,12 +108,14 @@ class EventStreams:
         self, wanted: EventFilter, after: int | None
     ) -> AsyncGenerator[bytes, None]:
         principal = wanted.principal
-        position = after
         self._open[principal.name] += 1
         self._gauge.set(self._open.total())
         try:
-            yield ServerSentEventMessage(None, comment="connected", retry=RETRY_MS).encode()
-            events = with_pauses(self._relay.stream(after), self._heartbeat_seconds)
+            position = await self._relay.newest() if after is None else after
+            # With the position, so that a caller that loses the connection now resumes from here.
+            begin = ServerSentEventMessage(None, comment="connected", id=position, retry=RETRY_MS)
+            yield begin.encode()
+            events = with_pauses(self._relay.stream(position), self._heartbeat_seconds)
             async with aclosing(events):
                 async for event in events:
                     if principal.expires is not None and principal.expires <= self._now():

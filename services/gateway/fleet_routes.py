@@ -41,6 +41,7 @@ from services.gateway.views import (
     instance_view,
     pool_status,
     stored_object,
+    stored_place,
 )
 from services.primitives.errors import AnswerError, BusError, NavarchError
 
@@ -98,7 +99,11 @@ async def visible_saga(fleet: FleetClient, principal: Principal, saga: str) -> S
         raise missing from error
     if not principal.sees(state.params.pool):
         raise missing
-    return SagaLog(saga=progress(state), log=tuple(map(stored_object, stored)))
+    return SagaLog(
+        saga=progress(state),
+        log=tuple(map(stored_object, stored)),
+        stored=tuple(map(stored_place, stored)),
+    )
 
 
 @get(f"{ROOT}/nodes", tags=["nodes"], responses=PROBLEMS)
@@ -244,6 +249,16 @@ async def get_saga(fleet: Fleet, principal: Caller, saga: FromPath[str]) -> Saga
     return await visible_saga(fleet, principal, saga)
 
 
+@get(f"{ROOT}/sagas/{{saga:str}}/why", tags=["sagas"], responses=PROBLEMS)
+async def get_saga_why(
+    fleet: Fleet, principal: Caller, histories: Histories, saga: FromPath[str]
+) -> WhyAnswer:
+    """Explain a saga: what caused it, what it did, and what it waits for."""
+    found = await visible_saga(fleet, principal, saga)
+    async with histories:
+        return await why(fleet, found.saga.saga)
+
+
 @get(f"{ROOT}/offerings", tags=["offerings"], responses=PROBLEMS)
 async def list_offerings(
     fleet: Fleet,
@@ -297,7 +312,7 @@ async def get_caller(principal: Caller) -> Principal:
 FLEET_ROUTES: Final[Sequence[HTTPRouteHandler]] = (
     *(list_nodes, get_node, get_node_why, get_node_timeline, list_instances),
     *(list_pools, get_pool, get_pool_status, get_pool_why, list_sagas, get_saga),
-    *(list_offerings, list_incidents, get_budget, get_caller),
+    *(get_saga_why, list_offerings, list_incidents, get_budget, get_caller),
 )
 
 

@@ -20,8 +20,9 @@ from services.fleet_client.fleet_client import FleetClient
 from services.gateway.access_tokens import Principal
 from services.gateway.authentication import PUBLIC, Access, authentication, require_role
 from services.gateway.change_audit import DRY_RUN_HEADER, change_audit
-from services.gateway.change_requests import ChangeAnswer, ChangeRequests
-from services.gateway.change_routes import BODIES, CHANGE_ROUTES
+from services.gateway.change_bodies import BODIES
+from services.gateway.change_requests import ChangeRequests
+from services.gateway.change_routes import CHANGE_ROUTES
 from services.gateway.dashboard_files import dashboard_routes
 from services.gateway.entity_tags import EntityTags
 from services.gateway.event_routes import EVENT_ROUTES
@@ -30,6 +31,7 @@ from services.gateway.fleet_routes import FLEET_ROUTES
 from services.gateway.history_routes import HISTORY_ROUTES
 from services.gateway.problems import PROTECTION, REQUEST_HEADER, answer_problem
 from services.gateway.request_meter import request_meter
+from services.gateway.views import ChangeAnswer
 from services.primitives.clock import Clock
 from services.runtime.metric_exposition import exposition
 

@@ -12,6 +12,7 @@ from litestar.openapi import ResponseSpec
 
 from schemas.names import InvalidNameError
 from services.fleet_client.fleet_client import UnansweredError
+from services.gateway.views import PROBLEM_TYPE, Problem
 from services.primitives.errors import AnswerError, BusError, NavarchError
 from services.primitives.redaction import redacted
 
@@ -22,7 +23,6 @@ REASON: Final = "navarch-problem"
 """Key in a request's state: the detail of the problem that answers it."""
 REQUEST_HEADER: Final = "Navarch-Request"
 """Of answers to changes: the request that the change became."""
-MEDIA_TYPE: Final = "application/problem+json"
 PROTECTION: Final = {"Cache-Control": "private, no-cache", "X-Content-Type-Options": "nosniff"}
 """Of every answer: no cache keeps it, and no browser guesses its type."""
 RETRY_SECONDS: Final = 2
@@ -40,24 +40,11 @@ REMEDIES: Final = {
 }
 
 
-class Problem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Why a request was not answered."""
-
-    type: str = "about:blank"
-    title: str = ""
-    status: int
-    detail: str
-    remedy: str
-    """What to do about it."""
-    refusal: str = ""
-    """The code with which the fleet refused a change."""
-
-
 PROBLEMS: Final = {
     int(status): ResponseSpec(
         data_container=Problem,
         generate_examples=False,
-        media_type=MEDIA_TYPE,
+        media_type=PROBLEM_TYPE,
         description=status.phrase,
     )
     for status in (
@@ -109,7 +96,7 @@ def answer_problem(request: Request[Any, Any, Any], error: Exception) -> Respons
         refusal=refusal,
     )
     request.scope.setdefault("state", {})[REASON] = problem.detail
-    return Response(problem, status_code=status, media_type=MEDIA_TYPE, headers=headers)
+    return Response(problem, status_code=status, media_type=PROBLEM_TYPE, headers=headers)
 
 
 def _described(error: Exception) -> tuple[HTTPStatus, str, str, str]:

@@ -14,6 +14,9 @@ from services.bus.port import Stored
 from services.fleet_client.saga_progress import Progress
 from services.operator_text.event_text import Tone, describe_stored
 
+PROBLEM_TYPE: Final = "application/problem+json"
+STREAM_TYPE: Final = "text/event-stream"
+"""Media types of a `Problem` and of server-sent events."""
 INVALID_CHARS_MAX: Final = 4_096
 UNWOUND: Final = frozenset({"unwinding", "stuck"})
 
@@ -87,11 +90,21 @@ class IncidentView(msgspec.Struct, frozen=True, kw_only=True):
     """An operator closed the breaker: it no longer delays remediation."""
 
 
+class StoredPlace(msgspec.Struct, frozen=True, kw_only=True):
+    """Where and when a message was stored."""
+
+    subject: str
+    sequence: int
+    time: datetime
+
+
 class SagaLog(msgspec.Struct, frozen=True, kw_only=True):
     """A saga and the entries of its log, oldest first."""
 
     saga: Progress
     log: tuple[dict[str, Any], ...]
+    stored: tuple[StoredPlace, ...] = ()
+    """Of each entry."""
 
 
 class EventView(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,6 +114,8 @@ class EventView(msgspec.Struct, frozen=True, kw_only=True):
     """Its place in the stream: the `id` of the same event in /api/v1/events/stream."""
     time: datetime
     """When it was stored."""
+    subject: str = ""
+    """Where it was stored."""
     kind: str
     """`verdict`, `cordoned`, `saga-opened`, …"""
     about: str
@@ -120,6 +135,35 @@ class EventPage(msgspec.Struct, frozen=True, kw_only=True):
     """Pass it as `after` for what follows, now or later."""
     more: bool = False
     """Whether more is stored already."""
+
+
+class ChangeAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """A change that the fleet has accepted."""
+
+    request: str
+    """ID of the request; the events that follow from it have it."""
+    pool: str
+    verb: str
+    node: str = ""
+    saga: str = ""
+    """The saga that carries it out: GET /api/v1/sagas/ID."""
+    note: str = ""
+    """A consequence that the caller may not expect."""
+    event: dict[str, Any] = {}
+    """The event that answers it, as it is stored."""
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Why a request was not answered."""
+
+    type: str = "about:blank"
+    title: str = ""
+    status: int
+    detail: str
+    remedy: str
+    """What to do about it."""
+    refusal: str = ""
+    """The code with which the fleet refused a change."""
 
 
 def instance_view(record: InstanceRecord) -> InstanceView:
@@ -181,6 +225,7 @@ def event_view(stored: Stored) -> EventView:
     return EventView(
         sequence=stored.sequence,
         time=stored.time,
+        subject=stored.subject,
         kind=stored.subject.rpartition(".")[2],
         about=text.subject,
         title=text.title,
@@ -188,6 +233,11 @@ def event_view(stored: Stored) -> EventView:
         tone=text.tone,
         event=stored_object(stored),
     )
+
+
+def stored_place(stored: Stored) -> StoredPlace:
+    """Where and when a message was stored."""
+    return StoredPlace(subject=stored.subject, sequence=stored.sequence, time=stored.time)
 
 
 def stored_object(stored: Stored) -> dict[str, Any]:

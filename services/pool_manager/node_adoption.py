@@ -5,6 +5,7 @@ An instance is adopted where its node's record was lost, or where others make th
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import datetime
 from typing import Final
 
 import msgspec
@@ -55,10 +56,10 @@ class NodeAdoption:
         bus: Bus,
         clock: Clock,
         store: Store,
-        last_events: Callable[[str, str], Awaitable[Sequence[StoredEvent]]],
+        last_events: Callable[[str, str, datetime | None], Awaitable[Sequence[StoredEvent]]],
         reconcile: Callable[[str], Awaitable[None]],
     ) -> None:
-        """`last_events` of a node; `reconcile` a pool that has one node more or fewer."""
+        """`last_events` of a node made then; `reconcile` a pool that has one node more or fewer."""
         self._bus = bus
         self._heartbeats = HeartbeatReader(bus)
         self._clock = clock
@@ -93,9 +94,8 @@ class NodeAdoption:
         if saga := decided or (known.saga if known is not None and earlier else ""):
             raise NameInUseError(f"{saga} is about an earlier node of that name, and has not ended")
         # Its agent may have registered before: what it said then is applied now.
-        sources = NodeSources(
-            instance, (), await self._last_events(instance.pool, instance.instance)
-        )
+        events = await self._last_events(instance.pool, instance.instance, instance.created_at)
+        sources = NodeSources(instance, (), events)
         ended = await last_end(self._bus, instance.pool, instance.instance)
         now = self._clock.now()
         # The health-monitor misses only agents that register or beat from now on. An agent on what

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from functools import partial
 from typing import Final
 
@@ -22,6 +23,7 @@ from services.bus.protocol.endpoint_replies import reply_data
 from services.pool_manager.planner.disruption_budget import lifted, recounted
 from services.pool_manager.planner.node_counts import busy
 from services.pool_manager.planner.node_reconstruction import (
+    AGENT_FACTS,
     REPLAYED_FACTS,
     NodeSources,
     StoredEvent,
@@ -161,27 +163,33 @@ class NodeRebuilder:
         self, key: str, instance: InstanceRecord | None, sagas: list[SagaState]
     ) -> bool:
         pool, _, node = key.partition(".")
-        sources = NodeSources(instance, sagas, await self.last_events(pool, node))
+        made_at = instance.created_at if instance is not None else None
+        sources = NodeSources(instance, sagas, await self.last_events(pool, node, made_at))
         change = partial(reconstructed_node, name=node, sources=sources, now=self._clock.now())
         before = self._store.nodes.records.get(key)
         return before != await self._store.change_node(pool, node, change)
 
-    async def last_events(self, pool: str, node: str) -> list[StoredEvent]:
+    async def last_events(
+        self, pool: str, node: str, made_at: datetime | None = None
+    ) -> list[StoredEvent]:
         """The last event of a node of each kind that its record is made of, and its notices.
 
-        None of an earlier node of its name: others may give a name again.
+        None of an earlier node of its name: others may give a name again. What its own agent has
+        said since its machine was `made_at` may be stored before the end of the earlier node.
         """
         ended = await self._bus.last(EVENTS.name, _end_subject(pool, node))
-        after = ended.sequence if ended is not None else 0
+        end = ended.sequence if ended is not None else 0
         found: list[Stored] = []
         for fact in REPLAYED_FACTS:
             subject = subjects.node_event(pool, node, fact)
             last = await self._bus.last(EVENTS.name, subject)
-            if last is None or last.sequence < after:
+            own = made_at if fact in AGENT_FACTS else None
+            if last is None or not _is_about(last, end, own):
                 continue
             # Of the cloud's notices several may be in force.
             notices = fact == FACTS[ProviderNotice]
-            found += await self._bus.read(EVENTS.name, subject, after=after) if notices else [last]
+            all_of_them = await self._bus.read(EVENTS.name, subject) if notices else [last]
+            found += [each for each in all_of_them if _is_about(each, end, own)]
         events = ((each, decode_stored(each)) for each in found)
         return [
             StoredEvent(stored.sequence, stored.time, event)
@@ -204,6 +212,11 @@ async def last_end(bus: Bus, pool: str, node: str) -> Terminated | None:
     stored = await bus.last(EVENTS.name, _end_subject(pool, node))
     event = decode_stored(stored) if stored is not None else None
     return event if isinstance(event, Terminated) else None
+
+
+def _is_about(stored: Stored, end: int, made_at: datetime | None) -> bool:
+    """Whether an event is about the node that came after an end, or whose machine was made then."""
+    return stored.sequence > end or (made_at is not None and stored.time >= made_at)
 
 
 def _end_subject(pool: str, node: str) -> str:

@@ -6,7 +6,7 @@ from it. Runs of one pool that are asked for while one is under way become one r
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
@@ -26,6 +26,7 @@ from services.bus.record_bucket import retry_conflicts
 from services.pool_manager.decision_log import log_event, log_saga
 from services.pool_manager.heartbeat_reader import HeartbeatReader
 from services.pool_manager.node_use_reader import NodeUseReader
+from services.pool_manager.notice_reader import NoticeReader
 from services.pool_manager.planner import event_outbox, retirements
 from services.pool_manager.planner.admission import admission_refusals
 from services.pool_manager.planner.node_counts import Nodes
@@ -88,6 +89,7 @@ class Reconciler:
         self._begun: set[str] = set()
         self._heartbeats = HeartbeatReader(bus)
         self._node_use = NodeUseReader(bus, self._heartbeats)
+        self._notices = NoticeReader(bus)
         self._starts = asyncio.Semaphore(STARTS_AT_ONCE_MAX)
         self.interventions = SagaInterventions(
             bus, clock, store, self._heartbeats, coordinator, beat_seconds
@@ -178,29 +180,43 @@ class Reconciler:
         return await self._plan_once(replace(snapshot, use=use))
 
     async def _plan_once(self, snapshot: PoolSnapshot) -> PoolPlan:
-        """Decide; a node that would be remediated for silence and beats is not silent."""
-        pool = snapshot.record.name
-        found: set[str] = set()
+        """Decide, with what the server has of the nodes that something would be done about."""
+        news: dict[str, NodeRecord] = {}
         while True:
             decided = plan(snapshot, self._clock.now())
-            silent = [
-                each.node
-                for each in decided.start.values()
-                if is_for_silence(each.kind, each) and each.node not in found
-            ]
-            beating = await self._heartbeats.beating(pool, silent)
-            if not beating:
+            found = await self._news(snapshot, decided, news.keys())
+            if not found:
                 return decided
-            found |= beating
+            news |= found
+            nodes = Nodes([found.get(node.node, node) for node in snapshot.nodes])
+            snapshot = replace(snapshot, nodes=nodes)
+
+    async def _news(
+        self, snapshot: PoolSnapshot, decided: PoolPlan, known: Collection[str]
+    ) -> dict[str, NodeRecord]:
+        """What the records lack of nodes that something would be begun about.
+
+        One that would be remediated for silence beats; a notice of one that would leave for it is
+        withdrawn.
+        """
+        pool, nodes = snapshot.record.name, snapshot.nodes.by_name
+        begun = [each for each in decided.start.values() if each.node not in known]
+        silent = [each.node for each in begun if is_for_silence(each.kind, each)]
+        beating = await self._heartbeats.beating(pool, silent)
+        if beating:
             log.warning(
                 "recorded as lost, and beating: not remediated",
                 extra={"pool": pool, "nodes": sorted(beating)},
             )
-            heard = [
-                structs.replace(node, **FOUND) if node.node in beating else node
-                for node in snapshot.nodes
-            ]
-            snapshot = replace(snapshot, nodes=Nodes(heard))
+        found = {name: structs.replace(nodes[name], **FOUND) for name in beating}
+        leaving = [nodes[each.node] for each in begun if each.notice and each.node in nodes]
+        heard = await asyncio.gather(*(self._notices.heard(node) for node in leaving))
+        withdrawn = {
+            after.node: after
+            for before, after in zip(leaving, heard, strict=True)
+            if after != before
+        }
+        return {**withdrawn, **found}
 
     async def _publish_pending(self, record: PoolRecord) -> None:
         """Publish what was decided with a record; again, and the stream knows it by its id."""

@@ -8,12 +8,10 @@ Each is one guarded entry in the saga's log, and a log that cannot go back any m
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Final
 
-from schemas import subjects
-from schemas.node_events import FACTS, ProviderNotice
 from schemas.node_records import NodeRecord, node_key
 from schemas.pool_records import PoolRecord
 from schemas.saga_log_entries import (
@@ -23,11 +21,10 @@ from schemas.saga_log_entries import (
     StepStarted,
     UndoStarted,
 )
-from schemas.stored_messages import decode_stored
-from schemas.topology import EVENTS
 from services.bus.port import Bus
 from services.bus.record_bucket import retry_conflicts
 from services.pool_manager.heartbeat_reader import HeartbeatReader
+from services.pool_manager.notice_reader import NoticeReader
 from services.pool_manager.planner import cloud_notices, saga_audit
 from services.pool_manager.planner.node_counts import is_gone
 from services.pool_manager.planner.remediation.recovered_nodes import (
@@ -82,7 +79,7 @@ class SagaInterventions:
 
         `beat_seconds`: within so long every agent that is connected beats.
         """
-        self._bus = bus
+        self._notices = NoticeReader(bus)
         self._beat_seconds = beat_seconds
         self._dated = -1
         self._fresh_until = 0.0
@@ -101,7 +98,7 @@ class SagaInterventions:
         concerned = [each for each in nodes.values() if each.notices or each.lost]
         now = self._clock.now()
         for hurry in cloud_notices.hurries(record, concerned):
-            if hurry.at <= now and not await self._is_withdrawn(record.name, hurry):
+            if hurry.at <= now and not await self._is_withdrawn(hurry, concerned):
                 await self._hurry(hurry)
         for saga, node in cloud_notices.withdrawn(record, concerned):
             await self._unwind(saga, node, WITHDRAWN, f"withdrawn-{saga}")
@@ -122,19 +119,15 @@ class SagaInterventions:
 
         await self._intervene(saga, entry)
 
-    async def _is_withdrawn(self, pool: str, hurry: cloud_notices.Hurry) -> bool:
+    async def _is_withdrawn(self, hurry: cloud_notices.Hurry, nodes: Iterable[NodeRecord]) -> bool:
         """Whether the last word on a hurry's notice is a withdrawal that its record lacks still.
 
         Read from the server, since work that has been ended is not given back.
         """
-        if not hurry.notice:
+        node = next((each for each in nodes if each.node == hurry.node), None)
+        if not hurry.notice or node is None:
             return False
-        subject = subjects.node_event(pool, hurry.node, FACTS[ProviderNotice])
-        stored = await self._bus.last(EVENTS.name, subject)
-        event = decode_stored(stored) if stored is not None else None
-        if not isinstance(event, ProviderNotice):
-            return False
-        return event.withdrawn and event.notice == hurry.notice
+        return (await self._notices.heard(node)).notices[hurry.notice].withdrawn
 
     async def _hurry(self, hurry: cloud_notices.Hurry) -> None:
         def entry(state: SagaState) -> SagaEntry | Impossible:
@@ -167,6 +160,7 @@ class SagaInterventions:
             return None
         await self._await_heartbeat(state, entry)
         entry = await self._unless_ended(state, entry)
+        entry = await self._unless_withdrawn(state, entry)
         return await self._unless_over(state, entry)
 
     async def _await_heartbeat(self, state: SagaState, entry: SagaEntry) -> None:
@@ -212,6 +206,22 @@ class SagaInterventions:
         )
         return entry if isinstance(instead, Impossible) else instead
 
+    async def _unless_withdrawn(self, state: SagaState, entry: SagaEntry) -> SagaEntry:
+        """The entry; a saga whose notice is withdrawn is taken back before it goes too far."""
+        params = state.params
+        if not params.notice or not _goes_far(state, entry):
+            return entry
+        node = await self._store.fresh_node(params.pool, params.node)
+        found = await self._store.pool(params.pool)
+        if node is None or found is None:
+            return entry
+        heard = await self._notices.heard(node)
+        if (state.saga, heard) not in cloud_notices.withdrawn(found[0], [heard]):
+            return entry
+        cause = f"withdrawn-{state.saga}"
+        instead = _taken_back(state, heard, entry.time, WITHDRAWN, cause)
+        return entry if isinstance(instead, Impossible) else instead
+
     async def _unless_over(self, state: SagaState, entry: SagaEntry) -> SagaEntry:
         """The entry; where a remediation begins, or is about to go too far for silence, look first.
 
@@ -223,7 +233,7 @@ class SagaInterventions:
             return entry
         steps = definition.steps(params)
         begins = all(state.step(each.name).status == "pending" for each in steps)
-        far = any(each.name == entry.step and (each.pivot or each.irrevocable) for each in steps)
+        far = _goes_far(state, entry)
         silent = is_for_silence(state.kind, params)
         if not (begins or (far and silent)):
             return entry
@@ -280,6 +290,14 @@ async def has_ended(store: Store, state: SagaState) -> bool:
         return False
     found = await store.pool(pool)
     return found is not None and state.saga not in found[0].open
+
+
+def _goes_far(state: SagaState, entry: SagaEntry) -> bool:
+    """Whether an entry begins a step after which there is no way back."""
+    steps = DEFINITIONS[state.kind].steps(state.params)
+    return isinstance(entry, StepStarted) and any(
+        each.name == entry.step and (each.pivot or each.irrevocable) for each in steps
+    )
 
 
 def _taken_back(

@@ -8,7 +8,6 @@ hold secrets and are never shown.
 
 import asyncio
 import logging
-import math
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -17,7 +16,12 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wai
 
 from services.primitives.clock import Clock
 from services.primitives.redaction import public_url
-from services.runtime.bounded_http import bounded_client, failure_text, status_text
+from services.runtime.bounded_http import (
+    bounded_client,
+    failure_text,
+    retry_after_seconds,
+    status_text,
+)
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +30,6 @@ TRANSIENT_CODES: Final = frozenset({408, 425, 429})
 BACKOFF_FIRST_SECONDS: Final = 0.1
 ANSWER_BYTES_MAX: Final = 1_048_576
 CONNECTIONS_MAX: Final = 128
-RETRY_AFTER_SECONDS_MAX: Final = 3600.0
 
 
 class TransientHttpError(Exception):
@@ -101,7 +104,7 @@ class HttpCaller:
             return response
         problem = f"{where}: {status_text(response.status_code)} ({size(response)})"
         if response.is_server_error or response.status_code in TRANSIENT_CODES:
-            raise TransientHttpError(problem, _retry_after_seconds(response), response)
+            raise TransientHttpError(problem, retry_after_seconds(response), response)
         if response.is_redirect:
             problem += " (redirects are not followed: configure the final URL)"
         raise RefusedHttpError(problem, response)
@@ -148,12 +151,3 @@ def place(setting: str, request: httpx.Request) -> str:
 def size(response: httpx.Response) -> str:
     """How long the answer is; its text is in the other server's own log."""
     return f"{len(response.content)} bytes, not shown: see the log of that server"
-
-
-def _retry_after_seconds(response: httpx.Response) -> float:
-    """What the server asks for, where it is a number of seconds."""
-    try:
-        seconds = float(response.headers.get("Retry-After", ""))
-    except ValueError:
-        return 0.0
-    return min(max(seconds, 0.0), RETRY_AFTER_SECONDS_MAX) if math.isfinite(seconds) else 0.0

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from schemas import subjects
+from schemas.log_excerpts import SERVICE_EXCERPT_BYTES_MAX
 from schemas.permissions import SETS_UP, durables_of, inbox
 from schemas.settings import Settings
 from services.bus.nats.connection_expiry import expiring
@@ -28,6 +29,8 @@ from services.runtime.crash_guard import CrashGuard
 from services.runtime.durable_watch import DurableWatch
 from services.runtime.event_publisher import publish_event
 from services.runtime.failure_register import unwritable
+from services.runtime.log_answers import LogAnswers, answer_logs
+from services.runtime.log_memory import LogMemory, remembered
 from services.runtime.order_audit import audited
 from services.runtime.process_http import HttpEndpoint, check_port
 from services.runtime.process_metrics import Instruments
@@ -42,6 +45,9 @@ log = logging.getLogger(__name__)
 STOP_SECONDS_MAX: Final = 8.0
 PING_SECONDS: Final = 2
 """A server that hangs is left after six seconds; agents, of which there are many, take longer."""
+LOG_LINES_MAX: Final = 2_000
+LOG_CHARS_MAX: Final = 524_288
+"""Of the process's newest log lines, which it keeps for `navarch logs`."""
 WRITES_SECONDS: Final = 5.0
 """Between two looks, in memory alone, at which streams take nothing."""
 EXPIRY_SECONDS: Final = 600.0
@@ -122,7 +128,11 @@ async def _run(
     check_port(settings.http, file)
     instruments = Instruments()
     async with reload.watching(instruments.failures) as stopping:
-        await _connected(name, build, settings, file, clock, instruments, reload.facts, stopping)
+        with remembered(LOG_LINES_MAX, LOG_CHARS_MAX, clock.now) as logged:
+            facts = reload.facts
+            await _connected(
+                name, build, settings, file, clock, instruments, facts, logged, stopping
+            )
 
 
 async def _connected(
@@ -133,6 +143,7 @@ async def _connected(
     clock: Clock,
     instruments: Instruments,
     facts: Mapping[str, str],
+    logged: LogMemory,
     stopping: asyncio.Event,
 ) -> None:
     options = ConnectOptions(
@@ -142,6 +153,9 @@ async def _connected(
     if connecting.cancelled():
         return
     bus: NatsBus = connecting.result()
+    replica = f"{name}-{os.getpid()}-{secrets.token_hex(3)}"
+    logs = LogAnswers(replica, logged, clock, SERVICE_EXCERPT_BYTES_MAX)
+    await answer_logs(bus, subjects.service_logs(name), logs.answer)
     await set_up(
         bus,
         clock,
@@ -149,7 +163,6 @@ async def _connected(
         durables=durables_of(name),
         waits=bool(settings.nats.creds_file) and name != SETS_UP,
     )
-    replica = f"{name}-{os.getpid()}-{secrets.token_hex(3)}"
     server_clock = ServerClock(bus, clock, instruments)
     reading, _ = await race(server_clock.known(), stopping.wait())
     if reading.cancelled():

@@ -52,6 +52,8 @@ class Step:
     overdue_seconds: Seconds | None = None
     """After how long operators are notified that it lasts, where it has no deadline."""
     on_deadline: Literal["fail", "proceed"] = "fail"
+    on_failure: Literal["fail", "proceed"] = "fail"
+    """Whether the saga goes on where the step's action cannot be brought about."""
     cut_short: bool = False
     """Whether its waiting may be ended before the deadline, by a person or by what happens."""
     pivot: bool = False

@@ -76,7 +76,7 @@ def _forward(
                 return _start(state, step, now)
             case "started":
                 return _under_way(state, step, node, now)
-            case "failed":
+            case "failed" if step.on_failure == "fail":
                 return _give_up(state, step.name, done.reason, now, stuck=beyond_return)
             case "expired" if step.on_deadline == "fail":
                 return _give_up(state, step.name, DEADLINE_PASSED, now, stuck=beyond_return)

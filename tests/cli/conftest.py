@@ -17,7 +17,7 @@ from schemas.dry_run import DryRun, DryRunRequest, Gate
 from schemas.duration import decode_hook
 from schemas.fleet_queries import HealthEvent, NodeView, Page, PoolView, Query
 from schemas.messages import encode
-from schemas.operator_requests import REQUESTS, NodeRequest, ScaleRequest
+from schemas.operator_requests import REQUESTS, HoldRequest, NodeRequest, ScaleRequest
 from schemas.pool_events import (
     FACTS,
     PoolEvent,
@@ -90,7 +90,8 @@ async def _node(data: bytes, _: Mapping[str, str]) -> bytes:
 
 
 async def _pools(data: bytes, _: Mapping[str, str]) -> bytes:
-    return _page([POOL], msgspec.json.decode(data, type=Query))
+    query = msgspec.json.decode(data, type=Query)
+    return _page([POOL] if query.pool in ("", POOL.name) else [], query)
 
 
 async def _sagas(_: bytes, __: Mapping[str, str]) -> bytes:
@@ -109,7 +110,7 @@ def _answer(pool: str, verb: str, by: str, data: bytes, ids: "itertools.count[in
             )
         return Scaled(previous=POOL.desired, nodes=asked.nodes, request=asked.request, **common)
     about = msgspec.json.decode(data, type=REQUESTS[verb], dec_hook=decode_hook)
-    assert isinstance(about, NodeRequest)
+    assert isinstance(about, NodeRequest | HoldRequest)
     answer = {"verb": verb, "node": about.node, "request": about.request}
     if about.node == "training-2":
         reason = "replace-training-2-1 is under way"

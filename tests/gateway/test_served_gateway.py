@@ -7,7 +7,7 @@ import re
 import signal
 import sys
 from collections.abc import AsyncGenerator
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,8 @@ import httpx
 import pytest
 
 from services.gateway.access_tokens import digest
+from services.http_client import AsyncNavarch
 from tests.cli.test_serve import READY, ROOT, Served, navarch, served
-from tests.gateway.test_event_streams import events_of
 
 pytestmark = pytest.mark.slow
 
@@ -40,22 +40,11 @@ def caller(url: str, token: str) -> httpx.AsyncClient:
     return httpx.AsyncClient(base_url=url, headers=headers, timeout=20)
 
 
-async def resumed(client: httpx.AsyncClient) -> AsyncGenerator[tuple[int, str], None]:
-    """Every event from the first on, as a browser follows them: again whenever it is cut off."""
-    last = 0
-    while True:
-        with suppress(httpx.TransportError):
-            headers = {"Last-Event-ID": str(last)}
-            path = "/api/v1/events/stream"
-            async with (
-                client.stream("GET", path, headers=headers, timeout=20) as answer,
-                aclosing(events_of(answer)) as events,
-            ):
-                async for event in events:
-                    if "data" in event:
-                        last = int(event["id"])
-                        yield last, event["event"]
-        await asyncio.sleep(0.05)
+async def resumed(client: AsyncNavarch) -> AsyncGenerator[tuple[int, str], None]:
+    """Every event from the first on, over the death of the gateway."""
+    async with aclosing(client.follow_events(after=0)) as events:
+        async for event in events:
+            yield event.sequence, event.kind
 
 
 async def node_in_service(client: httpx.AsyncClient) -> str:
@@ -96,8 +85,12 @@ async def test_a_fleet_is_changed_and_followed_over_http(tmp_path: Path) -> None
     async with served(tmp_path / "fleet", CONFIG) as fleet:
         await fleet.says(READY)
         url = fleet.file()["http"]["gateway"]
-        async with caller(url, "viewer-token") as viewer, caller(url, "operator-token") as bob:
-            events = resumed(viewer)
+        async with (
+            caller(url, "viewer-token") as viewer,
+            caller(url, "operator-token") as bob,
+            AsyncNavarch(url, token="viewer-token") as follower,
+        ):
+            events = resumed(follower)
             node = await node_in_service(viewer)
             refused = await viewer.post(f"/api/v1/nodes/{node}/cordon")
             cordoned = await bob.post(f"/api/v1/nodes/{node}/cordon", json={"reason": "test"})
@@ -120,6 +113,7 @@ async def test_a_fleet_is_changed_and_followed_over_http(tmp_path: Path) -> None
         assert f"POST /api/v1/nodes/{node}/cordon as viewer from 127.0.0.1" in shown
         assert "HTTP change forbidden" in shown
         await every_change_is_audited(fleet, node)
+        await program_of_the_page(fleet)
         await commands_of_the_page(fleet)
         fleet.process.send_signal(signal.SIGTERM)
         await fleet.rest()
@@ -170,3 +164,27 @@ async def commands_of_the_page(fleet: Served) -> None:
     assert '"remedy"' not in out
     assert "event: cordoned" in out
     assert len(blocks) >= 5
+
+
+async def program_of_the_page(fleet: Served) -> None:
+    """The example of docs/http-api.md runs as it is printed."""
+    [program] = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", program),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        cwd=ROOT,
+        env=os.environ
+        | {
+            "NAVARCH_SERVER": fleet.file()["http"]["gateway"],
+            "NAVARCH_AUTH_TOKEN": "operator-token",
+            "PYTHONPATH": str(ROOT),
+        },
+    )
+    async with asyncio.timeout(60):
+        out = (await process.communicate())[0].decode()
+    assert process.returncode == 0, out
+    lines = out.splitlines()
+    assert lines[0].startswith("training-1-")
+    assert lines[1].startswith("cordon http-")
+    assert re.match(r"\d+ [a-z-]+ \S+", lines[2]), out

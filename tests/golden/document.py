@@ -66,6 +66,7 @@ NAMES: Final = {
     "d0": "<durable>",
     "q0": "<question>",
     "k1": "<sink>",
+    "s1": "<service>",
 }
 
 
@@ -87,6 +88,11 @@ SUBJECTS: Final[tuple[tuple[str, str, str], ...]] = (
     (subjects.dead("m0", "d0"), "DEAD", "a message that could not be used"),
     (subjects.sink("k1"), "SINKS", "what an event sink of type `subject` is sent"),
     (subjects.query("q0"), "", "a question about the fleet (request and reply)"),
+    (
+        subjects.service_logs("s1"),
+        "",
+        "a request for the log lines of a service, from all replicas",
+    ),
 )
 BUCKET_RECORDS: Final[dict[str, tuple[tuple[str, type[Record]], ...]]] = {
     "POOLS": (

@@ -103,6 +103,27 @@ def test_no_answer_is_waited_for_where_no_work_is_left_or_the_cloud_takes_it(
         assert (cordon.on_deadline == "proceed", cordon.undo) == (hasty, service)
 
 
+@pytest.mark.parametrize(
+    ("params", "goes_on"),
+    [
+        ({"gone": True}, True),
+        ({}, False),
+        ({"gone": True, "spare": True, "promotes": "s"}, False),
+        ({"gone": True, "diagnostic": "dcgm"}, False),
+    ],
+)
+def test_a_refusal_ends_no_replacement_of_a_node_that_is_gone(
+    params: dict[str, Any], goes_on: bool
+) -> None:
+    """Unless its launch needs the workload system as well, and would fail after it."""
+    for order in ("terminate_first", "provision_first"):
+        about = SagaParams(pool="p", node="n", dead=True, order=order, **params)
+        steps = {each.name: each.on_failure for each in DEFINITIONS["replace"].steps(about)}
+        expected = "proceed" if goes_on else "fail"
+        assert (steps["cordon"], steps["drain"]) == (expected, expected)
+        assert steps["terminate"] == "fail"
+
+
 def test_a_saga_that_ends_at_its_cordon_is_no_failed_launch() -> None:
     """It makes the next cordon wait, longer each time, until one is carried out."""
     opened = {f"s{n}": OpenSaga(kind="replace", node=f"n{n}", since=NOW) for n in range(3)}

@@ -41,12 +41,9 @@ class AzureLogins:
         self.silent.set()
 
     def routes(self) -> list[Route]:
-        """Everything on one host."""
+        """Entra's; the metadata service is the machine's."""
         login = f"/{TENANT}/oauth2/v2.0/token"
-        return [
-            Route(login, self._ordered(self._login), methods=["POST"]),
-            Route("/metadata/identity/oauth2/token", self._metadata),
-        ]
+        return [Route(login, self._ordered(self._login), methods=["POST"])]
 
     def accepts(self, request: Request) -> bool:
         """Whether a request has a token of ours."""
@@ -108,7 +105,8 @@ class AzureLogins:
         known = {"x5t", "x5t#S256"} & jwt.get_unverified_header(assertion).keys()
         return "certificate" if claims["sub"] == CLIENT and known else ""
 
-    async def _metadata(self, request: Request) -> Response:
+    async def metadata(self, request: Request) -> Response:
+        """Answer as a machine's metadata service."""
         if request.headers.get("Metadata") != "true" or "X-Forwarded-For" in request.headers:
             # This is how a client looks whether the service is there.
             return JSONResponse({"error": "invalid_request"}, 400)

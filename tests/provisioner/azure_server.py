@@ -77,7 +77,7 @@ class AzureServer:
         verbs = ["GET", "POST", "DELETE", "PUT", "PATCH"]
         return Starlette(
             routes=[
-                *self.logins.routes(),
+                Route("/metadata/identity/oauth2/token", self.logins.metadata),
                 Route("/api/retail/prices", azure_price_list.answer),
                 Route("/monitors/{name}", self._monitor),
                 Route("/places/{name}", self._place),
@@ -360,8 +360,9 @@ def _last(path: str) -> str:
 
 @asynccontextmanager
 async def serving(identity: str) -> AsyncIterator[AzureServer]:
-    """The API, up on loopback, with this certificate and key: tokens are issued by TLS alone."""
+    """The API, up on loopback, and the logins by TLS alone, with this certificate and key."""
     api = AzureServer()
-    async with serving_app(api.app(), identity=identity) as api.url:
-        api.logins.url = api.url
-        yield api
+    logins = Starlette(routes=api.logins.routes())
+    async with serving_app(logins, identity=identity) as api.logins.url:
+        async with serving_app(api.app()) as api.url:
+            yield api

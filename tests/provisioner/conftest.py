@@ -340,7 +340,7 @@ async def make_azure(
         client_id=azure_logins.CLIENT,
         ssh_key="ssh-ed25519 A",
         base_url=azure.url,
-        login_url=azure.url,
+        login_url=azure.logins.url,
         metadata_url=azure.url,
         prices_url=azure.url,
         poll_interval=Duration(0),

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from schemas.messages import encode
-from schemas.node_events import FACTS, Registered, Terminated, Verdict
+from schemas.node_events import FACTS, ProviderNotice, Registered, Terminated, Verdict
 from schemas.node_records import HeartbeatRecord, NodeRecord, node_key
 from schemas.pool_records import (
     FLEET_KEY,
@@ -75,9 +75,14 @@ class Group:
 
 
 @pytest.fixture
-async def bus() -> AsyncIterator[Bus]:
+def server() -> MemoryServer:
+    """The server of the bus."""
+    return MemoryServer(SystemClock())
+
+
+@pytest.fixture
+async def bus(server: MemoryServer) -> AsyncIterator[Bus]:
     """A bus with a pool of adopted nodes, and the pool-manager's adoption."""
-    server = MemoryServer(SystemClock())
     connected = MemoryBus(server, PerfectLink())
     await set_up(connected, SystemClock(), replicas=1)
     await connected.put(POOLS, FLEET_KEY, encode(FleetRecord(id="f-00000a")))
@@ -203,6 +208,69 @@ async def test_an_agent_that_fell_silent_before_its_adoption_is_missed(
     found = await node(bus, "a")
     assert found is not None
     assert (found.state, found.lost, found.lost_at is not None) == ("active", lost, lost)
+
+
+async def test_what_an_agent_said_before_the_end_of_the_earlier_node_of_its_name_is_applied(
+    bus: Bus,
+) -> None:
+    """Its machine died before it was adopted: nothing else says that an agent was there."""
+    group = Group()
+    sweeping = sweeper(bus, group)
+    group.join("a", "aws:///us-east-1a/i-1", created_at=NOW)
+    await sweeping.sweep()
+    about: Any = {"pool": "web", "node": "a"}
+    first = Registered(id="r-1", instance="i-1", boot_id="boot-1", time=NOW, **about)
+    await publish_event(bus, first)
+    made_at = datetime.now(UTC)
+    group.join("a", "aws:///us-east-1a/i-2", created_at=made_at)
+    second = Registered(id="r-2", instance="i-2", boot_id="boot-2", time=made_at, **about)
+    await publish_event(bus, second)
+    notice = ProviderNotice(id="n", notice="n", boot_id="boot-2", time=made_at, **about)
+    await publish_event(bus, notice)
+    for _ in range(2):
+        await sweeping.sweep()
+    found = await node(bus, "a")
+    assert found is not None
+    assert (found.state, found.boot_id, found.lost) == ("active", "boot-2", True)
+    assert list(found.notices) == ["n"]
+    assert len(await bus.read(EVENTS.name, node_event("web", "a", FACTS[Terminated]))) == 1
+
+
+@pytest.mark.parametrize("named_before", [False, True])
+@pytest.mark.parametrize("named_again", [False, True])
+async def test_a_node_whose_machine_left_before_it_was_recorded_is_retired(
+    bus: Bus, server: MemoryServer, named_before: bool, named_again: bool
+) -> None:
+    """The bus refused the machine's record, and nothing else says that there was one."""
+    group = Group()
+    sweeping = sweeper(bus, group)
+    if named_before:
+        group.join("a", "aws:///us-east-1a/i-0", created_at=NOW)
+        await sweeping.sweep()
+        del group.instances["a"]
+        await sweeping.sweep()
+    server.refusing["KV_INSTANCES"] = 1
+    group.join("a", "aws:///us-east-1a/i-1", created_at=datetime.now(UTC))
+    await sweeping.sweep()
+    found = await node(bus, "a")
+    assert found is not None
+    assert found.state == "active"
+    del server.refusing["KV_INSTANCES"]
+    del group.instances["a"]
+    if named_again:
+        group.join("a", "aws:///us-east-1a/i-2", created_at=datetime.now(UTC))
+    for _ in range(3):
+        await sweeping.sweep()
+    assert await bus.read(EVENTS.name, node_event("web", "a", FACTS[Terminated]))
+    found = await node(bus, "a")
+    assert found is not None
+    record = await InstanceStore(bus).get("web.a")
+    assert record is not None
+    now = ("active", "running", "aws:///us-east-1a/i-2")
+    expected = now if named_again else ("terminated", "terminated", "")
+    assert (found.state, record.state, record.provider_id) == expected
+    assert await desired(bus) == named_again
+    assert (await sweeping.sweep())[0].differences == ()
 
 
 async def test_a_name_that_another_machine_has_is_retired_first(bus: Bus) -> None:

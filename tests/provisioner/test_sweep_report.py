@@ -1,13 +1,14 @@
 """The report of a sweep: each action that is due, waits, or is held back."""
 
 from datetime import timedelta
+from typing import get_args
 
 import pytest
 from msgspec.structs import replace
 
 from schemas.sweeps import SweepLine
 from services.provisioner.removal import sweep_decisions
-from services.provisioner.removal.sweep_report import OBSERVES, TOO_MANY, report
+from services.provisioner.removal.sweep_report import OBSERVES, TOO_MANY, VERBS, report
 from tests.provisioner.test_instance_decisions import (
     FLEET,
     KEY,
@@ -81,6 +82,12 @@ def test_each_action_has_its_reason_and_its_wait(
         *(line.pool, line.instance, line.provider),
     )
     assert because in line.reason
+
+
+def test_every_kind_of_action_has_a_verb() -> None:
+    """One without it failed the report of the whole sweep, as of nodes that others made."""
+    kinds = {kind for each in get_args(sweep_decisions.SweepKind) for kind in get_args(each)}
+    assert kinds == set(VERBS)
 
 
 def test_without_a_difference_nothing_is_reported() -> None:

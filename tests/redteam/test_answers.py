@@ -10,6 +10,7 @@ from schemas.fleet_queries import Page, Query
 from schemas.messages import encode
 from services.bus.port import Reply
 from services.cli import __main__
+from services.cli.bus_fleet import BusFleet
 from services.fleet_client.fleet_client import FleetClient
 from services.primitives.errors import AnswerError
 from tests.redteam.hostile import HOSTILE, UNSAFE
@@ -82,7 +83,7 @@ def test_a_malformed_answer_is_one_sentence(
 
     @asynccontextmanager
     async def connect(_: Any) -> Any:
-        yield FleetClient(Liar(MALFORMED[name]))  # type: ignore[arg-type]
+        yield BusFleet(Liar(MALFORMED[name]))  # type: ignore[arg-type]
 
     monkeypatch.setattr("services.cli.fleet_connection.connect_fleet", connect)
     monkeypatch.setattr("services.cli.commands.ssh_command.connect_fleet", connect)

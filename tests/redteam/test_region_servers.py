@@ -148,6 +148,23 @@ async def test_agents_do_there_what_they_do_at_the_fleets_servers(
     assert sampled is not None
 
 
+async def test_an_operator_reads_the_log_of_an_agent_there(served: ServedRegion) -> None:
+    """Over both servers, also once the subscription at the region's server was used up."""
+    agent = await connected(served.region, "agent:eu/n1")
+    operator = await connected(served.hub, "operator")
+    subject = subjects.node_command("eu", "n1", "logs")
+
+    async def answer(data: bytes, headers: Headers) -> bytes:  # noqa: ARG001
+        return b"lines"
+
+    await agent.answer_some(subject, answer, most=2, seconds=0)
+    replies = [await answered(operator, subject) for _ in range(5)]
+    for each in (agent, operator):
+        await each.close()
+
+    assert replies == [b"lines"] * 5
+
+
 async def test_an_agent_there_is_its_own_node_alone(served: ServedRegion) -> None:
     """Also under the names that only the way to the fleet's servers has."""
     others = [

@@ -12,12 +12,11 @@ from services.pool_manager.planner import announced_restarts, pool_planner
 from services.pool_manager.planner.node_counts import Nodes
 from services.pool_manager.planner.pool_snapshot import PoolSnapshot
 from services.pool_manager.planner.sizing import restart_drains
-from services.runtime.logs import silenced
-from services.simulator.engine import virtual_time
 from services.simulator.engine.fault_kinds import ANNOUNCED, BROKER, FaultKind, InjectedFault
 from services.simulator.inputs.fuzz.campaign_steps import Campaign, CampaignStep
-from services.simulator.inputs.fuzz.fuzz_simulation import FuzzSimulation, SeedResult
+from services.simulator.inputs.fuzz.fuzz_simulation import SeedResult
 from tests.simulator.test_refused_writes import SHAPE
+from tests.support.campaigns import run_campaign, saga_entries
 
 AHEAD_SECONDS = 120.0
 PAUSE: tuple[FaultKind, ...] = ("announced_pause",)
@@ -29,17 +28,9 @@ def simulated(*kinds: Any, withdrawal: Any = "") -> tuple[SeedResult, list[str]]
         CampaignStep(10.0 + at, InjectedFault(kind=kind, seconds=AHEAD_SECONDS), withdrawal)
         for at, kind in enumerate(kinds)
     )
-    began: list[FuzzSimulation] = []
-
-    async def simulate() -> SeedResult:
-        began.append(FuzzSimulation("announced", Campaign(SHAPE, steps, 10.0)))
-        return await began[0].run()
-
-    with silenced():
-        found = virtual_time.run(simulate)
-    logs = began[0].fleet.simulation.server.state.streams["SAGAS"].messages.values()
-    subjects = [each.subject for each in logs if each.subject.endswith(".saga.started")]
-    return found, [subject.split(".")[3].split("-training")[0] for subject in subjects]
+    found, simulation = run_campaign("announced", Campaign(SHAPE, steps, 10.0))
+    begun = [saga for saga, *entry in saga_entries(simulation) if entry == ["saga", "started"]]
+    return found, [saga.split("-training")[0] for saga in begun]
 
 
 @pytest.mark.parametrize("kind", sorted(ANNOUNCED))
@@ -60,12 +51,7 @@ def test_a_withdrawal_that_is_not_recorded_yet_is_heeded(seconds: float) -> None
     )
     announced = InjectedFault(kind="announced_redeploy", seconds=40.0)
     steps = (CampaignStep(10.0, refused), CampaignStep(12.0, announced, "withdrawn"))
-
-    async def simulate() -> SeedResult:
-        return await FuzzSimulation("withdrawn", Campaign(SHAPE, steps, seconds + 15.0)).run()
-
-    with silenced():
-        found = virtual_time.run(simulate)
+    found, _ = run_campaign("withdrawn", Campaign(SHAPE, steps, seconds + 15.0))
     assert (found.violation, found.tail) == ("", ())
 
 

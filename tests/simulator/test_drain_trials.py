@@ -100,3 +100,12 @@ def test_what_work_does_decides_how_a_drain_ends(behaviour: FaultKind | None) ->
     assert_sound(trial)
     evicted = [each for each in trial.orders if each.startswith("evict ")]
     assert len(evicted) == (1 if behaviour == "late_work" else 0)
+
+
+@pytest.mark.parametrize("at", [12.0, 14.0])
+def test_a_drain_has_its_time_by_the_clock_of_a_coordinator_that_is_ahead(at: float) -> None:
+    """A slow connection: of the server's time it knows no more than within a round trip."""
+    slow = InjectedFault(kind="slow", target="pool-manager", share=10.0, seconds=30.0)
+    restart = InjectedFault(kind="crash", target="pool-manager", seconds=1.0)
+    trial = drained("endless_drain", CampaignStep(5.0, slow), CampaignStep(at, restart))
+    assert_sound(trial)

@@ -57,7 +57,7 @@ FOUND_AT = {
     "adopted is launched": 12,
     "names are machines": 12,
     "save before publish": 132,
-    "budget in memory": 14,
+    "budget in memory": 19,
     "no adopt before retry": 73,
     "timer in process memory": 33,
     "launch without a claim": 115,
@@ -66,7 +66,7 @@ FOUND_AT = {
     "alerts without limit": 8,
     "evicts at once": 3,
     "instances are kept": 0,
-    "refused writes are kept quiet": 34,
+    "refused writes are kept quiet": 37,
     "store alerts in memory": 312,
 }
 """Where each was found first; from there on it is looked for, so that the test is quick."""

@@ -1,16 +1,14 @@
 """A workload system that refuses cordons for minutes."""
 
-from services.runtime.logs import silenced
-from services.simulator.engine import virtual_time
 from services.simulator.engine.fault_kinds import WORKLOAD, InjectedFault
 from services.simulator.inputs.fuzz.campaign_steps import Campaign, CampaignStep
-from services.simulator.inputs.fuzz.fuzz_simulation import FuzzSimulation, SeedResult
 from tests.simulator.test_refused_writes import SHAPE
+from tests.support.campaigns import run_campaign, saga_entries
 
 REFUSED_SECONDS = 200.0
 
 
-def test_a_gone_node_is_tried_at_an_interval_and_delays_no_drain_afterwards() -> None:
+def test_a_gone_node_is_replaced_all_the_same_and_delays_no_drain_afterwards() -> None:
     """A restart is announced meanwhile, and its drain is due when the orders are accepted again."""
     steps = (
         CampaignStep(
@@ -19,18 +17,13 @@ def test_a_gone_node_is_tried_at_an_interval_and_delays_no_drain_afterwards() ->
         CampaignStep(15.0, InjectedFault(kind="deleted")),
         CampaignStep(100.0, InjectedFault(kind="announced_redeploy", seconds=220.0)),
     )
-    began: list[FuzzSimulation] = []
-
-    async def simulate() -> SeedResult:
-        campaign = Campaign(SHAPE, steps, REFUSED_SECONDS + 20.0)
-        began.append(FuzzSimulation("refused-orders", campaign))
-        return await began[0].run()
-
-    with silenced():
-        found = virtual_time.run(simulate)
+    campaign = Campaign(SHAPE, steps, REFUSED_SECONDS + 20.0)
+    found, simulation = run_campaign("refused-orders", campaign)
     assert (found.violation, found.tail) == ("", ())
-    logs = began[0].fleet.simulation.server.state.streams["SAGAS"].messages.values()
-    sagas = [each.subject.split(".")[3] for each in logs if each.subject.endswith("saga.started")]
-    replacements = [each for each in sagas if each.startswith("replace-")]
-    assert 1 < len(replacements) <= REFUSED_SECONDS / 15.0
-    assert [each for each in sagas if each.startswith("drain-")]
+    entries = saga_entries(simulation)
+    begun = [saga for saga, *entry in entries if entry == ["saga", "started"]]
+    refused = {saga for saga, *entry in entries if entry == ["cordon", "failed"]}
+    done = {saga for saga, *entry in entries if entry == ["saga", "done"]}
+    assert len([saga for saga in refused if saga.startswith("replace-")]) <= REFUSED_SECONDS / 15.0
+    assert len([saga for saga in refused & done if saga.startswith("replace-")]) == 1
+    assert [saga for saga in begun if saga.startswith("drain-")]

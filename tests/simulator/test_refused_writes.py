@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 
 from services.runtime.logs import silenced
-from services.simulator.engine import virtual_time
 from services.simulator.engine.fault_kinds import BROKER, InjectedFault
 from services.simulator.inputs.fuzz.campaign_steps import Campaign, CampaignStep, OperatorAction
 from services.simulator.inputs.fuzz.fuzz_campaign import REFUSING
-from services.simulator.inputs.fuzz.fuzz_simulation import FuzzSimulation, SeedResult, simulate
+from services.simulator.inputs.fuzz.fuzz_simulation import simulate
+from tests.support.campaigns import run_campaign
 from tests.support.fleet_shapes import SMALL
 from tests.support.wide import WHOLE
 
@@ -43,17 +43,10 @@ def test_every_fault_is_judged_and_every_command_performed(stream: str, before: 
     broken = InjectedFault(kind="xid_error", xid_code=79, fixed_by="replace")
     steps = (CampaignStep(20.0 - before, broken), CampaignStep(20.0, outage))
     campaign = Campaign(SHAPE, tuple(sorted(steps, key=lambda each: each.at)), seconds + 25.0)
-    began: list[FuzzSimulation] = []
-
-    async def simulate() -> SeedResult:
-        began.append(FuzzSimulation(f"refused-{stream}-{before}", campaign))
-        return await began[0].run()
-
-    with silenced():
-        found = virtual_time.run(simulate)
+    found, simulation = run_campaign(f"refused-{stream}-{before}", campaign)
     assert (found.violation, found.tail) == ("", ())
     assert found.made > SHAPE.nodes
-    alerted = f"store-unwritable/stream {stream}" in began[0].fleet.operators.alerted
+    alerted = f"store-unwritable/stream {stream}" in simulation.fleet.operators.alerted
     assert alerted == (stream not in UNUSED)
 
 

@@ -17,6 +17,7 @@ from starlette.routing import Route
 
 from schemas import subjects
 from schemas.messages import decoder
+from schemas.permissions import SERVICES
 from schemas.pool_records import PoolRecord, pool_key
 from schemas.settings import Settings
 from schemas.topology import EVENTS, EVIDENCE, HEARTBEATS, POOLS
@@ -241,7 +242,7 @@ async def test_planted_secrets_are_found_nowhere(
         after = await fleet.bus.last_sequence(EVENTS.name)
         fleet.break_gpu(broken)
         await fleet.replaced(broken.node, after)
-        await fleet.active("a", 2)
+        node, _ = await fleet.active("a", 2)
         await eventually(lambda: _source_failed(fleet))
         await eventually(lambda: _has_called(outside, "sink"))
         shown = await _shown(fleet, outside)
@@ -252,6 +253,12 @@ async def test_planted_secrets_are_found_nowhere(
             query, check = subjects.query("workload-check"), b'{"pool": "%s"}' % pool.encode()
             answer = await fleet.bus.request(query, check, timeout_seconds=60)
             shown[f"query workload-check {pool}"] = answer.data
+        for name in SERVICES:
+            logs = await fleet.bus.request_all(subjects.service_logs(name), b"", 1, 30)
+            assert logs, name
+            shown[f"logs of {name}"] = b"".join(logs)
+        ask = subjects.node_command("a", node.node, "logs")
+        shown["logs of a node"] = (await fleet.bus.request(ask, b"", timeout_seconds=30)).data
         async with _leaking(fleet, outside):
             found = find_leaks(await _shown(fleet, outside), CONTROL)
     # The copy of the configuration in force, which is for the owner alone, is gone with the fleet.

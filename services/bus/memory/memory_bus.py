@@ -233,6 +233,13 @@ class MemoryBus(Buckets, Objects):
         """Answer one subject plainly."""
         self._respond(subject, "", endpoint, as_service=False)
 
+    async def answer_some(
+        self, subject: str, endpoint: Endpoint, *, most: int, seconds: float
+    ) -> None:
+        """The same: here no request is too many."""
+        del most, seconds
+        await self.answer(subject, endpoint)
+
     def _respond(self, subject: str, name: str, endpoint: Endpoint, *, as_service: bool) -> None:
         reachable: Callable[[], bool] = lambda: self.connected  # noqa: E731 - asked each time
         responder = Responder(name, endpoint, as_service, self.context, reachable)

@@ -19,7 +19,6 @@ import msgspec
 import nats
 import nats.errors
 from nats.aio.client import ServerVersion
-from nats.aio.msg import Msg
 from nats.micro.request import Request
 from nats.micro.service import Service as MicroService
 from nats.micro.service import ServiceConfig
@@ -37,13 +36,14 @@ from services.bus.nats.connection_options import (
     unreachable,
 )
 from services.bus.nats.credentials_file import message_id_key
+from services.bus.nats.limited_answers import LimitedAnswers
 from services.bus.nats.live_reader import LiveReader
 from services.bus.nats.pull_consumer import Durable, Puller
 from services.bus.nats.quick_client import QuickClient
 from services.bus.nats.replica_reads import Replicas
 from services.bus.nats.request_mux import RequestMux
 from services.bus.port import Delivery, Endpoint, Endpoints, Facts, Reply, Start, Stored
-from services.bus.protocol.endpoint_replies import answer, may_answer, service_handler
+from services.bus.protocol.endpoint_replies import may_answer, plain_handler, service_handler
 from services.bus.protocol.ephemeral_consumer import EphemeralConsumer
 from services.bus.protocol.kv_buckets import Buckets
 from services.bus.protocol.object_store import Objects
@@ -91,6 +91,7 @@ class NatsBus(Replicas, Buckets, Objects):
         self._pullers: set[Puller] = set()
         self._live: set[LiveReader] = set()
         self._services: list[Any] = []
+        self._renewing: list[asyncio.Task[None]] = []
         self._reading: set[asyncio.Future[None]] = set()
 
     @classmethod
@@ -188,6 +189,8 @@ class NatsBus(Replicas, Buckets, Objects):
 
     async def close(self) -> None:
         """Stop taking messages, send what is buffered, and leave."""
+        for each in self._renewing:
+            each.cancel()
         for puller in list(self._pullers):
             await puller.stop()
         for service in self._services:
@@ -403,13 +406,15 @@ class NatsBus(Replicas, Buckets, Objects):
 
     async def answer(self, subject: str, endpoint: Endpoint) -> None:
         """Answer one subject plainly."""
+        await self._client.subscribe(subject, cb=plain_handler(endpoint))
 
-        async def reply(message: Msg) -> None:
-            if may_answer(message.reply):
-                data, _, _ = await answer(endpoint, message.data, dict(message.headers or {}))
-                await message.respond(data)
-
-        await self._client.subscribe(subject, cb=reply)
+    async def answer_some(
+        self, subject: str, endpoint: Endpoint, *, most: int, seconds: float
+    ) -> None:
+        """Answer at most `most` requests within `seconds`; others find no responder."""
+        limited = LimitedAnswers(self._client, subject, plain_handler(endpoint), most, seconds)
+        await limited.subscribe()
+        self._renewing.append(asyncio.create_task(limited.renew()))
 
     # --- administration -----------------------------------------------------------------------
 

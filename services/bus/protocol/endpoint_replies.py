@@ -1,7 +1,7 @@
 """Endpoints as the bus calls them, and their replies: what one raises is raised at the caller."""
 
 from collections.abc import Awaitable, Callable
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -86,6 +86,17 @@ def requester(headers: Headers) -> str:
     """Who gave an order: the user in its subject, which the server checks."""
     parsed = subjects.parse_order(headers.get(SUBJECT, ""))
     return parsed[1] if parsed is not None else ""
+
+
+def plain_handler(endpoint: Endpoint) -> Callable[[Any], Awaitable[None]]:
+    """What the client calls for an endpoint that is no part of a service."""
+
+    async def handle(message: Any) -> None:
+        if may_answer(message.reply):
+            data, _, _ = await answer(endpoint, message.data, dict(message.headers or {}))
+            await message.respond(data)
+
+    return handle
 
 
 def reply_data(reply: Reply) -> bytes:

@@ -4,23 +4,21 @@ from typing import Annotated, Final
 
 import typer
 
-from schemas.messages import Invalid, Message, UnknownType
 from schemas.stored_messages import decode_stored
-from schemas.topology import EVENTS
 from services.cli import console
 from services.cli.command_options import Output, Pool, Since, start_time
 from services.cli.console import Format
-from services.cli.fleet_connection import fleet_command
-from services.fleet_client.audit_rows import AUDIT_FILTERS, audit_rows
-from services.fleet_client.fleet_client import FleetClient, stored_batches
+from services.cli.fleet_access import FleetAccess
+from services.cli.fleet_connection import everyday_command
+from services.fleet_client.audit_rows import audit_rows
 from services.operator_text.quantities import local_time
 
 HEADERS: Final = ("time", "by", "from", "change", "about", "outcome", "saga", "reason")
 
 
-@fleet_command
+@everyday_command
 async def audit(
-    fleet: FleetClient,
+    fleet: FleetAccess,
     pool: Pool = "",
     by: Annotated[str, typer.Option("--by", help="Only what this user changed.")] = "",
     since: Since = "24h",
@@ -31,11 +29,8 @@ async def audit(
     Requests by command, HTTP and bus; changes that Navarch decides by itself are events.
     """
     await fleet.check_pool(pool)
-    start = start_time(since)
-    found: list[Message | UnknownType | Invalid] = []
-    async for batch in stored_batches(fleet.bus, EVENTS.name, AUDIT_FILTERS, start or 0):
-        found += map(decode_stored, batch)
-    rows = audit_rows(found, pool=pool, by=by)
+    stored = await fleet.audited_events(start_time(since))
+    rows = audit_rows(map(decode_stored, stored), pool=pool, by=by)
     if output.is_data:
         console.write_data(output, rows)
         return

@@ -11,11 +11,12 @@ from schemas.operator_requests import BreakerRequest
 from services.cli import console
 from services.cli.command_options import Output
 from services.cli.console import Format
-from services.cli.fleet_connection import fleet_command
+from services.cli.fleet_access import FleetAccess
+from services.cli.fleet_connection import everyday_command
 from services.cli.live_names import complete_pool
 from services.cli.text.tables import rate_text, usage_text
 from services.fleet_client import fleet_client
-from services.fleet_client.fleet_client import FleetClient, decode_pools, require_accepted
+from services.fleet_client.fleet_client import decode_pools, require_accepted
 from services.operator_text.quantities import local_time_text
 from services.operator_text.safe_text import escape_line
 from services.primitives.errors import NavarchError
@@ -48,8 +49,8 @@ HEADERS: Final = (
 
 
 @commands.command("show")
-@fleet_command
-async def show(fleet: FleetClient, pool: PoolName = "", output: Output = Format.TABLE) -> None:
+@everyday_command
+async def show(fleet: FleetAccess, pool: PoolName = "", output: Output = Format.TABLE) -> None:
     """Show each pool's breaker and its budget, and the fleet's."""
     await fleet.check_pool(pool)
     items = await fleet.pages("pools", Query(pool=pool))
@@ -123,7 +124,7 @@ def _time(text: str) -> str:
 
 def _request_command(verb: str) -> Callable[..., None]:
     async def command(
-        connection: FleetClient,
+        connection: FleetAccess,
         reason: Reason,
         pool: PoolName = "",
         *,
@@ -141,7 +142,7 @@ def _request_command(verb: str) -> Callable[..., None]:
             answer = await connection.request(name, verb, request)
             console.write_message(require_accepted(answer), output)
 
-    return fleet_command(command)
+    return everyday_command(command)
 
 
 for _verb, _help in (

@@ -8,14 +8,14 @@ from schemas.duration import parse_duration
 from schemas.operator_requests import HoldRequest, NodeRequest
 from services.cli.command_options import Nodes, Output
 from services.cli.console import Format
-from services.cli.fleet_connection import fleet_command
+from services.cli.fleet_access import FleetAccess
+from services.cli.fleet_connection import everyday_command
 from services.cli.node_requests import request_nodes
-from services.fleet_client.fleet_client import FleetClient
 
 
-@fleet_command
+@everyday_command
 async def hold(
-    fleet: FleetClient,
+    fleet: FleetAccess,
     nodes: Nodes,
     for_: Annotated[
         str, typer.Option("--for", help="How long: 30m, 2h, at most 168h.", show_default=False)
@@ -40,9 +40,9 @@ async def hold(
     await request_nodes(fleet, "hold", nodes, request, output)
 
 
-@fleet_command
+@everyday_command
 async def release(
-    fleet: FleetClient,
+    fleet: FleetAccess,
     nodes: Nodes,
     reason: Annotated[str, typer.Option("--reason", help="Why; shown in the events.")] = "",
     output: Output = Format.TABLE,

@@ -9,9 +9,10 @@ from schemas.fleet_queries import NodeView, Query
 from services.cli import console, fleet_view
 from services.cli.command_options import Output, Pool, Watch
 from services.cli.console import Format
-from services.cli.fleet_connection import fleet_command
+from services.cli.fleet_access import FleetAccess
+from services.cli.fleet_connection import everyday_command
 from services.cli.text import tables
-from services.fleet_client.fleet_client import PAGE_NODES, FleetClient, decode_nodes
+from services.fleet_client.fleet_client import PAGE_NODES, decode_nodes
 from services.fleet_client.node_filter import NodeFilter
 
 
@@ -40,9 +41,9 @@ Region = Annotated[str, typer.Option("--region", help="Only this region.")]
 Zone = Annotated[str, typer.Option("--zone", help="Only this zone.")]
 
 
-@fleet_command
+@everyday_command
 async def list_nodes(
-    fleet: FleetClient,
+    fleet: FleetAccess,
     pool: Pool = "",
     label: Labels = None,
     provider: Provider = "",

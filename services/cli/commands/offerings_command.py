@@ -9,14 +9,15 @@ from schemas.offering_records import OfferingsQuery, OfferingView
 from services.cli import console
 from services.cli.command_options import Output
 from services.cli.console import Format
-from services.cli.fleet_connection import fleet_command
+from services.cli.fleet_access import FleetAccess
+from services.cli.fleet_connection import everyday_command
 from services.cli.text.offering_text import HEADERS, no_offerings, offering_rows
-from services.fleet_client.fleet_client import FleetClient, decode_answer
+from services.fleet_client.fleet_client import decode_answer
 
 
-@fleet_command
+@everyday_command
 async def offerings(
-    fleet: FleetClient,
+    fleet: FleetAccess,
     *,
     pool: Annotated[str, typer.Option("--pool", help="Only what this pool may launch.")] = "",
     provider: Annotated[str, typer.Option("--provider", help="Only this provider.")] = "",

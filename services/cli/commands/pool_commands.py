@@ -1,28 +1,20 @@
 """`navarch pool list|status|history`: pools, one in numbers, and what happened to it."""
 
-import asyncio
-from datetime import UTC, datetime
 from typing import Annotated
 
 import msgspec
 import typer
 
-from schemas import subjects
 from schemas.fleet_queries import Query
-from schemas.topology import EVENTS
 from services.cli import console
 from services.cli.command_options import Output, Since, start_time
 from services.cli.console import Format
-from services.cli.fleet_connection import fleet_command
+from services.cli.fleet_access import FleetAccess
+from services.cli.fleet_connection import everyday_command
 from services.cli.live_names import complete_pool
 from services.cli.text import tables
-from services.fleet_client.fleet_client import FleetClient, decode_nodes, decode_pools
-from services.fleet_client.fleet_use import total
+from services.fleet_client.fleet_client import decode_pools
 from services.fleet_client.node_timeline import timeline_rows
-from services.fleet_client.saga_progress import progress
-from services.fleet_client.stored_history import open_sagas
-from services.fleet_client.use_reader import read_use
-from services.gateway.views import pool_status
 from services.operator_text.event_text import describe_stored
 
 commands = typer.Typer(
@@ -41,8 +33,8 @@ PoolName = Annotated[
 
 
 @commands.command("list")
-@fleet_command
-async def list_pools(fleet: FleetClient, output: Output = Format.TABLE) -> None:
+@everyday_command
+async def list_pools(fleet: FleetAccess, output: Output = Format.TABLE) -> None:
     """List the pools."""
     items = await fleet.pages("pools", Query())
     if output.is_data:
@@ -53,23 +45,14 @@ async def list_pools(fleet: FleetClient, output: Output = Format.TABLE) -> None:
 
 
 @commands.command("status")
-@fleet_command
-async def status(fleet: FleetClient, pool: PoolName, output: Output = Format.TABLE) -> None:
+@everyday_command
+async def status(fleet: FleetAccess, pool: PoolName, output: Output = Format.TABLE) -> None:
     """Show a pool in numbers.
 
     They are those of the HTTP API, at /api/v1/pools/POOL/status.
     """
     await fleet.check_pool(pool)
-    pools, nodes, sagas, (use, _) = await asyncio.gather(
-        fleet.pages("pools", Query(pool=pool)),
-        fleet.pages("nodes", Query(pool=pool)),
-        open_sagas(fleet.bus, pool),
-        read_use(fleet.bus, pool, datetime.now(UTC)),
-    )
-    [view] = decode_pools(pools)
-    found = pool_status(
-        view, decode_nodes(nodes), map(progress, sagas), total(use.rows()).utilization_percent
-    )
+    found = await fleet.pool_status(pool)
     if output.is_data:
         console.write_data(output, found)
         return
@@ -79,15 +62,13 @@ async def status(fleet: FleetClient, pool: PoolName, output: Output = Format.TAB
 
 
 @commands.command("history")
-@fleet_command
+@everyday_command
 async def history(
-    fleet: FleetClient, pool: PoolName, since: Since = "7d", output: Output = Format.TABLE
+    fleet: FleetAccess, pool: PoolName, since: Since = "7d", output: Output = Format.TABLE
 ) -> None:
     """Show what was requested of a pool and decided for it."""
     await fleet.check_pool(pool)
-    stored = await fleet.bus.read(EVENTS.name, subjects.pool_events_of(pool))
-    start = start_time(since)
-    found = [each for each in stored if start is None or each.time >= start]
+    found = await fleet.pool_events(pool, start_time(since))
     if output.is_data:
         console.write_data(output, timeline_rows(found))
         return

@@ -17,14 +17,14 @@ from services.cli import console
 from services.cli.change_waits import saga_end, waiting
 from services.cli.command_options import Output, Pool, Since, Wait, WaitTimeout, start_time
 from services.cli.console import Format
-from services.cli.fleet_connection import fleet_command
+from services.cli.fleet_access import FleetAccess, bus_of
+from services.cli.fleet_connection import everyday_command
 from services.cli.live_names import complete_saga
 from services.cli.text import tables
-from services.fleet_client.fleet_client import FleetClient, require_accepted
+from services.fleet_client.fleet_client import require_accepted
 from services.fleet_client.node_timeline import timeline_rows
-from services.fleet_client.saga_progress import Progress, progress
+from services.fleet_client.saga_progress import Progress
 from services.fleet_client.saga_summaries import SagaSummary, saga_summaries
-from services.fleet_client.stored_history import open_sagas, saga_log
 from services.operator_text.quantities import elapsed, local_time
 from services.operator_text.safe_text import escape_line
 from services.primitives.errors import NavarchError
@@ -48,9 +48,9 @@ HEADERS = ("saga", "pool", "node", "status", "step", "since", "deadline", "waiti
 
 
 @commands.command("list")
-@fleet_command
+@everyday_command
 async def list_sagas(
-    fleet: FleetClient,
+    fleet: FleetAccess,
     pool: Pool = "",
     *,
     ended: Annotated[bool, typer.Option("--all", help="Include those that have ended.")] = False,
@@ -63,10 +63,11 @@ async def list_sagas(
     """
     await fleet.check_pool(pool)
     if ended:
-        summaries = await saga_summaries(fleet.bus, pool, start_time(since))
+        bus = bus_of(fleet, "--all").bus
+        summaries = await saga_summaries(bus, pool, start_time(since))
         _write_all(summaries, output)
         return
-    found = [progress(each) for each in await open_sagas(fleet.bus, pool)]
+    found = await fleet.open_sagas(pool)
     if output.is_data:
         console.write_data(output, found)
     else:
@@ -115,11 +116,10 @@ def rows(found: Sequence[Progress]) -> list[tuple[str, ...]]:
 
 
 @commands.command("show")
-@fleet_command
-async def show(fleet: FleetClient, saga: Saga, output: Output = Format.TABLE) -> None:
+@everyday_command
+async def show(fleet: FleetAccess, saga: Saga, output: Output = Format.TABLE) -> None:
     """Show a saga and its log, with each step's inputs and outputs."""
-    state, stored = await saga_log(fleet.bus, saga)
-    where = progress(state)
+    where, stored = await fleet.saga(saga)
     if output.is_data:
         entries = [msgspec.Raw(console.json_line(each).encode()) for each in stored]
         console.write_data(output, {**msgspec.structs.asdict(where), "log": entries})
@@ -167,7 +167,7 @@ def inputs_text(stored: Stored) -> str:
 
 def _request_command(verb: str) -> Callable[..., None]:
     async def command(
-        fleet: FleetClient,
+        fleet: FleetAccess,
         saga: Saga,
         reason: Reason = "",
         *,
@@ -175,9 +175,9 @@ def _request_command(verb: str) -> Callable[..., None]:
         wait_timeout: WaitTimeout = "",
         output: Output = Format.TABLE,
     ) -> None:
-        state, stored = await saga_log(fleet.bus, saga)
+        where, stored = await fleet.saga(saga)
         request = SagaRequest(saga=saga, reason=reason)
-        answer = await fleet.request(state.params.pool, verb, request)
+        answer = await fleet.request(where.pool, verb, request)
         console.write_message(require_accepted(answer), output)
         if wait:
             async with waiting(wait_timeout, saga):
@@ -187,7 +187,7 @@ def _request_command(verb: str) -> Callable[..., None]:
             if found:
                 raise NavarchError(found)
 
-    return fleet_command(command)
+    return everyday_command(command)
 
 
 for _verb, _help in (

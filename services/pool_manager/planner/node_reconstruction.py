@@ -25,6 +25,9 @@ REPLAYED_FACTS: Final = (
 )
 """Events of a node whose last one each is applied again; all of the cloud's notices."""
 
+AGENT_FACTS: Final = ("registered", "boot-checked", "provider-notice")
+"""Those that a node's own agent reports, whatever is recorded of an earlier node of its name."""
+
 
 class StoredEvent(NamedTuple):
     """An event, and where and when it was stored."""

@@ -15,6 +15,9 @@ Where a spare is ready, `promote` follows `cordon`: the spare takes the node's p
 new node is reserved before it is admitted, as the new spare. Once promoted the spare stays in
 service, whatever becomes of the rest.
 
+Where its machine is gone, a node is replaced although the workload system refuses to cordon and
+drain it, unless the launch needs that system as well.
+
 Where others make the pool's nodes nothing is launched: `cordon ─► drain ─► terminate`, and the
 successor is the node that joins.
 
@@ -43,10 +46,10 @@ from typing import Final
 
 from schemas.saga_params import SagaParams
 from services.pool_manager.sagas.saga_steps import (
-    DRAIN,
     TERMINATE,
     VACATE,
     cordon,
+    drain,
     launch,
     promoting,
 )
@@ -57,10 +60,10 @@ def _steps(params: SagaParams) -> tuple[Step, ...]:
     first = (cordon(params), *promoting(params))
     launching = launch(params) if params.new_node else ()
     if params.order == "launch_ahead":
-        return (*first, VACATE, *launching, DRAIN, TERMINATE)
+        return (*first, VACATE, *launching, drain(params), TERMINATE)
     if params.order == "provision_first":
-        return (*first, *launching, DRAIN, TERMINATE)
-    return (*first, DRAIN, TERMINATE, *launching)
+        return (*first, *launching, drain(params), TERMINATE)
+    return (*first, drain(params), TERMINATE, *launching)
 
 
 REPLACE: Final = Definition(

@@ -239,10 +239,16 @@ CORDON_GPUS: Final = Step(
 """Its deadline is short, because work gets onto a faulty GPU until the node is cordoned instead."""
 
 
+def _needs_no_workload_system(params: SagaParams) -> bool:
+    """Whether a node's machine is gone, and its successor's launch orders nothing there either."""
+    return params.gone and not (params.promotes or params.spare or params.diagnostic)
+
+
 def cordon(params: SagaParams) -> Step:
     """Nothing new on the node; given back by unwinding where it was well before."""
     if params.dead or params.order == "launch_ahead":
-        return CORDON_HASTY_UNDONE if params.restores_service else CORDON_HASTY
+        hasty = CORDON_HASTY_UNDONE if params.restores_service else CORDON_HASTY
+        return replace(hasty, on_failure="proceed") if _needs_no_workload_system(params) else hasty
     return CORDON_UNDONE if params.restores_service else CORDON
 
 
@@ -261,6 +267,13 @@ DRAIN: Final = Step(
     on_deadline="proceed",
     cut_short=True,
 )
+
+
+def drain(params: SagaParams) -> Step:
+    """Lets the work of a node that is replaced finish."""
+    return replace(DRAIN, on_failure="proceed") if _needs_no_workload_system(params) else DRAIN
+
+
 TERMINATE: Final = Step(
     name="terminate",
     inputs=_terminate,

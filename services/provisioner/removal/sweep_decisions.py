@@ -16,7 +16,7 @@ from typing import Final, Literal
 from schemas.enums import NOT_LISTED
 from schemas.instance_records import InstanceRecord
 from schemas.names import TOKEN, node_serial
-from schemas.node_records import node_key
+from schemas.node_records import NodeRecord, is_made_by_others, node_key
 from services.provisioner.instances.instance_decisions import (
     ADOPTABLE_STATUSES,
     TERMINATING_STATES,
@@ -54,7 +54,7 @@ SweepKind = RemovalKind | RecordKind | OrphanKind | JoinedKind
 remove-surplus: remove an instance beside the recorded one, or one whose tags name no node.
 retry-removal, confirm-removal: a removal is overdue, and its instance is listed, or is not.
 adopt-instance: record the instance of an unfinished launch.
-restore-record: write the record of a node in service.
+restore-record: write the record of a node in service, or of one whose instance others removed.
 mark-listed, mark-unlisted: a running instance's record must say whether its provider lists it.
 mark-down, mark-up: and whether it runs, as its provider reports.
 keep-orphan: record an instance that a lost store knew, and leave it alone.
@@ -109,6 +109,8 @@ class SweepInput:
     """Keys of nodes that NODES knows as not terminated."""
     departed: frozenset[str] = frozenset()
     """Keys of nodes that NODES knows as terminated."""
+    unrecorded: Mapping[str, NodeRecord] = field(default_factory=dict)
+    """Nodes in service that others have made, and of whose instance there is no record."""
     admitted: Mapping[str, datetime] = field(default_factory=dict)
     """Pool -> when it last admitted a node; only of pools with instances that are kept."""
     now: datetime
@@ -140,6 +142,7 @@ def decide_sweep(seen: SweepInput) -> tuple[SweepAction, ...]:
             or bool(why_out_of_region(record, can))
         )
         actions.append(_decide_record(seen, key, record, can, listed=listed))
+    actions += [_decide_unrecorded(seen, key, node) for key, node in seen.unrecorded.items()]
     return tuple(each for each in actions if each is not None)
 
 
@@ -197,6 +200,9 @@ def _decide_joined(seen: SweepInput, provider: str, instance: Instance) -> Sweep
     action = partial(SweepAction, key=key, provider=provider)
     if instance.status not in ADOPTABLE_STATUSES:
         return None
+    node = seen.unrecorded.get(key)
+    if node is not None and _is_earlier(node, instance):
+        return None
     if record is None and key in seen.living:
         why = "its node is in service, and its record is lost"
         return action("restore-record", instance=instance, why=why)
@@ -209,6 +215,45 @@ def _decide_joined(seen: SweepInput, provider: str, instance: Instance) -> Sweep
         why = f"{instance.provider_id} has its name now"
         return action("retire-joined", instance=instance_of(record), why=why)
     return None
+
+
+def is_unrecorded(node: NodeRecord, record: InstanceRecord | None) -> bool:
+    """Whether there is no record of the instance of a node that others have made."""
+    if not is_made_by_others(node) or node.state == "terminated":
+        return False
+    if record is None or record.state != "terminated":
+        return record is None
+    joined_at, ended_at = node.admitted_at, record.terminated_at
+    return joined_at is not None and ended_at is not None and joined_at > ended_at
+
+
+def _decide_unrecorded(seen: SweepInput, key: str, node: NodeRecord) -> SweepAction | None:
+    """A node whose instance left before it was recorded: once it is, the node is retired."""
+    provider = node.launch.provider if node.launch is not None else ""
+    listed = seen.listed.get(provider)
+    if listed is None or not seen.can.get(provider, Capabilities()).adopts:
+        return None
+    named = InstanceList.of(listed).by_name.get((node.pool, node.node), [])
+    if any(not _is_earlier(node, each) for each in named):
+        return None
+    instance = Instance(
+        name=node.node,
+        provider_id="",
+        pool=node.pool,
+        region=node.region,
+        zone=node.zone,
+        address=node.address,
+        created_at=node.admitted_at,
+    )
+    why = "others removed it before it was recorded, and its node is in service"
+    waits = _grace_left(seen, node.admitted_at or seen.now)
+    return SweepAction("restore-record", key, provider, instance, why, waits)
+
+
+def _is_earlier(node: NodeRecord, instance: Instance) -> bool:
+    """Whether a node was there before an instance of its name was made."""
+    admitted_at, created_at = node.admitted_at, instance.created_at
+    return admitted_at is not None and created_at is not None and admitted_at < created_at
 
 
 def _why_orphaned(seen: SweepInput, instance: Instance) -> str:

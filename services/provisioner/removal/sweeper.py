@@ -7,10 +7,10 @@ instances, nor a launch in progress.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -56,6 +56,7 @@ from services.provisioner.removal.sweep_decisions import (
     decide_sweep,
     due_actions,
     is_of_fleet,
+    is_unrecorded,
 )
 from services.provisioner.time_limits import TimeLimits
 
@@ -82,6 +83,14 @@ class SweepPlan:
     fleet_known: bool
     unlisted: Mapping[str, str]
     """Provider -> why it could not be listed."""
+
+
+class NodesSeen(NamedTuple):
+    """Nodes in service, those that are gone, and those whose instance has no record."""
+
+    living: frozenset[str] = frozenset()
+    departed: frozenset[str] = frozenset()
+    unrecorded: Mapping[str, NodeRecord] = {}
 
 
 class Sweeper:
@@ -161,7 +170,7 @@ class Sweeper:
         }
         self._remember(listed, now)
         fleet_id = self._fleet_records.decode(fleet).id if fleet is not None else ""
-        living, departed = await self._nodes(fleet_id, listed, records)
+        nodes = await self._nodes(fleet_id, listed, records, left_alone)
         seen = SweepInput(
             fleet=fleet_id,
             fleet_name=self._fleet_name,
@@ -173,8 +182,9 @@ class Sweeper:
             listed=listed if fleet_id else {},
             can={name: each.provider.capabilities for name, each in self._providers.calls.items()},
             first_seen=dict(self._first_seen),
-            living=living,
-            departed=departed,
+            living=nodes.living,
+            departed=nodes.departed,
+            unrecorded=nodes.unrecorded,
             admitted=await self._admitted(records.values(), now),
             now=now,
             grace=timedelta(seconds=self._limits.sweep_grace_seconds),
@@ -240,18 +250,23 @@ class Sweeper:
                 self._first_seen.setdefault(key, now)
 
     async def _nodes(
-        self, fleet: str, listed: dict[str, list[Instance]], records: dict[str, InstanceRecord]
-    ) -> tuple[frozenset[str], frozenset[str]]:
-        """The nodes in service, and those that are gone, where records and lists disagree.
+        self,
+        fleet: str,
+        listed: dict[str, list[Instance]],
+        records: dict[str, InstanceRecord],
+        left_alone: Collection[str],
+    ) -> NodesSeen:
+        """The nodes of which records and lists disagree.
 
-        A listed instance has no record, or a running one is not listed.
+        A listed instance has no record, a running one is not listed, or one that others have made
+        is neither recorded nor listed.
         """
+        can = {name: self._providers.get(name).provider.capabilities for name in listed}
         shown = {
             node_key(each.pool, each.name)
             for provider, instances in listed.items()
             for each in instances
-            if self._providers.get(provider).provider.capabilities.adopts
-            or is_of_fleet(each.fleet, fleet, self._fleet_name)
+            if can[provider].adopts or is_of_fleet(each.fleet, fleet, self._fleet_name)
         }
         running = {
             key
@@ -259,12 +274,19 @@ class Sweeper:
             if each.state == "running" and each.provider in listed
         }
         keys = (shown - records.keys()) | (running - shown)
-        if not keys:
-            return frozenset(), frozenset()
-        nodes = {each.key: each.value for each in await self._bus.entries(NODES)}
+        adopts = any(each.adopts for each in can.values())
+        if not keys and not adopts:
+            return NodesSeen()
+        entries = await self._bus.entries(NODES)
+        nodes = {each.key: each.value for each in entries}
         known = keys & nodes.keys()
         living = frozenset(key for key in known if _in_service(nodes[key]))
-        return living, frozenset(known - living)
+        unrecorded = {
+            entry.key: node
+            for entry, node in (readable(entries, _node) if adopts else ())
+            if entry.key not in left_alone and is_unrecorded(node, records.get(entry.key))
+        }
+        return NodesSeen(living, frozenset(known - living), unrecorded)
 
     async def _perform(self, action: SweepAction) -> bool:
         """Perform an action; False if an instance that should go is still listed."""
@@ -304,7 +326,8 @@ class Sweeper:
     def _correct(self, action: SweepAction, record: InstanceRecord | None) -> InstanceRecord | None:
         """Return the corrected record; None if it has changed since the sweep read it."""
         if action.kind == "restore-record":
-            if record is not None:
+            earlier = record is not None and record.state == "terminated"
+            if record is not None and not (earlier and not action.instance.provider_id):
                 return None
             record = self._new_record(action.provider, action.instance)
         elif record is None:

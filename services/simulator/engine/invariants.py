@@ -270,8 +270,9 @@ class Invariants:
         if getattr(entry, "step", "") != "drain":
             return
         if isinstance(entry, StepStarted):
-            # The published deadline counts from the decision, which a slow service stores later.
-            self._drains_since[entry.saga] = entry.time
+            # The published deadline counts from the decision, which a slow service stores later. By
+            # a clock that is ahead it ends early too.
+            self._drains_since[entry.saga] = min(entry.time, at)
         saga = self.sagas.started(entry.saga)
         if isinstance(entry, StepSucceeded) and saga.params.drain != "immediate":
             self._confirmed(saga)

@@ -1,0 +1,117 @@
+"""`navarch logs`: the newest log lines of a node's agent, or of a service."""
+
+import asyncio
+import sys
+from difflib import get_close_matches
+from typing import Annotated, Final
+
+import msgspec
+import typer
+
+from schemas.log_excerpts import LINES_MAX, LogExcerpt, LogRequest
+from schemas.permissions import GATEWAY, SERVICES
+from services.cli import console
+from services.cli.command_options import Output, Since, start_time
+from services.cli.console import Format
+from services.cli.fleet_connection import fleet_command
+from services.cli.live_names import complete_node
+from services.cli.node_names import find_node
+from services.cli.service_replies import every_replica
+from services.cli.text.log_text import log_lines, statements
+from services.fleet_client.fleet_client import FleetClient
+from services.fleet_client.log_reader import node_logs, service_logs
+from services.operator_text.safe_text import escape
+from services.primitives.errors import NavarchError
+
+ON_ITS_MACHINE: Final = "the log of its container, or `journalctl` on its host, has its lines"
+SHOWN_MAX: Final = 10
+
+
+@fleet_command
+async def logs(
+    fleet: FleetClient,
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="NODE|SERVICE[/REPLICA]",
+            help="A node, or the beginning of one name; or a service: "
+            f"{', '.join(SERVICES)}; or one of its replicas.",
+            show_default=False,
+            autocompletion=complete_node,
+        ),
+    ],
+    *,
+    lines: Annotated[
+        int, typer.Option("--lines", "-n", min=1, max=LINES_MAX, help="At most so many.")
+    ] = 100,
+    since: Since = "",
+    kernel: Annotated[
+        bool, typer.Option("--kernel", help="Of a node: only the kernel's lines about the driver.")
+    ] = False,
+    output: Output = Format.TABLE,
+) -> None:
+    """Show the newest log lines of a node or a service.
+
+    Of a node: its agent's, and the kernel's about the driver. Each process keeps its newest lines
+    in memory, from its start on. This needs the role operator.
+    """
+    service, _, replica = source.partition("/")
+    request = LogRequest(lines=lines, since=start_time(since), kernel=kernel)
+    if service == GATEWAY:
+        raise NavarchError(f"the gateway answers no requests on the bus: {ON_ITS_MACHINE}")
+    if service in SERVICES:
+        if kernel:
+            raise typer.BadParameter("only nodes have kernel lines", param_hint="--kernel")
+        found = await _of_service(fleet, service, replica, request)
+    else:
+        found = (await _of_node(fleet, source, request),)
+    if output.is_data:
+        console.write_data(output, found)
+        return
+    text = log_lines(found, lines, colour=console.colour())
+    console.write(text or "There are no such lines.")
+    for each in statements(found, request):
+        _note(each)
+
+
+async def _of_node(fleet: FleetClient, node: str, request: LogRequest) -> LogExcerpt:
+    try:
+        view, _ = await find_node(fleet, node)
+    except NavarchError as error:
+        if meant := get_close_matches(node.partition("/")[0], SERVICES, n=1):
+            raise NavarchError(f"{error}. The service is called {meant[0]}") from error
+        raise
+    return await node_logs(fleet, view, request)
+
+
+async def _of_service(
+    fleet: FleetClient, service: str, replica: str, request: LogRequest
+) -> tuple[LogExcerpt, ...]:
+    request = msgspec.structs.replace(request, replica=replica)
+    found, replicas = await asyncio.gather(
+        service_logs(fleet, service, request), every_replica(fleet)
+    )
+    running = sum(each.service == service for each in replicas)
+    if not found:
+        if running:
+            raise NavarchError(
+                f"the {service} runs, and does not answer this request: it, or the bus's accounts, "
+                "are of an older release (`navarch version`), or it was asked for its log too "
+                f"often just now. Ask again in 10 s; {ON_ITS_MACHINE}, too"
+            )
+        raise NavarchError(
+            f"no replica of the {service} answers: does it run? If it does not, {ON_ITS_MACHINE}"
+        )
+    if replica:
+        chosen = tuple(each for each in found if each.source.startswith(replica))
+        if not chosen:
+            names = ", ".join(each.source for each in found[:SHOWN_MAX] if each.source)
+            raise NavarchError(f"the {service} has no replica {replica!r}; there are: {names}")
+        return chosen
+    if len(found) < running:
+        _note(f"{len(found)} of {running} replicas of the {service} answered")
+    return found
+
+
+def _note(text: str) -> None:
+    sys.stderr.write(f"navarch: {escape(text)}\n")

@@ -1,0 +1,275 @@
+"""A fleet over HTTP, as everyday commands see it: the same texts as over the bus.
+
+Events and entries come with the places where they are stored, so that they become the messages that
+the bus has, and are written by the same functions.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing, suppress
+from datetime import datetime
+from typing import Any, Final, cast
+
+import msgspec
+
+from schemas import subjects
+from schemas.fleet_queries import FleetBudgetView, NodeView, Query
+from schemas.messages import encode
+from schemas.names import InvalidNameError
+from schemas.offering_records import OfferingsQuery
+from schemas.operator_requests import (
+    BreakerRequest,
+    DrainRequest,
+    HoldRequest,
+    NodeRequest,
+    SagaRequest,
+    ScaleRequest,
+)
+from schemas.pool_events import pool_codec
+from services.bus.port import Stored
+from services.cli.fleet_discovery import NEEDS_BUS
+from services.fleet_client.audit_rows import AUDIT_FILTERS
+from services.fleet_client.fleet_client import Request, RequestAnswer, ends_saga, no_pool
+from services.fleet_client.node_filter import labels_asked
+from services.fleet_client.node_timeline import TimelineRow
+from services.fleet_client.saga_progress import Progress
+from services.fleet_client.stored_history import no_name, no_saga
+from services.fleet_client.why_text import WhyAnswer
+from services.gateway.views import ChangeAnswer, EventView, PoolStatus, StoredPlace
+from services.http_client import gateway_calls as calls
+from services.http_client.async_client import AsyncNavarch
+from services.http_client.gateway_calls import ApiCall, DryRunVerb
+from services.http_client.gateway_errors import ChangeRefusedError, NotFoundError
+from services.operator_text.safe_text import escape_line
+from services.primitives.errors import AnswerError, NavarchError
+
+PAGE: Final = 1_000
+ROWS_MAX: Final = 10_000
+EVER: Final = "30d"
+"""As long as events are kept."""
+POLL_SECONDS: Final = 1.0
+"""Between two looks at a saga that is waited for."""
+INVALID: Final = frozenset({"invalid"})
+NODE_CALLS: Final[Mapping[str, Callable[..., ApiCall[ChangeAnswer]]]] = {
+    "cordon": calls.cordon_node,
+    "uncordon": calls.uncordon_node,
+    "release": calls.release_node,
+}
+DRAIN_CALLS: Final[Mapping[str, Callable[..., ApiCall[ChangeAnswer]]]] = {
+    "drain": calls.drain_node,
+    "replace": calls.replace_node,
+    "reset-gpu": calls.reset_gpu_node,
+    "reboot": calls.reboot_node,
+    "terminate": calls.terminate_node,
+}
+SAGA_CALLS: Final[Mapping[str, Callable[..., ApiCall[ChangeAnswer]]]] = {
+    "cancel": calls.cancel_saga,
+    "retry": calls.retry_saga,
+    "proceed": calls.proceed_saga,
+}
+BREAKER_CALLS: Final[Mapping[str, Callable[..., ApiCall[ChangeAnswer]]]] = {
+    "breaker-open": calls.open_breaker,
+    "breaker-close": calls.close_breaker,
+}
+
+
+class HttpFleet:
+    """What a command asks, from a gateway."""
+
+    def __init__(self, client: AsyncNavarch) -> None:
+        """Ask over `client`."""
+        self._client = client
+
+    async def pages(
+        self, name: str, query: Query | OfferingsQuery, *, who: str = "pool-manager"
+    ) -> list[msgspec.Raw]:
+        """All items of a paged query, as JSON."""
+        del who
+        found: Sequence[msgspec.Struct]
+        match name, query:
+            case "nodes", Query(pool=pool, terminated=terminated):
+                nodes = self._client.each_node(pool=pool, terminated=terminated, limit=PAGE)
+                found = [each async for each in nodes]
+            case "pools", Query(pool=pool):
+                pools = await self._client.list_pools()
+                found = [each for each in pools if pool in ("", each.name)]
+            case "offerings", OfferingsQuery():
+                found = await self._client.list_offerings(
+                    pool=query.pool,
+                    provider=query.provider,
+                    instance_type=query.instance_type,
+                    everything=query.everything,
+                )
+            case _:
+                raise NavarchError(f"the query {name} {NEEDS_BUS}")
+        return [msgspec.Raw(encode(each)) for each in found]
+
+    async def node(self, node: str) -> tuple[NodeView, bytes]:
+        """One node with its recent faults, and as JSON; AnswerError if there is none."""
+        try:
+            view = await self._client.get_node(node)
+        except (NotFoundError, InvalidNameError) as error:
+            raise AnswerError(str(error)) from error
+        return view, encode(view)
+
+    async def check_pool(self, pool: str) -> None:
+        """Fail if there is no such pool; an empty name is every pool."""
+        if pool:
+            names = [each.name for each in await self._client.list_pools()]
+            if pool not in names:
+                raise no_pool(pool, names)
+
+    async def pools_labelled(self, labels: Sequence[str]) -> frozenset[str]:
+        """The pools with all these labels; ValueError for what is not `KEY=VALUE`."""
+        labels_asked(labels)
+        nodes = self._client.each_node(labels=labels, terminated=True, limit=PAGE)
+        return frozenset([each.pool async for each in nodes])
+
+    async def budget(self) -> FleetBudgetView:
+        """The fleet's budget and how much of it is used."""
+        return await self._client.get_budget()
+
+    async def pool_status(self, pool: str) -> PoolStatus:
+        """A pool in numbers."""
+        return await self._client.get_pool_status(pool)
+
+    async def pool_events(self, pool: str, start: datetime | None) -> list[Stored]:
+        """What was requested of a pool and decided for it, since a time or since ever."""
+        events = self._client.each_event(since=_since(start), pool=pool)
+        stored = [stored_of(each) async for each in events]
+        return [each for each in stored if subjects.parse_pool_event(each.subject)]
+
+    async def audited_events(self, start: datetime | None) -> list[Stored]:
+        """The outcomes of changes that were requested."""
+        kinds = [each.rpartition(".")[2] for each in AUDIT_FILTERS]
+        events = self._client.each_event(since=_since(start), kinds=kinds)
+        return [stored_of(each) async for each in events]
+
+    async def why(self, name: str) -> WhyAnswer:
+        """Explain the node, pool or saga of this name."""
+        client = self._client
+        for explain in (client.get_node_why, client.get_pool_why, client.get_saga_why):
+            with suppress(NotFoundError, InvalidNameError):
+                return await explain(name)
+        raise no_name(name)
+
+    async def timeline(self, node: str) -> tuple[TimelineRow, ...]:
+        """What happened to the node of this name; nothing if there is none."""
+        with suppress(NotFoundError, InvalidNameError):
+            return tuple(await self._client.get_node_timeline(node, limit=ROWS_MAX))
+        return ()
+
+    async def open_sagas(self, pool: str) -> list[Progress]:
+        """The open sagas, oldest first."""
+        return await self._client.list_sagas(pool=pool)
+
+    async def saga(self, saga: str) -> tuple[Progress, list[Stored]]:
+        """A saga and the entries of its log."""
+        try:
+            found = await self._client.get_saga(saga)
+        except (NotFoundError, InvalidNameError) as error:
+            raise no_saga(saga) from error
+        entries = zip(found.log, found.stored, strict=True)
+        return found.saga, [_stored(entry, place) for entry, place in entries]
+
+    async def follow_saga(
+        self, saga: str, *, after: int | None = None
+    ) -> AsyncGenerator[Sequence[Stored], None]:
+        """A saga's entries, all or those after a sequence, also future ones, until it has ended."""
+        last = after or 0
+        while True:
+            _, entries = await self.saga(saga)
+            for entry in entries:
+                if entry.sequence > last:
+                    last = entry.sequence
+                    yield (entry,)
+                    if ends_saga(entry):
+                        return
+            await asyncio.sleep(POLL_SECONDS)
+
+    async def follow_events(
+        self, *, pool: str, node: str, since: datetime | None
+    ) -> AsyncGenerator[Sequence[Stored], None]:
+        """Events from now or from a time on, of one pool, one node, or all."""
+        after: int | None = None
+        more = since is not None
+        while more:
+            page = await self._client.list_events(
+                since=_since(since), after=after or 0, pool=pool, node=node, limit=PAGE
+            )
+            after, more = page.next or after, page.more
+            if page.items:
+                yield tuple(map(stored_of, page.items))
+        async with aclosing(
+            self._client.follow_events(after=after, pool=pool, node=node)
+        ) as following:
+            async for event in following:
+                yield (stored_of(event),)
+
+    async def request(self, pool: str, verb: str, request: Request) -> RequestAnswer:
+        """Send a request to a pool and wait for the event that answers it."""
+        try:
+            answer = await self._client.send(change_call(pool, verb, request))
+        except ChangeRefusedError as error:
+            problem = error.problem
+            text = f"refused ({problem.refusal}): {escape_line(problem.detail)}"
+            raise AnswerError(text) from error
+        event = pool_codec.decode(msgspec.json.encode(answer.event))
+        if not isinstance(event, RequestAnswer):
+            raise NavarchError(
+                f"{verb} is accepted as {answer.request}, with an event that this release does not "
+                "know: navarch events shows it"
+            )
+        return event
+
+    async def dry_run(self, verb: str, request: NodeRequest) -> bytes:
+        """What a request about a node would do, as JSON."""
+        drain = _drain(request) if isinstance(request, DrainRequest) else {}
+        named = cast("DryRunVerb", verb)
+        call = calls.dry_run_node(request.node, named, reason=request.reason, **drain)
+        return encode(await self._client.send(call))
+
+
+def change_call(pool: str, verb: str, request: Request) -> ApiCall[ChangeAnswer]:
+    """The call of a request. Pure."""
+    match request:
+        case DrainRequest() if verb in DRAIN_CALLS:
+            return DRAIN_CALLS[verb](request.node, reason=request.reason, **_drain(request))
+        case HoldRequest():
+            for_ = _seconds(request.for_)
+            return calls.hold_node(request.node, for_=for_, reason=request.reason)
+        case NodeRequest() if verb in NODE_CALLS:
+            return NODE_CALLS[verb](request.node, reason=request.reason)
+        case ScaleRequest():
+            return calls.scale_pool(pool, request.nodes)
+        case BreakerRequest() if verb in BREAKER_CALLS:
+            return BREAKER_CALLS[verb](pool, reason=request.reason)
+        case SagaRequest() if verb in SAGA_CALLS:
+            return SAGA_CALLS[verb](request.saga, reason=request.reason)
+        case _:
+            raise NavarchError(f"{verb} {NEEDS_BUS}")
+
+
+def stored_of(event: EventView) -> Stored:
+    """The message that an event is a view of. Pure."""
+    place = StoredPlace(subject=event.subject, sequence=event.sequence, time=event.time)
+    return _stored(event.event, place)
+
+
+def _stored(content: dict[str, Any], place: StoredPlace) -> Stored:
+    is_quoted = content.keys() == INVALID
+    data = str(content["invalid"]).encode() if is_quoted else msgspec.json.encode(content)
+    return Stored(place.subject, data, place.sequence, place.time)
+
+
+def _since(start: datetime | None) -> str:
+    return start.isoformat() if start else EVER
+
+
+def _drain(request: DrainRequest) -> dict[str, str]:
+    timeout = "" if request.timeout is None else _seconds(request.timeout)
+    return {"mode": request.mode, "timeout": timeout}
+
+
+def _seconds(duration: float) -> str:
+    return f"{float(duration)}s"

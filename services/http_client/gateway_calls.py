@@ -1,0 +1,371 @@
+"""Every call of the HTTP API, as a value. Pure.
+
+A test compares each with the API's own description, so that the two never differ.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic, Literal, TypeVar
+
+import msgspec
+
+from schemas.agent_commands import DiagnoseRequest, Diagnosis
+from schemas.dry_run import DryRun
+from schemas.duration import parse_duration
+from schemas.evidence_bundles import EvidenceBundle, EvidenceDescription
+from schemas.fleet_queries import FleetBudgetView, NodeView, PolicyView, PoolView
+from schemas.names import saga_token, token
+from schemas.offering_records import OfferingView
+from services.fleet_client.node_timeline import TimelineRow
+from services.fleet_client.pool_history import PoolHistory
+from services.fleet_client.saga_progress import Progress
+from services.fleet_client.use_reader import GpuReadings
+from services.fleet_client.why_text import WhyAnswer
+from services.gateway.access_tokens import Principal
+from services.gateway.change_bodies import (
+    BreakerBody,
+    DrainBody,
+    HoldBody,
+    ReasonBody,
+    ScaleBody,
+    UpBody,
+)
+from services.gateway.views import (
+    ChangeAnswer,
+    EventPage,
+    IncidentView,
+    InstancePage,
+    NodePage,
+    PoolStatus,
+    SagaLog,
+)
+
+T_co = TypeVar("T_co", covariant=True)
+
+API: Final = "/api/v1"
+STREAM_PATH: Final = f"{API}/events/stream"
+DryRunVerb = Literal[
+    "cordon", "uncordon", "release", "drain", "replace", "reset-gpu", "reboot", "terminate"
+]
+SIMPLE_VERBS: Final = frozenset({"cordon", "uncordon", "release"})
+"""Verbs that wait for no work."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiCall(Generic[T_co]):
+    """A request and the type of its answer."""
+
+    path: str
+    answer: type[T_co]
+    query: Mapping[str, Any] = field(default_factory=dict)
+    method: str = "GET"
+    body: msgspec.Struct | None = None
+    key: str | None = None
+    """Of a change: its idempotency key; empty: the client makes one. None: it has none."""
+    more_seconds: float = 0.0
+    """How much longer than others the gateway may take for it."""
+
+
+# --- reading -------------------------------------------------------------------------------------
+
+
+def list_nodes(
+    *,
+    pool: str = "",
+    provider: str = "",
+    region: str = "",
+    zone: str = "",
+    status: str = "",
+    health: str = "",
+    labels: Sequence[str] = (),
+    terminated: bool = False,
+    limit: int = 100,
+    cursor: str = "",
+) -> ApiCall[NodePage]:
+    """List nodes, without their GPUs and faults; `labels`: `KEY=VALUE` of the pool, all of them."""
+    chosen = {"pool": pool, "provider": provider, "region": region, "zone": zone}
+    more = {"status": status, "health": health, "label": labels, "terminated": terminated}
+    page = {"limit": limit, "cursor": cursor}
+    return ApiCall(path=f"{API}/nodes", answer=NodePage, query=chosen | more | page)
+
+
+def get_node(name: str) -> ApiCall[NodeView]:
+    """Get a node with its GPUs and its latest faults."""
+    return ApiCall(path=_node(name), answer=NodeView)
+
+
+def get_node_why(name: str) -> ApiCall[WhyAnswer]:
+    """Explain a node: what was observed, decided, tried and refused, and what it waits for."""
+    return ApiCall(path=f"{_node(name)}/why", answer=WhyAnswer)
+
+
+def get_node_timeline(name: str, *, limit: int = 1_000) -> ApiCall[list[TimelineRow]]:
+    """Get what happened to a node, oldest first; `limit` keeps the newest."""
+    path = f"{_node(name)}/timeline"
+    return ApiCall(path=path, answer=list[TimelineRow], query={"limit": limit})
+
+
+def get_node_samples(name: str) -> ApiCall[list[GpuReadings]]:
+    """Get a node's stored samples of the last fifteen minutes, oldest first."""
+    return ApiCall(path=f"{_node(name)}/samples", answer=list[GpuReadings])
+
+
+def get_node_evidence(name: str, *, saga: str = "") -> ApiCall[EvidenceBundle]:
+    """Get the evidence of a node's latest outage, or of the one that a saga ended."""
+    return ApiCall(path=f"{_node(name)}/evidence", answer=EvidenceBundle, query={"saga": saga})
+
+
+def list_evidence() -> ApiCall[list[EvidenceDescription]]:
+    """List the outages of which evidence is kept, oldest first."""
+    return ApiCall(path=f"{API}/evidence", answer=list[EvidenceDescription])
+
+
+def list_instances(
+    *,
+    pool: str = "",
+    status: str = "",
+    terminated: bool = False,
+    limit: int = 100,
+    cursor: str = "",
+) -> ApiCall[InstancePage]:
+    """List instances, with what they cost."""
+    chosen = {"pool": pool, "status": status, "terminated": terminated}
+    page = {"limit": limit, "cursor": cursor}
+    return ApiCall(path=f"{API}/instances", answer=InstancePage, query=chosen | page)
+
+
+def list_pools() -> ApiCall[list[PoolView]]:
+    """List the pools, by name."""
+    return ApiCall(path=f"{API}/pools", answer=list[PoolView])
+
+
+def get_pool(name: str) -> ApiCall[PoolView]:
+    """Get a pool: sizes, breaker, budget."""
+    return ApiCall(path=_pool(name), answer=PoolView)
+
+
+def get_pool_status(name: str) -> ApiCall[PoolStatus]:
+    """Get a pool in numbers."""
+    return ApiCall(path=f"{_pool(name)}/status", answer=PoolStatus)
+
+
+def get_pool_why(name: str) -> ApiCall[WhyAnswer]:
+    """Explain a pool: what it waits for, and why."""
+    return ApiCall(path=f"{_pool(name)}/why", answer=WhyAnswer)
+
+
+def get_pool_history(name: str, *, since: str = "24h") -> ApiCall[PoolHistory]:
+    """Get a pool's instances and their cost over time; seven days at most."""
+    return ApiCall(path=f"{_pool(name)}/history", answer=PoolHistory, query={"since": since})
+
+
+def list_sagas(*, pool: str = "") -> ApiCall[list[Progress]]:
+    """List the open sagas, oldest first, and what each waits for."""
+    return ApiCall(path=f"{API}/sagas", answer=list[Progress], query={"pool": pool})
+
+
+def get_saga(saga: str) -> ApiCall[SagaLog]:
+    """Get a saga, open or ended, with its log."""
+    return ApiCall(path=_saga(saga), answer=SagaLog)
+
+
+def get_saga_why(saga: str) -> ApiCall[WhyAnswer]:
+    """Explain a saga: what caused it, what it did, and what it waits for."""
+    return ApiCall(path=f"{_saga(saga)}/why", answer=WhyAnswer)
+
+
+def list_offerings(
+    *, pool: str = "", provider: str = "", instance_type: str = "", everything: bool = False
+) -> ApiCall[list[OfferingView]]:
+    """List what can be launched, at what price, and what is exhausted."""
+    chosen = {"pool": pool, "provider": provider, "instance_type": instance_type}
+    query = chosen | {"everything": everything}
+    return ApiCall(path=f"{API}/offerings", answer=list[OfferingView], query=query)
+
+
+def list_incidents() -> ApiCall[list[IncidentView]]:
+    """List the open incidents of all pools."""
+    return ApiCall(path=f"{API}/incidents", answer=list[IncidentView])
+
+
+def get_budget() -> ApiCall[FleetBudgetView]:
+    """Get the fleet's budget, and what is used of it."""
+    return ApiCall(path=f"{API}/budget", answer=FleetBudgetView)
+
+
+def get_caller() -> ApiCall[Principal]:
+    """Get the caller's own name, role and pools."""
+    return ApiCall(path=f"{API}/caller", answer=Principal)
+
+
+def get_policy() -> ApiCall[PolicyView]:
+    """Get the health policy in force: its rules in order, of which the first match decides."""
+    return ApiCall(path=f"{API}/policy", answer=PolicyView)
+
+
+def list_events(
+    *,
+    since: str = "1h",
+    after: int = 0,
+    pool: str = "",
+    node: str = "",
+    kinds: Sequence[str] = (),
+    limit: int = 100,
+) -> ApiCall[EventPage]:
+    """List stored events, oldest first; `after`: `next` of the page before."""
+    where = {"since": since, "after": after, "pool": pool, "node": node}
+    query = where | {"type": kinds, "limit": limit}
+    return ApiCall(path=f"{API}/events", answer=EventPage, query=query)
+
+
+# --- changing ------------------------------------------------------------------------------------
+
+
+def cordon_node(name: str, *, reason: str = "", key: str = "") -> ApiCall[ChangeAnswer]:
+    """Place no new work on a node."""
+    return _change(f"{_node(name)}/cordon", ReasonBody(reason=reason), key)
+
+
+def uncordon_node(name: str, *, reason: str = "", key: str = "") -> ApiCall[ChangeAnswer]:
+    """Allow new work on a node again; its health is judged again."""
+    return _change(f"{_node(name)}/uncordon", ReasonBody(reason=reason), key)
+
+
+def release_node(name: str, *, reason: str = "", key: str = "") -> ApiCall[ChangeAnswer]:
+    """End a hold early."""
+    return _change(f"{_node(name)}/release", ReasonBody(reason=reason), key)
+
+
+def drain_node(
+    name: str, *, mode: str = "", timeout: str = "", reason: str = "", key: str = ""
+) -> ApiCall[ChangeAnswer]:
+    """Cordon a node and let its work leave."""
+    return _change(f"{_node(name)}/drain", _drain(mode, timeout, reason), key)
+
+
+def replace_node(
+    name: str, *, mode: str = "", timeout: str = "", reason: str = "", key: str = ""
+) -> ApiCall[ChangeAnswer]:
+    """Drain and terminate a node, and launch another."""
+    return _change(f"{_node(name)}/replace", _drain(mode, timeout, reason), key)
+
+
+def reset_gpu_node(
+    name: str, *, mode: str = "", timeout: str = "", reason: str = "", key: str = ""
+) -> ApiCall[ChangeAnswer]:
+    """Drain a node, reset its GPUs, and test it."""
+    return _change(f"{_node(name)}/reset-gpu", _drain(mode, timeout, reason), key)
+
+
+def reboot_node(
+    name: str, *, mode: str = "", timeout: str = "", reason: str = "", key: str = ""
+) -> ApiCall[ChangeAnswer]:
+    """Drain a node, reboot it, and test it."""
+    return _change(f"{_node(name)}/reboot", _drain(mode, timeout, reason), key)
+
+
+def terminate_node(
+    name: str, *, mode: str = "", timeout: str = "", reason: str = "", key: str = ""
+) -> ApiCall[ChangeAnswer]:
+    """Drain and terminate a node; its pool is one smaller."""
+    return _change(f"{_node(name)}/terminate", _drain(mode, timeout, reason), key)
+
+
+def dry_run_node(
+    name: str, verb: DryRunVerb, *, mode: str = "", timeout: str = "", reason: str = ""
+) -> ApiCall[DryRun]:
+    """What a change of a node would do; nothing is changed."""
+    body: msgspec.Struct = ReasonBody(reason=reason)
+    if verb not in SIMPLE_VERBS:
+        body = _drain(mode, timeout, reason)
+    return ApiCall(
+        path=f"{_node(name)}/{token(verb, 'verb')}",
+        answer=DryRun,
+        query={"dry_run": True},
+        method="POST",
+        body=body,
+        key="",
+    )
+
+
+def hold_node(name: str, *, for_: str, reason: str, key: str = "") -> ApiCall[ChangeAnswer]:
+    """Keep automation off a node for a while (`2h`)."""
+    return _change(f"{_node(name)}/hold", HoldBody(for_=for_, reason=reason), key)
+
+
+def diagnose_node(
+    name: str, request: DiagnoseRequest | None = None, *, wait: str = "1m"
+) -> ApiCall[Diagnosis]:
+    """Have a node's agent test its host now; `wait`: how long to wait for what it found."""
+    return ApiCall(
+        path=f"{_node(name)}/diagnose",
+        answer=Diagnosis,
+        query={"wait": wait},
+        method="POST",
+        body=request or DiagnoseRequest(),
+        more_seconds=parse_duration(wait),
+    )
+
+
+def scale_pool(name: str, nodes: int, *, key: str = "") -> ApiCall[ChangeAnswer]:
+    """Set the pool's desired size."""
+    return _change(f"{_pool(name)}/scale", ScaleBody(nodes=nodes), key)
+
+
+def open_breaker(name: str, *, reason: str, key: str = "") -> ApiCall[ChangeAnswer]:
+    """Start no remediation in a pool until its breaker is closed."""
+    return _change(f"{_pool(name)}/breaker/open", BreakerBody(reason=reason), key)
+
+
+def close_breaker(name: str, *, reason: str, key: str = "") -> ApiCall[ChangeAnswer]:
+    """Allow remediation in a pool again."""
+    return _change(f"{_pool(name)}/breaker/close", BreakerBody(reason=reason), key)
+
+
+def up_pool(
+    name: str, spec: dict[str, Any], *, nodes: int | None = None, reason: str = "", key: str = ""
+) -> ApiCall[ChangeAnswer]:
+    """Create or change a pool, except one of the configuration; `spec`: as under `pools:`."""
+    return _change(f"{_pool(name)}/up", UpBody(spec=spec, nodes=nodes, reason=reason), key)
+
+
+def down_pool(
+    name: str, *, mode: str = "", timeout: str = "", reason: str = "", key: str = ""
+) -> ApiCall[ChangeAnswer]:
+    """Remove a pool's nodes, then the pool."""
+    return _change(f"{_pool(name)}/down", _drain(mode, timeout, reason), key)
+
+
+def cancel_saga(saga: str, *, reason: str = "", key: str = "") -> ApiCall[ChangeAnswer]:
+    """Unwind a saga, if it has not passed its pivot."""
+    return _change(f"{_saga(saga)}/cancel", ReasonBody(reason=reason), key)
+
+
+def retry_saga(saga: str, *, reason: str = "", key: str = "") -> ApiCall[ChangeAnswer]:
+    """Continue a stuck saga after its cause is fixed."""
+    return _change(f"{_saga(saga)}/retry", ReasonBody(reason=reason), key)
+
+
+def proceed_saga(saga: str, *, reason: str = "", key: str = "") -> ApiCall[ChangeAnswer]:
+    """Stop waiting for a drain, even if work still runs."""
+    return _change(f"{_saga(saga)}/proceed", ReasonBody(reason=reason), key)
+
+
+def _node(name: str) -> str:
+    return f"{API}/nodes/{token(name, 'node')}"
+
+
+def _pool(name: str) -> str:
+    return f"{API}/pools/{token(name, 'pool')}"
+
+
+def _saga(saga: str) -> str:
+    return f"{API}/sagas/{saga_token(saga)}"
+
+
+def _drain(mode: str, timeout: str, reason: str) -> DrainBody:
+    return DrainBody(mode=mode, timeout=timeout, reason=reason)
+
+
+def _change(path: str, body: msgspec.Struct, key: str) -> ApiCall[ChangeAnswer]:
+    return ApiCall(path=path, answer=ChangeAnswer, method="POST", body=body, key=key)

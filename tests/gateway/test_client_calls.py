@@ -1,0 +1,174 @@
+"""The Python client has every operation of the API's description, and each as it is described."""
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any, get_args, get_type_hints
+
+import msgspec
+import pytest
+
+from schemas.agent_commands import DiagnoseRequest
+from schemas.dry_run import DryRun
+from services.gateway.http_app import DESCRIBED_ROUTES, api_description
+from services.http_client import AsyncNavarch, Navarch, gateway_calls
+from services.http_client.gateway_calls import STREAM_PATH, ApiCall, DryRunVerb
+
+Json = dict[str, Any]
+DESCRIPTION: Json = api_description()
+OPERATIONS: dict[str, tuple[str, str, Json]] = {
+    operation["operationId"]: (method.upper(), path, operation)
+    for path, operations in DESCRIPTION["paths"].items()
+    for method, operation in operations.items()
+}
+CALLS = sorted(OPERATIONS.keys() - {"stream_events"})
+SAMPLES: dict[str, Any] = {
+    "labels": ("team=ml", "tier=1"),
+    "kinds": ("verdict", "cordoned"),
+    "spec": {"max_nodes": 3},
+    "wait": "7m",
+    "nodes": 7,
+    "limit": 7,
+    "after": 7,
+    "terminated": True,
+    "everything": True,
+    "request": DiagnoseRequest(checks=("dcgm",), level=2, seconds=7, gbps_min=7.0),
+}
+"""Of parameters; of all others their own name."""
+TYPES = {str: "string", int: "integer", bool: "boolean", Sequence[str]: "array"}
+
+
+def sample(name: str) -> Any:
+    """A value that is not the default."""
+    return SAMPLES.get(name, name.rstrip("_"))
+
+
+def made(name: str, *, whole: bool) -> ApiCall[Any]:
+    """The call of an operation, with every argument or with those that it needs."""
+    function = getattr(gateway_calls, name)
+    positional, named = [], {}
+    for each in inspect.signature(function).parameters.values():
+        if each.kind is each.POSITIONAL_OR_KEYWORD and (whole or each.default is each.empty):
+            positional.append(sample(each.name))
+        elif whole or each.default is each.empty:
+            named[each.name] = sample(each.name)
+    call: ApiCall[Any] = function(*positional, **named)
+    return call
+
+
+def parameters(operation: Json, place: str) -> dict[str, Json]:
+    """Its parameters in the path, the query or the headers."""
+    return {each["name"]: each for each in operation.get("parameters", ()) if each["in"] == place}
+
+
+def types_of(schema: Json) -> set[str]:
+    """What a value may be, but null."""
+    kinds = {each.get("type", each.get("$ref", "")) for each in schema.get("oneOf", (schema,))}
+    return {kind.rpartition("/")[2] for kind in kinds} - {"null"}
+
+
+def test_every_operation_is_a_method_of_both_clients_and_no_other_is() -> None:
+    """With the same parameters, which `help` shows."""
+    own = {
+        name
+        for name, each in inspect.getmembers(gateway_calls, inspect.isfunction)
+        if each.__module__ == gateway_calls.__name__ and not name.startswith("_")
+    }
+    assert own == {*CALLS, "dry_run_node"}
+    for name in own:
+        wanted = list(inspect.signature(getattr(gateway_calls, name)).parameters.values())
+        for client in (AsyncNavarch, Navarch):
+            shown = list(inspect.signature(getattr(client, name)).parameters.values())
+            assert shown[1:] == wanted, (client, name)
+            assert getattr(client, name).__doc__
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_call_is_as_described(name: str) -> None:
+    """Its method, path, parameters with types and defaults, and its idempotency key."""
+    method, path, operation = OPERATIONS[name]
+    call, least = made(name, whole=True), made(name, whole=False)
+    for place in parameters(operation, "path"):
+        path = path.replace(f"{{{place}}}", sample(place))
+    assert (method, path) == (call.method, call.path) == (least.method, least.path)
+
+    query = parameters(operation, "query")
+    # Of dry runs there is one call of their own.
+    assert query.keys() - {"dry_run"} == call.query.keys()
+    hints = get_type_hints(getattr(gateway_calls, name))
+    renamed = {"label": "labels", "type": "kinds"}
+    for key, each in ((key, each) for key, each in query.items() if key != "dry_run"):
+        argument = renamed.get(key, key)
+        assert call.query[key] == sample(argument), key
+        assert types_of(each["schema"]) == {TYPES[hints[argument]]}, key
+        assert (least.query[key] or None) == (each["schema"].get("default") or None), key
+    headers = parameters(operation, "header").keys()
+    assert headers == (set() if call.key is None else {"Idempotency-Key"})
+    assert call.key == (sample("key") if headers else None)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_body_is_as_described(name: str) -> None:
+    """Its schema, of which the arguments fill every property."""
+    *_, operation = OPERATIONS[name]
+    body = made(name, whole=True).body
+    if "requestBody" not in operation:
+        assert body is None
+        return
+    [content] = operation["requestBody"]["content"].values()
+    assert types_of(content["schema"]) == {type(body).__name__}
+    described = DESCRIPTION["components"]["schemas"][type(body).__name__]["properties"]
+    sent: Mapping[str, Any] = msgspec.to_builtins(body)
+    assert sent.keys() == described.keys()
+    if not isinstance(body, DiagnoseRequest):
+        assert sent == {key: sample(key) for key in described}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_an_answer_is_as_described(name: str) -> None:
+    """The type with which the client decodes is the one that the route returns and describes."""
+    *_, operation = OPERATIONS[name]
+    [route] = [each for each in DESCRIBED_ROUTES if each.handler_name == name]
+    answer = made(name, whole=False).answer
+    returned = get_type_hints(route.fn)["return"]
+    assert answer in (returned, *get_args(returned))
+    assert set(get_args(returned)) - {answer} <= {DryRun} or get_args(returned) == get_args(answer)
+    [content] = operation["responses"]["200"]["content"].values()
+    schema = content["schema"]
+    named = types_of(schema.get("items", schema)) - {"DryRun"}
+    assert named == {(get_args(answer) or (answer,))[0].__name__}
+    assert (schema.get("type") == "array") == bool(get_args(answer))
+
+
+def test_a_dry_run_is_of_every_change_that_has_one() -> None:
+    """And of no other: its verbs are those whose answer may be a dry run."""
+    dry = {
+        path.rpartition("/")[2]: (method, path)
+        for method, path, operation in OPERATIONS.values()
+        if "DryRun" in str(operation["responses"]["200"])
+    }
+    assert set(get_args(DryRunVerb)) == dry.keys()
+    for verb, (method, path) in dry.items():
+        call = gateway_calls.dry_run_node("name", verb)  # type: ignore[arg-type]
+        assert (method, path) == (call.method, call.path.replace("name", "{name}"))
+        assert (call.query, call.answer) == ({"dry_run": True}, DryRun)
+
+
+def test_a_stream_is_as_described() -> None:
+    """Its path and its parameters."""
+    method, path, operation = OPERATIONS["stream_events"]
+    assert (method, path) == ("GET", STREAM_PATH)
+    asked = {"type" if each == "kinds" else each for each in _names(AsyncNavarch.follow_events)}
+    assert parameters(operation, "query").keys() == asked
+    assert _names(AsyncNavarch.follow_events) == _names(Navarch.follow_events)
+
+
+def _names(method: Any) -> set[str]:
+    return set(inspect.signature(method).parameters) - {"self"}
+
+
+@pytest.mark.parametrize("name", ["", "..", "a/b", "a?b", "a%2fb", "x\n", "\u202ex", "a" * 300])
+def test_a_name_never_changes_the_path(name: str) -> None:
+    """What is no name of a node, a pool or a saga is refused before it is sent."""
+    for call in (gateway_calls.get_node, gateway_calls.get_pool, gateway_calls.get_saga):
+        with pytest.raises(ValueError, match="is not a valid name"):
+            call(name)
