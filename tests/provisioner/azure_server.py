@@ -363,6 +363,8 @@ async def serving(identity: str) -> AsyncIterator[AzureServer]:
     """The API, up on loopback, and the logins by TLS alone, with this certificate and key."""
     api = AzureServer()
     logins = Starlette(routes=api.logins.routes())
-    async with serving_app(logins, identity=identity) as api.logins.url:
-        async with serving_app(api.app()) as api.url:
-            yield api
+    async with (
+        serving_app(logins, identity=identity) as api.logins.url,
+        serving_app(api.app()) as api.url,
+    ):
+        yield api

@@ -23,7 +23,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response, Strea
 
 from services.primitives.errors import ConfigurationError
 from services.provisioner.provider_client.provider_errors import ProviderError
-from services.provisioner.providers import azure_auth, cloud_tokens
+from services.provisioner.providers import cloud_tokens
 from services.provisioner.providers.azure import AzureProvider
 from tests.provisioner.azure_logins import AUDIENCE, CLIENT, SECRET, TENANT, AzureLogins
 from tests.provisioner.azure_server import AzureServer
@@ -255,16 +255,16 @@ async def test_an_answer_that_is_no_token_is_an_error(
 async def test_an_issuer_that_does_not_answer_is_waited_for_until_a_named_time(
     logins: AzureLogins, make_azure: Make, monkeypatch
 ) -> None:
-    """However many wait, there is one request."""
+    """However many wait, there is one request; then there is another."""
     monkeypatch.setattr(cloud_tokens, "TOKEN_SECONDS_MAX", 0.1)
     provider = make_azure()
     logins.silent.clear()
-    for _ in range(3):
-        assert "TRANSIENT" == await refusal(provider, "none after 0.1 s")
+    waiting = [refusal(provider, "none after 0.1 s") for _ in range(200)]
+    assert {"TRANSIENT"} == set(await asyncio.gather(*waiting))
     logins.silent.set()
     monkeypatch.setattr(cloud_tokens, "TOKEN_SECONDS_MAX", 60.0)
     await provider.list()
-    assert ["principal"] == logins.issued
+    assert len(logins.issued) <= 2
 
 
 async def test_only_a_trusted_server_is_sent_the_secret(make_azure: Make, monkeypatch) -> None:
@@ -277,11 +277,11 @@ async def test_an_answer_without_an_end_is_read_until_a_named_time(
     logins: AzureLogins, make_azure: Make, monkeypatch
 ) -> None:
     """Each of its parts comes in time; the next request is another."""
-    monkeypatch.setattr(azure_auth, "TOKEN_SECONDS_MAX", 0.2)
+    monkeypatch.setattr(cloud_tokens, "TOKEN_SECONDS_MAX", 0.2)
     logins.answers = [StreamingResponse(drops(), media_type="application/json")]
     provider = make_azure()
     assert "TRANSIENT" == await refusal(provider, "none after")
-    monkeypatch.setattr(azure_auth, "TOKEN_SECONDS_MAX", 60.0)
+    monkeypatch.setattr(cloud_tokens, "TOKEN_SECONDS_MAX", 60.0)
     assert [] == await provider.list()
 
 

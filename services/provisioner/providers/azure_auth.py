@@ -4,18 +4,13 @@ The chain is DefaultAzureCredential's without what belongs to desktops: a princi
 variables (secret or certificate), a workload identity, a managed identity, the Azure CLI's login.
 """
 
-import asyncio
 import os
 from typing import Any, Final
 
 from services.primitives.errors import ConfigurationError
+from services.primitives.redaction import register_secret
 from services.provisioner.providers.azure_vm import AzureOptions
-from services.provisioner.providers.cloud_tokens import (
-    TOKEN_SECONDS_MAX,
-    CloudTokens,
-    missing_extra,
-    no_token,
-)
+from services.provisioner.providers.cloud_tokens import CloudTokens, missing_extra, no_token
 from services.provisioner.providers.provider_secret import read_secret
 
 METADATA_URL: Final = "http://169.254.169.254"
@@ -23,6 +18,8 @@ REMEDY: Final = "outside of Azure set tenant, client_id and client_secret_env"
 REFUSED: Final = frozenset({400, 401, 403})
 """Statuses that another attempt will not change."""
 DESKTOP: Final = ("shared_token_cache", "visual_studio_code", "powershell", "developer_cli")
+SECRETS: Final = ("AZURE_CLIENT_SECRET", "AZURE_CLIENT_CERTIFICATE_PASSWORD")
+"""Variables that the library reads."""
 CLI_SECONDS_MAX: Final = 20
 """Of `az account get-access-token`."""
 
@@ -63,8 +60,7 @@ def token_source(options: AzureOptions, name: str) -> CloudTokens:
     async def ask() -> str:
         requests.status = 0
         try:
-            async with asyncio.timeout(TOKEN_SECONDS_MAX):
-                return str((await credential.get_token(scope)).token)
+            return str((await credential.get_token(scope)).token)
         except AzureError as error:
             status = f"HTTP {requests.status}" if requests.status else "no answer"
             why = f"{status}; {remedy}: {error.message}"
@@ -96,6 +92,8 @@ def _credential(options: AzureOptions, name: str, requests: _Requests) -> Any:
             raise ConfigurationError("client_secret_file needs tenant and client_id", key=where)
         if options.client_id:
             common["managed_identity_client_id"] = options.client_id
+        for secret in SECRETS:
+            register_secret(os.environ.get(secret, ""))
         excluded = {f"exclude_{each}_credential": True for each in DESKTOP}
         return DefaultAzureCredential(process_timeout=CLI_SECONDS_MAX, **excluded, **common)
     except (OSError, ValueError) as error:

@@ -5,14 +5,15 @@ The clouds' own libraries obtain, keep and renew them.
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final, Literal
+from typing import Final
 
+from schemas.enums import ProviderErrorKind
 from services.primitives.errors import ConfigurationError
 from services.primitives.redaction import redacted, register_secret
 from services.provisioner.provider_client.provider_errors import ProviderError
 
 TOKEN_SECONDS_MAX: Final = 60.0
-"""How long a caller waits, and the longest request: a federated token takes three."""
+"""How long a request may take: a federated token takes three."""
 TEXT_CHARS_MAX: Final = 1000
 
 
@@ -33,11 +34,8 @@ class CloudTokens:
             self._asking = asyncio.create_task(self._ask_once())
             # No caller may be left to take the error.
             self._asking.add_done_callback(lambda task: task.cancelled() or task.exception())
-        # A caller that is cancelled, or gives up, ends neither the request nor the others' wait.
-        done, _ = await asyncio.wait({self._asking}, timeout=TOKEN_SECONDS_MAX)
-        if not done:
-            raise no_token("TRANSIENT", _late())
-        return done.pop().result()
+        # A caller that is cancelled does not end the others' wait.
+        return await asyncio.shield(self._asking)
 
     async def close(self) -> None:
         """End a request that is under way, and the connections."""
@@ -48,25 +46,25 @@ class CloudTokens:
 
     async def _ask_once(self) -> str:
         try:
-            return register_secret(await self._ask())
+            async with asyncio.timeout(TOKEN_SECONDS_MAX):
+                token = register_secret(await self._ask())
         except ProviderError:
             raise
         except TimeoutError as error:
-            raise no_token("TRANSIENT", _late()) from error
+            raise no_token("TRANSIENT", f"none after {TOKEN_SECONDS_MAX:g} s") from error
         except Exception as error:
             # The libraries raise all sorts of errors for an answer that is not a token.
             raise no_token("TRANSIENT", f"{type(error).__name__} in an answer") from error
+        if not (token and token.isascii() and token.isprintable()):
+            raise no_token("TRANSIENT", "the answer's is no text for a header")
+        return token
 
 
-def no_token(kind: Literal["AUTH", "TRANSIENT"], why: str) -> ProviderError:
+def no_token(kind: ProviderErrorKind, why: str) -> ProviderError:
     """Return the error of a request for a token."""
     return ProviderError(
         kind, f"no access token: {redacted(' '.join(why.split()))[:TEXT_CHARS_MAX]}"
     )
-
-
-def _late() -> str:
-    return f"none after {TOKEN_SECONDS_MAX:g} s"
 
 
 def missing_extra(name: str, extra: str) -> ConfigurationError:

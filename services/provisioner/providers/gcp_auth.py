@@ -29,8 +29,8 @@ from services.provisioner.providers.cloud_tokens import (
     missing_extra,
     no_token,
 )
+from services.provisioner.providers.provider_http import read_body, send
 from services.provisioner.providers.provider_secret import read_text
-from services.runtime.bounded_http import failure_text
 
 SCOPE: Final = "https://www.googleapis.com/auth/compute"
 METADATA_URL: Final = "http://metadata.google.internal"
@@ -55,24 +55,25 @@ def token_source(
     credentials = _load(file, where)
     source = f"the credentials are {file} of {where}" if file else REMEDY
 
-    def refresh(loop: asyncio.AbstractEventLoop) -> None:
+    def refresh(loop: asyncio.AbstractEventLoop, deadline: float) -> None:
         def request(url: str, **rest: Any) -> SimpleNamespace:
             if url.startswith(METADATA_URL):
                 url = metadata_url + url.removeprefix(METADATA_URL)
-            return asyncio.run_coroutine_threadsafe(_send(client, url, **rest), loop).result()
+            sent = _send(client, deadline, url, **rest)
+            return asyncio.run_coroutine_threadsafe(sent, loop).result()
 
         try:
             credentials.refresh(request)
         except GoogleAuthError as error:
             raise no_token("AUTH", f"{error.args[0]}; {source}") from error
         except ProviderError as error:
-            error.reword(lambda text: f"{text}; {source}")
-            raise
+            raise no_token(error.kind, f"{error.message}; {source}") from error
 
     async def ask() -> str:
         if credentials.token_state is not TokenState.FRESH:
+            loop = asyncio.get_running_loop()
             try:
-                await asyncio.to_thread(refresh, asyncio.get_running_loop())
+                await asyncio.to_thread(refresh, loop, loop.time() + TOKEN_SECONDS_MAX)
             except ProviderError:
                 # A token that expires in a few minutes is one still.
                 if credentials.token_state is TokenState.INVALID:
@@ -84,6 +85,7 @@ def token_source(
 
 async def _send(
     client: httpx.AsyncClient,
+    deadline: float,
     url: str,
     method: str = "GET",
     body: bytes | None = None,
@@ -92,17 +94,22 @@ async def _send(
 ) -> SimpleNamespace:
     """Send a request of google-auth's; errors are ours, which it passes on and does not retry."""
     if set(more) - {"timeout"}:
-        raise no_token("AUTH", f"this federation needs {', '.join(more)}, which is not supported")
-    try:
-        async with asyncio.timeout(TOKEN_SECONDS_MAX):
-            answer = await client.request(method, url, content=body, headers=headers)
-    except httpx.HTTPError as error:
-        raise no_token("TRANSIENT", failure_text(error)) from error
+        raise ProviderError("AUTH", f"a federation by {', '.join(more)} is not supported")
+    async with asyncio.timeout_at(deadline):
+        answer = await send(client, method, url, content=body, headers=headers)
     status = answer.status_code
     if status >= SERVER_ERROR or status == THROTTLED:
-        raise no_token("TRANSIENT", f"HTTP {status}")
+        raise ProviderError("TRANSIENT", f"HTTP {status}")
     if not answer.is_success:
-        raise no_token("AUTH", f"HTTP {status}{_reason(answer.content)}")
+        # Nothing of another body, which may hold a credential.
+        match read_body(answer):
+            case {"error": str(code), "error_description": str(text)}:
+                why = f"{code}: {text}"
+            case {"error": {"message": str(why)}} | {"error": str(why)}:
+                pass
+            case _:
+                why = "no reason"
+        raise ProviderError("AUTH", f"HTTP {status}: {why}")
     return SimpleNamespace(status=status, headers=answer.headers, data=answer.content)
 
 
@@ -146,19 +153,3 @@ def _load(file: str, where: str) -> Any:
             key=where,
         ) from error
     return with_scopes_if_required(loaded, [SCOPE])
-
-
-def _reason(body: bytes) -> str:
-    """What OAuth's or Google's error says; nothing of another body, which may hold a credential."""
-    try:
-        known = msgspec.json.decode(body, type=dict[str, Any])
-    except msgspec.DecodeError:
-        return ""
-    match known.get("error"):
-        case {"message": str(text)}:
-            return f": {text}"
-        case str(code):
-            text = known.get("error_description", "")
-            return f": {code}: {text}" if text else f": {code}"
-        case _:
-            return ""
