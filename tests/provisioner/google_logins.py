@@ -43,6 +43,8 @@ class GoogleLogins:
         self.lifetime = 3599
         self.subject_tokens = {"subject-token-1"}
         """Of the federation's own issuer, now."""
+        self.logged_in = True
+        """Whether the user's login is good."""
         self.answers: list[Response] = []
         """What the next requests are answered instead."""
         self.silent = asyncio.Event()
@@ -103,6 +105,8 @@ class GoogleLogins:
 
     async def _token(self, request: Request) -> Response:
         form = await _form(request)
+        if form.get("grant_type") == "refresh_token":
+            return self._login(form)
         wanted = {"grant_type": "urn:ietf:params:oauth:grant-type:jwt-bearer"}
         if form | wanted != form or set(form) != {"grant_type", "assertion"}:
             return _refused("invalid_request", "")
@@ -120,6 +124,15 @@ class GoogleLogins:
         if claims["scope"] not in {SCOPE, *IAM_SCOPES} or claims["exp"] - claims["iat"] > 3600:
             return _refused("invalid_scope", claims["scope"])
         return self._issued("key")
+
+    def _login(self, form: dict[str, str]) -> Response:
+        """A user's, whose refresh token may be revoked."""
+        proof = {"client_id": "c", "client_secret": "s", "refresh_token": "1//refresh"}
+        if form != proof | {"grant_type": "refresh_token"}:
+            return _refused("invalid_request", "")
+        if not self.logged_in:
+            return _refused("invalid_grant", "Token has been expired or revoked.")
+        return self._issued("user")
 
     async def _exchange(self, request: Request) -> Response:
         form = await _form(request)

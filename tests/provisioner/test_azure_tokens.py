@@ -169,6 +169,21 @@ async def test_the_login_of_the_command_line_comes_last(
     await make_azure(**CHAIN, metadata_url=AWAY).list()
 
 
+@pytest.mark.parametrize(
+    "said",
+    ["ERROR: Please run 'az login' to setup account.", "AADSTS70043: expired. Run: az login"],
+)
+async def test_a_command_line_without_a_login_names_the_remedy(
+    make_azure: Make, tmp_path: Path, said: str
+) -> None:
+    """AUTH: a user must act."""
+    (tmp_path / "bin").mkdir()
+    program = tmp_path / "bin/az"
+    program.write_text(f'#!/bin/sh\necho "{said}" >&2\nexit 1\n')
+    program.chmod(0o755)
+    assert "AUTH" == await refusal(make_azure(**CHAIN, metadata_url=AWAY), "az login")
+
+
 # --- renewal -------------------------------------------------------------------------------------
 
 
@@ -250,6 +265,19 @@ async def test_an_answer_that_is_no_token_is_an_error(
     provider = make_azure()
     assert "TRANSIENT" == await refusal(provider)
     await provider.list()
+
+
+@pytest.mark.parametrize("token", ["", "line\r\nX-Other: 1", "\u20ac"])
+@pytest.mark.parametrize("changes", [{}, CHAIN])
+async def test_what_cannot_be_sent_is_no_token(
+    azure: AzureServer, make_azure: Make, changes: dict[str, str], token: str
+) -> None:
+    """It is no part of a request."""
+    until = int(time.time()) + 3600
+    garbage = {"access_token": token, "expires_in": 3600, "expires_on": until, "resource": "r"}
+    azure.logins.answers = [JSONResponse(garbage)]
+    assert "TRANSIENT" == await refusal(make_azure(**changes))
+    assert [] == azure.calls
 
 
 async def test_an_issuer_that_does_not_answer_is_waited_for_until_a_named_time(

@@ -76,6 +76,12 @@ class Rerouted(httpx.AsyncHTTPTransport):
         return await super().handle_async_request(request)
 
 
+def of_gcloud(tmp_path: Path) -> Path:
+    """The file that gcloud writes."""
+    (tmp_path / "gcloud").mkdir()
+    return tmp_path / "gcloud/application_default_credentials.json"
+
+
 # --- ways ----------------------------------------------------------------------------------------
 
 
@@ -97,8 +103,7 @@ async def test_application_default_credentials_come_before_the_metadata_server(
 ) -> None:
     """First the file of the variable, then that of gcloud."""
     key = (tmp_path / "key.json").read_text()
-    (tmp_path / "gcloud").mkdir()
-    (tmp_path / "gcloud/application_default_credentials.json").write_text(key)
+    of_gcloud(tmp_path).write_text(key)
     await listed_thrice(make_gcp(credentials_file=""))
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", federated)
     await listed_thrice(make_gcp(credentials_file=""))
@@ -179,6 +184,22 @@ async def test_a_key_may_impersonate_another_account(
     await listed_thrice(provider)
     assert ["key", "impersonation"] == logins.issued
     assert "[secret]" == redacted(key["private_key"].strip())
+
+
+async def test_the_login_of_a_user_serves_until_it_is_revoked(
+    logins: GoogleLogins, make_gcp: Make, tmp_path: Path
+) -> None:
+    """Then the error has the command that renews it; nobody is asked for a password."""
+    user = {"client_id": "c", "client_secret": "s", "refresh_token": "1//refresh"}
+    written(of_gcloud(tmp_path), {"type": "authorized_user"} | user)
+    provider = make_gcp(credentials_file="")
+    provider._client._transport = Rerouted(httpx.URL(logins.url))
+    logins.lifetime = 0
+    await provider.list()
+    logins.logged_in = False
+    texts = ("expired or revoked", "`gcloud auth application-default login`")
+    assert "AUTH" == await refusal(provider, *texts)
+    assert ["user"] == logins.issued
 
 
 # --- renewal -------------------------------------------------------------------------------------
@@ -275,6 +296,18 @@ async def test_a_metadata_server_that_issues_nothing_is_reported_at_once(
     logins.answers = [answer]
     assert kind == await refusal(provider, text)
     assert [] == await provider.list()
+
+
+@pytest.mark.parametrize("token", ["", "line\r\nX-Other: 1", "\u20ac", None])
+@pytest.mark.parametrize("options", [{}, {"credentials_file": ""}])
+async def test_what_cannot_be_sent_is_no_token(
+    gcp: GcpServer, make_gcp: Make, options: dict[str, str], token: str | None
+) -> None:
+    """It is no part of a request."""
+    garbage = JSONResponse({"access_token": token, "expires_in": 3600, "email": "e"})
+    gcp.logins.answers = [garbage, garbage]
+    assert "TRANSIENT" == await refusal(make_gcp(**options), "cannot be sent")
+    assert [] == gcp.calls
 
 
 @pytest.mark.parametrize("status", [200, 400])

@@ -64,7 +64,8 @@ def token_source(options: AzureOptions, name: str) -> CloudTokens:
         except AzureError as error:
             status = f"HTTP {requests.status}" if requests.status else "no answer"
             why = f"{status}; {remedy}: {error.message}"
-            raise no_token("AUTH" if requests.status in REFUSED else "TRANSIENT", why) from error
+            refused = requests.status in REFUSED or "az login" in error.message
+            raise no_token("AUTH" if refused else "TRANSIENT", why) from error
 
     return CloudTokens(ask, credential.close)
 

@@ -56,7 +56,7 @@ class CloudTokens:
             # The libraries raise all sorts of errors for an answer that is not a token.
             raise no_token("TRANSIENT", f"{type(error).__name__} in an answer") from error
         if not (token and token.isascii() and token.isprintable()):
-            raise no_token("TRANSIENT", "the answer's is no text for a header")
+            raise no_token("TRANSIENT", "what was issued cannot be sent in a header")
         return token
 
 

@@ -34,7 +34,8 @@ from services.provisioner.providers.provider_secret import read_text
 
 SCOPE: Final = "https://www.googleapis.com/auth/compute"
 METADATA_URL: Final = "http://metadata.google.internal"
-REMEDY: Final = "outside of Google Cloud set credentials_file"
+LOGIN: Final = "gcloud auth application-default login"
+REMEDY: Final = f"outside of Google Cloud set credentials_file, or run `{LOGIN}`"
 SECRETS: Final = ("private_key", "refresh_token", "client_secret")
 """Of a credentials file."""
 ODD: Final = (LookupError, TypeError, ValueError)
@@ -78,7 +79,7 @@ def token_source(
                 # A token that expires in a few minutes is one still.
                 if credentials.token_state is TokenState.INVALID:
                     raise
-        return str(credentials.token)
+        return str(credentials.token or "")
 
     return CloudTokens(ask)
 
@@ -124,7 +125,7 @@ def _default_file() -> tuple[str, str]:
         return named, variable
     folder = os.environ.get("CLOUDSDK_CONFIG") or f"{os.environ.get('HOME', '')}/.config/gcloud"
     file = Path(folder, "application_default_credentials.json")
-    return (str(file), "gcloud auth application-default") if file.is_file() else ("", "")
+    return (str(file), f"`{LOGIN}`") if file.is_file() else ("", "")
 
 
 def _load(file: str, where: str) -> Any:
