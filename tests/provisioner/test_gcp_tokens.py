@@ -189,7 +189,7 @@ async def test_a_key_may_impersonate_another_account(
 async def test_the_login_of_a_user_serves_until_it_is_revoked(
     logins: GoogleLogins, make_gcp: Make, tmp_path: Path
 ) -> None:
-    """Then the error has the command that renews it; nobody is asked for a password."""
+    """Then the error has the command that renews it."""
     user = {"client_id": "c", "client_secret": "s", "refresh_token": "1//refresh"}
     written(of_gcloud(tmp_path), {"type": "authorized_user"} | user)
     provider = make_gcp(credentials_file="")
