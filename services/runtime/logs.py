@@ -15,6 +15,8 @@ LEVELS: Final = {"WARNING": "WARN", "CRITICAL": "ERROR"}
 """Levels that log collectors know by another name."""
 TEXT_CHARS_MAX: Final = 16_384
 """Of each text in a line; of a traceback the end is kept."""
+NOISY: Final = ("asyncssh", "azure", "httpcore", "httpx", "nats", "uvicorn.access", "uvicorn.error")
+"""Libraries that log each of their calls."""
 _STANDARD: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime"}
 
 
@@ -65,7 +67,7 @@ def set_up_logs(service: str, level: str = "INFO") -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
-    for noisy in ("httpx", "httpcore", "uvicorn.access", "uvicorn.error", "nats", "asyncssh"):
+    for noisy in NOISY:
         logging.getLogger(noisy).setLevel(logging.WARNING)
 
 

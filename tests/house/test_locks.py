@@ -12,7 +12,7 @@ PROJECT: Final = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS: Final = PROJECT["optional-dependencies"]
 LOCKS: Final = {
     "requirements-lock.txt": (
-        *("services", "embedded", "gateway", "mcp", "kubernetes"),
+        *("services", "embedded", "gateway", "mcp", "azure", "gcp", "kubernetes"),
         *("credentials", "conformance"),
     ),
     "requirements-agent-lock.txt": ("credentials",),

@@ -12,7 +12,6 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
-from urllib.parse import parse_qs
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -20,16 +19,14 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from tests.provisioner import azure_price_list
+from tests.provisioner.azure_logins import AzureLogins
 from tests.provisioner.azure_models import AzureRefusalError, check_body, check_machine, method_of
 from tests.support.serving import serving as serving_app
 
-TOKEN = "eyJ0.test"
 SUBSCRIPTION = "00000000-1111-2222-3333-444444444444"
 GROUP = "gpus"
 HERE = f"/subscriptions/{SUBSCRIPTION}/resourceGroups/{GROUP}/providers"
 SUBNET = f"{HERE}/Microsoft.Network/virtualNetworks/net/subnets/nodes"
-AUDIENCE = "https://management.azure.com"
-CLIENT, SECRET, TENANT = "client-1", "secret-1", "tenant-1"
 PAGE_MAX = 4
 """Of a list; small, so that there are several."""
 KINDS = {"virtualMachines": "machine", "networkInterfaces": "nic", "publicIPAddresses": "address"}
@@ -43,7 +40,7 @@ class AzureServer:
         self.disks: set[str] = set()
         self.operations: dict[str, dict[str, Any]] = {}
         self.calls: list[str] = []
-        self.tokens: list[str] = []
+        self.logins = AzureLogins()
         self.refusals: list[tuple[str, AzureRefusalError, bool]] = []
         """Method, answer, and whether the request takes effect all the same."""
         self.failures: list[str] = []
@@ -80,44 +77,13 @@ class AzureServer:
         verbs = ["GET", "POST", "DELETE", "PUT", "PATCH"]
         return Starlette(
             routes=[
-                Route(f"/{TENANT}/oauth2/v2.0/token", self._login, methods=["POST"]),
-                Route("/metadata/identity/oauth2/token", self._metadata),
+                Route("/metadata/identity/oauth2/token", self.logins.metadata),
                 Route("/api/retail/prices", azure_price_list.answer),
                 Route("/monitors/{name}", self._monitor),
                 Route("/places/{name}", self._place),
                 Route("/{path:path}", self._api, methods=verbs),
             ]
         )
-
-    # --- tokens ----------------------------------------------------------------------------------
-
-    async def _login(self, request: Request) -> Response:
-        form = {key: value[0] for key, value in parse_qs((await request.body()).decode()).items()}
-        wanted = {
-            "grant_type": "client_credentials",
-            "client_id": CLIENT,
-            "client_secret": SECRET,
-            "scope": f"{AUDIENCE}/.default",
-        }
-        if form != wanted:
-            return JSONResponse({"error": "invalid_client", "error_description": "AADSTS70"}, 401)
-        self.tokens.append("principal")
-        return JSONResponse({"access_token": TOKEN, "expires_in": 3599, "token_type": "Bearer"})
-
-    async def _metadata(self, request: Request) -> Response:
-        query = dict(request.query_params)
-        if request.headers.get("Metadata") != "true" or "X-Forwarded-For" in request.headers:
-            return JSONResponse({"error": "invalid_request"}, 400)
-        odd = set(query) - {"api-version", "resource", "client_id"}
-        if (
-            odd
-            or query.get("api-version") != "2018-02-01"
-            or query.get("resource") != f"{AUDIENCE}/"
-        ):
-            return JSONResponse({"error": "invalid_resource"}, 400)
-        self.tokens.append("machine " + query.get("client_id", "system"))
-        # A string, as the metadata service has it.
-        return JSONResponse({"access_token": TOKEN, "expires_in": "3599", "token_type": "Bearer"})
 
     # --- operations ------------------------------------------------------------------------------
 
@@ -133,7 +99,7 @@ class AzureServer:
         }
 
     def _looked(self, request: Request) -> dict[str, Any]:
-        if request.headers.get("Authorization") != f"Bearer {TOKEN}":
+        if not self.logins.accepts(request):
             raise AzureRefusalError(401, "InvalidAuthenticationToken")
         if request.query_params.get("t") != "1":
             raise AzureRefusalError(400, "InvalidParameter", "not the address that was given")
@@ -177,7 +143,7 @@ class AzureServer:
 
     async def _api(self, request: Request) -> Response:
         raw = await request.body()
-        if request.headers.get("Authorization") != f"Bearer {TOKEN}":
+        if not self.logins.accepts(request):
             return JSONResponse(AzureRefusalError(401, "InvalidAuthenticationToken").body, 401)
         await asyncio.sleep(self.latency)
         try:
@@ -393,8 +359,12 @@ def _last(path: str) -> str:
 
 
 @asynccontextmanager
-async def serving() -> AsyncIterator[AzureServer]:
-    """The API, up on loopback."""
+async def serving(identity: str) -> AsyncIterator[AzureServer]:
+    """The API, up on loopback, and the logins by TLS alone, with this certificate and key."""
     api = AzureServer()
-    async with serving_app(api.app()) as api.url:
+    logins = Starlette(routes=api.logins.routes())
+    async with (
+        serving_app(logins, identity=identity) as api.logins.url,
+        serving_app(api.app()) as api.url,
+    ):
         yield api

@@ -1,6 +1,7 @@
 """Providers of clouds, each on the nearest thing to its API that runs here."""
 
 import json
+import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -25,7 +26,7 @@ from services.provisioner.providers.gcp import GcpProvider
 from services.provisioner.providers.lambda_cloud import LambdaProvider
 from services.provisioner.providers.local import LocalProvider, stop_all
 from services.provisioner.providers.ssh import SshProvider
-from tests.provisioner import azure_server, coreweave_server
+from tests.provisioner import azure_logins, azure_server, coreweave_server, google_logins
 from tests.provisioner.azure_server import AzureServer
 from tests.provisioner.coreweave_server import CoreWeaveServer
 from tests.provisioner.docker_server import DockerServer
@@ -37,6 +38,7 @@ from tests.provisioner.lambda_server import serving as serving_lambda
 from tests.provisioner.provisioner_parts import FLEET
 from tests.provisioner.ssh_machines import USER, Machines, machines
 from tests.support.moto_process import running_moto
+from tests.support.self_signed import self_signed
 
 SLEEP = ("/bin/sleep", "1000")
 """Runs in an agent's place."""
@@ -272,13 +274,18 @@ async def gcp(service_account: tuple[str, str]) -> AsyncIterator[GcpServer]:
 
 @pytest.fixture
 async def make_gcp(
-    gcp: GcpServer, service_account: tuple[str, str], tmp_path: Path
+    gcp: GcpServer,
+    service_account: tuple[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> AsyncIterator[Callable[..., GcpProvider]]:
-    """Makes the Google provider again, on that server."""
+    """Makes the Google provider again, on that server; this machine has no login of its own."""
+    monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
+    monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path / "gcloud"))
     key = tmp_path / "key.json"
     account = {
         "type": "service_account",
-        "client_email": "navarch@p.iam.gserviceaccount.com",
+        "client_email": google_logins.ACCOUNT,
         "private_key": service_account[0],
         "private_key_id": "1",
         "token_uri": f"{gcp.url}/token",
@@ -296,19 +303,31 @@ async def make_gcp(
         yield again
 
 
+@pytest.fixture(scope="session")
+def azure_identity(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file with a certificate for loopback and its key."""
+    file = tmp_path_factory.mktemp("azure") / "identity.pem"
+    file.write_text("".join(self_signed()))
+    return file
+
+
 @pytest.fixture
-async def azure() -> AsyncIterator[AzureServer]:
+async def azure(azure_identity: Path) -> AsyncIterator[AzureServer]:
     """A strict Azure."""
-    async with azure_server.serving() as api:
+    async with azure_server.serving(str(azure_identity)) as api:
         yield api
 
 
 @pytest.fixture
 async def make_azure(
-    azure: AzureServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    azure: AzureServer, azure_identity: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Callable[..., AzureProvider]]:
-    """Makes the Azure provider again, on that server, with changed options where wanted."""
-    monkeypatch.setenv("AZURE_CLIENT_SECRET", azure_server.SECRET)
+    """Makes the Azure provider again, on that server; this machine has no login of its own."""
+    for name in [each for each in os.environ if each.startswith(("AZURE_", "IDENTITY_", "MSI_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.setenv("AZURE_CLIENT_SECRET", azure_logins.SECRET)
+    monkeypatch.setenv("SSL_CERT_FILE", str(azure_identity))
     async with remade(
         AzureProvider,
         tmp_path,
@@ -317,11 +336,11 @@ async def make_azure(
         location="eastus",
         image="/subscriptions/s/resourceGroups/g/providers/Microsoft.Compute/images/gpu",
         subnet=azure_server.SUBNET,
-        tenant=azure_server.TENANT,
-        client_id=azure_server.CLIENT,
+        tenant=azure_logins.TENANT,
+        client_id=azure_logins.CLIENT,
         ssh_key="ssh-ed25519 A",
         base_url=azure.url,
-        login_url=azure.url,
+        login_url=azure.logins.url,
         metadata_url=azure.url,
         prices_url=azure.url,
         poll_interval=Duration(0),

@@ -2,7 +2,7 @@
 
 The document (names and types, in `data/compute.v1.json`) says which paths, methods, parameters,
 fields and values there are; anything else is refused. Operations take two looks to be done. Faults
-are made to order. The token endpoint checks the signature of what it is sent.
+are made to order. Access tokens are of `google_logins`.
 """
 
 import json
@@ -11,18 +11,16 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs
 
-import jwt
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from tests.provisioner.google_logins import GoogleLogins
 from tests.support.serving import serving as serving_app
 
 API = json.loads((Path(__file__).parent / "data" / "compute.v1.json").read_text())
-TOKEN = "ya29.test"
 PAGE_MAX = 5
 """Of a list; small, so that there are several."""
 
@@ -51,11 +49,10 @@ class GcpServer:
     """One project at Google."""
 
     def __init__(self, public_key: str) -> None:
-        self.public_key = public_key
+        self.logins = GoogleLogins(public_key)
         self.instances: dict[tuple[str, str], dict[str, Any]] = {}
         self.operations: dict[str, dict[str, Any]] = {}
         self.calls: list[str] = []
-        self.tokens = 0
         self.refusals: list[tuple[str, int, str, bool]] = []
         """Method, status, reason, and whether the request takes effect all the same."""
         self.failures: list[str] = []
@@ -71,41 +68,14 @@ class GcpServer:
         """Everything under one roof."""
         return Starlette(
             routes=[
-                Route("/token", self._token, methods=["POST"]),
-                Route(
-                    "/computeMetadata/v1/instance/service-accounts/default/token", self._metadata
-                ),
+                *self.logins.routes(),
                 Route("/{path:path}", self._api, methods=["GET", "POST", "DELETE", "PUT", "PATCH"]),
             ]
         )
 
-    async def _token(self, request: Request) -> Response:
-        form = {key: value[0] for key, value in parse_qs((await request.body()).decode()).items()}
-        if set(form) != {"grant_type", "assertion"}:
-            return JSONResponse({"error": "invalid_request"}, 400)
-        try:
-            jwt.decode(
-                form["assertion"],
-                self.public_key,
-                algorithms=["RS256"],
-                audience=f"{self.url}/token",
-                issuer="navarch@p.iam.gserviceaccount.com",
-                options={"require": ["iss", "aud", "iat", "exp"]},
-            )
-        except jwt.PyJWTError as error:
-            return JSONResponse({"error": "invalid_grant", "error_description": str(error)}, 400)
-        self.tokens += 1
-        return JSONResponse({"access_token": TOKEN, "expires_in": 3599, "token_type": "Bearer"})
-
-    async def _metadata(self, request: Request) -> Response:
-        if request.headers.get("Metadata-Flavor") != "Google":
-            return Response(status_code=403)
-        self.tokens += 1
-        return JSONResponse({"access_token": TOKEN, "expires_in": 3599, "token_type": "Bearer"})
-
     async def _api(self, request: Request) -> Response:
         raw = await request.body()
-        if request.headers.get("Authorization") != f"Bearer {TOKEN}":
+        if not self.logins.accepts(request):
             return JSONResponse(GcpError(401, "authError", "Login Required.").body, 401)
         try:
             name, at = _method(request)
@@ -261,4 +231,5 @@ async def serving(public_key: str) -> AsyncIterator[GcpServer]:
     """The API, up on loopback."""
     api = GcpServer(public_key)
     async with serving_app(api.app()) as api.url:
+        api.logins.url = api.url
         yield api

@@ -229,7 +229,7 @@ async def test_no_prices_are_asked_for_where_none_are_wanted(
     for options in ({"prices_url": "http://127.0.0.1:9"}, {"location": "elsewhere"}):
         with pytest.raises(ProviderError):
             await make_azure(**options).prices((H100,))
-    assert [] == azure.tokens
+    assert [] == azure.logins.issued
 
 
 # --- operations ----------------------------------------------------------------------------------

@@ -1,11 +1,10 @@
-"""What Azure refuses and why: its tokens, and its table of error codes row by row."""
+"""What Azure refuses and why: its table of error codes row by row."""
 
 from collections.abc import Callable
 
 import pytest
 
 from schemas.launch_offers import Market
-from services.primitives.errors import ConfigurationError
 from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.providers.azure import AzureProvider
 from services.provisioner.providers.azure_errors import KINDS, error_of
@@ -13,59 +12,6 @@ from tests.provisioner.azure_server import AzureServer
 from tests.provisioner.http_status_table import COMMON
 
 Make = Callable[..., AzureProvider]
-
-
-# --- tokens --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ({}, ["principal"]),
-        ({"tenant": "", "client_id": ""}, ["machine system"]),
-        ({"tenant": "", "client_id": "identity-7"}, ["machine identity-7"]),
-    ],
-)
-async def test_one_token_serves_many_requests(
-    azure: AzureServer, make_azure: Make, changes: dict[str, str], expected: list[str]
-) -> None:
-    """By a service principal, and by a machine's own identity or one that it was given."""
-    provider = make_azure(**changes)
-    for _ in range(3):
-        await provider.list()
-    assert expected == azure.tokens
-
-
-@pytest.mark.parametrize(
-    ("changes", "says"),
-    [
-        ({"client_secret_env": "NOWHERE"}, "variable NOWHERE is not set"),
-        ({"client_secret_file": "/nowhere/secret"}, "No such file"),
-        ({"client_secret_file": "/dev/null"}, "is empty"),
-        ({"client_id": ""}, "client_id: must be set"),
-        ({"tenant": "", "client_secret_file": "/dev/null"}, "needs tenant and client_id"),
-    ],
-)
-def test_without_a_secret_the_service_does_not_start(
-    make_azure: Make, changes: dict[str, str], says: str
-) -> None:
-    """The error names the provider, the setting and the ways out."""
-    with pytest.raises(ConfigurationError, match=says):
-        make_azure(**changes)
-
-
-async def test_a_missing_token_has_its_cause(azure: AzureServer, make_azure: Make) -> None:
-    """A secret that is refused is AUTH; no server is TRANSIENT and says what to set."""
-    with pytest.raises(ProviderError, match="AADSTS") as refused:
-        await make_azure(client_id="another").list()
-    assert ("AUTH", []) == (refused.value.kind, azure.calls)
-    unreachable = make_azure(tenant="", metadata_url="http://127.0.0.1:9")
-    with pytest.raises(ProviderError, match="set tenant, client_id") as away:
-        await unreachable.list()
-    assert "TRANSIENT" == away.value.kind
-
-
-# --- errors --------------------------------------------------------------------------------------
 
 
 def said(code: str, message: str = "m"):

@@ -7,17 +7,10 @@ CoreWeave itself, above all which words its conditions use today.
 
 from base64 import b64encode
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
-from ipaddress import IPv4Address
 from pathlib import Path
 
 import msgspec
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from cryptography.x509.oid import NameOID
 
 from schemas.duration import Duration
 from services.bus.nats.nats_bus import NatsBus
@@ -29,6 +22,7 @@ from services.saga.participant import StepFailure
 from tests.provisioner import coreweave_server
 from tests.provisioner.coreweave_server import TOKEN, CoreWeaveServer
 from tests.provisioner.provisioner_parts import FLEET, provision, request, steps
+from tests.support.self_signed import self_signed
 
 Make = Callable[..., CoreWeaveProvider]
 TYPE = "gd-8xh100ib-i128"
@@ -178,24 +172,6 @@ async def test_a_pool_of_another_launch_under_the_name_is_not_adopted(
     with pytest.raises(ProviderError, match="another node pool is named"):
         await make_coreweave().provision(wanted())
     assert 1 == len(coreweave.pools)
-
-
-def self_signed() -> tuple[str, str]:
-    """A self-signed certificate for loopback, and its key; in PEM."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "cks")])
-    now = datetime.now(UTC)
-    host = x509.SubjectAlternativeName([x509.IPAddress(IPv4Address("127.0.0.1"))])
-    certificate = (
-        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-        .not_valid_before(now - timedelta(hours=1))
-        .not_valid_after(now + timedelta(hours=1))
-        .add_extension(host, critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    return certificate.public_bytes(Encoding.PEM).decode(), private.decode()
 
 
 # --- access --------------------------------------------------------------------------------------

@@ -13,7 +13,6 @@ from msgspec.structs import replace
 
 from schemas.duration import Duration, decode_hook
 from services.bus.nats.nats_bus import NatsBus
-from services.primitives.errors import ConfigurationError
 from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.providers.gcp import GcpProvider
 from services.provisioner.providers.gcp_errors import KINDS, error_of, operation_error
@@ -235,37 +234,6 @@ async def test_an_instance_of_another_launch_under_the_name_is_not_adopted(
     with pytest.raises(ProviderError, match="another instance in"):
         await make_gcp().provision(wanted())
     assert 1 == len(gcp.instances)
-
-
-# --- tokens --------------------------------------------------------------------------------------
-
-
-async def test_one_token_serves_many_requests(gcp: GcpServer, make_gcp: Make) -> None:
-    """By key, signed; and on a Google machine from its metadata server."""
-    for provider in (make_gcp(), make_gcp(credentials_file="")):
-        gcp.tokens = 0
-        for _ in range(5):
-            await provider.list()
-        assert 1 == gcp.tokens
-
-
-def test_a_key_file_that_is_none_keeps_the_service_from_starting(make_gcp: Make, tmp_path) -> None:
-    """The error names the setting, the file and the way to a right one."""
-    (tmp_path / "odd.json").write_text("{}")
-    for file, says in (("/nowhere", "No such file"), (str(tmp_path / "odd.json"), "gcloud iam")):
-        with pytest.raises(ConfigurationError, match=says):
-            make_gcp(credentials_file=file)
-
-
-async def test_a_missing_token_has_its_cause(gcp: GcpServer, make_gcp: Make) -> None:
-    """A key that Google refuses is AUTH; no server is TRANSIENT and says what to set."""
-    gcp.public_key = gcp.public_key.replace("A", "B", 1)
-    with pytest.raises(ProviderError, match="no access token: HTTP 400") as refused:
-        await make_gcp().list()
-    assert "AUTH" == refused.value.kind
-    with pytest.raises(ProviderError, match="set credentials_file") as away:
-        await make_gcp(credentials_file="", metadata_url="http://127.0.0.1:9").list()
-    assert "TRANSIENT" == away.value.kind
 
 
 # --- errors --------------------------------------------------------------------------------------

@@ -59,9 +59,10 @@ class AzureProvider:
         self.options = options
         self.name = environment.name
         self._http = bounded_client(timeout=float(options.timeout), transport=transport)
+        self._tokens = token_source(options, self.name)
         self._azure = AzureClient(
             self._http,
-            token_source(self._http, options, self.name),
+            self._tokens,
             base_url=options.base_url,
             poll_seconds=float(options.poll_interval),
         )
@@ -125,6 +126,7 @@ class AzureProvider:
 
     async def close(self) -> None:
         """Close the connections."""
+        await self._tokens.close()
         await self._http.aclose()
 
     # --- a launch --------------------------------------------------------------------------------

@@ -14,8 +14,8 @@ import httpx
 from schemas.launch_offers import Market
 from services.provisioner.provider_client.provider_errors import ProviderError, none_if
 from services.provisioner.providers.azure_errors import error_of
+from services.provisioner.providers.cloud_tokens import CloudTokens
 from services.provisioner.providers.provider_http import read_body, retry_after, send
-from services.provisioner.providers.token_cache import TokenCache
 
 WAIT_MAX_SECONDS: Final = 30.0
 """Longest wait between two polls that Azure may request."""
@@ -33,7 +33,7 @@ class AzureClient:
     def __init__(
         self,
         client: httpx.AsyncClient,
-        tokens: TokenCache,
+        tokens: CloudTokens,
         *,
         base_url: str,
         poll_seconds: float,

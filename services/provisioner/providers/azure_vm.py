@@ -72,9 +72,10 @@ class AzureOptions(Setting, frozen=True, kw_only=True):
     subnet: str
     """Resource id."""
     tenant: str = ""
-    """Of the service principal; empty: the managed identity of this machine."""
+    """Of the service principal; empty: what Azure's environment variables say, then the managed
+    identity of this machine, then the login of the Azure CLI."""
     client_id: str = ""
-    """Application id of the service principal."""
+    """Application id of the service principal; without `tenant` that of a managed identity."""
     client_secret_env: str = "AZURE_CLIENT_SECRET"  # noqa: S105 - a variable's name
     """Environment variable that holds the principal's secret."""
     client_secret_file: FilePath = ""
@@ -106,7 +107,7 @@ class AzureOptions(Setting, frozen=True, kw_only=True):
     prices_url: str = "https://prices.azure.com"
     """Azure's public price list; empty: prices are not read."""
     login_url: str = "https://login.microsoftonline.com"
-    """Where tokens are requested; it differs outside the public cloud."""
+    """Where tokens are requested, by https; it differs outside the public cloud."""
     metadata_url: str = "http://169.254.169.254"
     """Where the managed identity's tokens are requested."""
     timeout: Duration = Duration(30)

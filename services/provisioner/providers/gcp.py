@@ -149,6 +149,7 @@ class GcpProvider:
 
     async def close(self) -> None:
         """Close the connections."""
+        await self._tokens.close()
         await self._client.aclose()
 
     async def _finish(self, zone: str, operation: Any) -> None:

@@ -53,7 +53,8 @@ class GcpOptions(Setting, frozen=True, kw_only=True):
     """Image or image family: `projects/my-project/global/images/family/gpu-node`. Empty:
     Google's Ubuntu with the NVIDIA driver, which lacks the agent: see `user_data`."""
     credentials_file: FilePath = ""
-    """A service account's key; empty: the metadata server of the machine this runs on."""
+    """A service account's key, a federation or an impersonation; empty: the application default
+    credentials, which end with the metadata server of the machine this runs on."""
     market: Literal["on-demand", "spot"] = "on-demand"
     """The market of pools that name none."""
     network: str = "global/networks/default"
@@ -84,7 +85,7 @@ class GcpOptions(Setting, frozen=True, kw_only=True):
     base_url: str = "https://compute.googleapis.com/compute/v1"
     """Address of the Compute Engine API."""
     metadata_url: str = "http://metadata.google.internal"
-    """Where tokens are requested without `credentials_file`."""
+    """Where tokens are requested if there is no file with credentials."""
     timeout: Duration = Duration(30)
     """Of one request; waiting for an operation takes as long as the launch may."""
     wait_timeout: Duration = Duration(130)
