@@ -6,6 +6,7 @@ that is no code, ran `trap`, failed an assertion; one of PyTorch indexed out of 
 second file, of which most lines are left out, all SMs met the misaligned address.
 """
 
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -175,3 +176,19 @@ async def test_a_failed_program_is_one_event_of_both_sources(host: AgentHost, bu
         (43, 647, "kmsg"),
         (119, None, "nvml"),
     ]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+async def test_a_held_exception_outlives_the_agent(host: AgentHost, bus: NatsBus, number: int):
+    """A line that is held when the agent ends is read again by the next one; once in all."""
+    await host.start()
+    pci = host.gpus[0].pci
+    mark = f"NVRM: Xid (PCI:{pci}): 119, the mark"
+    host.write(mark, FIRST.replace(PCI, pci))
+    await events(bus, host.node, 3)
+    await host.stop(number)
+    await host.start()
+    await events(bus, host.node, 6)
+    host.write(mark)
+    found = contents(await events(bus, host.node, 7))
+    assert [each["code"] for each in found if "fault" in each["type"]] == [119, 13, 119]
