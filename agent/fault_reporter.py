@@ -17,12 +17,14 @@ from agent.code_names import name_of
 from agent.delivery.outbox import AgentOutbox
 from agent.delivery.spool import OutgoingEvent
 from agent.faults import fault_builder
+from agent.faults.exception_lines import ExceptionLines
 from agent.faults.fault_builder import GpuMap, NodeIdentity
 from agent.faults.fault_dedup import FaultDedup
 from agent.faults.fault_rate_limit import FaultRateLimit
 from agent.faults.kernel_log_scanner import KernelLogScanner
 from agent.faults.sample_changes import SampleChange
 from agent.faults.xid_merge import LINE_SECONDS, XidMerge
+from agent.faults.xid_patterns import RecognisedFault
 from agent.observations import CheckFinding, KernelLogLine, Notice, XidEvent
 from schemas.event_subjects import event_subject
 from schemas.messages import encode
@@ -65,6 +67,8 @@ class FaultReporter:
         self._scanner = KernelLogScanner(any_facility=any_facility)
         self._rate_limit = FaultRateLimit()
         self._xid_merge = XidMerge()
+        self._exceptions = ExceptionLines()
+        self._exceptions_timer: asyncio.TimerHandle | None = None
         self._dedup = FaultDedup()
         self._events = 0
         self._harmless: set[str] = set()
@@ -75,12 +79,36 @@ class FaultReporter:
         sighting = self._scanner.scan(line)
         if sighting is None:
             return
-        monotonic = self._clock.monotonic()
-        if sighting.kind == "xid" and not self._xid_merge.line(
-            sighting.pci, sighting.code, monotonic
-        ):
+        now = self._clock.monotonic()
+        if sighting.kind == "xid" and not self._xid_merge.line(sighting.pci, sighting.code, now):
             log.info("already reported by NVML: %s", sighting.message)
             return
+        for each in self._exceptions.take(line, sighting, now):
+            self._recognised(*each)
+        self._wait_for_process()
+
+    def _wait_for_process(self) -> None:
+        """Report held exceptions later, if their process is not named."""
+        due = self._exceptions.next_due
+        if due is not None and self._exceptions_timer is None:
+            self._exceptions_timer = asyncio.get_running_loop().call_later(
+                max(due - self._clock.monotonic(), 0.0), self._exceptions_due
+            )
+
+    def _exceptions_due(self) -> None:
+        self._exceptions_timer = None
+        for each in self._exceptions.due(self._clock.monotonic()):
+            self._recognised(*each)
+        self._wait_for_process()
+
+    def handled_up_to(self, sequence: int) -> int:
+        """How far the kernel log was handled, of what was read up to `sequence`."""
+        held = self._exceptions.first_sequence
+        return sequence if held is None else min(sequence, held - 1)
+
+    def _recognised(self, line: KernelLogLine, sighting: RecognisedFault) -> None:
+        """Report a line's fault."""
+        monotonic = self._clock.monotonic()
         # Looked up at once, because the process may end with its fault.
         pid = sighting.metrics.get("pid", 0)
         made = partial(

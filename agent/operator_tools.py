@@ -1,5 +1,6 @@
 """The agent's tools for operators: `parse` a log, `inject` a drill, `--check` a host."""
 
+import math
 import os
 import re
 import stat
@@ -12,8 +13,9 @@ from typing import Any, Final
 import msgspec
 
 from agent.code_names import name_of
+from agent.faults.exception_lines import ExceptionLines, ReportedLine
 from agent.faults.kernel_log_scanner import KernelLogScanner
-from agent.faults.xid_patterns import mentions_gpu, recognise
+from agent.faults.xid_patterns import RecognisedFault, mentions_gpu, recognise
 from agent.maintenance.diagnostics.health_checks import CHECKS, program_of
 from agent.maintenance.reset_and_reboot import reboot_command, reset_command
 from agent.observations import KERNEL_FACILITY, GpuInventory, KernelLogLine
@@ -34,6 +36,7 @@ from services.primitives.errors import ConfigurationError, NavarchError
 Connect = Callable[[], Awaitable[Bus]]
 
 TAIL_BYTES: Final = 65_536
+UNDATED_LINE_SECONDS: Final = 0.001
 XID_MENTION: Final = re.compile(r"\bS?Xid\b")
 PID_NAMESPACE: Final = Path("/proc/self/ns/pid")
 HOST_NAMESPACE: Final = "pid:[4026531836]"
@@ -75,30 +78,55 @@ class ParseCounts:
 def parse(lines: Iterable[bytes], counts: ParseCounts | None = None) -> Iterator[dict[str, Any]]:
     """Yield the faults that the agent would report from a kernel log."""
     counts = ParseCounts() if counts is None else counts
-    scanner = KernelLogScanner()
+    scanner, exceptions = KernelLogScanner(), ExceptionLines()
+    now, ready = 0.0, list[tuple[int, ReportedLine]]()
+    numbers: dict[int, int] = {}
     for raw in lines:
         counts.lines += 1
         line = parse_text(raw)
         if line is None:
             continue
+        # Where lines have no time, their number is used.
+        now = line.timestamp_us / 1e6 if line.timestamp_us >= 0 else now + UNDATED_LINE_SECONDS
+        found = list(exceptions.due(now))
         sighting = scanner.scan(line)
         if sighting is None:
             _count_unreported(line, counts)
-            continue
-        counts.faults += 1
-        fault: dict[str, Any] = {
-            "code": sighting.code,
-            "name": name_of(sighting.kind, sighting.code),
-            "kind": sighting.kind,
-            "pci": sighting.pci,
-        }
-        if sighting.subcode:
-            fault["subcode"] = sighting.subcode
-        if line.sequence >= 0:
-            fault["sequence"] = line.sequence
-        fault["metrics"] = sighting.metrics
-        fault["line"] = sighting.message
-        yield fault
+        else:
+            numbers[id(line)] = counts.lines
+            found += exceptions.take(line, sighting, now)
+        ready += ((numbers[id(each[0])], each) for each in found)
+        if exceptions.next_due is None:
+            yield from _in_order(ready, counts)
+            ready.clear()
+            numbers.clear()
+    ready += ((numbers[id(each[0])], each) for each in exceptions.due(math.inf))
+    yield from _in_order(ready, counts)
+
+
+def _in_order(
+    ready: Iterable[tuple[int, ReportedLine]], counts: ParseCounts
+) -> Iterator[dict[str, Any]]:
+    """Yield faults in the order of their lines, of which the first of an exception was held."""
+    for _, reported in sorted(ready, key=lambda each: each[0]):
+        yield _fault(*reported, counts)
+
+
+def _fault(line: KernelLogLine, sighting: RecognisedFault, counts: ParseCounts) -> dict[str, Any]:
+    counts.faults += 1
+    fault: dict[str, Any] = {
+        "code": sighting.code,
+        "name": name_of(sighting.kind, sighting.code),
+        "kind": sighting.kind,
+        "pci": sighting.pci,
+    }
+    if sighting.subcode:
+        fault["subcode"] = sighting.subcode
+    if line.sequence >= 0:
+        fault["sequence"] = line.sequence
+    fault["metrics"] = sighting.metrics
+    fault["line"] = sighting.message
+    return fault
 
 
 def _count_unreported(line: KernelLogLine, counts: ParseCounts) -> None:

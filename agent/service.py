@@ -96,7 +96,7 @@ class Agent:
         self._state_file = AgentStateFile(state / "agent_state.json")
         self._state = self._state_file.load()
         self._same_boot = self._state.boot_id == outside.boot_id
-        self._position = PositionFile(state / "kmsg.json", outside.boot_id)
+        self._position = PositionFile(state / "kmsg.json", outside.boot_id, config.kmsg)
         self._reporter = FaultReporter(
             self._who,
             outside.outbox,
@@ -326,7 +326,8 @@ class Agent:
             self._save()
 
     def _save(self, *, last: bool = False) -> None:
-        self._position.save(self._outbox.sent_up_to(self._kernel_log.sequence))
+        handled = self._reporter.handled_up_to(self._kernel_log.sequence)
+        self._position.save(self._outbox.sent_up_to(handled))
         if not self._outbox.safe:
             # After a crash, events that are neither sent nor on disk must be reported again.
             return

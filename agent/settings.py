@@ -66,8 +66,9 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     heartbeat_ttl: Duration = Duration(30)
     sample_interval: Duration = Duration(1)
     telemetry_interval: Duration = Duration(15)
-    probe_deadline: Duration = Duration(0.75)
-    """How long one NVML call may take before it counts as hung."""
+    probe_deadline: Duration = Duration(10)
+    """How long one NVML call may take before it counts as hung: calls wait while the driver handles
+    a program's exceptions, for seconds where all SMs meet one."""
     cloud: Literal["auto", "none", "aws", "gcp", "azure"] = "auto"
     """Cloud whose metadata service is polled for notices; auto: detected from the firmware."""
     cloud_metadata_url: str = ""

@@ -92,7 +92,7 @@ class AgentOutbox:
         The spool does not count: if it is lost, the kernel log is read again from here.
         """
         unsent = (each.sequence for each in self._waiting if each.sequence >= 0)
-        return min(sequence, next(unsent, sequence + 1) - 1)
+        return min(sequence, min(unsent, default=sequence + 1) - 1)
 
     async def run(self) -> None:
         """Send messages until cancelled."""

@@ -16,6 +16,7 @@ from schemas.node_events import Metric
 
 MESSAGE_CHARS_MAX: Final = 1024
 REGISTERS_MAX: Final = 8
+EXCEPTION_CODE: Final = 13
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,8 @@ class RecognisedFault:
     metrics: dict[str, Metric] = field(default_factory=dict)
     detail_only: bool = False
     """A further line (registers, severity) about an SXID that was already recognised."""
+    leads: bool = False
+    """One of the lines of an XID 13 ahead of the one that names the process."""
 
 
 _LEAD = r"^\W{0,4}(?:\[[^\]]{0,40}\]\s*)?"
@@ -66,6 +69,7 @@ _RECOVERY = re.compile(
     re.IGNORECASE,
 )
 _SXID_DETAIL = re.compile(r"^(?:Severity \d|Data \{|Engine instance)", re.IGNORECASE)
+_EXCEPTION = re.compile(r"\bGraphics (SM (?:Warp|Global) Exception\b.{0,160}|Exception: ESR\b)")
 _DEVICE_LINE = re.compile(
     _LEAD + r"NVRM:\s*(?:The NVIDIA GPU|GPU at|GPU)\s+(.{1,60})", re.IGNORECASE | re.DOTALL
 )
@@ -130,9 +134,20 @@ def _xid(where: str, code: int, rest: str, message: str) -> RecognisedFault:
         metrics["reset_required"] = found.group(1).lower() == "yes"
         if found.group(2):
             metrics["drain_reset_required"] = found.group(2).lower() == "yes"
-    subcode = _subcode(code, rest, metrics)
+    leads = _EXCEPTION.search(rest) if code == EXCEPTION_CODE else None
+    if leads:
+        # The driver names whatever process runs while it writes them.
+        metrics = {"xid_code": code}
+        if leads.group(1).startswith("SM"):
+            metrics["exception"] = _printable(leads.group(1))
     return RecognisedFault(
-        kind="xid", code=code, pci=_where(where), subcode=subcode, message=message, metrics=metrics
+        kind="xid",
+        code=code,
+        pci=_where(where),
+        subcode=_subcode(code, rest, metrics),
+        message=message,
+        metrics=metrics,
+        leads=leads is not None,
     )
 
 

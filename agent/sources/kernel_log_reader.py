@@ -39,20 +39,23 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
 
     boot_id: str
     sequence: int
+    log: str = ""
+    """Which log; empty: written by a release that did not say."""
 
 
 class PositionFile:
     """Stores a Position over restarts, atomically."""
 
-    def __init__(self, path: Path, boot_id: str) -> None:
+    def __init__(self, path: Path, boot_id: str, log: str) -> None:
         self._path = path
         self._boot_id = boot_id
+        self._log = log
         self._saved = -1
 
     def load(self) -> int:
-        """Read the last sequence dealt with in this boot; -1: none."""
+        """Read the last sequence dealt with, of this log in this boot; -1: none."""
         found = read_json(self._path, Position, Position(boot_id="", sequence=-1))
-        if found.boot_id != self._boot_id:
+        if found.boot_id != self._boot_id or found.log not in ("", self._log):
             return -1
         self._saved = found.sequence
         return found.sequence
@@ -61,7 +64,8 @@ class PositionFile:
         """Store how far the log was processed; a full disk is only logged."""
         if sequence <= self._saved:
             return
-        if write_json(self._path, Position(boot_id=self._boot_id, sequence=sequence)):
+        position = Position(boot_id=self._boot_id, sequence=sequence, log=self._log)
+        if write_json(self._path, position):
             self._saved = sequence
 
 

@@ -76,6 +76,7 @@ class AgentHost:
             "NAVARCH_BOOT_ID": BOOT,
             "NAVARCH_GPU_COUNT": "4",
             "NAVARCH_SAMPLE_INTERVAL": "200ms",
+            "NAVARCH_PROBE_DEADLINE": "750ms",
         }
         self.process: Process | None = None
         self._sequence = 0

@@ -16,6 +16,7 @@ from agent.gpu_monitor import GpuMonitor
 from agent.sources.blocking_calls import ProbeHung, ProbeThread
 from agent.sources.nvml import Nvml, NvmlUnavailable
 from schemas.enums import SUBCODES
+from schemas.gpu_samples import GpuSample
 from schemas.node_records import GpuUse
 from services.provisioner.providers.local_gpus import (
     build_library,
@@ -95,7 +96,50 @@ def test_a_reading_that_a_gpu_has_not_got_is_absent(driver: Driver):
     assert sample.failures == ()
 
 
-@pytest.mark.parametrize(("order", "reserved"), [("", 0), ("fail {} 13", 644_939_776)])
+def test_a_real_gpu_s_readings_are_the_stand_ins(driver: Driver):
+    """An H100 in a VM of its own, driver 580.159.04: what it has not got, and what it reports."""
+    nothing = ("retired_sbe", "retired_dbe", "nvlinks", "nvlink_errors")
+    driver.order(
+        *(f"gpu 0 none {each}" for each in nothing),
+        *("gpu 0 fabric_state 0", "gpu 0 fabric_health 0", "gpu 0 margin 44"),
+        *("gpu 0 temperature 43", "gpu 0 memory_temperature 50", "gpu 0 power 130323"),
+        *("gpu 0 throttle 0", "gpu 0 utilization 2"),
+    )
+    nvml = Nvml(driver.library)
+    nvml.open()
+    found = nvml.sample()
+    nvml.close()
+    assert found.failures == ()
+    assert found.gpus[0] == GpuSample(
+        index=0,
+        uuid=GPUS[0].uuid,
+        utilization_percent=2,
+        memory_used_bytes=0,
+        memory_total_bytes=85_520_809_984,
+        power_watts=130.323,
+        temperature_celsius=43,
+        memory_temperature_celsius=50,
+        temperature_margin_celsius=44,
+        sm_clock_mhz=1980,
+        throttle_reasons=0,
+        ecc_dbe_volatile=0,
+        ecc_sbe_volatile=0,
+        ecc_dbe_aggregate=0,
+        ecc_sbe_aggregate=0,
+        remapped_correctable=0,
+        remapped_uncorrectable=0,
+        remap_pending=False,
+        remap_failed=False,
+        pcie_replays=0,
+        pcie_width=16,
+        pcie_generation=5,
+        memory_utilization_percent=0,
+        memory_clock_mhz=2619,
+        power_limit_watts=700.0,
+    )
+
+
+@pytest.mark.parametrize(("order", "reserved"), [("", 0), ("fail {} 13", 503_316_480)])
 def test_memory_is_used_as_nvidia_smi_shows_it(driver: Driver, order: str, reserved: int):
     """Drivers before 510 cannot tell what they reserve for themselves; it counts as used."""
     function = "nvmlDeviceGetMemoryInfo_v2"

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from agent.observations import KernelLogLine
-from agent.sources.kernel_log_reader import CHUNK_BYTES, KernelLogReader, Position, PositionFile
+from agent.sources.kernel_log_reader import CHUNK_BYTES, KernelLogReader, PositionFile
 from services.provisioner.providers.local_gpus import kmsg_record
+
+LOG = "/dev/kmsg"
 
 
 class Follower:
@@ -148,14 +150,23 @@ def test_a_position_counts_in_its_own_boot(tmp_path: Path, content: bytes | None
     path = tmp_path / "kmsg.json"
     if content is not None:
         path.write_bytes(content)
-    assert PositionFile(path, "boot").load() == expected
+    assert PositionFile(path, "boot", LOG).load() == expected
 
 
 def test_a_position_only_goes_forward(tmp_path: Path):
     """What is saved is loaded; an older position does not overwrite it; no disk is no error."""
-    file = PositionFile(tmp_path / "kmsg.json", "boot")
+    file = PositionFile(tmp_path / "kmsg.json", "boot", LOG)
     file.save(5)
     file.save(3)
-    assert PositionFile(tmp_path / "kmsg.json", "boot").load() == 5
-    PositionFile(tmp_path / "missing" / "kmsg.json", "boot").save(5)
-    assert Position(boot_id="boot", sequence=5).sequence == 5
+    assert PositionFile(tmp_path / "kmsg.json", "boot", LOG).load() == 5
+    PositionFile(tmp_path / "missing" / "kmsg.json", "boot", LOG).save(5)
+
+
+def test_a_position_is_of_one_log(tmp_path: Path):
+    """A drill's file has sequences of its own: it is read from its beginning, and back."""
+    PositionFile(tmp_path / "kmsg.json", "boot", LOG).save(1705)
+    drill = PositionFile(tmp_path / "kmsg.json", "boot", "/tmp/drill")
+    assert drill.load() == -1
+    drill.save(0)
+    assert PositionFile(tmp_path / "kmsg.json", "boot", "/tmp/drill").load() == 0
+    assert PositionFile(tmp_path / "kmsg.json", "boot", LOG).load() == -1

@@ -106,8 +106,8 @@ async def test_the_position_waits_for_the_bus_not_for_the_spool(tmp_path: Path, 
     """The log is read again from the first fault that the bus has not stored."""
     outbox = AgentOutbox(Spool(tmp_path / "spool"), SystemClock())
     assert outbox.sent_up_to(9) == 9
-    outbox.put(message(1, sequence=5))
     outbox.put(message(2, sequence=7))
+    outbox.put(message(1, sequence=5))
     await outbox.flush(0.01)
     assert outbox.sent_up_to(9) == 4
     async with Running(Spool(tmp_path / "spool")) as restarted:
@@ -117,7 +117,7 @@ async def test_the_position_waits_for_the_bus_not_for_the_spool(tmp_path: Path, 
         restarted.bus = bus
         await restarted.flush(5)
         assert restarted.sent_up_to(9) == 9
-    assert await stored_ids(bus, 2) == ["m1", "m2"]
+    assert await stored_ids(bus, 2) == ["m2", "m1"]
 
 
 async def test_no_more_than_the_bound_waits(tmp_path: Path):

@@ -48,7 +48,7 @@ static const struct { const char *name; long long standard; } keys[KEYS] = {
     [TEMPERATURE] = {"temperature", 42},       [MEMORY_TEMPERATURE] = {"memory_temperature", 48},
     [MARGIN] = {"margin", 45},                 [UTILIZATION] = {"utilization", 0},
     [MEMORY_UTILIZATION] = {"memory_utilization", 0},
-    [MEMORY_TOTAL] = {"memory_total", 85899345920LL}, [MEMORY_USED] = {"memory_used", 0},
+    [MEMORY_TOTAL] = {"memory_total", 85520809984LL}, [MEMORY_USED] = {"memory_used", 0},
     [POWER] = {"power", 70000},                [SM_CLOCK] = {"sm_clock", 1980},
     [MEMORY_CLOCK] = {"memory_clock", 2619},   [THROTTLE] = {"throttle", 1},
     [ECC_SBE] = {"ecc_sbe", 0},                [ECC_DBE] = {"ecc_dbe", 0},
@@ -421,7 +421,7 @@ struct margin { unsigned int version; int margin; };
 struct utilization { unsigned int gpu, memory; };
 struct memory { unsigned long long total, free, used; };
 struct memory_v2 { unsigned int version; unsigned long long total, reserved, free, used; };
-#define MEMORY_RESERVED 644939776ULL /* of an H200 with driver 580 */
+#define MEMORY_RESERVED 503316480ULL /* of an H100 with driver 580 */
 
 int nvmlDeviceGetMarginTemperature(void *device, struct margin *to)
 {

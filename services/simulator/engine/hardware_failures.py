@@ -15,7 +15,7 @@ RECLAIMS: Final = frozenset({"preemption", "retirement"})
 HARMLESS_XIDS: Final = frozenset({13, 31, 43, 63})
 """Program errors, and errors that the GPU has handled: one of them leaves a node healthy."""
 KNOWN_LINES: Final = {
-    13: "Graphics SM Warp Exception on (GPC 0, TPC 0, SM 0): Out Of Range Address",
+    13: "Graphics Exception: channel 0x0000000a, Class 0000cbc0, Offset 00000510, Data 0017e2ac",
     31: "MMU Fault: ENGINE GRAPHICS GPCCLIENT_T1_0 faulted @ 0x7f_4e000000",
     48: "DBE (double bit error) ECC Error",
     63: "Row Remapper: New row marked for remapping",
