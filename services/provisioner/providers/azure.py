@@ -7,6 +7,7 @@ and address would block the next attempt. Interfaces and addresses that a crash 
 machine are listed, and removed like instances.
 """
 
+import logging
 from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any, Final
@@ -30,12 +31,17 @@ from services.provisioner.providers.azure_http import AzureClient
 from services.provisioner.providers.request_checks import invalid
 from services.runtime.bounded_http import bounded_client
 
+log = logging.getLogger(__name__)
+
 COMPUTE: Final = "2026-04-01"
 NETWORK: Final = "2026-03-01"
 """Versions of the API against which the requests were checked."""
 TRIES_MAX: Final = 3
 """Attempts of one launch whose parts are removed meanwhile."""
 VIEW: Final = {"$expand": "instanceView"}
+STATUS_ONLY: Final = {"statusOnly": "true"}
+MACHINES: Final = "Microsoft.Compute/virtualMachines"
+FORBIDDEN: Final = "AuthorizationFailed"
 IN_PROGRESS: Final = frozenset({"Creating", "Deleting"})
 LOST: Final = frozenset({"NetworkInterfaceNotFound", "InvalidResourceReference"})
 """The launch's interface was removed meanwhile, or the launch names a missing resource."""
@@ -58,6 +64,8 @@ class AzureProvider:
     ) -> None:
         self.options = options
         self.name = environment.name
+        self._lacks_views = False
+        """Its principal may not read the subscription, as was logged."""
         self._http = bounded_client(timeout=float(options.timeout), transport=transport)
         self._azure = AzureClient(
             self._http,
@@ -108,10 +116,11 @@ class AzureProvider:
     async def list(self) -> list[Instance]:
         """Return every machine with a fleet's tag, and what is left of those without a machine."""
         # Machines last: an interface whose machine is launched meanwhile must not look abandoned.
+        views = await self._views()
         nics = await self._azure.pages(self._nic(""), version=NETWORK)
         addresses = await self._azure.pages(self._ip(""), version=NETWORK)
-        machines = await self._azure.pages(self._vm(""), version=COMPUTE, query=VIEW)
-        return vm.instances(machines, nics, addresses)
+        machines = await self._azure.pages(self._vm(""), version=COMPUTE)
+        return vm.instances(vm.with_views(machines, views), nics, addresses)
 
     async def prices(self, instance_types: Sequence[str]) -> Sequence[OfferingPrice]:
         """List prices of these sizes in this location, on demand and spot."""
@@ -192,6 +201,23 @@ class AzureProvider:
     async def _machine(self, name: str) -> Any:
         return await self._azure.get(self._vm(name), version=COMPUTE, query=VIEW)
 
+    async def _views(self) -> Sequence[Any]:
+        """Power states: Azure lists them for whole subscriptions and for scale sets alone.
+
+        Without the right to read the subscription there are none: machines count as running.
+        """
+        path = f"/subscriptions/{self.options.subscription}/providers/{MACHINES}"
+        try:
+            return await self._azure.pages(path, version=COMPUTE, query=STATUS_ONLY)
+        except ProviderError as error:
+            if error.code != FORBIDDEN:
+                raise
+            if not self._lacks_views:
+                remedy = "grant Microsoft.Compute/virtualMachines/read on the subscription"
+                log.warning("no power states", extra={"provider": self.name, "remedy": remedy})
+            self._lacks_views = True
+            return ()
+
     async def _remove_leftovers(self, name: str, error: ProviderError) -> None:
         """Remove what a failed launch left; where that fails the launch is in doubt."""
         try:
@@ -247,7 +273,7 @@ class AzureProvider:
         return f"{group}/{name}" if name else group
 
     def _vm(self, name: str) -> str:
-        return self._path("Microsoft.Compute/virtualMachines", name)
+        return self._path(MACHINES, name)
 
     def _nic(self, name: str) -> str:
         return self._path("Microsoft.Network/networkInterfaces", name and f"{name}{vm.NIC}")
