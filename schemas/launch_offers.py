@@ -6,8 +6,12 @@ import msgspec
 
 from schemas.value_limits import Float, Seconds
 
-Market = Literal["on-demand", "spot"]
+OpenMarket = Literal["on-demand", "spot"]
 """spot: cheaper; the cloud may reclaim it at short notice."""
+Market = Literal["on-demand", "spot", "reserved"]
+"""reserved: capacity that the account has reserved, as the provider's options name it."""
+Markets = Market | Literal[""] | tuple[Market, ...]
+"""One, or several in order of preference; empty: as in the provider's options."""
 Together = Literal["", "zone", "region"]
 """What a pool's nodes should have in common where possible; empty: nothing."""
 

@@ -17,7 +17,7 @@ from schemas.file_path import FilePath as FilePath
 from schemas.gateway_settings import GatewaySettings
 from schemas.instance_type_catalogue import InstanceTypes, Price
 from schemas.lag_settings import LagSettings
-from schemas.launch_offers import Market, Together
+from schemas.launch_offers import Markets, Together
 from schemas.secret_text import SecretText
 from schemas.value_limits import UserName
 
@@ -224,7 +224,7 @@ class ProviderChoice(Setting, frozen=True, kw_only=True):
     """Regions, in order of preference; empty: the pool's."""
     zones: tuple[str, ...] = ()
     """Each belongs to the region whose name it begins with, else to all of them."""
-    market: Market | Literal[""] = ""
+    market: Markets = ""
     """Empty: the pool's."""
     max_price: Price = 0.0
     """Dollars per hour of one node; 0: the pool's."""
@@ -254,8 +254,8 @@ class PoolSpec(Setting, frozen=True, kw_only=True):
     strategy: PluginSettings = PluginSettings(type="priority")
     """Which offering is launched first: `priority` (order of `providers` and `zones`), `cost`,
     `availability`, `round-robin`, or a plugin."""
-    market: Market | Literal[""] = ""
-    """Empty: as in the provider's options."""
+    market: Markets = ""
+    """Or several in order of preference, `[reserved, spot]`. Empty: as in the provider's options."""
     fallback_after: Duration = Duration(600)
     """After this time a launch waiting for spot capacity also takes on-demand. 0s: never."""
     max_price: Price = 0.0

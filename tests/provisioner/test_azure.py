@@ -12,13 +12,12 @@ import pytest
 from services.provisioner.provider_client.provider_errors import ProviderError
 from services.provisioner.providers.azure import AzureProvider
 from tests.provisioner.azure_price_list import A100, H100
-from tests.provisioner.azure_server import HERE, AzureServer
+from tests.provisioner.azure_server import AzureServer
 from tests.provisioner.provisioner_parts import FLEET, request
 
 Make = Callable[..., AzureProvider]
 SIZE = "Standard_ND96isr_H100_v5"
 LAUNCH = "virtualMachines.createOrUpdate"
-COMPUTE = f"{HERE}/Microsoft.Compute"
 
 
 def wanted(name: str = "web-1", **changes: object):
@@ -180,77 +179,6 @@ async def test_without_rights_on_the_subscription_machines_count_as_running(
     azure.refuse("virtualMachines.listAll", 500, "InternalServerError")
     with pytest.raises(ProviderError, match="InternalServerError"):
         await provider.list()
-
-
-@pytest.mark.parametrize(
-    ("options", "changes", "sent"),
-    [
-        (
-            {"scale_set": "ib", "capacity_reservation_group": "/subscriptions/s/h100"},
-            {},
-            {
-                "virtualMachineScaleSet": {"id": f"{COMPUTE}/virtualMachineScaleSets/ib"},
-                "capacityReservation": {
-                    "capacityReservationGroup": {"id": "/subscriptions/s/h100"}
-                },
-            },
-        ),
-        (
-            {"availability_set": "ib", "placement_group": "near"},
-            {"zone": ""},
-            {
-                "availabilitySet": {"id": f"{COMPUTE}/availabilitySets/ib"},
-                "proximityPlacementGroup": {"id": f"{COMPUTE}/proximityPlacementGroups/near"},
-            },
-        ),
-    ],
-)
-async def test_a_machine_joins_the_groups_of_the_configuration(
-    azure: AzureServer,
-    make_azure: Make,
-    options: dict[str, str],
-    changes: dict[str, str],
-    sent: dict[str, object],
-) -> None:
-    """By name in the same resource group, or by id; its interface is accelerated."""
-    provider = make_azure(**options)
-    await provider.provision(wanted(**changes))
-    made = only(azure)["properties"]
-    assert sent == {key: made.get(key) for key in sent}
-    [nic] = azure.resources["networkInterfaces"].values()
-    assert nic["properties"]["enableAcceleratedNetworking"]
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ({"scale_set": "a", "availability_set": "b"}, "remove one"),
-        ({"availability_set": "b", "market": "spot"}, "availability_set has no spot"),
-        ({"capacity_reservation_group": "b", "market": "spot"}, "has no spot"),
-    ],
-)
-def test_groups_that_exclude_each_other_are_refused(
-    make_azure: Make, options: dict[str, str], says: str
-) -> None:
-    """When the configuration is read, and not at each launch."""
-    with pytest.raises(ValueError, match=says):
-        make_azure(**options)
-
-
-async def test_an_availability_set_takes_no_zone_and_a_size_may_refuse_acceleration(
-    azure: AzureServer, make_azure: Make
-) -> None:
-    """The zone before Azure is asked; the size as Azure's refusal says."""
-    with pytest.raises(ProviderError, match="an availability set have none"):
-        await make_azure(availability_set="ib").provision(wanted())
-    assert [] == azure.calls
-    azure.refuse(LAUNCH, 400, "VMSizeIsNotPermittedToEnableAcceleratedNetworking")
-    with pytest.raises(ProviderError) as refused:
-        await make_azure().provision(wanted())
-    assert "INVALID" == refused.value.kind
-    await make_azure(accelerated_networking=False).provision(wanted())
-    [nic] = azure.resources["networkInterfaces"].values()
-    assert not nic["properties"]["enableAcceleratedNetworking"]
 
 
 @pytest.mark.parametrize(

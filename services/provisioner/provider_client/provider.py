@@ -126,6 +126,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """Of a launch that names none."""
     spot: bool = False
     """Whether a launch may name the spot market."""
+    reserved: bool = False
+    """Whether its options name reserved capacity, which a launch may name as its market."""
     adopts: bool = False
     """Others make its instances: it launches none, and what it lists is adopted."""
     list_lag_seconds: float = 0.0

@@ -210,6 +210,8 @@ class ProviderTraits:
     """The market of a launch that names none."""
     spot: bool = False
     """Whether it has a spot market."""
+    reserved: bool = False
+    """Whether its options name reserved capacity."""
 
 
 class Providers:
@@ -230,6 +232,7 @@ class Providers:
                 region=each.provider.capabilities.region,
                 market=each.provider.capabilities.market,
                 spot=each.provider.capabilities.spot,
+                reserved=each.provider.capabilities.reserved,
             )
             for name, each in self.calls.items()
         }

@@ -9,11 +9,12 @@ that powers itself off costs nothing more.
 import hashlib
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 
 import msgspec
 
 from schemas.duration import Duration
+from schemas.launch_offers import Market, OpenMarket
 from schemas.offering_records import OfferingPrice
 from schemas.settings import Setting
 from services.provisioner.instances.instance_tags import FLEET_TAG, tags_of, with_tags
@@ -32,7 +33,12 @@ from services.provisioner.providers.aws_errors import ABSENT
 from services.provisioner.providers.aws_launch import DiskOptions, EfaCards
 from services.provisioner.providers.aws_reports import AwsHostReports
 from services.provisioner.providers.aws_terminations import Terminations
-from services.provisioner.providers.request_checks import check_region, invalid, ssh_keys
+from services.provisioner.providers.request_checks import (
+    check_region,
+    invalid,
+    market_of,
+    ssh_keys,
+)
 
 CLIENT_TOKEN_CHARS: Final = 64
 PRICE_PAGES_MAX: Final = 20
@@ -62,8 +68,8 @@ class AwsProvider:
         agent: see `user_data`."""
         profile: str = ""
         """In the shared AWS configuration; empty: the SDK searches for credentials."""
-        market: Literal["on-demand", "spot"] = "on-demand"
-        """The market of pools that name none."""
+        market: OpenMarket = "on-demand"
+        """The market of pools that name none; with a `capacity_reservation` that is `reserved`."""
         max_price: str = ""
         """Spot only, in dollars per hour; empty: up to the on-demand price."""
         subnets: dict[str, str] = {}  # noqa: RUF012 - msgspec makes each its own
@@ -80,7 +86,7 @@ class AwsProvider:
         """Attach every EFA interface that the instance type has. Then nodes have no public address,
         and a security group must allow all traffic within itself."""
         capacity_reservation: str = ""
-        """`cr-…`, or the ARN of a resource group of reservations: nodes run in it alone."""
+        """`cr-…`, or the ARN of a resource group of reservations: the market `reserved`."""
         capacity_block: bool = False
         """The reservation is a capacity block."""
         tags: dict[str, str] = {}  # noqa: RUF012
@@ -135,8 +141,9 @@ class AwsProvider:
             list_lag_seconds=LIST_LAG_SECONDS,
             region=self.options.region,
             sees_region_only=True,
-            market=self.options.market,
+            market="reserved" if self.options.capacity_reservation else self.options.market,
             spot=True,
+            reserved=bool(self.options.capacity_reservation),
         )
 
     async def provision(self, request: ProvisionRequest) -> Instance:
@@ -225,6 +232,7 @@ class AwsProvider:
         """Return RunInstances' parameters; INVALID with the remedy if EC2 cannot do it."""
         options = self.options
         check_region(request, options.region, self.name, "aws")
+        market = market_of(request, self.capabilities, self.name, "capacity_reservation")
         if options.subnets and request.zone and request.zone not in options.subnets:
             raise invalid(
                 f"provider {self.name} has no subnet in zone {request.zone}; add it to `subnets`"
@@ -234,7 +242,7 @@ class AwsProvider:
         given: dict[str, Any] = {
             "MinCount": 1,
             "MaxCount": 1,
-            "ClientToken": _client_token(request, options),
+            "ClientToken": _client_token(request, options, market),
             "ImageId": options.image or aws_launch.default_image(request.instance_type),
             "InstanceType": request.instance_type,
             "InstanceInitiatedShutdownBehavior": "terminate",
@@ -251,13 +259,13 @@ class AwsProvider:
         where = aws_launch.place(
             request, options.subnets, options.security_groups, options.placement_group
         )
-        paid = aws_launch.market(
-            request.market or options.market, request.max_price, options.max_price
-        )
-        reserved = aws_launch.reservation(
-            options.capacity_reservation, block=options.capacity_block
-        )
-        return given | where | paid | reserved
+        if market == "reserved":
+            paid = aws_launch.reservation(
+                options.capacity_reservation, block=options.capacity_block
+            )
+        else:
+            paid = aws_launch.market(market, request.max_price, options.max_price)
+        return given | where | paid
 
     async def _image_root_device(self) -> str:
         """The image's root device: a disk under any other name is a second one."""
@@ -287,10 +295,9 @@ class AwsProvider:
 # --- parts ---------------------------------------------------------------------------------------
 
 
-def _client_token(request: ProvisionRequest, options: AwsProvider.Options) -> str:
+def _client_token(request: ProvisionRequest, options: AwsProvider.Options, market: Market) -> str:
     """EC2 refuses other parameters under the same token, so they are part of it."""
     about = f"{request.token}/{options.region}/{request.zone}/{request.instance_type}"
-    market = request.market or options.market
     return hashlib.sha256(f"{about}/{market}".encode()).hexdigest()[:CLIENT_TOKEN_CHARS]
 
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import httpx
 
+from schemas.launch_offers import Market
 from schemas.offering_records import OfferingPrice
 from services.provisioner.instances.instance_tags import FLEET_TAG, TOKEN_TAG, unique_name
 from services.provisioner.provider_client.provider import (
@@ -28,7 +29,7 @@ from services.provisioner.providers import azure_vm as vm
 from services.provisioner.providers.azure_auth import token_source
 from services.provisioner.providers.azure_errors import error_of
 from services.provisioner.providers.azure_http import AzureClient
-from services.provisioner.providers.request_checks import invalid
+from services.provisioner.providers.request_checks import invalid, market_of
 from services.runtime.bounded_http import bounded_client
 
 log = logging.getLogger(__name__)
@@ -77,18 +78,21 @@ class AzureProvider:
     @property
     def capabilities(self) -> Capabilities:
         """A derived name serves as the idempotency token."""
+        reserved = bool(self.options.capacity_reservation_group)
         return Capabilities(
             idempotency_token=True,
             reboot=True,
             prices=bool(self.options.prices_url),
             region=self.options.location,
-            market=self.options.market,
-            spot=True,
+            market="reserved" if reserved else self.options.market,
+            spot=not self.options.availability_set,
+            reserved=reserved,
         )
 
     async def provision(self, request: ProvisionRequest) -> Instance:
         """Launch a machine and read the operation to its end; or adopt the existing one."""
         vm.check(request, self.options, self.name)
+        self._market(request)
         name = unique_name(request)
         for _ in range(TRIES_MAX):
             machine = await self._existing_machine(name, request) or await self._launch(
@@ -156,14 +160,14 @@ class AzureProvider:
 
     async def _launch(self, name: str, request: ProvisionRequest) -> Any:
         """Create the machine; None: it, or its interface, was created or removed meanwhile."""
-        market = request.market or self.options.market
+        market = self._market(request)
         try:
             nic = await self._network(name, request)
             await self._azure.run(
                 "PUT",
                 self._vm(name),
                 version=COMPUTE,
-                body=vm.machine_body(request, self.options, nic),
+                body=vm.machine_body(request, self.options, nic, market),
                 headers={"If-None-Match": "*"},
                 market=market,
             )
@@ -185,6 +189,9 @@ class AzureProvider:
             await self._remove_leftovers(name, failure)
             raise failure
         return machine
+
+    def _market(self, request: ProvisionRequest) -> Market:
+        return market_of(request, self.capabilities, self.name, "capacity_reservation_group")
 
     async def _network(self, name: str, request: ProvisionRequest) -> str:
         """Create the machine's interface, with a public address if configured; return its ID."""

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from schemas.duration import Duration
-from schemas.launch_offers import Market
+from schemas.launch_offers import Market, OpenMarket
 from schemas.settings import FilePath, Setting
 from services.provisioner.instances.instance_tags import (
     FLEET_TAG,
@@ -79,8 +79,8 @@ class AzureOptions(Setting, frozen=True, kw_only=True):
     """Environment variable that holds the principal's secret."""
     client_secret_file: FilePath = ""
     """File that holds it instead."""
-    market: Market = "on-demand"
-    """The market of pools that name none."""
+    market: OpenMarket = "on-demand"
+    """The market of pools that name none; with a `capacity_reservation_group`: `reserved`."""
     max_price: Annotated[float, msgspec.Meta(ge=-1)] = -1
     """Spot only, in dollars per hour; -1: up to the on-demand price."""
     admin_user: Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9_-]{0,31}$")] = "navarch"
@@ -100,7 +100,7 @@ class AzureOptions(Setting, frozen=True, kw_only=True):
     availability_set: str = ""
     """Instead of a scale set; its nodes have no zone and are never spot."""
     capacity_reservation_group: str = ""
-    """Name or resource id: nodes use what its reservations hold for their size and zone."""
+    """Name or resource id: the market `reserved`."""
     identity: str = ""
     """Resource id of the user-assigned identity that the node itself runs as; empty: none."""
     root_gb: Annotated[int, msgspec.Meta(ge=0, le=4095)] = 0
@@ -186,7 +186,9 @@ def nic_body(request: ProvisionRequest, options: AzureOptions, address_id: str) 
     return {"location": options.location, "tags": tags_of(request), "properties": outer}
 
 
-def machine_body(request: ProvisionRequest, options: AzureOptions, nic_id: str) -> dict[str, Any]:
+def machine_body(
+    request: ProvisionRequest, options: AzureOptions, nic_id: str, market: Market
+) -> dict[str, Any]:
     """Return the body of the machine."""
     name = unique_name(request)
     disk: dict[str, Any] = {
@@ -222,7 +224,7 @@ def machine_body(request: ProvisionRequest, options: AzureOptions, nic_id: str) 
             ]
         },
     }
-    if (request.market or options.market) == "spot":
+    if market == "spot":
         properties |= {
             "priority": "Spot",
             "evictionPolicy": "Delete",
@@ -231,7 +233,7 @@ def machine_body(request: ProvisionRequest, options: AzureOptions, nic_id: str) 
     body: dict[str, Any] = {
         "location": options.location,
         "tags": tags_of(request),
-        "properties": properties | _groups(request, options),
+        "properties": properties | _groups(request, options, market),
     }
     if request.zone:
         body["zones"] = [request.zone]
@@ -243,7 +245,7 @@ def machine_body(request: ProvisionRequest, options: AzureOptions, nic_id: str) 
     return body
 
 
-def _groups(request: ProvisionRequest, options: AzureOptions) -> dict[str, Any]:
+def _groups(request: ProvisionRequest, options: AzureOptions, market: Market) -> dict[str, Any]:
     """Return which groups of machines, and of reservations, a machine belongs to."""
     here = f"/subscriptions/{options.subscription}/resourceGroups/{options.resource_group}"
 
@@ -259,8 +261,8 @@ def _groups(request: ProvisionRequest, options: AzureOptions) -> dict[str, Any]:
         found["virtualMachineScaleSet"] = reference("virtualMachineScaleSets", group)
     if group := options.availability_set:
         found["availabilitySet"] = reference("availabilitySets", group)
-    if group := options.capacity_reservation_group:
-        held = reference("capacityReservationGroups", group)
+    if market == "reserved":
+        held = reference("capacityReservationGroups", options.capacity_reservation_group)
         found["capacityReservation"] = {"capacityReservationGroup": held}
     return found
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 import httpx
 
 from schemas.duration import Duration
-from schemas.launch_offers import Market
+from schemas.launch_offers import OpenMarket
 from schemas.settings import FilePath, Setting
 from services.primitives.errors import ConfigurationError
 from services.provisioner.instances.instance_tags import FLEET_TAG, TOKEN_TAG, unique_name
@@ -59,7 +59,7 @@ class CoreWeaveProvider:
         """Certificate authority of the server; empty: the machine's own."""
         zone: str = ""
         """The cluster's zone (US-EAST-04A), reported for its nodes; a pool may name no other."""
-        market: Market = "on-demand"
+        market: OpenMarket = "on-demand"
         """The market of pools that name none."""
         taints: tuple[pools.Taint, ...] = ()
         gpu_driver: str = ""

@@ -28,7 +28,7 @@ from services.provisioner.providers.gcp_errors import error_of, operation_error
 from services.provisioner.providers.gcp_launch import GcpOptions, launch_body
 from services.provisioner.providers.gcp_reports import upcoming_maintenance
 from services.provisioner.providers.provider_http import read_body, send
-from services.provisioner.providers.request_checks import check_labels, invalid
+from services.provisioner.providers.request_checks import check_labels, invalid, market_of
 from services.runtime.bounded_http import bounded_client
 
 NAME: Final = re.compile(r"[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?")
@@ -73,8 +73,9 @@ class GcpProvider:
         return Capabilities(
             idempotency_token=True,
             reboot=True,
-            market=self.options.market,
+            market="reserved" if self.options.reservation else self.options.market,
             spot=True,
+            reserved=bool(self.options.reservation),
         )
 
     async def provision(self, request: ProvisionRequest) -> Instance:
@@ -97,9 +98,9 @@ class GcpProvider:
         path = f"zones/{request.zone}/instances"
         # The name makes a launch idempotent. The request ID only serves retries by HTTP: used
         # again, it would return an earlier failure.
-        call = self._call(
-            "POST", path, body=launch_body(request, self.options), requestId=str(uuid.uuid4())
-        )
+        market = market_of(request, self.capabilities, self.name, "reservation")
+        body = launch_body(request, self.options, market)
+        call = self._call("POST", path, body=body, requestId=str(uuid.uuid4()))
         operation = await none_if(call, HTTPStatus.CONFLICT)
         if operation is not None:
             await self._finish(request.zone, operation)

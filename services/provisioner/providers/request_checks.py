@@ -3,7 +3,8 @@
 import re
 from collections.abc import Mapping
 
-from services.provisioner.provider_client.provider import ProvisionRequest
+from schemas.launch_offers import Market
+from services.provisioner.provider_client.provider import Capabilities, ProvisionRequest
 from services.provisioner.provider_client.provider_errors import ProviderError
 
 
@@ -24,6 +25,17 @@ def check_region(request: ProvisionRequest, region: str, provider: str, kind: st
 def ssh_keys(request: ProvisionRequest, default: str) -> tuple[str, ...]:
     """Return the pool's SSH keys, else the provider's `ssh_key`."""
     return request.ssh_keys or ((default,) if default else ())
+
+
+def market_of(request: ProvisionRequest, can: Capabilities, provider: str, option: str) -> Market:
+    """Return a launch's market; INVALID if it is reserved, and `option` names no reservation."""
+    market = request.market or can.market
+    if market == "reserved" and not can.reserved:
+        raise invalid(
+            f"pool {request.pool} wants reserved capacity, and provider {provider} names none; set "
+            f"its `{option}`"
+        )
+    return market
 
 
 def check_labels(
