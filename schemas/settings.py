@@ -255,7 +255,7 @@ class PoolSpec(Setting, frozen=True, kw_only=True):
     """Which offering is launched first: `priority` (order of `providers` and `zones`), `cost`,
     `availability`, `round-robin`, or a plugin."""
     market: Markets = ""
-    """Or several in order of preference, `[reserved, spot]`. Empty: as in the provider's options."""
+    """Or several in order of preference, `[reserved, spot]`; empty: as the provider's options."""
     fallback_after: Duration = Duration(600)
     """After this time a launch waiting for spot capacity also takes on-demand. 0s: never."""
     max_price: Price = 0.0

@@ -8,7 +8,6 @@ that powers itself off costs nothing more.
 
 import hashlib
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -31,6 +30,7 @@ from services.provisioner.providers import aws_launch
 from services.provisioner.providers.aws_clients import AwsClients
 from services.provisioner.providers.aws_errors import ABSENT
 from services.provisioner.providers.aws_launch import DiskOptions, EfaCards
+from services.provisioner.providers.aws_prices import AwsPrices
 from services.provisioner.providers.aws_reports import AwsHostReports
 from services.provisioner.providers.aws_terminations import Terminations
 from services.provisioner.providers.request_checks import (
@@ -41,8 +41,6 @@ from services.provisioner.providers.request_checks import (
 )
 
 CLIENT_TOKEN_CHARS: Final = 64
-PRICE_PAGES_MAX: Final = 20
-SPOT_PRODUCT: Final = "Linux/UNIX"
 LIST_LAG_SECONDS: Final = 5.0
 
 STATUSES: Final[dict[str, InstanceStatus]] = {
@@ -130,6 +128,7 @@ class AwsProvider:
         )
         self._terminations = Terminations(self._clients)
         self._reports = AwsHostReports(self._clients)
+        self._prices = AwsPrices(self._clients)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -193,35 +192,8 @@ class AwsProvider:
         return await self._reports.read()
 
     async def prices(self, instance_types: Sequence[str]) -> Sequence[OfferingPrice]:
-        """Return current spot prices by zone; EC2's API has none for on-demand."""
-        if not instance_types:
-            return ()
-        found: dict[tuple[str, str], OfferingPrice] = {}
-        read = 0
-        pages = self._clients.pages(
-            *("ec2", "describe_spot_price_history"),
-            InstanceTypes=list(instance_types),
-            ProductDescriptions=[SPOT_PRODUCT],
-            StartTime=datetime.now(UTC),
-        )
-        async for page in pages:
-            for each in page["SpotPriceHistory"]:
-                zone, kind = each["AvailabilityZone"], each["InstanceType"]
-                # The newest comes first.
-                found.setdefault(
-                    (zone, kind),
-                    OfferingPrice(
-                        region=self.options.region,
-                        zone=zone,
-                        instance_type=kind,
-                        market="spot",
-                        dollars_per_hour=float(each["SpotPrice"]),
-                    ),
-                )
-            read += 1
-            if read == PRICE_PAGES_MAX:
-                break
-        return tuple(found.values())
+        """Return the on-demand price of each type, and its current spot prices by zone."""
+        return await self._prices.read(instance_types)
 
     async def close(self) -> None:
         """Close the connections."""
