@@ -4,8 +4,8 @@ A repeated client token launches nothing new (and other parameters under it are 
 there is no capacity for instance types that begin with `x`. Statuses of instances can be filtered
 by scheduled events and failing checks, which the tags EVENT and IMPAIRED of an instance give it,
 and instances by their lifecycle.
-AWS's price list is `aws_price_list`. Everything else is moto as it is. So idempotency by token is proven against these lines, and not
-against AWS.
+AWS's price list is `aws_price_list`. Everything else is moto as it is. So idempotency by token is
+proven against these lines, and not against AWS.
 
 Requests may also be limited as EC2 documents it: a bucket of tokens for each action, see
 `throttling_app`.
