@@ -47,6 +47,8 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     """Empty: as in the provider's options."""
     max_price: Float = 0.0
     """Dollars per hour of one instance; 0: any."""
+    options: dict[str, Any] = {}
+    """Options of the provider that differ for these nodes: image, disk, networks."""
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):

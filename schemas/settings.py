@@ -228,6 +228,8 @@ class ProviderChoice(Setting, frozen=True, kw_only=True):
     """Empty: the pool's."""
     max_price: Price = 0.0
     """Dollars per hour of one node; 0: the pool's."""
+    options: dict[str, Any] = {}
+    """Options of the provider that differ for the pool's nodes: image, disk, networks."""
 
 
 class PlacementSpec(Setting, frozen=True, kw_only=True):
@@ -278,14 +280,12 @@ class PoolSpec(Setting, frozen=True, kw_only=True):
     setup_commands: tuple[str, ...] = ()
     """Shell commands run over SSH on each new node, in order."""
     user_data: str = ""
-    """User data of the first boot: `auto` (cloud-init that installs and starts the agent), or a
-    template file, relative to the configuration; empty: none."""
+    """Of the first boot: `auto` (cloud-init that installs the agent), a template, or empty."""
     setup: SetupSettings = SetupSettings()
     labels: dict[str, str] = {}
     """Labels of the pool's nodes."""
     nodes: Literal["launched", "adopted"] = "launched"
-    """adopted: others make its nodes (an auto-scaling group, Karpenter), and Navarch adopts those
-    that its provider lists; it launches none."""
+    """adopted: others make its nodes (Karpenter), and Navarch adopts those that are listed."""
     cooldown: Duration = Duration(300)
     """Least time between two changes of size by the autoscaler."""
     autoscaling: dict[str, Any] | None = None

@@ -10,6 +10,7 @@ from services.settings.budget_validation import (
     rate_problem,
     rate_window_problem,
 )
+from services.settings.pool_options import option_problem
 from services.settings.provider_choices import (
     Problem,
     adopting_problem,
@@ -55,6 +56,7 @@ def reference_problems(spec: PoolSpec, settings: Settings, directory: Path) -> I
     for wrong in (
         unknown_provider(spec, settings.providers)
         or adopting_problem(spec, settings.providers, settings.mode),
+        option_problem(spec, settings.providers),
         unknown_notifier(spec, settings.notifiers),
         workload_names_problem(spec, settings.pools.values()),
         birth_problem(spec, settings.nats, directory),

@@ -9,7 +9,13 @@ from typing import Any, Final, Literal
 import msgspec
 
 from schemas.launch_offers import Choice, Market, Markets, Offer
-from schemas.settings import Mode, PlacementSpec, PluginSettings, PoolSpec, ProviderChoice
+from schemas.settings import (
+    Mode,
+    PlacementSpec,
+    PluginSettings,
+    PoolSpec,
+    ProviderChoice,
+)
 
 Problem = tuple[tuple[str | int, ...], str]
 
@@ -48,7 +54,13 @@ def pool_problem(spec: PoolSpec) -> Problem | None:
     for key in ("region", "zones"):
         if getattr(spec, key):
             return (key,), "means one provider; name regions and zones under each of `providers`"
+    options: dict[str, dict[str, Any]] = {}
     for number, each in enumerate(spec.providers):
+        if options.setdefault(each.name, each.options) != each.options:
+            return ("providers", number, "options"), (
+                f"differ from those of another entry of {each.name}; add a second provider of its "
+                "type under `providers:` of the fleet"
+            )
         if not (each.instance_type or spec.instance_type):
             return ("providers", number), (
                 "`instance_type` is missing; add it here, or for all of them to the pool"
@@ -177,5 +189,6 @@ def _offer(
         regions=named.regions,
         zones=tuple(sorted(named.zones, key=lambda zone: zone in avoid)),
         market=market,
+        options=named.options,
         max_price=named.max_price or spec.max_price,
     )

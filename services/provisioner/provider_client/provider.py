@@ -24,7 +24,7 @@ The contract that makes crashes harmless:
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import msgspec
 
@@ -62,6 +62,8 @@ class ProvisionRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The most that a spot instance may cost per hour; 0: according to the options."""
     placement_group: str = ""
     """The group to place it in; empty: according to the options."""
+    options: dict[str, Any] = {}
+    """Of the provider's options those that differ for this launch: of its class's `per_pool`."""
 
 
 class Instance(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ that powers itself off costs nothing more.
 
 import hashlib
 from collections.abc import Sequence
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, ClassVar, Final
 
 import msgspec
 
@@ -37,10 +37,14 @@ from services.provisioner.providers.request_checks import (
     check_region,
     invalid,
     market_of,
+    options_of,
     ssh_keys,
 )
 
 CLIENT_TOKEN_CHARS: Final = 64
+UBUNTU_ROOT_DEVICE: Final = "/dev/sda1"
+LOOKED_UP: Final = "resolve:"
+"""Of an image that EC2 itself looks up at a launch."""
 LIST_LAG_SECONDS: Final = 5.0
 
 STATUSES: Final[dict[str, InstanceStatus]] = {
@@ -113,10 +117,17 @@ class AwsProvider:
             """What the root volume is to be."""
             return msgspec.structs.replace(self.disk, gb=self.disk.gb or self.root_gb)
 
+    per_pool: ClassVar = frozenset(
+        {"image", "subnets", "security_groups", "ssh_key", "instance_profile", "placement_group"}
+        | {"efa", "disk", "root_gb", "root_device", "tags"}
+    )
+    """Options that a pool may set for its own nodes."""
+
     def __init__(self, *, options: Options, environment: Environment) -> None:
         self.options = options
         self.name = environment.name
-        self._root_device = options.root_device
+        self._root_devices: dict[str, str] = {"": UBUNTU_ROOT_DEVICE}
+        """Image -> its root device; empty: of the default image."""
         self._efa_cards: dict[str, EfaCards] = {}
         """Instance type -> its network cards, asked for once."""
         self._clients = AwsClients(
@@ -147,12 +158,13 @@ class AwsProvider:
 
     async def provision(self, request: ProvisionRequest) -> Instance:
         """Launch an instance, or return the one of this token."""
+        options = options_of(self, self.options, request)
         given = self._launch(request)
-        disk = self.options.root_disk
-        if disk.is_set and not self._root_device:
-            self._root_device = await self._image_root_device()
-        given |= aws_launch.machine(self.options.instance_profile, disk, self._root_device)
-        if self.options.efa:
+        disk, device = options.root_disk, options.root_device
+        if disk.is_set and not device:
+            device = await self._image_root_device(options.image)
+        given |= aws_launch.machine(options.instance_profile, disk, device)
+        if options.efa:
             cards = await self._cards(request.instance_type)
             given = aws_launch.with_efa(given, cards)
         answer = await self._call("run_instances", **given)
@@ -202,7 +214,7 @@ class AwsProvider:
 
     def _launch(self, request: ProvisionRequest) -> dict[str, Any]:
         """Return RunInstances' parameters; INVALID with the remedy if EC2 cannot do it."""
-        options = self.options
+        options = options_of(self, self.options, request)
         check_region(request, options.region, self.name, "aws")
         market = market_of(request, self.capabilities, self.name, "capacity_reservation")
         if options.subnets and request.zone and request.zone not in options.subnets:
@@ -239,13 +251,15 @@ class AwsProvider:
             paid = aws_launch.market(market, request.max_price, options.max_price)
         return given | where | paid
 
-    async def _image_root_device(self) -> str:
+    async def _image_root_device(self, image: str) -> str:
         """The image's root device: a disk under any other name is a second one."""
-        image = self.options.image
-        found = (await self._call("describe_images", ImageIds=[image]))["Images"]
-        if not found or not found[0].get("RootDeviceName"):
-            raise invalid(f"EC2 names no root device of {image}; set `root_device`")
-        return str(found[0]["RootDeviceName"])
+        if image not in self._root_devices:
+            asked = not image.startswith(LOOKED_UP)
+            found = asked and (await self._call("describe_images", ImageIds=[image]))["Images"]
+            if not found or not found[0].get("RootDeviceName"):
+                raise invalid(f"EC2 names no root device of {image}; set `root_device`")
+            self._root_devices[image] = str(found[0]["RootDeviceName"])
+        return self._root_devices[image]
 
     async def _cards(self, instance_type: str) -> EfaCards:
         """Its network cards; INVALID if it has no EFA."""

@@ -10,7 +10,7 @@ machine are listed, and removed like instances.
 import logging
 from collections.abc import Sequence
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import httpx
 
@@ -29,7 +29,7 @@ from services.provisioner.providers import azure_vm as vm
 from services.provisioner.providers.azure_auth import token_source
 from services.provisioner.providers.azure_errors import error_of
 from services.provisioner.providers.azure_http import AzureClient
-from services.provisioner.providers.request_checks import invalid, market_of
+from services.provisioner.providers.request_checks import invalid, market_of, options_of
 from services.runtime.bounded_http import bounded_client
 
 log = logging.getLogger(__name__)
@@ -55,6 +55,11 @@ class AzureProvider:
     """Virtual machines of one resource group."""
 
     Options = vm.AzureOptions
+    per_pool: ClassVar = frozenset(
+        {"image", "subnet", "security_group", "accelerated_networking", "scale_set", "identity"}
+        | {"placement_group", "root_gb", "disk_type", "ssh_key"}
+    )
+    """Options that a pool may set for its own nodes."""
 
     def __init__(
         self,
@@ -91,12 +96,13 @@ class AzureProvider:
 
     async def provision(self, request: ProvisionRequest) -> Instance:
         """Launch a machine and read the operation to its end; or adopt the existing one."""
-        vm.check(request, self.options, self.name)
+        options = options_of(self, self.options, request)
+        vm.check(request, options, self.name)
         self._market(request)
         name = unique_name(request)
         for _ in range(TRIES_MAX):
             machine = await self._existing_machine(name, request) or await self._launch(
-                name, request
+                name, request, options
             )
             if machine is not None:
                 return await self._instance(name, machine)
@@ -158,16 +164,16 @@ class AzureProvider:
                 return machine
             await self._azure.pause()
 
-    async def _launch(self, name: str, request: ProvisionRequest) -> Any:
+    async def _launch(self, name: str, request: ProvisionRequest, options: vm.AzureOptions) -> Any:
         """Create the machine; None: it, or its interface, was created or removed meanwhile."""
         market = self._market(request)
         try:
-            nic = await self._network(name, request)
+            nic = await self._network(name, request, options)
             await self._azure.run(
                 "PUT",
                 self._vm(name),
                 version=COMPUTE,
-                body=vm.machine_body(request, self.options, nic, market),
+                body=vm.machine_body(request, options, nic, market),
                 headers={"If-None-Match": "*"},
                 market=market,
             )
@@ -193,15 +199,15 @@ class AzureProvider:
     def _market(self, request: ProvisionRequest) -> Market:
         return market_of(request, self.capabilities, self.name, "capacity_reservation_group")
 
-    async def _network(self, name: str, request: ProvisionRequest) -> str:
+    async def _network(self, name: str, request: ProvisionRequest, options: vm.AzureOptions) -> str:
         """Create the machine's interface, with a public address if configured; return its ID."""
         address = ""
-        if self.options.public_address:
+        if options.public_address:
             address = self._ip(name)
-            body = vm.address_body(request, self.options)
+            body = vm.address_body(request, options)
             await self._azure.run("PUT", address, version=NETWORK, body=body)
         nic = self._nic(name)
-        body = vm.nic_body(request, self.options, address)
+        body = vm.nic_body(request, options, address)
         await self._azure.run("PUT", nic, version=NETWORK, body=body)
         return nic
 

@@ -8,7 +8,7 @@ harmless and a removal removes exactly that node.
 
 import asyncio
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import httpx
 
@@ -28,7 +28,7 @@ from services.provisioner.providers import coreweave_pool as pools
 from services.provisioner.providers.coreweave_errors import is_settled, pool_error
 from services.provisioner.providers.kubernetes_access import by_kubeconfig, by_settings
 from services.provisioner.providers.kubernetes_api import NODES, KubernetesApi
-from services.provisioner.providers.request_checks import invalid
+from services.provisioner.providers.request_checks import invalid, options_of
 
 POOLS: Final = "/apis/compute.coreweave.com/v1alpha1/nodepools"
 EVENTS: Final = "/api/v1/events"
@@ -71,6 +71,9 @@ class CoreWeaveProvider:
         timeout: Duration = Duration(30)
         """Time limit of one request."""
 
+    per_pool: ClassVar = frozenset({"taints", "gpu_driver"})
+    """Options that a pool may set for its own nodes."""
+
     def __init__(
         self,
         *,
@@ -105,7 +108,8 @@ class CoreWeaveProvider:
         """Create a node pool of one node and watch whether it gets it; or adopt the existing."""
         pools.check(request, self.name, self.options.zone)
         market = request.market or self.options.market
-        body = pools.body(request, market, self.options.taints, self.options.gpu_driver)
+        options = options_of(self, self.options, request)
+        body = pools.body(request, market, options.taints, options.gpu_driver)
         for _ in range(TRIES_MAX):
             pool = await self._create_or_find(unique_name(request), body)
             pool = pool and await self._watch(pool, request)

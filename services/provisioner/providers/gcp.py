@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Sequence
 from datetime import datetime
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from services.provisioner.instances.instance_tags import FLEET_TAG, with_tags
 from services.provisioner.provider_client.provider import (
@@ -28,7 +28,12 @@ from services.provisioner.providers.gcp_errors import error_of, operation_error
 from services.provisioner.providers.gcp_launch import GcpOptions, launch_body
 from services.provisioner.providers.gcp_reports import upcoming_maintenance
 from services.provisioner.providers.provider_http import read_body, send
-from services.provisioner.providers.request_checks import check_labels, invalid, market_of
+from services.provisioner.providers.request_checks import (
+    check_labels,
+    invalid,
+    market_of,
+    options_of,
+)
 from services.runtime.bounded_http import bounded_client
 
 NAME: Final = re.compile(r"[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?")
@@ -58,6 +63,11 @@ class GcpProvider:
     """Instances of one project."""
 
     Options = GcpOptions
+    per_pool: ClassVar = frozenset(
+        {"image", "network", "subnetwork", "public_address", "networks", "accelerators", "labels"}
+        | {"service_account", "root_gb", "disk_type", "max_run"}
+    )
+    """Options that a pool may set for its own nodes."""
 
     def __init__(self, *, options: GcpOptions, environment: Environment) -> None:
         self.options = options
@@ -99,7 +109,7 @@ class GcpProvider:
         # The name makes a launch idempotent. The request ID only serves retries by HTTP: used
         # again, it would return an earlier failure.
         market = market_of(request, self.capabilities, self.name, "reservation")
-        body = launch_body(request, self.options, market)
+        body = launch_body(request, options_of(self, self.options, request), market)
         call = self._call("POST", path, body=body, requestId=str(uuid.uuid4()))
         operation = await none_if(call, HTTPStatus.CONFLICT)
         if operation is not None:

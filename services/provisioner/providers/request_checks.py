@@ -2,10 +2,14 @@
 
 import re
 from collections.abc import Mapping
+from typing import Any, TypeVar
 
 from schemas.launch_offers import Market
 from services.provisioner.provider_client.provider import Capabilities, ProvisionRequest
 from services.provisioner.provider_client.provider_errors import ProviderError
+from services.settings.pool_options import with_pool_options
+
+T = TypeVar("T")
 
 
 def invalid(message: str) -> ProviderError:
@@ -36,6 +40,15 @@ def market_of(request: ProvisionRequest, can: Capabilities, provider: str, optio
             f"its `{option}`"
         )
     return market
+
+
+def options_of(provider: Any, options: T, request: ProvisionRequest) -> T:
+    """Return the options of a launch: the provider's, and those that differ for its pool."""
+    try:
+        found: T = with_pool_options(type(provider), options, request.options)
+    except ValueError as error:
+        raise invalid(f"`options` of pool {request.pool}: {error}") from error
+    return found
 
 
 def check_labels(
