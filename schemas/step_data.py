@@ -52,6 +52,8 @@ class TerminateInputs(msgspec.Struct, frozen=True, kw_only=True):
     pool: Token
     node: Token
     reason: str = ""
+    fault: str = ""
+    """The XID for which it is replaced: `xid-79`, of which its provider may be told."""
 
 
 class ProvisionInputs(msgspec.Struct, frozen=True, kw_only=True):

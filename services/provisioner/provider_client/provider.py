@@ -211,6 +211,18 @@ class ReportsHosts(Protocol):
 
 
 @runtime_checkable
+class ReportsFaultyHosts(Protocol):
+    """A provider that can be told that the host of an instance is faulty."""
+
+    async def report_faulty_host(self, provider_id: str, fault: str) -> bool:
+        """Tell it of a GPU's fault (`xid-79`), until it has taken note. Repeatable.
+
+        False: its options say that it is not to be told.
+        """
+        ...
+
+
+@runtime_checkable
 class Prices(Protocol):
     """A provider whose API reports prices or capacity."""
 

@@ -139,6 +139,21 @@ class GcpProvider:
         found = [(_instance(each).provider_id, each) for each in await self._labelled()]
         return HostReport(events=tuple(upcoming_maintenance(found)))
 
+    async def report_faulty_host(self, provider_id: str, fault: str) -> bool:
+        """Report it, and read the operation to its end: a removal meanwhile would undo it."""
+        path = _path(provider_id)
+        if not self.options.report_faulty_hosts or not path:
+            return False
+        reason = {"behavior": "UNRECOVERABLE_GPU_ERROR", "description": fault}
+        body = {"disruptionSchedule": "IMMEDIATE", "faultReasons": [reason]}
+        # The same for each attempt, so that a repeated report is ignored.
+        request = str(uuid.uuid5(uuid.NAMESPACE_URL, f"{path}/{fault}"))
+        operation = await self._call(
+            "POST", f"{path}/reportHostAsFaulty", body=body, requestId=request
+        )
+        await self._finish(provider_id.partition("/")[0], operation)
+        return True
+
     async def _labelled(self) -> Sequence[Any]:
         found: list[Any] = []
         more: dict[str, Any] = {}
