@@ -53,7 +53,7 @@ class TerminateInputs(msgspec.Struct, frozen=True, kw_only=True):
     node: Token
     reason: str = ""
     fault: str = ""
-    """The XID for which it is replaced: `xid-79`, of which its provider may be told."""
+    """The XID for which it is replaced: `xid-79`, which its provider may get a report of."""
 
 
 class ProvisionInputs(msgspec.Struct, frozen=True, kw_only=True):

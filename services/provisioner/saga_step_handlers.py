@@ -181,7 +181,7 @@ class SagaStepHandlers:
         await self._remove(command, launch, self._supersession(command), accepted_within)
 
     async def _report_faulty_host(self, inputs: TerminateInputs) -> None:
-        """Tell the provider once why it gets its host back; the removal does not depend on it."""
+        """Report once why the provider gets its host back; the removal does not depend on it."""
         record = await self._store.get(node_key(inputs.pool, inputs.node)) if inputs.fault else None
         if record is None or record.state != "running" or not record.provider_id:
             return

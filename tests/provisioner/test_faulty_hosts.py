@@ -1,4 +1,4 @@
-"""A provider is told of the host of a node that is replaced for a GPU's XID."""
+"""The host of a node that is replaced for a GPU's XID is reported to its provider."""
 
 from collections.abc import Callable
 from typing import Any
@@ -75,7 +75,7 @@ async def test_nothing_is_reported_otherwise_and_the_instance_goes(
     assert (not gcp.faulty, not gcp.instances) == (True, True)
 
 
-async def test_a_provider_that_cannot_be_told_is_not(bus: NatsBus) -> None:
+async def test_a_provider_that_takes_no_reports_gets_none(bus: NatsBus) -> None:
     """Its instance goes all the same."""
     handlers = steps(bus, fake())
     await handlers.provision(provision("web-1"))

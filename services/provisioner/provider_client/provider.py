@@ -212,12 +212,12 @@ class ReportsHosts(Protocol):
 
 @runtime_checkable
 class ReportsFaultyHosts(Protocol):
-    """A provider that can be told that the host of an instance is faulty."""
+    """A provider that takes reports of faulty hosts."""
 
     async def report_faulty_host(self, provider_id: str, fault: str) -> bool:
-        """Tell it of a GPU's fault (`xid-79`), until it has taken note. Repeatable.
+        """Report a GPU's fault (`xid-79`), and return when the report is complete. Repeatable.
 
-        False: its options say that it is not to be told.
+        False: its options say that nothing is to be reported.
         """
         ...
 

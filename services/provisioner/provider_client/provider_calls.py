@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 LIST_REST_SECONDS_MAX: Final = 5.0
 FAULTY_HOST_SECONDS_MAX: Final = 120.0
-"""How long the removal of an instance waits at most until its provider has noted its fault."""
+"""How long the removal of an instance waits at most for the report of its host."""
 
 ReportUnknownError = Callable[[str, str, ProviderError], Awaitable[None]]
 """Reports an error without a table row, with its provider and call."""
@@ -114,11 +114,11 @@ class ProviderCalls:
         return await self._call("report", self.provider.report_hosts(), self._timeout)
 
     async def report_faulty_host(self, provider_id: str, fault: str) -> bool:
-        """Tell it of a faulty host, or raise ProviderError; False: it is not to be told."""
+        """Report an instance's host as faulty, or raise ProviderError; False: it takes none."""
         if not isinstance(self.provider, ReportsFaultyHosts):
             return False
-        telling = self.provider.report_faulty_host(provider_id, fault)
-        return await self._call("report_faulty_host", telling, FAULTY_HOST_SECONDS_MAX)
+        report = self.provider.report_faulty_host(provider_id, fault)
+        return await self._call("report_faulty_host", report, FAULTY_HOST_SECONDS_MAX)
 
     async def resume(self) -> None:
         """Start the instances that stopped with the host."""

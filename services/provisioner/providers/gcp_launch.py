@@ -79,8 +79,8 @@ class GcpOptions(Setting, frozen=True, kw_only=True):
     """flex-start: short-lived capacity, which needs `max_run`. reservation-bound: the node ends
     with its `reservation`. Empty: as the market says."""
     report_faulty_hosts: bool = False
-    """Tell Google of the XID for which a node is replaced, which takes its host out of the
-    reservation for repair. Only for nodes of a reservation."""
+    """Report the host of a node that is replaced for an XID, which takes it out of the reservation
+    for repair. Only for nodes of a reservation."""
     labels: dict[str, str] = {}  # noqa: RUF012 - msgspec makes each its own
     """More labels of the nodes, for the project's own accounting."""
     max_run: Duration = Duration(0)
