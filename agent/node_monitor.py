@@ -9,18 +9,22 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Final
 
 from agent.fault_reporter import FaultReporter
-from agent.faults.boot_checks import INTERCONNECT, boot_checks
+from agent.faults.boot_checks import AWAITED, boot_checks, rdma_check
 from agent.faults.sample_changes import SampleChange
 from agent.gpu_monitor import OPEN_SECONDS_MAX, GpuMonitor
 from agent.maintenance.diagnostics_runner import DiagnosticsRunner
 from agent.observations import GpuInventory
 from agent.own_record import MissingEvents
 from agent.settings import AgentConfig
+from agent.sources.blocking_calls import ProbeHung, ProbeThread
 from agent.sources.host_metrics import HostMetrics
 from agent.sources.kernel_log_reader import KernelLogReader
+from agent.sources.rdma_devices import devices_up
 from schemas import subjects
 from schemas.messages import encode
 from schemas.node_events import BootChecked, CheckResult, Registered, Telemetry
@@ -32,6 +36,8 @@ log = logging.getLogger(__name__)
 
 REGISTER_AGAIN_SECONDS: Final = 20.0
 """After its registration an agent registers again where its node's record lacks it."""
+RDMA_SECONDS_MAX: Final = 5.0
+"""How long reading the state of all RDMA devices may take."""
 FIRST_LOOK_SECONDS: Final = 3.0
 """How long the kernel log reader waits for NVML's PCI addresses."""
 
@@ -77,12 +83,13 @@ class NodeMonitor:
         self._checks = 0
         self._checked_ok = False
         self._links_until = 0.0
-        """Until then, a boot check that fails for the interconnect alone is repeated."""
+        """Until then, a boot check that fails for links alone is repeated."""
         self._links_awaited = False
         self._checked_inventory: GpuInventory | None = None
         self._testing: asyncio.Task[None] | None = None
         self._samples = 0
         self._rack = ""
+        self._rdma = ProbeThread("rdma")
         self.tested = tested
         """Whether this boot's tests have passed."""
 
@@ -150,7 +157,7 @@ class NodeMonitor:
         """Run the boot checks: every GPU is visible and answers."""
         sample = None if self._config.gpu_count == 0 else await self._gpus.sample()
         self._checked_inventory = self._gpus.inventory
-        return boot_checks(
+        checks = boot_checks(
             self._config.gpu_count,
             self._config.nvlinks,
             self._gpus.inventory,
@@ -158,6 +165,16 @@ class NodeMonitor:
             self._gpus.problem,
             self._kernel_log_problem,
         )
+        needed = self._config.rdma_devices
+        return (*checks, rdma_check(needed, await self._rdma_up())) if needed else checks
+
+    async def _rdma_up(self) -> tuple[str, ...] | None:
+        """The RDMA devices that are up; None: the driver does not answer."""
+        read = partial(devices_up, Path(self._config.sys))
+        try:
+            return await self._rdma.call(read, RDMA_SECONDS_MAX)
+        except ProbeHung:
+            return None
 
     def boot_checked(self, checks: tuple[CheckResult, ...]) -> BootChecked:
         """Build the event of the boot checks."""
@@ -176,9 +193,8 @@ class NodeMonitor:
         """Run the boot checks, then the boot tests in the background, once a boot."""
         checks = await self.look()
         failed = {each.name for each in checks if not each.ok}
-        self._links_awaited = (
-            failed == {INTERCONNECT} and self._clock.monotonic() < self._links_until
-        )
+        late = self._clock.monotonic() >= self._links_until
+        self._links_awaited = bool(failed) and failed <= AWAITED and not late
         if self._links_awaited:
             return
         if self._testable(checks):

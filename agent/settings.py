@@ -59,9 +59,13 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     nvlinks: Annotated[int, msgspec.Meta(ge=0, le=36)] | None = None
     """NVLinks that each GPU must have up at boot; 0: not checked; None: those of its model, on a
     host of four or more GPUs."""
+    rdma_devices: Annotated[int, msgspec.Meta(ge=0, le=256)] = 0
+    """RDMA devices (InfiniBand, RoCE, EFA) that must be up at boot, at least; 0: not checked."""
+    sys: str = "/sys"
+    """The host's /sys, where they are read."""
     interconnect_wait: Duration = Duration(90)
-    """How long NVLinks and fabric may take to come up before the boot check fails: the fabric
-    manager is started beside the agent."""
+    """How long NVLinks, fabric and RDMA devices may take to come up before the boot check fails:
+    the fabric manager is started beside the agent."""
     heartbeat_interval: Duration = Duration(10)
     heartbeat_ttl: Duration = Duration(30)
     sample_interval: Duration = Duration(1)

@@ -6,8 +6,12 @@ import msgspec
 
 from schemas.value_limits import Float, Seconds
 
-Market = Literal["on-demand", "spot"]
+OpenMarket = Literal["on-demand", "spot"]
 """spot: cheaper; the cloud may reclaim it at short notice."""
+Market = Literal["on-demand", "spot", "reserved"]
+"""reserved: capacity that the account has reserved, as the provider's options name it."""
+Markets = Market | Literal[""] | tuple[Market, ...]
+"""One, or several in order of preference; empty: as in the provider's options."""
 Together = Literal["", "zone", "region"]
 """What a pool's nodes should have in common where possible; empty: nothing."""
 
@@ -43,6 +47,8 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     """Empty: as in the provider's options."""
     max_price: Float = 0.0
     """Dollars per hour of one instance; 0: any."""
+    options: dict[str, Any] = {}
+    """Options of the provider that differ for these nodes: image, disk, networks."""
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):

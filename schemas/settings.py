@@ -17,7 +17,7 @@ from schemas.file_path import FilePath as FilePath
 from schemas.gateway_settings import GatewaySettings
 from schemas.instance_type_catalogue import InstanceTypes, Price
 from schemas.lag_settings import LagSettings
-from schemas.launch_offers import Market, Together
+from schemas.launch_offers import Markets, Together
 from schemas.secret_text import SecretText
 from schemas.value_limits import UserName
 
@@ -224,10 +224,12 @@ class ProviderChoice(Setting, frozen=True, kw_only=True):
     """Regions, in order of preference; empty: the pool's."""
     zones: tuple[str, ...] = ()
     """Each belongs to the region whose name it begins with, else to all of them."""
-    market: Market | Literal[""] = ""
+    market: Markets = ""
     """Empty: the pool's."""
     max_price: Price = 0.0
     """Dollars per hour of one node; 0: the pool's."""
+    options: dict[str, Any] = {}
+    """Options of the provider that differ for the pool's nodes: image, disk, networks."""
 
 
 class PlacementSpec(Setting, frozen=True, kw_only=True):
@@ -254,8 +256,8 @@ class PoolSpec(Setting, frozen=True, kw_only=True):
     strategy: PluginSettings = PluginSettings(type="priority")
     """Which offering is launched first: `priority` (order of `providers` and `zones`), `cost`,
     `availability`, `round-robin`, or a plugin."""
-    market: Market | Literal[""] = ""
-    """Empty: as in the provider's options."""
+    market: Markets = ""
+    """Or several in order of preference, `[reserved, spot]`; empty: as the provider's options."""
     fallback_after: Duration = Duration(600)
     """After this time a launch waiting for spot capacity also takes on-demand. 0s: never."""
     max_price: Price = 0.0
@@ -278,14 +280,12 @@ class PoolSpec(Setting, frozen=True, kw_only=True):
     setup_commands: tuple[str, ...] = ()
     """Shell commands run over SSH on each new node, in order."""
     user_data: str = ""
-    """User data of the first boot: `auto` (cloud-init that installs and starts the agent), or a
-    template file, relative to the configuration; empty: none."""
+    """Of the first boot: `auto` (cloud-init that installs the agent), a template, or empty."""
     setup: SetupSettings = SetupSettings()
     labels: dict[str, str] = {}
     """Labels of the pool's nodes."""
     nodes: Literal["launched", "adopted"] = "launched"
-    """adopted: others make its nodes (an auto-scaling group, Karpenter), and Navarch adopts those
-    that its provider lists; it launches none."""
+    """adopted: others make its nodes (Karpenter), and Navarch adopts those that are listed."""
     cooldown: Duration = Duration(300)
     """Least time between two changes of size by the autoscaler."""
     autoscaling: dict[str, Any] | None = None

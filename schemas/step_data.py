@@ -52,6 +52,8 @@ class TerminateInputs(msgspec.Struct, frozen=True, kw_only=True):
     pool: Token
     node: Token
     reason: str = ""
+    fault: str = ""
+    """The XID for which it is replaced: `xid-79`, which its provider may get a report of."""
 
 
 class ProvisionInputs(msgspec.Struct, frozen=True, kw_only=True):

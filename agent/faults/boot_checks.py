@@ -17,8 +17,12 @@ NVLINKS: Final = (
 """NVLinks of each GPU, by the model that NVML reports, from NVIDIA's data sheets; all of them are
 in use on a board of BOARD_GPUS_MIN or more. PCIe models are absent: their bridges are optional."""
 BOARD_GPUS_MIN: Final = 4
+DETAIL_CHARS_MAX: Final = 1000
 INTERCONNECT: Final = "interconnect"
-"""The check that may fail for a while after a boot, until the fabric manager has set links up."""
+RDMA: Final = "rdma-devices"
+AWAITED: Final = frozenset({INTERCONNECT, RDMA})
+"""Checks that may fail for a while after a boot, until the fabric manager and the network have set
+links up."""
 
 
 def boot_checks(
@@ -68,6 +72,18 @@ def boot_checks(
     return tuple(checks)
 
 
+def rdma_check(needed: int, up: Sequence[str] | None) -> CheckResult:
+    """Compare the RDMA devices that are up with how many there must be; None: reading them hangs.
+
+    More are no fault: a cloud's host may have one for its storage or for the network of its own.
+    """
+    if up is None:
+        return CheckResult(name=RDMA, ok=False, detail="the state of the RDMA devices is not read")
+    named = f" ({', '.join(up)})" if up else ""
+    detail = f"{len(up)} RDMA devices are up{named}, {needed} are expected"
+    return CheckResult(name=RDMA, ok=len(up) >= needed, detail=detail[:DETAIL_CHARS_MAX])
+
+
 def _interconnect(
     nvlinks: int | None, inventory: GpuInventory, sample: NodeSample
 ) -> CheckResult | None:
@@ -80,7 +96,9 @@ def _interconnect(
     if not any(needed.values()) and all(gpu.fabric_state is None for gpu in sample.gpus):
         return None
     problems = [each for gpu in sample.gpus for each in _link_problems(gpu, needed[gpu.uuid])]
-    detail = "; ".join(problems)[:1000] or "all NVLinks are up, and the fabric is healthy"
+    detail = (
+        "; ".join(problems)[:DETAIL_CHARS_MAX] or "all NVLinks are up, and the fabric is healthy"
+    )
     return CheckResult(name=INTERCONNECT, ok=not problems, detail=detail)
 
 
@@ -116,5 +134,5 @@ def _answers(
         return CheckResult(name=name, ok=False, detail=problem or "NVML does not answer")
     failures: Sequence[str] = [each.text for each in (*inventory.failures, *sample.failures)]
     if failures:
-        return CheckResult(name=name, ok=False, detail="; ".join(failures)[:1000])
+        return CheckResult(name=name, ok=False, detail="; ".join(failures)[:DETAIL_CHARS_MAX])
     return CheckResult(name=name, ok=True, detail=f"{len(sample.gpus)} GPUs answer NVML")

@@ -4,6 +4,7 @@ The undo of a provision is a termination that must also be right where the launc
 in progress at another replica: it leaves a record that stops a late launch.
 """
 
+import logging
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,8 @@ from services.provisioner.removal.remover import Remover
 from services.provisioner.time_limits import TimeLimits
 from services.saga.participant import Action, Command, StepFailure
 from services.saga.saga_log import read_state
+
+log = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from services.provisioner.bootstrap.ssh_setup import SshSetup
@@ -172,9 +175,23 @@ class SagaStepHandlers:
 
     async def terminate(self, command: Command) -> None:
         """Remove the instance; without a record, wherever a provider lists it."""
+        await self._report_faulty_host(command.inputs_as(TerminateInputs))
         launch = LaunchSpec(fleet=await self._store.fleet(), provider="", instance_type="")
         accepted_within = self._limits.accepted_within_seconds
         await self._remove(command, launch, self._supersession(command), accepted_within)
+
+    async def _report_faulty_host(self, inputs: TerminateInputs) -> None:
+        """Report once why the provider gets its host back; the removal does not depend on it."""
+        record = await self._store.get(node_key(inputs.pool, inputs.node)) if inputs.fault else None
+        if record is None or record.state != "running" or not record.provider_id:
+            return
+        about = {"instance": record.instance, "provider": record.provider, "fault": inputs.fault}
+        try:
+            calls = self._providers.get(record.provider)
+            if await calls.report_faulty_host(record.provider_id, inputs.fault):
+                log.info("faulty host reported", extra=about)
+        except ProviderError as error:
+            log.warning("faulty host not reported", extra={**about, "reason": str(error)})
 
     async def _remove(
         self,

@@ -6,22 +6,30 @@ from typing import Final
 
 from schemas.instance_type_catalogue import InstanceTypes
 from schemas.launch_offers import Offer
-from schemas.settings import PoolSpec, Settings
+from schemas.settings import PluginSettings, PoolSpec, Settings
 from services.settings.provider_choices import choice_of
 
 OTHERS: Final = "*"
 NEEDS_ZONES: Final = frozenset({"gcp"})
+RESERVATION: Final = {
+    "aws": "capacity_reservation",
+    "azure": "capacity_reservation_group",
+    "gcp": "reservation",
+}
+"""Provider type -> its option that names what is reserved."""
 
 
 def offering_warnings(settings: Settings, types: InstanceTypes) -> Iterator[str]:
     """The warnings of all pools."""
     for name, spec in settings.pools.items():
+        found: dict[str, None] = {}
         for offer in choice_of(spec).offers if spec.nodes == "launched" else ():
-            configured = settings.providers.get(offer.provider)
-            kind = configured.type if configured else ""
-            for warning in (_type_warning(offer, kind, types), _zone_warning(spec, offer, kind)):
-                if warning:
-                    yield f"pool {name}: {warning}"
+            configured = settings.providers.get(offer.provider, PluginSettings(type=""))
+            kind = configured.type
+            found[_type_warning(offer, kind, types)] = None
+            found[_zone_warning(spec, offer, kind)] = None
+            found[_reservation_warning(offer, configured)] = None
+        yield from (f"pool {name}: {warning}" for warning in found if warning)
 
 
 def _type_warning(offer: Offer, kind: str, types: InstanceTypes) -> str:
@@ -42,6 +50,14 @@ def _type_warning(offer: Offer, kind: str, types: InstanceTypes) -> str:
         f"instance type {wanted!r} of provider {offer.provider} is not in the catalogue, so its "
         f"GPUs and price are unknown{meant_type or '; add it under `instance_types: types:`'}"
     )
+
+
+def _reservation_warning(offer: Offer, configured: PluginSettings) -> str:
+    option = RESERVATION.get(configured.type, "")
+    if offer.market != "reserved" or ":" in configured.type or configured.options.get(option):
+        return ""
+    remedy = f"set its `{option}`" if option else "take the market out"
+    return f"provider {offer.provider} names no reserved capacity, so it launches none; {remedy}"
 
 
 def _zone_warning(spec: PoolSpec, offer: Offer, kind: str) -> str:

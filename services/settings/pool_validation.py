@@ -1,15 +1,28 @@
 """What is wrong with a pool of the configuration: each place in it, and what to write."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from schemas.settings import BudgetSpec, FleetBudgetSpec, PoolSpec, Settings
+import msgspec
+
+from schemas.duration import decode_hook
+from schemas.settings import (
+    PROVIDER_PLUGINS,
+    BudgetSpec,
+    FleetBudgetSpec,
+    PluginSettings,
+    PoolSpec,
+    Settings,
+)
+from services.primitives.errors import ConfigurationError
 from services.settings.budget_validation import (
     level_problem,
     quarantine_problem,
     rate_problem,
     rate_window_problem,
 )
+from services.settings.plugin_loader import plugin_class
+from services.settings.pool_options import per_pool_type, pool_option_names
 from services.settings.provider_choices import (
     Problem,
     adopting_problem,
@@ -55,9 +68,30 @@ def reference_problems(spec: PoolSpec, settings: Settings, directory: Path) -> I
     for wrong in (
         unknown_provider(spec, settings.providers)
         or adopting_problem(spec, settings.providers, settings.mode),
+        option_problem(spec, settings.providers),
         unknown_notifier(spec, settings.notifiers),
         workload_names_problem(spec, settings.pools.values()),
         birth_problem(spec, settings.nats, directory),
     ):
         if wrong:
             yield wrong
+
+
+def option_problem(spec: PoolSpec, providers: Mapping[str, PluginSettings]) -> Problem | None:
+    """Options of an entry that its provider has not, or takes from no pool."""
+    for number, each in enumerate(spec.providers):
+        if each.options and each.name in providers:
+            try:
+                plugin = plugin_class(PROVIDER_PLUGINS, providers[each.name], None)
+            except ConfigurationError:
+                return None  # the provider itself is wrong, which is reported
+            known = pool_option_names(plugin)
+            for name in sorted(each.options.keys() - known):
+                some = ", ".join(sorted(known)) or "none"
+                text = f"is no option that a pool may set for {each.name!r} (those are: {some})"
+                return ("providers", number, "options", name), text
+            try:
+                msgspec.convert(each.options, per_pool_type(plugin), dec_hook=decode_hook)
+            except ValueError as error:
+                return ("providers", number, "options"), str(error)
+    return None

@@ -4,12 +4,18 @@ Each finding is the place in the pool and a sentence with the remedy.
 """
 
 from collections.abc import Collection, Mapping
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
-from schemas.launch_offers import Choice, Offer
-from schemas.settings import Mode, PlacementSpec, PluginSettings, PoolSpec, ProviderChoice
+from schemas.launch_offers import Choice, Market, Markets, Offer
+from schemas.settings import (
+    Mode,
+    PlacementSpec,
+    PluginSettings,
+    PoolSpec,
+    ProviderChoice,
+)
 
 Problem = tuple[tuple[str | int, ...], str]
 
@@ -48,7 +54,13 @@ def pool_problem(spec: PoolSpec) -> Problem | None:
     for key in ("region", "zones"):
         if getattr(spec, key):
             return (key,), "means one provider; name regions and zones under each of `providers`"
+    options: dict[str, dict[str, Any]] = {}
     for number, each in enumerate(spec.providers):
+        if options.setdefault(each.name, each.options) != each.options:
+            return ("providers", number, "options"), (
+                f"differ from those of another entry of {each.name}; add a second provider of its "
+                "type under `providers:` of the fleet"
+            )
         if not (each.instance_type or spec.instance_type):
             return ("providers", number), (
                 "`instance_type` is missing; add it here, or for all of them to the pool"
@@ -131,9 +143,16 @@ def choice_of(spec: PoolSpec, avoid: Collection[str] = ()) -> Choice:
             zones=spec.zones,
         ),
     )
-    wants_spot = "spot" in (spec.market, *(each.market for each in spec.providers))
+    first = _in_order(spec.market)
+    ranked = [
+        (first.index(market) if market in first else rank, _offer(spec, each, market, avoid))
+        for each in named
+        for rank, market in enumerate(_in_order(each.market or spec.market))
+    ]
+    offers = tuple(offer for _, offer in sorted(ranked, key=lambda each: each[0]))
+    wants_spot = any(each.market == "spot" for each in offers)
     return Choice(
-        offers=tuple(_offer(spec, each, avoid) for each in named),
+        offers=offers,
         strategy=spec.strategy.type,
         strategy_options=spec.strategy.options,
         fallback_seconds=float(spec.fallback_after) if wants_spot else 0.0,
@@ -155,12 +174,21 @@ def says_more(spec: PoolSpec) -> bool:
     )
 
 
-def _offer(spec: PoolSpec, named: ProviderChoice, avoid: Collection[str]) -> Offer:
+def _in_order(markets: Markets) -> tuple[Market | Literal[""], ...]:
+    """Markets in order of preference, each once; empty: the provider's own."""
+    named = (markets,) if isinstance(markets, str) else markets
+    return tuple(dict.fromkeys(named)) or ("",)
+
+
+def _offer(
+    spec: PoolSpec, named: ProviderChoice, market: Market | Literal[""], avoid: Collection[str]
+) -> Offer:
     return Offer(
         provider=named.name,
         instance_type=named.instance_type or spec.instance_type,
         regions=named.regions,
         zones=tuple(sorted(named.zones, key=lambda zone: zone in avoid)),
-        market=named.market or spec.market,
+        market=market,
+        options=named.options,
         max_price=named.max_price or spec.max_price,
     )

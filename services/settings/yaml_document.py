@@ -197,7 +197,7 @@ def _place_of(error: msgspec.ValidationError, kind: type[Any]) -> tuple[Path_, s
     if missing := _MISSING.search(text):
         return inside, f"`{missing.group(1)}` is missing; add it", missing.group(1)
     if text.startswith("Invalid enum value") and (words := words_of(kind_at(kind, inside))):
-        text = f"{text}; write one of {', '.join(words)}"
+        text = f"{text}; write one of {', '.join(dict.fromkeys(words))}"
     return inside, text, ""
 
 

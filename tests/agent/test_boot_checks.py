@@ -1,12 +1,14 @@
 """The boot check of NVLinks and fabric: what each model of GPU must have."""
 
 import json
+from pathlib import Path
 from typing import Final
 
 import pytest
 
-from agent.faults.boot_checks import INTERCONNECT, boot_checks
+from agent.faults.boot_checks import INTERCONNECT, RDMA, boot_checks, rdma_check
 from agent.observations import GpuInventory, NodeSample
+from agent.sources.rdma_devices import devices_up
 from schemas.gpu_samples import GpuSample
 from schemas.node_events import GpuIdentity
 from services.bus.nats.nats_bus import NatsBus
@@ -92,6 +94,54 @@ def test_interconnect(
     if found is not None and detail is not None:
         assert found.detail.startswith(detail)
         assert found.ok == (detail == UP)
+
+
+@pytest.fixture
+def sys(tmp_path: Path) -> Path:
+    """A host with two RDMA devices, of which one has two ports, and one is down."""
+    for port, state in (
+        ("mlx5_0/ports/1", "4: ACTIVE"),
+        ("mlx5_1/ports/1", "1: DOWN"),
+        ("mlx5_1/ports/2", "2: INIT"),
+        ("rdmap16s27/ports/1", "4: ACTIVE"),
+    ):
+        directory = tmp_path / "class/infiniband" / port
+        directory.mkdir(parents=True)
+        (directory / "state").write_text(f"{state}\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("needed", "ok", "detail"),
+    [
+        (1, True, "2 RDMA devices are up (mlx5_0, rdmap16s27), 1 are expected"),
+        (2, True, "2 RDMA devices are up (mlx5_0, rdmap16s27), 2 are expected"),
+        (3, False, "2 RDMA devices are up (mlx5_0, rdmap16s27), 3 are expected"),
+    ],
+)
+def test_rdma_devices_are_counted(sys: Path, needed: int, ok: bool, detail: str) -> None:
+    """Those with an active port; a host without any has none, and more are no fault."""
+    found = rdma_check(needed, devices_up(sys))
+    assert (RDMA, ok, detail) == (found.name, found.ok, found.detail)
+    assert devices_up(sys / "elsewhere") == ()
+    assert not rdma_check(needed, ()).ok
+    assert not rdma_check(needed, None).ok
+
+
+@pytest.mark.slow
+async def test_rdma_devices_that_come_up_late_pass_and_missing_ones_do_not(
+    host: AgentHost, bus: NatsBus, sys: Path
+) -> None:
+    """As the fabric: the node is not refused while the network still sets links up."""
+    await host.start(NAVARCH_RDMA_DEVICES="3", NAVARCH_SYS=str(sys))
+    await events(bus, host.node, 1)
+    await host.logged("NVML reports XIDs of 4 GPUs")
+    (sys / "class/infiniband/mlx5_1/ports/1/state").write_text("4: ACTIVE\n")
+    _, stored = await events(bus, host.node, 2)
+    checked = json.loads(stored.data)
+    assert checked["ok"]
+    assert checked["checks"][-1]["name"] == RDMA
+    assert await host.stop() == 0
 
 
 @pytest.mark.slow

@@ -369,11 +369,23 @@ def test_paths_are_beside_the_configuration(
             "{providers: [{name: lambda}, {name: gcp, zones: [z]}], instance_type: ours}",
             "'ours' of provider lambda is not in the catalogue",
         ),
+        (
+            "{provider: gcp, instance_type: h100-8x, zones: [z], market: [reserved, spot]}",
+            "provider gcp names no reserved capacity, .* set its `reservation`$",
+        ),
+        (
+            "{provider: lambda, instance_type: gpu_8x_h100_sxm5, market: [on-demand, reserved]}",
+            "provider lambda names no reserved capacity, .* take the market out$",
+        ),
+        ("{provider: held, instance_type: h100-8x, zones: [z], market: reserved}", ""),
     ],
 )
 def test_what_a_provider_will_not_launch_is_warned_about(pool: str, expected: str) -> None:
     """A type that the catalogue does not have, and a place that the provider needs."""
-    text = "providers: {local: {}, lambda: {}, gcp: {project: p}}\npools: {a: POOL}"
+    held = "held: {type: gcp, project: p, reservation: h100}"
+    text = (
+        f"providers: {{local: {{}}, lambda: {{}}, gcp: {{project: p}}, {held}}}\npools: {{a: POOL}}"
+    )
     text = text.replace("POOL", pool.replace("{p", "{min_nodes: 0, max_nodes: 1, p"))
     settings = parse_settings("navarch.yaml", text, {})
     found = "; ".join(offering_warnings(settings, load_instance_types(InstanceTypes(), None)))

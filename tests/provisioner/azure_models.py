@@ -57,6 +57,9 @@ def method_of(request: Request) -> tuple[str, dict[str, str]]:
                 raise AzureRefusalError(
                     400, "InvalidParameter", f"unknown parameters {sorted(odd)}"
                 )
+            listed = name.partition(".")[2] in ("list", "listAll")
+            if listed and "$expand" in query and "$filter" not in query:
+                raise AzureRefusalError(400, "InvalidParameter", "$expand needs $filter")
             if "$expand" in query and query["$expand"] not in API["expand"]["InstanceViewTypes"]:
                 raise AzureRefusalError(400, "InvalidParameter", "$expand")
             return name, found.groupdict()
@@ -114,6 +117,15 @@ def check_machine(body: dict[str, Any]) -> None:
     spot = properties.get("priority") == "Spot"
     if "evictionPolicy" in properties and not spot:
         raise AzureRefusalError(409, "EvictionPolicyCanBeSetOnlyOnAzureSpotVirtualMachines")
+    sets = {"availabilitySet", "virtualMachineScaleSet"} & set(properties)
+    if len(sets) > 1:
+        raise AzureRefusalError(400, "InvalidParameter", "two sets")
+    if "availabilitySet" in sets and spot:
+        raise AzureRefusalError(409, "AzureSpotVMNotSupportedInAvailabilitySet")
+    if "availabilitySet" in sets and body.get("zones"):
+        raise AzureRefusalError(400, "BadRequest", "availability sets have no zones")
+    if "capacityReservation" in properties and spot:
+        raise AzureRefusalError(400, "InvalidParameter", "reservations have no spot machines")
     price = properties.get("billingProfile", {}).get("maxPrice", -1)
     if price != -1 and price <= 0:
         raise AzureRefusalError(400, "MaxPriceValueInvalid")

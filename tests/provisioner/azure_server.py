@@ -50,6 +50,8 @@ class AzureServer:
         self.latency = 0.0
         self.reserved = False
         """Interfaces are held for the machine that was refused."""
+        self.reads_subscription = True
+        """The principal may list what is outside the resource group."""
         self.slow_removals = False
         """A removed machine exists until it is polled twice."""
         self.url = ""
@@ -172,12 +174,12 @@ class AzureServer:
     def _answer(self, method: str, at: dict[str, str], request: Request, body: Any) -> Response:
         if at["subscription"] != SUBSCRIPTION:
             raise AzureRefusalError(404, "SubscriptionNotFound")
-        if at["group"] != GROUP:
+        if at.get("group", GROUP) != GROUP:
             raise AzureRefusalError(404, "ResourceGroupNotFound")
         kind, _, verb = method.partition(".")
         match kind, verb:
-            case _, "list":
-                return self._list(kind, request)
+            case _, "list" | "listAll":
+                return self._list(kind, request, verb)
             case _, "get":
                 shown = JSONResponse(self._shown(self._found(kind, at["name"]), request))
                 for operation in self.operations.values():
@@ -209,14 +211,30 @@ class AzureServer:
         inner = {k: v for k, v in resource["properties"].items() if k != "instanceView"}
         return resource | {"properties": inner}
 
-    def _list(self, kind: str, request: Request) -> Response:
-        shown = [self._shown(each, request) for _, each in sorted(self.resources[kind].items())]
+    def _list(self, kind: str, request: Request, verb: str) -> Response:
+        every = [each for _, each in sorted(self.resources[kind].items())]
+        if verb == "listAll":
+            shown = self._statuses(every, request)
+        else:
+            shown = [self._shown(each, request) for each in every]
         first = int(request.query_params.get("$skiptoken", 0))
         answer: dict[str, Any] = {"value": shown[first : first + PAGE_MAX]}
         if len(shown) > first + PAGE_MAX:
             more = request.url.include_query_params(**{"$skiptoken": first + PAGE_MAX})
             answer["nextLink"] = str(more)
         return JSONResponse(answer)
+
+    def _statuses(self, machines: list[dict[str, Any]], request: Request) -> list[dict[str, Any]]:
+        """Of the whole subscription: IDs in another case than elsewhere, and the views alone."""
+        if request.query_params.get("statusOnly") != "true":
+            raise AzureRefusalError(400, "InvalidParameter", "this server lists only statuses")
+        if not self.reads_subscription:
+            raise AzureRefusalError(403, "AuthorizationFailed", "no right to the subscription")
+        return [
+            {"id": each["id"].upper(), "properties": {"instanceView": view}}
+            for each in machines
+            if (view := each["properties"].get("instanceView"))
+        ]
 
     def _id(self, kind: str, name: str) -> str:
         # Azure's ids come back in another case than they were sent.

@@ -58,6 +58,8 @@ class GcpServer:
         self.failures: list[str] = []
         """Codes that the next operations of a launch fail of."""
         self.unreachable: list[str] = []
+        self.faulty: dict[str, tuple[str, Any]] = {}
+        """Request ID -> instance and report of its host."""
         self.url = ""
 
     def refuse(self, method: str, status: int, reason: str, *, after_success: bool = False) -> None:
@@ -105,6 +107,8 @@ class GcpServer:
             case "instances.reset":
                 self._found(at)
                 return self._operation(at["zone"])
+            case "instances.reportHostAsFaulty":
+                return self._report(at, request, body)
             case "zoneOperations.wait":
                 return self._wait(at)
             case _:
@@ -139,6 +143,14 @@ class GcpServer:
                 ],
             }
         return self._operation(at["zone"], failure)
+
+    def _report(self, at: dict[str, str], request: Request, body: dict[str, Any]) -> Any:
+        """Only of what runs in a reservation, once for each request's ID."""
+        instance = self._found(at)
+        if "reservationAffinity" not in instance:
+            raise GcpError(400, "INSTANCES_WITHOUT_RESERVATION_NOT_SUPPORTED", "no reservation")
+        self.faulty[request.query_params["requestId"]] = (at["instance"], body)
+        return self._operation(at["zone"])
 
     def _operation(self, zone: str, failure: str = "") -> dict[str, Any]:
         name = f"operation-{len(self.operations)}"

@@ -4,8 +4,8 @@ A repeated client token launches nothing new (and other parameters under it are 
 there is no capacity for instance types that begin with `x`. Statuses of instances can be filtered
 by scheduled events and failing checks, which the tags EVENT and IMPAIRED of an instance give it,
 and instances by their lifecycle.
-Everything else is moto as it is. So idempotency by token is proven against these lines, and not
-against AWS.
+AWS's price list is `aws_price_list`. Everything else is moto as it is. So idempotency by token is
+proven against these lines, and not against AWS.
 
 Requests may also be limited as EC2 documents it: a bucket of tokens for each action, see
 `throttling_app`.
@@ -22,6 +22,7 @@ from moto.ec2.models.instances import Instance, InstanceBackend
 from moto.moto_server import threaded_moto_server
 from moto.server import ThreadedMotoServer
 
+from tests.provisioner.aws_price_list import PriceListApp
 from tests.provisioner.throttling_app import ThrottlingApp
 
 NOT_BEFORE = datetime(2030, 1, 1, tzinfo=UTC)
@@ -107,7 +108,9 @@ Instance.system_status = checked("system", Instance.system_status)
 Instance.events = property(events)
 utils.filter_dict_attribute_mapping["instance-lifecycle"] = "lifecycle"
 dispatcher = threaded_moto_server.DomainDispatcherApplication
-threaded_moto_server.DomainDispatcherApplication = lambda create: ThrottlingApp(dispatcher(create))
+threaded_moto_server.DomainDispatcherApplication = lambda create: PriceListApp(
+    ThrottlingApp(dispatcher(create))
+)
 
 if __name__ == "__main__":
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)

@@ -127,7 +127,7 @@ def test_the_client_token_differs_with_the_place() -> None:
     """EC2 refuses one token with two sets of parameters."""
     options = AwsProvider.Options(region=REGION, image="ami-1")
     tokens = {
-        aws._client_token(each, options)
+        aws._client_token(each, options, "on-demand")
         for each in (wanted(), wanted(zone=ZONE), wanted(instance_type="p4d.24xlarge"))
     }
     assert 3 == len(tokens)

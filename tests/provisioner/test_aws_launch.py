@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import botocore.session
+import msgspec
 import pytest
 from botocore.validate import validate_parameters
 
@@ -53,6 +54,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         },
     ),
 }
+IN_CR_1 = {"CapacityReservationTarget": {"CapacityReservationId": "cr-1"}}
 REFUSED = {
     "a block without its reservation": ({"capacity_block": True}, "capacity_reservation"),
     "spot in a reservation": ({"capacity_reservation": "cr-1", "market": "spot"}, "spot"),
@@ -73,6 +75,39 @@ def test_launch_options_become_parameters_of_the_api(
     given = make_aws(**options)._launch(wanted())
     assert {key: given[key] for key in expected} == expected
     validate_parameters(given, RUN_INSTANCES)
+
+
+@pytest.mark.parametrize(
+    ("market", "kind", "reserved"),
+    [
+        ("", None, IN_CR_1),
+        ("reserved", None, IN_CR_1),
+        ("on-demand", None, None),
+        ("spot", "spot", None),
+    ],
+)
+def test_the_reservation_is_a_market_of_its_own(
+    make_aws: Make, market: str, kind: str | None, reserved: dict[str, Any] | None
+) -> None:
+    """One provider serves all three; a launch that names none is in the reservation."""
+    provider = make_aws(capacity_reservation="cr-1")
+    assert ("reserved", True) == (provider.capabilities.market, provider.capabilities.reserved)
+    given = provider._launch(msgspec.structs.replace(wanted(), market=market))
+    assert kind == given.get("InstanceMarketOptions", {}).get("MarketType")
+    assert reserved == given.get("CapacityReservationSpecification")
+    validate_parameters(given, RUN_INSTANCES)
+
+
+def test_each_market_has_a_client_token_of_its_own(make_aws: Make) -> None:
+    """EC2 refuses one token with other parameters; nothing is reserved where nothing is named."""
+    provider = make_aws(capacity_reservation="cr-1")
+    tokens = {
+        provider._launch(msgspec.structs.replace(wanted(), market=market))["ClientToken"]
+        for market in ("reserved", "spot", "on-demand")
+    }
+    assert len(tokens) == 3
+    with pytest.raises(ProviderError, match="set its `capacity_reservation`"):
+        make_aws()._launch(msgspec.structs.replace(wanted(), market="reserved"))
 
 
 @pytest.mark.parametrize(("options", "named"), REFUSED.values(), ids=REFUSED)

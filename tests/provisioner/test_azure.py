@@ -164,6 +164,23 @@ async def test_each_power_state_has_its_status(
     assert status == listed.status
 
 
+async def test_without_rights_on_the_subscription_machines_count_as_running(
+    azure: AzureServer, make_azure: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Power states are missing then, nothing else; what is lacking is logged once."""
+    provider = make_azure()
+    await provider.provision(wanted())
+    azure.run(only(azure), "deallocated")
+    azure.reads_subscription = False
+    for _ in range(2):
+        [listed] = await provider.list()
+        assert ("running", "web-1") == (listed.status, listed.name)
+    assert ["no power states"] == [each.message for each in caplog.records]
+    azure.refuse("virtualMachines.listAll", 500, "InternalServerError")
+    with pytest.raises(ProviderError, match="InternalServerError"):
+        await provider.list()
+
+
 @pytest.mark.parametrize(
     ("changes", "says"),
     [

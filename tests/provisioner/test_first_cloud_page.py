@@ -16,16 +16,18 @@ PAGE: Final = "first-cloud.md"
 PROVIDERS: Final = ROOT / "services" / "provisioner" / "providers"
 IMPLIED: Final = {"ec2:CreateTags", "ssm:GetParameters"}
 """RunInstances needs them: for its tags, and to look up AWS's own image."""
+SOURCES: Final = ("aws", "aws_prices", "aws_reports", "aws_terminations")
 
 
 def actions_called() -> set[str]:
-    """The EC2 actions of the provider's sources."""
-    sources = (PROVIDERS / f"{name}.py" for name in ("aws", "aws_reports", "aws_terminations"))
+    """The actions of the provider's sources."""
+    sources = (PROVIDERS / f"{name}.py" for name in SOURCES)
     calls = re.findall(
         r"\"((?:describe|run|reboot|terminate)_[a-z_]+)\"",
         "".join(each.read_text("utf-8") for each in sources),
     )
-    return {"ec2:" + "".join(map(str.capitalize, call.split("_"))) for call in calls}
+    of_ec2 = {"ec2:" + "".join(map(str.capitalize, call.split("_"))) for call in calls}
+    return of_ec2 | {"pricing:GetProducts"}
 
 
 def test_the_policy_permits_what_the_provider_calls_and_nothing_else() -> None:

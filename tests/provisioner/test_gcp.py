@@ -132,6 +132,72 @@ async def test_reserved_and_flexible_capacity_is_asked_for_as_google_documents(
     assert found == sent
 
 
+@pytest.mark.parametrize(
+    ("options", "market", "model", "reserved"),
+    [
+        ({"reservation": "h100"}, "", "STANDARD", "SPECIFIC_RESERVATION"),
+        ({"reservation": "h100"}, "on-demand", "STANDARD", None),
+        ({"reservation": "h100"}, "spot", "SPOT", None),
+        ({"reservation": "h100", "provisioning": "reservation-bound"}, "spot", "SPOT", None),
+        (
+            {"reservation": "h100", "provisioning": "reservation-bound"},
+            *("reserved", "RESERVATION_BOUND", "SPECIFIC_RESERVATION"),
+        ),
+        (
+            {"provisioning": "flex-start", "max_run": Duration(3600)},
+            *("on-demand", "FLEX_START", "NO_RESERVATION"),
+        ),
+        ({"provisioning": "flex-start", "max_run": Duration(3600)}, "spot", "SPOT", None),
+    ],
+)
+async def test_the_reservation_is_a_market_of_its_own(
+    gcp: GcpServer,
+    make_gcp: Make,
+    options: dict[str, Any],
+    market: str,
+    model: str,
+    reserved: str | None,
+) -> None:
+    """A launch that names no market uses it; on any other it is not named, nor its model."""
+    await make_gcp(**options).provision(wanted(market=market))
+    [body] = gcp.instances.values()
+    assert model == body["scheduling"]["provisioningModel"]
+    assert reserved == body.get("reservationAffinity", {}).get("consumeReservationType")
+
+
+async def test_nothing_is_reserved_where_no_reservation_is_named(
+    gcp: GcpServer, make_gcp: Make
+) -> None:
+    """Refused before Google is asked."""
+    with pytest.raises(ProviderError, match="set its `reservation`"):
+        await make_gcp().provision(wanted(market="reserved"))
+    assert [] == gcp.calls
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        (
+            "Specified reservation 'h' does not have available resources for the request.",
+            "CAPACITY",
+        ),
+        ("No available resources in specified reservations 'h'", "CAPACITY"),
+        ("Cannot use reservation, it requires reservation to be in READY state", "CAPACITY"),
+        ("Specified reservations 'h' do not exist", "INVALID"),
+        ("Constraint constraints/compute.vmExternalIpAccess violated for project", "INVALID"),
+    ],
+)
+def test_a_full_reservation_is_no_capacity_and_a_wrong_one_is_invalid(text: str, kind: str) -> None:
+    """Google gives both the same code, in either form of an error."""
+    failed = operation_error(
+        {"error": {"errors": [{"code": "CONDITION_NOT_MET", "message": text}]}}
+    )
+    reasons = [{"reason": "conditionNotMet"}]
+    refused = error_of(412, {"error": {"message": text, "errors": reasons}})
+    assert failed is not None
+    assert (kind, kind) == (failed.kind, refused.kind)
+
+
 async def test_interfaces_and_gpus_are_attached_in_order(gcp: GcpServer, make_gcp: Make) -> None:
     """The first interface has the public address; labels of the node's own are kept."""
     options = {

@@ -5,12 +5,14 @@ import pytest
 from schemas.instance_type_catalogue import InstanceTypes, TypeSpec
 from schemas.launch_offers import Choice, Offer, Offering
 from schemas.saga_params import LaunchSpec
+from schemas.settings import PoolSpec, ProviderChoice
 from services.provisioner.offerings.offering_catalogue import (
     OfferingCatalogue,
     candidates,
     choice_of,
 )
 from services.provisioner.provider_client.provider_calls import ProviderTraits
+from services.settings.provider_choices import choice_of as choice_of_pool
 
 CATALOGUE = OfferingCatalogue(
     InstanceTypes(
@@ -31,7 +33,7 @@ CATALOGUE = OfferingCatalogue(
     {
         "east": ProviderTraits(kind="aws", region="us-east-1", spot=True),
         "cheap": ProviderTraits(kind="aws", region="us-west-2", market="spot", spot=True),
-        "gcp": ProviderTraits(kind="gcp", spot=True),
+        "gcp": ProviderTraits(kind="gcp", spot=True, reserved=True),
         "local": ProviderTraits(kind="local"),
     },
 )
@@ -60,6 +62,29 @@ CASES = {
     "a provider where types are called as one likes": (
         Choice(offers=(Offer(provider="local", instance_type="h100-8x"),)),
         ["local h100-8x on-demand"],
+    ),
+    "a reservation where there is one": (
+        choice_of_pool(
+            PoolSpec(
+                min_nodes=1,
+                max_nodes=1,
+                instance_type="h100-8x",
+                market=("reserved", "spot", "on-demand"),
+                providers=(
+                    ProviderChoice(name="east", instance_type="p5.new"),
+                    ProviderChoice(name="gcp", zones=("b",)),
+                    ProviderChoice(name="local", market="on-demand"),
+                ),
+            )
+        ),
+        [
+            "gcp b a3 reserved",
+            "east us-east-1 p5.new spot",
+            "gcp b a3 spot",
+            "east us-east-1 p5.new on-demand",
+            "gcp b a3 on-demand",
+            "local h100-8x on-demand",
+        ],
     ),
     "zones count in their own region": (
         Choice(

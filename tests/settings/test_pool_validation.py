@@ -39,6 +39,11 @@ def load(directory: Path, more: str, template: str = "") -> str:
     ("more", "template", "says"),
     [
         (
+            "market: resrved",
+            "",
+            "navarch.yaml:9: pools.web.market: Invalid enum value 'resrved'; write one of on-dem",
+        ),
+        (
             'setup_commands: ["true", "echo {{.Sekret}}"]',
             "",
             "navarch.yaml:9: pools.web.setup_commands.1: the command asks for {{.Sekret}}, which ",

@@ -47,6 +47,8 @@ cannot be."""
 REBOOT_SECONDS: Final = 600.0
 """To command the agent; or to be sure that it does not answer, and to ask the provider."""
 
+XID: Final = "xid-"
+"""Fault signatures of GPUs' own errors begin with this."""
 WORK_IS_DEAD: Final = OFF_THE_BUS | {SILENCE}
 """Fault signatures of nodes whose work can no longer save anything."""
 
@@ -104,7 +106,13 @@ def _drain_overdue(params: SagaParams) -> float | None:
 
 
 def _terminate(params: SagaParams, _: Outputs) -> TerminateInputs:
-    return TerminateInputs(pool=params.pool, node=params.node, reason=params.reason)
+    of_gpu = params.action == "replace" and params.fault_signature.startswith(XID)
+    return TerminateInputs(
+        pool=params.pool,
+        node=params.node,
+        reason=params.reason,
+        fault=params.fault_signature if of_gpu else "",
+    )
 
 
 def _provision(params: SagaParams, _: Outputs) -> ProvisionInputs:

@@ -124,7 +124,7 @@ def candidates(choice: Choice, catalogue: OfferingCatalogue) -> tuple[Candidate,
 def _of(offer: Offer, catalogue: OfferingCatalogue) -> Iterator[tuple[Offering, float, bool]]:
     site = catalogue.sites.get(offer.provider, ProviderTraits(kind=offer.provider))
     market = offer.market or site.market
-    if market == "spot" and not site.spot:
+    if (market == "spot" and not site.spot) or (market == "reserved" and not site.reserved):
         return
     for instance_type in catalogue.concrete(offer.provider, offer.instance_type):
         for region, zone in _places(offer.regions or (site.region,), offer.zones):

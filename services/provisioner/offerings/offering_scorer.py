@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Literal
 
+import msgspec
+
 from schemas.instance_records import InstanceRecord
 from schemas.launch_offers import Choice, Offering, Together
 from schemas.offering_records import OfferingPrice, PricesRecord
@@ -97,6 +99,9 @@ class OfferingScorer:
 
     def price(self, offering: Offering, known: OfferingRecords) -> PriceQuote:
         """Return the provider's last quote, else the catalogue's price."""
+        if offering.market == "reserved":
+            # Its price is agreed in advance, and no provider quotes it.
+            offering = msgspec.structs.replace(offering, market="on-demand")
         record = known.prices.get(offering.provider)
         quoted = _quoted_price(record, offering) if record is not None else None
         if quoted is not None and record is not None and quoted.dollars_per_hour is not None:

@@ -24,7 +24,7 @@ The contract that makes crashes harmless:
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import msgspec
 
@@ -62,6 +62,8 @@ class ProvisionRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The most that a spot instance may cost per hour; 0: according to the options."""
     placement_group: str = ""
     """The group to place it in; empty: according to the options."""
+    options: dict[str, Any] = {}
+    """Of the provider's options those that differ for this launch: of its class's `per_pool`."""
 
 
 class Instance(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,6 +128,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """Of a launch that names none."""
     spot: bool = False
     """Whether a launch may name the spot market."""
+    reserved: bool = False
+    """Whether its options name reserved capacity, which a launch may name as its market."""
     adopts: bool = False
     """Others make its instances: it launches none, and what it lists is adopted."""
     list_lag_seconds: float = 0.0
@@ -203,6 +207,18 @@ class ReportsHosts(Protocol):
 
     async def report_hosts(self) -> HostReport:
         """Return what is in force now, in a bounded number of requests."""
+        ...
+
+
+@runtime_checkable
+class ReportsFaultyHosts(Protocol):
+    """A provider that takes reports of faulty hosts."""
+
+    async def report_faulty_host(self, provider_id: str, fault: str) -> bool:
+        """Report a GPU's fault (`xid-79`), and return when the report is complete. Repeatable.
+
+        False: its options say that nothing is to be reported.
+        """
         ...
 
 

@@ -29,6 +29,7 @@ from services.provisioner.provider_client.provider import (
     Provider,
     ProvisionRequest,
     Reboots,
+    ReportsFaultyHosts,
     ReportsHosts,
     Resumes,
 )
@@ -38,6 +39,8 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 LIST_REST_SECONDS_MAX: Final = 5.0
+FAULTY_HOST_SECONDS_MAX: Final = 120.0
+"""How long the removal of an instance waits at most for the report of its host."""
 
 ReportUnknownError = Callable[[str, str, ProviderError], Awaitable[None]]
 """Reports an error without a table row, with its provider and call."""
@@ -109,6 +112,13 @@ class ProviderCalls:
         if not isinstance(self.provider, ReportsHosts):
             return HostReport()
         return await self._call("report", self.provider.report_hosts(), self._timeout)
+
+    async def report_faulty_host(self, provider_id: str, fault: str) -> bool:
+        """Report an instance's host as faulty, or raise ProviderError; False: it takes none."""
+        if not isinstance(self.provider, ReportsFaultyHosts):
+            return False
+        report = self.provider.report_faulty_host(provider_id, fault)
+        return await self._call("report_faulty_host", report, FAULTY_HOST_SECONDS_MAX)
 
     async def resume(self) -> None:
         """Start the instances that stopped with the host."""
@@ -210,6 +220,8 @@ class ProviderTraits:
     """The market of a launch that names none."""
     spot: bool = False
     """Whether it has a spot market."""
+    reserved: bool = False
+    """Whether its options name reserved capacity."""
 
 
 class Providers:
@@ -230,6 +242,7 @@ class Providers:
                 region=each.provider.capabilities.region,
                 market=each.provider.capabilities.market,
                 spot=each.provider.capabilities.spot,
+                reserved=each.provider.capabilities.reserved,
             )
             for name, each in self.calls.items()
         }

@@ -8,12 +8,12 @@ that powers itself off costs nothing more.
 
 import hashlib
 from collections.abc import Sequence
-from datetime import UTC, datetime
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, ClassVar, Final
 
 import msgspec
 
 from schemas.duration import Duration
+from schemas.launch_offers import Market, OpenMarket
 from schemas.offering_records import OfferingPrice
 from schemas.settings import Setting
 from services.provisioner.instances.instance_tags import FLEET_TAG, tags_of, with_tags
@@ -30,13 +30,21 @@ from services.provisioner.providers import aws_launch
 from services.provisioner.providers.aws_clients import AwsClients
 from services.provisioner.providers.aws_errors import ABSENT
 from services.provisioner.providers.aws_launch import DiskOptions, EfaCards
+from services.provisioner.providers.aws_prices import AwsPrices
 from services.provisioner.providers.aws_reports import AwsHostReports
 from services.provisioner.providers.aws_terminations import Terminations
-from services.provisioner.providers.request_checks import check_region, invalid, ssh_keys
+from services.provisioner.providers.request_checks import (
+    check_region,
+    invalid,
+    market_of,
+    options_of,
+    ssh_keys,
+)
 
 CLIENT_TOKEN_CHARS: Final = 64
-PRICE_PAGES_MAX: Final = 20
-SPOT_PRODUCT: Final = "Linux/UNIX"
+UBUNTU_ROOT_DEVICE: Final = "/dev/sda1"
+LOOKED_UP: Final = "resolve:"
+"""Of an image that EC2 itself looks up at a launch."""
 LIST_LAG_SECONDS: Final = 5.0
 
 STATUSES: Final[dict[str, InstanceStatus]] = {
@@ -62,8 +70,8 @@ class AwsProvider:
         agent: see `user_data`."""
         profile: str = ""
         """In the shared AWS configuration; empty: the SDK searches for credentials."""
-        market: Literal["on-demand", "spot"] = "on-demand"
-        """The market of pools that name none."""
+        market: OpenMarket = "on-demand"
+        """The market of pools that name none; with a `capacity_reservation` that is `reserved`."""
         max_price: str = ""
         """Spot only, in dollars per hour; empty: up to the on-demand price."""
         subnets: dict[str, str] = {}  # noqa: RUF012 - msgspec makes each its own
@@ -80,7 +88,7 @@ class AwsProvider:
         """Attach every EFA interface that the instance type has. Then nodes have no public address,
         and a security group must allow all traffic within itself."""
         capacity_reservation: str = ""
-        """`cr-…`, or the ARN of a resource group of reservations: nodes run in it alone."""
+        """`cr-…`, or the ARN of a resource group of reservations: the market `reserved`."""
         capacity_block: bool = False
         """The reservation is a capacity block."""
         tags: dict[str, str] = {}  # noqa: RUF012
@@ -109,10 +117,17 @@ class AwsProvider:
             """What the root volume is to be."""
             return msgspec.structs.replace(self.disk, gb=self.disk.gb or self.root_gb)
 
+    per_pool: ClassVar = frozenset(
+        {"image", "subnets", "security_groups", "ssh_key", "instance_profile", "placement_group"}
+        | {"efa", "disk", "root_gb", "root_device", "tags"}
+    )
+    """Options that a pool may set for its own nodes."""
+
     def __init__(self, *, options: Options, environment: Environment) -> None:
         self.options = options
         self.name = environment.name
-        self._root_device = options.root_device
+        self._root_devices: dict[str, str] = {"": UBUNTU_ROOT_DEVICE}
+        """Image -> its root device; empty: of the default image."""
         self._efa_cards: dict[str, EfaCards] = {}
         """Instance type -> its network cards, asked for once."""
         self._clients = AwsClients(
@@ -124,6 +139,7 @@ class AwsProvider:
         )
         self._terminations = Terminations(self._clients)
         self._reports = AwsHostReports(self._clients)
+        self._prices = AwsPrices(self._clients)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -135,18 +151,20 @@ class AwsProvider:
             list_lag_seconds=LIST_LAG_SECONDS,
             region=self.options.region,
             sees_region_only=True,
-            market=self.options.market,
+            market="reserved" if self.options.capacity_reservation else self.options.market,
             spot=True,
+            reserved=bool(self.options.capacity_reservation),
         )
 
     async def provision(self, request: ProvisionRequest) -> Instance:
         """Launch an instance, or return the one of this token."""
+        options = options_of(self, self.options, request)
         given = self._launch(request)
-        disk = self.options.root_disk
-        if disk.is_set and not self._root_device:
-            self._root_device = await self._image_root_device()
-        given |= aws_launch.machine(self.options.instance_profile, disk, self._root_device)
-        if self.options.efa:
+        disk, device = options.root_disk, options.root_device
+        if disk.is_set and not device:
+            device = await self._image_root_device(options.image)
+        given |= aws_launch.machine(options.instance_profile, disk, device)
+        if options.efa:
             cards = await self._cards(request.instance_type)
             given = aws_launch.with_efa(given, cards)
         answer = await self._call("run_instances", **given)
@@ -186,35 +204,8 @@ class AwsProvider:
         return await self._reports.read()
 
     async def prices(self, instance_types: Sequence[str]) -> Sequence[OfferingPrice]:
-        """Return current spot prices by zone; EC2's API has none for on-demand."""
-        if not instance_types:
-            return ()
-        found: dict[tuple[str, str], OfferingPrice] = {}
-        read = 0
-        pages = self._clients.pages(
-            *("ec2", "describe_spot_price_history"),
-            InstanceTypes=list(instance_types),
-            ProductDescriptions=[SPOT_PRODUCT],
-            StartTime=datetime.now(UTC),
-        )
-        async for page in pages:
-            for each in page["SpotPriceHistory"]:
-                zone, kind = each["AvailabilityZone"], each["InstanceType"]
-                # The newest comes first.
-                found.setdefault(
-                    (zone, kind),
-                    OfferingPrice(
-                        region=self.options.region,
-                        zone=zone,
-                        instance_type=kind,
-                        market="spot",
-                        dollars_per_hour=float(each["SpotPrice"]),
-                    ),
-                )
-            read += 1
-            if read == PRICE_PAGES_MAX:
-                break
-        return tuple(found.values())
+        """Return the on-demand price of each type, and its current spot prices by zone."""
+        return await self._prices.read(instance_types)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -223,8 +214,9 @@ class AwsProvider:
 
     def _launch(self, request: ProvisionRequest) -> dict[str, Any]:
         """Return RunInstances' parameters; INVALID with the remedy if EC2 cannot do it."""
-        options = self.options
+        options = options_of(self, self.options, request)
         check_region(request, options.region, self.name, "aws")
+        market = market_of(request, self.capabilities, self.name, "capacity_reservation")
         if options.subnets and request.zone and request.zone not in options.subnets:
             raise invalid(
                 f"provider {self.name} has no subnet in zone {request.zone}; add it to `subnets`"
@@ -234,7 +226,7 @@ class AwsProvider:
         given: dict[str, Any] = {
             "MinCount": 1,
             "MaxCount": 1,
-            "ClientToken": _client_token(request, options),
+            "ClientToken": _client_token(request, options, market),
             "ImageId": options.image or aws_launch.default_image(request.instance_type),
             "InstanceType": request.instance_type,
             "InstanceInitiatedShutdownBehavior": "terminate",
@@ -251,21 +243,23 @@ class AwsProvider:
         where = aws_launch.place(
             request, options.subnets, options.security_groups, options.placement_group
         )
-        paid = aws_launch.market(
-            request.market or options.market, request.max_price, options.max_price
-        )
-        reserved = aws_launch.reservation(
-            options.capacity_reservation, block=options.capacity_block
-        )
-        return given | where | paid | reserved
+        if market == "reserved":
+            paid = aws_launch.reservation(
+                options.capacity_reservation, block=options.capacity_block
+            )
+        else:
+            paid = aws_launch.market(market, request.max_price, options.max_price)
+        return given | where | paid
 
-    async def _image_root_device(self) -> str:
+    async def _image_root_device(self, image: str) -> str:
         """The image's root device: a disk under any other name is a second one."""
-        image = self.options.image
-        found = (await self._call("describe_images", ImageIds=[image]))["Images"]
-        if not found or not found[0].get("RootDeviceName"):
-            raise invalid(f"EC2 names no root device of {image}; set `root_device`")
-        return str(found[0]["RootDeviceName"])
+        if image not in self._root_devices:
+            asked = not image.startswith(LOOKED_UP)
+            found = asked and (await self._call("describe_images", ImageIds=[image]))["Images"]
+            if not found or not found[0].get("RootDeviceName"):
+                raise invalid(f"EC2 names no root device of {image}; set `root_device`")
+            self._root_devices[image] = str(found[0]["RootDeviceName"])
+        return self._root_devices[image]
 
     async def _cards(self, instance_type: str) -> EfaCards:
         """Its network cards; INVALID if it has no EFA."""
@@ -287,10 +281,9 @@ class AwsProvider:
 # --- parts ---------------------------------------------------------------------------------------
 
 
-def _client_token(request: ProvisionRequest, options: AwsProvider.Options) -> str:
+def _client_token(request: ProvisionRequest, options: AwsProvider.Options, market: Market) -> str:
     """EC2 refuses other parameters under the same token, so they are part of it."""
     about = f"{request.token}/{options.region}/{request.zone}/{request.instance_type}"
-    market = request.market or options.market
     return hashlib.sha256(f"{about}/{market}".encode()).hexdigest()[:CLIENT_TOKEN_CHARS]
 
 

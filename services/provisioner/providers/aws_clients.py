@@ -63,6 +63,9 @@ instances at a time."""
 READ_RATE: Final = RequestRate(interval_seconds=0.1, burst=50)
 CHANGE_RATE: Final = RequestRate(interval_seconds=0.2, burst=20)
 """Half of what EC2 documents for actions without limits of their own."""
+PRICE_LIST: Final = "pricing"
+PRICE_LIST_REGIONS: Final = {"eu": "eu-central-1", "ap": "ap-south-1"}
+"""The price list has endpoints in few regions: by the first part of a region's name."""
 SESSION_ENDED: Final = (SSOError, TokenRetrievalError, NoAuthTokenError)
 NO_CREDENTIALS: Final = (
     *(NoCredentialsError, PartialCredentialsError, CredentialRetrievalError),
@@ -176,9 +179,10 @@ class AwsClients:
     async def _connect(self, service: str) -> Any:
         async with self._connecting:
             if service not in self._clients:
-                session = aioboto3.Session(
-                    region_name=self.region, profile_name=self._profile or None
-                )
+                region = self.region
+                if service == PRICE_LIST:
+                    region = PRICE_LIST_REGIONS.get(region.partition("-")[0], "us-east-1")
+                session = aioboto3.Session(region_name=region, profile_name=self._profile or None)
                 seconds = self._timeout_seconds
                 client = session.client(
                     service,

@@ -35,6 +35,7 @@ KINDS: Final[dict[str, ProviderErrorKind]] = {
     "AuthFailure": "AUTH",
     "AuthFailure.ServiceLinkedRoleCreationNotPermitted": "AUTH",
     "UnauthorizedOperation": "AUTH",
+    "AccessDeniedException": "AUTH",
     "InvalidClientTokenId": "AUTH",
     "ExpiredToken": "AUTH",
     "RequestExpired": "AUTH",

@@ -92,9 +92,7 @@ def market(name: str, pool_price: float, provider_price: str) -> dict[str, Any]:
 
 
 def reservation(target: str, *, block: bool) -> dict[str, Any]:
-    """The reservation in which alone it may run; empty: none."""
-    if not target:
-        return {}
+    """The reservation in which alone it may run."""
     key = (
         "CapacityReservationResourceGroupArn" if target.startswith(ARN) else "CapacityReservationId"
     )

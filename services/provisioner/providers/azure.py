@@ -7,12 +7,14 @@ and address would block the next attempt. Interfaces and addresses that a crash 
 machine are listed, and removed like instances.
 """
 
+import logging
 from collections.abc import Sequence
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import httpx
 
+from schemas.launch_offers import Market
 from schemas.offering_records import OfferingPrice
 from services.provisioner.instances.instance_tags import FLEET_TAG, TOKEN_TAG, unique_name
 from services.provisioner.provider_client.provider import (
@@ -27,8 +29,10 @@ from services.provisioner.providers import azure_vm as vm
 from services.provisioner.providers.azure_auth import token_source
 from services.provisioner.providers.azure_errors import error_of
 from services.provisioner.providers.azure_http import AzureClient
-from services.provisioner.providers.request_checks import invalid
+from services.provisioner.providers.request_checks import invalid, market_of, options_of
 from services.runtime.bounded_http import bounded_client
+
+log = logging.getLogger(__name__)
 
 COMPUTE: Final = "2026-04-01"
 NETWORK: Final = "2026-03-01"
@@ -36,6 +40,9 @@ NETWORK: Final = "2026-03-01"
 TRIES_MAX: Final = 3
 """Attempts of one launch whose parts are removed meanwhile."""
 VIEW: Final = {"$expand": "instanceView"}
+STATUS_ONLY: Final = {"statusOnly": "true"}
+MACHINES: Final = "Microsoft.Compute/virtualMachines"
+FORBIDDEN: Final = "AuthorizationFailed"
 IN_PROGRESS: Final = frozenset({"Creating", "Deleting"})
 LOST: Final = frozenset({"NetworkInterfaceNotFound", "InvalidResourceReference"})
 """The launch's interface was removed meanwhile, or the launch names a missing resource."""
@@ -48,6 +55,11 @@ class AzureProvider:
     """Virtual machines of one resource group."""
 
     Options = vm.AzureOptions
+    per_pool: ClassVar = frozenset(
+        {"image", "subnet", "security_group", "accelerated_networking", "scale_set", "identity"}
+        | {"placement_group", "root_gb", "disk_type", "ssh_key"}
+    )
+    """Options that a pool may set for its own nodes."""
 
     def __init__(
         self,
@@ -58,6 +70,8 @@ class AzureProvider:
     ) -> None:
         self.options = options
         self.name = environment.name
+        self._lacks_views = False
+        """Its principal may not read the subscription, as was logged."""
         self._http = bounded_client(timeout=float(options.timeout), transport=transport)
         self._tokens = token_source(options, self.name)
         self._azure = AzureClient(
@@ -70,22 +84,26 @@ class AzureProvider:
     @property
     def capabilities(self) -> Capabilities:
         """A derived name serves as the idempotency token."""
+        reserved = bool(self.options.capacity_reservation_group)
         return Capabilities(
             idempotency_token=True,
             reboot=True,
             prices=bool(self.options.prices_url),
             region=self.options.location,
-            market=self.options.market,
-            spot=True,
+            market="reserved" if reserved else self.options.market,
+            spot=not self.options.availability_set,
+            reserved=reserved,
         )
 
     async def provision(self, request: ProvisionRequest) -> Instance:
         """Launch a machine and read the operation to its end; or adopt the existing one."""
-        vm.check(request, self.options, self.name)
+        options = options_of(self, self.options, request)
+        vm.check(request, options, self.name)
+        self._market(request)
         name = unique_name(request)
         for _ in range(TRIES_MAX):
             machine = await self._existing_machine(name, request) or await self._launch(
-                name, request
+                name, request, options
             )
             if machine is not None:
                 return await self._instance(name, machine)
@@ -109,10 +127,11 @@ class AzureProvider:
     async def list(self) -> list[Instance]:
         """Return every machine with a fleet's tag, and what is left of those without a machine."""
         # Machines last: an interface whose machine is launched meanwhile must not look abandoned.
+        views = await self._views()
         nics = await self._azure.pages(self._nic(""), version=NETWORK)
         addresses = await self._azure.pages(self._ip(""), version=NETWORK)
-        machines = await self._azure.pages(self._vm(""), version=COMPUTE, query=VIEW)
-        return vm.instances(machines, nics, addresses)
+        machines = await self._azure.pages(self._vm(""), version=COMPUTE)
+        return vm.instances(vm.with_views(machines, views), nics, addresses)
 
     async def prices(self, instance_types: Sequence[str]) -> Sequence[OfferingPrice]:
         """List prices of these sizes in this location, on demand and spot."""
@@ -147,16 +166,16 @@ class AzureProvider:
                 return machine
             await self._azure.pause()
 
-    async def _launch(self, name: str, request: ProvisionRequest) -> Any:
+    async def _launch(self, name: str, request: ProvisionRequest, options: vm.AzureOptions) -> Any:
         """Create the machine; None: it, or its interface, was created or removed meanwhile."""
-        market = request.market or self.options.market
+        market = self._market(request)
         try:
-            nic = await self._network(name, request)
+            nic = await self._network(name, request, options)
             await self._azure.run(
                 "PUT",
                 self._vm(name),
                 version=COMPUTE,
-                body=vm.machine_body(request, self.options, nic),
+                body=vm.machine_body(request, options, nic, market),
                 headers={"If-None-Match": "*"},
                 market=market,
             )
@@ -179,20 +198,40 @@ class AzureProvider:
             raise failure
         return machine
 
-    async def _network(self, name: str, request: ProvisionRequest) -> str:
+    def _market(self, request: ProvisionRequest) -> Market:
+        return market_of(request, self.capabilities, self.name, "capacity_reservation_group")
+
+    async def _network(self, name: str, request: ProvisionRequest, options: vm.AzureOptions) -> str:
         """Create the machine's interface, with a public address if configured; return its ID."""
         address = ""
-        if self.options.public_address:
+        if options.public_address:
             address = self._ip(name)
-            body = vm.address_body(request, self.options)
+            body = vm.address_body(request, options)
             await self._azure.run("PUT", address, version=NETWORK, body=body)
         nic = self._nic(name)
-        body = vm.nic_body(request, self.options, address)
+        body = vm.nic_body(request, options, address)
         await self._azure.run("PUT", nic, version=NETWORK, body=body)
         return nic
 
     async def _machine(self, name: str) -> Any:
         return await self._azure.get(self._vm(name), version=COMPUTE, query=VIEW)
+
+    async def _views(self) -> Sequence[Any]:
+        """Power states: Azure lists them for whole subscriptions and for scale sets alone.
+
+        Without the right to read the subscription there are none: machines count as running.
+        """
+        path = f"/subscriptions/{self.options.subscription}/providers/{MACHINES}"
+        try:
+            return await self._azure.pages(path, version=COMPUTE, query=STATUS_ONLY)
+        except ProviderError as error:
+            if error.code != FORBIDDEN:
+                raise
+            if not self._lacks_views:
+                remedy = "grant Microsoft.Compute/virtualMachines/read on the subscription"
+                log.warning("no power states", extra={"provider": self.name, "remedy": remedy})
+            self._lacks_views = True
+            return ()
 
     async def _remove_leftovers(self, name: str, error: ProviderError) -> None:
         """Remove what a failed launch left; where that fails the launch is in doubt."""
@@ -249,7 +288,7 @@ class AzureProvider:
         return f"{group}/{name}" if name else group
 
     def _vm(self, name: str) -> str:
-        return self._path("Microsoft.Compute/virtualMachines", name)
+        return self._path(MACHINES, name)
 
     def _nic(self, name: str) -> str:
         return self._path("Microsoft.Network/networkInterfaces", name and f"{name}{vm.NIC}")

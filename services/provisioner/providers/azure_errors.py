@@ -91,6 +91,7 @@ KINDS: Final[dict[str, ProviderErrorKind]] = {
     "ScopeLocked": "INVALID",
     "SubnetNotFound": "INVALID",
     "VMPriorityCannotBeApplied": "INVALID",
+    "VMSizeIsNotPermittedToEnableAcceleratedNetworking": "INVALID",
 }
 """Code -> kind; the kind says the scope and whether to retry."""
 

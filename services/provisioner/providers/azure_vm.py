@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from schemas.duration import Duration
-from schemas.launch_offers import Market
+from schemas.launch_offers import Market, OpenMarket
 from schemas.settings import FilePath, Setting
 from services.provisioner.instances.instance_tags import (
     FLEET_TAG,
@@ -80,8 +80,8 @@ class AzureOptions(Setting, frozen=True, kw_only=True):
     """Environment variable that holds the principal's secret."""
     client_secret_file: FilePath = ""
     """File that holds it instead."""
-    market: Market = "on-demand"
-    """The market of pools that name none."""
+    market: OpenMarket = "on-demand"
+    """The market of pools that name none; with a `capacity_reservation_group`: `reserved`."""
     max_price: Annotated[float, msgspec.Meta(ge=-1)] = -1
     """Spot only, in dollars per hour; -1: up to the on-demand price."""
     admin_user: Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9_-]{0,31}$")] = "navarch"
@@ -90,10 +90,18 @@ class AzureOptions(Setting, frozen=True, kw_only=True):
     """Public key, for pools that name none under `ssh_keys`; Azure needs one."""
     security_group: str = ""
     """Resource id; empty: the subnet's own rules."""
+    accelerated_networking: bool = True
+    """Of the network interface; some older sizes refuse it."""
     public_address: bool = False
     """Whether nodes get a public address."""
     placement_group: str = ""
     """Name or resource id of a proximity placement group, for pools that name none."""
+    scale_set: str = ""
+    """Name or resource id of a flexible scale set. InfiniBand connects only nodes of one set."""
+    availability_set: str = ""
+    """Instead of a scale set; its nodes have no zone and are never spot."""
+    capacity_reservation_group: str = ""
+    """Name or resource id: the market `reserved`."""
     identity: str = ""
     """Resource id of the user-assigned identity that the node itself runs as; empty: none."""
     root_gb: Annotated[int, msgspec.Meta(ge=0, le=4095)] = 0
@@ -115,6 +123,15 @@ class AzureOptions(Setting, frozen=True, kw_only=True):
     poll_interval: Duration = Duration(5)
     """Between two polls of an operation, unless Azure names another time."""
 
+    def __post_init__(self) -> None:
+        """Refuse what Azure would refuse at each launch."""
+        if self.scale_set and self.availability_set:
+            raise ValueError("a node is in a scale_set or in an availability_set; remove one")
+        if self.market == "spot":
+            for name in ("availability_set", "capacity_reservation_group"):
+                if getattr(self, name):
+                    raise ValueError(f"{name} has no spot machines; remove one of both")
+
 
 # --- requests ------------------------------------------------------------------------------------
 
@@ -124,6 +141,11 @@ def check(request: ProvisionRequest, options: AzureOptions, provider: str) -> No
     check_region(request, options.location, provider, "azure")
     if request.zone and not ZONE.fullmatch(request.zone):
         raise invalid(f"zone {request.zone!r} of pool {request.pool}: at Azure write 1, 2 or 3")
+    if request.zone and options.availability_set:
+        raise invalid(
+            f"pool {request.pool} names zones, and nodes of an availability set have none; remove "
+            "`zones`, or use a scale_set"
+        )
     if not NAME.fullmatch(unique_name(request)):
         raise invalid(f"Azure refuses the name {request.name!r}; rename the pool")
     if not ssh_keys(request, options.ssh_key):
@@ -156,13 +178,18 @@ def nic_body(request: ProvisionRequest, options: AzureOptions, address_id: str) 
     }
     if address_id:
         inner["publicIPAddress"] = {"id": address_id, "properties": {"deleteOption": "Delete"}}
-    outer: dict[str, Any] = {"ipConfigurations": [{"name": "primary", "properties": inner}]}
+    outer: dict[str, Any] = {
+        "ipConfigurations": [{"name": "primary", "properties": inner}],
+        "enableAcceleratedNetworking": options.accelerated_networking,
+    }
     if options.security_group:
         outer["networkSecurityGroup"] = {"id": options.security_group}
     return {"location": options.location, "tags": tags_of(request), "properties": outer}
 
 
-def machine_body(request: ProvisionRequest, options: AzureOptions, nic_id: str) -> dict[str, Any]:
+def machine_body(
+    request: ProvisionRequest, options: AzureOptions, nic_id: str, market: Market
+) -> dict[str, Any]:
     """Return the body of the machine."""
     name = unique_name(request)
     disk: dict[str, Any] = {
@@ -198,18 +225,16 @@ def machine_body(request: ProvisionRequest, options: AzureOptions, nic_id: str) 
             ]
         },
     }
-    if (request.market or options.market) == "spot":
+    if market == "spot":
         properties |= {
             "priority": "Spot",
             "evictionPolicy": "Delete",
             "billingProfile": {"maxPrice": request.max_price or options.max_price},
         }
-    if group := request.placement_group or options.placement_group:
-        properties["proximityPlacementGroup"] = {"id": _group(group, options)}
     body: dict[str, Any] = {
         "location": options.location,
         "tags": tags_of(request),
-        "properties": properties,
+        "properties": properties | _groups(request, options, market),
     }
     if request.zone:
         body["zones"] = [request.zone]
@@ -221,12 +246,26 @@ def machine_body(request: ProvisionRequest, options: AzureOptions, nic_id: str) 
     return body
 
 
-def _group(group: str, options: AzureOptions) -> str:
-    """Return the ID of a proximity placement group, by default in this resource group."""
-    if group.startswith("/"):
-        return group
+def _groups(request: ProvisionRequest, options: AzureOptions, market: Market) -> dict[str, Any]:
+    """Return which groups of machines, and of reservations, a machine belongs to."""
     here = f"/subscriptions/{options.subscription}/resourceGroups/{options.resource_group}"
-    return f"{here}/providers/Microsoft.Compute/proximityPlacementGroups/{group}"
+
+    def reference(kind: str, group: str) -> dict[str, str]:
+        """A name is one in this resource group."""
+        path = f"{here}/providers/Microsoft.Compute/{kind}/{group}"
+        return {"id": group if group.startswith("/") else path}
+
+    found: dict[str, Any] = {}
+    if group := request.placement_group or options.placement_group:
+        found["proximityPlacementGroup"] = reference("proximityPlacementGroups", group)
+    if group := options.scale_set:
+        found["virtualMachineScaleSet"] = reference("virtualMachineScaleSets", group)
+    if group := options.availability_set:
+        found["availabilitySet"] = reference("availabilitySets", group)
+    if market == "reserved":
+        held = reference("capacityReservationGroups", options.capacity_reservation_group)
+        found["capacityReservation"] = {"capacityReservationGroup": held}
+    return found
 
 
 def _image(image: str) -> dict[str, str]:
@@ -284,6 +323,15 @@ def instances(
                     each.get("tags") or {},
                 )
     return [each for each in found.values() if FLEET_TAG in each.tags]
+
+
+def with_views(machines: Iterable[Any], viewed: Iterable[Any]) -> list[Any]:
+    """Return the machines of a list, each with its view, which only another list has."""
+    views = {_key(each): each.get("properties", {}).get("instanceView") for each in viewed}
+    return [
+        each | {"properties": each.get("properties", {}) | {"instanceView": views.get(_key(each))}}
+        for each in machines
+    ]
 
 
 def instance(machine: Any, nics: dict[str, Any], addresses: dict[str, Any]) -> Instance:

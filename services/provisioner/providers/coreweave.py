@@ -8,12 +8,12 @@ harmless and a removal removes exactly that node.
 
 import asyncio
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import httpx
 
 from schemas.duration import Duration
-from schemas.launch_offers import Market
+from schemas.launch_offers import OpenMarket
 from schemas.settings import FilePath, Setting
 from services.primitives.errors import ConfigurationError
 from services.provisioner.instances.instance_tags import FLEET_TAG, TOKEN_TAG, unique_name
@@ -28,7 +28,7 @@ from services.provisioner.providers import coreweave_pool as pools
 from services.provisioner.providers.coreweave_errors import is_settled, pool_error
 from services.provisioner.providers.kubernetes_access import by_kubeconfig, by_settings
 from services.provisioner.providers.kubernetes_api import NODES, KubernetesApi
-from services.provisioner.providers.request_checks import invalid
+from services.provisioner.providers.request_checks import invalid, options_of
 
 POOLS: Final = "/apis/compute.coreweave.com/v1alpha1/nodepools"
 EVENTS: Final = "/api/v1/events"
@@ -59,7 +59,7 @@ class CoreWeaveProvider:
         """Certificate authority of the server; empty: the machine's own."""
         zone: str = ""
         """The cluster's zone (US-EAST-04A), reported for its nodes; a pool may name no other."""
-        market: Market = "on-demand"
+        market: OpenMarket = "on-demand"
         """The market of pools that name none."""
         taints: tuple[pools.Taint, ...] = ()
         gpu_driver: str = ""
@@ -70,6 +70,9 @@ class CoreWeaveProvider:
         """Interval between two looks at a new pool."""
         timeout: Duration = Duration(30)
         """Time limit of one request."""
+
+    per_pool: ClassVar = frozenset({"taints", "gpu_driver"})
+    """Options that a pool may set for its own nodes."""
 
     def __init__(
         self,
@@ -105,7 +108,8 @@ class CoreWeaveProvider:
         """Create a node pool of one node and watch whether it gets it; or adopt the existing."""
         pools.check(request, self.name, self.options.zone)
         market = request.market or self.options.market
-        body = pools.body(request, market, self.options.taints, self.options.gpu_driver)
+        options = options_of(self, self.options, request)
+        body = pools.body(request, market, options.taints, options.gpu_driver)
         for _ in range(TRIES_MAX):
             pool = await self._create_or_find(unique_name(request), body)
             pool = pool and await self._watch(pool, request)

@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Sequence
 from datetime import datetime
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from services.provisioner.instances.instance_tags import FLEET_TAG, with_tags
 from services.provisioner.provider_client.provider import (
@@ -28,7 +28,12 @@ from services.provisioner.providers.gcp_errors import error_of, operation_error
 from services.provisioner.providers.gcp_launch import GcpOptions, launch_body
 from services.provisioner.providers.gcp_reports import upcoming_maintenance
 from services.provisioner.providers.provider_http import read_body, send
-from services.provisioner.providers.request_checks import check_labels, invalid
+from services.provisioner.providers.request_checks import (
+    check_labels,
+    invalid,
+    market_of,
+    options_of,
+)
 from services.runtime.bounded_http import bounded_client
 
 NAME: Final = re.compile(r"[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?")
@@ -58,6 +63,11 @@ class GcpProvider:
     """Instances of one project."""
 
     Options = GcpOptions
+    per_pool: ClassVar = frozenset(
+        {"image", "network", "subnetwork", "public_address", "networks", "accelerators", "labels"}
+        | {"service_account", "root_gb", "disk_type", "max_run"}
+    )
+    """Options that a pool may set for its own nodes."""
 
     def __init__(self, *, options: GcpOptions, environment: Environment) -> None:
         self.options = options
@@ -73,8 +83,9 @@ class GcpProvider:
         return Capabilities(
             idempotency_token=True,
             reboot=True,
-            market=self.options.market,
+            market="reserved" if self.options.reservation else self.options.market,
             spot=True,
+            reserved=bool(self.options.reservation),
         )
 
     async def provision(self, request: ProvisionRequest) -> Instance:
@@ -97,9 +108,9 @@ class GcpProvider:
         path = f"zones/{request.zone}/instances"
         # The name makes a launch idempotent. The request ID only serves retries by HTTP: used
         # again, it would return an earlier failure.
-        call = self._call(
-            "POST", path, body=launch_body(request, self.options), requestId=str(uuid.uuid4())
-        )
+        market = market_of(request, self.capabilities, self.name, "reservation")
+        body = launch_body(request, options_of(self, self.options, request), market)
+        call = self._call("POST", path, body=body, requestId=str(uuid.uuid4()))
         operation = await none_if(call, HTTPStatus.CONFLICT)
         if operation is not None:
             await self._finish(request.zone, operation)
@@ -127,6 +138,21 @@ class GcpProvider:
         """Announced maintenance; Compute Engine reports no status checks."""
         found = [(_instance(each).provider_id, each) for each in await self._labelled()]
         return HostReport(events=tuple(upcoming_maintenance(found)))
+
+    async def report_faulty_host(self, provider_id: str, fault: str) -> bool:
+        """Report it, and read the operation to its end: a removal meanwhile would undo it."""
+        path = _path(provider_id)
+        if not self.options.report_faulty_hosts or not path:
+            return False
+        reason = {"behavior": "UNRECOVERABLE_GPU_ERROR", "description": fault}
+        body = {"disruptionSchedule": "IMMEDIATE", "faultReasons": [reason]}
+        # The same for each attempt, so that a repeated report is ignored.
+        request = str(uuid.uuid5(uuid.NAMESPACE_URL, f"{path}/{fault}"))
+        operation = await self._call(
+            "POST", f"{path}/reportHostAsFaulty", body=body, requestId=request
+        )
+        await self._finish(provider_id.partition("/")[0], operation)
+        return True
 
     async def _labelled(self) -> Sequence[Any]:
         found: list[Any] = []

@@ -24,6 +24,9 @@ KINDS: Final[dict[str, ProviderErrorKind]] = {
     "QUOTA_EXCEEDED": "QUOTA",
     "quotaExceeded": "QUOTA",
     "UNSUPPORTED_OPERATION": "UNSUPPORTED",
+    "INSTANCES_WITHOUT_RESERVATION_NOT_SUPPORTED": "UNSUPPORTED",
+    "MACHINE_TYPE_NOT_SUPPORTED": "UNSUPPORTED",
+    "INSTANCE_SHOULD_BE_RUNNING": "TRANSIENT",
     "IP_SPACE_EXHAUSTED": "NETWORK",
     "IP_SPACE_EXHAUSTED_WITH_DETAILS": "NETWORK",
     "VPC_NOT_FOUND": "INVALID",
@@ -47,8 +50,18 @@ KINDS: Final[dict[str, ProviderErrorKind]] = {
     "notFound": "INVALID",
     "RESOURCE_NOT_FOUND": "INVALID",
     "alreadyExists": "INVALID",
+    "CONDITION_NOT_MET": "INVALID",
+    "conditionNotMet": "INVALID",
 }
 """Code or reason -> kind."""
+
+RESERVATIONS: Final[tuple[tuple[str, ProviderErrorKind], ...]] = (
+    ("does not have available resources for the request", "CAPACITY"),
+    ("No available resources in specified reservations", "CAPACITY"),
+    ("requires reservation to be in READY state", "CAPACITY"),
+)
+"""Part of a message -> kind: a full reservation, or one that does not hold anything yet, has the
+same code as a wrong one."""
 
 TABLE: Final = ErrorTable(
     codes=KINDS, statuses={**COMMON_STATUSES, 400: "INVALID"}, throttled_first=False
@@ -59,7 +72,7 @@ def error_of(status: int, body: Any) -> ProviderError:
     """Return the error for an HTTP error, by its first reason."""
     error = body.get("error", {})
     reason = (error.get("errors") or [{}])[0].get("reason", "")
-    return TABLE.error(status, str(reason), str(error.get("message", "")))
+    return _error(status, str(reason), str(error.get("message", "")))
 
 
 def operation_error(operation: Any) -> ProviderError | None:
@@ -69,4 +82,9 @@ def operation_error(operation: Any) -> ProviderError | None:
         return None
     # Of several, the first with a known code.
     first = next((each for each in errors if each.get("code") in KINDS), errors[0])
-    return TABLE.error(0, str(first.get("code", "")), str(first.get("message", "")))
+    return _error(0, str(first.get("code", "")), str(first.get("message", "")))
+
+
+def _error(status: int, code: str, text: str) -> ProviderError:
+    kind = next((kind for part, kind in RESERVATIONS if part in text), None)
+    return TABLE.error(status, code, text, kind=kind)

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from schemas.duration import Duration
+from schemas.launch_offers import Market, OpenMarket
 from schemas.settings import FilePath, Setting
 from services.provisioner.instances.instance_tags import tags_of
 from services.provisioner.provider_client.provider import ProvisionRequest
@@ -55,8 +56,8 @@ class GcpOptions(Setting, frozen=True, kw_only=True):
     credentials_file: FilePath = ""
     """A service account's key, a federation or an impersonation; empty: the application default
     credentials, which end with the metadata server of the machine this runs on."""
-    market: Literal["on-demand", "spot"] = "on-demand"
-    """The market of pools that name none."""
+    market: OpenMarket = "on-demand"
+    """The market of pools that name none; with a `reservation` that is `reserved`."""
     network: str = "global/networks/default"
     """Network of the nodes."""
     subnetwork: str = ""
@@ -74,10 +75,13 @@ class GcpOptions(Setting, frozen=True, kw_only=True):
     accelerators: tuple[AcceleratorOptions, ...] = ()
     """GPUs to attach, for machine types that have none of their own (N1)."""
     reservation: str = ""
-    """A reservation's name, or `projects/OWNER/reservations/NAME`: nodes run in it alone."""
+    """A reservation's name, or `projects/OWNER/reservations/NAME`: the market `reserved`."""
     provisioning: Literal["", "flex-start", "reservation-bound"] = ""
     """flex-start: short-lived capacity, which needs `max_run`. reservation-bound: the node ends
     with its `reservation`. Empty: as the market says."""
+    report_faulty_hosts: bool = False
+    """Report the host of a node that is replaced for an XID, which takes it out of the reservation
+    for repair. Only for nodes of a reservation."""
     labels: dict[str, str] = {}  # noqa: RUF012 - msgspec makes each its own
     """More labels of the nodes, for the project's own accounting."""
     max_run: Duration = Duration(0)
@@ -103,7 +107,7 @@ class GcpOptions(Setting, frozen=True, kw_only=True):
             raise ValueError("reservation-bound needs `reservation`")
 
 
-def launch_body(request: ProvisionRequest, options: GcpOptions) -> dict[str, Any]:
+def launch_body(request: ProvisionRequest, options: GcpOptions, market: Market) -> dict[str, Any]:
     """The body of `instances.insert`."""
     metadata = [{"key": "ssh-keys", "value": "\n".join(request.ssh_keys)}]
     metadata += [{"key": "user-data", "value": request.user_data}]
@@ -123,13 +127,13 @@ def launch_body(request: ProvisionRequest, options: GcpOptions) -> dict[str, Any
             }
         ],
         "networkInterfaces": [_first_interface(options), *map(_interface, options.networks)],
-        "scheduling": _scheduling(request.market or options.market, options),
+        "scheduling": _scheduling(market, options),
         "metadata": {"items": [each for each in metadata if each["value"]]},
     }
-    return body | {key: each for key, each in _extras(request, options).items() if each}
+    return body | {key: each for key, each in _extras(request, options, market).items() if each}
 
 
-def _extras(request: ProvisionRequest, options: GcpOptions) -> dict[str, Any]:
+def _extras(request: ProvisionRequest, options: GcpOptions, market: Market) -> dict[str, Any]:
     """What few launches have; empty values are left out."""
     region = request.region or request.zone.rpartition("-")[0]
     policy = f"projects/{options.project}/regions/{region}/resourcePolicies/"
@@ -143,7 +147,7 @@ def _extras(request: ProvisionRequest, options: GcpOptions) -> dict[str, Any]:
             }
             for each in options.accelerators
         ],
-        "reservationAffinity": _affinity(options),
+        "reservationAffinity": _affinity(options, market),
         "resourcePolicies": [policy + request.placement_group] if request.placement_group else [],
         "serviceAccounts": [account] if options.service_account else [],
     }
@@ -174,10 +178,10 @@ def _interface(network: NetworkOptions) -> dict[str, Any]:
     return {"network": network.network} | {key: each for key, each in named.items() if each}
 
 
-def _affinity(options: GcpOptions) -> dict[str, Any]:
-    if options.provisioning == "flex-start":
+def _affinity(options: GcpOptions, market: Market) -> dict[str, Any]:
+    if _provisioning(options, market) == "flex-start":
         return {"consumeReservationType": "NO_RESERVATION"}
-    if not options.reservation:
+    if market != "reserved":
         return {}
     return {
         "consumeReservationType": "SPECIFIC_RESERVATION",
@@ -186,15 +190,21 @@ def _affinity(options: GcpOptions) -> dict[str, Any]:
     }
 
 
-def _scheduling(market: str, options: GcpOptions) -> dict[str, Any]:
-    spot = market == "spot"
+def _provisioning(options: GcpOptions, market: Market) -> str:
+    """The option, on the market that it is about."""
+    of: Market = "reserved" if options.provisioning == "reservation-bound" else "on-demand"
+    return options.provisioning if market == of else ""
+
+
+def _scheduling(market: Market, options: GcpOptions) -> dict[str, Any]:
+    spot, provisioning = market == "spot", _provisioning(options, market)
     scheduling: dict[str, Any] = {
         # GPUs cannot be moved to another host while they run.
         "onHostMaintenance": "TERMINATE",
-        "automaticRestart": not spot and options.provisioning != "flex-start",
-        "provisioningModel": "SPOT" if spot else MODELS[options.provisioning],
+        "automaticRestart": not spot and provisioning != "flex-start",
+        "provisioningModel": "SPOT" if spot else MODELS[provisioning],
     }
-    if spot or options.max_run or options.provisioning:
+    if spot or options.max_run or provisioning:
         scheduling["instanceTerminationAction"] = "DELETE"
     if options.max_run:
         scheduling["maxRunDuration"] = {"seconds": str(int(options.max_run))}

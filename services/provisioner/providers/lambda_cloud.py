@@ -9,7 +9,7 @@ because the API counts them for each key: one a second, one launch in twelve sec
 import hashlib
 from collections.abc import Sequence
 from http import HTTPStatus
-from typing import Any, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 import httpx
 import msgspec
@@ -31,7 +31,7 @@ from services.provisioner.provider_client.rate_limit import RequestRate
 from services.provisioner.providers.lambda_errors import error_of
 from services.provisioner.providers.provider_http import decode, retry_after, send
 from services.provisioner.providers.provider_secret import read_secret
-from services.provisioner.providers.request_checks import invalid, ssh_keys
+from services.provisioner.providers.request_checks import invalid, options_of, ssh_keys
 from services.runtime.bounded_http import bounded_client
 
 NAME_CHARS_MAX: Final = 64
@@ -126,6 +126,9 @@ class LambdaProvider:
         """Least time between two launches, as Lambda allows."""
         list_lag: Duration = Duration(10)
         """How long a new instance may be missing from the list; Lambda does not say."""
+
+    per_pool: ClassVar = frozenset({"image_family", "file_systems", "ssh_key"})
+    """Options that a pool may set for its own nodes."""
 
     def __init__(
         self,
@@ -225,7 +228,8 @@ class LambdaProvider:
         """Return the launch request; INVALID with the remedy if the pool lacks a setting."""
         if not request.region:
             raise invalid(f"pool {request.pool} names no `region`; Lambda needs it")
-        keys = ssh_keys(request, self.options.ssh_key)
+        options = options_of(self, self.options, request)
+        keys = ssh_keys(request, options.ssh_key)
         if len(keys) != 1:
             raise invalid(
                 f"Lambda takes exactly one SSH key and pool {request.pool} names {len(keys)}; set "
@@ -238,13 +242,13 @@ class LambdaProvider:
             "region_name": request.region,
             "instance_type_name": request.instance_type,
             "ssh_key_names": list(keys),
-            "file_system_names": list(self.options.file_systems),
+            "file_system_names": list(options.file_systems),
             "hostname": request.name,
             "name": request.name,
             "tags": [{"key": key, "value": value} for key, value in sorted(tags.items())],
         }
-        if self.options.image_family:
-            body["image"] = {"family": self.options.image_family}
+        if options.image_family:
+            body["image"] = {"family": options.image_family}
         if request.user_data:
             body["user_data"] = request.user_data
         return body

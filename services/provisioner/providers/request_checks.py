@@ -2,9 +2,14 @@
 
 import re
 from collections.abc import Mapping
+from typing import Any, TypeVar
 
-from services.provisioner.provider_client.provider import ProvisionRequest
+from schemas.launch_offers import Market
+from services.provisioner.provider_client.provider import Capabilities, ProvisionRequest
 from services.provisioner.provider_client.provider_errors import ProviderError
+from services.settings.pool_options import with_pool_options
+
+T = TypeVar("T")
 
 
 def invalid(message: str) -> ProviderError:
@@ -24,6 +29,26 @@ def check_region(request: ProvisionRequest, region: str, provider: str, kind: st
 def ssh_keys(request: ProvisionRequest, default: str) -> tuple[str, ...]:
     """Return the pool's SSH keys, else the provider's `ssh_key`."""
     return request.ssh_keys or ((default,) if default else ())
+
+
+def market_of(request: ProvisionRequest, can: Capabilities, provider: str, option: str) -> Market:
+    """Return a launch's market; INVALID if it is reserved, and `option` names no reservation."""
+    market = request.market or can.market
+    if market == "reserved" and not can.reserved:
+        raise invalid(
+            f"pool {request.pool} wants reserved capacity, and provider {provider} names none; set "
+            f"its `{option}`"
+        )
+    return market
+
+
+def options_of(provider: Any, options: T, request: ProvisionRequest) -> T:
+    """Return the options of a launch: the provider's, and those that differ for its pool."""
+    try:
+        found: T = with_pool_options(type(provider), options, request.options)
+    except ValueError as error:
+        raise invalid(f"`options` of pool {request.pool}: {error}") from error
+    return found
 
 
 def check_labels(

@@ -239,6 +239,7 @@ class SimulatedProvider:
         return Capabilities(
             idempotency_token=self._cloud.idempotent,
             spot=True,
+            reserved=True,
             list_lag_seconds=self._cloud.list_lag_seconds,
             reboot=self._cloud.on_rebooted is not None,
             adopts=self._cloud.adopts,

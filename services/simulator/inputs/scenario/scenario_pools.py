@@ -80,7 +80,10 @@ def offerings_of(configuration: Settings, fleet: Iterable[f.FleetNode]) -> tuple
     ConfigurationError where an added type does not fit the catalogue.
     """
     types = load_instance_types(configuration.instance_types, None)
-    sites = {name: ProviderTraits(kind=name, spot=True) for name in configuration.providers}
+    sites = {
+        name: ProviderTraits(kind=name, spot=True, reserved=True)
+        for name in configuration.providers
+    }
     catalogue = OfferingCatalogue(types, sites)
     found = [
         each.offering
