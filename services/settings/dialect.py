@@ -6,7 +6,9 @@ or drops. `Document.moved` says where a moved value was written, so that errors 
 
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from math import ceil
 from typing import Any, Final
 
 from schemas.duration import format_duration, parse_duration
@@ -139,13 +141,11 @@ class _Work:
         """What the original says of its agents, in `server` and in `global.agent`."""
         interval = self.get((*path, "heartbeat_interval"))
         if self.get((*path, "heartbeat_timeout")) is None and interval is not None:
-            try:
-                value = format_duration(max(3 * parse_duration(interval), 1.0))
-            except ValueError:
-                value = interval  # reported where the interval is
-            text = f"`agent.heartbeat_ttl` is {value}, three heartbeat intervals"
-            if self.get(("agent", "heartbeat_ttl")) is None:
-                self.put(("agent", "heartbeat_ttl"), value, (*path, "heartbeat_interval"), text)
+            with suppress(ValueError):  # what is no duration is reported where it is
+                value = format_duration(max(ceil(3 * parse_duration(interval)), 1.0))
+                text = f"`agent.heartbeat_ttl` is {value}, three heartbeat intervals"
+                if self.get(("agent", "heartbeat_ttl")) is None:
+                    self.put(("agent", "heartbeat_ttl"), value, (*path, "heartbeat_interval"), text)
         self.rename((*path, "heartbeat_interval"), ("agent", "heartbeat_interval"))
         self.rename((*path, "heartbeat_timeout"), ("agent", "heartbeat_ttl"))
         self.drop((*path, "health_check_interval"), HEALTH_CHECKS)
