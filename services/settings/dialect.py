@@ -54,6 +54,13 @@ UPLOADS: Final = (
 MANIFEST: Final = (
     "is a Kubernetes manifest, not a configuration: apply it with `kubectl apply -f FILE`"
 )
+SCENARIO: Final = (
+    "is a scenario of the simulator, not a configuration: run it with `navarch simulator run FILE`"
+)
+POLICY: Final = (
+    "is a health policy, not a configuration: name it in one as `health_policy: FILE`; "
+    "`navarch policy check FILE` reads it"
+)
 RESOURCES: Final = (
     "is written as resources with `kind` and `spec`, which are not read: write the sections "
     "`providers:` and `pools:`; docs/configuration.md has an example"
@@ -87,9 +94,19 @@ def translate(document: Document) -> Translation:
         text = RESOURCES if "navarch" in str(kind) else MANIFEST
         empty = replace(document, value={})
         return Translation(empty, problems=(document.error((), text),))
+    if other := _other_kind(document.value):
+        empty = replace(document, value={})
+        return Translation(empty, problems=(document.error((), other),))
     work = _Work(replace(document, value=_copy(document.value), moved=dict(document.moved)))
     work.translate()
     return Translation(work.document, tuple(work.notes), tuple(work.problems))
+
+
+def _other_kind(value: dict[str, Any]) -> str:
+    """What a file is that is no configuration; empty: it may be one."""
+    if isinstance(value.get("fleet"), list) or isinstance(value.get("stress"), dict):
+        return SCENARIO
+    return POLICY if isinstance(value.get("rules"), list) else ""
 
 
 def note_lines(notes: Iterable[Note]) -> list[str]:

@@ -11,8 +11,8 @@ from schemas import subjects
 from schemas.duration import Duration
 from schemas.gpu_samples import GpuSample
 from schemas.messages import encode
-from schemas.settings import ServerSettings
 from schemas.node_events import Telemetry
+from schemas.settings import ServerSettings
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import NatsBus
 from services.pool_manager.autoscaling import sizing_log

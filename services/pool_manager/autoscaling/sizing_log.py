@@ -1,4 +1,4 @@
-"""Each decision of an autoscaler as a line of the log, with what it was made of: docs/metrics.md."""
+"""Each decision of an autoscaler as a line of the log, with its inputs: docs/metrics.md."""
 
 import logging
 from typing import Any, Final
