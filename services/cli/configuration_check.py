@@ -1,7 +1,7 @@
 """Checks a configuration as every service does at its start."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -18,7 +18,9 @@ from services.runtime.process_http import check_port
 from services.settings.drain_warnings import drain_warnings
 from services.settings.instance_type_file import load_instance_types
 from services.settings.offering_warnings import offering_warnings
+from services.settings.plugin_loader import setting_error
 from services.settings.problem_list import ProblemList
+from services.settings.schedule_warnings import schedule_warnings
 from services.settings.settings_file import Configuration, inspect_configuration, read_file
 
 CHECKS: Final[dict[str, Check]] = {
@@ -52,17 +54,41 @@ def check_configuration(settings: Settings, file: Path | None) -> None:
     problems.raise_found()
 
 
+def check_served_ports(settings: Settings, file: Path | None) -> None:
+    """Raise ConfigurationError if the services and the gateway of one host have one port."""
+    port = settings.gateway.port
+    if port and port == settings.http.port:
+        problem = f"{port} is `http.port` too; write another, or 0 for any free one"
+        raise setting_error("gateway.port", problem, file)
+
+
 def warnings_of(settings: Settings, file: Path | None) -> list[str]:
     """What keeps no service from starting, and is probably not meant."""
     types = load_instance_types(settings.instance_types, file)
     found = [*drain_warnings(settings), *offering_warnings(settings, types)]
+    found += [*schedule_warnings(settings), *key_file_warnings(settings)]
     try:
         check_port(settings.http, file)
     except ConfigurationError as error:
         found.append(f"{error} (unless the fleet that uses it is this one)")
+    try:
+        check_served_ports(settings, file)
+    except ConfigurationError as error:
+        found.append(f"{error} (`navarch serve` refuses it; services on machines apart do not)")
     if problem := data_dir_problem(Path(settings.data_dir)):
         found.append(f"data_dir: {problem}; name another, or run this as the services' user")
     return found
+
+
+def key_file_warnings(settings: Settings) -> Iterator[str]:
+    """Private keys with which new nodes are to be set up, and that are not here."""
+    for name, spec in settings.pools.items():
+        key = spec.ssh_private_key_path
+        if spec.setup_commands and not os.access(key, os.R_OK):
+            yield (
+                f"pool {name}: ssh_private_key_path {key} cannot be read here, and new nodes are "
+                "set up with it; put the key there, where the provisioner runs"
+            )
 
 
 def data_dir_problem(directory: Path) -> str:

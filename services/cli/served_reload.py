@@ -11,7 +11,7 @@ from typing import Protocol
 import msgspec
 
 from schemas.settings import Settings
-from services.cli.configuration_check import check_configuration
+from services.cli.configuration_check import check_configuration, check_served_ports
 from services.cli.supervisor import READY_SECONDS_MAX, Supervisor
 from services.primitives.errors import NavarchError
 from services.primitives.race import race
@@ -121,6 +121,7 @@ class ServedReload:
         after = parse_settings(str(file or NO_FILE), text, self._environment)
         check_fixed(before, after, file)
         check_configuration(after, file)
+        check_served_ports(after, file)
         if (before.http.host, before.http.port) != (after.http.host, after.http.port):
             check_port(after.http, file)
         return after

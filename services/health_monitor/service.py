@@ -105,7 +105,8 @@ def check(settings: Settings, file: Path | None) -> None:
     """Raise ConfigurationError if the health policy cannot be loaded."""
     path = policy_path(settings.health_policy, file)
     if settings.health_policy and not path.is_file():
-        problem = f"{path} does not exist; name the policy's file, or remove the key"
+        wrong = "is not a file" if path.exists() else "does not exist"
+        problem = f"{path} {wrong}; name the policy's file, or remove the key"
         raise setting_error("health_policy", problem, file)
     load_policy(path)
 

@@ -21,10 +21,14 @@ def read_text(path: Path) -> str:
     copy = os.environ.get(COPY_VARIABLE)
     source = Path(copy) if copy and str(path) == os.environ.get(FILE_VARIABLE) else path
     try:
-        if source.stat().st_size > FILE_BYTES_MAX:
+        size = source.stat().st_size
+        with source.open(encoding="utf-8") as file:
+            # A device says nothing of its size.
+            text = "" if size > FILE_BYTES_MAX else file.read(FILE_BYTES_MAX + 1)
+        if max(size, len(text)) > FILE_BYTES_MAX:
             raise ConfigurationError(f"larger than {FILE_BYTES_MAX} bytes", file=str(path))
-        return source.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigurationError(f"cannot be read: {error.strerror}", file=str(path)) from error
     except UnicodeDecodeError as error:
         raise ConfigurationError(f"is not UTF-8: {error}", file=str(path)) from error
+    return text

@@ -6,7 +6,9 @@ or drops. `Document.moved` says where a moved value was written, so that errors 
 
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from math import ceil
 from typing import Any, Final
 
 from schemas.duration import format_duration, parse_duration
@@ -52,6 +54,13 @@ UPLOADS: Final = (
 MANIFEST: Final = (
     "is a Kubernetes manifest, not a configuration: apply it with `kubectl apply -f FILE`"
 )
+SCENARIO: Final = (
+    "is a scenario of the simulator, not a configuration: run it with `navarch simulator run FILE`"
+)
+POLICY: Final = (
+    "is a health policy, not a configuration: name it in one as `health_policy: FILE`; "
+    "`navarch policy check FILE` reads it"
+)
 RESOURCES: Final = (
     "is written as resources with `kind` and `spec`, which are not read: write the sections "
     "`providers:` and `pools:`; docs/configuration.md has an example"
@@ -85,9 +94,19 @@ def translate(document: Document) -> Translation:
         text = RESOURCES if "navarch" in str(kind) else MANIFEST
         empty = replace(document, value={})
         return Translation(empty, problems=(document.error((), text),))
+    if other := _other_kind(document.value):
+        empty = replace(document, value={})
+        return Translation(empty, problems=(document.error((), other),))
     work = _Work(replace(document, value=_copy(document.value), moved=dict(document.moved)))
     work.translate()
     return Translation(work.document, tuple(work.notes), tuple(work.problems))
+
+
+def _other_kind(value: dict[str, Any]) -> str:
+    """What a file is that is no configuration; empty: it may be one."""
+    if isinstance(value.get("fleet"), list) or isinstance(value.get("stress"), dict):
+        return SCENARIO
+    return POLICY if isinstance(value.get("rules"), list) else ""
 
 
 def note_lines(notes: Iterable[Note]) -> list[str]:
@@ -139,13 +158,11 @@ class _Work:
         """What the original says of its agents, in `server` and in `global.agent`."""
         interval = self.get((*path, "heartbeat_interval"))
         if self.get((*path, "heartbeat_timeout")) is None and interval is not None:
-            try:
-                value = format_duration(max(3 * parse_duration(interval), 1.0))
-            except ValueError:
-                value = interval  # reported where the interval is
-            text = f"`agent.heartbeat_ttl` is {value}, three heartbeat intervals"
-            if self.get(("agent", "heartbeat_ttl")) is None:
-                self.put(("agent", "heartbeat_ttl"), value, (*path, "heartbeat_interval"), text)
+            with suppress(ValueError):  # what is no duration is reported where it is
+                value = format_duration(max(ceil(3 * parse_duration(interval)), 1.0))
+                text = f"`agent.heartbeat_ttl` is {value}, three heartbeat intervals"
+                if self.get(("agent", "heartbeat_ttl")) is None:
+                    self.put(("agent", "heartbeat_ttl"), value, (*path, "heartbeat_interval"), text)
         self.rename((*path, "heartbeat_interval"), ("agent", "heartbeat_interval"))
         self.rename((*path, "heartbeat_timeout"), ("agent", "heartbeat_ttl"))
         self.drop((*path, "health_check_interval"), HEALTH_CHECKS)

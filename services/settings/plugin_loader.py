@@ -10,6 +10,7 @@ that were received over the bus name installed plugins by entry point.
 import os
 import sys
 from collections.abc import Mapping
+from difflib import get_close_matches
 from functools import cache, lru_cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
@@ -152,8 +153,10 @@ def _find(
         if isinstance(error, ModuleNotFoundError):
             problem += "; install its package beside Navarch, or put its folder on PYTHONPATH"
         raise document.error((*path, "type"), problem) from error
+    names = sorted({*known, *built_in})
+    near = "".join(f"did you mean {each!r}? Else " for each in get_close_matches(name, names, 1))
     raise document.error(
         (*path, "type"),
-        f"no {group} named {name!r} (known: {', '.join(sorted({*known, *built_in})) or 'none'}); "
-        "install its package, or write module:Class",
+        f"no {group} named {name!r} (known: {', '.join(names) or 'none'}); "
+        f"{near}install its package, or write module:Class",
     )

@@ -21,6 +21,7 @@ from services.settings.configuration_text import read_text
 from services.settings.dialect import Note, translate
 from services.settings.environment_settings import with_environment
 from services.settings.event_sink_reader import event_sinks
+from services.settings.interval_validation import interval_problems
 from services.settings.pool_validation import budget_problems, own_problems, reference_problems
 from services.settings.problem_list import ProblemList
 from services.settings.provider_choices import Problem, folded, with_defaults
@@ -163,6 +164,7 @@ class _Reading:
         settings = resolve_paths(settings, directory)
         self._report((), budget_problems(settings.budget))
         self._report((), address_problems(settings))
+        self._report((), interval_problems(settings))
         # What is there and could not be read is known all the same.
         known = msgspec.structs.replace(
             settings,

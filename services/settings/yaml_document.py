@@ -31,6 +31,7 @@ SEVERAL_DOCUMENTS: Final = (
 )
 ALIASED_MAX: Final = 10_000
 """Values that aliases repeat."""
+MERGE: Final = "tag:yaml.org,2002:merge"
 _AT = re.compile(r" - at `(?:key in )?\$(.*)`\Z", re.DOTALL)
 _UNKNOWN = re.compile(r"unknown field `([^`]+)`")
 _MISSING = re.compile(r"missing required field `([^`]+)`")
@@ -126,8 +127,13 @@ def _plain(document: Document, node: yaml.Node, path: Path_) -> Any:
         )
     document.lines.setdefault(path, node.start_mark.line + 1)
     if isinstance(node, yaml.MappingNode):
-        result: dict[str, Any] = {}
+        merged, result = _merged(document, node, path), dict[str, Any]()
         for key_node, value_node in node.value:
+            if key_node.tag == MERGE:
+                continue
+            if not isinstance(key_node, yaml.ScalarNode):
+                document.lines[path] = key_node.start_mark.line + 1
+                raise document.error(path, "a key must be a text; put it in quotes")
             key = str(key_node.value)
             here = (*path, key)
             if key in result:
@@ -136,7 +142,7 @@ def _plain(document: Document, node: yaml.Node, path: Path_) -> Any:
                 raise document.error(here, f"is there twice (first on line {first}); remove one")
             document.lines[here] = key_node.start_mark.line + 1
             result[key] = _plain(document, value_node, here)
-        return result
+        return merged | result
     if isinstance(node, yaml.SequenceNode):
         return [_plain(document, each, (*path, i)) for i, each in enumerate(node.value)]
     if node.tag in NUMBERS and len(node.value) > NUMBER_CHARS_MAX:
@@ -147,6 +153,21 @@ def _plain(document: Document, node: yaml.Node, path: Path_) -> Any:
     except (yaml.YAMLError, ValueError) as error:
         # `=` alone, or a date that is none: YAML calls them values that it cannot make.
         raise document.error(path, "cannot be read as a value; put it in quotes") from error
+
+
+def _merged(document: Document, node: yaml.MappingNode, path: Path_) -> dict[str, Any]:
+    """What `<<: *other` adds to a mapping, which its own keys override; of several the first."""
+    found: dict[str, Any] = {}
+    for key_node, value_node in node.value:
+        if key_node.tag != MERGE:
+            continue
+        several = isinstance(value_node, yaml.SequenceNode)
+        for each in value_node.value if several else [value_node]:
+            if not isinstance(each, yaml.MappingNode):
+                document.lines[*path, "<<"] = key_node.start_mark.line + 1
+                raise document.error((*path, "<<"), "must be an alias of a mapping: `<<: *name`")
+            found = _plain(document, each, path) | found
+    return found
 
 
 def convert(document: Document, value: Any, kind: type[Any], path: Path_) -> Any:
@@ -172,7 +193,8 @@ def convert_all(
             place, text, missing = _place_of(error, kind)
             inside = _before_removal(place, removed)
             within = [str(gone[-1]) for gone in removed if gone[:-1] == inside]
-            if within and (error.__cause__ or get_close_matches(missing, within, 1)):
+            emptied = "of length >=" in text
+            if within and (error.__cause__ or emptied or get_close_matches(missing, within, 1)):
                 return None  # follows from what was removed
             problems.add(document.error((*path, *inside), in_words(text)))
             remaining = _without(left, place)

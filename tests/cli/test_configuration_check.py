@@ -82,6 +82,26 @@ REFUSED = {
         "fleet: a\ntracing: {otlp_endpoint: 'collector:4317'}\n",
         "navarch.yaml:2: tracing.otlp_endpoint: is not a URL",
     ),
+    "heartbeats that end before the next": (
+        "agent:\n  heartbeat_interval: 30s\n  heartbeat_ttl: 10s\n",
+        "navarch.yaml:3: agent.heartbeat_ttl: 10s is not above heartbeat_interval 30s",
+    ),
+    "heartbeats in parts of a second": (
+        "agent: {heartbeat_ttl: 2500ms, heartbeat_interval: 1s}\n",
+        "navarch.yaml:1: agent.heartbeat_ttl: must be whole seconds",
+    ),
+    "older heartbeats": (
+        "server: {heartbeat_interval: 30s, heartbeat_timeout: 10s}\n",
+        "navarch.yaml:1: agent.heartbeat_ttl: 10s is not above",
+    ),
+    "no interval": (
+        "agent:\n  sample_interval: 0s\n",
+        "navarch.yaml:2: agent.sample_interval: must be more than 0",
+    ),
+    "a folder for a policy": (
+        "fleet: a\nhealth_policy: .\n",
+        "navarch.yaml:2: health_policy: .* is not a file",
+    ),
     "credentials of a service": (
         "nats:\n  creds_file: /nowhere/{service}.creds\n",
         "navarch.yaml:2: nats.creds_file: /nowhere/pool-manager.creds cannot be read: No such file",

@@ -344,6 +344,18 @@ REFUSED: dict[str, tuple[str, str]] = {
         "apiVersion: apps/v1\nkind: DaemonSet\nmetadata: {name: agent}\n",
         "navarch.yaml:1: (the whole file): is a Kubernetes manifest, not a configuration: apply it",
     ),
+    "a scenario of the simulator": (
+        "name: a\nfleet:\n  - {id: node-1, provider: fake}\nevents: []\n",
+        "navarch.yaml:1: (the whole file): is a scenario of the simulator, not a configuration",
+    ),
+    "a stress file": (
+        "name: a\nfleet: []\nstress: {duration: 1m}\n",
+        "navarch.yaml:1: (the whole file): is a scenario of the simulator, not a configuration",
+    ),
+    "a health policy": (
+        "version: 1\nrules: [{name: a}]\n",
+        "navarch.yaml:1: (the whole file): is a health policy, not a configuration",
+    ),
     "resources": (
         "apiVersion: navarch.io/v1alpha1\nkind: Pool\nspec: {}\n",
         "navarch.yaml:1: (the whole file): is written as resources with `kind` and `spec`, which",
@@ -384,6 +396,10 @@ REFUSED: dict[str, tuple[str, str]] = {
     "an unknown server setting": (
         "server:\n  listen: 1\n",
         "navarch.yaml:2: server.listen: unknown key; known here: autoscale_interval",
+    ),
+    "an interval that is none": (
+        "server: {heartbeat_interval: soon}\n",
+        "navarch.yaml:1: agent.heartbeat_interval: 'soon' is not a duration: write 30s, 10m or",
     ),
     "a line far from the current place": (
         LAMBDA + POOL + SCALING.replace("8m", "soon"),

@@ -268,13 +268,17 @@ def lock_directory(directory: Path) -> Iterator[None]:
 
 def serve(config: Path | None, replicas: int = 1, *, is_open: bool = False) -> int:
     """Serve until a signal stops it; return the exit code."""
-    from services.cli.configuration_check import check_configuration  # noqa: PLC0415
+    from services.cli.configuration_check import (  # noqa: PLC0415
+        check_configuration,
+        check_served_ports,
+    )
     from services.runtime.process_http import check_port  # noqa: PLC0415
 
     requests = ReloadRequests()
     text = read_text(config) if config is not None else DEFAULTS
     settings = parse_settings(str(config or NO_FILE), text, os.environ)
     check_configuration(settings, config)
+    check_served_ports(settings, config)
     check_port(settings.http, config)
     log = stdout_log()
     with lock_directory(Path(settings.data_dir)):

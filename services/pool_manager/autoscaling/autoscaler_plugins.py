@@ -151,23 +151,31 @@ def autoscaler_of(
     settings = _settings(raw, at)
     kind, options = load_plugin(AUTOSCALER_PLUGINS, settings, file, AUTOSCALERS, origin)
 
+    problems = ProblemList()
+
     def part(inner: Raw | None, place: str) -> Autoscaler | None:
-        where = f"{at}.{place}"
-        return None if inner is None else autoscaler_of(inner, where, file, origin, depth + 1)
+        if inner is not None:
+            with problems.collecting():
+                return autoscaler_of(inner, f"{at}.{place}", file, origin, depth + 1)
+        return None
 
     if kind is Composite:
         inner = [
             (each, part(each, f"autoscalers.{n}")) for n, each in enumerate(options.autoscalers)
         ]
+        problems.raise_found()
         named = [(str(each.get("type", "")), made) for each, made in inner if made is not None]
         return Composite(options=options, parts=named)
     if kind is Scheduled:
         periods = enumerate(options.schedule)
         parts = [part(each.autoscaler, f"schedule.{n}.autoscaler") for n, each in periods]
         fallback = part(options.fallback, "fallback")
+        problems.raise_found()
         return Scheduled(options=options, parts=parts, fallback=fallback)
     if kind is Predictive:
-        return Predictive(options=options, fallback=part(options.fallback, "fallback"))
+        fallback = part(options.fallback, "fallback")
+        problems.raise_found()
+        return Predictive(options=options, fallback=fallback)
     made: Autoscaler = make_plugin(AUTOSCALER_PLUGINS, settings, file, AUTOSCALERS, origin)
     return made
 
@@ -183,8 +191,11 @@ def source_of(raw: Raw, at: str, file: Path | None, depth: int = 0) -> MetricsSo
 
 def check_source(raw: Raw, at: str, file: Path | None, depth: int = 0) -> None:
     """Check the metrics source at `at`, and those within it; nothing is made."""
+    problems = ProblemList()
     for place, each in _source_parts(raw, at, file, depth):
-        check_source(each, place, file, depth + 1)
+        with problems.collecting():
+            check_source(each, place, file, depth + 1)
+    problems.raise_found()
 
 
 def _source_parts(raw: Raw, at: str, file: Path | None, depth: int) -> list[tuple[str, Raw]]:

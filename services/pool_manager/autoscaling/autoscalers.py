@@ -44,6 +44,8 @@ class PoolMetrics:
     """Nodes with work on them."""
     not_for_nodes: int = 0
     """Jobs that wait for something else than nodes."""
+    source_problem: str = ""
+    """Why the pool's metrics source says nothing now; empty: it answers, or there is none."""
     utilization_history: tuple[float, ...] = ()
     """One sample an interval, oldest first."""
     ready_nodes_history: tuple[int, ...] = ()
@@ -97,6 +99,13 @@ def stay(state: PoolState, reason: str) -> Recommendation:
     return Recommendation(target_nodes=state.current_nodes, reason=reason)
 
 
+def held(state: PoolState) -> Recommendation | None:
+    """Keep the size while the metrics source is silent: what it would say is not known."""
+    if not state.metrics.source_problem:
+        return None
+    return stay(state, f"the metrics source does not answer: {state.metrics.source_problem}")
+
+
 class Reactive:
     """Some nodes more where the GPUs are busy, some fewer where they are idle."""
 
@@ -123,6 +132,8 @@ class Reactive:
 
     def recommend(self, state: PoolState) -> Recommendation:
         """Compare the utilization, shared with the nodes that are on their way, with the bounds."""
+        if kept := held(state):
+            return kept
         used, queued = state.metrics.utilization, state.metrics.queued
         if not state.current_nodes and queued:
             reason = f"{queued} jobs wait, and there is no node"
@@ -173,6 +184,8 @@ class Queue:
 
     def recommend(self, state: PoolState) -> Recommendation:
         """Divide the queue among nodes."""
+        if kept := held(state):
+            return kept
         if state.metrics.waiting is not None:
             return self._by_demand(state, state.metrics.waiting)
         pending, depth = state.metrics.pending_jobs, state.metrics.queue_depth
@@ -332,6 +345,8 @@ class Predictive:
 
     def recommend(self, state: PoolState) -> Recommendation:
         """Continue the trend of the nodes' worth of work, and aim at the target with it."""
+        if kept := held(state):
+            return kept
         metrics, window = state.metrics, self._options.window
         history = metrics.utilization_history[-window:]
         if self._fallback is not None and len(history) < window:

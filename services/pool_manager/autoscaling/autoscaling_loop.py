@@ -25,6 +25,7 @@ from services.pool_manager.autoscaling.scaling_decision import (
     unfollowed,
     with_advice,
 )
+from services.pool_manager.autoscaling.sizing_log import SizingLog
 from services.pool_manager.planner import event_outbox
 from services.pool_manager.pool_store import Store
 from services.primitives.clock import Clock
@@ -59,6 +60,7 @@ class Autoscaling:
         self._reconcile = reconcile
         self._used: dict[str, PoolUtilization] = {}
         self._following: dict[str, asyncio.Task[None]] = {}
+        self._decisions = SizingLog()
 
     async def run(self) -> None:
         """Ask at each interval, for ever."""
@@ -102,30 +104,34 @@ class Autoscaling:
 
     async def _one(self, pool: str, autoscaler: Autoscaler, found: Found) -> None:
         load, silent = await self._load(pool, found)
-        metrics = self._metrics(pool, load)
+        metrics = self._metrics(pool, load, silent)
         stored = await self._store.pool(pool)
         if stored is None:
             return
         record, revision = stored
         now, kind, again = self._clock.now(), found.kind, self._interval
+        state = self._state(record, metrics)
         try:
-            recommended = autoscaler.recommend(self._state(record, metrics))
+            recommended = autoscaler.recommend(state)
             change = decide(record, revision, recommended, kind, now)
             advice = unfollowed(record, recommended, kind, now, again)
         except Exception as error:
             # A plugin's error concerns its own pool, not the fleet.
             log.exception("the autoscaler of pool %s failed; its size stays", pool)
             problem = f"{type(error).__name__}: {error}"
-            change, advice = None, unanswered("failed", kind, problem, now, again)
+            await self._note(pool, unanswered("failed", kind, problem, now, again))
+            return
         if change is None:
-            if silent and (advice is None or advice.limited_by != "failed"):
+            if silent:
                 advice = unanswered("source", kind, silent, now, again)
             await self._note(pool, advice)
+            self._decisions.log(kind, state, recommended, None, advice)
             return
         # Its event is kept in the record, and published by the reconciler.
         await self._store.save_pool(
             event_outbox.pending_events(change.record, [change.event]), revision
         )
+        self._decisions.log(kind, state, recommended, change, None)
         await self._reconcile(pool)
 
     async def _note(self, pool: str, advice: AutoscalingAdvice | None) -> None:
@@ -160,13 +166,14 @@ class Autoscaling:
         nodes = self._store.nodes.of(record.name)
         return record.spec.gpu_count or max((len(each.gpus) for each in nodes), default=0)
 
-    def _metrics(self, pool: str, load: Load) -> PoolMetrics:
+    def _metrics(self, pool: str, load: Load, silent: str) -> PoolMetrics:
         used = self._watched(pool)
         serving = self._serving(pool)
         busy = load.utilization
         if busy is None:
             busy = used.now(serving, self._clock.now().timestamp())
-        history = used.noted(busy, len(serving))
+        # A silent source's own utilization is not known: the agents' is no continuation of it.
+        history = used.noted(None if silent else busy, len(serving))
         return PoolMetrics(
             utilization=busy,
             pending_jobs=load.pending_jobs,
@@ -174,6 +181,7 @@ class Autoscaling:
             waiting=load.waiting,
             busy_nodes=load.busy_nodes,
             not_for_nodes=load.not_for_nodes,
+            source_problem=silent,
             utilization_history=tuple(each for each, _ in history),
             ready_nodes_history=tuple(ready for _, ready in history),
         )

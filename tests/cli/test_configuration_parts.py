@@ -1,0 +1,102 @@
+"""Parts of a configuration that are checked together: nested plugins, ports, sizes, keys."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from services.cli.configuration_check import (
+    check_configuration,
+    check_file,
+    check_served_ports,
+    warnings_of,
+)
+from services.primitives.errors import ConfigurationError
+from services.settings.settings_file import load_settings
+
+NESTED = """\
+providers: {local: {}}
+pools:
+  a:
+    provider: local
+    instance_type: x
+    min_nodes: 0
+    max_nodes: 4
+    autoscaling:
+      type: composite
+      autoscalers:
+        - {type: queu}
+        - {type: reactive, scale_up_at: 900}
+        - {type: scheduled, schedule: [{start: 99 * * * *, duration: 1h, nodes: 1}]}
+        - {type: predictive, fallback: {type: qeue}}
+    metrics:
+      type: combined
+      sources:
+        - {type: slrm}
+        - {type: prometheus}
+"""
+
+
+def test_each_wrong_part_of_an_autoscaler_and_of_a_source_is_reported(tmp_path: Path) -> None:
+    """Not the first alone, and nothing that only follows from another."""
+    file = tmp_path / "navarch.yaml"
+    file.write_text(NESTED)
+    with pytest.raises(ConfigurationError) as found:
+        check_file(file, {})
+    errors = [(each.line, each.key.partition("a.")[2]) for each in found.value.errors]
+    assert errors == [
+        (11, "autoscaling.autoscalers.0.type"),
+        (12, "autoscaling.autoscalers.1.scale_up_at"),
+        (13, "autoscaling.autoscalers.2.schedule.0"),
+        (14, "autoscaling.autoscalers.3.fallback.type"),
+        (18, "metrics.sources.0.type"),
+        (19, "metrics.sources.1"),
+    ]
+    assert "did you mean 'queue'?" in found.value.errors[0].problem
+
+
+def test_ports_that_serve_would_listen_on_twice_are_refused(tmp_path: Path) -> None:
+    """Services on hosts apart may have the same."""
+    file = tmp_path / "navarch.yaml"
+    file.write_text("http: {port: 8471}\ngateway: {port: 8471}\n")
+    settings = load_settings(file, {})
+    with pytest.raises(ConfigurationError, match=r":2: gateway.port: 8471 is `http.port` too"):
+        check_served_ports(settings, file)
+    check_configuration(settings, file)
+    assert any("gateway.port" in each for each in warnings_of(settings, file))
+
+
+ONE_POOL = """\
+providers: {local: {}}
+pools:
+  a:
+    provider: local
+    instance_type: local-8gpu
+    min_nodes: 0
+    max_nodes: 1
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ("autoscaling: {type: scheduled, schedule: [PERIOD]}", "schedule has max_nodes 90"),
+        (
+            "autoscaling: {type: composite, autoscalers: [{type: scheduled, schedule: [PERIOD]}]}",
+            "schedule has max_nodes 90",
+        ),
+        (
+            "setup_commands: [agent]\n    ssh_private_key_path: keys/none",
+            "ssh_private_key_path .*/keys/none cannot be read here",
+        ),
+    ],
+)
+def test_what_a_pool_will_not_do_is_warned_about(more: str, expected: str, tmp_path: Path) -> None:
+    """Sizes outside of its bounds, and a set-up without its key."""
+    period = "{start: 0 9 * * *, duration: 9h, min_nodes: 1, max_nodes: 90}"
+    file = tmp_path / "navarch.yaml"
+    file.write_text(f"{ONE_POOL}    {more.replace('PERIOD', period)}\n")
+    settings = load_settings(file, {})
+    check_configuration(settings, file)
+    [warning] = warnings_of(settings, file)
+    assert re.search(expected, warning)
