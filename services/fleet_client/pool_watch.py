@@ -56,7 +56,10 @@ async def pool_changes(bus: Bus, pool: str) -> AsyncGenerator[PoolChange, None]:
     trees = await open_trees(bus, pool)
     places = [_place(each) for each in await bus.entries(NODES, f"{pool}.*")]
     entries = sorted((each for tree in trees for each in tree), key=lambda each: each.sequence)
-    yield PoolChange(whole=True, nodes=tuple(places), entries=tuple(entries))
+    removed = await bus.get(POOLS, pool_key(pool)) is None
+    yield PoolChange(whole=True, nodes=tuple(places), entries=tuple(entries), removed=removed)
+    if removed:
+        return
     view = _PoolView(pool, places, entries)
     sagas = bus.follow(SAGAS.name, [subjects.SAGAS], "new", after=after)
     changes = _merged(

@@ -12,6 +12,7 @@ from litestar.response import Stream
 from litestar.response.sse import ServerSentEventMessage
 
 from schemas.messages import encode
+from schemas.saga_log_entries import WHOLE
 from schemas.topology import SAGAS
 from services.bus.port import Stored
 from services.fleet_client.fleet_client import FleetClient
@@ -22,7 +23,8 @@ from services.gateway.fleet_routes import Caller, Fleet, visible_pool, visible_s
 from services.gateway.problems import PROBLEMS, ROOT
 from services.gateway.views import STREAM_TYPE, pool_change_view, saga_entry_view
 
-OVER: Final = frozenset({"done", "unwound"})
+OVER: Final = tuple(f".{WHOLE}.{status}" for status in ("done", "unwound"))
+"""How the subjects of the entries end that nothing follows."""
 HEADERS: Final = {"X-Accel-Buffering": "no"}
 """nginx would collect events before it sends them."""
 
@@ -50,8 +52,9 @@ async def stream_saga(
     """Stream a saga's entries until it has ended, as server-sent events; it can be resumed."""
     found = await visible_saga(fleet, principal, saga)
     start = (last_event_id if last_event_id is not None else after) or 0
-    seen = found.saga.status in OVER and found.stored[-1].sequence <= start
-    messages = _saga_messages(fleet, found.saga.saga, start, is_over=seen)
+    last = found.stored[-1]
+    is_over = last.subject.endswith(OVER) and last.sequence <= start
+    messages = _saga_messages(fleet, found.saga.saga, start, is_over=is_over)
     return Stream(streams.carry(principal, messages), media_type=STREAM_TYPE, headers=HEADERS)
 
 
