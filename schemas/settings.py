@@ -17,7 +17,8 @@ from schemas.file_path import FilePath as FilePath
 from schemas.gateway_settings import GatewaySettings
 from schemas.instance_type_catalogue import InstanceTypes, Price
 from schemas.lag_settings import LagSettings
-from schemas.launch_offers import Market, Together
+from schemas.launch_offers import Market
+from schemas.placement_settings import PlacementSpec
 from schemas.secret_text import SecretText
 from schemas.value_limits import UserName
 
@@ -228,15 +229,6 @@ class ProviderChoice(Setting, frozen=True, kw_only=True):
     """Empty: the pool's."""
     max_price: Price = 0.0
     """Dollars per hour of one node; 0: the pool's."""
-
-
-class PlacementSpec(Setting, frozen=True, kw_only=True):
-    """How close to each other a pool's nodes are placed, where the provider supports it."""
-
-    group: str = ""
-    """Placement group at AWS, resource policy at Google."""
-    together: Together = ""
-    """Prefer the zone, or the region, where most of the pool's nodes are."""
 
 
 class PoolSpec(Setting, frozen=True, kw_only=True):

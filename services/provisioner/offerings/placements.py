@@ -1,0 +1,59 @@
+"""Has all replicas launch the nodes of a pool in one place, where they must be together.
+
+The place is claimed by a compare-and-set of PlacementRecord before the first offering is recorded.
+"""
+
+from dataclasses import dataclass
+
+from schemas.instance_records import InstanceRecord
+from schemas.node_records import node_key
+from schemas.offering_records import Place, PlacementRecord, placement_key
+from services.primitives.clock import Clock
+from services.primitives.errors import Conflict
+from services.provisioner.instances.instance_store import InstanceStore
+from services.provisioner.offerings import placement_choice
+from services.provisioner.offerings.offering_store import OfferingStore
+from services.provisioner.offerings.placement_choice import Follow, Free, NotWhole
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenPlace:
+    """Where a launch goes, and what that was decided from."""
+
+    where: Follow | Free | NotWhole
+    found: PlacementRecord | None
+    revision: int
+
+
+class Placements:
+    """The places of pools whose nodes must be together."""
+
+    def __init__(self, clock: Clock, store: InstanceStore, offerings: OfferingStore) -> None:
+        self._clock = clock
+        self._store = store
+        self._records = offerings.placements
+
+    async def choose(self, launch: InstanceRecord) -> ChosenPlace:
+        """Decide where a launch goes. A gang has claimed the place that it follows."""
+        mine = node_key(launch.pool, launch.instance)
+        while True:
+            found, revision, _ = await self._records.read(placement_key(launch.pool))
+            instances = await self._store.all(launch.pool)
+            others = [each for key, each in instances.items() if key != mine]
+            chosen = ChosenPlace(
+                placement_choice.choose_place(found, launch, others), found, revision
+            )
+            owns = found is not None and found.owner == placement_choice.owner_of(launch)
+            if not isinstance(chosen.where, Follow) or owns or not launch.launch.gang:
+                return chosen
+            if await self.claim(launch, chosen.where.place, chosen):
+                return chosen
+
+    async def claim(self, launch: InstanceRecord, place: Place, chosen: ChosenPlace) -> bool:
+        """Claim a place for a launch and its gang; False if another was faster: choose again."""
+        record = placement_choice.claim(chosen.found, launch, place, self._clock.now())
+        try:
+            await self._records.write(placement_key(launch.pool), record, chosen.revision)
+        except Conflict:
+            return False
+        return True
