@@ -20,7 +20,7 @@ from services.primitives.errors import Retry
 from services.provisioner.bootstrap.user_data import BootstrapTemplates
 from services.provisioner.instances import instance_decisions
 from services.provisioner.instances.instance_store import InstanceStore
-from services.provisioner.launch.gang_gathering import GangGathering, bounded
+from services.provisioner.launch.gang_barrier import GangBarrier, bounded
 from services.provisioner.launch.launch_lease import LaunchLeases
 from services.provisioner.launch.launcher import SUPERSEDED, IsSuperseded, Launcher
 from services.provisioner.launch.restored_launches import RestoredLaunches
@@ -54,7 +54,7 @@ class SagaStepHandlers:
         limits: TimeLimits,
         templates: BootstrapTemplates,
         allocator: OfferingAllocator,
-        gangs: GangGathering,
+        gangs: GangBarrier,
         replica: str,
     ) -> None:
         self._bus = bus
@@ -106,7 +106,7 @@ class SagaStepHandlers:
             made = await self._launcher.launch(
                 bounded(inputs), command.saga, superseded, again=command.deliveries > 1
             )
-            await self._gangs.gather(inputs, superseded)
+            await self._gangs.await_whole(inputs, superseded)
         except StepFailure as failure:
             await self._gangs.fail(inputs, failure.reason, failure.error)
             raise

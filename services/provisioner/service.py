@@ -19,7 +19,7 @@ from services.provisioner.bootstrap.enrollment_endpoint import EnrollmentEndpoin
 from services.provisioner.bootstrap.user_data import BootstrapTemplates
 from services.provisioner.host_reports.report_poller import ReportPoller
 from services.provisioner.instances.instance_store import InstanceStore
-from services.provisioner.launch.gang_gathering import GangGathering
+from services.provisioner.launch.gang_barrier import GangBarrier
 from services.provisioner.offerings.offering_allocator import OfferingAllocator
 from services.provisioner.offerings.offering_catalogue import OfferingCatalogue
 from services.provisioner.offerings.offering_queries import answer_offerings
@@ -144,7 +144,7 @@ def assemble(
     allocator = OfferingAllocator(
         bus, clock, store, offerings, scorer, schedulers, placements, settings.spend_cap
     )
-    gangs = GangGathering(clock, store, offerings, placements)
+    gangs = GangBarrier(clock, store, offerings, placements)
     steps = SagaStepHandlers(
         bus, clock, store, providers, limits, templates, allocator, gangs, context.replica
     )

@@ -24,7 +24,7 @@ from services.bus.port import Bus
 from services.primitives.clock import SystemClock
 from services.provisioner.bootstrap.user_data import BootstrapTemplates
 from services.provisioner.instances.instance_store import InstanceStore
-from services.provisioner.launch.gang_gathering import GangGathering
+from services.provisioner.launch.gang_barrier import GangBarrier
 from services.provisioner.launch.launch_lease import PREFIX
 from services.provisioner.offerings.offering_allocator import OfferingAllocator
 from services.provisioner.offerings.offering_catalogue import OfferingCatalogue
@@ -151,7 +151,7 @@ def step_handlers(
         bus, clock, store, offerings, scorer, schedulers, placements, fleet_cap
     )
     templates = templates or BootstrapTemplates(NatsSettings(), AgentSettings(), Path())
-    gangs = GangGathering(clock, store, offerings, placements)
+    gangs = GangBarrier(clock, store, offerings, placements)
     return SagaStepHandlers(bus, clock, store, calls, limits, templates, allocator, gangs, "")
 
 

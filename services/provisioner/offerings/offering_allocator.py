@@ -10,12 +10,12 @@ import dataclasses
 import logging
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Final, cast
+from typing import Final
 
 import msgspec
 from msgspec.structs import replace
 
-from schemas.enums import LaunchRefusal, ProviderErrorKind
+from schemas.enums import LaunchRefusal
 from schemas.instance_records import InstanceRecord
 from schemas.launch_offers import Choice, Offering
 from schemas.node_records import node_key
@@ -229,7 +229,7 @@ class OfferingAllocator:
         chosen: ChosenPlace | None,
     ) -> bool:
         """Claim the place of a launch that has chosen it freely; False: choose again."""
-        if chosen is None or not isinstance(chosen.where, placement_choice.Free):
+        if chosen is None or not isinstance(chosen.where, placement_choice.AnyPlace):
             return True
         offering = scored.candidate.offering
         place = placement_choice.place_of(offering, queue.choice.together)
@@ -422,10 +422,10 @@ def _candidates_in(queue: _LaunchQueue, chosen: ChosenPlace | None) -> tuple[Can
     match chosen.where if chosen is not None else None:
         case placement_choice.NotWhole(reason, error):
             if error in REMEDIES:
-                raise LaunchRefusedError(cast(LaunchRefusal, error), reason)
-            kind = cast(ProviderErrorKind, error) if error in RULES else "CAPACITY"
+                raise LaunchRefusedError(error, reason)
+            kind = error if error in RULES else "CAPACITY"
             raise ProviderError(kind, reason)
-        case placement_choice.Follow(place):
+        case placement_choice.FollowPlace(place):
             together = queue.choice.together
             found = [
                 each

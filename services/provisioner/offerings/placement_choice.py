@@ -25,14 +25,14 @@ REASON_CHARS_MAX: Final = 600
 
 
 @dataclass(frozen=True, slots=True)
-class Follow:
+class FollowPlace:
     """Launch in this place."""
 
     place: Place
 
 
 @dataclass(frozen=True, slots=True)
-class Free:
+class AnyPlace:
     """Choose a place, and claim it."""
 
 
@@ -69,20 +69,20 @@ def is_in(offering: Offering, place: Place, together: Together) -> bool:
 
 def choose_place(
     found: PlacementRecord | None, launch: InstanceRecord, others: Iterable[InstanceRecord]
-) -> Follow | Free | NotWhole:
+) -> FollowPlace | AnyPlace | NotWhole:
     """Where a launch goes; `others`: the pool's other instances."""
     choice = launch.launch.choice
     together: Together = choice.together if choice is not None else ""
     if found is not None and found.owner == owner_of(launch):
         failed = found.state == "failed"
-        return NotWhole(found.reason, found.error) if failed else Follow(found.place)
+        return NotWhole(found.reason, found.error) if failed else FollowPlace(found.place)
     others = [each for each in others if each.state in ("intended", "running")]
     if home := _home(launch, others, together):
-        return Follow(home)
+        return FollowPlace(home)
     if found is None or found.state == "failed":
-        return Free()
+        return AnyPlace()
     # Its owner may have chosen, and recorded no offering yet.
-    return Follow(found.place) if found.owner in map(owner_of, others) else Free()
+    return FollowPlace(found.place) if found.owner in map(owner_of, others) else AnyPlace()
 
 
 def _home(

@@ -13,14 +13,14 @@ from services.primitives.errors import Conflict
 from services.provisioner.instances.instance_store import InstanceStore
 from services.provisioner.offerings import placement_choice
 from services.provisioner.offerings.offering_store import OfferingStore
-from services.provisioner.offerings.placement_choice import Follow, Free, NotWhole
+from services.provisioner.offerings.placement_choice import AnyPlace, FollowPlace, NotWhole
 
 
 @dataclass(frozen=True, slots=True)
 class ChosenPlace:
     """Where a launch goes, and what that was decided from."""
 
-    where: Follow | Free | NotWhole
+    where: FollowPlace | AnyPlace | NotWhole
     found: PlacementRecord | None
     revision: int
 
@@ -44,7 +44,7 @@ class Placements:
                 placement_choice.choose_place(found, launch, others), found, revision
             )
             owns = found is not None and found.owner == placement_choice.owner_of(launch)
-            if not isinstance(chosen.where, Follow) or owns or not launch.launch.gang:
+            if not isinstance(chosen.where, FollowPlace) or owns or not launch.launch.gang:
                 return chosen
             if await self.claim(launch, chosen.where.place, chosen):
                 return chosen

@@ -30,7 +30,7 @@ SLACK_SECONDS: Final = 15.0
 """A launch waits this much longer than another may take, which then says why it failed."""
 
 
-class GangGathering:
+class GangBarrier:
     """Waits for gangs to be whole."""
 
     def __init__(
@@ -45,7 +45,7 @@ class GangGathering:
         self._records = offerings.placements
         self._placements = placements
 
-    async def gather(self, inputs: ProvisionInputs, is_superseded: IsSuperseded) -> None:
+    async def await_whole(self, inputs: ProvisionInputs, is_superseded: IsSuperseded) -> None:
         """Wait until every instance of the launch's gang runs; StepFailure if one does not."""
         if not placement_choice.must_be_together(inputs.launch):
             return
@@ -70,7 +70,7 @@ class GangGathering:
             # OFFERINGS was lost: what runs says where the gang is.
             together = inputs.launch.choice.together if inputs.launch.choice is not None else ""
             place = placement_choice.place_of(mine.offering, together)
-            lost = ChosenPlace(placement_choice.Free(), None, revision)
+            lost = ChosenPlace(placement_choice.AnyPlace(), None, revision)
             await self._placements.claim(mine, place, lost)
             return False
         if found is None or found.owner != owner:
