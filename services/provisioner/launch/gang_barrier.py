@@ -62,7 +62,7 @@ class GangBarrier:
         if mine is None or mine.state != "running":
             raise StepFailure(f"the instance {inputs.node} was removed")
         key, owner = placement_key(inputs.pool), placement_choice.owner_of(mine)
-        instances = (await self._store.all(inputs.pool)).values()
+        instances = (await self._placements.instances(inputs.pool)).values()
         found, revision, _ = await self._records.change(
             key, lambda old: placement_choice.whole(old, owner, instances)
         )

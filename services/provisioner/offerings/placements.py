@@ -12,7 +12,7 @@ from services.primitives.clock import Clock
 from services.primitives.errors import Conflict
 from services.provisioner.instances.instance_store import InstanceStore
 from services.provisioner.offerings import placement_choice
-from services.provisioner.offerings.offering_store import OfferingStore
+from services.provisioner.offerings.offering_store import FRESH_SECONDS, OfferingStore
 from services.provisioner.offerings.placement_choice import AnyPlace, FollowPlace, NotWhole
 
 
@@ -32,22 +32,37 @@ class Placements:
         self._clock = clock
         self._store = store
         self._records = offerings.placements
+        self._instances: dict[str, tuple[float, dict[str, InstanceRecord]]] = {}
 
     async def choose(self, launch: InstanceRecord) -> ChosenPlace:
         """Decide where a launch goes. A gang has claimed the place that it follows."""
-        mine = node_key(launch.pool, launch.instance)
         while True:
             found, revision, _ = await self._records.read(placement_key(launch.pool))
-            instances = await self._store.all(launch.pool)
-            others = [each for key, each in instances.items() if key != mine]
-            chosen = ChosenPlace(
-                placement_choice.choose_place(found, launch, others), found, revision
-            )
+            where = placement_choice.choose_place(found, launch, await self._others(launch))
+            if isinstance(where, AnyPlace):
+                others = await self._others(launch, fresh=True)
+                where = placement_choice.choose_place(found, launch, others)
+            chosen = ChosenPlace(where, found, revision)
             owns = found is not None and found.owner == placement_choice.owner_of(launch)
             if not isinstance(chosen.where, FollowPlace) or owns or not launch.launch.gang:
                 return chosen
             if await self.claim(launch, chosen.where.place, chosen):
                 return chosen
+
+    async def _others(self, launch: InstanceRecord, *, fresh: bool = False) -> list[InstanceRecord]:
+        """The pool's other instances."""
+        instances = await self.instances(launch.pool, fresh=fresh)
+        mine = node_key(launch.pool, launch.instance)
+        return [each for key, each in instances.items() if key != mine]
+
+    async def instances(self, pool: str, *, fresh: bool = False) -> dict[str, InstanceRecord]:
+        """A pool's instances, at most FRESH_SECONDS old: all launches of a gang ask for them."""
+        now = self._clock.monotonic()
+        read_at, found = self._instances.get(pool, (-FRESH_SECONDS, {}))
+        if fresh or now - read_at >= FRESH_SECONDS:
+            found = await self._store.all(pool)
+            self._instances[pool] = now, found
+        return found
 
     async def claim(self, launch: InstanceRecord, place: Place, chosen: ChosenPlace) -> bool:
         """Claim a place for a launch and its gang; False if another was faster: choose again."""
