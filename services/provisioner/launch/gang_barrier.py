@@ -24,8 +24,10 @@ from services.saga.participant import StepFailure
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS: Final = 2.0
+LOOK_SECONDS: Final = 1.0
 """How often a launch looks whether its gang is whole."""
+SUPERSEDED_LOOKS: Final = 5
+"""At every so-manieth look it reads whether its saga has gone on without it."""
 SLACK_SECONDS: Final = 15.0
 """A launch waits this much longer than another may take, which then says why it failed."""
 
@@ -50,8 +52,10 @@ class GangBarrier:
         if not placement_choice.must_be_together(inputs.launch):
             return
         until = self._clock.monotonic() + inputs.launch.gather_seconds + SLACK_SECONDS
+        looks = 0
         while not await self._is_whole(inputs):
-            if await is_superseded():
+            looks += 1
+            if looks % SUPERSEDED_LOOKS == 0 and await is_superseded():
                 raise StepFailure(SUPERSEDED)
             if self._clock.monotonic() >= until:
                 raise StepFailure("the others were not launched in time", error="CAPACITY")
@@ -62,7 +66,7 @@ class GangBarrier:
         if mine is None or mine.state != "running":
             raise StepFailure(f"the instance {inputs.node} was removed")
         key, owner = placement_key(inputs.pool), placement_choice.owner_of(mine)
-        instances = (await self._placements.instances(inputs.pool)).values()
+        instances = await self._placements.instances(inputs.pool)
         found, revision, _ = await self._records.change(
             key, lambda old: placement_choice.whole(old, owner, instances)
         )

@@ -3,6 +3,7 @@
 The place is claimed by a compare-and-set of PlacementRecord before the first offering is recorded.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from schemas.instance_records import InstanceRecord
@@ -36,33 +37,29 @@ class Placements:
 
     async def choose(self, launch: InstanceRecord) -> ChosenPlace:
         """Decide where a launch goes. A gang has claimed the place that it follows."""
+        mine = node_key(launch.pool, launch.instance)
         while True:
             found, revision, _ = await self._records.read(placement_key(launch.pool))
-            where = placement_choice.choose_place(found, launch, await self._others(launch))
-            if isinstance(where, AnyPlace):
-                others = await self._others(launch, fresh=True)
-                where = placement_choice.choose_place(found, launch, others)
-            chosen = ChosenPlace(where, found, revision)
             owns = found is not None and found.owner == placement_choice.owner_of(launch)
-            if not isinstance(chosen.where, FollowPlace) or owns or not launch.launch.gang:
+            others: list[InstanceRecord] = []
+            if not owns:
+                instances = await self._store.all(launch.pool)
+                others = [each for key, each in instances.items() if key != mine]
+            where = placement_choice.choose_place(found, launch, others)
+            chosen = ChosenPlace(where, found, revision)
+            if not isinstance(where, FollowPlace) or owns or not launch.launch.gang:
                 return chosen
-            if await self.claim(launch, chosen.where.place, chosen):
+            if await self.claim(launch, where.place, chosen):
                 return chosen
 
-    async def _others(self, launch: InstanceRecord, *, fresh: bool = False) -> list[InstanceRecord]:
-        """The pool's other instances."""
-        instances = await self.instances(launch.pool, fresh=fresh)
-        mine = node_key(launch.pool, launch.instance)
-        return [each for key, each in instances.items() if key != mine]
-
-    async def instances(self, pool: str, *, fresh: bool = False) -> dict[str, InstanceRecord]:
+    async def instances(self, pool: str) -> Collection[InstanceRecord]:
         """A pool's instances, at most FRESH_SECONDS old: all launches of a gang ask for them."""
         now = self._clock.monotonic()
         read_at, found = self._instances.get(pool, (-FRESH_SECONDS, {}))
-        if fresh or now - read_at >= FRESH_SECONDS:
+        if now - read_at >= FRESH_SECONDS:
             found = await self._store.all(pool)
             self._instances[pool] = now, found
-        return found
+        return found.values()
 
     async def claim(self, launch: InstanceRecord, place: Place, chosen: ChosenPlace) -> bool:
         """Claim a place for a launch and its gang; False if another was faster: choose again."""
