@@ -82,6 +82,9 @@ class PoolRecord(Record, frozen=True, kw_only=True):
     """When the desired size last changed; the autoscaler's cooldown counts from it."""
     advice: AutoscalingAdvice | None = None
     """Autoscaling advice that is not followed; None: the advice is followed."""
+    gangs: tuple[Int, ...] = ()
+    """What the autoscaler grew it for, in their order: each is launched as a whole, so that one for
+    which there is no room keeps none waiting that comes before it."""
     serial: Int = 0
     """Number of nodes ever named in this pool."""
     open: dict[str, OpenSaga] = {}

@@ -11,11 +11,16 @@ from schemas.node_records import NodeRecord
 from schemas.placement_settings import PlacementSpec
 from schemas.pool_records import OPEN_SAGAS_MAX, OpenSaga, PoolRecord
 from schemas.settings import PluginSettings, PoolSpec, ProviderChoice
+from services.pool_manager.autoscaling.autoscalers import PoolMetrics, PoolState, Queue
+from services.pool_manager.autoscaling.metrics_sources import WaitingJobs
+from services.pool_manager.autoscaling.scaling_decision import decide as decide_size
 from services.pool_manager.planner.node_counts import Nodes
 from services.pool_manager.planner.pool_planner import close, plan
 from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot
+from services.pool_manager.planner.sizing.gang_launches import first_part
 from services.pool_manager.queries import pool_view
 from services.pool_manager.reconciler import saga_params
+from services.pool_manager.requests.requested_size import resized
 from services.settings.provider_choices import pool_problem
 
 NOW = datetime(2026, 5, 5, 12, tzinfo=UTC)
@@ -122,6 +127,55 @@ def test_a_node_of_a_whole_gang_that_does_not_come_up_is_launched_alone() -> Non
         record = close(record, saga, failed=False, now=NOW)
     assert (record.failures, record.retry_at) == (0, None)
     assert [each[1:] for each in gangs(decide(record, nodes=2))] == [(1, False)]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "missing", "first"),
+    [
+        ((), 16, 16),
+        ((16,), 16, 16),
+        # Two jobs of eight: one after the other, so that one runs where there is no room for both.
+        ((8, 8), 16, 8),
+        ((8, 8), 8, 8),
+        # Nodes that lack besides, as for jobs on a single node, come first.
+        ((8, 4), 15, 3),
+        ((8, 4), 12, 8),
+        # Some of the first job's nodes are there already.
+        ((8, 4), 6, 2),
+        ((8, 4), 3, 3),
+    ],
+)
+def test_a_pool_grows_job_by_job(sizes: tuple[int, ...], missing: int, first: int) -> None:
+    """Where the autoscaler knows of how many nodes the jobs are."""
+    assert first_part(sizes, missing) == first
+    started = gangs(decide(pool(missing, gangs=sizes)))
+    assert [each[1] for each in started] == [first] * first
+
+
+def test_the_autoscaler_names_the_jobs_that_it_grows_for() -> None:
+    """Those of several nodes that have room; an operator's request for a size names none."""
+    waiting = (
+        WaitingJobs(nodes=8, count=2),
+        WaitingJobs(gpus=8, count=3),
+        WaitingJobs(nodes=4),
+        WaitingJobs(nodes=90),
+    )
+    metrics = PoolMetrics(waiting=waiting, busy_nodes=0)
+    record = pool(0)
+    state = PoolState(
+        pool="training", now=NOW, current_nodes=0, ready_nodes=0, min_nodes=0, max_nodes=100,
+        metrics=metrics, gpus_per_node=8,
+    )  # fmt: skip
+    recommended = Queue(options=Queue.Options()).recommend(state)
+    assert (recommended.target_nodes, recommended.gangs) == (23, (8, 8, 4))
+    change = decide_size(record, 1, recommended, "queue", NOW)
+    assert change is not None
+    assert change.record.gangs == (8, 8, 4)
+    assert resized(change.record, 23, NOW).gangs == ()
+    free = msgspec.structs.replace(record, spec=spec(placement=PlacementSpec()))
+    change = decide_size(free, 1, recommended, "queue", NOW)
+    assert change is not None
+    assert change.record.gangs == ()
 
 
 @pytest.mark.parametrize(

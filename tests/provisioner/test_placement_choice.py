@@ -62,7 +62,7 @@ def gang(**changes: Any) -> PlacementRecord:
     [
         # The first launch of an empty pool chooses.
         (None, launch("n1", "g1"), [], AnyPlace()),
-        # The others of its gang follow, before and after it was placed, whoever else is there.
+        # The others of its gang follow, before and after it was placed, whatever else is there.
         (gang(), launch("n2", "g1"), [], FollowPlace(A)),
         (gang(state="placed"), launch("n2", "g1"), [runs("x", zone="b")], FollowPlace(A)),
         # None of a gang that has failed goes anywhere.

@@ -82,6 +82,8 @@ class Recommendation:
 
     target_nodes: int
     reason: str
+    gangs: tuple[int, ...] = ()
+    """How many nodes each job of several nodes needs for which it grows, in their order."""
 
 
 class Autoscaler(Protocol):
@@ -209,7 +211,7 @@ class Queue:
             reason += f"; {demand.too_large} are larger than the pool can be"
         if state.metrics.not_for_nodes:
             reason += f"; {state.metrics.not_for_nodes} do not wait for nodes"
-        return Recommendation(target_nodes=target, reason=reason)
+        return Recommendation(target_nodes=target, reason=reason, gangs=demand.gangs)
 
 
 class Period(Setting, frozen=True, kw_only=True):

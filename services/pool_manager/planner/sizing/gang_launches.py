@@ -5,6 +5,7 @@ the next gang only when the last saga of the one before has left its record, and
 counts as one failure, however many nodes it has.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 from schemas.pool_records import OpenSaga, PoolRecord
@@ -23,8 +24,18 @@ def is_forming(record: PoolRecord) -> bool:
 
 def next_gang(record: PoolRecord, missing: int) -> int:
     """How many nodes to launch together now; 0: none, as a gang is forming, or there is no room."""
-    size = min(missing, GANG_MAX)
+    size = min(first_part(record.gangs, missing), GANG_MAX)
     return 0 if is_forming(record) or size > room_for_sagas(record) else size
+
+
+def first_part(gangs: Sequence[int], missing: int) -> int:
+    """How many of the missing nodes belong together: the last ones are of the last jobs."""
+    left = missing
+    for size in reversed(gangs):
+        if left <= size:
+            break
+        left -= size
+    return left
 
 
 def others_open(record: PoolRecord, saga: str) -> bool:
