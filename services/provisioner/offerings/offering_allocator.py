@@ -17,9 +17,9 @@ from msgspec.structs import replace
 
 from schemas.enums import LaunchRefusal
 from schemas.instance_records import InstanceRecord
-from schemas.launch_offers import Choice, Offering
+from schemas.launch_offers import Choice, Offering, Together
 from schemas.node_records import node_key
-from schemas.offering_records import SPEND_KEY, BlockRecord
+from schemas.offering_records import SPEND_KEY, BlockRecord, PlacementRecord
 from schemas.pool_events import LaunchRefused, LaunchWaiting
 from services.bus.port import Bus
 from services.primitives.clock import Clock
@@ -187,7 +187,6 @@ class OfferingAllocator:
         chosen: ChosenPlace | None,
     ) -> tuple[Decision, bool]:
         choice, now = queue.choice, self._clock.now()
-        placement = chosen.found if chosen is not None else None
         allowed = _candidates_in(queue, chosen)
         known = await self._offerings.records()
         limits: tuple[PriceLimit, ...] = ()
@@ -203,15 +202,8 @@ class OfferingAllocator:
             )
             for each in allowed
         ]
-        scored = [
-            dataclasses.replace(
-                each,
-                failed_place=placement_choice.rank(
-                    placement, each.candidate.offering, choice.together
-                ),
-            )
-            for each in scored
-        ]
+        if chosen is not None:
+            scored = [_by_place(each, chosen.found, choice.together) for each in scored]
         fallback = timedelta(seconds=choice.fallback_seconds)
         return choose(
             scored,
@@ -439,6 +431,14 @@ def _candidates_in(queue: _LaunchQueue, chosen: ChosenPlace | None) -> tuple[Can
             return tuple(found)
         case _:
             return queue.candidates
+
+
+def _by_place(
+    scored: ScoredCandidate, found: PlacementRecord | None, together: Together
+) -> ScoredCandidate:
+    """The candidate with whether its place has failed."""
+    rank = placement_choice.rank(found, scored.candidate.offering, together)
+    return dataclasses.replace(scored, failed_place=rank)
 
 
 def _capacity_error(blocked: tuple[BlockRecord, ...]) -> ProviderError:
