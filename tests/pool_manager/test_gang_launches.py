@@ -11,7 +11,7 @@ from schemas.node_records import NodeRecord
 from schemas.placement_settings import PlacementSpec
 from schemas.pool_records import OPEN_SAGAS_MAX, OpenSaga, PoolRecord
 from schemas.settings import PluginSettings, PoolSpec, ProviderChoice
-from services.pool_manager.autoscaling.autoscalers import PoolMetrics, PoolState, Queue
+from services.pool_manager.autoscaling.autoscalers import Composite, PoolMetrics, PoolState, Queue
 from services.pool_manager.autoscaling.metrics_sources import WaitingJobs
 from services.pool_manager.autoscaling.scaling_decision import decide as decide_size
 from services.pool_manager.planner.node_counts import Nodes
@@ -168,6 +168,9 @@ def test_the_autoscaler_names_the_jobs_that_it_grows_for() -> None:
     )  # fmt: skip
     recommended = Queue(options=Queue.Options()).recommend(state)
     assert (recommended.target_nodes, recommended.gangs) == (23, (8, 8, 4))
+    options = Composite.Options(autoscalers=({"type": "queue"},))
+    several = Composite(options=options, parts=[("queue", Queue(options=Queue.Options()))])
+    assert several.recommend(state).gangs == (8, 8, 4)
     change = decide_size(record, 1, recommended, "queue", NOW)
     assert change is not None
     assert change.record.gangs == (8, 8, 4)

@@ -307,7 +307,7 @@ def _in_period(period: Period, part: Autoscaler | None, state: PoolState) -> Rec
     found = part.recommend(bounded) if part else stay(bounded, "the size stays within them")
     target = min(max(found.target_nodes, low), bounded.max_nodes)
     reason = f"{when}, {low} to {bounded.max_nodes} nodes: {found.reason}"
-    return Recommendation(target_nodes=target, reason=reason)
+    return replace(found, target_nodes=target, reason=reason)
 
 
 class Predictive:
@@ -392,4 +392,4 @@ class Composite:
             return Recommendation(target_nodes=target, reason=f"the average of {named}")
         choose = max if self._mode == "max" else min
         name, found = choose(recommendations, key=lambda each: each[1].target_nodes)
-        return Recommendation(target_nodes=found.target_nodes, reason=f"{name}: {found.reason}")
+        return replace(found, reason=f"{name}: {found.reason}")
