@@ -115,6 +115,10 @@ def test_a_gang_that_failed_is_one_failure_and_the_waits_grow() -> None:
     warning = pool_view(record, [], now).warnings
     assert "3 nodes are missing, which must be in one zone" in warning[0]
     assert pool_view(pool(0), [], now).warnings == ()
+    asked = resized(record, 3, now - timedelta(seconds=1))
+    assert len(decide(asked, now=now - timedelta(seconds=1)).start) == 3, (
+        "an operator need not wait"
+    )
 
 
 def test_a_node_of_a_whole_gang_that_does_not_come_up_is_launched_alone() -> None:
