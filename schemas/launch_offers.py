@@ -66,3 +66,5 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     """The provider's group of instances that are close to each other."""
     together: Together = ""
     """Prefer the zone or region of most of the pool's nodes."""
+    required: bool = False
+    """No other zone or region."""

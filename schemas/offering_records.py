@@ -79,8 +79,53 @@ class SpendRecord(Record, frozen=True, kw_only=True):
     reserved: dict[str, SpendReservation] = {}
 
 
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the nodes of a pool are together."""
+
+    provider: str
+    region: str = ""
+    zone: str = ""
+    """Empty: they are in one region."""
+
+    def __str__(self) -> str:
+        """Display form."""
+        return " ".join(each for each in (self.provider, self.zone or self.region) if each)
+
+
+class TriedPlace(msgspec.Struct, frozen=True, kw_only=True):
+    """A place without room for a gang."""
+
+    place: Place
+    at: UtcTime
+
+
+class PlacementRecord(Record, frozen=True, kw_only=True):
+    """OFFERINGS `placement.<pool>`: where a pool's nodes are launched that must be together.
+
+    Replicas agree by it on one place, and on whether a gang was launched whole.
+    """
+
+    place: Place
+    owner: str
+    """The gang that chose the place, or the node that was launched alone."""
+    size: Int = 1
+    """Nodes of the gang."""
+    state: Literal["forming", "placed", "failed"] = "forming"
+    reason: str = ""
+    """Of `failed`: why it was not whole."""
+    error: str = ""
+    """Of `failed`: the kind of error."""
+    tried: tuple[TriedPlace, ...] = ()
+    """Places that had no room for a gang since the last that had, the last one tried at the end."""
+
+
 SPEND_KEY: Final = "spend"
 BLOCKED: Final = "blocked.>"
+
+
+def placement_key(pool: str) -> str:
+    """Key of a pool's placement."""
+    return f"placement.{pool}"
 
 
 def prices_key(provider: str) -> str:

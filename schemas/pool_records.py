@@ -11,7 +11,7 @@ from schemas.messages import Record
 from schemas.operator_requests import CompletedRequest
 from schemas.saga_params import SagaTraits
 from schemas.settings import PoolSpec
-from schemas.value_limits import Identifier, Int, Seconds, Slot, Token, UtcTime
+from schemas.value_limits import Identifier, Int, OptionalToken, Seconds, Slot, Token, UtcTime
 
 
 class FleetRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
@@ -48,6 +48,9 @@ class OpenSaga(SagaTraits, Record, frozen=True, kw_only=True, omit_defaults=True
     """Empty: the pool's."""
     workload_name: str = ""
     """The name that the workload system gave `new_node`."""
+    gang: OptionalToken = ""
+    """The launches with which `new_node` is launched in one place, or not at all."""
+    gang_size: Int = 0
     since: UtcTime
     counted: bool = False
     """The budget's rates count it."""
@@ -81,6 +84,9 @@ class PoolRecord(Record, frozen=True, kw_only=True):
     """When the desired size last changed; the autoscaler's cooldown counts from it."""
     advice: AutoscalingAdvice | None = None
     """Autoscaling advice that is not followed; None: the advice is followed."""
+    gangs: tuple[Int, ...] = ()
+    """What the autoscaler grew it for, in their order: each is launched as a whole, so that one for
+    which there is no room keeps none waiting that comes before it."""
     serial: Int = 0
     """Number of nodes ever named in this pool."""
     open: dict[str, OpenSaga] = {}

@@ -45,6 +45,12 @@ class LaunchSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Offers and strategy; None: `provider`, `instance_type`, `region` and `zones`."""
     user_data: str = ""
     """`auto`, or a template file on the provisioner's host; rendered at launch."""
+    gang: OptionalToken = ""
+    """The launches with which it is made in one place, or not at all; empty: it is no part of any.
+    """
+    gang_size: Int = 0
+    gather_seconds: Seconds = 0.0
+    """How long the instances of a gang that is not whole are kept."""
 
 
 class SagaTraits(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,7 +17,8 @@ from schemas.file_path import FilePath as FilePath
 from schemas.gateway_settings import GatewaySettings
 from schemas.instance_type_catalogue import InstanceTypes, Price
 from schemas.lag_settings import LagSettings
-from schemas.launch_offers import Markets, Together
+from schemas.launch_offers import Markets
+from schemas.placement_settings import PlacementSpec
 from schemas.secret_text import SecretText
 from schemas.value_limits import UserName
 
@@ -230,15 +231,6 @@ class ProviderChoice(Setting, frozen=True, kw_only=True):
     """Dollars per hour of one node; 0: the pool's."""
     options: dict[str, Any] = {}
     """Options of the provider that differ for the pool's nodes: image, disk, networks."""
-
-
-class PlacementSpec(Setting, frozen=True, kw_only=True):
-    """How close to each other a pool's nodes are placed, where the provider supports it."""
-
-    group: str = ""
-    """Placement group at AWS, resource policy at Google."""
-    together: Together = ""
-    """Prefer the zone, or the region, where most of the pool's nodes are."""
 
 
 class PoolSpec(Setting, frozen=True, kw_only=True):

@@ -17,7 +17,7 @@ from schemas.settings import FleetBudgetSpec, Settings
 from services.bus.port import Endpoint, Headers
 from services.operator_text.workload_words import state_words
 from services.pool_manager.planner.disruption_budget import allowance, others
-from services.pool_manager.planner.node_counts import Nodes, busy, is_quarantined
+from services.pool_manager.planner.node_counts import Nodes, busy, is_quarantined, size
 from services.pool_manager.planner.sizing.open_sagas import room_for_sagas
 from services.pool_manager.planner.unhealthy_nodes import remediation_reason
 from services.pool_manager.pool_store import Store
@@ -120,6 +120,19 @@ def _full(record: PoolRecord) -> tuple[str, ...]:
     return (f"{len(record.open)} sagas are open, as many as may be: the rest waits for their end",)
 
 
+def _apart(record: PoolRecord, missing: int) -> tuple[str, ...]:
+    """That nodes which must be together were not launched, though it was tried."""
+    at, failures = record.retry_at, record.failures
+    if not record.spec.placement.required or not failures or at is None or missing <= 0:
+        return ()
+    text = (
+        f"{missing} nodes are missing, which must be in one {record.spec.placement.together} with "
+        f"all others: tried {failures} times, next at {_moment(at)}; why: navarch why {record.name}"
+        f"; at once: navarch scale {record.name} {record.desired}"
+    )
+    return (text,)
+
+
 def pool_view(record: PoolRecord, nodes: Iterable[NodeRecord], now: datetime) -> PoolView:
     """Put a pool together as people see it."""
     nodes = Nodes(nodes)
@@ -165,7 +178,7 @@ def pool_view(record: PoolRecord, nodes: Iterable[NodeRecord], now: datetime) ->
         ),
         mode=record.spec.mode,
         advice=record.advice,
-        warnings=_full(record),
+        warnings=(*_full(record), *_apart(record, record.desired - size(record, nodes))),
         observed_actions=tuple(
             msgspec.to_builtins(each) for each in record.observed_actions.values()
         ),

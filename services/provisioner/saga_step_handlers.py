@@ -21,6 +21,7 @@ from services.primitives.errors import Retry
 from services.provisioner.bootstrap.user_data import BootstrapTemplates
 from services.provisioner.instances import instance_decisions
 from services.provisioner.instances.instance_store import InstanceStore
+from services.provisioner.launch.gang_barrier import GangBarrier, bounded
 from services.provisioner.launch.launch_lease import LaunchLeases
 from services.provisioner.launch.launcher import SUPERSEDED, IsSuperseded, Launcher
 from services.provisioner.launch.restored_launches import RestoredLaunches
@@ -56,6 +57,7 @@ class SagaStepHandlers:
         limits: TimeLimits,
         templates: BootstrapTemplates,
         allocator: OfferingAllocator,
+        gangs: GangBarrier,
         replica: str,
     ) -> None:
         self._bus = bus
@@ -63,6 +65,7 @@ class SagaStepHandlers:
         self._store = store
         self._providers = providers
         self._limits = limits
+        self._gangs = gangs
         self.remover = Remover(bus, clock, store, providers, limits)
         self._diagnostic = DiagnosticStep(bus, clock)
         self._templates = templates
@@ -101,9 +104,15 @@ class SagaStepHandlers:
     async def provision(self, command: Command) -> ProvisionOutputs:
         """Launch the instance."""
         inputs = command.inputs_as(ProvisionInputs)
-        made = await self._launcher.launch(
-            inputs, command.saga, self._supersession(command), again=command.deliveries > 1
-        )
+        superseded = self._supersession(command)
+        try:
+            made = await self._launcher.launch(
+                bounded(inputs), command.saga, superseded, again=command.deliveries > 1
+            )
+            await self._gangs.await_whole(inputs, superseded)
+        except StepFailure as failure:
+            await self._gangs.fail(inputs, failure.reason, failure.error)
+            raise
         instance = Instance(name=inputs.node, provider_id=made.provider_id)
         can = self._providers.get(made.provider).can_restart_cold(instance)
         return replace(made, restarts_cold=can)
@@ -111,6 +120,7 @@ class SagaStepHandlers:
     async def provision_undo(self, command: Command) -> None:
         """Remove the instance, whether or not it was launched."""
         inputs = command.inputs_as(ProvisionInputs)
+        await self._gangs.fail(inputs, f"the launch of {inputs.node} was undone", "")
         launch, record = inputs.launch, await self._store.get(node_key(inputs.pool, inputs.node))
         if record is not None and (
             record.state == "orphaned" or record.saga == instance_decisions.ADOPTED

@@ -19,11 +19,13 @@ from services.provisioner.bootstrap.enrollment_endpoint import EnrollmentEndpoin
 from services.provisioner.bootstrap.user_data import BootstrapTemplates
 from services.provisioner.host_reports.report_poller import ReportPoller
 from services.provisioner.instances.instance_store import InstanceStore
+from services.provisioner.launch.gang_barrier import GangBarrier
 from services.provisioner.offerings.offering_allocator import OfferingAllocator
 from services.provisioner.offerings.offering_catalogue import OfferingCatalogue
 from services.provisioner.offerings.offering_queries import answer_offerings
 from services.provisioner.offerings.offering_scorer import OfferingScorer
 from services.provisioner.offerings.offering_store import OfferingStore
+from services.provisioner.offerings.placements import Placements
 from services.provisioner.offerings.price_reader import PriceReader
 from services.provisioner.offerings.scheduler_plugins import Schedulers
 from services.provisioner.provider_client.cloud_credentials import add_stored_credentials
@@ -138,11 +140,13 @@ def assemble(
     offerings = OfferingStore(bus, clock)
     scorer = OfferingScorer(store, clock, OfferingCatalogue(types, providers.traits()))
     schedulers = Schedulers(settings.pools, file)
+    placements = Placements(clock, store, offerings)
     allocator = OfferingAllocator(
-        bus, clock, store, offerings, scorer, schedulers, settings.spend_cap
+        bus, clock, store, offerings, scorer, schedulers, placements, settings.spend_cap
     )
+    gangs = GangBarrier(clock, store, offerings, placements)
     steps = SagaStepHandlers(
-        bus, clock, store, providers, limits, templates, allocator, context.replica
+        bus, clock, store, providers, limits, templates, allocator, gangs, context.replica
     )
 
     async def node_of_pod(provider: str, token: str) -> str:

@@ -9,13 +9,8 @@ from typing import Any, Final, Literal
 import msgspec
 
 from schemas.launch_offers import Choice, Market, Markets, Offer
-from schemas.settings import (
-    Mode,
-    PlacementSpec,
-    PluginSettings,
-    PoolSpec,
-    ProviderChoice,
-)
+from schemas.placement_settings import PlacementSpec
+from schemas.settings import Mode, PluginSettings, PoolSpec, ProviderChoice
 
 Problem = tuple[tuple[str | int, ...], str]
 
@@ -26,6 +21,11 @@ ONE_PLACE: Final = ("provider", "region", "zones")
 """What a pool says of its only provider."""
 
 
+GANG_MAX: Final = 200
+"""Nodes that are launched together in one decision."""
+GATHER_SECONDS_MIN: Final = 30.0
+GATHER_SLACK_SECONDS: Final = 30.0
+"""By so much less than a launch may take, so that a gang ends before its launches expire."""
 LAUNCHES: Final = (
     *("providers", "market", "max_price", "spend_cap", "placement", "zones", "ssh_keys"),
     *("setup_commands", "user_data", "autoscaling", "metrics", "spares"),
@@ -42,6 +42,8 @@ def with_defaults(defaults: Mapping[str, Any], said: Mapping[str, Any]) -> dict[
 def pool_problem(spec: PoolSpec) -> Problem | None:
     """What is wrong with a pool's provider, or providers."""
     if spec.nodes == "adopted" and (wrong := _adopted_problem(spec)):
+        return wrong
+    if wrong := _placement_problem(spec):
         return wrong
     if not spec.providers:
         if not spec.provider:
@@ -65,6 +67,30 @@ def pool_problem(spec: PoolSpec) -> Problem | None:
             return ("providers", number), (
                 "`instance_type` is missing; add it here, or for all of them to the pool"
             )
+    return None
+
+
+def _placement_problem(spec: PoolSpec) -> Problem | None:
+    """Why a pool's nodes cannot be kept together as required."""
+    placement = spec.placement
+    if not placement.required:
+        return None
+    if not placement.together:
+        return ("placement", "required"), "needs `together: zone` or `together: region` beside it"
+    zones = [each.zones for each in spec.providers] or [spec.zones]
+    if placement.together == "zone" and not all(zones):
+        place = ("providers", [bool(each) for each in zones].index(False)) if spec.providers else ()
+        return (*place, "zones"), (
+            "a provider that chooses the zone itself keeps no nodes together; name its zones"
+        )
+    if spec.max_nodes > GANG_MAX:
+        return ("max_nodes",), f"nodes that must be together are at most {GANG_MAX}"
+    longest = float(spec.launch_timeout) - GATHER_SLACK_SECONDS
+    if not GATHER_SECONDS_MIN <= float(placement.gather) <= longest:
+        return ("placement", "gather"), (
+            f"must be between {GATHER_SECONDS_MIN:.0f}s and launch_timeout less "
+            f"{GATHER_SLACK_SECONDS:.0f}s, which is {longest:.0f}s"
+        )
     return None
 
 
@@ -159,6 +185,7 @@ def choice_of(spec: PoolSpec, avoid: Collection[str] = ()) -> Choice:
         spend_cap=spec.spend_cap,
         placement_group=spec.placement.group,
         together=spec.placement.together,
+        required=spec.placement.required,
     )
 
 

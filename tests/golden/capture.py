@@ -73,6 +73,7 @@ KEYS: Final[tuple[tuple[str, str, type[Any]], ...]] = (
     ("HARDWARE", "", HardwareRecord),
     ("OFFERINGS", "blocked.", offering_records.BlockRecord),
     ("OFFERINGS", offering_records.prices_key(""), offering_records.PricesRecord),
+    ("OFFERINGS", offering_records.placement_key(""), offering_records.PlacementRecord),
     ("OFFERINGS", offering_records.SPEND_KEY, offering_records.SpendRecord),
     ("ALERTS", "", alert_records.OpenAlertRecord),
     ("LEASES", "provisioner.pace-", lease_records.RateLimitRecord),

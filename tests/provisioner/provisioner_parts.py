@@ -24,11 +24,13 @@ from services.bus.port import Bus
 from services.primitives.clock import SystemClock
 from services.provisioner.bootstrap.user_data import BootstrapTemplates
 from services.provisioner.instances.instance_store import InstanceStore
+from services.provisioner.launch.gang_barrier import GangBarrier
 from services.provisioner.launch.launch_lease import PREFIX
 from services.provisioner.offerings.offering_allocator import OfferingAllocator
 from services.provisioner.offerings.offering_catalogue import OfferingCatalogue
 from services.provisioner.offerings.offering_scorer import OfferingScorer
 from services.provisioner.offerings.offering_store import OfferingStore
+from services.provisioner.offerings.placements import Placements
 from services.provisioner.offerings.scheduler_plugins import Schedulers
 from services.provisioner.provider_client.provider import (
     Environment,
@@ -144,9 +146,13 @@ def step_handlers(
     clock, store = SystemClock(), InstanceStore(bus)
     scorer = OfferingScorer(store, clock, OfferingCatalogue(types, calls.traits()))
     offerings, schedulers = OfferingStore(bus, clock), Schedulers({}, None)
-    allocator = OfferingAllocator(bus, clock, store, offerings, scorer, schedulers, fleet_cap)
+    placements = Placements(clock, store, offerings)
+    allocator = OfferingAllocator(
+        bus, clock, store, offerings, scorer, schedulers, placements, fleet_cap
+    )
     templates = templates or BootstrapTemplates(NatsSettings(), AgentSettings(), Path())
-    return SagaStepHandlers(bus, clock, store, calls, limits, templates, allocator, "")
+    gangs = GangBarrier(clock, store, offerings, placements)
+    return SagaStepHandlers(bus, clock, store, calls, limits, templates, allocator, gangs, "")
 
 
 def providers(provider: Provider, timing: TimeLimits = QUICK) -> Providers:

@@ -23,7 +23,7 @@ from schemas.lease_records import (
 )
 from schemas.messages import Message, Record, decoder
 from schemas.node_records import HeartbeatRecord, NodeRecord
-from schemas.offering_records import BlockRecord, PricesRecord
+from schemas.offering_records import BlockRecord, PlacementRecord, PricesRecord
 from schemas.operator_requests import REQUESTS, ApplyRequest, RemoveRequest, Request
 from schemas.pool_records import PoolRecord, RemovedPool
 from schemas.saga_log_entries import STATUSES, WHOLE, SagaStarted, TimerDue
@@ -169,6 +169,7 @@ _OTHER_KEYS: dict[type[Any], str] = {
     PoolRecord: f"{POOLS.name}.pool.poisonNUMBER",
     BlockRecord: f"{OFFERINGS.name}.blocked.poisonNUMBER",
     PricesRecord: f"{OFFERINGS.name}.prices.poisonNUMBER",
+    PlacementRecord: f"{OFFERINGS.name}.placement.poisonNUMBER",
     RemovedPool: f"{POOLS.name}.removed.poisonNUMBER",
     OpenAlertRecord: f"{ALERTS.name}.poisonNUMBER",
     HardwareRecord: f"{HARDWARE.name}.gpu.poisonNUMBER",

@@ -84,6 +84,8 @@ class Recommendation:
 
     target_nodes: int
     reason: str
+    gangs: tuple[int, ...] = ()
+    """How many nodes each job of several nodes needs for which it grows, in their order."""
 
 
 class Autoscaler(Protocol):
@@ -222,7 +224,7 @@ class Queue:
             reason += f"; {demand.too_large} are larger than the pool can be"
         if state.metrics.not_for_nodes:
             reason += f"; {state.metrics.not_for_nodes} do not wait for nodes"
-        return Recommendation(target_nodes=target, reason=reason)
+        return Recommendation(target_nodes=target, reason=reason, gangs=demand.gangs)
 
 
 class Period(Setting, frozen=True, kw_only=True):
@@ -318,7 +320,7 @@ def _in_period(period: Period, part: Autoscaler | None, state: PoolState) -> Rec
     found = part.recommend(bounded) if part else stay(bounded, "the size stays within them")
     target = min(max(found.target_nodes, low), bounded.max_nodes)
     reason = f"{when}, {low} to {bounded.max_nodes} nodes: {found.reason}"
-    return Recommendation(target_nodes=target, reason=reason)
+    return replace(found, target_nodes=target, reason=reason)
 
 
 class Predictive:
@@ -405,4 +407,4 @@ class Composite:
             return Recommendation(target_nodes=target, reason=f"the average of {named}")
         choose = max if self._mode == "max" else min
         name, found = choose(recommendations, key=lambda each: each[1].target_nodes)
-        return Recommendation(target_nodes=found.target_nodes, reason=f"{name}: {found.reason}")
+        return replace(found, reason=f"{name}: {found.reason}")

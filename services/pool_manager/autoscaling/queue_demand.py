@@ -4,8 +4,12 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from services.pool_manager.autoscaling.metrics_sources import WaitingJobs
+
+GANGS_MAX: Final = 100
+"""Jobs of several nodes whose sizes are kept: as many as a pool's nodes in one place can run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,6 +20,8 @@ class QueueDemand:
     """That they need."""
     jobs: int = 0
     """That these nodes are for."""
+    gangs: tuple[int, ...] = ()
+    """How many nodes each of the first jobs of several nodes needs, in their order."""
     without_room: int = 0
     """Jobs for which the pool's limit leaves no room now."""
     too_large: int = 0
@@ -39,6 +45,7 @@ def demand_of(
     packing = _Packing(gpus_per_node, room)
     served = late = too_large = 0
     small = 0
+    gangs: list[int] = []
     for each in waiting:
         if each.nodes > nodes_max or (gpus_per_node and each.gpus > gpus_per_node):
             too_large += each.count
@@ -47,11 +54,14 @@ def demand_of(
         else:
             placed = packing.place(each)
             served += placed
+            if each.nodes > 1:
+                gangs += [each.nodes] * min(placed, GANGS_MAX - len(gangs))
             late += each.count - placed
     placed = packing.place_small(small, jobs_per_node)
     return QueueDemand(
         nodes=packing.nodes,
         jobs=served + placed,
+        gangs=tuple(gangs),
         without_room=late + small - placed,
         too_large=too_large,
     )

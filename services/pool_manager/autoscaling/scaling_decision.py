@@ -45,7 +45,10 @@ def decide(
         nodes=target,
         reason=f"autoscaler {kind}: {recommended.reason}{bound}",
     )
-    changed = msgspec.structs.replace(record, desired=target, scaled_at=now, advice=None)
+    gangs = recommended.gangs if spec.placement.required else ()
+    changed = msgspec.structs.replace(
+        record, desired=target, scaled_at=now, advice=None, gangs=gangs
+    )
     return SizeChange(changed, event)
 
 

@@ -19,7 +19,7 @@ from services.pool_manager.planner.remediation.observe_mode import apply_mode
 from services.pool_manager.planner.remediation.quarantine import quarantine
 from services.pool_manager.planner.remediation.repair import repair
 from services.pool_manager.planner.safety import breaker, eligibility
-from services.pool_manager.planner.sizing import successors
+from services.pool_manager.planner.sizing import gang_launches, successors
 from services.pool_manager.planner.sizing.pool_size import resize
 from services.pool_manager.planner.sizing.restart_drains import drain_ahead
 from services.pool_manager.planner.sizing.withdrawn_notices import give_back
@@ -83,6 +83,7 @@ def close(
     ended = record.open.get(saga)
     if ended is None:
         return record
+    before = record
     record = breaker.ended(record, saga, how or ("failed" if failed else "done"), now)
     if failed and ended.kind == "promote":
         at = now + timedelta(seconds=PROMOTE_AGAIN_SECONDS)
@@ -92,10 +93,14 @@ def close(
     left = {name: each for name, each in record.open.items() if name != saga}
     record = _with_cordon(record, ended, at_cordon=at_cordon, how=how, now=now)
     failed = failed and not at_cordon
+    if failed and gang_launches.others_open(before, saga):
+        return give_up(msgspec.structs.replace(record, open=left), ended.workload_name)
     if failed and ended.kind != "promote":
         failures = record.failures + 1
-        wait = min(RETRY_FIRST_SECONDS * 2 ** (failures - 1), RETRY_MAX_SECONDS)
-        wait = min(wait, EXHAUSTED_AGAIN_SECONDS) if exhausted else wait
+        wait = gang_launches.wait_seconds(ended, failures)
+        if not wait:
+            wait = min(RETRY_FIRST_SECONDS * 2 ** min(failures - 1, 30), RETRY_MAX_SECONDS)
+            wait = min(wait, EXHAUSTED_AGAIN_SECONDS) if exhausted else wait
         retry_at: datetime | None = now + timedelta(seconds=wait)
         over_spend_cap = (
             over_spend_cap and ended.kind == "scale-up" and (record.over_spend_cap or failures == 1)
@@ -127,7 +132,7 @@ def _with_cordon(
     """
     if at_cordon and ended.kind != "quarantine":
         refused = max(record.refused_cordons + (not ended.dead), 1)
-        wait = min(RETRY_FIRST_SECONDS * 2 ** (refused - 1), RETRY_MAX_SECONDS)
+        wait = min(RETRY_FIRST_SECONDS * 2 ** min(refused - 1, 30), RETRY_MAX_SECONDS)
         at = now + timedelta(seconds=HASTY_CORDON_SECONDS if ended.dead else wait)
         return msgspec.structs.replace(
             without_counted(record, ended),

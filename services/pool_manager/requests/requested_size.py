@@ -25,7 +25,7 @@ def resized(record: PoolRecord, nodes: int, now: datetime) -> PoolRecord:
             f"{nodes} nodes asked for, min_nodes of {record.name} is {spec.min_nodes}; "
             "ask for more or lower min_nodes",
         )
-    return reset_refusals(msgspec.structs.replace(record, desired=nodes, scaled_at=now))
+    return reset_refusals(msgspec.structs.replace(record, desired=nodes, scaled_at=now, gangs=()))
 
 
 def smaller(record: PoolRecord, now: datetime) -> PoolRecord:

@@ -6,6 +6,7 @@ queue, in order of arrival; one decides at a time.
 """
 
 import asyncio
+import dataclasses
 import logging
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -16,16 +17,16 @@ from msgspec.structs import replace
 
 from schemas.enums import LaunchRefusal
 from schemas.instance_records import InstanceRecord
-from schemas.launch_offers import Choice, Offering
+from schemas.launch_offers import Choice, Offering, Together
 from schemas.node_records import node_key
-from schemas.offering_records import SPEND_KEY, BlockRecord
+from schemas.offering_records import SPEND_KEY, BlockRecord, PlacementRecord
 from schemas.pool_events import LaunchRefused, LaunchWaiting
 from services.bus.port import Bus
 from services.primitives.clock import Clock
 from services.primitives.errors import NavarchError
 from services.primitives.race import race
 from services.provisioner.instances.instance_store import InstanceStore
-from services.provisioner.offerings import offering_blocks, spend
+from services.provisioner.offerings import offering_blocks, placement_choice, spend
 from services.provisioner.offerings.offering_catalogue import Candidate, candidates, choice_of
 from services.provisioner.offerings.offering_choice import (
     Decision,
@@ -45,8 +46,9 @@ from services.provisioner.offerings.offering_choice import (
 )
 from services.provisioner.offerings.offering_scorer import OfferingScorer
 from services.provisioner.offerings.offering_store import OfferingStore
+from services.provisioner.offerings.placements import ChosenPlace, Placements
 from services.provisioner.offerings.scheduler_plugins import Schedulers
-from services.provisioner.provider_client.provider_errors import ProviderError
+from services.provisioner.provider_client.provider_errors import RULES, ProviderError
 from services.runtime.event_publisher import publish_event
 
 log = logging.getLogger(__name__)
@@ -103,6 +105,7 @@ class OfferingAllocator:
         offerings: OfferingStore,
         scorer: OfferingScorer,
         schedulers: Schedulers,
+        placements: Placements,
         fleet_cap: float = 0.0,
     ) -> None:
         """`fleet_cap`: dollars per hour of the whole fleet; 0: no cap."""
@@ -112,6 +115,7 @@ class OfferingAllocator:
         self._offerings = offerings
         self._scorer = scorer
         self._schedulers = schedulers
+        self._placements = placements
         self._fleet_cap = fleet_cap
         self._catalogue = scorer.catalogue
         self._queues: dict[tuple[str, bytes], _LaunchQueue] = {}
@@ -144,10 +148,13 @@ class OfferingAllocator:
         while True:
             # Taken before the decision, so that no later change is missed.
             changed = self._changed
-            decision, capped = await self._decide(key, record, queue)
+            chosen = await self._placements.choose(record) if queue.choice.required else None
+            decision, capped = await self._decide(key, record, queue, chosen)
             match decision:
                 case TakeOffering(scored, claims):
                     queue.blocked = ()
+                    if not await self._claim_place(record, queue, scored, chosen):
+                        continue
                     allocation = await self._record(
                         key, record, queue, scored, claims, capped=capped
                     )
@@ -173,9 +180,14 @@ class OfferingAllocator:
                     raise LaunchRefusedError(refusal, reason)
 
     async def _decide(
-        self, key: str, record: InstanceRecord, queue: _LaunchQueue
+        self,
+        key: str,
+        record: InstanceRecord,
+        queue: _LaunchQueue,
+        chosen: ChosenPlace | None,
     ) -> tuple[Decision, bool]:
         choice, now = queue.choice, self._clock.now()
+        allowed = _candidates_in(queue, chosen)
         known = await self._offerings.records()
         limits: tuple[PriceLimit, ...] = ()
         capped = bool(choice.spend_cap or self._fleet_cap)
@@ -188,8 +200,10 @@ class OfferingAllocator:
             await self._scorer.score_candidate(
                 each, self._target(record, each.offering, queue), key, known, choice, scheduler
             )
-            for each in queue.candidates
+            for each in allowed
         ]
+        if chosen is not None:
+            scored = [_by_place(each, chosen.found, choice.together) for each in scored]
         fallback = timedelta(seconds=choice.fallback_seconds)
         return choose(
             scored,
@@ -198,6 +212,20 @@ class OfferingAllocator:
             [each for each in queue.candidates if self._may_begin(each.offering)],
             now,
         ), capped
+
+    async def _claim_place(
+        self,
+        record: InstanceRecord,
+        queue: _LaunchQueue,
+        scored: ScoredCandidate,
+        chosen: ChosenPlace | None,
+    ) -> bool:
+        """Claim the place of a launch that has chosen it freely; False: choose again."""
+        if chosen is None or not isinstance(chosen.where, placement_choice.AnyPlace):
+            return True
+        offering = scored.candidate.offering
+        place = placement_choice.place_of(offering, queue.choice.together)
+        return await self._placements.claim(record, place, chosen)
 
     def _may_begin(self, offering: Offering) -> bool:
         pace = self._paces.get(offering, LaunchPace())
@@ -379,6 +407,38 @@ REMEDIES: Final[dict[LaunchRefusal, str]] = {
     "above-fleet-cap": "raise the fleet's spend_cap, or make a pool smaller",
 }
 """What an operator can do about each."""
+
+
+def _candidates_in(queue: _LaunchQueue, chosen: ChosenPlace | None) -> tuple[Candidate, ...]:
+    """The candidates where a launch may go; raise where its gang has failed."""
+    match chosen.where if chosen is not None else None:
+        case placement_choice.NotWhole(reason, error):
+            if error in REMEDIES:
+                raise LaunchRefusedError(error, reason)
+            kind = error if error in RULES else "CAPACITY"
+            raise ProviderError(kind, reason)
+        case placement_choice.FollowPlace(place):
+            together = queue.choice.together
+            found = [
+                each
+                for each in queue.candidates
+                if placement_choice.is_in(each.offering, place, together)
+            ]
+            if not found:
+                raise LaunchRefusedError(
+                    "nothing-offered", f"the pool's nodes are in {place}, where it offers none"
+                )
+            return tuple(found)
+        case _:
+            return queue.candidates
+
+
+def _by_place(
+    scored: ScoredCandidate, found: PlacementRecord | None, together: Together
+) -> ScoredCandidate:
+    """The candidate with whether its place has failed."""
+    rank = placement_choice.rank(found, scored.candidate.offering, together)
+    return dataclasses.replace(scored, failed_place=rank)
 
 
 def _capacity_error(blocked: tuple[BlockRecord, ...]) -> ProviderError:

@@ -1,6 +1,7 @@
 """Chooses a launch's offering, decides whether to wait, or says why there is none. Pure.
 
-Preference: near the pool's other nodes, then the strategy's score, then the pool's own order.
+Preference: a place that has not failed, near the pool's other nodes, then the strategy's score,
+then the pool's own order.
 Exhausted offerings are passed over; a block that is due is probed by one launch, at the cost of one
 call. A launch waits only if nothing else is left, and only for blocks that end by themselves.
 """
@@ -34,6 +35,8 @@ class ScoredCandidate:
     block_state: BlockState
     price: float | None
     """Dollars per hour; None: unknown."""
+    failed_place: int = 0
+    """0: its place has not failed; else the greater, the later it has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,8 +126,9 @@ def choose(
     )
 
 
-def _preference(each: ScoredCandidate) -> tuple[bool, int, float, int]:
-    return (each.candidate.fallback, -each.near, -each.score, each.candidate.position)
+def _preference(each: ScoredCandidate) -> tuple[bool, int, int, float, int]:
+    candidate = each.candidate
+    return (candidate.fallback, each.failed_place, -each.near, -each.score, candidate.position)
 
 
 def _why_too_expensive(

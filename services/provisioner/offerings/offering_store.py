@@ -10,7 +10,13 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from schemas.messages import encode
-from schemas.offering_records import BlockRecord, PricesRecord, SpendRecord, prices_key
+from schemas.offering_records import (
+    BlockRecord,
+    PlacementRecord,
+    PricesRecord,
+    SpendRecord,
+    prices_key,
+)
 from schemas.topology import OFFERINGS
 from services.bus.port import Bus
 from services.bus.record_bucket import RecordBucket
@@ -39,6 +45,7 @@ class OfferingStore:
         self._blocks = RecordBucket(bus, OFFERINGS, BlockRecord)
         self._prices = RecordBucket(bus, OFFERINGS, PricesRecord)
         self._spending = RecordBucket(bus, OFFERINGS, SpendRecord)
+        self.placements = RecordBucket(bus, OFFERINGS, PlacementRecord)
         self._clock = clock
         self._contents = OfferingRecords()
         self._read_at: float | None = None

@@ -60,7 +60,7 @@ class CloudFaults:
                 until = float("inf") if fault.seconds is None else self._after(fault.seconds)
                 self._cloud.removing_until = until
             case "fixed_capacity":
-                self._cloud.machines_max = fault.count
+                self._cloud.machines_max[fault.selector] = fault.count
                 if fault.seconds is not None:
                     self._later(fault.seconds, partial(self.recover, fault.kind))
             case _:
@@ -96,7 +96,7 @@ class CloudFaults:
         if kind in ("", "slow_removal"):
             self._cloud.removing_until = 0.0
         if kind in ("", "fixed_capacity"):
-            self._cloud.machines_max = None
+            self._cloud.machines_max.clear()
         call, error = CALLS.get(kind, ("", None))
         self._cloud.call_failures = [
             each

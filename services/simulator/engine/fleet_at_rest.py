@@ -68,6 +68,9 @@ class FleetAtRest:
         found = sum(each.spare for each in self._records.live_nodes())
         if found != spares:
             yield f"{found} nodes are spares where {spares} are wanted"
+        zones = sorted({each.zone for each in instances})
+        if pool.spec.placement.required and len(zones) > 1:
+            yield f"nodes that must be together are in {', '.join(zones)}"
         for instance in instances:
             yield from self._unfit(instance)
         yield from self._misrecorded(names)

@@ -110,8 +110,8 @@ class SimulatedCloud:
     """Until then no machine that is being removed is gone."""
     adopts: bool = False
     """Whether others make its machines, and Navarch only adopts them."""
-    machines_max: int | None = None
-    """So many machines exist at most, those that are being removed included; None: any number."""
+    machines_max: dict[OfferingSelector, int] = field(default_factory=dict)
+    """So many machines of these offerings exist at most, those that are being removed included."""
     on_rebooted: Callable[[Instance], None] | None = None
     """Set where the cloud can reboot a machine."""
     restarts_cold: bool = False
@@ -149,13 +149,15 @@ class SimulatedCloud:
                 return each
         return None
 
-    def make(self, request: ProvisionRequest) -> Instance:
+    def make(self, request: ProvisionRequest, offering: Offering) -> Instance:
         """Make a machine, or return the one made for this token, even if it is gone."""
         if self.idempotent and (known := self.tokens.get(request.token)):
             return known
-        if self.machines_max is not None and len(self.machines) >= self.machines_max:
-            used = f"all {self.machines_max} machines are in use or being removed"
-            raise ProviderError("CAPACITY", f"simulated: {used}")
+        for selector, most in self.machines_max.items():
+            there = map(offering_of, self.machines.values())
+            if selector.covers(offering) and sum(map(selector.covers, there)) >= most:
+                used = f"all {most} machines are in use or being removed"
+                raise ProviderError("CAPACITY", f"simulated: {used}")
         plain = instance_for(request, f"sim-{self.made + 1:05d}")
         instance = self.place(
             msgspec.structs.replace(plain, status="running", created_at=self.simulation.clock.now())
@@ -243,7 +245,7 @@ class SimulatedProvider:
             list_lag_seconds=self._cloud.list_lag_seconds,
             reboot=self._cloud.on_rebooted is not None,
             adopts=self._cloud.adopts,
-            fixed_capacity=self._cloud.machines_max is not None,
+            fixed_capacity=bool(self._cloud.machines_max),
         )
 
     async def _take_time(self) -> None:
@@ -269,7 +271,7 @@ class SimulatedProvider:
             self._cloud.on_cut_off(self._process.name, call_failure.seconds)
             await asyncio.sleep(call_failure.seconds)
             await self._process.alive()
-        made = self._cloud.make(request)
+        made = self._cloud.make(request, offering)
         if machine := self._cloud.machines.get(made.provider_id):
             machine.provider, machine.offering = self._name, offering
         await self._process.effect("a launch")

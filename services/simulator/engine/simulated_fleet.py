@@ -36,6 +36,7 @@ from services.simulator.engine.fleet_at_rest import FleetAtRest
 from services.simulator.engine.gang_invariants import GangInvariants
 from services.simulator.engine.hardware_failures import MachineSpec
 from services.simulator.engine.invariants import Invariants, ViolationError
+from services.simulator.engine.placement_invariants import PlacementInvariants
 from services.simulator.engine.quarantine_invariants import QuarantineInvariants
 from services.simulator.engine.quiet_time import QuietTime
 from services.simulator.engine.refused_writes import RefusedWrites
@@ -128,6 +129,7 @@ class SimulatedFleet:
         self.records = StoredRecords(simulation.server)
         self.invariants = Invariants(simulation, self.cloud, self.workload, self.machines)
         self.budget = BudgetInvariants(simulation, self.cloud, self.invariants)
+        PlacementInvariants(simulation, self.invariants)
         WorkloadInvariants(simulation, self.workload, self.invariants)
         QuarantineInvariants(simulation, self.machines, self.invariants)
         SlowWaveInvariants(simulation, self.invariants)

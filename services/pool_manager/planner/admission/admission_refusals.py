@@ -59,7 +59,7 @@ def count_refusal(
 
 def reset_refusals(record: PoolRecord) -> PoolRecord:
     """The record where a person wants the next launch now."""
-    if not record.refusals:
+    if not record.refusals and not record.spec.placement.required:
         return record
     return msgspec.structs.replace(record, refusals=0, retry_at=None)
 

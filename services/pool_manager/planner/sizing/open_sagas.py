@@ -43,11 +43,13 @@ def begin(
     spare: bool = False,
     promotes: str = "",
     workload_name: str = "",
+    gang: tuple[str, int] = ("", 0),
 ) -> tuple[str, OpenSaga, PoolRecord]:
     """Make a saga's id and opening; a node that it brings takes the record's next serial.
 
     `spare`: what comes is for the reserve; `promotes`: the spare that goes into service;
-    `workload_name`: what the workload system calls the new node, like the node that it replaces.
+    `workload_name`: what the workload system calls the new node, like the node that it replaces;
+    `gang`: the launches with which it is made in one place or not at all, and how many they are.
     """
     if kind == "replace" and node is not None:
         workload_name = name_of(node)
@@ -71,6 +73,8 @@ def begin(
         gone=is_gone(node),
         dead=is_gone(node) or is_down(node),
         workload_name=workload_name,
+        gang=gang[0],
+        gang_size=gang[1],
         # Two machines cannot have one name.
         order="terminate_first" if kind == "replace" and (workload_name or forced) else "",
         trace=node.health_trace if node else "",

@@ -13,8 +13,13 @@ from services.pool_manager.planner.node_counts import busy, cordons_wait, size
 from services.pool_manager.planner.pool_snapshot import NodeUse, PoolPlan, PoolSnapshot
 from services.pool_manager.planner.retirements import is_idle
 from services.pool_manager.planner.safety import eligibility
-from services.pool_manager.planner.sizing import workload_names
-from services.pool_manager.planner.sizing.open_sagas import begin, room_for_sagas, with_open
+from services.pool_manager.planner.sizing import gang_launches, workload_names
+from services.pool_manager.planner.sizing.open_sagas import (
+    begin,
+    node_name,
+    room_for_sagas,
+    with_open,
+)
 from services.pool_manager.planner.sizing.spares import ready, reserve
 from services.pool_manager.planner.unhealthy_nodes import remediation_reason
 
@@ -98,15 +103,31 @@ class _Sizing:
         serving, kept = max(0, self.gap()), max(0, self.gap(spare=True))
         wanted = [False] * serving + [True] * kept
         reasons = {False: self._missing(serving), True: self._missing(kept, spare=True)}
-        for spare in wanted[: min(LAUNCHES_MAX, room_for_sagas(self.record))]:
-            begun = begin(self._world.fleet, self.record, "scale-up", self._now, spare=spare)
+        gang, room = self._gang(serving or kept)
+        for spare in wanted[:room]:
+            begun = begin(
+                self._world.fleet, self.record, "scale-up", self._now, spare=spare, gang=gang
+            )
             self._note(begun, reasons[spare])
+
+    def _gang(self, missing: int) -> tuple[tuple[str, int], int]:
+        """The gang of what is launched now, if it must be together, and how many are launched."""
+        if not self.record.spec.placement.required:
+            return ("", 0), min(LAUNCHES_MAX, room_for_sagas(self.record))
+        size = gang_launches.next_gang(self.record, missing)
+        first = node_name(self._world.fleet, self.record.name, self.record.serial + 1)
+        return (first, size), size
 
     def launch_named(self) -> None:
         """Launch a node for each name that has none."""
         names = workload_names.unserved(self.record, self.nodes)
-        for name in names[: min(LAUNCHES_MAX, room_for_sagas(self.record))]:
-            begun = begin(self._world.fleet, self.record, "scale-up", self._now, workload_name=name)
+        gang, room = self._gang(len(names))
+        for name in names[:room]:
+            begun = begin(
+                *(self._world.fleet, self.record, "scale-up", self._now),
+                workload_name=name,
+                gang=gang,
+            )
             self._note(begun, f"{name} was resumed")
 
     def leave_named(self) -> None:

@@ -1,10 +1,11 @@
 """What a fuzz campaign consists of: a fleet, and the steps that happen to it. Pure."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from services.simulator.engine.fault_kinds import InjectedFault
 
+ZONES: Final = ("zone-a", "zone-b")
 OperatorVerb = Literal[
     "scale", "replace", "drain", "cordon", "hold", "cancel", "breaker", "resize-group"
 ]
@@ -69,6 +70,8 @@ class FleetShape:
     """The mode of a pool whose machines others make; empty: Navarch launches them."""
     reuses_names: bool = False
     """Whether those others give a machine the name of one that is gone."""
+    together: bool = False
+    """Whether its nodes must be in one of two zones."""
     cordons_gpus: bool = False
     """Whether the workload system can keep work off single GPUs, and does."""
 

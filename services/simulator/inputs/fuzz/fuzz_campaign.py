@@ -26,7 +26,9 @@ from services.simulator.engine.fault_kinds import (
     InjectedFault,
 )
 from services.simulator.engine.hardware_failures import REMEDIES
+from services.simulator.engine.offering_selector import OfferingSelector
 from services.simulator.inputs.fuzz.campaign_steps import (
+    ZONES,
     Campaign,
     CampaignStep,
     FleetShape,
@@ -66,6 +68,7 @@ SCHEDULER_SHARE: Final = 0.25
 GANG_SHARE: Final = 0.25
 ADOPTED_SHARE: Final = 0.2
 GPU_CORDON_SHARE: Final = 0.2
+TOGETHER_SHARE: Final = 0.25
 SCHEDULER_FAULTS: Final = ("slow_orders", "refused_orders", "late_work", "returning_work")
 
 
@@ -90,6 +93,7 @@ def draw(seed: str, minutes: float) -> Campaign:
     shape = _with_gangs(Random(f"{seed}/gangs"), shape)  # noqa: S311
     shape = _adopting(Random(f"{seed}/adopted"), shape)  # noqa: S311
     shape = _cordoning_gpus(Random(f"{seed}/gpu-cordons"), shape)  # noqa: S311
+    shape = _together(Random(f"{seed}/together"), shape)  # noqa: S311
     seconds = minutes * 60
     # Each run leaves some kinds out: other combinations show other defects.
     draws = chance.sample(_DRAWS, k=chance.randint(3, len(_DRAWS)))
@@ -108,6 +112,7 @@ def draw(seed: str, minutes: float) -> Campaign:
     steps += _losses(Random(f"{seed}/lost-stores"), seconds)  # noqa: S311
     steps += _restores(Random(f"{seed}/restored-store"), seconds)  # noqa: S311
     steps += _removals(Random(f"{seed}/removals"), shape, seconds)  # noqa: S311
+    steps += _full_zones(Random(f"{seed}/full-zones"), shape, seconds)  # noqa: S311
     steps += _old_hardware(Random(f"{seed}/old-hardware"), seconds)  # noqa: S311
     steps += _stopped(Random(f"{seed}/stopped"), seconds)  # noqa: S311
     steps += _flapping(Random(f"{seed}/flapping"), seconds)  # noqa: S311
@@ -145,6 +150,28 @@ def _cordoning_gpus(chance: Random, shape: FleetShape) -> FleetShape:
     if chance.random() >= GPU_CORDON_SHARE:
         return shape
     return replace(shape, cordons_gpus=True)
+
+
+def _together(chance: Random, shape: FleetShape) -> FleetShape:
+    """In some campaigns, nodes that must be in one zone; drawn apart from the others."""
+    if chance.random() >= TOGETHER_SHARE or shape.adopted:
+        return shape
+    return replace(shape, together=True)
+
+
+def _full_zones(chance: Random, shape: FleetShape, seconds: float) -> list[CampaignStep]:
+    """Zones with room for a part of the nodes, and a pool that is emptied and grows again."""
+    steps: list[CampaignStep] = []
+    for _ in range(chance.randint(1, 4) if shape.together else 0):
+        at, lasts = chance.uniform(0, seconds), chance.uniform(30, 400)
+        zone = OfferingSelector(zone=chance.choice(("", *ZONES)))
+        room = chance.randint(0, shape.nodes)
+        full = _fault("fixed_capacity", CLOUD, count=room, seconds=lasts, selector=zone)
+        steps.append(CampaignStep(at, full))
+        for nodes in (0, chance.randint(2, shape.nodes + 3)):
+            steps.append(CampaignStep(at, OperatorAction(verb="scale", nodes=nodes)))
+            at = min(at + chance.uniform(10, 120), seconds)
+    return steps
 
 
 def _job_faults(chance: Random, shape: FleetShape, seconds: float) -> list[CampaignStep]:

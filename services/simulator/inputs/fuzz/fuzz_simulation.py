@@ -26,6 +26,7 @@ from services.simulator.engine.simulated_group import GroupSpec, SimulatedGroup
 from services.simulator.engine.simulated_machine import SimulatedMachine
 from services.simulator.engine.simulation_context import SimulationContext
 from services.simulator.inputs.fuzz.campaign_steps import (
+    ZONES,
     Campaign,
     CampaignStep,
     FleetShape,
@@ -43,6 +44,8 @@ ALWAYS_SERVICE: Final = {
 }
 """What is degraded may be repaired at any time."""
 BEGIN_SECONDS_MAX: Final = 300.0
+BEGIN_SECONDS: Final = 10.0
+"""Until a request about the size is carried out."""
 REST_SECONDS_MAX: Final = 1_800.0
 """Without further faults, a fleet must be at rest after this."""
 STEADY_SECONDS: Final = 20.0
@@ -51,6 +54,7 @@ LOOK_SECONDS: Final = 2.0
 DRAIN_SECONDS: Final = 30
 GANG_DRAIN_SECONDS: Final = 90
 WINDOW_SECONDS: Final = 300
+GATHER_SECONDS: Final = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +124,9 @@ class FuzzSimulation:
     async def _steps(self) -> None:
         await self.fleet.open()
         await self.fleet.start()
+        if self._campaign.shape.together:
+            self._publish("scale", nodes=self._campaign.shape.nodes)
+            await asyncio.sleep(BEGIN_SECONDS)
         await self._rest(BEGIN_SECONDS_MAX, steady_seconds=0)
         began = self._simulation.now()
         for step in self._campaign.steps:
@@ -323,6 +330,13 @@ def settings_of(shape: FleetShape) -> dict[str, Any]:
     if shape.cordons_gpus:
         pool["health"]["cordon_scope"] = "gpu"
         pool["windows"] = [ALWAYS_SERVICE]
+    if shape.together:
+        pool |= {
+            "zones": ZONES,
+            "placement": {"together": "zone", "required": True},
+            "min_nodes": 0,
+        }
+        pool["placement"]["gather"] = f"{GATHER_SECONDS}s"
     if shape.adopted:
         pool |= {"nodes": "adopted", "mode": shape.adopted, "min_nodes": 0}
     notifier = GANG_NOTIFIER if shape.gangs else NOTIFIER

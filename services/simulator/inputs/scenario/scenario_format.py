@@ -43,7 +43,9 @@ COUNTED: Final = frozenset(
         "flood",
     }
 )
-PLACED: Final = frozenset({"no_capacity", "no_quota", "launch_error", "lost_answer", "preemption"})
+PLACED: Final = frozenset(
+    {"no_capacity", "no_quota", "launch_error", "lost_answer", "preemption", "fixed_capacity"}
+)
 """Faults that can be limited to a provider, region, zone, type or market."""
 PLACE_KEYS: Final = ("provider", "region", "zone", "instance_type", "market")
 PARAM_OF: Final[dict[str, frozenset[str]]] = {
