@@ -10,6 +10,9 @@ from schemas.node_records import NodeRecord
 SILENCE: Final = "silence"
 """Fault signature of a node whose heartbeats stopped and that has no other fault."""
 
+EXPIRED: Final = "expired"
+"""In place of a fault: a healthy node is replaced for its age."""
+
 OFF_THE_BUS: Final = frozenset({"fallen_off_bus", "gpu_lost", "xid-79"})
 """Fault signatures of a GPU that the host does not see any more."""
 

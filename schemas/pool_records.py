@@ -127,6 +127,8 @@ class PoolRecord(Record, frozen=True, kw_only=True):
     """The request to remove it; empty: none."""
     promote_at: UtcTime | None = None
     """Earliest time of the next promotion of a spare, after one failed."""
+    renew_at: UtcTime | None = None
+    """Earliest time of the next replacement of a healthy node for its age, after one failed."""
     awaited: dict[str, AwaitedSuccessor] = {}
     """Adopted nodes: removed node -> its successor, which has not joined."""
     completed_requests: tuple[CompletedRequest, ...] = ()

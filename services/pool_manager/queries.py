@@ -18,6 +18,7 @@ from services.bus.port import Endpoint, Headers
 from services.operator_text.workload_words import state_words
 from services.pool_manager.planner.disruption_budget import allowance, others
 from services.pool_manager.planner.node_counts import Nodes, busy, is_quarantined
+from services.pool_manager.planner.remediation.renewals import renewal
 from services.pool_manager.planner.sizing.open_sagas import room_for_sagas
 from services.pool_manager.planner.unhealthy_nodes import remediation_reason
 from services.pool_manager.pool_store import Store
@@ -79,11 +80,6 @@ def _gpus(record: NodeRecord, health: HealthRecord | None) -> tuple[dict[str, An
             view |= {key: fields[key] for key in fields if key not in ("index", "status")}
         views.append(view)
     return tuple(views)
-
-
-def _short(record: NodeRecord, health: HealthRecord | None) -> NodeView:
-    """A node in a list: without what only `node` returns, so that a page fits into a message."""
-    return msgspec.structs.replace(node_view(record, health), gpus=(), health_events=())
 
 
 def _health(record: NodeRecord, health: HealthRecord | None) -> str:
@@ -159,6 +155,7 @@ def pool_view(record: PoolRecord, nodes: Iterable[NodeRecord], now: datetime) ->
         resets=allowed.resets,
         resets_limit=-1 if allowed.reset_rate is None else allowed.reset_rate,
         window_seconds=float(record.spec.budget.window),
+        to_renew=sum(1 for node in nodes if node.node not in taken and renewal(node, record, now)),
         awaiting_remediation=sum(
             1 for node in nodes if node.node not in taken and remediation_reason(node, record, now)
         ),
@@ -234,16 +231,25 @@ class Queries:
             and (query.terminated or record.state != "terminated")
         )
         page = wanted[: query.limit]
-        items = [_short(record, self._store.health.records.get(key)) for key, record in page]
+        items = [self._short(key, record) for key, record in page]
         after = page[-1][0] if len(wanted) > len(page) else ""
         return _page(items, after)
+
+    def _view(self, key: str, record: NodeRecord) -> NodeView:
+        view = node_view(record, self._store.health.records.get(key))
+        pool = self._store.last_read(record.pool)
+        due = renewal(record, pool[0], self._clock.now()) if pool else None
+        return msgspec.structs.replace(view, renewal=due.reason) if due else view
+
+    def _short(self, key: str, record: NodeRecord) -> NodeView:
+        """A node in a list: without what only `node` returns, so that a page fits in a message."""
+        return msgspec.structs.replace(self._view(key, record), gpus=(), health_events=())
 
     async def _node(self, data: bytes, _: Headers) -> bytes:
         query = _read(data)
         for record in self._store.nodes.records.values():
             if record.node == query.node:
-                health = self._store.health.records.get(node_key(record.pool, record.node))
-                return msgspec.json.encode(node_view(record, health))
+                return msgspec.json.encode(self._view(node_key(record.pool, record.node), record))
         raise UnknownNameError(f"there is no node {query.node!r}; see navarch list")
 
     async def _rehearse(self, data: bytes, _: Headers) -> bytes:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+from schemas.duration import format_duration
 from schemas.settings import BudgetSpec, FleetBudgetSpec, PoolSpec, Settings
 from services.settings.budget_validation import (
     level_problem,
@@ -34,7 +35,24 @@ def own_problems(spec: PoolSpec) -> Iterator[Problem]:
         yield wrong_place
     if wrong_name := diagnostic_problem(spec.admission.diagnostic):
         yield ("admission", "diagnostic"), wrong_name
+    if wrong_age := _expiry_problem(spec):
+        yield ("expire_after",), wrong_age
     yield from budget_problems(spec.budget)
+
+
+def _expiry_problem(spec: PoolSpec) -> str:
+    """Why nodes could not be replaced for their age; empty: they can, or need not."""
+    least = float(spec.drain_timeout) + float(spec.launch_timeout)
+    if not spec.expire_after:
+        return ""
+    if spec.expire_after < least:
+        return (
+            f"{format_duration(spec.expire_after)} is less than drain_timeout and launch_timeout "
+            f"together ({format_duration(least)}): some node would always be leaving; raise it"
+        )
+    if not spec.health.auto_replace:
+        return "needs health.auto_replace, which is false: nothing is replaced; remove one of them"
+    return ""
 
 
 def budget_problems(budget: BudgetSpec | FleetBudgetSpec) -> Iterator[Problem]:

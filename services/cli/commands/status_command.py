@@ -55,6 +55,8 @@ async def _write(fleet: FleetClient, output: Format) -> bool:
         console.write("\n" + "\n".join(warnings))
     if advice := tables.advice_lines(views):
         console.write("\n" + "\n".join(advice))
+    if renewals := tables.renewal_lines(views):
+        console.write("\n" + "\n".join(renewals))
     if sagas:
         opened = [decode_answer(dict[str, Any], each, "sagas") for each in sagas]
         console.write("\n" + tables.open_sagas_text(opened, colour=console.colour()))

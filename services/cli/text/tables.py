@@ -112,6 +112,8 @@ def _remarks(node: NodeView) -> str:
         words.append(f"held until {node.held_until}{by}: {node.held_reason}")
     if node.workload:
         words.append(node.workload)
+    if node.renewal and not node.saga:
+        words.append(node.renewal)
     if node.reason and (node.health != "healthy" or node.status != "active"):
         words.append(node.reason)
     return ", ".join(words)
@@ -156,6 +158,18 @@ def advice_lines(pools: Iterable[PoolView]) -> list[str]:
         escape_line(f"{pool.name}: {advice_sentence(pool.advice)}")
         for pool in pools
         if pool.advice is not None and is_notable(pool.advice)
+    ]
+
+
+def renewal_lines(pools: Iterable[PoolView]) -> list[str]:
+    """How many healthy nodes wait for their replacement, one line for each pool."""
+    return [
+        escape_line(
+            f"{pool.name}: {pool.to_renew} healthy node{'s' * (pool.to_renew > 1)} to be replaced "
+            "at leisure: navarch list -o wide says which and why"
+        )
+        for pool in pools
+        if pool.to_renew
     ]
 
 

@@ -11,6 +11,7 @@ from typing import Final
 
 import msgspec
 
+from schemas.fault_signature import EXPIRED
 from schemas.pool_records import OpenSaga, PoolRecord
 from services.pool_manager.planner.announced_restarts import CORDON_AHEAD_SECONDS
 from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot, earlier, to_come
@@ -32,6 +33,8 @@ EXHAUSTED_AGAIN_SECONDS: Final = 10.0
 """After a launch for which there was no capacity: the provisioner remembers what is exhausted, and
 asks for it once in a while however many launches wait, so there is nothing to spare anybody."""
 PROMOTE_AGAIN_SECONDS: Final = 30.0
+RENEW_AGAIN_SECONDS: Final = 3600.0
+"""After a healthy node could not be replaced: it was cordoned for that, and nothing presses."""
 
 
 def plan(snapshot: PoolSnapshot, now: datetime) -> PoolPlan:
@@ -86,6 +89,9 @@ def close(
     if failed and ended.kind == "promote":
         at = now + timedelta(seconds=PROMOTE_AGAIN_SECONDS)
         record = msgspec.structs.replace(record, promote_at=at)
+    if failed and ended.fault_signature == EXPIRED:
+        at = now + timedelta(seconds=RENEW_AGAIN_SECONDS)
+        record = msgspec.structs.replace(record, renew_at=at)
     if how == "done":
         record = successors.await_successor(record, saga, ended, now)
     left = {name: each for name, each in record.open.items() if name != saga}

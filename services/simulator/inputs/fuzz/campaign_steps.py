@@ -71,6 +71,8 @@ class FleetShape:
     """Whether those others give a machine the name of one that is gone."""
     cordons_gpus: bool = False
     """Whether the workload system can keep work off single GPUs, and does."""
+    expire_after_seconds: float = 0.0
+    """How old a node may become; 0: of any age."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,6 +66,7 @@ SCHEDULER_SHARE: Final = 0.25
 GANG_SHARE: Final = 0.25
 ADOPTED_SHARE: Final = 0.2
 GPU_CORDON_SHARE: Final = 0.2
+EXPIRY_SHARE: Final = 0.15
 SCHEDULER_FAULTS: Final = ("slow_orders", "refused_orders", "late_work", "returning_work")
 
 
@@ -90,6 +91,7 @@ def draw(seed: str, minutes: float) -> Campaign:
     shape = _with_gangs(Random(f"{seed}/gangs"), shape)  # noqa: S311
     shape = _adopting(Random(f"{seed}/adopted"), shape)  # noqa: S311
     shape = _cordoning_gpus(Random(f"{seed}/gpu-cordons"), shape)  # noqa: S311
+    shape = _expiring(Random(f"{seed}/expiry"), shape)  # noqa: S311
     seconds = minutes * 60
     # Each run leaves some kinds out: other combinations show other defects.
     draws = chance.sample(_DRAWS, k=chance.randint(3, len(_DRAWS)))
@@ -145,6 +147,15 @@ def _cordoning_gpus(chance: Random, shape: FleetShape) -> FleetShape:
     if chance.random() >= GPU_CORDON_SHARE:
         return shape
     return replace(shape, cordons_gpus=True)
+
+
+def _expiring(chance: Random, shape: FleetShape) -> FleetShape:
+    """In some campaigns, nodes that are replaced for their age; drawn apart from the others."""
+    if chance.random() >= EXPIRY_SHARE:
+        return shape
+    # All of them, one after the other, in less than that: else a fleet never is at rest.
+    each = chance.uniform(120, 180) if shape.gangs else chance.uniform(50, 80)
+    return replace(shape, expire_after_seconds=max(200.0, each * (shape.nodes + shape.spares)))
 
 
 def _job_faults(chance: Random, shape: FleetShape, seconds: float) -> list[CampaignStep]:

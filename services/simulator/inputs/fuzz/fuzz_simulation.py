@@ -323,6 +323,8 @@ def settings_of(shape: FleetShape) -> dict[str, Any]:
     if shape.cordons_gpus:
         pool["health"]["cordon_scope"] = "gpu"
         pool["windows"] = [ALWAYS_SERVICE]
+    if shape.expire_after_seconds:
+        pool["expire_after"] = f"{shape.expire_after_seconds:.0f}s"
     if shape.adopted:
         pool |= {"nodes": "adopted", "mode": shape.adopted, "min_nodes": 0}
     notifier = GANG_NOTIFIER if shape.gangs else NOTIFIER
