@@ -45,6 +45,8 @@ class LaunchSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Offers and strategy; None: `provider`, `instance_type`, `region` and `zones`."""
     user_data: str = ""
     """`auto`, or a template file on the provisioner's host; rendered at launch."""
+    fingerprint: dict[str, str] = {}
+    """Digests of what the configuration said of it; empty: an older release launched it."""
 
 
 class SagaTraits(msgspec.Struct, frozen=True, kw_only=True):

@@ -325,6 +325,11 @@ class PoolSpec(Setting, frozen=True, kw_only=True):
     expire_after: Duration = Duration(0)
     """A node older than this is replaced, when it has no work or in a service window from nine
     tenths of it on. 0s: never."""
+    drift: Literal["ignore", "report", "replace"] = "ignore"
+    """Nodes launched with another image, user data, instance type, set-up or labels than the pool
+    has now: left alone, reported, or replaced like those that are too old."""
+    driver_version: str = ""
+    """Driver that the nodes should have: with `drift`, another one is reported. Empty: any."""
 
 
 class NatsSettings(Setting, frozen=True, kw_only=True):

@@ -18,6 +18,7 @@ from services.bus.port import Endpoint, Headers
 from services.operator_text.workload_words import state_words
 from services.pool_manager.planner.disruption_budget import allowance, others
 from services.pool_manager.planner.node_counts import Nodes, busy, is_quarantined
+from services.pool_manager.planner.remediation import drift
 from services.pool_manager.planner.remediation.renewals import renewal
 from services.pool_manager.planner.sizing.open_sagas import room_for_sagas
 from services.pool_manager.planner.unhealthy_nodes import remediation_reason
@@ -155,6 +156,7 @@ def pool_view(record: PoolRecord, nodes: Iterable[NodeRecord], now: datetime) ->
         resets=allowed.resets,
         resets_limit=-1 if allowed.reset_rate is None else allowed.reset_rate,
         window_seconds=float(record.spec.budget.window),
+        drifted=sum(1 for node in nodes if drift.remark(node, record)),
         to_renew=sum(1 for node in nodes if node.node not in taken and renewal(node, record, now)),
         awaiting_remediation=sum(
             1 for node in nodes if node.node not in taken and remediation_reason(node, record, now)
@@ -238,8 +240,12 @@ class Queries:
     def _view(self, key: str, record: NodeRecord) -> NodeView:
         view = node_view(record, self._store.health.records.get(key))
         pool = self._store.last_read(record.pool)
-        due = renewal(record, pool[0], self._clock.now()) if pool else None
-        return msgspec.structs.replace(view, renewal=due.reason) if due else view
+        if pool is None:
+            return view
+        due = renewal(record, pool[0], self._clock.now())
+        other = drift.remark(record, pool[0])
+        words = [due.reason] if due and due.reason not in other else []
+        return msgspec.structs.replace(view, renewal="; ".join([*words, *([other] * bool(other))]))
 
     def _short(self, key: str, record: NodeRecord) -> NodeView:
         """A node in a list: without what only `node` returns, so that a page fits in a message."""

@@ -52,6 +52,7 @@ from services.primitives.errors import Conflict
 from services.runtime.event_publisher import publish_event
 from services.runtime.tracing import current_headers
 from services.saga.coordinator import Coordinator
+from services.settings import launch_fingerprints
 from services.settings.provider_choices import choice_of, says_more
 
 log = logging.getLogger(__name__)
@@ -321,6 +322,7 @@ def saga_params(fleet: str, record: PoolRecord, opened: OpenSaga) -> SagaParams:
         setup=setup_of(spec),
         user_data=spec.user_data,
         choice=choice_of(spec, record.avoid) if says_more(spec) else None,
+        fingerprint=launch_fingerprints.of_pool(record),
     )
     return SagaParams(
         pool=record.name,

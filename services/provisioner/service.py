@@ -142,7 +142,8 @@ def assemble(
         bus, clock, store, offerings, scorer, schedulers, settings.spend_cap
     )
     steps = SagaStepHandlers(
-        bus, clock, store, providers, limits, templates, allocator, context.replica
+        *(bus, clock, store, providers, limits, templates, allocator, context.replica),
+        settings.providers,
     )
 
     async def node_of_pod(provider: str, token: str) -> str:

@@ -162,15 +162,15 @@ def advice_lines(pools: Iterable[PoolView]) -> list[str]:
 
 
 def renewal_lines(pools: Iterable[PoolView]) -> list[str]:
-    """How many healthy nodes wait for their replacement, one line for each pool."""
-    return [
-        escape_line(
-            f"{pool.name}: {pool.to_renew} healthy node{'s' * (pool.to_renew > 1)} to be replaced "
-            "at leisure: navarch list -o wide says which and why"
-        )
-        for pool in pools
-        if pool.to_renew
-    ]
+    """How many healthy nodes differ from their pool's settings, or wait for their replacement."""
+    found = []
+    for pool in pools:
+        words = [f"{pool.drifted} drifted"] if pool.drifted else []
+        words += [f"{pool.to_renew} to be replaced at leisure"] if pool.to_renew else []
+        if words:
+            which = "navarch list says which and why"
+            found.append(escape_line(f"{pool.name}: healthy nodes: {', '.join(words)}; {which}"))
+    return found
 
 
 def warnings(pools: Iterable[PoolView]) -> list[str]:

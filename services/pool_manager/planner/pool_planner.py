@@ -11,10 +11,11 @@ from typing import Final
 
 import msgspec
 
-from schemas.fault_signature import EXPIRED
+from schemas.fault_signature import RENEWALS
 from schemas.pool_records import OpenSaga, PoolRecord
 from services.pool_manager.planner.announced_restarts import CORDON_AHEAD_SECONDS
 from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot, earlier, to_come
+from services.pool_manager.planner.remediation import drift
 from services.pool_manager.planner.remediation.observe_mode import apply_mode
 from services.pool_manager.planner.remediation.quarantine import quarantine
 from services.pool_manager.planner.remediation.repair import repair
@@ -44,8 +45,11 @@ def plan(snapshot: PoolSnapshot, now: datetime) -> PoolPlan:
     begun = give_back(snapshot, successors.expect(snapshot, now), now)
     decided = repair(snapshot, drain_ahead(snapshot, resize(snapshot, begun, now), now), now)
     decided = quarantine(snapshot, decided, now)
+    record, drifted = drift.reported(snapshot, decided.record, now)
     decided = replace(
         decided,
+        record=record,
+        events=(*decided.events, *drifted),
         wake_at=earlier(
             earlier(decided.wake_at, eligibility.next_change(snapshot, now)),
             _next_cordon(decided.record, now),
@@ -89,7 +93,7 @@ def close(
     if failed and ended.kind == "promote":
         at = now + timedelta(seconds=PROMOTE_AGAIN_SECONDS)
         record = msgspec.structs.replace(record, promote_at=at)
-    if failed and ended.fault_signature == EXPIRED:
+    if failed and ended.fault_signature in RENEWALS:
         at = now + timedelta(seconds=RENEW_AGAIN_SECONDS)
         record = msgspec.structs.replace(record, renew_at=at)
     if how == "done":

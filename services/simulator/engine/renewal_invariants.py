@@ -1,13 +1,13 @@
-"""What must hold of nodes that are replaced for their age: only old ones, and few at once."""
+"""What must hold of healthy nodes that are replaced: only old or drifted ones, few at once."""
 
 import math
 from datetime import datetime, timedelta
 from typing import Final
 
-from schemas.fault_signature import EXPIRED
+from schemas.fault_signature import DRIFTED, RENEWALS
 from schemas.messages import decoder
 from schemas.node_records import NodeRecord, node_key
-from schemas.pool_records import PoolRecord
+from schemas.pool_records import OpenSaga, PoolRecord
 from schemas.topology import POOLS
 from services.bus.port import Stored
 from services.simulator.engine.budget_invariants import budget_count
@@ -40,7 +40,9 @@ class RenewalInvariants:
             self._look(_pools.decode(stored.data))
 
     def _look(self, pool: PoolRecord) -> None:
-        opened = {saga: each for saga, each in pool.open.items() if each.fault_signature == EXPIRED}
+        opened = {
+            saga: each for saga, each in pool.open.items() if each.fault_signature in RENEWALS
+        }
         fresh = opened.keys() - self._known
         self._known |= fresh
         if not fresh or self._invariants.restored or self._invariants.destroyed:
@@ -50,26 +52,42 @@ class RenewalInvariants:
             budget_count(pool.spec.budget.max_unavailable, pool.desired, least=1) / 2
         )
         if len(serving) > allowed or len(opened) - len(serving) > 1:
-            what = f"{len(opened)} nodes are replaced for their age where {allowed} may be"
+            what = f"{len(opened)} healthy nodes are replaced where {allowed} may be"
             self._invariants.fail(f"{what}, and one spare", *opened)
         for saga in sorted(fresh):
-            self._of_age(pool, saga, opened[saga].node, opened[saga].since)
+            self._is_due(pool, saga, opened[saga])
 
     def _is_spare(self, pool: PoolRecord, name: str) -> bool:
         node = self._records.node(node_key(pool.name, name))
         return node is not None and node.spare
 
-    def _of_age(self, pool: PoolRecord, saga: str, name: str, since: datetime) -> None:
-        """A node that is replaced for its age is old, well, and not held."""
+    def _is_due(self, pool: PoolRecord, saga: str, opened: OpenSaga) -> None:
+        """A node that is replaced at leisure is old, or was launched with other labels."""
+        name = opened.node
         node = self._records.node(node_key(pool.name, name))
         if node is None or node.admitted_at is None:
             self._invariants.fail(f"{saga} replaces {name}, which was never in service", saga, name)
             return
+        if opened.fault_signature == DRIFTED:
+            if node.launch is None or node.launch.labels == pool.spec.labels:
+                self._invariants.fail(f"{saga} replaces {name}, which has not drifted", saga, name)
+            return
         slack = timedelta(seconds=CLOCK_SECONDS + 2 * self._simulation.skew_seconds)
-        age = since - node.admitted_at
+        age = opened.since - node.admitted_at
         if age + slack < timedelta(seconds=EARLIEST * pool.spec.expire_after):
             seconds = age.total_seconds()
             self._invariants.fail(f"{saga} replaces {name}, which is {seconds:.0f} s old", saga)
+
+
+def drifted_words(pool: PoolRecord, node: NodeRecord, now: datetime) -> str:
+    """What a node has of settings that its pool had before; empty: nothing, or nobody cares."""
+    waits = pool.renew_at is not None and now < pool.renew_at
+    launch, spec = node.launch, pool.spec
+    if spec.drift != "replace" or spec.mode == "observe" or waits or launch is None:
+        return ""
+    if not launch.fingerprint or launch.labels == spec.labels:
+        return ""
+    return f"{launch.labels} where {spec.labels} is configured"
 
 
 def overdue_seconds(pool: PoolRecord, node: NodeRecord, now: datetime) -> float:

@@ -1,10 +1,10 @@
-"""Which healthy nodes are replaced at leisure, since their pool's `expire_after` is over. Pure.
+"""Which healthy nodes are replaced at leisure: those that are too old, or drifted. Pure.
 
 Nothing is wrong with them, so everything else goes first: they leave in a service window or, in a
 pool without any, once they have no work, and half of the budget is kept for unhealthy nodes. From
 nine tenths of `expire_after` on a node may leave, at a moment of its own, so that nodes that were
 launched together do not leave together; when all of it is over its work is waited for no longer
-than any drain does.
+than any drain does. A drifted node was launched with other settings than its pool has now.
 """
 
 from dataclasses import dataclass
@@ -15,13 +15,13 @@ from zlib import crc32
 import msgspec
 
 from schemas.duration import format_duration
-from schemas.fault_signature import EXPIRED
+from schemas.fault_signature import DRIFTED, EXPIRED
 from schemas.node_records import NodeRecord
 from schemas.pool_records import OpenSaga, PoolRecord
 from services.pool_manager.planner import cloud_notices
 from services.pool_manager.planner.node_counts import busy, cordons_wait
 from services.pool_manager.planner.pool_snapshot import PoolSnapshot, earlier, to_come
-from services.pool_manager.planner.remediation import obstacles, remedy_selection
+from services.pool_manager.planner.remediation import drift, obstacles, remedy_selection
 from services.pool_manager.planner.remediator import RemedyChoice
 from services.pool_manager.planner.retirements import USES_READ_MAX, is_idle
 from services.pool_manager.planner.safety import eligibility
@@ -37,11 +37,11 @@ class Renewal:
     """Why a healthy node is to be replaced."""
 
     what: str
-    """As sagas of one cause are grouped: `expired`."""
+    """`expired` or `drifted`."""
     reason: str
     since: datetime
-    latest: datetime
-    """When it leaves with its work, in a pool without service windows."""
+    latest: datetime | None = None
+    """When it leaves with its work, in a pool without service windows; None: never."""
 
 
 def renewal(node: NodeRecord, record: PoolRecord, now: datetime) -> Renewal | None:
@@ -49,25 +49,24 @@ def renewal(node: NodeRecord, record: PoolRecord, now: datetime) -> Renewal | No
 
     A cordoned node is an operator's business, and a notice of the cloud has its own time.
     """
-    if node.state != "active" or node.health == "unhealthy" or node.lost or record.removing:
+    if not is_configured(record) or record.removing:
+        return None
+    if node.state != "active" or node.health == "unhealthy" or node.lost:
         return None
     if (node.cordoned and not node.spare) or cloud_notices.taken_reason(node):
         return None
-    times = _times(node, record)
-    if times is None or now < times[0]:
-        return None
-    assert node.admitted_at is not None
-    reason = (
-        f"expired: in service since {node.admitted_at:%Y-%m-%d %H:%M} UTC, and expire_after is "
-        f"{format_duration(record.spec.expire_after)}"
-    )
-    return Renewal(EXPIRED, reason, *times)
+    return _expired(node, record, now) or _drifted(node, record, now)
+
+
+def is_configured(record: PoolRecord) -> bool:
+    """Whether a pool replaces healthy nodes."""
+    return bool(record.spec.expire_after) or record.spec.drift == "replace"
 
 
 def candidates(
     snapshot: PoolSnapshot, record: PoolRecord, now: datetime
-) -> list[tuple[NodeRecord, RemedyChoice]]:
-    """Nodes that may leave now: a spare first, then those without work, the oldest first.
+) -> list[tuple[NodeRecord, RemedyChoice, str]]:
+    """Nodes that may leave now, and for what: a spare first, then those without work.
 
     Of spares one at a time is renewed, since they count against no budget.
     """
@@ -79,10 +78,14 @@ def candidates(
             continue
         reserve_leaves |= node.spare
         rests = node.node in use and is_idle(use[node.node].gpus, now)
-        if rests or node.spare or now >= due.latest or remedy_selection.is_served(record):
+        at_last = due.latest is not None and now >= due.latest
+        if rests or node.spare or at_last or remedy_selection.is_served(record):
             found.append((not node.spare, not rests, due.since, node.node, node, due))
     found.sort(key=lambda each: each[:4])
-    return [(node, RemedyChoice(remedy="replace", reason=due.reason)) for *_, node, due in found]
+    return [
+        (node, RemedyChoice(remedy="replace", reason=due.reason), due.what)
+        for *_, node, due in found
+    ]
 
 
 def asked_about(snapshot: PoolSnapshot, now: datetime) -> list[str]:
@@ -99,31 +102,33 @@ def asked_about(snapshot: PoolSnapshot, now: datetime) -> list[str]:
 def may_begin(record: PoolRecord, now: datetime) -> bool:
     """Whether nothing else in the pool is in need of attention."""
     spec, breaker = record.spec, record.breaker
-    if not spec.health.auto_replace or breaker.state != "closed" or breaker.ramp:
+    if not is_configured(record) or not spec.health.auto_replace:
+        return False
+    if breaker.state != "closed" or breaker.ramp:
         return False
     if record.renew_at is not None and now < record.renew_at:
         return False
     return not (cordons_wait(record, now) or obstacles.launches_fail(record, now))
 
 
-def opening(opened: OpenSaga, node: NodeRecord, choice: RemedyChoice) -> OpenSaga:
+def opening(opened: OpenSaga, node: NodeRecord, reason: str, what: str) -> OpenSaga:
     """The saga that replaces it: for no fault, and a node in service returns if it fails."""
     return msgspec.structs.replace(
         opened,
-        reason=choice.reason,
+        reason=reason,
         fault="",
         action="none",
-        fault_signature=EXPIRED,
+        fault_signature=what,
         restores_service=not (node.spare or opened.promotes),
     )
 
 
 def next_moment(snapshot: PoolSnapshot, record: PoolRecord, now: datetime) -> datetime | None:
     """When the next node expires, or is to leave at last."""
-    if not record.spec.expire_after:
+    if not is_configured(record):
         return None
     found = to_come(record.renew_at, now)
-    for node in snapshot.nodes:
+    for node in snapshot.nodes if record.spec.expire_after else ():
         for moment in _times(node, record) or ():
             found = earlier(found, to_come(moment, now))
     return found
@@ -133,7 +138,7 @@ def _due(
     snapshot: PoolSnapshot, record: PoolRecord, now: datetime
 ) -> list[tuple[NodeRecord, Renewal]]:
     """Nodes that are due and that nothing keeps in service, the first one first."""
-    if not record.spec.expire_after:
+    if not is_configured(record):
         return []
     taken = busy(record)
     found = [
@@ -145,6 +150,26 @@ def _due(
     ]
     found.sort(key=lambda each: (each[1].since, each[0].node))
     return found
+
+
+def _expired(node: NodeRecord, record: PoolRecord, now: datetime) -> Renewal | None:
+    times = _times(node, record)
+    if times is None or node.admitted_at is None or now < times[0]:
+        return None
+    reason = (
+        f"expired: in service since {node.admitted_at:%Y-%m-%d %H:%M} UTC, and expire_after is "
+        f"{format_duration(record.spec.expire_after)}"
+    )
+    return Renewal(EXPIRED, reason, *times)
+
+
+def _drifted(node: NodeRecord, record: PoolRecord, now: datetime) -> Renewal | None:
+    if record.spec.drift != "replace":
+        return None
+    found = drift.differences(node, record)
+    if not found:
+        return None
+    return Renewal(DRIFTED, drift.sentence(found), record.configured_at or now)
 
 
 def _times(node: NodeRecord, record: PoolRecord) -> tuple[datetime, datetime] | None:

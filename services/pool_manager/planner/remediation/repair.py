@@ -349,12 +349,12 @@ def _renew(snapshot: PoolSnapshot, actions: _Actions, now: datetime) -> _Actions
         return actions
     before, whole = len(actions.start), actions.allowance
     actions = replace(actions, allowance=whole.halved())
-    for node, choice in renewals.candidates(snapshot, actions.record, now):
+    for node, choice, what in renewals.candidates(snapshot, actions.record, now):
         actions = replace(actions, choices={**actions.choices, node.node: choice})
         if _refusal(actions, node) or not room_for_sagas(actions.record):
             break
         saga, actions = _begin(snapshot, actions, node, now)
-        opened = renewals.opening(actions.start[saga], node, choice)
+        opened = renewals.opening(actions.start[saga], node, choice.reason, what)
         record = with_open(actions.record, saga, opened)
         actions = replace(actions, record=record, start={**actions.start, saga: opened})
     return _count_begun(snapshot, replace(actions, allowance=whole), before, now)

@@ -6,7 +6,7 @@ from typing import Literal
 from services.simulator.engine.fault_kinds import InjectedFault
 
 OperatorVerb = Literal[
-    "scale", "replace", "drain", "cordon", "hold", "cancel", "breaker", "resize-group"
+    "scale", "replace", "drain", "cordon", "hold", "cancel", "breaker", "resize-group", "relabel"
 ]
 Withdrawal = Literal["", "withdrawn", "withdrawn-broken"]
 
@@ -73,6 +73,8 @@ class FleetShape:
     """Whether the workload system can keep work off single GPUs, and does."""
     expire_after_seconds: float = 0.0
     """How old a node may become; 0: of any age."""
+    drift: bool = False
+    """Whether nodes that were launched with other labels are replaced."""
 
 
 @dataclass(frozen=True, slots=True)
