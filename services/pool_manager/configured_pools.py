@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 
 from schemas.instance_records import InstanceRecord
+from schemas.launch_fingerprints import configured, sources_of
 from schemas.messages import decoder
 from schemas.pool_records import PoolRecord
 from schemas.settings import PoolSpec
@@ -18,8 +19,8 @@ from services.bus.bucket_mirror import readable_record
 from services.pool_manager.planner.sizing.workload_names import found_names
 from services.pool_manager.pool_store import Store
 from services.runtime.process import Context
-from services.settings.launch_fingerprints import configured, sources_of
 from services.settings.pool_differences import is_unlisted, size_within
+from services.settings.setup_validation import user_data_digest
 from services.settings.stored_pools import spec_to_store
 
 log = logging.getLogger(__name__)
@@ -89,7 +90,8 @@ class ConfiguredPools:
 
     def _with_sources(self, before: PoolRecord | None, record: PoolRecord) -> PoolRecord:
         """The record with what its launches take from the rest of this configuration."""
-        found = sources_of(record.spec, self._settings.providers, self._directory)
+        user_data = user_data_digest(record.spec.user_data, self._directory)
+        found = sources_of(record.spec, self._settings.providers, user_data)
         record = msgspec.structs.replace(record, launch_sources=found)
         return configured(before, record, self._clock.now())
 

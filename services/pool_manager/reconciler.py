@@ -14,6 +14,7 @@ from typing import Final
 
 from msgspec import structs
 
+from schemas import launch_fingerprints
 from schemas.headers import TRACEPARENT
 from schemas.messages import encode
 from schemas.node_records import NodeRecord
@@ -52,7 +53,6 @@ from services.primitives.errors import Conflict
 from services.runtime.event_publisher import publish_event
 from services.runtime.tracing import current_headers
 from services.saga.coordinator import Coordinator
-from services.settings import launch_fingerprints
 from services.settings.provider_choices import choice_of, says_more
 
 log = logging.getLogger(__name__)

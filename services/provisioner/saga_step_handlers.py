@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from schemas.enums import DENIED_HARDWARE
 from schemas.instance_records import InstanceRecord
+from schemas.launch_fingerprints import IMAGE, USER_DATA, at, image_digest
 from schemas.node_records import node_key
 from schemas.saga_params import LaunchSpec
 from schemas.settings import PluginSettings
@@ -39,7 +40,6 @@ from services.provisioner.removal.remover import Remover
 from services.provisioner.time_limits import TimeLimits
 from services.saga.participant import Action, Command, StepFailure
 from services.saga.saga_log import read_state
-from services.settings.launch_fingerprints import IMAGE, USER_DATA, at, image_digest
 
 if TYPE_CHECKING:
     from services.provisioner.bootstrap.ssh_setup import SshSetup

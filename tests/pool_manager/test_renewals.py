@@ -35,6 +35,7 @@ TONIGHT = WindowSpec(name="night", kind="service", start="0 22 * * *", duration=
 FROZEN = WindowSpec(name="week", kind="freeze", start="0 12 * * *", duration=Duration(3600))
 HELD: dict[str, Any] = {"held_until": NOW + DAY, "held_reason": "fans"}
 RETIRES = CloudNotice(effect="retire", deadline=NOW + 9 * DAY, at=NOW)
+MANUAL = HealthSpec(auto_replace=False)
 OLD, GROWN, YOUNG = 31, 29.99, 26
 """Days: `expire_after` is over, nine tenths and the node's own moment are, and neither is."""
 
@@ -76,7 +77,7 @@ def replaced(found: PoolPlan) -> list[str]:
         (aged("a", OLD), IDLE, {"windows": (TONIGHT,)}, False),
         (aged("a", OLD), IDLE, {"windows": (FROZEN,)}, False),
         (aged("a", OLD), IDLE, {"expire_after": Duration(0)}, False),
-        (aged("a", OLD), IDLE, {"health": HealthSpec(auto_replace=False)}, False),
+        (aged("a", OLD), IDLE, {"health": MANUAL}, False),
         (aged("a", OLD, **HELD), IDLE, {}, False),
         (aged("a", OLD, cordoned=True), IDLE, {"budget": BudgetSpec(max_unavailable=4)}, False),
         (aged("a", OLD, notices={"n": RETIRES}), BUSY, {}, False),
@@ -220,17 +221,20 @@ def test_observe_mode_only_says_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "problem"),
+    ("changes", "place", "problem"),
     [
-        ({"expire_after": EXPIRE}, ""),
-        ({"expire_after": Duration(3600)}, "is less than drain_timeout and launch_timeout"),
-        ({"expire_after": EXPIRE, "health": HealthSpec(auto_replace=False)}, "auto_replace"),
+        ({"expire_after": EXPIRE, "drift": "replace"}, "", ""),
+        ({"drift": "report", "driver_version": "570.1", "health": MANUAL}, "", ""),
+        ({"expire_after": Duration(3600)}, "expire_after", "less than drain_timeout and launch"),
+        ({"expire_after": EXPIRE, "health": MANUAL}, "expire_after", "auto_replace is false"),
+        ({"drift": "replace", "health": MANUAL}, "drift", "auto_replace is false"),
+        ({"driver_version": "570.1"}, "driver_version", "compared only with `drift: report`"),
     ],
 )
-def test_what_cannot_work_is_refused(changes: dict[str, Any], problem: str) -> None:
+def test_what_cannot_work_is_refused(changes: dict[str, Any], place: str, problem: str) -> None:
     """With the place in the configuration."""
     found = list(own_problems(msgspec.structs.replace(PoolSpec(**_PLAIN), **changes)))
-    assert [place for place, _ in found] == [("expire_after",)] * bool(problem)
+    assert [key for (key,), _ in found] == [place] * bool(place)
     assert all(problem in text for _, text in found)
 
 

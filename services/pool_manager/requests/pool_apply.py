@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from schemas.enums import Refusal
+from schemas.launch_fingerprints import configured as with_change_noted
 from schemas.operator_requests import ApplyRequest, CompletedRequest, RemoveRequest
 from schemas.pool_events import PoolRemoved
 from schemas.pool_records import PoolRecord
@@ -25,7 +26,6 @@ from services.pool_manager.requests.request_replies import (
     accepted,
     refused,
 )
-from services.settings.launch_fingerprints import configured as with_change_noted
 
 VERBS = ("apply", "remove")
 

@@ -18,9 +18,9 @@ from services.bus.nats.nats_accounts import bootstrap_credentials, read_agent_ke
 from services.primitives.errors import NavarchError, SetupError
 from services.provisioner.instances.instance_decisions import type_of
 from services.settings import placeholders
-from services.settings.launch_fingerprints import user_data_digest
 from services.settings.packaged_files import resource
 from services.settings.setting_paths import resolve_path
+from services.settings.setup_validation import user_data_digest
 
 REDACTED: Final = "[credentials]"
 BOOTSTRAP_FILE: Final = "/etc/navarch/bootstrap.creds"

@@ -14,7 +14,7 @@ from services.health_monitor.rules.health_state import working_of
 from services.provisioner.provider_client.provider import Instance
 from services.simulator.engine.agent_machines import AgentMachines
 from services.simulator.engine.invariants import Invariants
-from services.simulator.engine.renewal_invariants import drifted_words, overdue_seconds
+from services.simulator.engine.renewal_invariants import due_words
 from services.simulator.engine.simulated_alerts import SimulatedOperators
 from services.simulator.engine.simulated_cloud import SimulatedCloud
 from services.simulator.engine.simulated_workload import SimulatedWorkload
@@ -133,10 +133,8 @@ class FleetAtRest:
             yield f"the cloud lists {len(truth.announced)} notices of {name}"
         if record is None or record.state != "active":
             yield f"{name} exists and is {record.state if record else 'not recorded'}"
-        elif late := overdue_seconds(pool, record, self._simulation.clock.now()):
-            yield f"{name} should have been replaced for its age {late:.0f} s ago"
-        elif labels := drifted_words(pool, record, self._simulation.clock.now()):
-            yield f"{name} was launched with {labels}"
+        elif due := due_words(pool, record, self._simulation.clock.now()):
+            yield f"{name} should have been replaced: {due}"
         elif record.lost or record.health == "unhealthy" or record.saga:
             yield f"{name} is lost={record.lost} health={record.health} saga={record.saga!r}"
         elif (

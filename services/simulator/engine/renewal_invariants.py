@@ -79,27 +79,22 @@ class RenewalInvariants:
             self._invariants.fail(f"{saga} replaces {name}, which is {seconds:.0f} s old", saga)
 
 
-def drifted_words(pool: PoolRecord, node: NodeRecord, now: datetime) -> str:
-    """What a node has of settings that its pool had before; empty: nothing, or nobody cares."""
-    waits = pool.renew_at is not None and now < pool.renew_at
-    launch, spec = node.launch, pool.spec
-    if spec.drift != "replace" or spec.mode == "observe" or waits or launch is None:
-        return ""
-    if not launch.fingerprint or launch.labels == spec.labels:
-        return ""
-    return f"{launch.labels} where {spec.labels} is configured"
+def due_words(pool: PoolRecord, node: NodeRecord, now: datetime) -> str:
+    """Why a node in service should have been replaced by now; empty: it need not.
 
-
-def overdue_seconds(pool: PoolRecord, node: NodeRecord, now: datetime) -> float:
-    """For how long a node has been in service that should have been replaced for its age by now.
-
-    At rest the nodes of a pool are replaced one after the other, in the worst case.
+    A drifted one at rest, and one that is too old after the nodes of its pool could have been
+    replaced one after the other.
     """
-    spec = pool.spec
-    if not spec.expire_after or node.admitted_at is None or spec.mode == "observe":
-        return 0.0
-    if pool.renew_at is not None and now < pool.renew_at:
-        return 0.0
+    spec, launch = pool.spec, node.launch
+    waits = pool.renew_at is not None and now < pool.renew_at
+    if node.admitted_at is None or spec.mode == "observe" or waits:
+        return ""
     each = float(spec.drain_timeout) + float(spec.launch_timeout)
     bound = float(spec.expire_after) + each * (pool.desired + spec.spares)
-    return max(0.0, (now - node.admitted_at).total_seconds() - bound)
+    age = (now - node.admitted_at).total_seconds()
+    if spec.expire_after and age > bound:
+        return f"it is {age:.0f} s old"
+    drifts = spec.drift == "replace" and launch is not None and bool(launch.fingerprint)
+    if drifts and launch is not None and launch.labels != spec.labels:
+        return f"it was launched with {launch.labels}, and {spec.labels} is configured"
+    return ""

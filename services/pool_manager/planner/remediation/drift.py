@@ -13,11 +13,11 @@ from typing import Final
 
 import msgspec
 
+from schemas import launch_fingerprints
 from schemas.node_records import NodeRecord
 from schemas.pool_events import NodesDrifted
 from schemas.pool_records import PoolRecord
 from services.pool_manager.planner.pool_snapshot import PoolSnapshot
-from services.settings import launch_fingerprints
 
 SETTLED: Final = timedelta(hours=1)
 """So long after a change services with the settings of before may still launch nodes."""
@@ -48,7 +48,7 @@ def sentence(found: Iterable[str]) -> str:
 
 
 def remark(node: NodeRecord, record: PoolRecord) -> str:
-    """How a node differs from its pool's settings; empty: it does not, or nobody wants to know."""
+    """How a node differs from its pool's settings; empty: it does not, or drift is ignored."""
     if node.state != "active":
         return ""
     found = differences(node, record)

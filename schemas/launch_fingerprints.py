@@ -1,22 +1,20 @@
-"""What a node's launch depends on, as digests that can be compared later. Pure, but for one file.
+"""What a node's launch depends on, as digests that can be compared later. Pure.
 
-The image and the user data are known to whoever has the configuration: the provisioner records
-those that it has launched with, and the pool-manager those of now. The rest is in a pool's record.
+The image and the user data are in the configuration, which each service reads for itself: the
+provisioner records those that it has launched with, and the pool-manager those of now. The rest is
+in a pool's record.
 """
 
 import hashlib
 import json
 from collections.abc import Mapping
 from datetime import datetime
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
 from schemas.pool_records import PoolRecord
 from schemas.settings import PluginSettings, PoolSpec
-from services.settings.placeholders import AUTO
-from services.settings.setting_paths import resolve_path
 
 IMAGE_OPTIONS: Final = ("image", "image_family")
 """Options of providers that name the image of a machine."""
@@ -36,23 +34,15 @@ def image_digest(configured: PluginSettings) -> str:
     return digest({key: configured.options.get(key, "") for key in IMAGE_OPTIONS})
 
 
-def user_data_digest(named: str, directory: Path) -> str:
-    """Of a pool's user data; empty: its template cannot be read here."""
-    if named in ("", AUTO):
-        return digest(named)
-    try:
-        return digest(Path(resolve_path(named, directory)).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError):
-        return ""
-
-
 def sources_of(
-    spec: PoolSpec, providers: Mapping[str, PluginSettings], directory: Path
+    spec: PoolSpec, providers: Mapping[str, PluginSettings], user_data: str
 ) -> dict[str, str]:
-    """What a pool's launches take from elsewhere in the configuration; unknown parts left out."""
+    """What a pool's launches take from elsewhere in the configuration; unknown parts left out.
+
+    `user_data`: the digest of its user data; empty: unknown.
+    """
     names = [each.name for each in spec.providers] or [spec.provider]
     found = {at(name, IMAGE): image_digest(providers[name]) for name in names if name in providers}
-    user_data = user_data_digest(spec.user_data, directory)
     return found | ({USER_DATA: user_data} if user_data else {})
 
 
