@@ -14,16 +14,24 @@ from schemas.node_records import NodeRecord
 from schemas.pool_events import NodesDrifted
 from schemas.pool_records import PoolRecord
 from schemas.saga_params import LaunchSpec
-from schemas.settings import BudgetSpec, PluginSettings, ProviderChoice
+from schemas.settings import BudgetSpec, PluginSettings, ProviderChoice, Settings
+from services.bus.nats.embedded_server import EmbeddedServer
+from services.bus.nats.nats_bus import NatsBus
 from services.fleet_client.blocked_text import renewal_wait
 from services.pool_manager.planner.node_projection import launched
 from services.pool_manager.planner.pool_planner import plan
 from services.pool_manager.planner.remediation import drift
 from services.pool_manager.queries import pool_view
 from services.pool_manager.reconciler import saga_params
+from services.pool_manager.service import build
 from services.settings.setup_validation import user_data_digest
+from tests.pool_manager.fleet import events, nodes, peers, settings, settled
 from tests.pool_manager.test_pool_planner import NOW, node, pool, snapshot, spec
 from tests.pool_manager.test_renewals import BUSY, IDLE, SERVICE, replaced
+from tests.support.inprocess import Running, eventually
+from tests.support.peers import Peers
+
+__all__ = ["peers"]
 
 HOUR = timedelta(hours=1)
 AWS = {"aws": PluginSettings(type="aws", options={"image": "ami-1", "retries": 3})}
@@ -184,3 +192,23 @@ def test_why_and_status_say_it() -> None:
     assert renewal_wait(odd, only, NOW).startswith("It is reported, and left as it is: drifted")
     view = pool_view(only, [odd], NOW)
     assert (view.drifted, view.to_renew) == (1, 0)
+
+
+async def test_a_changed_image_is_noticed_after_a_restart(
+    server: EmbeddedServer, bus: NatsBus, peers: Peers
+) -> None:
+    """Of a configured pool, whose image only the configuration has; published once."""
+    assert peers is not None
+
+    def with_image(image: str) -> Settings:
+        options = PluginSettings(type="fake", options={"image": image})
+        changed = settings(min_nodes=1, drift="report")
+        return msgspec.structs.replace(changed, providers={"test": options})
+
+    async with Running(server.url, "pool-manager", build, with_image("one")):
+        [name] = await eventually(settled(bus, 1))
+    async with Running(server.url, "pool-manager", build, with_image("two")):
+        [event] = await eventually(lambda: events(bus, "nodes-drifted"))
+        assert (event["names"], event["differences"]) == ([name], ["image"])
+        [view] = await nodes(bus)
+        assert view.renewal == "drifted: launched with another image"
