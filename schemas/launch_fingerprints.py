@@ -46,16 +46,11 @@ def sources_of(
     return found | ({USER_DATA: user_data} if user_data else {})
 
 
-def of_pool(record: PoolRecord) -> dict[str, str]:
-    """What a pool's launches depend on now."""
-    return {**of_spec(record.spec), **record.launch_sources}
-
-
 def configured(before: PoolRecord | None, record: PoolRecord, now: datetime) -> PoolRecord:
     """A pool's record after its settings were written, with when its launches last changed."""
-    if before is not None and of_pool(before) == of_pool(record):
-        return record
-    return msgspec.structs.replace(record, configured_at=now)
+    digests = {**of_spec(record.spec), **record.launch_sources}
+    at = now if before is None or before.launch_digests != digests else before.configured_at
+    return msgspec.structs.replace(record, launch_digests=digests, configured_at=at)
 
 
 def of_spec(spec: PoolSpec) -> dict[str, str]:

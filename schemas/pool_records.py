@@ -131,6 +131,8 @@ class PoolRecord(Record, frozen=True, kw_only=True):
     """Earliest time of the next replacement of a healthy node, after one failed."""
     launch_sources: dict[str, str] = {}
     """Digests of the images and the user data that its launches take from the configuration."""
+    launch_digests: dict[str, str] = {}
+    """Digests of everything that its launches depend on, those among them."""
     configured_at: UtcTime | None = None
     """When anything that its launches depend on last changed."""
     drift_reported: str = ""

@@ -14,7 +14,6 @@ from typing import Final
 
 from msgspec import structs
 
-from schemas import launch_fingerprints
 from schemas.headers import TRACEPARENT
 from schemas.messages import encode
 from schemas.node_records import NodeRecord
@@ -322,7 +321,7 @@ def saga_params(fleet: str, record: PoolRecord, opened: OpenSaga) -> SagaParams:
         setup=setup_of(spec),
         user_data=spec.user_data,
         choice=choice_of(spec, record.avoid) if says_more(spec) else None,
-        fingerprint=launch_fingerprints.of_pool(record),
+        fingerprint=record.launch_digests,
     )
     return SagaParams(
         pool=record.name,

@@ -49,13 +49,15 @@ def configured(image: str = "ami-1", at: Any = NOW, **changes: Any) -> PoolRecor
     sources = fingerprints.sources_of(
         spec(**changes), options, fingerprints.digest(changes.get("user_data", ""))
     )
-    return pool(2, spec=spec(**changes), launch_sources=sources, configured_at=at)
+    record = pool(2, spec=spec(**changes), launch_sources=sources)
+    record = fingerprints.configured(None, record, NOW)
+    return msgspec.structs.replace(record, configured_at=at)
 
 
 def launched_by(record: PoolRecord, name: str = "a", **changes: Any) -> NodeRecord:
     """A node that was launched with a pool's settings, an hour before now."""
     launch = LaunchSpec(
-        fleet="f", provider="aws", instance_type="p5", fingerprint=fingerprints.of_pool(record)
+        fleet="f", provider="aws", instance_type="p5", fingerprint=record.launch_digests
     )
     return node(name, launch=launch, **{"admitted_at": NOW - HOUR, **changes})
 
@@ -97,8 +99,8 @@ def test_a_node_without_digests_never_drifts() -> None:
 def test_a_digest_that_either_does_not_know_is_left_out() -> None:
     """A later release compares more, and a template may not be readable here."""
     of_later = configured()
-    known = of_later.launch_sources | {"network": "x"}
-    more = msgspec.structs.replace(of_later, launch_sources=known)
+    known = of_later.launch_digests | {"network": "x"}
+    more = msgspec.structs.replace(of_later, launch_digests=known)
     assert drift.differences(launched_by(BEFORE), more) == ()
     assert drift.differences(launched_by(more), BEFORE) == ()
 
@@ -118,7 +120,7 @@ def test_the_provisioners_word_is_recorded() -> None:
     made = {"provider": "aws", "instance_type": "p5", "sources": {"image at aws": "older"}}
     found = launched(record, made)
     assert found is not None
-    assert found.fingerprint == fingerprints.of_pool(BEFORE) | {"image at aws": "older"}
+    assert found.fingerprint == BEFORE.launch_digests | {"image at aws": "older"}
     of_older = msgspec.structs.replace(
         record, launch=LaunchSpec(fleet="f", provider="aws", instance_type="p5")
     )
@@ -131,7 +133,7 @@ def test_a_launch_has_the_digests_of_its_moment() -> None:
     [opened] = decided.start.values()
     launch = saga_params("f", decided.record, opened).launch
     assert launch is not None
-    assert launch.fingerprint == fingerprints.of_pool(BEFORE)
+    assert launch.fingerprint == BEFORE.launch_digests
 
 
 def test_what_changes_a_launch_is_noted_with_its_time() -> None:

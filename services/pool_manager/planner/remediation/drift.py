@@ -32,8 +32,9 @@ def differences(node: NodeRecord, record: PoolRecord) -> tuple[str, ...]:
         return ()
     if changed is None or node.admitted_at is None or node.admitted_at > changed + SETTLED:
         return ()
-    now = launch_fingerprints.of_pool(record)
-    return launch_fingerprints.differences(launch.fingerprint, now, launch.provider)
+    return launch_fingerprints.differences(
+        launch.fingerprint, record.launch_digests, launch.provider
+    )
 
 
 def has_other_driver(node: NodeRecord, record: PoolRecord) -> bool:

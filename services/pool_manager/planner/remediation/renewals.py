@@ -19,6 +19,7 @@ from schemas.fault_signature import DRIFTED, EXPIRED
 from schemas.node_records import NodeRecord
 from schemas.pool_records import OpenSaga, PoolRecord
 from services.pool_manager.planner import cloud_notices
+from services.pool_manager.planner.disruption_budget import allowance
 from services.pool_manager.planner.node_counts import busy, cordons_wait
 from services.pool_manager.planner.pool_snapshot import PoolSnapshot, earlier, to_come
 from services.pool_manager.planner.remediation import drift, obstacles, remedy_selection
@@ -90,7 +91,8 @@ def candidates(
 
 def asked_about(snapshot: PoolSnapshot, now: datetime) -> list[str]:
     """Those whose use decides whether, or when, they leave: of very many, others each minute."""
-    if not may_begin(snapshot.record, now):
+    left = allowance(snapshot.record, snapshot.nodes, snapshot.others, now).halved()
+    if not may_begin(snapshot.record, now) or left.refusal(cordoned=False):
         return []
     due = [node.node for node, _ in _due(snapshot, snapshot.record, now) if not node.spare]
     if len(due) <= USES_READ_MAX:
