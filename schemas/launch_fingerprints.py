@@ -66,7 +66,7 @@ def of_spec(spec: PoolSpec) -> dict[str, str]:
 
 def differences(then: Mapping[str, str], now: Mapping[str, str], provider: str) -> tuple[str, ...]:
     """What differs for a node of a provider; what either of the two does not know is left out."""
-    if not then:
+    if not then or then == now:
         return ()
     if at(provider, INSTANCE_TYPE) not in now:
         return ("provider",)
