@@ -21,6 +21,7 @@ from services.pool_manager.planner.pool_planner import RENEW_AGAIN_SECONDS, clos
 from services.pool_manager.planner.pool_snapshot import NodeUse, PoolPlan, PoolSnapshot
 from services.pool_manager.planner.remediation import renewals
 from services.pool_manager.planner.remediation.recovered_nodes import is_for_silence, unfounded
+from services.pool_manager.planner.safety.breaker import Ended
 from services.pool_manager.queries import pool_view
 from services.settings.pool_validation import own_problems
 from tests.pool_manager.test_pool_planner import NOW, node, pool, snapshot, spec
@@ -152,12 +153,14 @@ def test_the_saga_says_why_and_returns_the_node_if_it_fails() -> None:
     assert unfounded(opened.kind, opened, aged("a", OLD)) == ""
 
 
-def test_after_a_failure_the_next_one_waits() -> None:
+@pytest.mark.parametrize(("how", "waits"), [("failed", True), ("cancelled", True), ("done", False)])
+def test_after_a_failure_the_next_one_waits(how: Ended, waits: bool) -> None:
     """A healthy node was cordoned for nothing: it is not tried again at once."""
     opened = OpenSaga(kind="replace", node="a", new_node="b", since=NOW, fault_signature=EXPIRED)
-    record = close(pool(1, open={"s": opened}), "s", failed=True, now=NOW)
-    assert record.renew_at == NOW + timedelta(seconds=RENEW_AGAIN_SECONDS)
-    assert close(pool(1, open={"s": opened}), "s", failed=False, now=NOW).renew_at is None
+    before = pool(1, open={"s": opened})
+    record = close(before, "s", failed=how == "failed", how=how, now=NOW)
+    again = NOW + timedelta(seconds=RENEW_AGAIN_SECONDS)
+    assert record.renew_at == (again if waits else None)
 
 
 def test_spares_are_renewed_first_and_one_at_a_time() -> None:

@@ -35,7 +35,8 @@ EXHAUSTED_AGAIN_SECONDS: Final = 10.0
 asks for it once in a while however many launches wait, so there is nothing to spare anybody."""
 PROMOTE_AGAIN_SECONDS: Final = 30.0
 RENEW_AGAIN_SECONDS: Final = 3600.0
-"""After a healthy node could not be replaced: it was cordoned for that, and nothing presses."""
+"""After a healthy node was not replaced: it was cordoned in vain, or an operator wants it to stay.
+Nothing presses."""
 
 
 def plan(snapshot: PoolSnapshot, now: datetime) -> PoolPlan:
@@ -93,7 +94,7 @@ def close(
     if failed and ended.kind == "promote":
         at = now + timedelta(seconds=PROMOTE_AGAIN_SECONDS)
         record = msgspec.structs.replace(record, promote_at=at)
-    if failed and ended.fault_signature in RENEWALS:
+    if (failed or how == "cancelled") and ended.fault_signature in RENEWALS:
         at = now + timedelta(seconds=RENEW_AGAIN_SECONDS)
         record = msgspec.structs.replace(record, renew_at=at)
     if how == "done":
