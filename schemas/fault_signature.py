@@ -10,6 +10,12 @@ from schemas.node_records import NodeRecord
 SILENCE: Final = "silence"
 """Fault signature of a node whose heartbeats stopped and that has no other fault."""
 
+EXPIRED: Final = "expired"
+"""In place of a fault: a healthy node is replaced for its age."""
+DRIFTED: Final = "drifted"
+"""The same: it was launched with other settings than its pool has now."""
+RENEWALS: Final = frozenset({EXPIRED, DRIFTED})
+
 OFF_THE_BUS: Final = frozenset({"fallen_off_bus", "gpu_lost", "xid-79"})
 """Fault signatures of a GPU that the host does not see any more."""
 

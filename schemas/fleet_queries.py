@@ -48,6 +48,8 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     address: str = ""
     saga: str = ""
     reason: str = ""
+    renewal: str = ""
+    """Why it is to be replaced although it is well, or how it differs from its pool's settings."""
     job: str = ""
     """Job whose process caused the fault that decided."""
     workload: str = ""
@@ -114,6 +116,10 @@ class PoolView(msgspec.Struct, frozen=True, kw_only=True):
     window_seconds: float = 0.0
     awaiting_remediation: int = 0
     """Unhealthy nodes whose remediation has not started."""
+    drifted: int = 0
+    """Nodes that were launched with other settings than the pool has, or have another driver."""
+    to_renew: int = 0
+    """Healthy nodes that are to be replaced at leisure, and whose replacement has not started."""
     advice: AutoscalingAdvice | None = None
     """Autoscaling advice that is not followed."""
     warnings: tuple[str, ...] = ()

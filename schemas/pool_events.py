@@ -183,6 +183,21 @@ class WouldStart(
     reason: str = ""
 
 
+class NodesDrifted(
+    PoolEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.nodes_drifted"
+):
+    """Nodes were launched with other settings than their pool has since its last change."""
+
+    nodes: Int
+    """Number of them."""
+    names: tuple[str, ...] = ()
+    """The first of them."""
+    differences: tuple[str, ...] = ()
+    """`image`, `user data`, `instance type`, `provider`, `setup commands`, `labels`."""
+    replaced: bool = False
+    """Whether they are replaced one after the other, or only reported."""
+
+
 class NodeRefused(
     PoolEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.node_refused"
 ):
@@ -338,6 +353,7 @@ POOL_EVENT_TYPES: tuple[type[PoolEvent], ...] = (
     Incident,
     SagaOpened,
     WouldStart,
+    NodesDrifted,
     NodeRefused,
     NodeReplaced,
     SagaFailed,
@@ -363,6 +379,7 @@ FACTS: dict[type[PoolEvent], str] = {
     Incident: "incident",
     SagaOpened: "saga-opened",
     WouldStart: "would-start",
+    NodesDrifted: "nodes-drifted",
     NodeRefused: "node-refused",
     NodeReplaced: "node-replaced",
     SagaFailed: "saga-failed",

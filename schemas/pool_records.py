@@ -135,6 +135,16 @@ class PoolRecord(Record, frozen=True, kw_only=True):
     """The request to remove it; empty: none."""
     promote_at: UtcTime | None = None
     """Earliest time of the next promotion of a spare, after one failed."""
+    renew_at: UtcTime | None = None
+    """Earliest time of the next replacement of a healthy node, after one failed."""
+    launch_sources: dict[str, str] = {}
+    """Digests of the images and the user data that its launches take from the configuration."""
+    launch_digests: dict[str, str] = {}
+    """Digests of everything that its launches depend on, those among them."""
+    configured_at: UtcTime | None = None
+    """When anything that its launches depend on last changed."""
+    drift_reported: str = ""
+    """Digest of the configuration from which nodes were last reported to differ."""
     awaited: dict[str, AwaitedSuccessor] = {}
     """Adopted nodes: removed node -> its successor, which has not joined."""
     completed_requests: tuple[CompletedRequest, ...] = ()

@@ -51,6 +51,8 @@ class LaunchSpec(msgspec.Struct, frozen=True, kw_only=True):
     gang_size: Int = 0
     gather_seconds: Seconds = 0.0
     """How long the instances of a gang that is not whole are kept."""
+    fingerprint: dict[str, str] = {}
+    """Digests of what the configuration said of it; empty: an older release launched it."""
 
 
 class SagaTraits(msgspec.Struct, frozen=True, kw_only=True):

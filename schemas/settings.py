@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
+from schemas.agent_settings import AgentSettings as AgentSettings
 from schemas.alert_records import Severity
 from schemas.duration import Duration
 from schemas.enums import AlertKind, DrainMode
@@ -313,6 +314,14 @@ class PoolSpec(Setting, frozen=True, kw_only=True):
     the workload system is asked to drain the node; 0s: it is not asked."""
     launch_timeout: Duration = Duration(1200)
     """How long provision, bootstrap, register and admit may each take."""
+    expire_after: Duration = Duration(0)
+    """A node older than this is replaced, when it has no work or in a service window from nine
+    tenths of it on. 0s: never."""
+    drift: Literal["ignore", "report", "replace"] = "ignore"
+    """Nodes launched with another image, user data, instance type, set-up or labels than the pool
+    has now: left alone, reported, or replaced like those that are too old."""
+    driver_version: str = ""
+    """Driver that the nodes should have: with `drift`, another one is reported. Empty: any."""
 
 
 class NatsSettings(Setting, frozen=True, kw_only=True):
@@ -351,32 +360,6 @@ class HttpSettings(Setting, frozen=True, kw_only=True):
     """Address that it listens on; `0.0.0.0`: every one of the machine."""
     port: Port = 0
     """0: a free one; the service logs it and `nats micro info` shows it."""
-
-
-class AgentSettings(Setting, frozen=True, kw_only=True):
-    """Settings that agents receive, and when a silent agent is lost."""
-
-    bus_url: str = ""
-    """Where agents on nodes reach the bus, for `{{.ControlPlane}}`; empty: `nats.url`."""
-    region_bus_urls: dict[str, str] = {}
-    """The same by a provider's region, where that has a server of its own."""
-    heartbeat_interval: Duration = Duration(10)
-    """How often an agent reports that it lives."""
-    heartbeat_ttl: Duration = Duration(30)
-    """Whole seconds, because the server counts in seconds."""
-    sample_interval: Duration = Duration(1)
-    """How often an agent reads its GPUs."""
-    telemetry_interval: Duration = Duration(15)
-    """How often an agent publishes the readings."""
-    enroll_within: Duration = Duration(3600)
-    """How long after the launch decision a new node may enroll."""
-    credentials_valid: Duration = Duration(86_400)
-    """How long an agent's credentials are valid; it renews them in the first half of that."""
-    rejoin_within: Duration = Duration(30 * 86_400)
-    """How long an agent whose credentials have expired may still request others."""
-    package: str = ""
-    """What `user_data: auto` installs with pip if the image has no agent: a wheel's URL, a path in
-    the image, or a name that the image's own index has. Empty: the image must have the agent."""
 
 
 class ServerSettings(Setting, frozen=True, kw_only=True):

@@ -81,6 +81,8 @@ class ProvisionOutputs(msgspec.Struct, frozen=True, kw_only=True):
     """None: unknown, or free."""
     restarts_cold: bool = False
     """Its machine can be switched off and on."""
+    sources: dict[str, str] = {}
+    """Digests of the image and the user data that it was launched with."""
 
 
 class BootstrapInputs(msgspec.Struct, frozen=True, kw_only=True):

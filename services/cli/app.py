@@ -35,6 +35,7 @@ from services.cli.commands import (
     backup_commands,
     breaker_commands,
     config_commands,
+    cost_command,
     diagnose_command,
     doctor_command,
     evidence_command,
@@ -208,6 +209,7 @@ app.command("leaked")(instance_commands.leaked)
 app.command("audit")(audit_command.audit)
 app.command("evidence")(evidence_command.evidence)
 app.command("report")(report_command.report)
+app.command("cost")(cost_command.cost)
 app.command("offerings")(offerings_command.offerings)
 app.command("mcp")(mcp_command.mcp)
 

@@ -19,7 +19,8 @@ SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         "alerts",
     ),
     "Understand": (
-        *("doctor", "why", "events", "timeline", "audit", "evidence", "logs", "report", "policy"),
+        *("doctor", "why", "events", "timeline", "audit", "evidence", "logs", "report", "cost"),
+        "policy",
     ),
     "Operate nodes": (
         *("cordon", "uncordon", "drain", "replace", "reset-gpu", "reboot", "terminate"),

@@ -10,8 +10,8 @@ from typing import Final
 from schemas.node_records import NodeRecord
 from schemas.pool_records import PoolRecord
 from services.pool_manager.planner import cloud_notices, retirements
-from services.pool_manager.planner.remediation import gpu_cordons
-from services.pool_manager.planner.safety import maintenance_windows
+from services.pool_manager.planner.remediation import drift, gpu_cordons, remedy_selection, renewals
+from services.pool_manager.planner.safety import eligibility, maintenance_windows
 
 WOULD_NAMED_MAX: Final = 10
 
@@ -116,6 +116,24 @@ def degraded_wait(node: NodeRecord, pool: PoolRecord | None, now: datetime | Non
         return f"{found}: the pool has no service window for it; {by_hand}; {rest}"
     since = f"{coming.start.astimezone():%m-%d %H:%M}"
     return f"{found}: that waits for the window {coming.window.name}, at {since}; {by_hand}"
+
+
+def renewal_wait(node: NodeRecord, pool: PoolRecord | None, now: datetime | None) -> str:
+    """Why a healthy node is to be replaced, and what that waits for; empty: it is not to be."""
+    due = renewals.renewal(node, pool, now) if pool is not None and now is not None else None
+    if pool is None or now is None or due is None:
+        other = drift.remark(node, pool) if pool is not None else ""
+        return f"It is reported, and left as it is: {other}." if other else ""
+    by_hand = f"at once: navarch replace {node.node}"
+    if why := eligibility.blocked_reason(node, pool, now, can_wait=True):
+        return f"It is well, and to be replaced ({due.reason}): {why}; {by_hand}"
+    turn = "when its turn comes within half of the budget, and unhealthy nodes go first"
+    rests = "once it has no work"
+    if due.latest is not None:
+        rests += f", at {due.latest.astimezone():%m-%d %H:%M} at last"
+    if remedy_selection.is_served(pool) or node.spare or (due.latest and now >= due.latest):
+        return f"It is well, and replaced ({due.reason}) {turn}; {by_hand}"
+    return f"It is well, and replaced ({due.reason}) {rests}, {turn}; {by_hand}"
 
 
 def observed_actions(pool: PoolRecord) -> tuple[str, ...]:

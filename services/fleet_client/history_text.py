@@ -47,6 +47,7 @@ TOPICS: Final[dict[type, Topic]] = {
     p.QuarantineFull: "blocked",
     p.SagaOpened: "decided",
     p.WouldStart: "blocked",
+    p.NodesDrifted: "decided",
     p.NodeRefused: "tried",
     p.NodeReplaced: "done",
     p.SagaFailed: "tried",

@@ -46,10 +46,10 @@ def pool_history(
     changes: dict[datetime, list[tuple[int, float]]] = {since: []}
     dollars, unpriced = 0.0, 0
     for each in records:
-        begin = max(each.running_at, since) if each.running_at else until
-        end = min(each.terminated_at or until, until)
-        if each.pool != pool or begin >= end:
+        span = paid_span(each, since, until)
+        if each.pool != pool or span is None:
             continue
+        begin, end = span
         price = each.dollars_per_hour
         unpriced += not price
         dollars += price * (end - begin).total_seconds() / HOUR_SECONDS
@@ -64,6 +64,15 @@ def pool_history(
         unpriced=unpriced,
         points=tuple(_points(changes))[-POINTS_MAX:],
     )
+
+
+def paid_span(
+    record: InstanceRecord, since: datetime, until: datetime
+) -> tuple[datetime, datetime] | None:
+    """From when until when within a time an instance ran; None: it did not."""
+    begin = max(record.running_at, since) if record.running_at else until
+    end = min(record.terminated_at or until, until)
+    return (begin, end) if begin < end else None
 
 
 def _points(changes: dict[datetime, list[tuple[int, float]]]) -> Iterator[PoolPoint]:

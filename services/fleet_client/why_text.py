@@ -78,6 +78,8 @@ def why_node(
     now = (*blocked_text.quarantine_lines(node, pool), *blocks, *now)
     if not now and (waits := blocked_text.degraded_wait(node, pool, at)):
         now = (waits,)
+    if not node.saga and (renewed := blocked_text.renewal_wait(node, pool, at)):
+        now = (*now, renewed)
     return _answer(
         WhyAnswer(
             about=node.node,

@@ -280,6 +280,10 @@ def _pool_words(event: p.PoolEvent) -> Words:  # noqa: C901, PLR0912 - one case 
         case p.WouldStart():
             what = event.node or f"{event.nodes} nodes"
             return "would begin", f"{event.kind} of {what}: {event.reason}", "plain"
+        case p.NodesDrifted():
+            then = "they are replaced at leisure" if event.replaced else "they are only reported"
+            what = ", ".join(event.differences)
+            return "nodes drifted", f"{event.nodes} launched with another {what}: {then}", "plain"
         case p.NodeRefused():
             attempt = f"attempt {event.attempt} of {event.attempts}"
             return "not admitted", advise(f"{attempt}: {event.reason}", event.remedy), "bad"

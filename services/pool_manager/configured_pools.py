@@ -4,20 +4,23 @@ import logging
 import secrets
 from collections.abc import Collection
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from schemas.instance_records import InstanceRecord
+from schemas.launch_fingerprints import configured, sources_of
 from schemas.messages import decoder
 from schemas.pool_records import PoolRecord
-from schemas.settings import Mode, PoolSpec
+from schemas.settings import PoolSpec
 from schemas.topology import INSTANCES
 from services.bus.bucket_mirror import readable_record
 from services.pool_manager.planner.sizing.workload_names import found_names
 from services.pool_manager.pool_store import Store
 from services.runtime.process import Context
 from services.settings.pool_differences import is_unlisted, size_within
+from services.settings.setup_validation import user_data_digest
 from services.settings.stored_pools import spec_to_store
 
 log = logging.getLogger(__name__)
@@ -34,6 +37,7 @@ class ConfiguredPools:
         self._clock = context.clock
         self._store = store
         self._settings = context.settings
+        self._directory = context.settings_file.parent if context.settings_file else Path()
         self._failures = context.instruments.failures
 
     async def record(self) -> None:
@@ -45,7 +49,7 @@ class ConfiguredPools:
             await self._failures.attempt(f"pool {name}", partial(self._record_pool, name, spec))
         for record in await self._store.pools():
             if record.applied and record.name not in settings.pools:
-                await self._store.change_pool(record.name, partial(_in_mode, mode=settings.mode))
+                await self._store.change_pool(record.name, self._in_mode)
             if warning := await self.warning(record):
                 log.warning("pool %s %s", record.name, warning, extra={"pool": record.name})
 
@@ -66,6 +70,7 @@ class ConfiguredPools:
         desired = size_within(spec, len(nodes))
         names = found_names(nodes, self._clock.now()) if spec.workload_names else {}
         fresh = PoolRecord(name=name, spec=spec, desired=desired, workload_names=names)
+        fresh = self._with_sources(None, fresh)
         if await self._store.create_pool(fresh):
             log.info("pool recorded", extra={"pool": name, "desired": desired})
             return
@@ -73,9 +78,22 @@ class ConfiguredPools:
         def respecified(old: PoolRecord) -> PoolRecord:
             desired = size_within(spec, old.desired)
             ours = {"applied": "", "removing": ""}
-            return msgspec.structs.replace(old, spec=spec, desired=desired, **ours)
+            new = msgspec.structs.replace(old, spec=spec, desired=desired, **ours)
+            return self._with_sources(old, new)
 
         await self._store.change_pool(name, respecified)
+
+    def _in_mode(self, record: PoolRecord) -> PoolRecord:
+        """A pool that people have made: it acts as the fleet does."""
+        spec = msgspec.structs.replace(record.spec, mode=self._settings.mode)
+        return self._with_sources(record, msgspec.structs.replace(record, spec=spec))
+
+    def _with_sources(self, before: PoolRecord | None, record: PoolRecord) -> PoolRecord:
+        """The record with what its launches take from the rest of this configuration."""
+        user_data = user_data_digest(record.spec.user_data, self._directory)
+        found = sources_of(record.spec, self._settings.providers, user_data)
+        record = msgspec.structs.replace(record, launch_sources=found)
+        return configured(before, record, self._clock.now())
 
 
 def unlisted_warning(record: PoolRecord, prices: Collection[float]) -> str:
@@ -90,8 +108,3 @@ def unlisted_warning(record: PoolRecord, prices: Collection[float]) -> str:
         f"{instances}{cost}, desired size {record.desired}; put it back under `pools:` and restart "
         f"the services, or remove it with its nodes: navarch down {record.name}"
     )
-
-
-def _in_mode(record: PoolRecord, mode: Mode) -> PoolRecord:
-    """A pool that people have made: it acts as the fleet does."""
-    return msgspec.structs.replace(record, spec=msgspec.structs.replace(record.spec, mode=mode))

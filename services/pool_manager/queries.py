@@ -18,6 +18,8 @@ from services.bus.port import Endpoint, Headers
 from services.operator_text.workload_words import state_words
 from services.pool_manager.planner.disruption_budget import allowance, others
 from services.pool_manager.planner.node_counts import Nodes, busy, is_quarantined, size
+from services.pool_manager.planner.remediation import drift
+from services.pool_manager.planner.remediation.renewals import renewal
 from services.pool_manager.planner.sizing.open_sagas import room_for_sagas
 from services.pool_manager.planner.unhealthy_nodes import remediation_reason
 from services.pool_manager.pool_store import Store
@@ -79,11 +81,6 @@ def _gpus(record: NodeRecord, health: HealthRecord | None) -> tuple[dict[str, An
             view |= {key: fields[key] for key in fields if key not in ("index", "status")}
         views.append(view)
     return tuple(views)
-
-
-def _short(record: NodeRecord, health: HealthRecord | None) -> NodeView:
-    """A node in a list: without what only `node` returns, so that a page fits into a message."""
-    return msgspec.structs.replace(node_view(record, health), gpus=(), health_events=())
 
 
 def _health(record: NodeRecord, health: HealthRecord | None) -> str:
@@ -173,6 +170,8 @@ def pool_view(record: PoolRecord, nodes: Iterable[NodeRecord], now: datetime) ->
         resets=allowed.resets,
         resets_limit=-1 if allowed.reset_rate is None else allowed.reset_rate,
         window_seconds=float(record.spec.budget.window),
+        drifted=sum(1 for node in nodes if drift.remark(node, record)),
+        to_renew=sum(1 for node in nodes if node.node not in taken and renewal(node, record, now)),
         awaiting_remediation=sum(
             1 for node in nodes if node.node not in taken and remediation_reason(node, record, now)
         ),
@@ -248,16 +247,29 @@ class Queries:
             and (query.terminated or record.state != "terminated")
         )
         page = wanted[: query.limit]
-        items = [_short(record, self._store.health.records.get(key)) for key, record in page]
+        items = [self._short(key, record) for key, record in page]
         after = page[-1][0] if len(wanted) > len(page) else ""
         return _page(items, after)
+
+    def _view(self, key: str, record: NodeRecord) -> NodeView:
+        view = node_view(record, self._store.health.records.get(key))
+        pool = self._store.last_read(record.pool)
+        if pool is None:
+            return view
+        due = renewal(record, pool[0], self._clock.now())
+        other = drift.remark(record, pool[0])
+        words = [due.reason] if due and due.reason not in other else []
+        return msgspec.structs.replace(view, renewal="; ".join([*words, *([other] * bool(other))]))
+
+    def _short(self, key: str, record: NodeRecord) -> NodeView:
+        """A node in a list: without what only `node` returns, so that a page fits in a message."""
+        return msgspec.structs.replace(self._view(key, record), gpus=(), health_events=())
 
     async def _node(self, data: bytes, _: Headers) -> bytes:
         query = _read(data)
         for record in self._store.nodes.records.values():
             if record.node == query.node:
-                health = self._store.health.records.get(node_key(record.pool, record.node))
-                return msgspec.json.encode(node_view(record, health))
+                return msgspec.json.encode(self._view(node_key(record.pool, record.node), record))
         raise UnknownNameError(f"there is no node {query.node!r}; see navarch list")
 
     async def _rehearse(self, data: bytes, _: Headers) -> bytes:

@@ -33,7 +33,7 @@ from services.pool_manager.planner.node_counts import Nodes
 from services.pool_manager.planner.node_projection import FOUND
 from services.pool_manager.planner.pool_planner import plan
 from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot
-from services.pool_manager.planner.remediation import remedy_selection
+from services.pool_manager.planner.remediation import remedy_selection, renewals
 from services.pool_manager.planner.remediation.quarantine_recheck import diagnostic_of
 from services.pool_manager.planner.remediation.recovered_nodes import is_for_silence
 from services.pool_manager.planner.remediator import Remediator
@@ -174,6 +174,7 @@ class Reconciler:
         free = pool_size.removable(snapshot, decided, self._clock.now())
         free += retirements.asked_about(snapshot.nodes.needs_attention)
         free += remedy_selection.asked_about(snapshot, self._clock.now())
+        free += renewals.asked_about(snapshot, self._clock.now())
         if not free:
             return decided
         use = await self._node_use.read(snapshot.record.name, free)
@@ -323,6 +324,7 @@ def saga_params(fleet: str, record: PoolRecord, opened: OpenSaga) -> SagaParams:
         gang=opened.gang,
         gang_size=opened.gang_size,
         gather_seconds=float(spec.placement.gather) if opened.gang else 0.0,
+        fingerprint=record.launch_digests,
     )
     return SagaParams(
         pool=record.name,

@@ -5,15 +5,19 @@ in progress at another replica: it leaves a record that stops a late launch.
 """
 
 import logging
+from collections.abc import Mapping
 from functools import cached_property
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from schemas.enums import DENIED_HARDWARE
 from schemas.instance_records import InstanceRecord
+from schemas.launch_fingerprints import IMAGE, USER_DATA, at, image_digest
 from schemas.node_records import node_key
 from schemas.saga_params import LaunchSpec
+from schemas.settings import PluginSettings
 from schemas.step_data import BootstrapInputs, ProvisionInputs, ProvisionOutputs, TerminateInputs
 from services.bus.port import Bus
 from services.primitives.clock import Clock
@@ -59,7 +63,9 @@ class SagaStepHandlers:
         allocator: OfferingAllocator,
         gangs: GangBarrier,
         replica: str,
+        configured: Mapping[str, PluginSettings] = MappingProxyType({}),
     ) -> None:
+        """`configured`: the providers' options, by name."""
         self._bus = bus
         self._clock = clock
         self._store = store
@@ -69,6 +75,7 @@ class SagaStepHandlers:
         self.remover = Remover(bus, clock, store, providers, limits)
         self._diagnostic = DiagnosticStep(bus, clock)
         self._templates = templates
+        self._configured = configured
         self._recovery = NodeRecovery(bus, clock, store, providers, limits)
         leases = LaunchLeases(bus, clock, replica)
         self._restored = RestoredLaunches(bus)
@@ -115,7 +122,14 @@ class SagaStepHandlers:
             raise
         instance = Instance(name=inputs.node, provider_id=made.provider_id)
         can = self._providers.get(made.provider).can_restart_cold(instance)
-        return replace(made, restarts_cold=can)
+        return replace(made, restarts_cold=can, sources=self._sources(made.provider, inputs.launch))
+
+    def _sources(self, provider: str, launch: LaunchSpec) -> dict[str, str]:
+        """What it was launched with that only this configuration knows."""
+        found = {USER_DATA: self._templates.digest(launch.user_data)}
+        if provider in self._configured:
+            found[at(provider, IMAGE)] = image_digest(self._configured[provider])
+        return {key: each for key, each in found.items() if each}
 
     async def provision_undo(self, command: Command) -> None:
         """Remove the instance, whether or not it was launched."""

@@ -146,7 +146,8 @@ def assemble(
     )
     gangs = GangBarrier(clock, store, offerings, placements)
     steps = SagaStepHandlers(
-        bus, clock, store, providers, limits, templates, allocator, gangs, context.replica
+        *(bus, clock, store, providers, limits, templates, allocator, gangs, context.replica),
+        settings.providers,
     )
 
     async def node_of_pod(provider: str, token: str) -> str:

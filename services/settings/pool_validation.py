@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from schemas.duration import decode_hook
+from schemas.duration import decode_hook, format_duration
 from schemas.settings import (
     PROVIDER_PLUGINS,
     BudgetSpec,
@@ -47,7 +47,27 @@ def own_problems(spec: PoolSpec) -> Iterator[Problem]:
         yield wrong_place
     if wrong_name := diagnostic_problem(spec.admission.diagnostic):
         yield ("admission", "diagnostic"), wrong_name
+    if wrong_renewal := _renewal_problem(spec):
+        yield wrong_renewal
     yield from budget_problems(spec.budget)
+
+
+def _renewal_problem(spec: PoolSpec) -> Problem | None:
+    """Why healthy nodes could not be replaced as configured; None: they can, or need not."""
+    least = float(spec.drain_timeout) + float(spec.launch_timeout)
+    if spec.expire_after and spec.expire_after < least:
+        return ("expire_after",), (
+            f"{format_duration(spec.expire_after)} is less than drain_timeout and launch_timeout "
+            f"together ({format_duration(least)}): some node would always be leaving; raise it"
+        )
+    for key, used in (("expire_after", spec.expire_after), ("drift", spec.drift == "replace")):
+        if used and not spec.health.auto_replace:
+            return (key,), (
+                "replaces nodes, and health.auto_replace is false; remove one of the two"
+            )
+    if spec.driver_version and spec.drift == "ignore":
+        return ("driver_version",), "is compared only with `drift: report` or `replace`; add one"
+    return None
 
 
 def budget_problems(budget: BudgetSpec | FleetBudgetSpec) -> Iterator[Problem]:

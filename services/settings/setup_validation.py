@@ -5,6 +5,7 @@ from typing import Final
 
 import yaml
 
+from schemas.launch_fingerprints import digest
 from schemas.settings import NatsSettings, PoolSpec
 from services.settings import placeholders
 from services.settings.setting_paths import resolve_path
@@ -36,6 +37,16 @@ def birth_problem(spec: PoolSpec, nats: NatsSettings, directory: Path) -> Proble
         wrong = template_problem(Path(resolve_path(spec.user_data, directory)))
         return (("user_data",), wrong) if wrong else None
     return None
+
+
+def user_data_digest(named: str, directory: Path) -> str:
+    """Of a pool's user data; empty: its template cannot be read here."""
+    if named in ("", placeholders.AUTO):
+        return digest(named)
+    try:
+        return digest(Path(resolve_path(named, directory)).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError):
+        return ""
 
 
 def template_problem(file: Path) -> str:

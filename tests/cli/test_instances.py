@@ -1,5 +1,6 @@
 """`navarch instances`, `leaked` and `sweep` against a real provisioner and a fake cloud."""
 
+import json
 import re
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -89,6 +90,8 @@ async def test_instances_leaks_and_sweeps_are_shown(
         rows[2][6],
     )
     assert "2 instances, $65.00 an hour." == listed.splitlines()[-1]
+    code, listed, _ = await navarch("cost", "--label", "team", "-o", "json", url=url)
+    assert (0, {"web"}) == (code, {each["pool"] for each in json.loads(listed)["rows"]})
 
     _, out, _ = await navarch("leaked", url=url)
     assert "AUTH: ordered for terminate" in out

@@ -1,10 +1,11 @@
 """What the provisioner's tests share: inputs, a service on the real bus, and mortal wrappers."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -16,7 +17,7 @@ from schemas.node_records import node_key
 from schemas.pool_records import FLEET_KEY, FleetRecord
 from schemas.saga_log_entries import SagaEntry, SagaStarted, StepStarted, UndoStarted, saga_codec
 from schemas.saga_params import LaunchSpec, SagaParams
-from schemas.settings import AgentSettings, NatsSettings, Settings
+from schemas.settings import AgentSettings, NatsSettings, PluginSettings, Settings
 from schemas.step_data import ProvisionInputs, TerminateInputs
 from schemas.subjects import saga_tree
 from schemas.topology import LEASES, POOLS, SAGAS
@@ -141,6 +142,7 @@ def step_handlers(
     templates: BootstrapTemplates | None = None,
     types: InstanceTypes = InstanceTypes(),  # noqa: B008 - it is frozen
     fleet_cap: float = 0.0,
+    configured: Mapping[str, PluginSettings] = MappingProxyType({}),
 ) -> SagaStepHandlers:
     """The steps of one replica at these providers."""
     clock, store = SystemClock(), InstanceStore(bus)
@@ -152,7 +154,9 @@ def step_handlers(
     )
     templates = templates or BootstrapTemplates(NatsSettings(), AgentSettings(), Path())
     gangs = GangBarrier(clock, store, offerings, placements)
-    return SagaStepHandlers(bus, clock, store, calls, limits, templates, allocator, gangs, "")
+    return SagaStepHandlers(
+        *(bus, clock, store, calls, limits, templates, allocator, gangs, ""), configured
+    )
 
 
 def providers(provider: Provider, timing: TimeLimits = QUICK) -> Providers:

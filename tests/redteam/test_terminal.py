@@ -32,11 +32,18 @@ from schemas.saga_params import LaunchSpec
 from schemas.stored_messages import message_subject
 from services.bus.port import Stored
 from services.cli import console, dry_run_output
-from services.cli.commands import breaker_commands, report_command, saga_commands, serve_command
+from services.cli.commands import (
+    breaker_commands,
+    cost_command,
+    report_command,
+    saga_commands,
+    serve_command,
+)
 from services.cli.console import Format
 from services.cli.progress_board import ProgressBoard, progress_board
 from services.cli.text import evidence_text, instances_text, offering_text, styles, tables
 from services.fleet_client import repair_report, why_text
+from services.fleet_client.cost_report import CostReport, CostRow
 from services.fleet_client.node_timeline import timeline_rows
 from services.fleet_client.saga_progress import Progress
 from services.operator_text.event_text import describe, describe_stored
@@ -222,6 +229,17 @@ OUTPUTS: Final[dict[str, Callable[[str], str]]] = {
     "saga show": lambda text: saga_commands.page(saga(text), [stored_fault(text)]),
     "breaker": lambda text: table(
         breaker_commands.HEADERS, [breaker_commands.row(pool_view(text))]
+    ),
+    "cost": lambda text: cost_command.cost_text(
+        CostReport(
+            since=NOW,
+            until=NOW,
+            label=text,
+            instance_hours=1,
+            dollars=1,
+            unpriced_hours=1,
+            rows=(CostRow(day=text, pool=text, label=text, instance_hours=1, dollars=1),),
+        )
     ),
     "report": lambda text: report_command.report_text(
         repair_report.RepairReport(

@@ -50,6 +50,8 @@ async def _write(fleet: FleetAccess, output: Format) -> bool:
         console.write("\n" + "\n".join(warnings))
     if advice := tables.advice_lines(views):
         console.write("\n" + "\n".join(advice))
+    if renewals := tables.renewal_lines(views):
+        console.write("\n" + "\n".join(renewals))
     if found.sagas:
         console.write("\n" + tables.open_sagas_text(found.sagas, colour=console.colour()))
         for line in found.remaining_work:

@@ -113,6 +113,8 @@ def _remarks(node: NodeView) -> str:
         words.append(f"held until {node.held_until}{by}: {node.held_reason}")
     if node.workload:
         words.append(node.workload)
+    if node.renewal and not node.saga:
+        words.append(node.renewal)
     if node.reason and (node.health != "healthy" or node.status != "active"):
         words.append(node.reason)
     return ", ".join(words)
@@ -158,6 +160,18 @@ def advice_lines(pools: Iterable[PoolView]) -> list[str]:
         for pool in pools
         if pool.advice is not None and is_notable(pool.advice)
     ]
+
+
+def renewal_lines(pools: Iterable[PoolView]) -> list[str]:
+    """How many healthy nodes differ from their pool's settings, or wait for their replacement."""
+    found = []
+    for pool in pools:
+        words = [f"{pool.drifted} drifted"] if pool.drifted else []
+        words += [f"{pool.to_renew} to be replaced at leisure"] if pool.to_renew else []
+        if words:
+            which = "navarch list says which and why"
+            found.append(escape_line(f"{pool.name}: healthy nodes: {', '.join(words)}; {which}"))
+    return found
 
 
 def warnings(pools: Iterable[PoolView]) -> list[str]:

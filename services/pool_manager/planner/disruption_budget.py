@@ -281,6 +281,14 @@ class Allowance:
             return "fleet-reset-rate" if resets else "fleet-rate"
         return ""
 
+    def halved(self) -> "Allowance":
+        """Half of each limit, rounded up: what may be begun that can wait."""
+        names = ("level", "rate", "fleet_level", "fleet_rate")
+        limits = {name: getattr(self, name) for name in names}
+        return replace(
+            self, **{name: math.ceil(each / 2) for name, each in limits.items() if each is not None}
+        )
+
     def took(self, *, cordoned: bool, resets: bool = False) -> "Allowance":
         """What is left when one more has begun."""
         more = 0 if cordoned else 1

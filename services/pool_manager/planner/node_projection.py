@@ -175,4 +175,6 @@ def launched(record: NodeRecord, made: Mapping[str, Any]) -> LaunchSpec | None:
     if record.launch is None or not made.get("instance_type"):
         return record.launch
     chosen = {key: str(made.get(key, "")) for key in ("provider", "instance_type")}
-    return msgspec.structs.replace(record.launch, **chosen)
+    # The provisioner's word on what it has launched with beats what was configured here then.
+    fingerprint = record.launch.fingerprint and record.launch.fingerprint | made.get("sources", {})
+    return msgspec.structs.replace(record.launch, **chosen, fingerprint=fingerprint)

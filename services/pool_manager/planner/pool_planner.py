@@ -11,10 +11,12 @@ from typing import Final
 
 import msgspec
 
+from schemas.fault_signature import RENEWALS
 from schemas.pool_records import OpenSaga, PoolRecord
 from services.pool_manager.planner.announced_restarts import CORDON_AHEAD_SECONDS
 from services.pool_manager.planner.disruption_budget import without_counted
 from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot, earlier, to_come
+from services.pool_manager.planner.remediation import drift
 from services.pool_manager.planner.remediation.observe_mode import apply_mode
 from services.pool_manager.planner.remediation.quarantine import quarantine
 from services.pool_manager.planner.remediation.repair import repair
@@ -33,6 +35,9 @@ EXHAUSTED_AGAIN_SECONDS: Final = 10.0
 """After a launch for which there was no capacity: the provisioner remembers what is exhausted, and
 asks for it once in a while however many launches wait, so there is nothing to spare anybody."""
 PROMOTE_AGAIN_SECONDS: Final = 30.0
+RENEW_AGAIN_SECONDS: Final = 3600.0
+"""After a healthy node was not replaced: it was cordoned in vain, or an operator wants it to stay.
+Nothing presses."""
 
 
 def plan(snapshot: PoolSnapshot, now: datetime) -> PoolPlan:
@@ -42,8 +47,11 @@ def plan(snapshot: PoolSnapshot, now: datetime) -> PoolPlan:
     begun = give_back(snapshot, successors.expect(snapshot, now), now)
     decided = repair(snapshot, drain_ahead(snapshot, resize(snapshot, begun, now), now), now)
     decided = quarantine(snapshot, decided, now)
+    record, drifted = drift.reported(snapshot, decided.record, now)
     decided = replace(
         decided,
+        record=record,
+        events=(*decided.events, *drifted),
         wake_at=earlier(
             earlier(decided.wake_at, eligibility.next_change(snapshot, now)),
             _next_cordon(decided.record, now),
@@ -88,6 +96,9 @@ def close(
     if failed and ended.kind == "promote":
         at = now + timedelta(seconds=PROMOTE_AGAIN_SECONDS)
         record = msgspec.structs.replace(record, promote_at=at)
+    if (failed or how == "cancelled") and ended.fault_signature in RENEWALS:
+        at = now + timedelta(seconds=RENEW_AGAIN_SECONDS)
+        record = msgspec.structs.replace(record, renew_at=at)
     if how == "done":
         record = successors.await_successor(record, saga, ended, now)
     left = {name: each for name, each in record.open.items() if name != saga}

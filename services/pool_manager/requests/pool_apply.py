@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from schemas.enums import Refusal
+from schemas.launch_fingerprints import configured as with_change_noted
 from schemas.operator_requests import ApplyRequest, CompletedRequest, RemoveRequest
 from schemas.pool_events import PoolRemoved
 from schemas.pool_records import PoolRecord
@@ -83,6 +84,7 @@ def applied(
     spec = msgspec.structs.replace(spec, mode=mode)
     desired = min(max(fresh.desired, least), most) if nodes is None else nodes
     fresh = msgspec.structs.replace(fresh, spec=spec, desired=desired, applied=asked.id)
+    fresh = with_change_noted(record, fresh, now)
     fresh = request_ordering.remember(asked, request_ordering.POOL, fresh)
     return RequestDecision(
         event=accepted(asked, wanted.request, now, note=_wants(fresh)), record=fresh

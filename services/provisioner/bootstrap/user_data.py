@@ -20,6 +20,7 @@ from services.provisioner.instances.instance_decisions import type_of
 from services.settings import placeholders
 from services.settings.packaged_files import resource
 from services.settings.setting_paths import resolve_path
+from services.settings.setup_validation import user_data_digest
 
 REDACTED: Final = "[credentials]"
 BOOTSTRAP_FILE: Final = "/etc/navarch/bootstrap.creds"
@@ -103,6 +104,10 @@ class BootstrapTemplates:
         """Return the certificate authority of the bus; empty where the machine's own are used."""
         file = self._nats.tls_ca_file.replace(SERVICE, "provisioner")
         return Path(file).read_text(encoding="ascii") if file else ""
+
+    def digest(self, named: str) -> str:
+        """Of a launch's template, before it is filled in; empty: it cannot be read."""
+        return user_data_digest(named, self._directory)
 
     def user_data(self, record: InstanceRecord) -> str:
         """Return the user data for the machine's first boot, or raise UserDataError."""

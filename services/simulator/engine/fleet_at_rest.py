@@ -8,11 +8,13 @@ from collections.abc import Iterator
 from typing import Final
 
 from schemas.node_records import node_key
+from schemas.pool_records import PoolRecord
 from schemas.topology import ALERTS, DURABLES
 from services.health_monitor.rules.health_state import working_of
 from services.provisioner.provider_client.provider import Instance
 from services.simulator.engine.agent_machines import AgentMachines
 from services.simulator.engine.invariants import Invariants
+from services.simulator.engine.renewal_invariants import due_words
 from services.simulator.engine.simulated_alerts import SimulatedOperators
 from services.simulator.engine.simulated_cloud import SimulatedCloud
 from services.simulator.engine.simulated_workload import SimulatedWorkload
@@ -72,7 +74,7 @@ class FleetAtRest:
         if pool.spec.placement.required and len(zones) > 1:
             yield f"nodes that must be together are in {', '.join(zones)}"
         for instance in instances:
-            yield from self._unfit(instance)
+            yield from self._unfit(pool, instance)
         yield from self._misrecorded(names)
         yield from self._overdue()
         yield from self._unread()
@@ -124,7 +126,7 @@ class FleetAtRest:
             if ends and min(ends) < before:
                 yield f"{record.node} is {record.status} by what has worn off"
 
-    def _unfit(self, instance: Instance) -> Iterator[str]:
+    def _unfit(self, pool: PoolRecord, instance: Instance) -> Iterator[str]:
         name = instance.name
         record = self._records.node(node_key(instance.pool, name))
         truth = self._agents.machine_of(name)
@@ -134,6 +136,8 @@ class FleetAtRest:
             yield f"the cloud lists {len(truth.announced)} notices of {name}"
         if record is None or record.state != "active":
             yield f"{name} exists and is {record.state if record else 'not recorded'}"
+        elif due := due_words(pool, record, self._simulation.clock.now()):
+            yield f"{name} should have been replaced: {due}"
         elif record.lost or record.health == "unhealthy" or record.saga:
             yield f"{name} is lost={record.lost} health={record.health} saga={record.saga!r}"
         elif (

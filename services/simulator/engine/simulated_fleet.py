@@ -40,6 +40,7 @@ from services.simulator.engine.placement_invariants import PlacementInvariants
 from services.simulator.engine.quarantine_invariants import QuarantineInvariants
 from services.simulator.engine.quiet_time import QuietTime
 from services.simulator.engine.refused_writes import RefusedWrites
+from services.simulator.engine.renewal_invariants import RenewalInvariants
 from services.simulator.engine.restart_invariants import RestartInvariants
 from services.simulator.engine.simulated_alerts import SimulatedOperators
 from services.simulator.engine.simulated_cloud import SimulatedCloud
@@ -133,6 +134,7 @@ class SimulatedFleet:
         WorkloadInvariants(simulation, self.workload, self.invariants)
         QuarantineInvariants(simulation, self.machines, self.invariants)
         SlowWaveInvariants(simulation, self.invariants)
+        RenewalInvariants(simulation, self.invariants)
         RestartInvariants(simulation, self.cloud, self.invariants)
         self.at_rest = FleetAtRest(
             *(simulation, self.cloud, self.workload, self.machines, self.operators), self.invariants

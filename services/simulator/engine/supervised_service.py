@@ -67,6 +67,12 @@ class SupervisedService:
         self._simulation.note(f"{self.name} starts")
         process.spawn(self._live(process))
 
+    def reconfigure(self, settings: Settings) -> None:
+        """Restart it with other settings."""
+        self._settings = settings
+        self.crash()
+        self.start()
+
     def crash(self) -> None:
         """Kill it."""
         if self.process is not None and not self.process.dead:

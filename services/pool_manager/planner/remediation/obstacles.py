@@ -37,7 +37,7 @@ def find_obstacle(
         return breaker.BreakerReason("wave", wave_words(record, held, now))
     replaced = remedy_selection.to_be_replaced(choices, waiting)
     uncovered = len(replaced) - len(spares.covered(record, snapshot.nodes, replaced, now))
-    if uncovered and _launches_fail(record, now):
+    if uncovered and launches_fail(record, now):
         # A node terminated now would leave a gap, unless a spare is ready to take its place.
         # Unhealthy nodes wait in theirs.
         reason = f"new nodes do not come up: launches fail ({record.failures} in a row)"
@@ -66,7 +66,7 @@ def workload_system(record: PoolRecord) -> str:
     return f"the workload system ({names})"
 
 
-def _launches_fail(record: PoolRecord, now: datetime) -> bool:
+def launches_fail(record: PoolRecord, now: datetime) -> bool:
     """Whether the last launch failed, for more than a spend_cap, and no later one has succeeded."""
     if not record.failures or record.over_spend_cap:
         return False

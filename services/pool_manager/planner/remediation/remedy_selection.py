@@ -159,19 +159,19 @@ def degraded_candidates(
     return [
         (node, choice)
         for node, choice in _degraded(snapshot, record, now)
-        if _is_served(record) or (node.node in use and is_idle(use[node.node].gpus, now))
+        if is_served(record) or (node.node in use and is_idle(use[node.node].gpus, now))
     ]
 
 
 def asked_about(snapshot: PoolSnapshot, now: datetime) -> list[str]:
     """The degraded nodes whose use decides whether they are remediated."""
-    if _is_served(snapshot.record) or not snapshot.record.spec.health.auto_replace:
+    if is_served(snapshot.record) or not snapshot.record.spec.health.auto_replace:
         return []
     found = _degraded(snapshot, snapshot.record, now)
     return [node.node for node, _ in found[:USES_READ_MAX]]
 
 
-def _is_served(record: PoolRecord) -> bool:
+def is_served(record: PoolRecord) -> bool:
     """Whether windows say when the work of degraded nodes may be disturbed."""
     return any(window.kind == "service" for window in record.spec.windows)
 

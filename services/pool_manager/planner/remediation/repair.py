@@ -33,13 +33,14 @@ from services.pool_manager.planner.remediation import (
     obstacles,
     quarantine,
     remedy_selection,
+    renewals,
 )
 from services.pool_manager.planner.remediator import RemedyChoice
 from services.pool_manager.planner.safety import breaker, eligibility, incidents, slow_waves
 from services.pool_manager.planner.safety.breaker_events import breaker_events
 from services.pool_manager.planner.safety.breaker_messages import spent_words
 from services.pool_manager.planner.sizing import spares
-from services.pool_manager.planner.sizing.open_sagas import room_for_sagas
+from services.pool_manager.planner.sizing.open_sagas import room_for_sagas, with_open
 from services.pool_manager.planner.unhealthy_nodes import given_up_at, remediation_reason
 from services.pool_manager.sagas import DEFINITIONS
 
@@ -93,6 +94,7 @@ def repair(snapshot: PoolSnapshot, begun: PoolPlan, now: datetime) -> PoolPlan:
     calm = not (obstacle or actions.left or put_off or quarantine.under_way(actions.record))
     if calm:
         actions = _remediate_degraded(snapshot, actions, now)
+        actions = _renew(snapshot, actions, now)
     if calm and not actions.left and not _ramping(actions.record):
         closed = breaker.nothing_waits(actions.record.breaker, now)
         actions = replace(actions, record=_with_breaker(actions.record, closed))
@@ -338,6 +340,26 @@ def _remediate_degraded(snapshot: PoolSnapshot, actions: _Actions, now: datetime
     return _count_begun(snapshot, actions, before, now)
 
 
+def _renew(snapshot: PoolSnapshot, actions: _Actions, now: datetime) -> _Actions:
+    """Replace healthy nodes that are due, with half of the budget: the rest is for unhealthy ones.
+
+    Nothing begins while a degraded node could: it goes first.
+    """
+    if not renewals.may_begin(actions.record, now):
+        return actions
+    before, whole = len(actions.start), actions.allowance
+    actions = replace(actions, allowance=whole.halved())
+    for node, choice, what in renewals.candidates(snapshot, actions.record, now):
+        actions = replace(actions, choices={**actions.choices, node.node: choice})
+        if _refusal(actions, node) or not room_for_sagas(actions.record):
+            break
+        saga, actions = _begin(snapshot, actions, node, now)
+        opened = renewals.opening(actions.start[saga], node, choice.reason, what)
+        record = with_open(actions.record, saga, opened)
+        actions = replace(actions, record=record, start={**actions.start, saga: opened})
+    return _count_begun(snapshot, replace(actions, allowance=whole), before, now)
+
+
 def _begin_probe(snapshot: PoolSnapshot, actions: _Actions, now: datetime) -> _Actions:
     """Half-open it with one repair, where it may; else note what keeps it open."""
     shut = actions.record.breaker
@@ -400,6 +422,7 @@ def _wake_at(snapshot: PoolSnapshot, actions: _Actions, now: datetime) -> dateti
     at = earlier(_next_loss(snapshot, record, now), incidents.next_end(record, now))
     at = earlier(at, cloud_notices.next_moment(record, snapshot.nodes.needs_attention, now))
     at = earlier(at, retirements.next_moment(record, snapshot.nodes.needs_attention, now))
+    at = earlier(at, renewals.next_moment(snapshot, record, now))
     if not actions.left:
         return at
     if record.breaker.cause == "launches-fail":

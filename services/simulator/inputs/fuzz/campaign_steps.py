@@ -7,7 +7,7 @@ from services.simulator.engine.fault_kinds import InjectedFault
 
 ZONES: Final = ("zone-a", "zone-b")
 OperatorVerb = Literal[
-    "scale", "replace", "drain", "cordon", "hold", "cancel", "breaker", "resize-group"
+    "scale", "replace", "drain", "cordon", "hold", "cancel", "breaker", "resize-group", "relabel"
 ]
 Withdrawal = Literal["", "withdrawn", "withdrawn-broken"]
 
@@ -74,6 +74,10 @@ class FleetShape:
     """Whether its nodes must be in one of two zones."""
     cordons_gpus: bool = False
     """Whether the workload system can keep work off single GPUs, and does."""
+    expire_after_seconds: float = 0.0
+    """How old a node may become; 0: of any age."""
+    drift: bool = False
+    """Whether nodes that were launched with other labels are replaced."""
 
 
 @dataclass(frozen=True, slots=True)

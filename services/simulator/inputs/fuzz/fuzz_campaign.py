@@ -69,6 +69,8 @@ GANG_SHARE: Final = 0.25
 ADOPTED_SHARE: Final = 0.2
 GPU_CORDON_SHARE: Final = 0.2
 TOGETHER_SHARE: Final = 0.25
+EXPIRY_SHARE: Final = 0.15
+DRIFT_SHARE: Final = 0.1
 SCHEDULER_FAULTS: Final = ("slow_orders", "refused_orders", "late_work", "returning_work")
 
 
@@ -94,6 +96,8 @@ def draw(seed: str, minutes: float) -> Campaign:
     shape = _adopting(Random(f"{seed}/adopted"), shape)  # noqa: S311
     shape = _cordoning_gpus(Random(f"{seed}/gpu-cordons"), shape)  # noqa: S311
     shape = _together(Random(f"{seed}/together"), shape)  # noqa: S311
+    shape = _expiring(Random(f"{seed}/expiry"), shape)  # noqa: S311
+    shape = replace(shape, drift=Random(f"{seed}/drift").random() < DRIFT_SHARE)  # noqa: S311
     seconds = minutes * 60
     # Each run leaves some kinds out: other combinations show other defects.
     draws = chance.sample(_DRAWS, k=chance.randint(3, len(_DRAWS)))
@@ -120,6 +124,7 @@ def draw(seed: str, minutes: float) -> Campaign:
     steps += _announced(Random(f"{seed}/announced"), seconds)  # noqa: S311
     steps += _schedulers(Random(f"{seed}/scheduler"), seconds)  # noqa: S311
     steps += _job_faults(Random(f"{seed}/jobs"), shape, seconds)  # noqa: S311
+    steps += _relabels(Random(f"{seed}/labels"), shape, seconds)  # noqa: S311
     steps += _resizes(Random(f"{seed}/group"), shape, seconds)  # noqa: S311
     return Campaign(shape, tuple(sorted(steps, key=lambda each: each.at)), seconds)
 
@@ -174,6 +179,15 @@ def _full_zones(chance: Random, shape: FleetShape, seconds: float) -> list[Campa
     return steps
 
 
+def _expiring(chance: Random, shape: FleetShape) -> FleetShape:
+    """In some campaigns, nodes that are replaced for their age; drawn apart from the others."""
+    if chance.random() >= EXPIRY_SHARE:
+        return shape
+    # All of them, one after the other, in less than that: else a fleet never is at rest.
+    each = chance.uniform(120, 180) if shape.gangs else chance.uniform(50, 80)
+    return replace(shape, expire_after_seconds=max(200.0, each * (shape.nodes + shape.spares)))
+
+
 def _job_faults(chance: Random, shape: FleetShape, seconds: float) -> list[CampaignStep]:
     """Several nodes of one job fail at about the same time."""
     return [
@@ -198,6 +212,14 @@ def _resizes(chance: Random, shape: FleetShape, seconds: float) -> list[Campaign
             OperatorAction(verb="resize-group", nodes=chance.randint(1, shape.nodes + 2)),
         )
         for _ in range(chance.randint(0, 2) if shape.adopted else 0)
+    ]
+
+
+def _relabels(chance: Random, shape: FleetShape, seconds: float) -> list[CampaignStep]:
+    """The configuration changes: its nodes were launched with other labels."""
+    return [
+        CampaignStep(chance.uniform(0, seconds), OperatorAction(verb="relabel"))
+        for _ in range(chance.randint(1, 2) if shape.drift else 0)
     ]
 
 

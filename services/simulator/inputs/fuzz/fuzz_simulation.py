@@ -105,6 +105,8 @@ class FuzzSimulation:
         self._invariants = self.fleet.invariants
         self._chance = self._simulation.chance("targets of the campaign")
         self._timers: set[asyncio.TimerHandle] = set()
+        self._labels = 0
+        """How often the pool's labels were changed."""
 
     async def run(self) -> SeedResult:
         """Run the campaign, until the fleet is at rest or an invariant is violated."""
@@ -273,12 +275,23 @@ class FuzzSimulation:
             case "resize-group":
                 assert self.fleet.group is not None
                 self.fleet.group.resize(action.nodes)
+            case "relabel":
+                self._relabel()
             case "breaker":
                 self._publish("breaker-open", reason=REASON)
                 self._in(action.seconds, partial(self._publish, "breaker-close", reason=REASON))
             case _:
                 if (machine := self._some_machine()) is not None:
                     self._request_about(action, machine.name)
+
+    def _relabel(self) -> None:
+        """Change the pool's labels in the configuration, and restart every service with it."""
+        self._labels += 1
+        raw = settings_of(self._campaign.shape)
+        raw["pools"][POOL]["labels"] = {"configured": str(self._labels)}
+        settings = parse_settings("(fuzz)", json.dumps(raw), {})
+        for service in self.fleet.services:
+            service.reconfigure(settings)
 
     def _request_about(self, action: OperatorAction, node: str) -> None:
         match action.verb:
@@ -337,6 +350,10 @@ def settings_of(shape: FleetShape) -> dict[str, Any]:
             "min_nodes": 0,
         }
         pool["placement"]["gather"] = f"{GATHER_SECONDS}s"
+    if shape.drift:
+        pool |= {"drift": "replace", "windows": [ALWAYS_SERVICE]}
+    if shape.expire_after_seconds:
+        pool["expire_after"] = f"{shape.expire_after_seconds:.0f}s"
     if shape.adopted:
         pool |= {"nodes": "adopted", "mode": shape.adopted, "min_nodes": 0}
     notifier = GANG_NOTIFIER if shape.gangs else NOTIFIER

@@ -1,0 +1,183 @@
+"""Which healthy nodes are replaced at leisure: those that are too old, or drifted. Pure.
+
+Nothing is wrong with them, so everything else goes first: they leave in a service window or, in a
+pool without any, once they have no work, and half of the budget is kept for unhealthy nodes. From
+nine tenths of `expire_after` on a node may leave, at a moment of its own, so that nodes that were
+launched together do not leave together; when all of it is over its work is waited for no longer
+than any drain does. A drifted node was launched with other settings than its pool has now.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+from zlib import crc32
+
+import msgspec
+
+from schemas.duration import format_duration
+from schemas.fault_signature import DRIFTED, EXPIRED
+from schemas.node_records import NodeRecord
+from schemas.pool_records import OpenSaga, PoolRecord
+from services.pool_manager.planner import cloud_notices
+from services.pool_manager.planner.disruption_budget import allowance
+from services.pool_manager.planner.node_counts import busy, cordons_wait
+from services.pool_manager.planner.pool_snapshot import PoolSnapshot, earlier, to_come
+from services.pool_manager.planner.remediation import drift, obstacles, remedy_selection
+from services.pool_manager.planner.remediator import RemedyChoice
+from services.pool_manager.planner.retirements import USES_READ_MAX, is_idle
+from services.pool_manager.planner.safety import eligibility
+
+JITTER: Final = 0.1
+"""Share of `expire_after` over which nodes of one age leave."""
+ASKED_FOR: Final = timedelta(minutes=1)
+"""So long the same nodes are asked for their use, where there are more than may be asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    """Why a healthy node is to be replaced."""
+
+    what: str
+    """`expired` or `drifted`."""
+    reason: str
+    since: datetime
+    latest: datetime | None = None
+    """When it leaves with its work, in a pool without service windows; None: never."""
+
+
+def renewal(node: NodeRecord, record: PoolRecord, now: datetime) -> Renewal | None:
+    """Why a node is to be replaced although it is well; None: it may stay, or leaves otherwise.
+
+    A cordoned node is an operator's business, and a notice of the cloud has its own time.
+    """
+    if not is_configured(record) or record.removing:
+        return None
+    if node.state != "active" or node.health == "unhealthy" or node.lost:
+        return None
+    if (node.cordoned and not node.spare) or cloud_notices.taken_reason(node):
+        return None
+    return _expired(node, record, now) or _drifted(node, record, now)
+
+
+def is_configured(record: PoolRecord) -> bool:
+    """Whether a pool replaces healthy nodes."""
+    return bool(record.spec.expire_after) or record.spec.drift == "replace"
+
+
+def candidates(
+    snapshot: PoolSnapshot, record: PoolRecord, now: datetime
+) -> list[tuple[NodeRecord, RemedyChoice, str]]:
+    """Nodes that may leave now, and for what: a spare first, then those without work.
+
+    Of spares one at a time is renewed, since they count against no budget.
+    """
+    use = snapshot.use or {}
+    reserve_leaves = any(each.spare and each.node for each in record.open.values())
+    found: list[tuple[bool, bool, datetime, str, NodeRecord, Renewal]] = []
+    for node, due in _due(snapshot, record, now):
+        if node.spare and reserve_leaves:
+            continue
+        reserve_leaves |= node.spare
+        rests = node.node in use and is_idle(use[node.node].gpus, now)
+        at_last = due.latest is not None and now >= due.latest
+        if rests or node.spare or at_last or remedy_selection.is_served(record):
+            found.append((not node.spare, not rests, due.since, node.node, node, due))
+    found.sort(key=lambda each: each[:4])
+    return [
+        (node, RemedyChoice(remedy="replace", reason=due.reason), due.what)
+        for *_, node, due in found
+    ]
+
+
+def asked_about(snapshot: PoolSnapshot, now: datetime) -> list[str]:
+    """Those whose use decides whether, or when, they leave: of very many, others each minute."""
+    left = allowance(snapshot.record, snapshot.nodes, snapshot.others, now).halved()
+    if not may_begin(snapshot.record, now) or left.refusal(cordoned=False):
+        return []
+    due = [node.node for node, _ in _due(snapshot, snapshot.record, now) if not node.spare]
+    if len(due) <= USES_READ_MAX:
+        return due
+    begin = int(now.timestamp() / ASKED_FOR.total_seconds()) * USES_READ_MAX % len(due)
+    return (due[begin:] + due[:begin])[:USES_READ_MAX]
+
+
+def may_begin(record: PoolRecord, now: datetime) -> bool:
+    """Whether nothing else in the pool is in need of attention."""
+    spec, breaker = record.spec, record.breaker
+    if not is_configured(record) or not spec.health.auto_replace:
+        return False
+    if breaker.state != "closed" or breaker.ramp:
+        return False
+    if record.renew_at is not None and now < record.renew_at:
+        return False
+    return not (cordons_wait(record, now) or obstacles.launches_fail(record, now))
+
+
+def opening(opened: OpenSaga, node: NodeRecord, reason: str, what: str) -> OpenSaga:
+    """The saga that replaces it: for no fault, and a node in service returns if it fails."""
+    return msgspec.structs.replace(
+        opened,
+        reason=reason,
+        fault="",
+        action="none",
+        fault_signature=what,
+        restores_service=not (node.spare or opened.promotes),
+    )
+
+
+def next_moment(snapshot: PoolSnapshot, record: PoolRecord, now: datetime) -> datetime | None:
+    """When the next node expires, or is to leave at last."""
+    if not is_configured(record):
+        return None
+    found = to_come(record.renew_at, now)
+    for node in snapshot.nodes if record.spec.expire_after else ():
+        for moment in _times(node, record) or ():
+            found = earlier(found, to_come(moment, now))
+    return found
+
+
+def _due(
+    snapshot: PoolSnapshot, record: PoolRecord, now: datetime
+) -> list[tuple[NodeRecord, Renewal]]:
+    """Nodes that are due and that nothing keeps in service, the first one first."""
+    if not is_configured(record):
+        return []
+    taken = busy(record)
+    found = [
+        (node, due)
+        for node in snapshot.nodes
+        if (due := renewal(node, record, now)) is not None
+        and node.node not in taken
+        and not eligibility.blocked_reason(node, record, now, can_wait=True)
+    ]
+    found.sort(key=lambda each: (each[1].since, each[0].node))
+    return found
+
+
+def _expired(node: NodeRecord, record: PoolRecord, now: datetime) -> Renewal | None:
+    times = _times(node, record)
+    if times is None or node.admitted_at is None or now < times[0]:
+        return None
+    reason = (
+        f"expired: in service since {node.admitted_at:%Y-%m-%d %H:%M} UTC, and expire_after is "
+        f"{format_duration(record.spec.expire_after)}"
+    )
+    return Renewal(EXPIRED, reason, *times)
+
+
+def _drifted(node: NodeRecord, record: PoolRecord, now: datetime) -> Renewal | None:
+    if record.spec.drift != "replace":
+        return None
+    found = drift.differences(node, record)
+    if not found:
+        return None
+    return Renewal(DRIFTED, drift.sentence(found), record.configured_at or now)
+
+
+def _times(node: NodeRecord, record: PoolRecord) -> tuple[datetime, datetime] | None:
+    """From when a node may leave for its age, and when it leaves at last; None: never."""
+    if not record.spec.expire_after or node.admitted_at is None:
+        return None
+    share = JITTER * crc32(node.node.encode()) / 2**32
+    whole = timedelta(seconds=record.spec.expire_after)
+    return node.admitted_at + whole * (1 - share), node.admitted_at + whole
