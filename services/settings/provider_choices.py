@@ -41,9 +41,8 @@ def with_defaults(defaults: Mapping[str, Any], said: Mapping[str, Any]) -> dict[
 
 def pool_problem(spec: PoolSpec) -> Problem | None:
     """What is wrong with a pool's provider, or providers."""
-    if spec.nodes == "adopted" and (wrong := _adopted_problem(spec)):
-        return wrong
-    if wrong := _placement_problem(spec):
+    wrong = _adopted_problem(spec) if spec.nodes == "adopted" else None
+    if wrong := wrong or _placement_problem(spec):
         return wrong
     if not spec.providers:
         if not spec.provider:

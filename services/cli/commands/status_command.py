@@ -46,12 +46,9 @@ async def _write(fleet: FleetAccess, output: Format) -> bool:
     console.write_table(tables.POOL_HEADERS, rows)
     if not rows:
         console.write("No pool is configured.")
-    if warnings := tables.warnings(views):
-        console.write("\n" + "\n".join(warnings))
-    if advice := tables.advice_lines(views):
-        console.write("\n" + "\n".join(advice))
-    if renewals := tables.renewal_lines(views):
-        console.write("\n" + "\n".join(renewals))
+    for lines in (tables.warnings, tables.advice_lines, tables.renewal_lines):
+        if found_lines := lines(views):
+            console.write("\n" + "\n".join(found_lines))
     if found.sagas:
         console.write("\n" + tables.open_sagas_text(found.sagas, colour=console.colour()))
         for line in found.remaining_work:
