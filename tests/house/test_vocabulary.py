@@ -1,4 +1,4 @@
-"""The words that docs/glossary.md bans are used in no code, message, YAML or documentation."""
+"""The words that CONTRIBUTING.md bans are used in no code, message, YAML or documentation."""
 
 import re
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from typing import Final
 import pytest
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-GLOSSARY: Final = "docs/glossary.md"
+BANNED_IN: Final = "CONTRIBUTING.md"
 SEARCHED: Final = (
     *(
         "agent",
@@ -48,8 +48,8 @@ GAP: Final = r"(?:\s+(?:#\s*)?|_)"
 
 
 def banned_words() -> dict[str, str]:
-    """Word or phrase -> replacement, from the last table of the glossary."""
-    table = (ROOT / GLOSSARY).read_text(encoding="utf-8").rpartition("\n|---|---|\n")[2]
+    """Word or phrase -> replacement, from the last table of CONTRIBUTING.md."""
+    table = (ROOT / BANNED_IN).read_text(encoding="utf-8").rpartition("\n|---|---|\n")[2]
     rows = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("|")]
     return {
         word.strip(): replacement
@@ -66,7 +66,7 @@ def searched_files() -> Iterator[tuple[str, str]]:
             name = path.relative_to(ROOT).as_posix()
             if path.suffix in SUFFIXES and path.is_file() and not name.startswith(EXEMPT):
                 text = path.read_text(encoding="utf-8")
-                if name == GLOSSARY:
+                if name == BANNED_IN:
                     text = text.rpartition("\n|---|---|\n")[0]
                 yield name, text
 
