@@ -154,6 +154,16 @@ class EvidenceDescription(msgspec.Struct, frozen=True, kw_only=True):
     rule: Name = ""
 
 
+class KeptEvidence(EvidenceDescription, frozen=True, kw_only=True):
+    """The evidence of an outage, as it is kept."""
+
+    name: str
+    """Of the object in EVIDENCE."""
+    bytes: Int
+    time: UtcTime
+    """When it was stored."""
+
+
 def read_description(about: Mapping[str, str]) -> EvidenceDescription | None:
     """Read an object's description; None where it is not one of an outage."""
     given = {name: value for name, value in about.items() if value}

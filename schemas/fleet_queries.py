@@ -73,6 +73,8 @@ class PoolView(msgspec.Struct, frozen=True, kw_only=True):
     cordoned: int
     min_nodes: int
     max_nodes: int
+    gpu_count: int = 0
+    """GPUs of each node."""
     breaker: str
     """closed, open or half-open."""
     requested: bool = False

@@ -110,6 +110,8 @@ class OfferingView(msgspec.Struct, frozen=True, kw_only=True):
     """One offering as `navarch offerings` shows it."""
 
     provider: str
+    plugin: str = ""
+    """The provider's type."""
     region: str = ""
     zone: str = ""
     instance_type: str

@@ -124,6 +124,7 @@ SERVICE_QUERIES: Final = (
 """Queries that change something: services' own, denied to users."""
 GATEWAY_QUERIES: Final = (
     *("nodes", "node", "pools", "sagas", "budget", "dry-run", "instances", "offerings", "policy"),
+    "hardware",
 )
 AGENT_BYTES_MAX: Final = 65_536
 """Of one message of an agent; samples of 16 GPUs have 17,000."""
@@ -320,12 +321,16 @@ def _gateway() -> Rules:
             *(f"$JS.API.DIRECT.GET.{each}" for each in streams),
             *(f"$JS.API.DIRECT.GET.{each}.>" for each in streams),
             *(subjects.query(each) for each in GATEWAY_QUERIES),
+            *(subjects.failures_query(each) for each in SERVICES),
             f"{subjects.ROOT}.pool.*.request.*.{GATEWAY}",
             f"{subjects.ROOT}.node.*.*.command.diagnose",
             *facts_of(GATEWAY),
             box,
         ),
-        subscribe=(box, subjects.NODE_EVENTS, subjects.POOL_EVENTS, subjects.FLEET_EVENTS),
+        subscribe=(
+            *(box, subjects.NODE_EVENTS, subjects.POOL_EVENTS, subjects.FLEET_EVENTS),
+            *(subjects.SAGAS, f"$KV.{NODES.name}.>", f"$KV.{POOLS.name}.>"),
+        ),
         payload_bytes_max=REQUEST_BYTES_MAX,
     )
 

@@ -61,7 +61,7 @@ from services.cli.commands import (
 )
 from services.cli.commands.simulator import simulator_commands
 from services.cli.console import Format
-from services.cli.fleet_access import FleetAccess, bus_of
+from services.cli.fleet_access import FleetAccess
 from services.cli.fleet_connection import everyday_command
 from services.cli.live_names import complete_any, complete_node, complete_pool
 from services.cli.node_names import find_node, find_nodes, full_name
@@ -298,12 +298,11 @@ async def scale(
     output: Output = Format.TABLE,
 ) -> None:
     """Set the desired size of a pool."""
-    over_bus = bus_of(fleet, "--wait") if wait else None
     answer = await fleet.request(pool, "scale", ScaleRequest(nodes=nodes))
     console.write_message(require_accepted(answer), output)
-    if over_bus is not None:
+    if wait:
         async with waiting(wait_timeout, pool):
-            await progress_board.show_resize(over_bus, pool, nodes, quiet=output.is_data)
+            await progress_board.show_resize(fleet, pool, nodes, quiet=output.is_data)
 
 
 # --- running -------------------------------------------------------------------------------------

@@ -1,31 +1,53 @@
 """A fleet over the bus, as everyday commands see it."""
 
 import asyncio
+from collections.abc import AsyncGenerator
 from datetime import UTC, datetime
+from typing import Final
 
 import msgspec
 
 from schemas import subjects
+from schemas.agent_commands import DiagnoseRequest, Diagnosis
 from schemas.dry_run import DryRunRequest
-from schemas.fleet_queries import Query
+from schemas.evidence_bundles import EvidenceBundle, KeptEvidence
+from schemas.fleet_queries import NodeView, Query
+from schemas.hardware_denylist import HardwareRecord
+from schemas.instance_records import InstanceRecord
 from schemas.messages import encode
 from schemas.operator_requests import NodeRequest
-from schemas.topology import EVENTS
+from schemas.topology import EVENTS, EVIDENCE
 from services.bus.port import Stored
 from services.fleet_client import stored_history
 from services.fleet_client.audit_rows import AUDIT_FILTERS
 from services.fleet_client.fleet_client import (
     FleetClient,
+    decode_answer,
     decode_nodes,
     decode_pools,
     stored_batches,
 )
-from services.fleet_client.fleet_use import total
+from services.fleet_client.fleet_status import PROVISIONER, fleet_state
+from services.fleet_client.fleet_use import UseRow, total
+from services.fleet_client.node_diagnosis import diagnose
 from services.fleet_client.node_timeline import TimelineRow, timeline_rows
+from services.fleet_client.pool_watch import PoolChange, pool_changes
+from services.fleet_client.repair_report import RepairReport, repair_report
 from services.fleet_client.saga_progress import Progress, progress
+from services.fleet_client.saga_summaries import SagaSummary, saga_summaries
 from services.fleet_client.use_reader import read_use
 from services.fleet_client.why_text import WhyAnswer
-from services.gateway.views import PoolStatus, pool_status
+from services.gateway.views import (
+    FleetStatus,
+    InstanceView,
+    PoolStatus,
+    instance_view,
+    pool_status,
+    status_view,
+)
+
+INSTANCES_PAGE: Final = 500
+"""Records of some kilobytes each: a page must fit one message of the bus."""
 
 
 class BusFleet(FleetClient):
@@ -68,6 +90,63 @@ class BusFleet(FleetClient):
         """A saga and the entries of its log."""
         state, stored = await stored_history.saga_log(self.bus, saga)
         return progress(state), stored
+
+    async def last_event(self) -> int:
+        """The sequence of the newest event."""
+        return await self.bus.last_sequence(EVENTS.name)
+
+    def follow_pool(self, pool: str) -> AsyncGenerator[PoolChange, None]:
+        """A pool's nodes and sagas: the whole, and changes, until it is removed."""
+        return pool_changes(self.bus, pool)
+
+    async def status(self) -> FleetStatus:
+        """The pools, the open sagas, and what fails."""
+        state = await fleet_state(self, lambda _: True)
+        return status_view(state, state.expiries)
+
+    async def saga_history(self, pool: str, start: datetime | None) -> list[SagaSummary]:
+        """Every saga that began since a time, open or ended, of one pool or of all."""
+        return await saga_summaries(self.bus, pool, start)
+
+    async def instances(self, pool: str, *, terminated: bool) -> list[InstanceView]:
+        """The instances of one pool, or of all."""
+        query = Query(pool=pool, terminated=terminated, limit=INSTANCES_PAGE)
+        items = await self.pages("instances", query, who=PROVISIONER)
+        records = (decode_answer(InstanceRecord, each, "instances", PROVISIONER) for each in items)
+        return [instance_view(each) for each in records]
+
+    async def evidence(self, node: str, saga: str) -> EvidenceBundle:
+        """The evidence of a node's newest outage, or of the one that a saga ended."""
+        # With what assembles the evidence of an open outage; other commands do not need it.
+        from services.fleet_client.evidence_lookup import find_evidence  # noqa: PLC0415
+
+        return await find_evidence(self.bus, node, saga)
+
+    async def evidence_list(self) -> tuple[list[KeptEvidence], int]:
+        """All evidence, and how many objects beside it are none."""
+        from services.fleet_client.evidence_lookup import kept_evidence  # noqa: PLC0415
+
+        return kept_evidence(await self.bus.objects(EVIDENCE))
+
+    async def report(self, start: datetime, pool: str) -> RepairReport:
+        """What unhealthy nodes cost since a time."""
+        return await repair_report(self.bus, start, datetime.now(UTC), pool)
+
+    async def use(self, pool: str, *, of_gpus: bool) -> list[UseRow]:
+        """How much each node or GPU is used."""
+        use, _ = await read_use(self.bus, pool, datetime.now(UTC))
+        return use.rows(of_gpus=of_gpus)
+
+    async def hardware(self) -> list[HardwareRecord]:
+        """The hardware that is not admitted again."""
+        answer = await self.query("hardware", Query())
+        return decode_answer(list[HardwareRecord], answer, "hardware")
+
+    async def diagnose(
+        self, node: NodeView, request: DiagnoseRequest, seconds_max: float
+    ) -> Diagnosis:
+        """Have a node's agent test its host."""
+        return await diagnose(self, node, request, seconds_max)
 
     async def dry_run(self, verb: str, request: NodeRequest) -> bytes:
         """What a request about a node would do, as JSON."""

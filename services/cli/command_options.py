@@ -34,6 +34,8 @@ Server = Annotated[
         help="A gateway, instead of the bus; NAVARCH_AUTH_TOKEN is the token.",
     ),
 ]
+NoServer = Annotated[str, typer.Option("--server", hidden=True)]
+"""Of commands that need the bus: they say so."""
 Config = Annotated[
     Path | None,
     typer.Option("--config", envvar="NAVARCH_CONFIG", help="Configuration file."),

@@ -6,16 +6,23 @@ from typing import Protocol
 
 import msgspec
 
+from schemas.agent_commands import DiagnoseRequest, Diagnosis
+from schemas.evidence_bundles import EvidenceBundle, KeptEvidence
 from schemas.fleet_queries import FleetBudgetView, NodeView, Query
+from schemas.hardware_denylist import HardwareRecord
 from schemas.offering_records import OfferingsQuery
 from schemas.operator_requests import NodeRequest
 from services.bus.port import Stored
 from services.cli.fleet_discovery import NEEDS_BUS
 from services.fleet_client.fleet_client import FleetClient, Request, RequestAnswer
+from services.fleet_client.fleet_use import UseRow
 from services.fleet_client.node_timeline import TimelineRow
+from services.fleet_client.pool_watch import PoolChange
+from services.fleet_client.repair_report import RepairReport
 from services.fleet_client.saga_progress import Progress
+from services.fleet_client.saga_summaries import SagaSummary
 from services.fleet_client.why_text import WhyAnswer
-from services.gateway.views import PoolStatus
+from services.gateway.views import FleetStatus, InstanceView, PoolStatus
 from services.primitives.errors import NavarchError
 
 
@@ -43,7 +50,21 @@ class SagaAccess(Protocol):
         ...
 
 
-class FleetAccess(NodeAccess, SagaAccess, Protocol):
+class EventAccess(Protocol):
+    """Follows events."""
+
+    async def last_event(self) -> int:
+        """The sequence of the newest event."""
+        ...
+
+    def follow_events(
+        self, *, pool: str, node: str, since: datetime | int | None
+    ) -> AsyncGenerator[Sequence[Stored], None]:
+        """Events from now, from a time on, or after a sequence; of one pool, one node, or all."""
+        ...
+
+
+class FleetAccess(NodeAccess, SagaAccess, EventAccess, Protocol):
     """All of it."""
 
     async def check_pool(self, pool: str) -> None:
@@ -86,10 +107,46 @@ class FleetAccess(NodeAccess, SagaAccess, Protocol):
         """A saga and the entries of its log."""
         ...
 
-    def follow_events(
-        self, *, pool: str, node: str, since: datetime | None
-    ) -> AsyncGenerator[Sequence[Stored], None]:
-        """Events from now or from a time on, of one pool, one node, or all."""
+    def follow_pool(self, pool: str) -> AsyncGenerator[PoolChange, None]:
+        """A pool's nodes and sagas: the whole, perhaps again, and changes; until it is removed."""
+        ...
+
+    async def status(self) -> FleetStatus:
+        """The pools, the open sagas, and what fails."""
+        ...
+
+    async def saga_history(self, pool: str, start: datetime | None) -> list[SagaSummary]:
+        """Every saga that began since a time, open or ended, of one pool or of all."""
+        ...
+
+    async def instances(self, pool: str, *, terminated: bool) -> list[InstanceView]:
+        """The instances of one pool, or of all."""
+        ...
+
+    async def evidence(self, node: str, saga: str) -> EvidenceBundle:
+        """The evidence of a node's newest outage, or of the one that a saga ended."""
+        ...
+
+    async def evidence_list(self) -> tuple[list[KeptEvidence], int]:
+        """All evidence, and how many objects beside it are none."""
+        ...
+
+    async def report(self, start: datetime, pool: str) -> RepairReport:
+        """What unhealthy nodes cost since a time."""
+        ...
+
+    async def use(self, pool: str, *, of_gpus: bool) -> list[UseRow]:
+        """How much each node or GPU is used."""
+        ...
+
+    async def hardware(self) -> list[HardwareRecord]:
+        """The hardware that is not admitted again."""
+        ...
+
+    async def diagnose(
+        self, node: NodeView, request: DiagnoseRequest, seconds_max: float
+    ) -> Diagnosis:
+        """Have a node's agent test its host."""
         ...
 
     async def request(self, pool: str, verb: str, request: Request) -> RequestAnswer:

@@ -10,9 +10,10 @@ from typing import Any
 import typer
 
 from services.cli.bus_client import connect_fleet
-from services.cli.command_options import Config, NatsUrl, Server
+from services.cli.command_options import Config, NatsUrl, NoServer, Server
 from services.cli.fleet_access import FleetAccess
-from services.cli.fleet_discovery import find_bus
+from services.cli.fleet_discovery import NEEDS_BUS, find_bus
+from services.primitives.errors import NavarchError
 
 Work = Callable[..., Coroutine[Any, Any, None]]
 KEYWORD = inspect.Parameter.KEYWORD_ONLY
@@ -23,22 +24,28 @@ def fleet_command(work: Work) -> Callable[..., None]:
 
     The function gets the configuration file if it has a parameter `config`.
     """
-    _, *own = inspect.signature(work).parameters.values()
-    takes_config = any(each.name == "config" for each in own)
+    own, wanted = _options(work)
 
-    def command(*, nats_url: str, config: Path | None, **given: Any) -> None:
+    def command(*, server: str, nats_url: str, config: Path | None, **given: Any) -> None:
+        if server:
+            raise NavarchError(f"this command {NEEDS_BUS}")
+
         async def run() -> None:
             async with connect_fleet(find_bus(nats_url, config)) as fleet:
-                await work(fleet, **given, **({"config": config} if takes_config else {}))
+                await work(fleet, **given, **wanted(config))
 
         asyncio.run(run())
 
-    return _as_command(command, work, [each for each in own if each.name != "config"])
+    option = inspect.Parameter("server", KEYWORD, default="", annotation=NoServer)
+    return _as_command(command, work, [*own, option])
 
 
 def everyday_command(work: Work) -> Callable[..., None]:
-    """Make a command that works over the bus and, with --server, over HTTP."""
-    _, *own = inspect.signature(work).parameters.values()
+    """Make a command that works over the bus and, with --server, over HTTP.
+
+    The function gets the configuration file if it has a parameter `config`.
+    """
+    own, wanted = _options(work)
 
     def command(
         *, ctx: typer.Context, server: str, nats_url: str, config: Path | None, **given: Any
@@ -50,13 +57,23 @@ def everyday_command(work: Work) -> Callable[..., None]:
 
         async def run() -> None:
             async with _connected(server, nats_url, config) as fleet:
-                await work(fleet, **given)
+                await work(fleet, **given, **wanted(config))
 
         asyncio.run(run())
 
     context = inspect.Parameter("ctx", KEYWORD, annotation=typer.Context)
     option = inspect.Parameter("server", KEYWORD, default="", annotation=Server)
     return _as_command(command, work, [context, *own, option])
+
+
+def _options(
+    work: Work,
+) -> tuple[list[inspect.Parameter], Callable[[Path | None], dict[str, Path | None]]]:
+    """The options of the function's own, and what else it gets of those that all commands have."""
+    _, *own = inspect.signature(work).parameters.values()
+    takes_config = any(each.name == "config" for each in own)
+    kept = [each for each in own if each.name != "config"]
+    return kept, lambda config: {"config": config} if takes_config else {}
 
 
 @asynccontextmanager

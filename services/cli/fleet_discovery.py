@@ -30,7 +30,8 @@ LOCAL_FOLDER: Final = "local"
 NATS_URL_VARIABLE: Final = "NAVARCH_NATS_URL"
 SERVER_VARIABLE: Final = "NAVARCH_SERVER"
 NEEDS_BUS: Final = (
-    "needs the bus, and NAVARCH_SERVER names a gateway: unset it, or name the bus with --nats-url"
+    "needs the bus, and NAVARCH_SERVER or --server names a gateway: leave it out, or name the bus "
+    "with --nats-url"
 )
 CREDS_VARIABLE: Final = "NAVARCH_NATS_CREDS_FILE"
 

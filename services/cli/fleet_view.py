@@ -6,12 +6,11 @@ from collections.abc import Awaitable, Callable
 from contextlib import aclosing, suppress
 from typing import Final
 
-from schemas.topology import EVENTS
 from services.cli import console
-from services.cli.fleet_access import bus_of
-from services.fleet_client.fleet_client import FleetClient, as_generator, event_filters
+from services.cli.fleet_access import EventAccess
 from services.operator_text.safe_text import escape
 from services.primitives.errors import NavarchError
+from services.primitives.race import race
 
 INTERVAL_SECONDS_MIN: Final = 1.0
 """However much happens, the fleet is not asked more often."""
@@ -20,25 +19,26 @@ RETRY_SECONDS: Final = 5.0
 CLEAR: Final = "\x1b[H\x1b[2J"
 
 
-async def show(fleet: object, view: Callable[[], Awaitable[None]], *, watch: bool) -> None:
+async def show(fleet: EventAccess, view: Callable[[], Awaitable[None]], *, watch: bool) -> None:
     """Print the view; `watch`: again after each event, until the command is interrupted."""
     if not watch:
         await view()
         return
-    over_bus = bus_of(fleet, "--watch")
     # Before the first view, so that nothing falls between it and what is followed.
-    after = await over_bus.bus.last_sequence(EVENTS.name)
+    after = await fleet.last_event()
     happened = asyncio.Event()
-    listener = asyncio.create_task(_listen(over_bus, after, happened))
-    try:
-        while True:
-            happened.clear()
-            again_seconds = await _view(view)
-            with suppress(TimeoutError):
-                await asyncio.wait_for(happened.wait(), again_seconds)
-            await asyncio.sleep(INTERVAL_SECONDS_MIN)
-    finally:
-        listener.cancel()
+    for task in await race(_listen(fleet, after, happened), _show_again(view, happened)):
+        if not task.cancelled():
+            task.result()
+
+
+async def _show_again(view: Callable[[], Awaitable[None]], happened: asyncio.Event) -> None:
+    while True:
+        happened.clear()
+        again_seconds = await _view(view)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(happened.wait(), again_seconds)
+        await asyncio.sleep(INTERVAL_SECONDS_MIN)
 
 
 async def _view(view: Callable[[], Awaitable[None]]) -> float | None:
@@ -53,8 +53,7 @@ async def _view(view: Callable[[], Awaitable[None]]) -> float | None:
     return None
 
 
-async def _listen(fleet: FleetClient, after: int, happened: asyncio.Event) -> None:
-    following = fleet.bus.follow(EVENTS.name, event_filters("", ""), "new", after=after)
-    async with aclosing(as_generator(following)) as events:
+async def _listen(fleet: EventAccess, after: int, happened: asyncio.Event) -> None:
+    async with aclosing(fleet.follow_events(pool="", node="", since=after)) as events:
         async for _ in events:
             happened.set()

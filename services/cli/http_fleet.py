@@ -5,23 +5,28 @@ the bus has, and are written by the same functions.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import aclosing, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
 from datetime import datetime
 from typing import Any, Final, cast
 
 import msgspec
 
 from schemas import subjects
+from schemas.agent_commands import DiagnoseRequest, Diagnosis
+from schemas.evidence_bundles import EvidenceBundle, KeptEvidence
 from schemas.fleet_queries import FleetBudgetView, NodeView, Query
+from schemas.hardware_denylist import HardwareRecord
 from schemas.messages import encode
 from schemas.names import InvalidNameError
-from schemas.offering_records import OfferingsQuery
+from schemas.offering_records import OfferingsQuery, OfferingView
 from schemas.operator_requests import (
+    ApplyRequest,
     BreakerRequest,
     DrainRequest,
     HoldRequest,
     NodeRequest,
+    RemoveRequest,
     SagaRequest,
     ScaleRequest,
 )
@@ -30,16 +35,34 @@ from services.bus.port import Stored
 from services.cli.fleet_discovery import NEEDS_BUS
 from services.fleet_client.audit_rows import AUDIT_FILTERS
 from services.fleet_client.fleet_client import Request, RequestAnswer, ends_saga, no_pool
+from services.fleet_client.fleet_use import UseRow
 from services.fleet_client.node_filter import labels_asked
 from services.fleet_client.node_timeline import TimelineRow
+from services.fleet_client.pool_watch import PoolChange
+from services.fleet_client.repair_report import RepairReport
 from services.fleet_client.saga_progress import Progress
+from services.fleet_client.saga_summaries import SagaSummary
 from services.fleet_client.stored_history import no_name, no_saga
 from services.fleet_client.why_text import WhyAnswer
-from services.gateway.views import ChangeAnswer, EventView, PoolStatus, StoredPlace
+from services.gateway.change_bodies import DIAGNOSE_SECONDS_MAX
+from services.gateway.views import (
+    ChangeAnswer,
+    EventView,
+    FleetStatus,
+    InstanceView,
+    PoolStatus,
+    StoredPlace,
+)
 from services.http_client import gateway_calls as calls
 from services.http_client.async_client import AsyncNavarch
 from services.http_client.gateway_calls import ApiCall, DryRunVerb
-from services.http_client.gateway_errors import ChangeRefusedError, NotFoundError
+from services.http_client.gateway_errors import (
+    ChangeRefusedError,
+    FleetUnavailableError,
+    GatewayError,
+    NoAnswerError,
+    NotFoundError,
+)
 from services.operator_text.safe_text import escape_line
 from services.primitives.errors import AnswerError, NavarchError
 
@@ -47,8 +70,9 @@ PAGE: Final = 1_000
 ROWS_MAX: Final = 10_000
 EVER: Final = "30d"
 """As long as events are kept."""
-POLL_SECONDS: Final = 1.0
-"""Between two looks at a saga that is waited for."""
+INSTANCES_PAGE: Final = 500
+STREAMS_MAX: Final = 16
+"""Sagas that are followed at once; further ones wait, and are then printed from their beginning."""
 INVALID: Final = frozenset({"invalid"})
 NODE_CALLS: Final[Mapping[str, Callable[..., ApiCall[ChangeAnswer]]]] = {
     "cordon": calls.cordon_node,
@@ -79,6 +103,7 @@ class HttpFleet:
     def __init__(self, client: AsyncNavarch) -> None:
         """Ask over `client`."""
         self._client = client
+        self._streams = asyncio.Semaphore(STREAMS_MAX)
 
     async def pages(
         self, name: str, query: Query | OfferingsQuery, *, who: str = "pool-manager"
@@ -94,15 +119,24 @@ class HttpFleet:
                 pools = await self._client.list_pools()
                 found = [each for each in pools if pool in ("", each.name)]
             case "offerings", OfferingsQuery():
-                found = await self._client.list_offerings(
-                    pool=query.pool,
-                    provider=query.provider,
-                    instance_type=query.instance_type,
-                    everything=query.everything,
-                )
+                found = await self._offerings(query)
             case _:
                 raise NavarchError(f"the query {name} {NEEDS_BUS}")
         return [msgspec.Raw(encode(each)) for each in found]
+
+    async def _offerings(self, query: OfferingsQuery) -> list[OfferingView]:
+        try:
+            return await self._client.list_offerings(
+                pool=query.pool,
+                provider=query.provider,
+                instance_type=query.instance_type,
+                everything=query.everything,
+            )
+        except FleetUnavailableError:
+            raise
+        except (GatewayError, NoAnswerError) as error:
+            # Not what a service that is away means: then `up` plans with the catalogue here.
+            raise AnswerError(str(error)) from error
 
     async def node(self, node: str) -> tuple[NodeView, bytes]:
         """One node with its recent faults, and as JSON; AnswerError if there is none."""
@@ -176,24 +210,46 @@ class HttpFleet:
         self, saga: str, *, after: int | None = None
     ) -> AsyncGenerator[Sequence[Stored], None]:
         """A saga's entries, all or those after a sequence, also future ones, until it has ended."""
-        last = after or 0
-        while True:
-            _, entries = await self.saga(saga)
-            for entry in entries:
-                if entry.sequence > last:
-                    last = entry.sequence
-                    yield (entry,)
-                    if ends_saga(entry):
+        async with self._streams, _waiting_for(saga):
+            following = self._client.follow_saga(saga, after=after)
+            async with aclosing(following) as entries:
+                async for entry in entries:
+                    stored = _stored(entry.entry, entry)
+                    yield (stored,)
+                    if ends_saga(stored):
                         return
-            await asyncio.sleep(POLL_SECONDS)
+
+    async def follow_pool(self, pool: str) -> AsyncGenerator[PoolChange, None]:
+        """A pool's nodes and sagas: the whole, again after a lost connection, and changes."""
+        known = False
+        async with _waiting_for(pool):
+            try:
+                async with aclosing(self._client.follow_pool(pool)) as changes:
+                    async for change in changes:
+                        known = True
+                        yield PoolChange(
+                            whole=change.whole,
+                            nodes=change.nodes,
+                            entries=tuple(_stored(each.entry, each) for each in change.entries),
+                            removed=change.removed,
+                        )
+            except NotFoundError:
+                if not known:
+                    raise
+                # It was removed while there was no connection.
+                yield PoolChange(removed=True)
+
+    async def last_event(self) -> int:
+        """The sequence of the newest event."""
+        return (await self._client.list_events(since="1s", limit=PAGE)).next
 
     async def follow_events(
-        self, *, pool: str, node: str, since: datetime | None
+        self, *, pool: str, node: str, since: datetime | int | None
     ) -> AsyncGenerator[Sequence[Stored], None]:
-        """Events from now or from a time on, of one pool, one node, or all."""
-        after: int | None = None
-        more = since is not None
-        while more:
+        """Events from now, from a time on, or after a sequence; of one pool, one node, or all."""
+        after: int | None = None if isinstance(since, datetime) else since
+        more = isinstance(since, datetime)
+        while more and isinstance(since, datetime):
             page = await self._client.list_events(
                 since=_since(since), after=after or 0, pool=pool, node=node, limit=PAGE
             )
@@ -205,6 +261,62 @@ class HttpFleet:
         ) as following:
             async for event in following:
                 yield (stored_of(event),)
+
+    async def status(self) -> FleetStatus:
+        """The pools, the open sagas, and what fails."""
+        return await self._client.get_status()
+
+    async def saga_history(self, pool: str, start: datetime | None) -> list[SagaSummary]:
+        """Every saga that began since a time, open or ended, of one pool or of all."""
+        return await self._client.list_saga_history(pool=pool, since=_since(start), limit=ROWS_MAX)
+
+    async def instances(self, pool: str, *, terminated: bool) -> list[InstanceView]:
+        """The instances of one pool, or of all."""
+        pages = self._client.each_instance(pool=pool, terminated=terminated, limit=INSTANCES_PAGE)
+        return [each async for each in pages]
+
+    async def evidence(self, node: str, saga: str) -> EvidenceBundle:
+        """The evidence of a node's newest outage, or of the one that a saga ended."""
+        try:
+            return await self._client.get_node_evidence(node, saga=saga)
+        except (NotFoundError, InvalidNameError) as error:
+            from services.fleet_client.evidence_lookup import no_evidence  # noqa: PLC0415
+
+            kept = await self._client.list_evidence() if saga else []
+            sagas = [each.saga for each in kept if each.node == node and each.saga]
+            raise no_evidence(node, saga, sagas) from error
+
+    async def evidence_list(self) -> tuple[list[KeptEvidence], int]:
+        """All evidence, and how many objects beside it are none."""
+        return await self._client.list_evidence(), 0
+
+    async def report(self, start: datetime, pool: str) -> RepairReport:
+        """What unhealthy nodes cost since a time."""
+        return await self._client.get_report(since=_since(start), pool=pool)
+
+    async def use(self, pool: str, *, of_gpus: bool) -> list[UseRow]:
+        """How much each node or GPU is used."""
+        return await self._client.list_use(pool=pool, gpus=of_gpus)
+
+    async def hardware(self) -> list[HardwareRecord]:
+        """The hardware that is not admitted again."""
+        return await self._client.list_hardware()
+
+    async def diagnose(
+        self, node: NodeView, request: DiagnoseRequest, seconds_max: float
+    ) -> Diagnosis:
+        """Have a node's agent test its host."""
+        if seconds_max > DIAGNOSE_SECONDS_MAX:
+            raise NavarchError(
+                f"a gateway waits {DIAGNOSE_SECONDS_MAX:g} s for a diagnosis: give --timeout 10m, "
+                "or name the bus with --nats-url"
+            )
+        try:
+            return await self._client.diagnose_node(node.id, request, wait=_seconds(seconds_max))
+        except ChangeRefusedError as error:
+            raise AnswerError(error.problem.detail) from error
+        except FleetUnavailableError as error:
+            raise NavarchError(error.problem.detail) from error
 
     async def request(self, pool: str, verb: str, request: Request) -> RequestAnswer:
         """Send a request to a pool and wait for the event that answers it."""
@@ -230,11 +342,24 @@ class HttpFleet:
         return encode(await self._client.send(call))
 
 
+@asynccontextmanager
+async def _waiting_for(what: str) -> AsyncIterator[None]:
+    """Say, where the gateway stays away, that what is waited for goes on."""
+    try:
+        yield
+    except NoAnswerError as error:
+        raise NavarchError(f"{error}; it goes on: navarch why {what}") from error
+
+
 def change_call(pool: str, verb: str, request: Request) -> ApiCall[ChangeAnswer]:
     """The call of a request. Pure."""
     match request:
         case DrainRequest() if verb in DRAIN_CALLS:
             return DRAIN_CALLS[verb](request.node, reason=request.reason, **_drain(request))
+        case ApplyRequest():
+            return calls.up_pool(pool, request.spec, nodes=request.nodes, reason=request.reason)
+        case RemoveRequest():
+            return calls.down_pool(pool, reason=request.reason, **_drain(request))
         case HoldRequest():
             for_ = _seconds(request.for_)
             return calls.hold_node(request.node, for_=for_, reason=request.reason)
@@ -266,7 +391,7 @@ def _since(start: datetime | None) -> str:
     return start.isoformat() if start else EVER
 
 
-def _drain(request: DrainRequest) -> dict[str, str]:
+def _drain(request: DrainRequest | RemoveRequest) -> dict[str, str]:
     timeout = "" if request.timeout is None else _seconds(request.timeout)
     return {"mode": request.mode, "timeout": timeout}
 

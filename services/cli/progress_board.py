@@ -1,25 +1,21 @@
 """Follows the nodes of a pool: bars on a terminal, a line per change elsewhere."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from typing import Any, Final
 
 from schemas import subjects
-from schemas.messages import decoder
-from schemas.node_records import NodeRecord
-from schemas.pool_records import pool_key
-from schemas.saga_log_entries import WHOLE, SagaStarted
-from schemas.stored_messages import decode_stored
-from schemas.topology import NODES, POOLS, SAGAS
-from services.bus.port import Entry, Stored
+from schemas.saga_log_entries import WHOLE
+from services.bus.port import Stored
 from services.cli import console
+from services.cli.fleet_access import FleetAccess
 from services.cli.text import tables
-from services.fleet_client.fleet_client import FleetClient, as_generator
+from services.fleet_client.pool_watch import NodePlace, PoolChange
 from services.fleet_client.saga_progress import progress
-from services.fleet_client.stored_history import open_sagas
 from services.operator_text.event_text import describe_stored
 from services.operator_text.safe_text import escape_line
+from services.primitives.errors import NavarchError
 from services.primitives.race import race
 from services.saga.saga_log import fold_stored
 from services.saga.saga_state import SagaState
@@ -28,8 +24,6 @@ NODES_SHOWN_MAX: Final = 16
 """Nodes whose steps are shown."""
 
 STATE_WORDS: Final = {"active": "in service", "terminated": "gone"}
-
-_node = decoder(NodeRecord)
 
 
 class ProgressBoard:
@@ -73,40 +67,38 @@ def progress_board() -> Iterator[ProgressBoard]:
 class LaunchProgress:
     """The nodes of a pool in service, and the sagas that launch more."""
 
-    def __init__(self, pool: str, sagas: list[SagaState], board: ProgressBoard) -> None:
-        """`sagas`: the pool's open ones."""
-        self._pool = pool
-        self._sagas: dict[str, SagaState | None] = {}
+    def __init__(self, board: ProgressBoard) -> None:
+        self._sagas: dict[str, SagaState] = {}
         self._board = board
         self._launching: list[str] = []
         self.active: set[str] = set()
-        for state in sagas:
-            self._sagas[state.saga] = state
-            self._show(state)
 
-    def take_node(self, entry: Entry) -> None:
-        """Take in a node record."""
-        node = entry.key.partition(".")[2]
-        self.active.discard(node)
-        if not entry.removed and _node.decode(entry.value).state == "active":
-            self.active.add(node)
-            self._board.show(node, 1.0, "in service")
+    def take(self, change: PoolChange) -> None:
+        """Take in a change of the pool."""
+        for saga in self._folded(change):
+            self._show(self._sagas[saga])
+        if change.whole:
+            self.active.clear()
+        for each in change.nodes:
+            self.active.discard(each.node)
+            if each.state == "active":
+                self.active.add(each.node)
+                self._board.show(each.node, 1.0, "in service")
 
-    def take_saga(self, stored: Stored) -> None:
-        """Take in a saga's entry, if it is a saga of the pool."""
-        parsed = subjects.parse_saga(stored.subject)
-        if parsed is None:
-            return
-        state = self._sagas.get(parsed.saga)
-        if state is None:
-            entry = decode_stored(stored)
-            if not isinstance(entry, SagaStarted) or entry.params.pool != self._pool:
-                return
-        elif stored.sequence <= state.sequence:
-            return
-        state = self._sagas[parsed.saga] = fold_stored(state, stored)
-        if state is not None and (parsed.step, parsed.status) != (WHOLE, "started"):
-            self._show(state)
+    def _folded(self, change: PoolChange) -> list[str]:
+        """The sagas that have gone on, but those that have just begun."""
+        moved: dict[str, None] = {}
+        for stored in change.entries:
+            parsed = subjects.parse_saga(stored.subject)
+            known = self._sagas.get(parsed.saga) if parsed else None
+            if parsed is None or (known is not None and stored.sequence <= known.sequence):
+                continue
+            state = fold_stored(known, stored)
+            if state is not None:
+                self._sagas[parsed.saga] = state
+                if change.whole or (parsed.step, parsed.status) != (WHOLE, "started"):
+                    moved[parsed.saga] = None
+        return list(moved)
 
     def _show(self, state: SagaState) -> None:
         node = state.params.new_node
@@ -130,93 +122,107 @@ def _print_failures(batch: Sequence[Stored]) -> None:
 
 
 async def _follow_until(
-    reached: Callable[[], Awaitable[bool]],
-    *sources: tuple[AsyncIterator[Any], Callable[[Any], None]],
+    reached: Callable[[], bool],
+    *sources: tuple[AsyncGenerator[Any, None], Callable[[Any], None]],
 ) -> None:
     """Take in the items of every source until `reached`, which is checked after each item."""
     changed = asyncio.Event()
 
-    async def follow(source: AsyncIterator[Any], take: Callable[[Any], None]) -> None:
-        async with aclosing(as_generator(source)) as items:
+    async def follow(source: AsyncGenerator[Any, None], take: Callable[[Any], None]) -> None:
+        async with aclosing(source) as items:
             async for item in items:
                 take(item)
                 changed.set()
 
     async def wait() -> None:
-        while not await reached():
+        while not reached():
             await changed.wait()
             changed.clear()
 
-    for task in await race(wait(), *(follow(*each) for each in sources)):
+    waiting, *following = await race(wait(), *(follow(*each) for each in sources))
+    for task in following:
         if not task.cancelled():
             task.result()
+    if waiting.cancelled() and not reached():
+        raise NavarchError("the fleet stopped before this was done; navarch status shows it")
 
 
-async def show_launches(fleet: FleetClient, pool: str, wanted: int) -> None:
+class _Places:
+    """Where the nodes of a pool are, as they change."""
+
+    def __init__(self, pool: str, *, may_go: bool = False) -> None:
+        """`may_go`: the pool may be removed."""
+        self._pool = pool
+        self._may_go = may_go
+        self.states: dict[str, str] = {}
+        self.is_known = False
+        self.removed = False
+
+    def take(self, change: PoolChange) -> list[NodePlace]:
+        """Take in a change; the nodes whose state is another than before."""
+        if change.removed and not self._may_go:
+            raise NavarchError(f"{self._pool} was removed: navarch pool list shows the pools")
+        self.removed = change.removed
+        self.is_known = self.is_known or change.whole
+        places = list(change.nodes)
+        if change.whole:
+            there = {each.node for each in places}
+            gone = [each for each in self.states if each not in there]
+            places += [NodePlace(node=each, state="terminated") for each in gone]
+        found = [each for each in places if self.states.get(each.node, "terminated") != each.state]
+        for each in found:
+            self.states[each.node] = each.state
+        return found
+
+
+async def show_launches(fleet: FleetAccess, pool: str, wanted: int) -> None:
     """Show the progress of each node until `wanted` nodes are in service."""
-    bus = fleet.bus
-    after = await bus.last_sequence(SAGAS.name)
-    sagas = await open_sagas(bus, pool)
     with progress_board() as board:
-        launches = LaunchProgress(pool, sagas, board)
+        launches, places = LaunchProgress(board), _Places(pool)
 
-        async def all_active() -> bool:
-            return len(launches.active) >= wanted
+        def take(change: PoolChange) -> None:
+            places.take(change)
+            launches.take(change)
 
         await _follow_until(
-            all_active,
-            (bus.watch(NODES, f"{pool}.*"), launches.take_node),
-            (bus.follow(SAGAS.name, [subjects.SAGAS], "new", after=after), launches.take_saga),
+            lambda: places.is_known and len(launches.active) >= wanted,
+            (fleet.follow_pool(pool), take),
             (fleet.follow_events(pool=pool, node="", since=None), _print_failures),
         )
 
 
-async def show_resize(fleet: FleetClient, pool: str, wanted: int, *, quiet: bool = False) -> None:
+async def show_resize(fleet: FleetAccess, pool: str, wanted: int, *, quiet: bool = False) -> None:
     """Show each node's state until `wanted` nodes are in service and no node leaves.
 
     `quiet`: show nothing.
     """
-    states: dict[str, str] = {}
+    places = _Places(pool)
+    spares: set[str] = set()
 
-    def take_node(entry: Entry) -> None:
-        node = entry.key.partition(".")[2]
-        record = None if entry.removed else _node.decode(entry.value)
-        state = "terminated" if record is None else record.state
-        if record is not None and record.spare:
-            return
-        if states.get(node, "terminated") != state and not quiet:
-            console.write(f"  {node:<24} {STATE_WORDS.get(state, state)}")
-        states[node] = state
+    def take(change: PoolChange) -> None:
+        for each in change.nodes:
+            (spares.add if each.spare else spares.discard)(each.node)
+        for each in places.take(change):
+            if each.node not in spares and not quiet:
+                console.write(f"  {each.node:<24} {STATE_WORDS.get(each.state, each.state)}")
 
-    async def resized() -> bool:
-        found = list(states.values())
-        return found.count("active") == wanted and "leaving" not in found
+    def resized() -> bool:
+        found = [state for node, state in places.states.items() if node not in spares]
+        return places.is_known and found.count("active") == wanted and "leaving" not in found
 
-    await _follow_until(resized, (fleet.bus.watch(NODES, f"{pool}.*"), take_node))
+    await _follow_until(resized, (fleet.follow_pool(pool), take))
 
 
-async def show_removal(fleet: FleetClient, pool: str) -> None:
+async def show_removal(fleet: FleetAccess, pool: str) -> None:
     """Show each node's state until the pool's record is deleted."""
-    bus = fleet.bus
-    states: dict[str, str] = {}
+    places = _Places(pool, may_go=True)
 
-    def take_node(entry: Entry) -> None:
-        node = entry.key.partition(".")[2]
-        state = "terminated" if entry.removed else _node.decode(entry.value).state
-        if state == "terminated":
-            if states.pop(node, ""):
-                console.write(f"  {node:<24} gone")
-        elif states.get(node) != state:
-            states[node] = state
-            console.write(f"  {node:<24} {state}")
+    def take(change: PoolChange) -> None:
+        for each in places.take(change):
+            word = "gone" if each.state == "terminated" else each.state
+            console.write(f"  {each.node:<24} {word}")
 
-    async def removed() -> bool:
-        return await bus.get(POOLS, pool_key(pool)) is None
-
-    await _follow_until(
-        removed,
-        (bus.watch(NODES, f"{pool}.*"), take_node),
-        (bus.watch(POOLS, pool_key(pool)), lambda _: None),
-    )
-    for node in states:
-        console.write(f"  {node:<24} gone")
+    await _follow_until(lambda: places.removed, (fleet.follow_pool(pool), take))
+    for node, state in places.states.items():
+        if state != "terminated":
+            console.write(f"  {node:<24} gone")

@@ -3,7 +3,14 @@
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from schemas.evidence_bundles import EvidenceBundle, EvidenceDescription, read_description
+import msgspec
+
+from schemas.evidence_bundles import (
+    EvidenceBundle,
+    EvidenceDescription,
+    KeptEvidence,
+    read_description,
+)
 from schemas.topology import EVIDENCE
 from services.bus.port import Bus, ObjectInfo
 from services.metrics.evidence import stored_evidence
@@ -25,10 +32,7 @@ async def find_evidence(bus: Bus, node: str, saga: str = "") -> EvidenceBundle:
     if saga:
         named = [(at, each) for at, each in ended if each.saga == saga]
         if not named:
-            there = ", ".join(each.saga for _, each in ended) or "none"
-            raise NavarchError(
-                f"no evidence of an outage of {node} that saga {saga!r} ended; sagas: {there}"
-            )
+            raise no_evidence(node, saga, [each.saga for _, each in ended])
         ended = named
     if captured and not saga and (not ended or captured[0].time > ended[-1][0].time):
         pool = captured[1].pool
@@ -41,13 +45,23 @@ async def find_evidence(bus: Bus, node: str, saga: str = "") -> EvidenceBundle:
         if current is not None:
             return bundle(history, kept, current)
     if not ended:
-        raise NavarchError(
-            f"no evidence about a node {node!r}: it was never unhealthy, lost or replaced, or its "
-            "evidence has expired; `navarch evidence` lists all evidence"
-        )
+        raise no_evidence(node)
     found = await stored_evidence.stored_bundle(bus, ended[-1][0].name)
     assert found is not None
     return found
+
+
+def no_evidence(node: str, saga: str = "", sagas: Sequence[str] = ()) -> NavarchError:
+    """That there is none about a node, or about its outage that a saga ended."""
+    if saga:
+        there = ", ".join(sagas) or "none"
+        return NavarchError(
+            f"no evidence of an outage of {node} that saga {saga!r} ended; sagas: {there}"
+        )
+    return NavarchError(
+        f"no evidence about a node {node!r}: it was never unhealthy, lost or replaced, or its "
+        "evidence has expired; `navarch evidence` lists all evidence"
+    )
 
 
 def described(kept: Iterable[ObjectInfo]) -> list[tuple[ObjectInfo, EvidenceDescription]]:
@@ -69,6 +83,20 @@ def outages(kept: Sequence[ObjectInfo]) -> list[tuple[ObjectInfo, EvidenceDescri
             and (about.node, about.unhealthy_at) not in complete
         )
     ]
+
+
+def kept_evidence(kept: Sequence[ObjectInfo]) -> tuple[list[KeptEvidence], int]:
+    """Each outage of which evidence is kept, oldest first; and how many objects are of none."""
+    found = [
+        KeptEvidence(
+            name=each.name,
+            bytes=each.size_bytes,
+            time=each.time,
+            **msgspec.structs.asdict(about),
+        )
+        for each, about in outages(kept)
+    ]
+    return found, len(kept) - len(described(kept))
 
 
 def is_capture(info: ObjectInfo) -> bool:

@@ -306,9 +306,9 @@ class FleetClient:
                     return
 
     async def follow_events(
-        self, *, pool: str, node: str, since: datetime | None
+        self, *, pool: str, node: str, since: datetime | int | None
     ) -> AsyncGenerator[Sequence[Stored], None]:
-        """Events from now or from a time on, of one pool, one node, or all.
+        """Events from now, from a time on, or after a sequence; of one pool, one node, or all.
 
         Stored events come in batches, which is much faster than following; later ones singly.
         """

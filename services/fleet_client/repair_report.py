@@ -5,7 +5,7 @@ It reads only `repaired` events and the nodes' records, so it needs no running s
 
 import asyncio
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from statistics import median
 
@@ -72,6 +72,15 @@ def repairs_since(stored: Iterable[Stored], start: datetime, pool: str) -> list[
     """Outages that ended after a time."""
     found = (decode_stored(each) for each in stored if each.time >= start)
     return [each for each in found if isinstance(each, Repaired) and pool in ("", each.pool)]
+
+
+def seen_report(report: RepairReport, sees: Callable[[str], bool]) -> RepairReport:
+    """The part of it about some pools."""
+    return msgspec.structs.replace(
+        report,
+        rows=tuple(each for each in report.rows if sees(each.pool)),
+        out=tuple(each for each in report.out if sees(each.pool)),
+    )
 
 
 def rows(repaired: Iterable[Repaired]) -> tuple[RepairRow, ...]:

@@ -58,13 +58,16 @@ def _fold(stored: Iterable[Stored]) -> SagaState | None:
     return state
 
 
-async def open_sagas(bus: Bus, pool: str = "") -> list[SagaState]:
-    """Every saga that a pool's record holds and that has a log, oldest first."""
+async def open_trees(bus: Bus, pool: str = "") -> list[list[Stored]]:
+    """The log of each saga that a pool's record holds."""
     entries = await bus.entries(POOLS, pool_key(pool or "*"))
     names = [saga for each in entries for saga in _pools.decode(each.value).open]
-    trees = await asyncio.gather(
-        *(bus.read(SAGAS.name, subjects.saga_tree(each)) for each in names)
-    )
+    return await asyncio.gather(*(bus.read(SAGAS.name, subjects.saga_tree(each)) for each in names))
+
+
+async def open_sagas(bus: Bus, pool: str = "") -> list[SagaState]:
+    """Every saga that a pool's record holds and that has a log, oldest first."""
+    trees = await open_trees(bus, pool)
     states = [state for tree in trees if (state := _fold(tree)) is not None]
     return sorted(states, key=lambda each: (each.started_at, each.saga))
 

@@ -4,6 +4,9 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
+DIAGNOSE_SECONDS_MAX: Final = 600.0
+"""How long a caller may wait for what a diagnosis finds."""
+
 
 class _Body(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a caller sends."""

@@ -26,6 +26,7 @@ from schemas.operator_requests import (
 from services.fleet_client.node_diagnosis import diagnose
 from services.gateway.authentication import ROLE
 from services.gateway.change_bodies import (
+    DIAGNOSE_SECONDS_MAX,
     BreakerBody,
     DrainBody,
     HoldBody,
@@ -40,7 +41,6 @@ from services.gateway.views import ChangeAnswer
 from services.primitives.errors import AnswerError
 
 KEY_CHARS_MAX: Final = 200
-DIAGNOSE_SECONDS_MAX: Final = 600.0
 
 Changes = NamedDependency[ChangeRequests]
 Name = FromPath[str]

@@ -5,6 +5,7 @@ is read from the bus. So a slow caller costs nothing but its connection, and non
 """
 
 import asyncio
+from asyncio import FIRST_COMPLETED
 from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
@@ -66,7 +67,8 @@ class EventRelay:
         self._resets = 0
         self._news = asyncio.Event()
         self._started = asyncio.Event()
-        self._closed = False
+        self.closed = asyncio.Event()
+        """Set: every stream ends."""
 
     async def run(self) -> None:
         """Follow the events until cancelled."""
@@ -83,7 +85,7 @@ class EventRelay:
 
     def close(self) -> None:
         """End every stream, so that the callers go elsewhere."""
-        self._closed = True
+        self.closed.set()
         self._wake()
 
     def _keep(self, stored: Stored) -> None:
@@ -113,7 +115,7 @@ class EventRelay:
         if position > self._newest and position > await self._bus.last_sequence(EVENTS.name):
             yield StreamReset()
             position = self._newest
-        while not self._closed:
+        while not self.closed.is_set():
             if resets != self._resets:
                 yield StreamReset()
                 position, resets = self._base, self._resets
@@ -145,15 +147,16 @@ class EventRelay:
 
 
 async def with_pauses(
-    source: AsyncGenerator[T, None], seconds: float
+    source: AsyncGenerator[T, None], seconds: float, closed: asyncio.Event | None = None
 ) -> AsyncGenerator[T | None, None]:
-    """The same items, and None whenever none came for so long."""
+    """The same items until `closed`, and None whenever none came for so long."""
     waiting: asyncio.Task[T] | None = None
+    ending = {asyncio.ensure_future(closed.wait())} if closed is not None else set()
     try:
-        while True:
+        while not (closed is not None and closed.is_set()):
             waiting = waiting or asyncio.ensure_future(_next(source))
-            done, _ = await asyncio.wait({waiting}, timeout=seconds)
-            if not done:
+            await asyncio.wait({waiting, *ending}, timeout=seconds, return_when=FIRST_COMPLETED)
+            if not waiting.done():
                 yield None
                 continue
             try:
@@ -164,6 +167,8 @@ async def with_pauses(
                 waiting = None
             yield found
     finally:
+        for each in ending:
+            each.cancel()
         if waiting is not None:
             waiting.cancel()
             with suppress(asyncio.CancelledError, StopAsyncIteration):

@@ -10,6 +10,7 @@ from litestar.di import NamedDependency
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import HeaderParameter, Parameter, QueryParameter
 from litestar.response import Stream
+from msgspec.structs import replace
 
 from schemas.topology import EVENTS
 from services.bus.port import Stored
@@ -55,8 +56,10 @@ async def list_events(
     """List stored events, oldest first. They are kept for 30 days."""
     wanted = event_filter(principal, pool, node, kinds)
     start = after or start_of(since, now)
+    newest = await fleet.bus.last_sequence(EVENTS.name)
     batches = stored_batches(fleet.bus, EVENTS.name, event_filters(pool, node), start)
-    return await _page(batches, wanted.matches, after, limit)
+    page = await _page(batches, wanted.matches, after, limit)
+    return page if page.more else replace(page, next=max(page.next, newest))
 
 
 @get(f"{ROOT}/events/stream", tags=["events"], responses=PROBLEMS, media_type=STREAM_TYPE)

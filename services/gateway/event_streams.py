@@ -1,8 +1,8 @@
 """Streams of events for callers: which events, how many streams, and signs of life between."""
 
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from datetime import datetime
 from http import HTTPStatus
 from typing import Final
@@ -26,6 +26,8 @@ RETRY_MS: Final = 1_000
 SHARE_MAX: Final = 4
 """One token may have one in so many of the streams."""
 RESET: Final = "reset"
+END: Final = "end"
+"""Event of a stream that is complete, unlike one whose connection is lost."""
 RESET_DATA: Final = (
     '{"detail": "the events were set back, as a restored store is: read the fleet again"}'
 )
@@ -94,7 +96,17 @@ class EventStreams:
 
     def open(self, wanted: EventFilter, after: int | None) -> AsyncGenerator[bytes, None]:
         """A stream from a position on; ProblemError where there are too many."""
-        name = wanted.principal.name
+        self._admit(wanted.principal.name)
+        return self._messages(wanted, after)
+
+    def carry(
+        self, principal: Principal, source: AsyncGenerator[bytes, None]
+    ) -> AsyncGenerator[bytes, None]:
+        """A stream of other messages, within the same limits, to their end."""
+        self._admit(principal.name)
+        return self._carried(principal, source)
+
+    def _admit(self, name: str) -> None:
         own_max = max(1, self._max // SHARE_MAX)
         if self._open.total() >= self._max or self._open[name] >= own_max:
             raise ProblemError(
@@ -102,15 +114,39 @@ class EventStreams:
                 f"{self._open[name]} streams of {name} are open, and {self._open.total()} in all",
                 f"close some: {own_max} may be open, and {self._max} in all (gateway.streams_max)",
             )
-        return self._messages(wanted, after)
+
+    @contextmanager
+    def _counted(self, name: str) -> Iterator[None]:
+        self._open[name] += 1
+        self._gauge.set(self._open.total())
+        try:
+            yield
+        finally:
+            self._open[name] -= 1
+            self._gauge.set(self._open.total())
+
+    def _is_over(self, principal: Principal) -> bool:
+        return principal.expires is not None and principal.expires <= self._now()
+
+    async def _carried(
+        self, principal: Principal, source: AsyncGenerator[bytes, None]
+    ) -> AsyncGenerator[bytes, None]:
+        with self._counted(principal.name):
+            yield ServerSentEventMessage(None, comment="connected", retry=RETRY_MS).encode()
+            messages = with_pauses(source, self._heartbeat_seconds, self._relay.closed)
+            async with aclosing(messages):
+                async for each in messages:
+                    if self._is_over(principal):
+                        return
+                    yield each or ServerSentEventMessage(None, comment="alive").encode()
+            if not self._relay.closed.is_set():
+                yield ServerSentEventMessage("{}", event=END).encode()
 
     async def _messages(
         self, wanted: EventFilter, after: int | None
     ) -> AsyncGenerator[bytes, None]:
         principal = wanted.principal
-        self._open[principal.name] += 1
-        self._gauge.set(self._open.total())
-        try:
+        with self._counted(principal.name):
             position = await self._relay.newest() if after is None else after
             # With the position, so that a caller that loses the connection now resumes from here.
             begin = ServerSentEventMessage(None, comment="connected", id=position, retry=RETRY_MS)
@@ -118,7 +154,7 @@ class EventStreams:
             events = with_pauses(self._relay.stream(position), self._heartbeat_seconds)
             async with aclosing(events):
                 async for event in events:
-                    if principal.expires is not None and principal.expires <= self._now():
+                    if self._is_over(principal):
                         return
                     if event is None:
                         # With the position, so that a caller of rare events resumes near the end.
@@ -129,6 +165,3 @@ class EventStreams:
                         position = event.stored.sequence
                         if wanted.matches(event.stored):
                             yield event.encoded
-        finally:
-            self._open[principal.name] -= 1
-            self._gauge.set(self._open.total())

@@ -21,6 +21,7 @@ from services.fleet_client.fleet_client import (
     decode_nodes,
     decode_pools,
 )
+from services.fleet_client.fleet_status import fleet_state
 from services.fleet_client.fleet_use import total
 from services.fleet_client.node_filter import NodeFilter
 from services.fleet_client.node_timeline import TimelineRow, timeline_rows
@@ -31,6 +32,7 @@ from services.fleet_client.why_text import WhyAnswer
 from services.gateway.access_tokens import Principal
 from services.gateway.problems import PROBLEMS, ROOT, ProblemError, not_found
 from services.gateway.views import (
+    FleetStatus,
     IncidentView,
     InstancePage,
     InstanceView,
@@ -40,8 +42,10 @@ from services.gateway.views import (
     incident_views,
     instance_view,
     pool_status,
+    status_view,
     stored_object,
     stored_place,
+    token_expiry,
 )
 from services.primitives.errors import AnswerError, BusError, NavarchError
 
@@ -291,6 +295,13 @@ async def list_incidents(fleet: Fleet, principal: Caller) -> list[IncidentView]:
     return [incident for pool in pools for incident in incident_views(pool)]
 
 
+@get(f"{ROOT}/status", tags=["pools"], responses=PROBLEMS)
+async def get_status(fleet: Fleet, principal: Caller) -> FleetStatus:
+    """Get the pools, the open sagas in short, and what fails, as `navarch status` shows it."""
+    state = await fleet_state(fleet, principal.sees)
+    return status_view(state, token_expiry(principal.expires))
+
+
 @get(f"{ROOT}/budget", tags=["pools"], responses=PROBLEMS)
 async def get_budget(fleet: Fleet, principal: Caller) -> FleetBudgetView:
     """Get the fleet's budget, and what is used of it."""
@@ -312,7 +323,7 @@ async def get_caller(principal: Caller) -> Principal:
 FLEET_ROUTES: Final[Sequence[HTTPRouteHandler]] = (
     *(list_nodes, get_node, get_node_why, get_node_timeline, list_instances),
     *(list_pools, get_pool, get_pool_status, get_pool_why, list_sagas, get_saga),
-    *(get_saga_why, list_offerings, list_incidents, get_budget, get_caller),
+    *(get_saga_why, list_offerings, list_incidents, get_status, get_budget, get_caller),
 )
 
 

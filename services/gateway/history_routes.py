@@ -1,23 +1,29 @@
 """GET: what was measured and kept: samples, a pool over time, evidence; and the health policy."""
 
 from collections.abc import Sequence
-from typing import Final
+from http import HTTPStatus
+from typing import Annotated, Final
 
 from litestar import get
 from litestar.handlers import HTTPRouteHandler
-from litestar.params import FromPath, FromQuery
+from litestar.params import FromPath, FromQuery, Parameter
 
-from schemas.evidence_bundles import EvidenceBundle, EvidenceDescription
+from schemas.evidence_bundles import EvidenceBundle, KeptEvidence
 from schemas.fleet_queries import PolicyView, Query
+from schemas.hardware_denylist import HardwareRecord
 from schemas.instance_records import InstanceRecord
 from schemas.topology import EVIDENCE
-from services.fleet_client.evidence_lookup import find_evidence, outages
+from services.fleet_client.evidence_lookup import find_evidence, kept_evidence
 from services.fleet_client.fleet_client import decode_answer
+from services.fleet_client.fleet_use import UseRow
 from services.fleet_client.pool_history import SPAN_MAX, PoolHistory, pool_history
-from services.fleet_client.use_reader import GpuReadings, node_samples
+from services.fleet_client.repair_report import RepairReport, repair_report, seen_report
+from services.fleet_client.saga_summaries import SagaSummary, saga_summaries
+from services.fleet_client.use_reader import GpuReadings, node_samples, read_use
 from services.gateway.event_routes import start_of
 from services.gateway.fleet_routes import (
     PROVISIONER,
+    ROWS_MAX,
     Caller,
     Fleet,
     Histories,
@@ -25,7 +31,7 @@ from services.gateway.fleet_routes import (
     visible_node,
     visible_pool,
 )
-from services.gateway.problems import PROBLEMS, ROOT, not_found
+from services.gateway.problems import PROBLEMS, ROOT, ProblemError, not_found
 from services.primitives.errors import BusError, NavarchError
 
 
@@ -60,10 +66,10 @@ async def get_node_evidence(
 
 
 @get(f"{ROOT}/evidence", tags=["nodes"], responses=PROBLEMS)
-async def list_evidence(fleet: Fleet, principal: Caller) -> list[EvidenceDescription]:
+async def list_evidence(fleet: Fleet, principal: Caller) -> list[KeptEvidence]:
     """List the outages of which evidence is kept, oldest first."""
-    kept = outages(await fleet.bus.objects(EVIDENCE))
-    return [about for _, about in kept if principal.sees(about.pool)]
+    kept, _ = kept_evidence(await fleet.bus.objects(EVIDENCE))
+    return [each for each in kept if principal.sees(each.pool)]
 
 
 @get(f"{ROOT}/pools/{{name:str}}/history", tags=["pools"], responses=PROBLEMS)
@@ -78,6 +84,70 @@ async def get_pool_history(
     return pool_history(pool.name, records, start, now)
 
 
+@get(f"{ROOT}/sagas/history", tags=["sagas"], responses=PROBLEMS)
+async def list_saga_history(
+    fleet: Fleet,
+    principal: Caller,
+    now: Now,
+    histories: Histories,
+    pool: FromQuery[str] = "",
+    since: FromQuery[str] = "7d",
+    limit: Annotated[int, Parameter(ge=1, le=ROWS_MAX)] = 1_000,
+) -> list[SagaSummary]:
+    """List every saga that began since a time, open or ended; `limit` keeps the newest."""
+    start = start_of(since, now)
+    if pool:
+        await visible_pool(fleet, principal, pool)
+    async with histories:
+        found = await saga_summaries(fleet.bus, pool, start)
+    return [each for each in found if principal.sees(each.pool)][-limit:]
+
+
+@get(f"{ROOT}/report", tags=["nodes"], responses=PROBLEMS)
+async def get_report(
+    fleet: Fleet,
+    principal: Caller,
+    now: Now,
+    histories: Histories,
+    pool: FromQuery[str] = "",
+    since: FromQuery[str] = "7d",
+) -> RepairReport:
+    """Get what unhealthy nodes cost each pool, by fault, and which are out of service now."""
+    start = start_of(since, now)
+    if pool:
+        await visible_pool(fleet, principal, pool)
+    async with histories:
+        found = await repair_report(fleet.bus, start, now, pool)
+    return seen_report(found, principal.sees)
+
+
+@get(f"{ROOT}/use", tags=["nodes"], responses=PROBLEMS)
+async def list_use(
+    fleet: Fleet,
+    principal: Caller,
+    now: Now,
+    pool: FromQuery[str] = "",
+    gpus: FromQuery[bool] = False,
+) -> list[UseRow]:
+    """List how much each node is used, or with `gpus` each GPU, from its newest sample."""
+    if pool:
+        await visible_pool(fleet, principal, pool)
+    use, _ = await read_use(fleet.bus, pool, now)
+    return [each for each in use.rows(of_gpus=gpus) if principal.sees(each.pool)]
+
+
+@get(f"{ROOT}/hardware", tags=["nodes"], responses=PROBLEMS)
+async def list_hardware(fleet: Fleet, principal: Caller) -> list[HardwareRecord]:
+    """List the hardware that is not admitted again."""
+    if principal.pools:
+        raise ProblemError(
+            HTTPStatus.FORBIDDEN,
+            f"{principal.name} may see some pools, and this list is the whole fleet's",
+            "use a token of every pool",
+        )
+    return decode_answer(list[HardwareRecord], await fleet.query("hardware", Query()), "hardware")
+
+
 @get(f"{ROOT}/policy", tags=["policy"], responses=PROBLEMS)
 async def get_policy(fleet: Fleet) -> PolicyView:
     """Get the health policy in force: its rules in order, of which the first match decides."""
@@ -87,4 +157,5 @@ async def get_policy(fleet: Fleet) -> PolicyView:
 
 HISTORY_ROUTES: Final[Sequence[HTTPRouteHandler]] = (
     *(get_node_samples, get_node_evidence, list_evidence, get_pool_history, get_policy),
+    *(list_saga_history, get_report, list_use, list_hardware),
 )

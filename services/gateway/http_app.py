@@ -31,6 +31,7 @@ from services.gateway.fleet_routes import FLEET_ROUTES
 from services.gateway.history_routes import HISTORY_ROUTES
 from services.gateway.problems import PROTECTION, REQUEST_HEADER, answer_problem
 from services.gateway.request_meter import request_meter
+from services.gateway.stream_routes import STREAM_ROUTES
 from services.gateway.views import ChangeAnswer
 from services.primitives.clock import Clock
 from services.runtime.metric_exposition import exposition
@@ -39,7 +40,10 @@ BODY_BYTES_MAX: Final = 65_536
 HISTORIES_MAX: Final = 4
 """Histories that are read at once: each may be a month of events. Further callers wait."""
 KEY_BYTES: Final = 12
-DESCRIBED_ROUTES: Final = (*FLEET_ROUTES, *HISTORY_ROUTES, *EVENT_ROUTES, *CHANGE_ROUTES)
+DESCRIBED_ROUTES: Final = (
+    *(*FLEET_ROUTES, *HISTORY_ROUTES, *EVENT_ROUTES),
+    *(*STREAM_ROUTES, *CHANGE_ROUTES),
+)
 CHARSET: Final = "; charset=utf-8"
 """Which the library adds itself."""
 DESCRIPTION: Final = "Reads a Navarch fleet and changes it: docs/http-api.md."

@@ -7,16 +7,20 @@ from typing import Any, Final
 import msgspec
 
 from schemas.breaker_state import OpenIncident
-from schemas.fleet_queries import NodeView, PoolView
+from schemas.fleet_queries import CurrentFailure, NodeView, PoolView
 from schemas.instance_records import InstanceRecord
 from schemas.pool_records import PoolRecord
+from services.bus.nats.connection_expiry import Expiry
 from services.bus.port import Stored
+from services.fleet_client.fleet_status import FleetState
+from services.fleet_client.pool_watch import NodePlace, PoolChange
 from services.fleet_client.saga_progress import Progress
 from services.operator_text.event_text import Tone, describe_stored
 
 PROBLEM_TYPE: Final = "application/problem+json"
 STREAM_TYPE: Final = "text/event-stream"
 """Media types of a `Problem` and of server-sent events."""
+RENEWAL: Final = "`navarch gateway token create` makes another"
 INVALID_CHARS_MAX: Final = 4_096
 UNWOUND: Final = frozenset({"unwinding", "stuck"})
 
@@ -48,6 +52,26 @@ class InstanceView(msgspec.Struct, frozen=True, kw_only=True):
     running_at: datetime | None
     terminating_at: datetime | None
     terminated_at: datetime | None
+    removal_attempts: int = 0
+    """Recorded attempts to terminate it that failed."""
+    removal_tried_at: datetime | None = None
+    """Time of the last such attempt."""
+    host: str = ""
+    """The physical machine, where the provider names it."""
+    host_key: str = ""
+    """SSH host key at first contact."""
+    saga: str = ""
+    attempts: int = 0
+    created_at: datetime | None = None
+    kept_until: datetime | None = None
+    down_since: datetime | None = None
+    """Since when its provider reports that it does not run, and what it reports."""
+    down_reason: str = ""
+    impaired_reason: str = ""
+    """Which of the provider's status checks fail."""
+    disconnected_at: datetime | None = None
+    """Since when the node's credentials are refused."""
+    disconnected_reason: str = ""
 
 
 class InstancePage(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,6 +120,43 @@ class StoredPlace(msgspec.Struct, frozen=True, kw_only=True):
     subject: str
     sequence: int
     time: datetime
+
+
+class SagaEntryView(StoredPlace, frozen=True, kw_only=True):
+    """An entry of a saga's log, and where it is stored."""
+
+    entry: dict[str, Any]
+
+
+class PoolChangeView(msgspec.Struct, frozen=True, kw_only=True):
+    """What is new of a pool."""
+
+    whole: bool = False
+    """These are all its nodes, and the entries of all its open sagas."""
+    nodes: tuple[NodePlace, ...] = ()
+    """Nodes that have come, gone, or changed their state."""
+    entries: tuple[SagaEntryView, ...] = ()
+    """Of its sagas' logs."""
+    removed: bool = False
+    """The pool is removed, and the stream ends."""
+
+
+class FleetStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """The pools, the open sagas, and what fails, as far as the caller may see them."""
+
+    pools: tuple[PoolView, ...]
+    sagas: tuple[dict[str, Any], ...] = ()
+    """The open ones, in short."""
+    remaining_work: tuple[str, ...] = ()
+    """What drains wait for."""
+    orphans: tuple[InstanceView, ...] = ()
+    """Instances without a record."""
+    failures: tuple[CurrentFailure, ...] = ()
+    """What fails in the services."""
+    expiries: tuple[Expiry, ...] = ()
+    """What of the caller's expires."""
+    bus_is_open: bool = False
+    """Every client that reaches the bus controls the fleet."""
 
 
 class SagaLog(msgspec.Struct, frozen=True, kw_only=True):
@@ -232,6 +293,44 @@ def event_view(stored: Stored) -> EventView:
         detail=text.detail,
         tone=text.tone,
         event=stored_object(stored),
+    )
+
+
+def token_expiry(expires: datetime | None) -> tuple[Expiry, ...]:
+    """When a caller's token expires, if it does."""
+    return (Expiry(what="your token", at=expires, remedy=RENEWAL),) if expires else ()
+
+
+def status_view(state: FleetState, own: tuple[Expiry, ...]) -> FleetStatus:
+    """A fleet's state; `own`: what of the caller's expires."""
+    return FleetStatus(
+        pools=state.pools,
+        sagas=state.sagas,
+        remaining_work=state.remaining_work,
+        orphans=tuple(map(instance_view, state.orphans)),
+        failures=state.failures,
+        expiries=own,
+        bus_is_open=state.is_open,
+    )
+
+
+def saga_entry_view(stored: Stored) -> SagaEntryView:
+    """An entry of a saga's log."""
+    return SagaEntryView(
+        subject=stored.subject,
+        sequence=stored.sequence,
+        time=stored.time,
+        entry=stored_object(stored),
+    )
+
+
+def pool_change_view(change: PoolChange) -> PoolChangeView:
+    """A change of a pool."""
+    return PoolChangeView(
+        whole=change.whole,
+        nodes=change.nodes,
+        entries=tuple(map(saga_entry_view, change.entries)),
+        removed=change.removed,
     )
 
 

@@ -5,20 +5,24 @@ A test compares each with the API's own description, so that the two never diffe
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Generic, Literal, TypeVar
+from typing import Any, Final, Generic, Literal, Protocol, TypeVar
 
 import msgspec
 
 from schemas.agent_commands import DiagnoseRequest, Diagnosis
 from schemas.dry_run import DryRun
 from schemas.duration import parse_duration
-from schemas.evidence_bundles import EvidenceBundle, EvidenceDescription
+from schemas.evidence_bundles import EvidenceBundle, KeptEvidence
 from schemas.fleet_queries import FleetBudgetView, NodeView, PolicyView, PoolView
+from schemas.hardware_denylist import HardwareRecord
 from schemas.names import saga_token, token
 from schemas.offering_records import OfferingView
+from services.fleet_client.fleet_use import UseRow
 from services.fleet_client.node_timeline import TimelineRow
 from services.fleet_client.pool_history import PoolHistory
+from services.fleet_client.repair_report import RepairReport
 from services.fleet_client.saga_progress import Progress
+from services.fleet_client.saga_summaries import SagaSummary
 from services.fleet_client.use_reader import GpuReadings
 from services.fleet_client.why_text import WhyAnswer
 from services.gateway.access_tokens import Principal
@@ -33,17 +37,20 @@ from services.gateway.change_bodies import (
 from services.gateway.views import (
     ChangeAnswer,
     EventPage,
+    EventView,
+    FleetStatus,
     IncidentView,
     InstancePage,
     NodePage,
+    PoolChangeView,
     PoolStatus,
+    SagaEntryView,
     SagaLog,
 )
 
 T_co = TypeVar("T_co", covariant=True)
 
 API: Final = "/api/v1"
-STREAM_PATH: Final = f"{API}/events/stream"
 DryRunVerb = Literal[
     "cordon", "uncordon", "release", "drain", "replace", "reset-gpu", "reboot", "terminate"
 ]
@@ -64,6 +71,31 @@ class ApiCall(Generic[T_co]):
     """Of a change: its idempotency key; empty: the client makes one. None: it has none."""
     more_seconds: float = 0.0
     """How much longer than others the gateway may take for it."""
+
+
+class ItemPage(Protocol[T_co]):
+    """Some items, and the cursor of what follows."""
+
+    @property
+    def items(self) -> Sequence[T_co]:
+        """The items."""
+        ...
+
+    @property
+    def next(self) -> str | int:
+        """Empty or 0: that was all."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiStream(Generic[T_co]):
+    """What is followed, the type of its items, and where it goes on."""
+
+    path: str
+    item: type[T_co]
+    query: Mapping[str, Any] = field(default_factory=dict)
+    after: int | None = None
+    """The sequence of the last item seen; None: from now on, or from the whole."""
 
 
 # --- reading -------------------------------------------------------------------------------------
@@ -115,9 +147,26 @@ def get_node_evidence(name: str, *, saga: str = "") -> ApiCall[EvidenceBundle]:
     return ApiCall(path=f"{_node(name)}/evidence", answer=EvidenceBundle, query={"saga": saga})
 
 
-def list_evidence() -> ApiCall[list[EvidenceDescription]]:
+def list_evidence() -> ApiCall[list[KeptEvidence]]:
     """List the outages of which evidence is kept, oldest first."""
-    return ApiCall(path=f"{API}/evidence", answer=list[EvidenceDescription])
+    return ApiCall(path=f"{API}/evidence", answer=list[KeptEvidence])
+
+
+def get_report(*, pool: str = "", since: str = "7d") -> ApiCall[RepairReport]:
+    """Get what unhealthy nodes cost each pool, by fault, and which are out of service now."""
+    query = {"pool": pool, "since": since}
+    return ApiCall(path=f"{API}/report", answer=RepairReport, query=query)
+
+
+def list_use(*, pool: str = "", gpus: bool = False) -> ApiCall[list[UseRow]]:
+    """List how much each node is used, or with `gpus` each GPU, from its newest sample."""
+    query = {"pool": pool, "gpus": gpus}
+    return ApiCall(path=f"{API}/use", answer=list[UseRow], query=query)
+
+
+def list_hardware() -> ApiCall[list[HardwareRecord]]:
+    """List the hardware that is not admitted again."""
+    return ApiCall(path=f"{API}/hardware", answer=list[HardwareRecord])
 
 
 def list_instances(
@@ -164,6 +213,14 @@ def list_sagas(*, pool: str = "") -> ApiCall[list[Progress]]:
     return ApiCall(path=f"{API}/sagas", answer=list[Progress], query={"pool": pool})
 
 
+def list_saga_history(
+    *, pool: str = "", since: str = "7d", limit: int = 1_000
+) -> ApiCall[list[SagaSummary]]:
+    """List every saga that began since a time, open or ended; `limit` keeps the newest."""
+    query = {"pool": pool, "since": since, "limit": limit}
+    return ApiCall(path=f"{API}/sagas/history", answer=list[SagaSummary], query=query)
+
+
 def get_saga(saga: str) -> ApiCall[SagaLog]:
     """Get a saga, open or ended, with its log."""
     return ApiCall(path=_saga(saga), answer=SagaLog)
@@ -186,6 +243,11 @@ def list_offerings(
 def list_incidents() -> ApiCall[list[IncidentView]]:
     """List the open incidents of all pools."""
     return ApiCall(path=f"{API}/incidents", answer=list[IncidentView])
+
+
+def get_status() -> ApiCall[FleetStatus]:
+    """Get the pools, the open sagas in short, and what fails, as `navarch status` shows it."""
+    return ApiCall(path=f"{API}/status", answer=FleetStatus)
 
 
 def get_budget() -> ApiCall[FleetBudgetView]:
@@ -216,6 +278,34 @@ def list_events(
     where = {"since": since, "after": after, "pool": pool, "node": node}
     query = where | {"type": kinds, "limit": limit}
     return ApiCall(path=f"{API}/events", answer=EventPage, query=query)
+
+
+# --- following -----------------------------------------------------------------------------------
+
+
+def follow_events(
+    *, after: int | None = None, pool: str = "", node: str = "", kinds: Sequence[str] = ()
+) -> ApiStream[EventView]:
+    """Events as they are stored, each once: after a sequence, or from now on.
+
+    A connection that breaks is made again, and the stream goes on where it was.
+    EventsResetError where a restored store has set the events back.
+    """
+    query = {"pool": pool, "node": node, "type": kinds}
+    return ApiStream(path=f"{API}/events/stream", item=EventView, query=query, after=after)
+
+
+def follow_saga(saga: str, *, after: int | None = None) -> ApiStream[SagaEntryView]:
+    """A saga's entries as they are stored, each once: all, or after a sequence; to its end."""
+    return ApiStream(path=f"{_saga(saga)}/stream", item=SagaEntryView, after=after)
+
+
+def follow_pool(name: str) -> ApiStream[PoolChangeView]:
+    """A pool's nodes and sagas: first the whole, then what changes. Again after a lost connection.
+
+    It ends when the pool is removed.
+    """
+    return ApiStream(path=f"{_pool(name)}/stream", item=PoolChangeView)
 
 
 # --- changing ------------------------------------------------------------------------------------

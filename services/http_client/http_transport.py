@@ -15,8 +15,8 @@ import httpx
 import msgspec
 
 from schemas.messages import LimitedDecoder, encode
-from services.gateway.views import PROBLEM_TYPE, STREAM_TYPE, EventView, Problem
-from services.http_client.gateway_calls import STREAM_PATH, ApiCall
+from services.gateway.views import PROBLEM_TYPE, STREAM_TYPE, Problem
+from services.http_client.gateway_calls import ApiCall, ApiStream
 from services.http_client.gateway_errors import (
     EventsResetError,
     GatewayError,
@@ -59,10 +59,10 @@ TRANSIENT: Final = frozenset(
     }
 )
 RESET: Final = "reset"
+END: Final = "end"
 JSON: Final = "application/json"
 
 _problems = msgspec.json.Decoder(Problem)
-_events = LimitedDecoder(EventView)
 
 
 class _TransientError(Exception):
@@ -200,16 +200,14 @@ class HttpTransport:
             return f"{text}: name its authority's file with {CA_VARIABLE}"
         return f"no connection, or it broke ({text})"
 
-    async def follow(
-        self, query: dict[str, Any], after: int | None
-    ) -> AsyncGenerator[EventView, None]:
-        """Events as they are stored, each once, over any number of connections."""
-        position, heard, connected, failures = after, self._clock.monotonic(), False, 0
+    async def follow(self, stream: ApiStream[T]) -> AsyncGenerator[T, None]:
+        """The items of a stream as they come, each once, over any number of connections."""
+        position, heard, connected, failures = stream.after, self._clock.monotonic(), False, 0
         failed: GatewayError | NoAnswerError
         while True:
             failed, pause = self._no_answer("the stream ended"), RECONNECT_SECONDS
             try:
-                async with aclosing(self._connection(query, position)) as events:
+                async with aclosing(self._connection(stream, position)) as events:
                     first = True
                     async for event in events:
                         # A gateway that ends each connection at its first words is away, too.
@@ -218,11 +216,13 @@ class HttpTransport:
                         first, connected = False, True
                         if event.kind == RESET:
                             raise EventsResetError("the events were set back: read the fleet again")
+                        if event.kind == END:
+                            return
                         sequence = int(event.id) if event.id.isdecimal() else position
                         is_new = position is None or sequence is None or sequence > position
                         position = sequence if is_new else position
                         if event.data and is_new:
-                            yield self._view(event)
+                            yield self._item(stream, event)
             except _TransientError as broken:
                 failed, failures = broken.error, failures + 1
                 pause = max(pause, min(broken.after_seconds, RETRY_AFTER_SECONDS_MAX))
@@ -231,19 +231,20 @@ class HttpTransport:
                 raise failed
             await self._clock.sleep(pause)
 
-    def _view(self, event: SentEvent) -> EventView:
+    def _item(self, stream: ApiStream[T], event: SentEvent) -> T:
         try:
-            return _events.decode(event.data)
+            found: T = _decoder(cast("Any", stream.item)).decode(event.data)
         except msgspec.DecodeError as wrong:
             text = f"an event that this release does not know ({wrong})"
             raise self._no_answer(text) from wrong
+        return found
 
     async def _connection(
-        self, query: dict[str, Any], position: int | None
+        self, stream: ApiStream[Any], position: int | None
     ) -> AsyncGenerator[SentEvent, None]:
-        given = {name: value for name, value in query.items() if value}
+        given = {name: value for name, value in stream.query.items() if value}
         headers = {"Last-Event-ID": str(position)} if position is not None else {}
-        url = f"{self._options.url}{STREAM_PATH}"
+        url = f"{self._options.url}{stream.path}"
         parser = EventParser()
         try:
             async with self._client.stream("GET", url, params=given, headers=headers) as answer:

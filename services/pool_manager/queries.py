@@ -140,6 +140,7 @@ def pool_view(record: PoolRecord, nodes: Iterable[NodeRecord], now: datetime) ->
         ),
         min_nodes=record.spec.min_nodes,
         max_nodes=record.spec.max_nodes,
+        gpu_count=record.spec.gpu_count,
         breaker=breaker.state,
         requested=bool(record.applied),
         removing=bool(record.removing),

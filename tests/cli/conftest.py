@@ -17,7 +17,14 @@ from schemas.dry_run import DryRun, DryRunRequest, Gate
 from schemas.duration import decode_hook
 from schemas.fleet_queries import HealthEvent, NodeView, Page, PoolView, Query
 from schemas.messages import encode
-from schemas.operator_requests import REQUESTS, HoldRequest, NodeRequest, ScaleRequest
+from schemas.operator_requests import (
+    REQUESTS,
+    ApplyRequest,
+    HoldRequest,
+    NodeRequest,
+    RemoveRequest,
+    ScaleRequest,
+)
 from schemas.pool_events import (
     FACTS,
     PoolEvent,
@@ -110,6 +117,8 @@ def _answer(pool: str, verb: str, by: str, data: bytes, ids: "itertools.count[in
             )
         return Scaled(previous=POOL.desired, nodes=asked.nodes, request=asked.request, **common)
     about = msgspec.json.decode(data, type=REQUESTS[verb], dec_hook=decode_hook)
+    if isinstance(about, ApplyRequest | RemoveRequest):
+        return RequestAccepted(verb=verb, request=about.request, **common)
     assert isinstance(about, NodeRequest | HoldRequest)
     answer = {"verb": verb, "node": about.node, "request": about.request}
     if about.node == "training-2":

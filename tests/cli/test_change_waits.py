@@ -6,9 +6,11 @@ import pytest
 
 from schemas.messages import encode
 from schemas.node_records import NodeRecord, node_key
+from schemas.pool_records import PoolRecord, pool_key
 from schemas.saga_log_entries import SagaDone, SagaEntry, SagaStarted, SagaStuck, SagaUnwound
 from schemas.saga_params import SagaParams
-from schemas.topology import NODES, SAGAS
+from schemas.settings import PoolSpec
+from schemas.topology import NODES, POOLS, SAGAS
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import NatsBus
 from services.cli.change_waits import saga_end
@@ -26,6 +28,8 @@ async def test_scale_waits_until_the_pool_has_its_size(
     manager: NatsBus, server: EmbeddedServer
 ) -> None:
     """Spares are none of it; when the time is over it says where to look."""
+    pool = PoolRecord(name="training", spec=PoolSpec(min_nodes=0, max_nodes=9), desired=3)
+    await manager.put(POOLS, pool_key("training"), encode(pool))
     for number in (1, 2, 3, 4):
         name = f"training-{number}"
         record = NodeRecord(pool="training", node=name, state="active", spare=number == 4)

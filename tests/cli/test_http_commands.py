@@ -2,13 +2,15 @@
 
 import asyncio
 import os
+import re
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from io import StringIO
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import msgspec
@@ -16,18 +18,23 @@ import pytest
 from typer.main import get_command
 
 from schemas import subjects
+from schemas.agent_commands import DiagnoseRequest, Diagnosis
+from schemas.evidence_bundles import EvidenceBundle
 from schemas.fleet_events import HttpChange
-from schemas.fleet_queries import FleetBudgetView, Page
+from schemas.fleet_queries import CurrentFailure, FleetBudgetView, Page
+from schemas.gpu_samples import GpuSample
+from schemas.hardware_denylist import HardwareRecord
+from schemas.instance_records import InstanceRecord
 from schemas.messages import encode
-from schemas.node_events import Cordoned
+from schemas.node_events import CheckResult, Cordoned, Repaired, Telemetry
 from schemas.node_records import NodeRecord, node_key
 from schemas.offering_records import OfferingView
 from schemas.pool_events import Scaled
 from schemas.pool_records import PoolRecord, pool_key
 from schemas.saga_log_entries import SagaDone, SagaStarted
-from schemas.saga_params import SagaParams
+from schemas.saga_params import LaunchSpec, SagaParams
 from schemas.settings import PoolSpec
-from schemas.topology import NODES, POOLS
+from schemas.topology import EVIDENCE, NODES, POOLS
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import NatsBus
 from services.cli.__main__ import main
@@ -42,12 +49,17 @@ pytestmark = pytest.mark.slow
 Outcome = tuple[int, str, str]
 HOSTILE = '"\n\x1b[31m</script>\u202e'
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
+FAR = datetime(2100, 1, 1, tzinfo=UTC)
+"""Ages since then are none."""
+ASKED_AT = re.compile(r'"(since|until)": ".*"|from \S+ \S+ to \S+ \S+;')
+CHECK = CheckResult(name="boot", ok=False, detail=HOSTILE)
 SAGA, OVER = "replace-training-2-1", "drain-training-3-1"
 CONFIG = f"""
 gateway:
   tokens:
     ada: {{sha256: {digest("viewer-token")}, role: viewer}}
     bob: {{sha256: {digest("operator-token")}, role: operator}}
+    cid: {{sha256: {digest("admin-token")}, role: admin}}
     sue: {{sha256: {digest("scoped-token")}, role: operator, pools: [training]}}
 """
 READS = [
@@ -62,6 +74,13 @@ READS = [
     *("why training-2 -o json", "why training", f"why {OVER}", "why gone", "why ../x"),
     *("timeline training-2", "timeline training-3 -o json", "timeline gone"),
     *("audit", "audit --pool training -o json", "audit --by ada"),
+    *("status", "status -o json", "saga list", "saga list --all --since 300d"),
+    *("saga list --all --since 300d --pool training -o json", "saga list --all --pool gone"),
+    *("instances", "instances --all -o json", "instances --pool gone", "leaked", "leaked -o json"),
+    *("evidence", "evidence -o json", "evidence training-9", "evidence training-9 -o json"),
+    *("evidence training-9 --saga gone", "evidence gone", "evidence ../pools"),
+    *("report", "report --pool training -o json", "report --pool gone", "hardware list -o json"),
+    *("top --once --pool gone", "top -o json", "top --gpus --sort name -o json"),
     *("events --since 1h --count 4 -o json", "events --since 1h --count 1 --node training-2"),
     *("events --since 1h --count 2 --pool training -o yaml"),
 ]
@@ -69,9 +88,16 @@ READS = [
 REFUSED = [
     *("cordon training-2 --reason x", "cordon gone", "cordon training-", "scale training 99"),
     *("hold gone --for 1h --reason x", "drain training-2 -o json", "breaker open --reason x"),
+    "breaker close --reason x",
     *("drain training-1 --mode immediate --timeout 1m", "drain training-1 --mode soon"),
     *("drain training-1 --dry-run", "replace training-2 --dry-run -o json"),
     *("events --since yesterday", "scale training -1", "saga cancel gone"),
+    *("scale training 99 --wait", "down gone --yes", "down ../x --yes"),
+    *("up --name web --gpus 8 --type b200 --yes", "up --name ../x --gpus 8 --type p5.48xlarge"),
+    *("up --name training --gpus 12 --type p5.48xlarge --dry-run", "saga retry ../x"),
+    *("up --name web --gpus 16 --type p5.48xlarge --dry-run", "saga proceed gone"),
+    *("diagnose training-1", "diagnose training-3 --check dcgm -o json", "diagnose gone"),
+    *("reset-gpu training-2", "reboot training-2 --mode wait"),
 ]
 """Commands that change nothing, also since they are refused; each gives the same twice."""
 CHANGES = [
@@ -82,25 +108,56 @@ CHANGES = [
     ),
     *("release training-1", "drain training-1 --mode deadline --timeout 90s", "replace training-3"),
     *("scale training 2", "terminate training-1"),
+    "up --name web --gpus 16 --type p5.48xlarge --yes --no-wait",
+    "down training --yes --no-wait --mode immediate",
 ]
 """Commands that the small pool-manager accepts, however often."""
 BUS_ONLY = [
-    *(
-        "status",
-        "instances",
-        "list --watch",
-        "saga list --all",
-        "scale training 2 --wait",
-    ),
-    *(
-        "backup /tmp/x",
-        "leaked",
-        "top",
-        "hardware list",
-        "evidence training-1",
-        "down training --yes",
-    ),
+    *("alerts list", "alerts acknowledge KEY", "hardware add gpu GPU-1 --reason x", "logs pool"),
+    *("hardware forget gpu GPU-1", "mcp", "policy test nowhere.yaml", "readmit training-1"),
+    *("sweep", "workload check training", "workload done training-1", "ssh training-1"),
+    *("backup /tmp/x", "slurm suspend training-1"),
 ]
+"""Commands whose requests no gateway relays."""
+LOCAL = {
+    *(
+        "version",
+        "alerts test",
+        "policy check",
+        "policy explain",
+        "serve",
+        "demo",
+        "restore",
+        "doctor",
+    ),
+    *("config apply", "config diff", "config explain", "config schema", "config set-credentials"),
+    *("config validate", "gateway token create", "nats-config agent", "nats-config certificate"),
+    *("nats-config pods", "nats-config push", "nats-config region", "nats-config rotate"),
+    *("nats-config user add", "nats-config user list", "nats-config user revoke"),
+    *("nats-config write", "simulator fleet", "simulator fuzz", "simulator interactive"),
+    *("simulator run", "simulator validate", "slurm resume"),
+}
+"""Commands that manage files, keys and processes of this machine, or a bus's servers."""
+
+
+def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[str]:
+    """The name of every command."""
+    inside: Mapping[str, Any] = getattr(command, "commands", {})
+    if not inside:
+        yield " ".join(path)
+    for name, each in inside.items():
+        yield from commands(each, (*path, name))
+
+
+def test_every_command_is_compared_or_said_to_need_the_bus() -> None:
+    """A new one fails this until it is in one of the lists."""
+    lines = [*READS, *REFUSED, *CHANGES, *BUS_ONLY]
+
+    def is_run(name: str) -> bool:
+        return any(f"{line} ".startswith(f"{name} ") for line in lines)
+
+    found = {*commands(get_command(app))}
+    assert {each for each in found if not is_run(each)} == LOCAL
 
 
 def navarch(line: str, environment: Mapping[str, str]) -> Outcome:
@@ -147,9 +204,48 @@ async def _offerings(_: bytes, __: Mapping[str, str]) -> bytes:
         region="us-east-1",
         zone="us-east-1a",
         instance_type="p5.48xlarge",
+        gpus=8,
+        gpu="H100",
+        plugin="aws",
         dollars_per_hour=98.5,
     )
     return encode(Page(items=(msgspec.Raw(encode(found)),)))
+
+
+async def _instances(_: bytes, __: Mapping[str, str]) -> bytes:
+    launch = LaunchSpec(fleet="f", provider="aws", instance_type="p5", region="us-east-1")
+    items = []
+    for number, state in enumerate(("running", "leaked", "orphaned", "terminating")):
+        found = InstanceRecord(
+            pool="training",
+            instance=f"training-{number}",
+            state=state,  # type: ignore[arg-type]
+            provider="aws",
+            provider_id="i-1",
+            token="secret-of-the-launch",
+            launch=launch,
+            error=HOSTILE,
+            intended_at=FAR,
+        )
+        items.append(msgspec.Raw(encode(found)))
+    return encode(Page(items=tuple(items)))
+
+
+async def _hardware(_: bytes, __: Mapping[str, str]) -> bytes:
+    return msgspec.json.encode(
+        [HardwareRecord(kind="gpu", value="GPU-1", since=NOW, reason=HOSTILE)]
+    )
+
+
+async def _failures(_: bytes, __: Mapping[str, str]) -> bytes:
+    about = CurrentFailure(failure="expires-soon", about="training", reason=HOSTILE, remedy="call")
+    return msgspec.json.encode([about])
+
+
+async def _diagnose(data: bytes, _: Mapping[str, str]) -> bytes:
+    if msgspec.json.decode(data, type=DiagnoseRequest).checks == ("boot",):
+        return msgspec.json.encode(Diagnosis(ok=False, checks=(CHECK,)))
+    return msgspec.json.encode(Diagnosis(ok=False, refused="a job has its GPUs"))
 
 
 async def _budget(_: bytes, __: Mapping[str, str]) -> bytes:
@@ -159,7 +255,32 @@ async def _budget(_: bytes, __: Mapping[str, str]) -> bytes:
 async def fill(bus: NatsBus) -> None:
     """Store two pools' worth of records, sagas and events."""
     queries = {subjects.query("offerings"): _offerings, subjects.query("budget"): _budget}
+    queries |= {subjects.query("instances"): _instances, subjects.query("hardware"): _hardware}
+    queries |= {subjects.failures_query("notifier"): _failures}
+    for number in (1, 3):
+        queries[subjects.node_command("training", f"training-{number}", "diagnose")] = _diagnose
     await bus.serve("provisioner", "a small one", queries)
+    about = {"pool": "training", "node": "training-9", "outcome": "replaced"}
+    bundle = EvidenceBundle(**about, unhealthy_at=NOW)  # type: ignore[arg-type]
+    about |= {"lost_gpu_hours": "2"}
+    about |= {"unhealthy_at": NOW.isoformat(), "restored_at": FAR.isoformat(), "saga": OVER}
+    await bus.put_object(EVIDENCE, "t.9", encode(bundle), metadata=about, revision=0)
+    for node, use in (("training-1", 80), ("training-3", 20)):
+        gpus = tuple(GpuSample(index=index, utilization_percent=use) for index in (0, 1))
+        sample = Telemetry(id=f"t-{node}", time=NOW, pool="training", node=node, gpus=gpus)
+        await bus.publish(subjects.telemetry("training", node), encode(sample))
+    repaired = Repaired(
+        id="r",
+        time=NOW,
+        pool="training",
+        node="training-3",
+        saga=OVER,
+        outcome="replaced",
+        fault_signature=HOSTILE,
+        unhealthy_at=NOW,
+        restored_at=NOW + timedelta(hours=1),
+    )
+    await bus.publish(subjects.node_event("training", "training-3", "repaired"), encode(repaired))
     record = PoolRecord(
         name="training", spec=PoolSpec(min_nodes=0, max_nodes=4, labels={"a": "b"}), desired=3
     )
@@ -210,14 +331,26 @@ async def place(
 
 async def test_a_command_says_the_same_over_http(place: Place) -> None:
     """Tables, JSON, errors and exit codes: of commands that read and of those that are refused."""
+    different = {}
     for line in (*READS, *REFUSED):
-        assert await place.over_bus(line) == await place.over_http(line), line
+        bus, http = await place.over_bus(line), await place.over_http(line, "admin-token")
+        if _steady(bus) != _steady(http):
+            different[line] = bus, http
+        assert "Traceback" not in bus[2], line
+    assert different == {}
+
+
+def _steady(outcome: Outcome) -> Outcome:
+    """An outcome without the moment at which it was asked for, which a report has."""
+    code, out, err = outcome
+    return code, ASKED_AT.sub("", out), err
 
 
 async def test_changes_are_made_over_http(place: Place, manager: NatsBus) -> None:
     """As over the bus, in the caller's name; what needs the bus says so, and what is forbidden."""
     for line in CHANGES:
-        bus, http = await place.over_bus(line), await place.over_http(line)
+        token = "admin-token" if line.split()[0] in ("up", "down") else "operator-token"
+        bus, http = await place.over_bus(line), await place.over_http(line, token)
         assert (bus[0], *_facts(bus[1])) == (http[0], *_facts(http[1])), (line, bus, http)
         assert bus[0] == 0, (line, bus)
     status, out, err = await place.over_http("audit -o json")
@@ -238,10 +371,16 @@ async def test_changes_are_made_over_http(place: Place, manager: NatsBus) -> Non
     for line in BUS_ONLY:
         status, out, err = await place.over_http(line)
         assert (status, out) == (1, ""), (line, out)
-        assert "needs the bus, and NAVARCH_SERVER names a gateway" in err, (line, err)
+        assert "needs the bus, and NAVARCH_SERVER or --server names a gateway" in err, (line, err)
         assert len(err.splitlines()) == 1
     for token, line, said in (
         ("viewer-token", "cordon training-1", "this needs the role operator"),
+        ("viewer-token", "scale training 2 --wait", "this needs the role operator"),
+        ("viewer-token", "diagnose training-1", "this needs the role operator"),
+        ("scoped-token", "up --name web --gpus 8 --type h100 --yes", "name one of them"),
+        ("scoped-token", "hardware list", "this list is the whole fleet's"),
+        ("scoped-token", "evidence serving-9", "no evidence about a node"),
+        ("guess-of-a-token", "status --watch", "navarch gateway token create"),
         ("guess-of-a-token", "list", "navarch gateway token create"),
         ("guess-of-a-token", "events", "navarch gateway token create"),
         ("scoped-token", "breaker show", "this budget is the whole fleet's"),
@@ -250,6 +389,13 @@ async def test_changes_are_made_over_http(place: Place, manager: NatsBus) -> Non
         assert (status, out, len(err.splitlines())) == (1, "", 1), (line, err)
         assert said in err
         assert token not in err
+    # After the plan, which an operator may read.
+    status, out, err = await place.over_http("up --name web --gpus 8 --type h100 --yes")
+    assert (status, "needs the role admin" in err) == (1, True)
+    status, _, err = await place.over_http("list --server ftp://host")
+    assert (status, "is no address" in err) == (1, True)
+    status, _, err = await place.run(f"sweep --server {place.http_url}")
+    assert (status, "this command needs the bus" in err) == (1, True)
     # What is typed counts before the environment.
     named = f"list --nats-url {place.bus_url}"
     assert await place.over_http(named, "guess") == await place.over_bus("list")

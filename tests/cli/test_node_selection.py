@@ -15,8 +15,8 @@ from schemas.topology import EVENTS, POOLS
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import NatsBus
 from services.cli import fleet_view
+from services.cli.bus_fleet import BusFleet
 from services.cli.node_names import complete
-from services.fleet_client.fleet_client import FleetClient
 from services.primitives.errors import NavarchError
 from tests.support import inprocess
 
@@ -116,7 +116,7 @@ async def test_a_watched_view_is_shown_again_after_an_event(
 ) -> None:
     """Also after one that came while the first view was made; an error does not end it."""
     monkeypatch.setattr(fleet_view, "INTERVAL_SECONDS_MIN", 0.0)
-    fleet, shown = FleetClient(manager), 0
+    fleet, shown = BusFleet(manager), 0
     done = asyncio.Event()
 
     async def view() -> None:

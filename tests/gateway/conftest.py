@@ -19,6 +19,7 @@ from schemas.dry_run import DryRun, DryRunRequest
 from schemas.fleet_events import HttpChange
 from schemas.fleet_queries import FleetBudgetView, NodeView, Page, PoolView, Query
 from schemas.gateway_settings import TokenSpec
+from schemas.hardware_denylist import HardwareRecord
 from schemas.instance_records import InstanceRecord
 from schemas.messages import encode
 from schemas.node_records import NodeRecord, node_key
@@ -152,6 +153,16 @@ async def _dry_run(data: bytes, _: Mapping[str, str]) -> bytes:
     return encode(DryRun(verb=asked.verb, node=asked.node, pool="training", accepted=True))
 
 
+async def _sagas(_: bytes, __: Mapping[str, str]) -> bytes:
+    found = tuple({"saga": f"drain-{each}-1-1", "pool": each} for each in ("serving", "training"))
+    return encode(Page(items=tuple(msgspec.Raw(msgspec.json.encode(each)) for each in found)))
+
+
+async def _hardware(_: bytes, __: Mapping[str, str]) -> bytes:
+    found = HardwareRecord(kind="gpu", value="GPU-1", since=NOW, reason=HOSTILE)
+    return msgspec.json.encode([found])
+
+
 async def _policy(_: bytes, __: Mapping[str, str]) -> bytes:
     return encode(policy_view(load_policy(policy_path("", None))))
 
@@ -164,6 +175,8 @@ ENDPOINTS: Final = {
     "offerings": _offerings,
     "dry-run": _dry_run,
     "budget": _budget,
+    "sagas": _sagas,
+    "hardware": _hardware,
     "policy": _policy,
 }
 

@@ -11,7 +11,7 @@ from schemas.agent_commands import DiagnoseRequest
 from schemas.dry_run import DryRun
 from services.gateway.http_app import DESCRIBED_ROUTES, api_description
 from services.http_client import AsyncNavarch, Navarch, gateway_calls
-from services.http_client.gateway_calls import STREAM_PATH, ApiCall, DryRunVerb
+from services.http_client.gateway_calls import ApiCall, ApiStream, DryRunVerb
 
 Json = dict[str, Any]
 DESCRIPTION: Json = api_description()
@@ -20,7 +20,12 @@ OPERATIONS: dict[str, tuple[str, str, Json]] = {
     for path, operations in DESCRIPTION["paths"].items()
     for method, operation in operations.items()
 }
-CALLS = sorted(OPERATIONS.keys() - {"stream_events"})
+STREAMS = {
+    "stream_events": "follow_events",
+    "stream_saga": "follow_saga",
+    "stream_pool": "follow_pool",
+}
+CALLS = sorted(OPERATIONS.keys() - STREAMS.keys())
 SAMPLES: dict[str, Any] = {
     "labels": ("team=ml", "tier=1"),
     "kinds": ("verdict", "cordoned"),
@@ -31,6 +36,7 @@ SAMPLES: dict[str, Any] = {
     "after": 7,
     "terminated": True,
     "everything": True,
+    "gpus": True,
     "request": DiagnoseRequest(checks=("dcgm",), level=2, seconds=7, gbps_min=7.0),
 }
 """Of parameters; of all others their own name."""
@@ -73,7 +79,7 @@ def test_every_operation_is_a_method_of_both_clients_and_no_other_is() -> None:
         for name, each in inspect.getmembers(gateway_calls, inspect.isfunction)
         if each.__module__ == gateway_calls.__name__ and not name.startswith("_")
     }
-    assert own == {*CALLS, "dry_run_node"}
+    assert own == {*CALLS, *STREAMS.values(), "dry_run_node"}
     for name in own:
         wanted = list(inspect.signature(getattr(gateway_calls, name)).parameters.values())
         for client in (AsyncNavarch, Navarch):
@@ -153,17 +159,20 @@ def test_a_dry_run_is_of_every_change_that_has_one() -> None:
         assert (call.query, call.answer) == ({"dry_run": True}, DryRun)
 
 
-def test_a_stream_is_as_described() -> None:
-    """Its path and its parameters."""
-    method, path, operation = OPERATIONS["stream_events"]
-    assert (method, path) == ("GET", STREAM_PATH)
-    asked = {"type" if each == "kinds" else each for each in _names(AsyncNavarch.follow_events)}
-    assert parameters(operation, "query").keys() == asked
-    assert _names(AsyncNavarch.follow_events) == _names(Navarch.follow_events)
-
-
-def _names(method: Any) -> set[str]:
-    return set(inspect.signature(method).parameters) - {"self"}
+@pytest.mark.parametrize("name", STREAMS)
+def test_a_stream_is_as_described(name: str) -> None:
+    """Its path and its parameters; `after` is sent as where it goes on."""
+    method, path, operation = OPERATIONS[name]
+    function = getattr(gateway_calls, STREAMS[name])
+    given = {each: sample(each) for each in inspect.signature(function).parameters}
+    stream: ApiStream[Any] = function(**given)
+    for place in parameters(operation, "path"):
+        path = path.replace(f"{{{place}}}", sample(place))
+    assert (method, path) == ("GET", stream.path)
+    query = parameters(operation, "query")
+    assert query.keys() - {"after"} == stream.query.keys()
+    assert ("after" in query) == ("after" in given)
+    assert stream.after == given.get("after")
 
 
 @pytest.mark.parametrize("name", ["", "..", "a/b", "a?b", "a%2fb", "x\n", "\u202ex", "a" * 300])

@@ -13,7 +13,7 @@ from services.bus.nats.nats_bus import NatsBus
 from services.bus.port import ObjectInfo
 from services.cli.commands import evidence_command
 from services.cli.console import Format
-from services.fleet_client.evidence_lookup import find_evidence
+from services.fleet_client.evidence_lookup import find_evidence, kept_evidence
 from services.primitives.errors import NavarchError
 from tests.redteam.hostile import HOSTILE
 from tests.support.secured import Secured
@@ -60,7 +60,7 @@ def test_a_hostile_description_hides_no_other_evidence(
         for number, value in enumerate(values)
     ]
     objects += [info("none", {}), info("..", {"node": "n1"}), info("a.n1.replace-n1-1", REAL)]
-    evidence_command.show_list(objects, output)
+    evidence_command.show_list(*kept_evidence(objects), output)
     shown = capsys.readouterr()
 
     assert "replace-n1-1" in shown.out

@@ -10,10 +10,9 @@ from schemas.duration import parse_duration
 from services.cli import console
 from services.cli.command_options import Node, Output
 from services.cli.console import Format
-from services.cli.fleet_connection import fleet_command
+from services.cli.fleet_access import FleetAccess
+from services.cli.fleet_connection import everyday_command
 from services.cli.node_names import find_node
-from services.fleet_client.fleet_client import FleetClient
-from services.fleet_client.node_diagnosis import diagnose as run
 from services.primitives.errors import NavarchError
 
 HEADERS = ("check", "", "what was found")
@@ -21,9 +20,9 @@ FAILED = 3
 """Exit code where a test failed."""
 
 
-@fleet_command
+@everyday_command
 async def diagnose(
-    fleet: FleetClient,
+    fleet: FleetAccess,
     node: Node,
     *,
     checks: Annotated[
@@ -55,7 +54,7 @@ async def diagnose(
     if view.status == "terminated":
         raise NavarchError(f"{view.id} is terminated: it has no agent")
     request = DiagnoseRequest(checks=tuple(checks or ("boot",)), level=level, seconds=seconds)
-    found = await run(fleet, view, request, seconds_max)
+    found = await fleet.diagnose(view, request, seconds_max)
     if output.is_data:
         console.write_data(output, msgspec.json.encode(found))
     else:

@@ -9,17 +9,15 @@ from typing import Annotated, Final
 
 import typer
 
-from schemas.evidence_bundles import EvidenceBundle, EvidenceDescription
+from schemas.evidence_bundles import EvidenceBundle, KeptEvidence
 from schemas.messages import encode
 from schemas.names import saga_token, token
-from schemas.topology import EVIDENCE
-from services.bus.port import ObjectInfo
 from services.cli import console
 from services.cli.command_options import Output
 from services.cli.console import Format
-from services.cli.fleet_connection import fleet_command
+from services.cli.fleet_access import FleetAccess
+from services.cli.fleet_connection import everyday_command
 from services.cli.text import evidence_text, tables
-from services.fleet_client.fleet_client import FleetClient
 from services.operator_text.quantities import elapsed, gpu_hours, local_time
 from services.primitives.errors import NavarchError
 
@@ -37,9 +35,9 @@ ROWS_MAX: Final = 200
 ARCHIVE: Final = ".tar.gz"
 
 
-@fleet_command
+@everyday_command
 async def evidence(
-    fleet: FleetClient,
+    fleet: FleetAccess,
     node: Annotated[
         str,
         typer.Argument(help="The node's name; without it, list all evidence.", show_default=False),
@@ -59,47 +57,39 @@ async def evidence(
 
     Also after the node is terminated. Without a node, list all evidence.
     """
-    # With what assembles the evidence of an open outage; other commands do not need it.
-    from services.fleet_client.evidence_lookup import find_evidence  # noqa: PLC0415
-
     if node:
-        _show(await find_evidence(fleet.bus, node, saga), output, save)
+        _show(await fleet.evidence(node, saga), output, save)
     elif save or saga:
         raise typer.BadParameter("give the node: navarch evidence NODE --save DIR")
     else:
-        show_list(await fleet.bus.objects(EVIDENCE), output)
+        show_list(*await fleet.evidence_list(), output)
 
 
-def show_list(kept: Sequence[ObjectInfo], output: Format) -> None:
-    """Write all evidence, one line an outage."""
-    from services.fleet_client.evidence_lookup import described, outages  # noqa: PLC0415
-
-    shown = outages(kept)
-    if unreadable := len(kept) - len(described(kept)):
+def show_list(shown: Sequence[KeptEvidence], unreadable: int, output: Format) -> None:
+    """Write all evidence, one line an outage; `unreadable`: objects that are none."""
+    if unreadable:
         sys.stderr.write(
             f"{unreadable} objects in EVIDENCE do not say what outage they are about and are left "
             "out: `nats object ls EVIDENCE` lists them, `nats object rm EVIDENCE NAME` removes "
             "one.\n"
         )
     if output.is_data:
-        console.write_data(
-            output, [{"name": e.name, "bytes": e.size_bytes, **e.metadata} for e, _ in shown]
-        )
+        console.write_data(output, shown)
         return
     if not shown:
         console.write("No evidence: no node has been unhealthy.")
         return
-    rows = [_row(each, about) for each, about in shown[-ROWS_MAX:]]
+    rows = [_row(each) for each in shown[-ROWS_MAX:]]
     console.write(tables.columns(HEADERS, rows, colour=console.colour()))
     if len(shown) > ROWS_MAX:
         console.write(f"… {len(shown) - ROWS_MAX} older: navarch evidence -o json")
     console.write("\nDetails: navarch evidence NODE; to save it: --save DIR or FILE.tar.gz")
 
 
-def _row(info: ObjectInfo, about: EvidenceDescription) -> tuple[str, ...]:
+def _row(about: KeptEvidence) -> tuple[str, ...]:
     since, back = about.unhealthy_at, about.restored_at
     return (
-        local_time(since or info.time),
+        local_time(since or about.time),
         about.node,
         about.fault_signature or "-",
         elapsed((back - since).total_seconds()) if since and back else "-",

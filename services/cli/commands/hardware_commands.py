@@ -9,7 +9,8 @@ from schemas.hardware_denylist import HardwareAdd, HardwareForget, HardwareRecor
 from services.cli import console
 from services.cli.command_options import Output
 from services.cli.console import Format
-from services.cli.fleet_connection import fleet_command
+from services.cli.fleet_access import FleetAccess
+from services.cli.fleet_connection import everyday_command, fleet_command
 from services.fleet_client.fleet_client import FleetClient, decode_answer
 from services.operator_text.quantities import local_time
 
@@ -27,10 +28,10 @@ Value = Annotated[str, typer.Argument(metavar="IDENTITY", show_default=False)]
 
 
 @commands.command("list")
-@fleet_command
-async def list_hardware(fleet: FleetClient, output: Output = Format.TABLE) -> None:
+@everyday_command
+async def list_hardware(fleet: FleetAccess, output: Output = Format.TABLE) -> None:
     """List the denylist: since when, from which node, and why."""
-    _write(_records(await fleet.query("hardware", Query())), output)
+    _write(await fleet.hardware(), output)
 
 
 @commands.command("add")

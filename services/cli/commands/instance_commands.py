@@ -3,12 +3,9 @@
 All three query the provisioner.
 """
 
-from collections.abc import Sequence
-from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Annotated, Final
 
-import msgspec
 import typer
 
 from schemas.fleet_queries import Query
@@ -18,52 +15,53 @@ from schemas.sweeps import SweepAnswer, SweepRequest
 from services.cli import console
 from services.cli.command_options import Node, Output, Pool
 from services.cli.console import Format
-from services.cli.fleet_connection import fleet_command
+from services.cli.fleet_access import FleetAccess
+from services.cli.fleet_connection import everyday_command, fleet_command
 from services.cli.node_names import find_node
 from services.cli.text import instances_text
 from services.fleet_client.fleet_client import FleetClient, decode_answer
+from services.fleet_client.fleet_status import ORPHANS_PAGE, PROVISIONER
 from services.operator_text.safe_text import escape_line
 from services.primitives.errors import NavarchError
 
-PROVISIONER: Final = "provisioner"
 LOST_STATES: Final = ("leaked", "orphaned")
 SWEEP_SECONDS_MAX: Final = 110.0
 """Listing one provider may take a minute."""
-PAGE: Final = 500
-"""Records of some kilobytes each: a page must fit one message of the bus."""
 
 
-@fleet_command
+@everyday_command
 async def instances(
-    fleet: FleetClient,
+    fleet: FleetAccess,
     pool: Pool = "",
     *,
     terminated: Annotated[bool, typer.Option("--all", help="Include terminated ones.")] = False,
     output: Output = Format.TABLE,
 ) -> None:
     """List every instance: its state, age and price."""
-    items, records = await _records(fleet, pool, terminated=terminated)
+    await fleet.check_pool(pool)
+    records = await fleet.instances(pool, terminated=terminated)
     if output.is_data:
-        console.write_data(output, items)
+        console.write_data(output, records)
         return
     if rows := instances_text.instance_rows(records, datetime.now(UTC)):
         console.write_table(instances_text.INSTANCE_HEADERS, rows)
     console.write(instances_text.instances_summary(records))
 
 
-@fleet_command
-async def leaked(fleet: FleetClient, pool: Pool = "", output: Output = Format.TABLE) -> None:
+@everyday_command
+async def leaked(fleet: FleetAccess, pool: Pool = "", output: Output = Format.TABLE) -> None:
     """List leaked and orphaned instances.
 
     Since when, why, and what they cost.
     """
-    items, records = await _records(fleet, pool, terminated=False)
-    leaks = [each for each in zip(items, records, strict=True) if each[1].state in LOST_STATES]
+    await fleet.check_pool(pool)
+    records = await fleet.instances(pool, terminated=False)
+    leaks = [each for each in records if each.state in LOST_STATES]
     if output.is_data:
-        console.write_data(output, [item for item, _ in leaks])
+        console.write_data(output, leaks)
         return
     now = datetime.now(UTC)
-    if rows := instances_text.leaked_rows((record for _, record in leaks), now):
+    if rows := instances_text.leaked_rows(leaks, now):
         console.write_table(instances_text.LEAKED_HEADERS, rows)
     console.write(instances_text.leaks_summary(records, now))
 
@@ -122,31 +120,13 @@ async def readmit(
     )
 
 
-async def write_orphans(fleet: FleetClient) -> None:
-    """Write which instances are orphaned; nothing if the provisioner does not answer."""
-    with suppress(NavarchError):
-        items = await fleet.pages("instances", Query(state="orphaned", limit=PAGE), who=PROVISIONER)
-        if items:
-            console.write("\n" + instances_text.orphans_note(_decode(items)))
-
-
 async def _check_orphans(fleet: FleetClient, names: set[str]) -> None:
     """Refuse names that no orphan has: a sweep passes over them."""
     if not names:
         return
-    items = await fleet.pages("instances", Query(state="orphaned", limit=PAGE), who=PROVISIONER)
-    if unknown := sorted(names - {each.instance for each in _decode(items)}):
+    items = await fleet.pages(
+        "instances", Query(state="orphaned", limit=ORPHANS_PAGE), who=PROVISIONER
+    )
+    found = [decode_answer(InstanceRecord, each, "instances", PROVISIONER) for each in items]
+    if unknown := sorted(names - {each.instance for each in found}):
         raise NavarchError(f"there is no orphan {unknown[0]!r}; see navarch leaked")
-
-
-async def _records(
-    fleet: FleetClient, pool: str, *, terminated: bool
-) -> tuple[Sequence[msgspec.Raw], list[InstanceRecord]]:
-    await fleet.check_pool(pool)
-    query = Query(pool=pool, terminated=terminated, limit=PAGE)
-    items = await fleet.pages("instances", query, who=PROVISIONER)
-    return items, _decode(items)
-
-
-def _decode(items: Sequence[msgspec.Raw]) -> list[InstanceRecord]:
-    return [decode_answer(InstanceRecord, each, "instances", PROVISIONER) for each in items]

@@ -1,6 +1,5 @@
 """`navarch report`: what unhealthy nodes cost a pool, by fault, over a period."""
 
-from datetime import UTC, datetime
 from typing import Final
 
 import typer
@@ -8,10 +7,10 @@ import typer
 from services.cli import console
 from services.cli.command_options import Output, Pool, Since, start_time
 from services.cli.console import Format
-from services.cli.fleet_connection import fleet_command
+from services.cli.fleet_access import FleetAccess
+from services.cli.fleet_connection import everyday_command
 from services.cli.text import tables
-from services.fleet_client.fleet_client import FleetClient
-from services.fleet_client.repair_report import RepairReport, RepairRow, repair_report
+from services.fleet_client.repair_report import RepairReport, RepairRow
 from services.operator_text.quantities import elapsed, gpu_hours, local_time
 from services.operator_text.safe_text import escape_line
 
@@ -22,9 +21,9 @@ HEADERS: Final = (
 NAMED_MAX: Final = 20
 
 
-@fleet_command
+@everyday_command
 async def report(
-    fleet: FleetClient,
+    fleet: FleetAccess,
     since: Since = "7d",
     pool: Pool = "",
     output: Output = Format.TABLE,
@@ -37,7 +36,7 @@ async def report(
     if start is None:
         raise typer.BadParameter("give a start time: --since 7d")
     await fleet.check_pool(pool)
-    found = await repair_report(fleet.bus, start, datetime.now(UTC), pool)
+    found = await fleet.report(start, pool)
     if output.is_data:
         console.write_data(output, found)
     else:

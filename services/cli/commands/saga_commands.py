@@ -17,14 +17,14 @@ from services.cli import console
 from services.cli.change_waits import saga_end, waiting
 from services.cli.command_options import Output, Pool, Since, Wait, WaitTimeout, start_time
 from services.cli.console import Format
-from services.cli.fleet_access import FleetAccess, bus_of
+from services.cli.fleet_access import FleetAccess
 from services.cli.fleet_connection import everyday_command
 from services.cli.live_names import complete_saga
 from services.cli.text import tables
 from services.fleet_client.fleet_client import require_accepted
 from services.fleet_client.node_timeline import timeline_rows
 from services.fleet_client.saga_progress import Progress
-from services.fleet_client.saga_summaries import SagaSummary, saga_summaries
+from services.fleet_client.saga_summaries import SagaSummary
 from services.operator_text.quantities import elapsed, local_time
 from services.operator_text.safe_text import escape_line
 from services.primitives.errors import NavarchError
@@ -63,9 +63,7 @@ async def list_sagas(
     """
     await fleet.check_pool(pool)
     if ended:
-        bus = bus_of(fleet, "--all").bus
-        summaries = await saga_summaries(bus, pool, start_time(since))
-        _write_all(summaries, output)
+        _write_all(await fleet.saga_history(pool, start_time(since)), output)
         return
     found = await fleet.open_sagas(pool)
     if output.is_data:

@@ -1,18 +1,15 @@
 """`navarch status`: the pools, the open sagas, and what fails."""
 
-import asyncio
-from typing import Any, Final
+from typing import Final
 
 import typer
 
-from schemas.fleet_queries import Query
 from services.cli import console, fleet_view
 from services.cli.command_options import Output, Watch
-from services.cli.commands import instance_commands
 from services.cli.console import Format
-from services.cli.fleet_connection import fleet_command
-from services.cli.text import tables
-from services.fleet_client.fleet_client import FleetClient, decode_answer, decode_pools
+from services.cli.fleet_access import FleetAccess
+from services.cli.fleet_connection import everyday_command
+from services.cli.text import instances_text, tables
 
 OPEN_BUS: Final = (
     "The bus is open: every client that reaches it controls the fleet (docs/security.md)."
@@ -21,9 +18,9 @@ FAILING: Final = 3
 """Exit code of `status` where something of the services fails."""
 
 
-@fleet_command
+@everyday_command
 async def status(
-    fleet: FleetClient, *, watch: Watch = False, output: Output = Format.TABLE
+    fleet: FleetAccess, *, watch: Watch = False, output: Output = Format.TABLE
 ) -> None:
     """Show the pools and the open sagas."""
     failing = False
@@ -37,16 +34,14 @@ async def status(
         raise typer.Exit(FAILING)
 
 
-async def _write(fleet: FleetClient, output: Format) -> bool:
+async def _write(fleet: FleetAccess, output: Format) -> bool:
     """Write it all; whether something fails."""
-    pools, sagas, failures = await asyncio.gather(
-        fleet.pages("pools", Query()), fleet.pages("sagas", Query()), fleet.failures()
-    )
+    found = await fleet.status()
     if output.is_data:
-        found = {"pools": pools, "sagas": sagas, "failures": failures}
-        console.write_data(output, found | {"expiries": fleet.expiries})
-        return bool(failures)
-    views = sorted(decode_pools(pools), key=lambda each: each.name)
+        shown = ("pools", "sagas", "failures", "expiries")
+        console.write_data(output, {each: getattr(found, each) for each in shown})
+        return bool(found.failures)
+    views = sorted(found.pools, key=lambda each: each.name)
     rows = tables.pool_rows(views)
     console.write_table(tables.POOL_HEADERS, rows)
     if not rows:
@@ -55,17 +50,17 @@ async def _write(fleet: FleetClient, output: Format) -> bool:
         console.write("\n" + "\n".join(warnings))
     if advice := tables.advice_lines(views):
         console.write("\n" + "\n".join(advice))
-    if sagas:
-        opened = [decode_answer(dict[str, Any], each, "sagas") for each in sagas]
-        console.write("\n" + tables.open_sagas_text(opened, colour=console.colour()))
-        for line in await fleet.remaining_work(opened[: tables.SAGAS_SHOWN_MAX]):
+    if found.sagas:
+        console.write("\n" + tables.open_sagas_text(found.sagas, colour=console.colour()))
+        for line in found.remaining_work:
             console.write(line)
-    await instance_commands.write_orphans(fleet)
-    if fleet.expiries:
-        shown = [(each.what, each.at) for each in fleet.expiries]
-        console.write(f"\n{tables.expiry_line(shown)}")
-    if fleet.bus.is_open:
+    if found.orphans:
+        console.write("\n" + instances_text.orphans_note(found.orphans))
+    if found.expiries:
+        ends = [(each.what, each.at) for each in found.expiries]
+        console.write(f"\n{tables.expiry_line(ends)}")
+    if found.bus_is_open:
         console.write(f"\n{OPEN_BUS}")
-    for each in failures:
+    for each in found.failures:
         console.write(f"\n{tables.failure_line(each)}")
-    return bool(failures)
+    return bool(found.failures)

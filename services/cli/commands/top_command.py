@@ -3,7 +3,7 @@
 import asyncio
 import shutil
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing, suppress
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final, get_args
@@ -15,12 +15,13 @@ from services.bus.port import Entry
 from services.cli import console
 from services.cli.command_options import Output, Pool
 from services.cli.console import Format
-from services.cli.fleet_connection import fleet_command
+from services.cli.fleet_access import FleetAccess, bus_of
+from services.cli.fleet_connection import everyday_command
 from services.cli.fleet_view import CLEAR, INTERVAL_SECONDS_MIN
 from services.cli.text import tables
 from services.cli.text.use_text import GPU_HEADERS, NODE_HEADERS, total_line, use_rows
 from services.fleet_client.fleet_client import FleetClient, as_generator
-from services.fleet_client.fleet_use import FleetUse, UseOrder, ordered, total
+from services.fleet_client.fleet_use import FleetUse, UseOrder, UseRow, ordered, total
 from services.fleet_client.use_reader import (
     SAMPLE_SECONDS,
     nodes_decoder,
@@ -48,9 +49,9 @@ Sort = Annotated[
 ]
 
 
-@fleet_command
+@everyday_command
 async def top(
-    fleet: FleetClient,
+    fleet: FleetAccess,
     pool: Pool = "",
     sort: Sort = "use",
     *,
@@ -67,11 +68,12 @@ async def top(
     """
     await fleet.check_pool(pool)
     shown = _Shown(sort, count, of_gpus=gpus, output=output)
-    use, after = await read_use(fleet.bus, pool, datetime.now(UTC))
     if once or output.is_data or not console.colour():
-        shown.write(use)
+        shown.write(await fleet.use(pool, of_gpus=gpus))
         return
-    await _follow(fleet, pool, use, after, lambda: shown.write(use))
+    over_bus = bus_of(fleet, "top without --once")
+    use, after = await read_use(over_bus.bus, pool, datetime.now(UTC))
+    await _follow(over_bus, pool, use, after, lambda: shown.write(use.rows(of_gpus=gpus)))
 
 
 class _Shown:
@@ -83,9 +85,9 @@ class _Shown:
         self._of_gpus = of_gpus
         self._output = output
 
-    def write(self, use: FleetUse) -> None:
+    def write(self, found_rows: Sequence[UseRow]) -> None:
         """Print it."""
-        rows = ordered(use.rows(of_gpus=self._of_gpus), self._order)
+        rows = ordered(found_rows, self._order)
         if self._output.is_data:
             found = rows[: self._count or COUNT_MAX]
             console.write_data(self._output, {"total": total(rows), "rows": found})

@@ -12,21 +12,19 @@ import msgspec
 import typer
 
 from schemas.fleet_queries import Query
-from schemas.messages import decoder
 from schemas.names import TOKEN
 from schemas.offering_records import OfferingsQuery, OfferingView
 from schemas.operator_requests import ApplyRequest, RemoveRequest
-from schemas.pool_records import PoolRecord, pool_key
-from schemas.topology import POOLS
 from services.cli import console
 from services.cli.command_options import Config, Mode, Timeout, Yes, confirm, drain_options
-from services.cli.fleet_connection import fleet_command
+from services.cli.fleet_access import FleetAccess
+from services.cli.fleet_connection import everyday_command
 from services.cli.fleet_discovery import served_settings
 from services.cli.progress_board import show_launches, show_removal
 from services.cli.text import tables
 from services.cli.text.launch_plan import LaunchPlan, LaunchRequest, catalogue_offerings, plan
 from services.fleet_client import fleet_client
-from services.fleet_client.fleet_client import FleetClient, decode_answer
+from services.fleet_client.fleet_client import decode_answer
 from services.primitives.errors import AnswerError, ConfigurationError, NavarchError
 from services.settings.instance_type_file import load_instance_types
 from services.settings.yaml_document import read_document
@@ -36,9 +34,9 @@ READY_MINUTES: Final = 60
 Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until it is done.")]
 
 
-@fleet_command
+@everyday_command
 async def up(
-    fleet: FleetClient,
+    fleet: FleetAccess,
     gpus: Annotated[int, typer.Option("--gpus", min=1, help="Number of GPUs in total.")],
     kind: Annotated[
         str,
@@ -94,9 +92,9 @@ async def up(
         await _wait_until_ready(fleet, name, planned.nodes)
 
 
-@fleet_command
+@everyday_command
 async def down(
-    fleet: FleetClient,
+    fleet: FleetAccess,
     name: Annotated[str, typer.Argument(metavar="NAME", help="The pool's name.")],
     *,
     mode: Mode = "",
@@ -143,23 +141,23 @@ def read_settings(options: list[str]) -> dict[str, Any]:
 # --- the plan ------------------------------------------------------------------------------------
 
 
-async def _with_current_size(fleet: FleetClient, request: LaunchRequest) -> LaunchRequest:
+async def _with_current_size(fleet: FleetAccess, request: LaunchRequest) -> LaunchRequest:
     """The request, with the size of the nodes that the pool already has."""
-    entry = (
-        await fleet.bus.get(POOLS, pool_key(request.name)) if TOKEN.match(request.name) else None
-    )
-    if entry is None:
+    if not TOKEN.match(request.name):
         return request
-    record: PoolRecord = decoder(PoolRecord).decode(entry.value)
-    return msgspec.structs.replace(request, each=record.spec.gpu_count if record.desired else 0)
+    pools = fleet_client.decode_pools(await fleet.pages("pools", Query(pool=request.name)))
+    gpus = [each.gpu_count for each in pools if each.desired]
+    return msgspec.structs.replace(request, each=gpus[0]) if gpus else request
 
 
-async def _make_plan(fleet: FleetClient, request: LaunchRequest, config: Path | None) -> LaunchPlan:
+async def _make_plan(fleet: FleetAccess, request: LaunchRequest, config: Path | None) -> LaunchPlan:
     settings, file = served_settings(config)
     kinds = {name: each.type for name, each in settings.providers.items()}
     try:
         items = await fleet.pages("offerings", OfferingsQuery(everything=True), who="provisioner")
         offers = [decode_answer(OfferingView, each, "offerings", "provisioner") for each in items]
+        # Of the fleet: there may be no configuration here.
+        kinds = {each.provider: each.plugin for each in offers if each.plugin} | kinds
     except AnswerError:
         raise
     except NavarchError:
@@ -196,13 +194,13 @@ def plan_text(planned: LaunchPlan, there: dict[str, str]) -> str:
 # --- progress ------------------------------------------------------------------------------------
 
 
-async def _nodes(fleet: FleetClient, pool: str) -> dict[str, str]:
+async def _nodes(fleet: FleetAccess, pool: str) -> dict[str, str]:
     """The pool's nodes and their states."""
     views = fleet_client.decode_nodes(await fleet.pages("nodes", Query(pool=pool)))
     return {each.id: each.status for each in views}
 
 
-async def _wait_until_ready(fleet: FleetClient, pool: str, wanted: int) -> None:
+async def _wait_until_ready(fleet: FleetAccess, pool: str, wanted: int) -> None:
     """Show the progress of each node until `wanted` nodes are in service."""
     try:
         async with asyncio.timeout(READY_MINUTES * 60):
@@ -215,7 +213,7 @@ async def _wait_until_ready(fleet: FleetClient, pool: str, wanted: int) -> None:
     console.write(f"{pool} is up: {wanted} in service. navarch ssh {pool}, navarch down {pool}")
 
 
-async def _wait_until_removed(fleet: FleetClient, pool: str) -> None:
+async def _wait_until_removed(fleet: FleetAccess, pool: str) -> None:
     """Show the nodes that leave until the pool is removed."""
     await show_removal(fleet, pool)
     console.write(f"{pool} is down: the provider confirmed that its last instance is terminated")

@@ -6,8 +6,10 @@ from typing import Final
 
 from schemas.instance_records import InstanceRecord
 from schemas.sweeps import SweepAnswer, SweepLine
+from services.gateway.views import InstanceView
 from services.operator_text.quantities import elapsed, local_time
 
+Instance = InstanceRecord | InstanceView
 HOUR_SECONDS: Final = 3600
 NAMES_MAX: Final = 20
 INSTANCE_HEADERS: Final = (
@@ -31,7 +33,7 @@ def age(seconds: float) -> str:
     return "".join(parts[:2]) or "0s"
 
 
-def instance_rows(records: Iterable[InstanceRecord], now: datetime) -> list[tuple[str, ...]]:
+def instance_rows(records: Iterable[Instance], now: datetime) -> list[tuple[str, ...]]:
     """One row per instance: leaked ones first, then the most expensive."""
     ordered = sorted(
         records, key=lambda each: (each.state != "leaked", -each.dollars_per_hour, each.instance)
@@ -51,7 +53,7 @@ def instance_rows(records: Iterable[InstanceRecord], now: datetime) -> list[tupl
     ]
 
 
-def instances_summary(records: Sequence[InstanceRecord]) -> str:
+def instances_summary(records: Sequence[Instance]) -> str:
     """The number of instances and their total cost."""
     present = [each for each in records if each.state != "terminated"]
     if not present:
@@ -59,7 +61,7 @@ def instances_summary(records: Sequence[InstanceRecord]) -> str:
     return f"{_count(len(present), 'instance')}{_cost(present)}."
 
 
-def leaked_rows(leaked: Iterable[InstanceRecord], now: datetime) -> list[tuple[str, ...]]:
+def leaked_rows(leaked: Iterable[Instance], now: datetime) -> list[tuple[str, ...]]:
     """One row per leak, the highest cost so far first."""
     ordered = sorted(leaked, key=lambda each: (-_so_far(each, now), each.instance))
     return [
@@ -79,7 +81,7 @@ def leaked_rows(leaked: Iterable[InstanceRecord], now: datetime) -> list[tuple[s
     ]
 
 
-def leaks_summary(records: Sequence[InstanceRecord], now: datetime) -> str:
+def leaks_summary(records: Sequence[Instance], now: datetime) -> str:
     """The total cost of the leaks, and what else is being terminated."""
     leaked = [each for each in records if each.state == "leaked"]
     orphaned = [each for each in records if each.state == "orphaned"]
@@ -95,7 +97,7 @@ def leaks_summary(records: Sequence[InstanceRecord], now: datetime) -> str:
     return f"{_count(len(leaked), 'instance')} leaked{_cost(leaked)}{spent}. {again}{rest}"
 
 
-def orphans_note(orphaned: Sequence[InstanceRecord]) -> str:
+def orphans_note(orphaned: Sequence[Instance]) -> str:
     """What orphans are, what they cost, and the commands that resolve them."""
     names = " ".join(sorted(each.instance for each in orphaned)[:NAMES_MAX])
     more = f" and {len(orphaned) - NAMES_MAX} more" if len(orphaned) > NAMES_MAX else ""
@@ -150,16 +152,16 @@ def _when(line: SweepLine, *, performed: bool) -> str:
     return (line.outcome or "-") if performed else "now"
 
 
-def _since(record: InstanceRecord) -> datetime:
+def _since(record: Instance) -> datetime:
     return record.terminating_at or record.intended_at
 
 
-def _so_far(record: InstanceRecord, now: datetime) -> float:
+def _so_far(record: Instance, now: datetime) -> float:
     """Its cost since it should have been terminated."""
     return record.dollars_per_hour * (now - _since(record)).total_seconds() / HOUR_SECONDS
 
 
-def _cost(records: Iterable[InstanceRecord]) -> str:
+def _cost(records: Iterable[Instance]) -> str:
     """Their total price, and how many have no known price."""
     prices = [each.dollars_per_hour for each in records]
     unknown = prices.count(0.0)

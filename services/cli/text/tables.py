@@ -11,6 +11,7 @@ from schemas.duration import format_duration
 from schemas.fleet_queries import CurrentFailure, NodeView, PoolView
 from services.cli.text.styles import BOLD, COLOURS, DIM, RESET
 from services.fleet_client.advice_text import advice_sentence, is_notable
+from services.fleet_client.fleet_status import SAGAS_ASKED_MAX
 from services.fleet_client.node_timeline import TimelineRow
 from services.operator_text.event_text import EventDescription, Tone
 from services.operator_text.quantities import local_time_text
@@ -212,7 +213,7 @@ def generic_table(items: Sequence[dict[str, Any]], *, colour: bool) -> str:
 
 
 SAGA_COLUMNS: Final = ("id", "saga", "pool", "kind", "node", "new_node", "step", "since", "reason")
-SAGAS_SHOWN_MAX: Final = 20
+SAGAS_SHOWN_MAX: Final = SAGAS_ASKED_MAX
 
 
 def open_sagas_text(sagas: Sequence[dict[str, Any]], *, colour: bool) -> str:

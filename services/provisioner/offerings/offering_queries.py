@@ -107,6 +107,7 @@ def offering_view(
     )
     found = OfferingView(
         provider=offering.provider,
+        plugin=catalogue.kind(offering.provider),
         region=offering.region,
         zone=offering.zone,
         instance_type=offering.instance_type,

@@ -1,0 +1,69 @@
+"""What `status` shows of a fleet: the pools, the open sagas, and what fails."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final
+
+import msgspec
+
+from schemas.fleet_queries import CurrentFailure, PoolView, Query
+from schemas.instance_records import InstanceRecord
+from services.bus.nats.connection_expiry import Expiry
+from services.fleet_client.fleet_client import FleetClient, decode_answer, decode_pools
+from services.primitives.errors import NavarchError
+
+PROVISIONER: Final = "provisioner"
+SAGAS_ASKED_MAX: Final = 20
+"""Open sagas of which it is read what their drains wait for."""
+ORPHANS_PAGE: Final = 500
+
+
+class FleetState(msgspec.Struct, frozen=True, kw_only=True):
+    """A fleet at a moment."""
+
+    pools: tuple[PoolView, ...]
+    sagas: tuple[dict[str, Any], ...]
+    """The open ones, as the pools' records hold them."""
+    remaining_work: tuple[str, ...]
+    """What drains wait for."""
+    orphans: tuple[InstanceRecord, ...]
+    failures: tuple[CurrentFailure, ...]
+    expiries: tuple[Expiry, ...]
+    """What the connection to the bus depends on."""
+    is_open: bool
+    """Whether the bus lets every client do everything."""
+
+
+async def fleet_state(fleet: FleetClient, sees: Callable[[str], bool]) -> FleetState:
+    """Read it; `sees`: the pools that are wanted, and with an empty name the fleet's services."""
+    pools, sagas, orphans, failures = await asyncio.gather(
+        fleet.pages("pools", Query()),
+        fleet.pages("sagas", Query()),
+        _orphans(fleet),
+        fleet.failures() if sees("") else _none(),
+    )
+    opened = [decode_answer(dict[str, Any], each, "sagas") for each in sagas]
+    opened = [each for each in opened if sees(str(each.get("pool", "")))]
+    return FleetState(
+        pools=tuple(each for each in decode_pools(pools) if sees(each.name)),
+        sagas=tuple(opened),
+        remaining_work=tuple(await fleet.remaining_work(opened[:SAGAS_ASKED_MAX])),
+        orphans=tuple(each for each in orphans if sees(each.pool)),
+        failures=tuple(failures),
+        expiries=tuple(fleet.expiries),
+        is_open=fleet.bus.is_open and sees(""),
+    )
+
+
+async def _none() -> list[CurrentFailure]:
+    return []
+
+
+async def _orphans(fleet: FleetClient) -> list[InstanceRecord]:
+    """The orphaned instances; none if the provisioner does not answer."""
+    with suppress(NavarchError):
+        query = Query(state="orphaned", limit=ORPHANS_PAGE)
+        items = await fleet.pages("instances", query, who=PROVISIONER)
+        return [decode_answer(InstanceRecord, each, "instances", PROVISIONER) for each in items]
+    return []
