@@ -1,5 +1,6 @@
 """Read-only queries, `navarch.v1.query.<name>`, and the views that answer them."""
 
+from datetime import datetime
 from typing import Annotated, Any
 
 import msgspec
@@ -189,6 +190,14 @@ class QueryError(msgspec.Struct, frozen=True, kw_only=True):
 
     error: str
     reason: str
+
+
+class Expiry(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that stops working at a known time."""
+
+    what: str
+    at: datetime
+    remedy: str
 
 
 class CurrentFailure(msgspec.Struct, frozen=True, kw_only=True):

@@ -54,8 +54,9 @@ from services.gateway.views import (
     StoredPlace,
 )
 from services.http_client import gateway_calls as calls
+from services.http_client.api_call import ApiCall
 from services.http_client.async_client import AsyncNavarch
-from services.http_client.gateway_calls import ApiCall, DryRunVerb
+from services.http_client.gateway_calls import DryRunVerb
 from services.http_client.gateway_errors import (
     ChangeRefusedError,
     FleetUnavailableError,

@@ -11,7 +11,15 @@ from typing import Any, Final, TypeVar, cast
 import msgspec
 
 from schemas import subjects
-from schemas.fleet_queries import CurrentFailure, FleetBudgetView, NodeView, Page, PoolView, Query
+from schemas.fleet_queries import (
+    CurrentFailure,
+    Expiry,
+    FleetBudgetView,
+    NodeView,
+    Page,
+    PoolView,
+    Query,
+)
 from schemas.messages import LimitedDecoder, decoder, encode
 from schemas.names import TOKEN
 from schemas.node_events import FACTS, Drained, WorkRemains
@@ -38,7 +46,7 @@ from schemas.pool_records import PoolRecord, pool_key
 from schemas.saga_log_entries import WHOLE
 from schemas.stored_messages import decode_stored
 from schemas.topology import EVENTS, POOLS, SAGAS
-from services.bus.nats.connection_expiry import Expiry, expiring
+from services.bus.nats.connection_expiry import expiring
 from services.bus.port import Bus, Stored
 from services.bus.protocol.endpoint_replies import reply_data
 from services.bus.protocol.ordered_pages import read_page

@@ -7,9 +7,8 @@ from typing import Any, Final
 
 import msgspec
 
-from schemas.fleet_queries import CurrentFailure, PoolView, Query
+from schemas.fleet_queries import CurrentFailure, Expiry, PoolView, Query
 from schemas.instance_records import InstanceRecord
-from services.bus.nats.connection_expiry import Expiry
 from services.fleet_client.fleet_client import FleetClient, decode_answer, decode_pools
 from services.primitives.errors import NavarchError
 

@@ -7,10 +7,9 @@ from typing import Any, Final
 import msgspec
 
 from schemas.breaker_state import OpenIncident
-from schemas.fleet_queries import CurrentFailure, NodeView, PoolView
+from schemas.fleet_queries import CurrentFailure, Expiry, NodeView, PoolView
 from schemas.instance_records import InstanceRecord
 from schemas.pool_records import PoolRecord
-from services.bus.nats.connection_expiry import Expiry
 from services.bus.port import Stored
 from services.fleet_client.fleet_status import FleetState
 from services.fleet_client.pool_watch import NodePlace, PoolChange

@@ -6,7 +6,7 @@ from types import MethodType
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from services.http_client import gateway_calls
-from services.http_client.gateway_calls import ApiCall, ApiStream, ItemPage
+from services.http_client.api_call import ApiCall, ApiStream, ItemPage
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -6,8 +6,8 @@ from collections.abc import AsyncGenerator
 from dataclasses import replace
 from typing import Final, Self, TypeVar
 
+from services.http_client.api_call import ApiCall, ApiStream, ItemPage
 from services.http_client.api_methods import ApiMethods, AwaitedClient
-from services.http_client.gateway_calls import ApiCall, ApiStream, ItemPage
 from services.http_client.http_transport import (
     GIVE_UP_SECONDS,
     TIMEOUT_SECONDS,

@@ -3,9 +3,8 @@
 A test compares each with the API's own description, so that the two never differ.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final, Generic, Literal, Protocol, TypeVar
+from collections.abc import Sequence
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -47,8 +46,7 @@ from services.gateway.views import (
     SagaEntryView,
     SagaLog,
 )
-
-T_co = TypeVar("T_co", covariant=True)
+from services.http_client.api_call import ApiCall, ApiStream
 
 API: Final = "/api/v1"
 DryRunVerb = Literal[
@@ -56,46 +54,6 @@ DryRunVerb = Literal[
 ]
 SIMPLE_VERBS: Final = frozenset({"cordon", "uncordon", "release"})
 """Verbs that wait for no work."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApiCall(Generic[T_co]):
-    """A request and the type of its answer."""
-
-    path: str
-    answer: type[T_co]
-    query: Mapping[str, Any] = field(default_factory=dict)
-    method: str = "GET"
-    body: msgspec.Struct | None = None
-    key: str | None = None
-    """Of a change: its idempotency key; empty: the client makes one. None: it has none."""
-    more_seconds: float = 0.0
-    """How much longer than others the gateway may take for it."""
-
-
-class ItemPage(Protocol[T_co]):
-    """Some items, and the cursor of what follows."""
-
-    @property
-    def items(self) -> Sequence[T_co]:
-        """The items."""
-        ...
-
-    @property
-    def next(self) -> str | int:
-        """Empty or 0: that was all."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApiStream(Generic[T_co]):
-    """What is followed, the type of its items, and where it goes on."""
-
-    path: str
-    item: type[T_co]
-    query: Mapping[str, Any] = field(default_factory=dict)
-    after: int | None = None
-    """The sequence of the last item seen; None: from now on, or from the whole."""
 
 
 # --- reading -------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ import msgspec
 
 from schemas.messages import LimitedDecoder, encode
 from services.gateway.views import PROBLEM_TYPE, STREAM_TYPE, Problem
-from services.http_client.gateway_calls import ApiCall, ApiStream
+from services.http_client.api_call import ApiCall, ApiStream
 from services.http_client.gateway_errors import (
     EventsResetError,
     GatewayError,

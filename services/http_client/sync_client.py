@@ -5,9 +5,9 @@ from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator
 from threading import Thread
 from typing import Any, Self, TypeVar, cast
 
+from services.http_client.api_call import ApiCall, ApiStream, ItemPage
 from services.http_client.api_methods import ApiMethods, WaitingClient
 from services.http_client.async_client import AsyncNavarch
-from services.http_client.gateway_calls import ApiCall, ApiStream, ItemPage
 from services.http_client.http_transport import GIVE_UP_SECONDS, TIMEOUT_SECONDS, TRIES_MAX
 
 T = TypeVar("T")

@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from schemas.account_rules import Account
+from schemas.fleet_queries import Expiry
 from schemas.names import InvalidNameError
 from schemas.permissions import VIEWER, inbox, rules
 from schemas.settings import NatsSettings
-from services.bus.nats.connection_expiry import Expiry, expiries, expiring
+from services.bus.nats.connection_expiry import expiries, expiring
 from services.bus.nats.connection_options import credentials
 from services.bus.nats.embedded_server import EmbeddedServer
 from services.bus.nats.nats_bus import ConnectOptions, NatsBus

@@ -6,9 +6,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
-
-from schemas.fleet_queries import CurrentFailure
+from schemas.fleet_queries import CurrentFailure, Expiry
 from services.bus.nats.connection_options import SERVICE, ConnectOptions
 from services.bus.nats.credentials_file import claims_of
 
@@ -24,14 +22,6 @@ RENEW_CREDENTIALS: Final = (
     "ask the owner of the bus's keys for new ones: `navarch nats-config user revoke NAME`, then "
     "`navarch nats-config user add NAME`"
 )
-
-
-class Expiry(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that stops working at a known time."""
-
-    what: str
-    at: datetime
-    remedy: str
 
 
 def expiries(options: ConnectOptions, certificate: dict[str, Any] | None) -> list[Expiry]:

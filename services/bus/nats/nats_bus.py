@@ -24,9 +24,10 @@ from nats.micro.service import Service as MicroService
 from nats.micro.service import ServiceConfig
 
 from schemas import headers as h
+from schemas.fleet_queries import Expiry
 from schemas.stream_specs import DurableSpec
 from services.bus.nats.client_protocol import ClientMessage
-from services.bus.nats.connection_expiry import Expiry, expiries
+from services.bus.nats.connection_expiry import expiries
 from services.bus.nats.connection_options import ConnectOptions as ConnectOptions
 from services.bus.nats.connection_options import (
     credentials,
