@@ -106,6 +106,9 @@ async def test_a_fleet_is_changed_and_followed_over_http(tmp_path: Path) -> None
             why = (await viewer.get(f"/api/v1/nodes/{node}/why")).json()
             held = await bob.post(f"/api/v1/nodes/{node}/hold", json={"for": "1h", "reason": "x"})
             view = (await viewer.get(f"/api/v1/nodes/{node}")).json()
+            assert [each.name for each in (await follower.get_status()).pools] == ["training"]
+            assert await follower.list_hardware() == []
+            await its_changes_are_followed(follower, bob)
         assert (node, "node") == (why["about"], why["kind"])
         assert (200, "bob via gateway") == (held.status_code, view["held_by"])
         listed = ("events", "--since", "10m", "--count", str(len(seen)))
@@ -118,6 +121,26 @@ async def test_a_fleet_is_changed_and_followed_over_http(tmp_path: Path) -> None
         fleet.process.send_signal(signal.SIGTERM)
         await fleet.rest()
         assert await fleet.process.wait() == 0
+
+
+async def its_changes_are_followed(follower: AsyncNavarch, bob: httpx.AsyncClient) -> None:
+    """With the credentials that the gateway has on the bus."""
+    async with asyncio.timeout(60), aclosing(follower.follow_pool("training")) as changes:
+        whole = await anext(changes)
+        assert (whole.whole, len(whole.nodes)) == (True, 1)
+        await bob.post("/api/v1/pools/training/scale", json={"nodes": 2})
+        entries: list[str] = []
+        states: set[str] = set()
+        async for change in changes:
+            entries += [each.subject for each in change.entries]
+            states |= {each.state for each in change.nodes}
+            if states and any(each.endswith(".saga.started") for each in entries):
+                break
+    saga = entries[0].split(".")[3]
+    async with asyncio.timeout(60):
+        logged = [each.subject async for each in follower.follow_saga(saga)]
+    assert logged[0] == entries[0]
+    assert logged[-1].endswith(".saga.done")
 
 
 async def every_change_is_audited(fleet: Served, node: str) -> None:
@@ -135,6 +158,7 @@ async def every_change_is_audited(fleet: Served, node: str) -> None:
         ("bob via gateway", "127.0.0.1", "cordon", "accepted"): f"training/{node}",
         ("bob via gateway", "127.0.0.1", "hold", "accepted"): f"training/{node}",
         ("ada via gateway", "127.0.0.1", path, "forbidden"): "",
+        ("bob via gateway", "127.0.0.1", "scale", "accepted"): "training",
     }
     assert {key: about for key, about in rows.items() if key not in by_command} == expected
 
