@@ -222,12 +222,10 @@ class HttpFleet:
 
     async def follow_pool(self, pool: str) -> AsyncGenerator[PoolChange, None]:
         """A pool's nodes and sagas: the whole, again after a lost connection, and changes."""
-        known = False
         async with _waiting_for(pool):
             try:
                 async with aclosing(self._client.follow_pool(pool)) as changes:
                     async for change in changes:
-                        known = True
                         yield PoolChange(
                             whole=change.whole,
                             nodes=change.nodes,
@@ -235,9 +233,7 @@ class HttpFleet:
                             removed=change.removed,
                         )
             except NotFoundError:
-                if not known:
-                    raise
-                # It was removed while there was no connection.
+                # It was removed before this connection.
                 yield PoolChange(removed=True)
 
     async def last_event(self) -> int:

@@ -184,6 +184,8 @@ async def test_a_removed_pool_ends_what_waits_for_its_nodes(
 ) -> None:
     """It would wait for ever."""
     async with over_http(make_gateway) as (fleet, _), asyncio.timeout(60):
+        gone = [each async for each in fleet.follow_pool("gone")]
+        assert gone == [PoolChange(removed=True)]
         for wait in ("resize", "launches"):
             fleet.begun.clear()
             waiting = asyncio.ensure_future(WAITS[wait][0](fleet))

@@ -106,6 +106,8 @@ async def test_a_fleet_is_changed_and_followed_over_http(tmp_path: Path) -> None
             why = (await viewer.get(f"/api/v1/nodes/{node}/why")).json()
             held = await bob.post(f"/api/v1/nodes/{node}/hold", json={"for": "1h", "reason": "x"})
             view = (await viewer.get(f"/api/v1/nodes/{node}")).json()
+            assert [each.name for each in (await follower.get_status()).pools] == ["training"]
+            assert await follower.list_hardware() == []
         assert (node, "node") == (why["about"], why["kind"])
         assert (200, "bob via gateway") == (held.status_code, view["held_by"])
         listed = ("events", "--since", "10m", "--count", str(len(seen)))
@@ -115,9 +117,31 @@ async def test_a_fleet_is_changed_and_followed_over_http(tmp_path: Path) -> None
         await every_change_is_audited(fleet, node)
         await program_of_the_page(fleet)
         await commands_of_the_page(fleet)
+        async with (
+            caller(url, "operator-token") as bob,
+            AsyncNavarch(url, token="viewer-token") as follower,
+        ):
+            await its_changes_are_followed(follower, bob)
         fleet.process.send_signal(signal.SIGTERM)
         await fleet.rest()
         assert await fleet.process.wait() == 0
+
+
+async def its_changes_are_followed(follower: AsyncNavarch, bob: httpx.AsyncClient) -> None:
+    """With the credentials that the gateway has on the bus."""
+    async with asyncio.timeout(60), aclosing(follower.follow_pool("training")) as changes:
+        whole = await anext(changes)
+        assert (whole.whole, len(whole.nodes)) == (True, 1)
+        node = whole.nodes[0].node
+        await bob.post(f"/api/v1/nodes/{node}/release")
+        drained = await bob.post(f"/api/v1/nodes/{node}/drain", json={"mode": "immediate"})
+        assert drained.status_code == 200, drained.text
+        entries: list[str] = []
+        while not (entries and entries[-1].endswith(".saga.done")):
+            entries += [each.subject for each in (await anext(changes)).entries]
+        saga = drained.json()["saga"]
+        logged = [each.subject async for each in follower.follow_saga(saga)]
+    assert logged == [each for each in entries if saga in each]
 
 
 async def every_change_is_audited(fleet: Served, node: str) -> None:
@@ -158,7 +182,7 @@ async def commands_of_the_page(fleet: Served) -> None:
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         },
     )
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(150):
         out = (await process.communicate())[0].decode()
     assert process.returncode == 0, out
     assert '"remedy"' not in out
