@@ -126,12 +126,13 @@ async def test_aws_reports_spot_prices_by_zone(make_aws: Callable[..., AwsProvid
     """One for each zone and type, in dollars; without a type nothing is asked."""
     provider = make_aws()
     assert await provider.prices(()) == ()
-    found = await provider.prices(["p5.48xlarge"])
+    priced = await provider.prices(["p5.48xlarge"])
+    found = [each for each in priced if each.market == "spot"]
     places = [(each.zone, each.instance_type) for each in found]
     assert places
     assert len(places) == len(set(places))
     for each in found:
-        assert (each.market, each.region) == ("spot", "us-east-1")
+        assert each.region == "us-east-1"
         assert each.zone.startswith("us-east-1")
         assert each.dollars_per_hour is not None
 
