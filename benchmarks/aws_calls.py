@@ -36,10 +36,12 @@ from services.bus.topology_setup import set_up
 from services.primitives.clock import SystemClock
 from services.provisioner.bootstrap.user_data import BootstrapTemplates
 from services.provisioner.instances.instance_store import InstanceStore
+from services.provisioner.launch.gang_barrier import GangBarrier
 from services.provisioner.offerings.offering_allocator import OfferingAllocator
 from services.provisioner.offerings.offering_catalogue import OfferingCatalogue
 from services.provisioner.offerings.offering_scorer import OfferingScorer
 from services.provisioner.offerings.offering_store import OfferingStore
+from services.provisioner.offerings.placements import Placements
 from services.provisioner.offerings.scheduler_plugins import Schedulers
 from services.provisioner.provider_client.provider import Environment
 from services.provisioner.provider_client.provider_calls import ProviderCalls, Providers
@@ -149,9 +151,12 @@ def _handlers(bus: NatsBus, provider: AwsProvider) -> SagaStepHandlers:
     )
     scorer = OfferingScorer(store, clock, OfferingCatalogue(InstanceTypes(), calls.traits()))
     offerings = OfferingStore(bus, clock)
-    allocator = OfferingAllocator(bus, clock, store, offerings, scorer, Schedulers({}, None), 0.0)
+    placements = Placements(clock, store, offerings)
+    schedulers = Schedulers({}, None)
+    allocator = OfferingAllocator(bus, clock, store, offerings, scorer, schedulers, placements)
+    gangs = GangBarrier(clock, store, offerings, placements)
     templates = BootstrapTemplates(NatsSettings(), AgentSettings(), Path())
-    return SagaStepHandlers(bus, clock, store, calls, limits, templates, allocator, "")
+    return SagaStepHandlers(bus, clock, store, calls, limits, templates, allocator, gangs, "")
 
 
 @contextmanager

@@ -28,20 +28,20 @@ JOBS = st.lists(
     [
         ([], QueueDemand()),
         ([WaitingJobs(count=3)], QueueDemand(nodes=3, jobs=3)),
-        ([WaitingJobs(nodes=4, count=2)], QueueDemand(nodes=8, jobs=2)),
+        ([WaitingJobs(nodes=4, count=2)], QueueDemand(nodes=8, jobs=2, gangs=(4, 4))),
         ([WaitingJobs(gpus=2, count=5)], QueueDemand(nodes=2, jobs=5)),
         (
             [WaitingJobs(gpus=6, count=2), WaitingJobs(gpus=2, count=2)],
             QueueDemand(nodes=2, jobs=4),
         ),
         ([WaitingJobs(gpus=3, count=4)], QueueDemand(nodes=2, jobs=4)),
-        ([WaitingJobs(nodes=2, gpus=1)], QueueDemand(nodes=2, jobs=1)),
-        ([WaitingJobs(nodes=6, count=3)], QueueDemand(nodes=6, jobs=1, without_room=2)),
+        ([WaitingJobs(nodes=2, gpus=1)], QueueDemand(nodes=2, jobs=1, gangs=(2,))),
+        ([WaitingJobs(nodes=6, count=3)], QueueDemand(nodes=6, jobs=1, gangs=(6,), without_room=2)),
         ([WaitingJobs(nodes=11)], QueueDemand(too_large=1)),
         ([WaitingJobs(gpus=16)], QueueDemand(too_large=1)),
         (
             [WaitingJobs(nodes=8), WaitingJobs(nodes=4), WaitingJobs()],
-            QueueDemand(nodes=9, jobs=2, without_room=1),
+            QueueDemand(nodes=9, jobs=2, gangs=(8,), without_room=1),
         ),
     ],
 )

@@ -111,7 +111,7 @@ def test_a_gang_that_failed_is_one_failure_and_the_waits_grow() -> None:
         waits.append((record.retry_at - now).total_seconds())
         assert gangs(decide(record, now=record.retry_at - timedelta(seconds=1))) == []
         now = record.retry_at
-    assert waits == [30, 60, 120, 240, 480, 960, 1920, 3600, 3600]
+    assert waits == [30, 60, 120, 240, 480, 960, 1200, 1200, 1200]
     warning = pool_view(record, [], now).warnings
     assert "3 nodes are missing, which must be in one zone" in warning[0]
     assert pool_view(pool(0), [], now).warnings == ()

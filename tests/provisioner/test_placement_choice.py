@@ -18,6 +18,7 @@ from services.provisioner.offerings.placement_choice import (
     claim,
     failed,
     rank,
+    should_leave,
     whole,
 )
 
@@ -134,3 +135,29 @@ def test_places_that_failed_come_last_the_oldest_first() -> None:
     assert [rank(later, offering(zone), "zone") for zone in "abc"] == [0, 1, 0]
     # A gang whose launches were all given up has failed as well, though none could write it.
     assert rank(claim(gang(), launch("n7", "g3"), B, NOW), offering("a"), "zone") == 1
+
+
+@pytest.mark.parametrize(
+    ("found", "launched", "others", "leaves"),
+    [
+        (gang(), launch("n2", "g1"), [launch("n1", "g1")], True),
+        # Something of it runs, or is asked for: it is kept while the rest is tried.
+        (gang(), launch("n2", "g1"), [runs("n1", "g1")], False),
+        (gang(), launch("n2", "g1"), [launch("n1", "g1", "a")], False),
+        # No other place is left to try.
+        (gang(tried=(TriedPlace(place=B, at=NOW),)), launch("n2", "g1"), [], False),
+        # It is another's place, it is decided, or the launch is no gang's.
+        (gang(owner="g2"), launch("n2", "g1"), [], False),
+        (gang(state="placed"), launch("n2", "g1"), [], False),
+        (gang(owner="n9", size=1), launch("n9"), [], False),
+        (None, launch("n2", "g1"), [], False),
+    ],
+)
+def test_a_place_without_any_capacity_is_left_at_once(
+    found: PlacementRecord | None,
+    launched: InstanceRecord,
+    others: list[InstanceRecord],
+    leaves: Any,
+) -> None:
+    """Nothing is kept there, so that waiting costs time for nothing."""
+    assert should_leave(found, launched, others, [offering("a"), offering("b")]) is leaves

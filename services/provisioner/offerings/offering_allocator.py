@@ -6,7 +6,6 @@ queue, in order of arrival; one decides at a time.
 """
 
 import asyncio
-import dataclasses
 import logging
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -17,9 +16,9 @@ from msgspec.structs import replace
 
 from schemas.enums import LaunchRefusal
 from schemas.instance_records import InstanceRecord
-from schemas.launch_offers import Choice, Offering, Together
+from schemas.launch_offers import Choice, Offering
 from schemas.node_records import node_key
-from schemas.offering_records import SPEND_KEY, BlockRecord, PlacementRecord
+from schemas.offering_records import SPEND_KEY, BlockRecord
 from schemas.pool_events import LaunchRefused, LaunchWaiting
 from services.bus.port import Bus
 from services.primitives.clock import Clock
@@ -168,7 +167,8 @@ class OfferingAllocator:
                     seconds = (at - self._clock.now()).total_seconds()
                     # A probe in progress may succeed at any moment.
                     probed = any(each.probe for each in blocked)
-                    if self._clock.monotonic() + seconds >= until and not probed:
+                    late = self._clock.monotonic() + seconds >= until and not probed
+                    if late or await self._leaves(record, queue, chosen):
                         raise _capacity_error(blocked)
                     for each in list(queue.waiting.values()):
                         await self._publish_waiting(each, queue, decision)
@@ -202,8 +202,9 @@ class OfferingAllocator:
             )
             for each in allowed
         ]
-        if chosen is not None:
-            scored = [_by_place(each, chosen.found, choice.together) for each in scored]
+        if chosen is not None and isinstance(chosen.where, placement_choice.AnyPlace):
+            found, together = chosen.found, choice.together
+            scored = [placement_choice.ranked(each, found, together) for each in scored]
         fallback = timedelta(seconds=choice.fallback_seconds)
         return choose(
             scored,
@@ -226,6 +227,13 @@ class OfferingAllocator:
         offering = scored.candidate.offering
         place = placement_choice.place_of(offering, queue.choice.together)
         return await self._placements.claim(record, place, chosen)
+
+    async def _leaves(
+        self, record: InstanceRecord, queue: _LaunchQueue, chosen: ChosenPlace | None
+    ) -> bool:
+        """Whether a launch does not wait for capacity, as its gang has nothing in its place."""
+        offerings = [each.offering for each in queue.candidates]
+        return chosen is not None and await self._placements.should_leave(record, chosen, offerings)
 
     def _may_begin(self, offering: Offering) -> bool:
         pace = self._paces.get(offering, LaunchPace())
@@ -431,14 +439,6 @@ def _candidates_in(queue: _LaunchQueue, chosen: ChosenPlace | None) -> tuple[Can
             return tuple(found)
         case _:
             return queue.candidates
-
-
-def _by_place(
-    scored: ScoredCandidate, found: PlacementRecord | None, together: Together
-) -> ScoredCandidate:
-    """The candidate with whether its place has failed."""
-    rank = placement_choice.rank(found, scored.candidate.offering, together)
-    return dataclasses.replace(scored, failed_place=rank)
 
 
 def _capacity_error(blocked: tuple[BlockRecord, ...]) -> ProviderError:

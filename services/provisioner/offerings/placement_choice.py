@@ -5,6 +5,7 @@ and PlacementRecord makes all replicas follow it. A gang is `placed` once all of
 or `failed`: then each of them is given back, and the next gang tries the other places first.
 """
 
+import dataclasses
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from schemas.instance_records import InstanceRecord
 from schemas.launch_offers import Offering, Together
 from schemas.offering_records import Place, PlacementRecord, TriedPlace
 from schemas.saga_params import LaunchSpec
+from services.provisioner.offerings.offering_blocks import Free
+from services.provisioner.offerings.offering_choice import ScoredCandidate
 
 TRIED_FOR: Final = timedelta(hours=1)
 """So long a place that had no room comes after the others."""
@@ -171,6 +174,44 @@ def _with_tried(
 ) -> tuple[TriedPlace, ...]:
     kept = tuple(each for each in tried if each.place != place)
     return (*kept, TriedPlace(place=place, at=now))[-TRIED_MAX:]
+
+
+def ranked(
+    scored: ScoredCandidate, found: PlacementRecord | None, together: Together
+) -> ScoredCandidate:
+    """The candidate with whether its place has failed, or is known to have no capacity."""
+    failed_place = 2 * rank(found, scored.candidate.offering, together)
+    blocked = not isinstance(scored.block_state, Free)
+    return dataclasses.replace(scored, failed_place=failed_place + blocked)
+
+
+def should_leave(
+    found: PlacementRecord | None,
+    launch: InstanceRecord,
+    others: Iterable[InstanceRecord],
+    offerings: Iterable[Offering],
+) -> bool:
+    """Whether a gang leaves a place without capacity at once: it has nothing there to keep.
+
+    Only where another place was not tried; else it waits for this one.
+    """
+    gang = launch.launch.gang
+    if not gang or found is None or found.owner != gang or found.state != "forming":
+        return False
+    there = (
+        each
+        for each in others
+        if each.launch.gang == gang
+        if each.state == "running" or (each.state == "intended" and each.offering is not None)
+    )
+    choice = launch.launch.choice
+    together: Together = choice.together if choice is not None else ""
+    untried = (
+        each
+        for each in offerings
+        if not is_in(each, found.place, together) and not rank(found, each, together)
+    )
+    return not any(there) and any(untried)
 
 
 def rank(found: PlacementRecord | None, offering: Offering, together: Together) -> int:

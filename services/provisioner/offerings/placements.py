@@ -3,10 +3,11 @@
 The place is claimed by a compare-and-set of PlacementRecord before the first offering is recorded.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from schemas.instance_records import InstanceRecord
+from schemas.launch_offers import Offering
 from schemas.node_records import node_key
 from schemas.offering_records import Place, PlacementRecord, placement_key
 from services.primitives.clock import Clock
@@ -51,6 +52,13 @@ class Placements:
                 return chosen
             if await self.claim(launch, where.place, chosen):
                 return chosen
+
+    async def should_leave(
+        self, launch: InstanceRecord, chosen: ChosenPlace, offerings: Iterable[Offering]
+    ) -> bool:
+        """Whether a gang that waits for capacity leaves its place at once for another."""
+        others = (await self._store.all(launch.pool)).values()
+        return placement_choice.should_leave(chosen.found, launch, others, offerings)
 
     async def instances(self, pool: str) -> Collection[InstanceRecord]:
         """A pool's instances, at most FRESH_SECONDS old: all launches of a gang ask for them."""

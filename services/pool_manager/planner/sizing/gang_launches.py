@@ -13,7 +13,7 @@ from services.pool_manager.planner.sizing.open_sagas import room_for_sagas
 from services.settings.provider_choices import GANG_MAX
 
 RETRY_FIRST_SECONDS: Final = 30.0
-RETRY_MAX_SECONDS: Final = 3600.0
+RETRY_MAX_SECONDS: Final = 1200.0
 """Machines that are given back have cost money: each try waits twice as long as the one before."""
 
 
