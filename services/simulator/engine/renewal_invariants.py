@@ -62,7 +62,7 @@ class RenewalInvariants:
         return node is not None and node.spare
 
     def _is_due(self, pool: PoolRecord, saga: str, opened: OpenSaga) -> None:
-        """A node that is replaced at leisure is old, or was launched with another type or labels."""
+        """What is replaced at leisure is old, or was launched with another type or labels."""
         name = opened.node
         node = self._records.node(node_key(pool.name, name))
         if node is None or node.admitted_at is None:
