@@ -36,7 +36,7 @@ EXHAUSTED_AGAIN_SECONDS: Final = 10.0
 asks for it once in a while however many launches wait, so there is nothing to spare anybody."""
 PROMOTE_AGAIN_SECONDS: Final = 30.0
 RENEW_AGAIN_SECONDS: Final = 3600.0
-"""After a healthy node was not replaced: it was cordoned in vain, or an operator wants it to stay.
+"""After a healthy node was not replaced: its cordon had no use, or an operator keeps it.
 Nothing presses."""
 
 

@@ -62,14 +62,16 @@ class RenewalInvariants:
         return node is not None and node.spare
 
     def _is_due(self, pool: PoolRecord, saga: str, opened: OpenSaga) -> None:
-        """A node that is replaced at leisure is old, or was launched with other labels."""
+        """What is replaced at leisure is old, or was launched with another type or labels."""
         name = opened.node
         node = self._records.node(node_key(pool.name, name))
         if node is None or node.admitted_at is None:
             self._invariants.fail(f"{saga} replaces {name}, which was never in service", saga, name)
             return
         if opened.fault_signature == DRIFTED:
-            if node.launch is None or node.launch.labels == pool.spec.labels:
+            launch, spec = node.launch, pool.spec
+            wanted = (spec.labels, spec.instance_type)
+            if launch is None or (launch.labels, launch.instance_type) == wanted:
                 self._invariants.fail(f"{saga} replaces {name}, which has not drifted", saga, name)
             return
         slack = timedelta(seconds=CLOCK_SECONDS + 2 * self._simulation.skew_seconds)
