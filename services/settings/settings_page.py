@@ -55,7 +55,18 @@ def settings_page(plugins: Plugins) -> str:
         for name, options in sorted(plugins.get(section, {}).items()):
             title = f"## `{path}`: `type: {name}`\n\n{text}.\n"
             parts.append(f"{title}\n{_table(options)}" if _fields(options) else title)
+            parts += _plugin_blocks(options, path, name)
     return "\n".join(parts)
+
+
+def _plugin_blocks(options: type[Any], path: str, name: str) -> Iterator[str]:
+    """A section for each block of keys in a plugin's options, which belongs to its type alone."""
+    for field in _fields(options):
+        inner, many = _block_of(types.type_info(field.type))
+        if inner is not None:
+            below = f"{path}.{field.encode_name}{'[]' if many else ''}"
+            for block in _blocks(inner, below):
+                yield block.replace("\n", f": `type: {name}`\n", 1)
 
 
 def _blocks(kind: type[Any], path: str) -> Iterator[str]:

@@ -138,20 +138,23 @@ def queue_format(mark: str) -> str:
 
 def read_queue(output: str, mark: str) -> tuple[PendingJob, ...]:
     """Every job that waits."""
-    found = []
-    for label, count, tres, reason, features in marked_records(output, mark, len(QUEUE_FIELDS)):
-        gpus = _GPUS.findall(tres)
-        found.append(
-            PendingJob(
-                id=label,
-                node_count=max(int(count), 1) if count.isdecimal() else 1,
-                gpus=sum(int(number or 1) for _, number in gpus),
-                gpu_types=frozenset(kind for kind, _ in gpus if kind),
-                reason=reason,
-                features="" if features == "(null)" else features,
-            )
-        )
-    return tuple(found)
+    return tuple(
+        pending_job(label, int(count) if count.isdecimal() else 1, tres, reason, features)
+        for label, count, tres, reason, features in marked_records(output, mark, len(QUEUE_FIELDS))
+    )
+
+
+def pending_job(label: str, nodes: int, tres: str, reason: str, features: str) -> PendingJob:
+    """A job that waits, of what Slurm says of it; `tres`: what it needs on each node."""
+    gpus = _GPUS.findall(tres)
+    return PendingJob(
+        id=label,
+        node_count=max(nodes, 1),
+        gpus=sum(int(number or 1) for _, number in gpus),
+        gpu_types=frozenset(kind for kind, _ in gpus if kind),
+        reason=reason,
+        features="" if features == "(null)" else features,
+    )
 
 
 def node_format(mark: str) -> str:

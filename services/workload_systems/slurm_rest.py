@@ -33,7 +33,7 @@ from services.workload_systems.slurm_client import (
     SlurmUnavailableError,
 )
 from services.workload_systems.slurm_commands import SlurmCommands
-from services.workload_systems.slurm_output import JOB_STATES, SlurmJob, SlurmNode
+from services.workload_systems.slurm_output import JOB_STATES, PendingJob, SlurmJob, SlurmNode
 from services.workload_systems.slurm_rest_answers import (
     UPDATES_SINCE,
     RestAnswer,
@@ -47,13 +47,14 @@ from services.workload_systems.slurm_rest_answers import (
     rest_jobs,
     rest_nodes,
     rest_pings,
+    rest_queue,
     served_apis,
 )
 
 ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
 TOKEN_BYTES_MAX: Final = 16_384
 SETTING: Final = "rest.url"
-LISTS: Final = ("nodes", "jobs")
+LISTS: Final = ("nodes", "jobs", "partitions")
 """What an answer must have: without it every node would count as drained, or unknown."""
 NOT_FOUND: Final = (404, 405)
 NO_TOKEN: Final = (401, 403)
@@ -144,6 +145,17 @@ class SlurmRest:
     async def jobs(self, states: str = JOB_STATES) -> tuple[SlurmJob, ...]:
         """Every job in one of these states; by default those in which a job has nodes."""
         return rest_jobs(await self._get("jobs"), states)
+
+    async def queue(self, partition: str) -> tuple[PendingJob, ...]:
+        """Every job of a partition that waits, each task of an array by itself."""
+        return rest_queue(await self._get("jobs"), partition)
+
+    async def check_partition(self, partition: str) -> None:
+        """SlurmRefusedError if there is none: lists of an unknown partition are empty."""
+        found = (await self._get("partitions")).partitions or ()
+        if partition not in {each.name for each in found}:
+            known = ", ".join(each.name for each in found) or "none"
+            raise SlurmRefusedError(f"partition {partition} not found (known: {known})")
 
     async def comments(self, node: str) -> Mapping[str, frozenset[str]]:
         """The words of the comments of the jobs that run on a node, by the jobs' numbers."""

@@ -14,7 +14,14 @@ import msgspec
 
 from services.primitives.host_list import expand_hosts
 from services.workload_systems.slurm_client import DENIED, NodeOrder
-from services.workload_systems.slurm_output import JOB_STATES, NAME_CHARS_MAX, SlurmJob, SlurmNode
+from services.workload_systems.slurm_output import (
+    JOB_STATES,
+    NAME_CHARS_MAX,
+    PendingJob,
+    SlurmJob,
+    SlurmNode,
+    pending_job,
+)
 
 UPDATES_SINCE: Final = 39
 """The first API whose nodes can be changed (Slurm 23.02)."""
@@ -39,6 +46,9 @@ UNREACHABLE: Final = (
 """Slurm's words where slurmctld is away, or where it refuses a token, which it calls the same."""
 _NODES: Final = re.compile(r"/slurm/v0\.0\.(\d+)/nodes/?")
 _COMPLETING: Final = "COMPLETING"
+_RANGE: Final = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?")
+TASKS_MAX: Final = 100_000
+"""Of one array."""
 
 
 class _Number(msgspec.Struct, frozen=True):
@@ -75,6 +85,15 @@ class _Job(msgspec.Struct, frozen=True):
     node_count: Number = None
     name: str | None = ""
     comment: str | None = ""
+    partition: str | None = ""
+    state_reason: str | None = ""
+    tres_per_node: str | None = ""
+    features: str | None = ""
+    array_task_string: str | None = ""
+
+
+class _Partition(msgspec.Struct, frozen=True):
+    name: str = ""
 
 
 class _Error(msgspec.Struct, frozen=True):
@@ -97,6 +116,7 @@ class RestAnswer(msgspec.Struct, frozen=True):
     errors: list[_Error] = []
     nodes: list[_Node] | None = None
     jobs: list[_Job] | None = None
+    partitions: list[_Partition] | None = None
     pings: list[_Ping] = []
 
 
@@ -153,6 +173,27 @@ def rest_jobs(answer: RestAnswer, states: str) -> tuple[SlurmJob, ...]:
     """Every job in one of these states."""
     wanted = set(states.split(","))
     return tuple(_job(each) for each in answer.jobs or () if wanted & set(_words(each.job_state)))
+
+
+def rest_queue(answer: RestAnswer, partition: str) -> tuple[PendingJob, ...]:
+    """Every job of a partition that waits, each task of an array by itself."""
+    found: list[PendingJob] = []
+    for each in answer.jobs or ():
+        waits = "PENDING" in _words(each.job_state)
+        if waits and partition in (each.partition or "").split(","):
+            nodes, tres = _number(each.node_count) or 1, each.tres_per_node or ""
+            reason, features = each.state_reason or "", each.features or ""
+            job = pending_job(_label(each), nodes, tres, reason, features)
+            found += [job] * min(_tasks(each.array_task_string or ""), TASKS_MAX)
+    return tuple(found)
+
+
+def _tasks(text: str) -> int:
+    """How many tasks of an array `1-5,8,10-20:2%3` still wait; a long list is cut by Slurm."""
+    count = 0
+    for first, last, step in _RANGE.findall(text.partition("%")[0]):
+        count += len(range(int(first), int(last or first) + 1, max(int(step or 1), 1)))
+    return max(count, 1)
 
 
 def rest_comments(answer: RestAnswer, node: str) -> Mapping[str, frozenset[str]]:

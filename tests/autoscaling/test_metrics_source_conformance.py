@@ -26,8 +26,12 @@ ANSWERS: dict[str, Any] = {
     },
     "/api/cluster_status": {"data": {"clusterStatus": {"loadMetricsReport": {}}}},
     "/api/v1/pods": {"metadata": {}, "items": []},
+    "/openapi/v3": {"paths": {"/slurm/v0.0.41/nodes/": {"get": {}}}},
+    "/slurm/v0.0.41/jobs": {"jobs": []},
+    "/slurm/v0.0.41/nodes": {"nodes": []},
+    "/slurm/v0.0.41/partitions": {"partitions": [{"name": "training"}]},
 }
-KINDS = ("http", "prometheus", "ray", "slurm", "kubernetes", "combined")
+KINDS = ("http", "prometheus", "ray", "slurm", "slurm-rest", "kubernetes", "combined")
 AWAY = "http://127.0.0.1:1"
 
 
@@ -57,6 +61,8 @@ def settings(kind: str, url: str, folder: Path) -> dict[str, Any]:
         file = folder / f"kubeconfig-{len(url)}"
         file.write_text(KUBECONFIG.format(url=url))
         return {"type": kind, "kubeconfig": str(file)}
+    if kind == "slurm-rest":
+        return {"type": "slurm", "rest": {"url": url, "user": "navarch", "token": "jwt"}}
     if kind == "slurm":
         away = url == AWAY
         for name in ("squeue", "sinfo", "scontrol"):

@@ -14,6 +14,8 @@ import pytest
 
 from services.notifier.workload.slurm_node_states import FAILED_STATES
 from services.notifier.workload.slurm_notifier import SlurmNotifier
+from services.pool_manager.autoscaling.metrics_sources import Load, SourceError, WaitingJobs
+from services.pool_manager.autoscaling.sources.slurm_source import SlurmSource
 from services.primitives.clock import SystemClock
 from services.primitives.free_ports import free_ports
 from services.saga.participant import StepFailure
@@ -163,6 +165,39 @@ async def test_it_reads_what_the_commands_read(folder: Path) -> None:
 
 def by_number(jobs: Any) -> dict[str, Any]:
     return {each.number: each for each in jobs}
+
+
+async def test_its_queue_is_that_of_the_commands(folder: Path) -> None:
+    """A gang, an array and jobs that wait for something else; an unknown partition is none."""
+    async with rest_site(folder) as site:
+        slurm = site.slurm
+        running = await slurm.submit("-N2", "--exclusive", "--gres=gpu:8")
+        small = ("sbatch", "--parsable", "-o/dev/null", "-N1", "--gres=gpu:2")
+        slurm.run("sbatch", "-o/dev/null", "-N2", "--exclusive", "--gres=gpu:h100:8", "--wrap", "x")
+        slurm.run(*small, "--array=1-5,9%2", "--wrap", "sleep 9")
+        slurm.run(*small, "--hold", "--wrap", "sleep 9")
+        slurm.run(*small, f"--dependency=afterok:{running}", "--wrap", "sleep 9")
+        rest = SlurmSource(options=SlurmSource.Options(partition="gpu", rest=site.options()))
+        by_commands = SlurmSource(
+            options=SlurmSource.Options(partition="gpu", conf=str(slurm.conf))
+        )
+
+        async def load() -> Load | None:
+            found = await rest.load("training")
+            return found if found.not_for_nodes == 2 else None
+
+        found = await eventually(load, within_seconds=60, every=0.3)
+        assert found == await by_commands.load("training")
+        waiting = {WaitingJobs(nodes=2, gpus=8), WaitingJobs(gpus=2, count=6)}
+        assert (set(found.waiting or ()), found.busy_nodes) == (waiting, 2)
+        other = SlurmSource(options=SlurmSource.Options(rest=site.options()))
+        with pytest.raises(SourceError, match=r"partition research: .* not found \(known: gpu"):
+            await other.load("research")
+        await other.close()
+        await slurm.kill("slurmctld")
+        with pytest.raises(SourceError, match="partition gpu: "):
+            await rest.load("training")
+        await rest.close()
 
 
 async def test_orders_are_commands_where_the_api_has_none(folder: Path) -> None:

@@ -31,3 +31,16 @@ def test_every_key_has_a_meaning() -> None:
     rows = re.findall(r"^\| (`\w+`) \|.*\| (.*?) \|$", settings_page(known_options()), re.MULTILINE)
     assert len(rows) > 200
     assert not [key for key, meaning in rows if not meaning.strip()]
+
+
+def test_the_keys_of_a_block_within_a_plugin_are_there() -> None:
+    """For example slurmrestd's, and those of a period of a schedule."""
+    page = settings_page(known_options())
+    for title, key in (
+        ("## `notifier.rest`: `type: slurm`", "token_file"),
+        ("## `pools.NAME.metrics.rest`: `type: slurm`", "token_file"),
+        ("## `pools.NAME.autoscaling.schedule[]`: `type: scheduled`", "timezone"),
+        ("## `providers.NAME.disk`: `type: aws`", "throughput"),
+    ):
+        section = page.partition(f"{title}\n")[2].partition("\n## ")[0]
+        assert f"| `{key}` |" in section, title

@@ -37,6 +37,7 @@ FLAG_WORDS = """
     BATCH_JOB ARRAY_TASK FULL_STEPS_ONLY FULL_JOB FEDERATION_REQUEUE HURRY OUT_OF_MEMORY
     NO_SIBLING_JOBS RESERVATION_JOB VERBOSE CRON_JOBS WARNING_SENT
 """
+QUEUE_FIELDS = ("partition", "state_reason", "tres_per_node", "array_task_string", "features")
 TOPOLOGY_SINCE, STATE_LISTS_SINCE, FLAGS_SINCE = 43, 40, 40
 
 
@@ -119,6 +120,7 @@ class StrictSlurm:
                 "node_count": self.number_of(2),
                 "name": "train",
                 "comment": each.get("comment", ""),
+                **{key: each.get(key, "") for key in QUEUE_FIELDS},
             }
             for number, each in self.jobs.items()
         ]

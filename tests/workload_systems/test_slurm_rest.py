@@ -227,3 +227,30 @@ def test_options_that_cannot_work_are_refused(given: dict[str, Any], says: str) 
     """With what to write."""
     with pytest.raises((ValueError, ValidationError), match=says):
         SlurmRestOptions(**({"url": "http://slurmctld:6820", "user": USER} | given))
+
+
+@pytest.mark.parametrize("number", VERSIONS)
+async def test_jobs_that_wait_are_read_with_their_tasks(number: int) -> None:
+    """Each task of an array, the types of GPUs, and jobs of several partitions."""
+    async with strict_slurm(number) as (url, slurm):
+        array = {"array_task_string": "1-3,9%2", "tres_per_node": "gres/gpu:h100:2"}
+        slurm.jobs = {
+            7: waiting(partition="gpu,spot", tres_per_node="gres:gpu:8"),
+            8: waiting(partition="gpu", state_reason="Dependency", **array),
+            9: waiting(partition="cpu"),
+            10: {"state": ["RUNNING"], "end": 0, "nodes": "gpu1", "partition": "gpu"},
+        }
+        options = SlurmRestOptions(url=url, user=USER, token=TOKEN)
+        commands = SlurmCommands(folder="/nowhere", conf="", seconds_max=1.0)
+        rest = SlurmRest(options, commands, 10.0, SystemClock())
+        found = await rest.queue("gpu")
+        await rest.close()
+    first, *tasks = found
+    assert (first.node_count, first.gpus, first.reason, len(tasks)) == (2, 8, "Resources", 4)
+    assert {(each.gpus, each.gpu_types, each.reason) for each in tasks} == {
+        (2, frozenset({"h100"}), "Dependency")
+    }
+
+
+def waiting(**more: str) -> dict[str, Any]:
+    return {"state": ["PENDING"], "end": 0, "nodes": "", "state_reason": "Resources", **more}

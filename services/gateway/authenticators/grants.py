@@ -17,6 +17,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     match: Annotated[str, msgspec.Meta(min_length=1)]
     """A group or name, or a pattern (`team-*`); `*`: every caller that is known."""
     role: GatewayRole
+    """What the caller may do: docs/http-api.md."""
     pools: tuple[str, ...] = ()
     """Names, or patterns, of the pools that it may see and change; empty: every pool."""
 

@@ -233,9 +233,13 @@ class Period(Setting, frozen=True, kw_only=True):
     start: str
     """A cron expression of five fields: `0 8 * * 1-5`."""
     duration: Duration
+    """From `start` on."""
     timezone: str = "UTC"
+    """In which `start` is read: `Europe/Berlin`."""
     nodes: Nodes | None = None
+    """The size during the period, which excludes the keys below."""
     min_nodes: Nodes | None = None
+    """At least so many during the period; absent: the pool's."""
     max_nodes: Nodes | None = None
     """Bounds during the period, within those of the pool; absent: the pool's."""
     autoscaler: dict[str, Any] | None = None

@@ -29,8 +29,11 @@ class Taint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Keeps pods that do not tolerate it off a node."""
 
     key: str
+    """Name of the taint."""
     value: str = ""
+    """Its value, which a toleration may name."""
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] = "NoSchedule"
+    """As Kubernetes defines them."""
 
 
 def check(request: ProvisionRequest, provider: str, zone: str) -> None:

@@ -40,8 +40,11 @@ class FakeFault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """A fault to inject."""
 
     call: Call
+    """The call that fails."""
     kind: ProviderErrorKind = "TRANSIENT"
+    """The kind of its error."""
     times: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 1
+    """So many calls fail, and the next succeeds."""
     instance: str = ""
     """Only for this instance; empty: any."""
     zone: str = ""
@@ -51,6 +54,7 @@ class FakeFault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     hang: bool = False
     """No answer ever comes."""
     retry_after: float | None = None
+    """Seconds after which the error says to try again; absent: it does not say."""
 
 
 _instance: Final = msgspec.json.Decoder(Instance)

@@ -32,7 +32,9 @@ class NetworkOptions(Setting, frozen=True, kw_only=True):
     """One more network interface."""
 
     network: str
+    """Name of the network, or its path."""
     subnetwork: str = ""
+    """Its subnetwork in the region; empty: that of an automatic network."""
     nic_type: Literal["", "GVNIC", "MRDMA", "IRDMA"] = ""
     """MRDMA: an RDMA interface of A3 Ultra and later; empty: Google chooses."""
 
@@ -43,6 +45,7 @@ class AcceleratorOptions(Setting, frozen=True, kw_only=True):
     type: str
     """`nvidia-tesla-t4`."""
     count: Annotated[int, msgspec.Meta(ge=1, le=16)] = 1
+    """Of each node."""
 
 
 class GcpOptions(Setting, frozen=True, kw_only=True):

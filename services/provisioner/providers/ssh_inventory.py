@@ -32,9 +32,11 @@ class InventoryMachine(Setting, frozen=True, kw_only=True):
     name: str = ""
     """Its display name; empty: its host. Claims are recognised by it, so it must not change."""
     port: Annotated[int, msgspec.Meta(ge=1, le=65_535)] = 22
+    """Of its SSH server."""
     user: str = ""
     """Empty: the provider's, as for `key_file`."""
     key_file: FilePath = ""
+    """Private key of the login; empty: the provider's."""
     host_key: str = ""
     """`ssh-ed25519 AAAA…`; empty: the first key is pinned."""
     type: str
@@ -42,8 +44,11 @@ class InventoryMachine(Setting, frozen=True, kw_only=True):
     gpu_count: Annotated[int, msgspec.Meta(ge=0, le=64)] = 0
     """0: unknown, and not compared."""
     region: str = ""
+    """Where it is, for pools that name regions."""
     zone: str = ""
+    """The same for zones."""
     labels: dict[str, str] = msgspec.field(default_factory=dict)
+    """Labels of its own."""
     bmc: str = ""
     """Address of its controller, `host` or `host:port`; empty: its power cannot be switched."""
     bmc_system: str = ""

@@ -15,10 +15,12 @@ from services.pool_manager.autoscaling.metrics_sources import (
     SourceError,
     WaitingJobs,
 )
+from services.primitives.clock import SystemClock
 from services.saga.participant import StepFailure
 from services.workload_systems.slurm_client import SlurmRefusedError, SlurmUnavailableError
 from services.workload_systems.slurm_commands import SlurmCommands
 from services.workload_systems.slurm_output import PendingJob, SlurmNode
+from services.workload_systems.slurm_rest import SlurmRest, SlurmRestOptions
 
 FOR_NODES: Final = (
     "None",
@@ -38,7 +40,7 @@ log = logging.getLogger(__name__)
 
 
 class SlurmSource:
-    """Asks `squeue` and `sinfo`."""
+    """Asks `squeue` and `sinfo`, or slurmrestd."""
 
     class Options(Setting, frozen=True, kw_only=True):
         """What the configuration may say."""
@@ -51,18 +53,22 @@ class SlurmSource:
         """Path of slurm.conf; empty: as Slurm's commands find it."""
         commands: str = ""
         """Folder of Slurm's commands; empty: as PATH says."""
+        rest: SlurmRestOptions | None = None
+        """slurmrestd, in place of Slurm's commands."""
         timeout: Duration = Duration(10)
-        """For one command."""
+        """For one command, or one request."""
 
     def __init__(self, *, options: Options) -> None:
         """Ask as the options say."""
         self._options = options
-        self._slurm = SlurmCommands(
-            folder=options.commands, conf=options.conf, seconds_max=float(options.timeout)
-        )
+        seconds = float(options.timeout)
+        commands = SlurmCommands(folder=options.commands, conf=options.conf, seconds_max=seconds)
+        self._slurm: SlurmCommands | SlurmRest = commands
+        if options.rest is not None:
+            self._slurm = SlurmRest(options.rest, commands, seconds, SystemClock())
 
     async def load(self, pool: str) -> Load:
-        """Ask both once."""
+        """Ask for jobs and nodes once."""
         partition = self._options.partition or pool
         try:
             jobs = await self._slurm.queue(partition)
@@ -76,7 +82,8 @@ class SlurmSource:
         return queue_load(jobs, nodes, self._options.gpu_type)
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Close connections; commands hold nothing."""
+        await self._slurm.close()
 
 
 def queue_load(
