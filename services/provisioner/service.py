@@ -135,8 +135,6 @@ def assemble(
     store = InstanceStore(bus)
     settings, file = context.settings, context.settings_file
     nats, agent = settings.nats, settings.agent
-    directory = file.parent if file else Path()
-    templates = BootstrapTemplates(nats, agent, directory, host_files(settings))
     offerings = OfferingStore(bus, clock)
     scorer = OfferingScorer(store, clock, OfferingCatalogue(types, providers.traits()))
     schedulers = Schedulers(settings.pools, file)
@@ -146,8 +144,8 @@ def assemble(
     )
     gangs = GangBarrier(clock, store, offerings, placements)
     steps = SagaStepHandlers(
-        *(bus, clock, store, providers, limits, templates, allocator, gangs, context.replica),
-        settings.providers,
+        *(bus, clock, store, providers, limits, _templates(settings, file)),
+        *(allocator, gangs, context.replica, settings.providers),
     )
 
     async def node_of_pod(provider: str, token: str) -> str:
@@ -195,6 +193,12 @@ def assemble(
         },
         close=close,
     )
+
+
+def _templates(settings: Settings, file: Path | None) -> BootstrapTemplates:
+    """The templates of a configuration, whose paths are relative to its file."""
+    directory = file.parent if file else Path()
+    return BootstrapTemplates(settings.nats, settings.agent, directory, host_files(settings))
 
 
 def observes(settings: Settings, pool: str) -> bool:

@@ -5,7 +5,6 @@ violation remains.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from random import Random
 from typing import Any, Final
@@ -27,6 +26,7 @@ from services.simulator.engine.fault_kinds import (
 )
 from services.simulator.engine.hardware_failures import REMEDIES
 from services.simulator.engine.offering_selector import OfferingSelector
+from services.simulator.inputs.fuzz.campaign_shapes import draw_shape
 from services.simulator.inputs.fuzz.campaign_steps import (
     ZONES,
     Campaign,
@@ -58,46 +58,19 @@ SLOW_REMOVAL_SHARE: Final = 0.15
 FIXED_CAPACITY_SHARE: Final = 0.1
 LOST_SHARE: Final = 0.1
 RESTORED_SHARE: Final = 0.05
-CONTROLLER_SHARE: Final = 0.2
 STOPPED_SHARE: Final = 0.15
 OLD_HARDWARE_SHARE: Final = 0.1
 FLAPPING_SHARE: Final = 0.05
 EXPIRED_SHARE: Final = 0.05
 ANNOUNCED_SHARE: Final = 0.15
 SCHEDULER_SHARE: Final = 0.25
-GANG_SHARE: Final = 0.25
-ADOPTED_SHARE: Final = 0.2
-GPU_CORDON_SHARE: Final = 0.2
-TOGETHER_SHARE: Final = 0.25
-EXPIRY_SHARE: Final = 0.15
-DRIFT_SHARE: Final = 0.1
 SCHEDULER_FAULTS: Final = ("slow_orders", "refused_orders", "late_work", "returning_work")
 
 
 def draw(seed: str, minutes: float) -> Campaign:
     """Draw a fleet, and steps over so many minutes."""
     chance = Random(f"{seed}/campaign")  # noqa: S311 - repeatable is the point
-    nodes = chance.randint(2, 6)
-    shape = FleetShape(
-        nodes=nodes,
-        order=chance.choice(("terminate_first", "provision_first")),
-        max_unavailable=chance.randint(1, 2),
-        max_replacements=chance.choice((0, 3, 5)),
-        replicas=chance.choice((1, 1, 2)),
-        idempotent=chance.random() < 1 / 2,
-        list_lag_seconds=chance.choice((0.0, 0.0, 5.0)),
-        remediation=chance.choice(("replace", "replace", "ladder")),
-        spares=chance.choice((0, 0, 1, 2)),
-        reboots=chance.random() < 1 / 2,
-        skew_seconds=chance.choice((0.0, 2.0, 60.0)),
-        restarts_cold=Random(f"{seed}/controllers").random() < CONTROLLER_SHARE,  # noqa: S311
-    )
-    shape = _with_gangs(Random(f"{seed}/gangs"), shape)  # noqa: S311
-    shape = _adopting(Random(f"{seed}/adopted"), shape)  # noqa: S311
-    shape = _cordoning_gpus(Random(f"{seed}/gpu-cordons"), shape)  # noqa: S311
-    shape = _together(Random(f"{seed}/together"), shape)  # noqa: S311
-    shape = _expiring(Random(f"{seed}/expiry"), shape)  # noqa: S311
-    shape = replace(shape, drift=Random(f"{seed}/drift").random() < DRIFT_SHARE)  # noqa: S311
+    shape = draw_shape(seed, chance)
     seconds = minutes * 60
     # Each run leaves some kinds out: other combinations show other defects.
     draws = chance.sample(_DRAWS, k=chance.randint(3, len(_DRAWS)))
@@ -129,41 +102,6 @@ def draw(seed: str, minutes: float) -> Campaign:
     return Campaign(shape, tuple(sorted(steps, key=lambda each: each.at)), seconds)
 
 
-def _with_gangs(chance: Random, shape: FleetShape) -> FleetShape:
-    """In some campaigns, jobs of several nodes; drawn apart from the others."""
-    if chance.random() >= GANG_SHARE:
-        return shape
-    return replace(shape, gangs=True, nodes=chance.randint(3, 8))
-
-
-def _adopting(chance: Random, shape: FleetShape) -> FleetShape:
-    """In some campaigns, machines that others make; drawn apart from the others."""
-    if chance.random() >= ADOPTED_SHARE:
-        return shape
-    return replace(
-        shape,
-        adopted=chance.choice(("act", "act", "observe")),
-        reuses_names=chance.random() < 1 / 2,
-        spares=0,
-        reboots=False,
-        list_lag_seconds=0.0,
-    )
-
-
-def _cordoning_gpus(chance: Random, shape: FleetShape) -> FleetShape:
-    """In some campaigns, cordons of single GPUs; drawn apart from the others."""
-    if chance.random() >= GPU_CORDON_SHARE:
-        return shape
-    return replace(shape, cordons_gpus=True)
-
-
-def _together(chance: Random, shape: FleetShape) -> FleetShape:
-    """In some campaigns, nodes that must be in one zone; drawn apart from the others."""
-    if chance.random() >= TOGETHER_SHARE or shape.adopted:
-        return shape
-    return replace(shape, together=True)
-
-
 def _full_zones(chance: Random, shape: FleetShape, seconds: float) -> list[CampaignStep]:
     """Zones with room for a part of the nodes, and a pool that is emptied and grows again."""
     steps: list[CampaignStep] = []
@@ -177,15 +115,6 @@ def _full_zones(chance: Random, shape: FleetShape, seconds: float) -> list[Campa
             steps.append(CampaignStep(at, OperatorAction(verb="scale", nodes=nodes)))
             at = min(at + chance.uniform(10, 120), seconds)
     return steps
-
-
-def _expiring(chance: Random, shape: FleetShape) -> FleetShape:
-    """In some campaigns, nodes that are replaced for their age; drawn apart from the others."""
-    if chance.random() >= EXPIRY_SHARE:
-        return shape
-    # All of them, one after the other, in less than that: else a fleet never is at rest.
-    each = chance.uniform(120, 180) if shape.gangs else chance.uniform(50, 80)
-    return replace(shape, expire_after_seconds=max(200.0, each * (shape.nodes + shape.spares)))
 
 
 def _job_faults(chance: Random, shape: FleetShape, seconds: float) -> list[CampaignStep]:
