@@ -75,7 +75,7 @@ WRONG = {
     "a place of a failure that has none": (
         START + "  - {action: inject_failure, target: cloud, params: "
         "{failure_type: list_error, zone: a}}",
-        "a.yaml:5: events.1.params.zone: says nothing about list_error, but about launch_error",
+        "a.yaml:5: events.1.params.zone: says nothing about list_error, but about fixed_capacity",
     ),
     "a zone that no pool names": (
         START + "  - {action: inject_failure, target: cloud, params: "
