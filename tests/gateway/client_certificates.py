@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -31,6 +31,13 @@ OIDS = {
     "OU": NameOID.ORGANIZATIONAL_UNIT_NAME,
     "C": NameOID.COUNTRY_NAME,
 }
+KEY_USES: Final = (
+    *("digital_signature", "content_commitment", "key_encipherment", "data_encipherment"),
+    *("key_agreement", "key_cert_sign", "crl_sign", "encipher_only", "decipher_only"),
+)
+SIGNS: Final = x509.KeyUsage(
+    **dict.fromkeys(KEY_USES, False) | {"key_cert_sign": True, "crl_sign": True}
+)
 CLIENT, SERVER = (Usage.CLIENT_AUTH,), (Usage.SERVER_AUTH,)
 
 
@@ -60,6 +67,8 @@ class Authority:
         key = ec.generate_private_key(ec.SECP256R1())
         built = _builder(subject, self.certificate.subject, key, ends)
         built = built.add_extension(x509.ExtendedKeyUsage(usage), critical=False)
+        signer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key())
+        built = built.add_extension(signer, critical=False)  # which Python 3.13 requires
         if names:
             built = built.add_extension(x509.SubjectAlternativeName(names), critical=False)
         return write(self.directory / f"{file}.pem", built.sign(self.key, SHA256()), key)
@@ -72,6 +81,7 @@ def authority(directory: Path, name: str) -> Authority:
     built = _builder(subject, _name(subject), key, timedelta(days=1)).add_extension(
         x509.BasicConstraints(ca=True, path_length=0), critical=True
     )
+    built = built.add_extension(SIGNS, critical=True)
     certificate = built.sign(key, SHA256())
     write(directory / f"{name}.pem", certificate)
     return Authority(directory, name, key, certificate)
@@ -102,6 +112,7 @@ def _builder(
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - timedelta(days=2))
         .not_valid_after(now + ends)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
     )
 
 
