@@ -33,11 +33,10 @@ RETRY_FIRST_SECONDS: Final = 2.0
 RETRY_MAX_SECONDS: Final = 600.0
 EXHAUSTED_AGAIN_SECONDS: Final = 10.0
 """After a launch for which there was no capacity: the provisioner remembers what is exhausted, and
-asks for it once in a while however many launches wait, so there is nothing to spare anybody."""
+asks for it once in a while however many launches wait, so a longer wait would save no calls."""
 PROMOTE_AGAIN_SECONDS: Final = 30.0
 RENEW_AGAIN_SECONDS: Final = 3600.0
-"""After a healthy node was not replaced: its cordon had no use, or an operator keeps it.
-Nothing presses."""
+"""After the replacement of a healthy node failed or was cancelled: it is not urgent."""
 
 
 def plan(snapshot: PoolSnapshot, now: datetime) -> PoolPlan:
