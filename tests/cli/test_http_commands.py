@@ -116,7 +116,7 @@ BUS_ONLY = [
     *("alerts list", "alerts acknowledge KEY", "hardware add gpu GPU-1 --reason x", "logs pool"),
     *("hardware forget gpu GPU-1", "mcp", "policy test nowhere.yaml", "readmit training-1"),
     *("sweep", "workload check training", "workload done training-1", "ssh training-1"),
-    *("backup /tmp/x", "slurm suspend training-1"),
+    *("backup /tmp/x", "cost", "slurm suspend training-1"),
 ]
 """Commands whose requests no gateway relays."""
 LOCAL = {

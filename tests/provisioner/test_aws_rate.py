@@ -201,7 +201,7 @@ async def test_a_request_that_finds_no_slot_was_not_sent(
 ) -> None:
     """So that a launch that is no longer needed does not wait on."""
     monkeypatch.setattr(aws_clients, "SLOT_WAIT_SECONDS_MAX", 0.2)
-    slow = RequestRate(interval_seconds=30.0, burst=5)
+    slow = RequestRate(interval_seconds=2.0, burst=5)
     monkeypatch.setitem(aws_clients.RATES, "run_instances", slow)
     provider = make_aws()
     await limit(moto_api)

@@ -191,11 +191,11 @@ async def test_a_command_line_without_a_login_names_the_remedy(
 async def test_an_expired_token_is_renewed(
     logins: AzureLogins, make_azure: Make, changes: dict[str, str]
 ) -> None:
-    """A list takes three requests, each with a token."""
+    """A list takes four requests, each with a token."""
     provider = make_azure(**changes)
     for logins.lifetime in (0, 3600):
         await provider.list()
-    assert 4 == len(logins.issued)
+    assert 5 == len(logins.issued)
 
 
 async def test_callers_at_once_share_one_request(logins: AzureLogins, make_azure: Make) -> None:

@@ -162,7 +162,8 @@ def _count_begun(snapshot: PoolSnapshot, actions: _Actions, before: int, now: da
     if not begun:
         return actions
     record = with_counted(actions.record, snapshot.fleet_window, now, begun)
-    return replace(actions, record=record)
+    start = {**actions.start, **{saga: record.open[saga] for saga in begun}}
+    return replace(actions, record=record, start=start)
 
 
 def _refusal(actions: _Actions, node: NodeRecord) -> BreakerCause:

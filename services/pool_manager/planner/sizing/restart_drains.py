@@ -41,7 +41,7 @@ def drain_ahead(snapshot: PoolSnapshot, begun: PoolPlan, now: datetime) -> PoolP
         )
         record = with_open(record, saga, opened)
         record = with_counted(record, snapshot.fleet_window, now, {saga: opened})
-        begun = replace(begun, record=record, start={**begun.start, saga: opened})
+        begun = replace(begun, record=record, start={**begun.start, saga: record.open[saga]})
     return begun
 
 
