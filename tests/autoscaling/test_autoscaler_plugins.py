@@ -45,7 +45,7 @@ def test_scenario_runs_a_plugin(installed, tmp_path):
         env={"PYTHONPATH": str(installed), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
         check=False,
     )
     assert (0, "") == (run.returncode, run.stderr), run.stdout
