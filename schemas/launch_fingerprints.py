@@ -9,6 +9,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
@@ -22,6 +23,7 @@ IMAGE: Final = "image"
 USER_DATA: Final = "user data"
 INSTANCE_TYPE: Final = "instance type"
 DIGEST_CHARS: Final = 12
+NO_OPTIONS: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 def at(provider: str, what: str) -> str:
@@ -29,9 +31,10 @@ def at(provider: str, what: str) -> str:
     return f"{what} at {provider}"
 
 
-def image_digest(configured: PluginSettings) -> str:
-    """Of the image that a provider's options name."""
-    return digest({key: configured.options.get(key, "") for key in IMAGE_OPTIONS})
+def image_digest(configured: PluginSettings, of_pool: Mapping[str, Any] = NO_OPTIONS) -> str:
+    """Of the image that a provider's options name, or those that a pool sets for its own nodes."""
+    options = {**configured.options, **of_pool}
+    return digest({key: options.get(key, "") for key in IMAGE_OPTIONS})
 
 
 def sources_of(
@@ -41,8 +44,12 @@ def sources_of(
 
     `user_data`: the digest of its user data; empty: unknown.
     """
-    names = [each.name for each in spec.providers] or [spec.provider]
-    found = {at(name, IMAGE): image_digest(providers[name]) for name in names if name in providers}
+    options = {each.name: each.options for each in spec.providers} or {spec.provider: {}}
+    found = {
+        at(name, IMAGE): image_digest(providers[name], of_pool)
+        for name, of_pool in options.items()
+        if name in providers
+    }
     return found | ({USER_DATA: user_data} if user_data else {})
 
 

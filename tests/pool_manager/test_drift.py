@@ -35,6 +35,8 @@ __all__ = ["peers"]
 
 HOUR = timedelta(hours=1)
 AWS = {"aws": PluginSettings(type="aws", options={"image": "ami-1", "retries": 3})}
+OTHER_IMAGE = ProviderChoice(name="aws", options={"image": "ami-2", "disk_gb": 500})
+SAME_IMAGE = ProviderChoice(name="aws", options={"image": "ami-1"})
 TWO = (ProviderChoice(name="aws"), ProviderChoice(name="lambda"))
 
 
@@ -78,6 +80,8 @@ BEFORE = configured()
         (configured(provider="gcp"), ("provider",)),
         (configured(providers=TWO), ()),
         (configured("ami-2", providers=TWO), ("image",)),
+        (configured(providers=(OTHER_IMAGE,)), ("image",)),
+        (configured("ami-2", providers=(SAME_IMAGE,)), ()),
         (configured("ami-2", drift="ignore"), ()),
         (configured("ami-2", drift="report"), ("image",)),
         (configured("ami-2", at=None), ()),

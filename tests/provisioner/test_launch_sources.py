@@ -6,6 +6,8 @@ from pathlib import Path
 import msgspec
 
 from schemas.launch_fingerprints import IMAGE_OPTIONS, image_digest
+from schemas.launch_offers import Choice, Offer
+from schemas.saga_params import LaunchSpec
 from schemas.settings import PROVIDER_PLUGINS, AgentSettings, NatsSettings, PluginSettings
 from services.bus.nats.nats_bus import NatsBus
 from services.provisioner.bootstrap.user_data import BootstrapTemplates
@@ -37,4 +39,18 @@ async def test_a_launch_reports_its_image_and_its_user_data(bus: NatsBus, tmp_pa
         "user data": user_data_digest("init.sh", tmp_path),
         "image at fake": image_digest(configured["fake"]),
     }
+    await cloud.close()
+
+
+async def test_an_image_that_a_pool_sets_for_itself_counts(bus: NatsBus) -> None:
+    """It is the one that its nodes have, whatever the provider's options name."""
+    configured = {"fake": PluginSettings(type="fake", options={"image": "one"})}
+    cloud = fake()
+    steps = step_handlers(bus, providers(cloud), configured=configured)
+    of_pool = Offer(provider="fake", instance_type="t", options={"image": "two"})
+    launch = LaunchSpec(
+        fleet="f", provider="fake", instance_type="t", choice=Choice(offers=(of_pool,))
+    )
+    two = PluginSettings(type="fake", options={"image": "two"})
+    assert steps._sources("fake", launch)["image at fake"] == image_digest(two)
     await cloud.close()
