@@ -63,6 +63,8 @@ class SimulatedWorkload:
     """Nodes whose work waits for its eviction."""
     returned: set[str] = field(default_factory=set)
     """Nodes whose work has come back since their drain began."""
+    on_returned: Callable[[str], None] = lambda _: None
+    """Called when work comes back to a node."""
     on_order: Callable[[str, WorkloadOrder], None] = lambda *_: None
     """Called with `cordon`, `drain` or `evict` when an order has changed something."""
     loads: dict[str, Load] = field(default_factory=dict)
@@ -123,6 +125,7 @@ class SimulatedWorkload:
         if drained and self.simulation.now() < self.returning_until and node not in self.returned:
             self.drained_at[node] = self.simulation.now() + self.chance.random() * DRAIN_SECONDS_MAX
             self.simulation.note(f"work comes back to {node}")
+            self.on_returned(node)
             drained = False
         self.returned.add(node)
         return drained

@@ -22,10 +22,11 @@ class WorkloadInvariants:
         """Report violations to `invariants`, which knows the sagas."""
         self._simulation = simulation
         self._invariants = invariants
-        self._changed: set[tuple[str, str]] = set()
-        """Verb and key of each order that changed something."""
+        self._changed: dict[tuple[str, str], str] = {}
+        """Verb and key of each order that changed something -> its node."""
         self._drains: dict[str, StepStarted] = {}
         workload.on_order = self._on_order
+        workload.on_returned = self._on_returned
         simulation.watchers.append(self._on_stored)
 
     def _on_stored(self, stream: str, stored: Stored) -> None:
@@ -40,9 +41,15 @@ class WorkloadInvariants:
         lost = known.restored or SAGAS.name in known.destroyed
         if change in self._changed and not lost:
             known.fail(f"{order.key} changes {node} by a second {verb}", node, order.saga)
-        self._changed.add(change)
+        self._changed[change] = node
         if verb == "evict" and not lost:
             self._evicted(order)
+
+    def _on_returned(self, node: str) -> None:
+        """Work that comes back is evicted again, if a delivery of the drain is repeated."""
+        for change in [each for each, name in self._changed.items() if name == node]:
+            if change[0] == "evict":
+                del self._changed[change]
 
     def _evicted(self, order: WorkloadOrder) -> None:
         node, step = order.node.node, self._drains.get(order.saga)
