@@ -82,6 +82,8 @@ def test_slurm_queue_is_read() -> None:
     )
     assert [each.gpus for each in jobs] == [8, 2, 2, 0, 1, 0, 1]
     assert jobs[1].features == "a100|nvlink"
+    assert queue_load(jobs, nodes, "h100", ("nvlink",)).pending_jobs == 4
+    assert queue_load(jobs, nodes, "h100", ("rack1",)).not_for_nodes == 5
 
 
 def test_ray_demand_is_read() -> None:

@@ -177,6 +177,11 @@ async def test_its_queue_is_that_of_the_commands(folder: Path) -> None:
         slurm.run(*small, "--array=1-5,9%2", "--wrap", "sleep 9")
         slurm.run(*small, "--hold", "--wrap", "sleep 9")
         slurm.run(*small, f"--dependency=afterok:{running}", "--wrap", "sleep 9")
+        for node, feature in (("gpu1", "h100"), ("gpu2", "a100")):
+            slurm.run("scontrol", "update", f"NodeName={node}", f"AvailableFeatures={feature}")
+        for gpus, constraint in ((4, "a100"), (3, "[h100|a100]")):
+            one = ("sbatch", "-o/dev/null", "-N1", f"--gres=gpu:{gpus}", "-C", constraint)
+            slurm.run(*one, "--wrap", "sleep 9")
         rest = SlurmSource(options=SlurmSource.Options(partition="gpu", rest=site.options()))
         by_commands = SlurmSource(
             options=SlurmSource.Options(partition="gpu", conf=str(slurm.conf))
@@ -188,8 +193,14 @@ async def test_its_queue_is_that_of_the_commands(folder: Path) -> None:
 
         found = await eventually(load, within_seconds=60, every=0.3)
         assert found == await by_commands.load("training")
-        waiting = {WaitingJobs(nodes=2, gpus=8), WaitingJobs(gpus=2, count=6)}
-        assert (set(found.waiting or ()), found.busy_nodes) == (waiting, 2)
+        waiting = {WaitingJobs(nodes=2, gpus=8), WaitingJobs(gpus=2, count=6), WaitingJobs(gpus=3)}
+        a100 = WaitingJobs(gpus=4)
+        assert (set(found.waiting or ()), found.busy_nodes) == (waiting | {a100}, 2)
+        h100 = {"partition": "gpu", "features": ("h100",)}
+        for options in ({"rest": site.options()}, {"conf": str(slurm.conf)}):
+            of_h100 = SlurmSource(options=SlurmSource.Options(**h100, **options))
+            assert set((await of_h100.load("training")).waiting or ()) == waiting
+            await of_h100.close()
         other = SlurmSource(options=SlurmSource.Options(rest=site.options()))
         with pytest.raises(SourceError, match=r"partition research: .* not found \(known: gpu"):
             await other.load("research")

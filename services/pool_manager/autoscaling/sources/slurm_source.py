@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Annotated, Final
 
 import msgspec
@@ -19,6 +19,7 @@ from services.primitives.clock import SystemClock
 from services.saga.participant import StepFailure
 from services.workload_systems.slurm_client import SlurmRefusedError, SlurmUnavailableError
 from services.workload_systems.slurm_commands import SlurmCommands
+from services.workload_systems.slurm_constraints import may_serve
 from services.workload_systems.slurm_output import PendingJob, SlurmNode
 from services.workload_systems.slurm_rest import SlurmRest, SlurmRestOptions
 
@@ -49,6 +50,9 @@ class SlurmSource:
         """Whose nodes are the pool's. Empty: the one that has the pool's name."""
         gpu_type: str = ""
         """Type of the pool's GPUs in gres; jobs that name another type do not count."""
+        features: tuple[str, ...] = ()
+        """Features of the pool's nodes in slurm.conf; jobs whose `--constraint` they do not satisfy
+        do not count. Empty: every constraint counts."""
         conf: str = ""
         """Path of slurm.conf; empty: as Slurm's commands find it."""
         commands: str = ""
@@ -79,7 +83,7 @@ class SlurmSource:
             raise SourceError(f"{failure.reason}; {failure.remedy}") from failure
         except (SlurmUnavailableError, SlurmRefusedError) as error:
             raise SourceError(f"partition {partition}: {error}") from error
-        return queue_load(jobs, nodes, self._options.gpu_type)
+        return queue_load(jobs, nodes, self._options.gpu_type, self._options.features)
 
     async def close(self) -> None:
         """Close connections; commands hold nothing."""
@@ -87,13 +91,17 @@ class SlurmSource:
 
 
 def queue_load(
-    jobs: Iterable[PendingJob], nodes: Mapping[str, SlurmNode], gpu_type: str = ""
+    jobs: Iterable[PendingJob],
+    nodes: Mapping[str, SlurmNode],
+    gpu_type: str = "",
+    features: Collection[str] = (),
 ) -> Load:
     """What waits and what is busy. Pure."""
     shapes: Counter[tuple[int, int]] = Counter()
     other = 0
     for job in jobs:
-        foreign = gpu_type and job.gpu_types and gpu_type not in job.gpu_types
+        other_type = gpu_type and job.gpu_types and gpu_type not in job.gpu_types
+        foreign = other_type or (features and not may_serve(features, job.features))
         if foreign or not job.reason.startswith(FOR_NODES):
             other += 1
         else:
