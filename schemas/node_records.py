@@ -100,6 +100,8 @@ class NodeRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     down_reason: str = ""
     """Of a lost node: why its instance does not run, as its provider reports; empty: unknown, or it
     runs."""
+    return_due: bool = False
+    """`lost` was published, and no `returned` since: also once its agent has registered again."""
     liveness_at: UtcTime | None = None
     """Time of the last `lost` or `returned` event applied; older events are ignored."""
     saga: str = ""

@@ -137,6 +137,9 @@ async def test_a_degraded_node_whose_timer_is_lost_is_reviewed(world, bus):
     [
         pytest.param(UNHEALTHY, ("unhealthy", False), id="its last verdict"),
         pytest.param(msgspec.structs.replace(NODE, lost=True), ("unknown", True), id="silent"),
+        pytest.param(
+            msgspec.structs.replace(NODE, return_due=True), ("unknown", True), id="registered again"
+        ),
         pytest.param(msgspec.structs.replace(NODE, state="terminated"), None, id="gone"),
         pytest.param(msgspec.structs.replace(NODE, registered_at=None), None, id="not registered"),
     ],

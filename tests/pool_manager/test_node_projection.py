@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from schemas.node_events import Registered, Verdict, WorkGangs, WorkloadState
+from schemas.node_events import Lost, Registered, Returned, Verdict, WorkGangs, WorkloadState
 from schemas.node_records import NodeRecord
 from schemas.saga_params import LaunchSpec
 from services.pool_manager.planner import node_projection
@@ -46,6 +46,19 @@ def test_rack_follows_the_latest_registration() -> None:
         changed = node_projection.apply_event(changed, event, NOW)
     assert changed is not None
     assert "r18" == changed.rack
+
+
+def test_a_return_is_due_until_it_is_published() -> None:
+    """A registration ends the silence alone: where HEALTH is lost, NODES knows what is missing."""
+    changed: NodeRecord | None = record()
+    found: list[tuple[bool, bool]] = []
+    for number, kind in enumerate((Lost, Registered, Returned, Lost, Returned)):
+        about = NODE | {"time": NOW + timedelta(seconds=number)}
+        event = kind(id=f"e{number}", instance="training-1", **about)
+        changed = node_projection.apply_event(changed, event, NOW)
+        assert changed is not None
+        found.append((changed.lost, changed.return_due))
+    assert found == [(True, True), (False, True), (False, False), (True, True), (False, False)]
 
 
 def test_node_record_names_the_job_of_its_verdict() -> None:

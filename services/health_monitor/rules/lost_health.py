@@ -43,7 +43,8 @@ def recovered_health(node: NodeRecord, now: datetime) -> HealthRecord | None:
         job=node.health_job,
         trace=node.health_trace,
         since=node.health_at,
-        lost=node.lost,
+        # NODES takes its registration for a sign of life; its return is to be published still.
+        lost=node.lost or node.return_due,
         detail=msgspec.to_builtins(work),
     )
 

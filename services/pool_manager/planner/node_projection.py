@@ -86,6 +86,7 @@ def _change(record: NodeRecord, event: NodeEvent, stored_at: datetime) -> NodeRe
                 record,
                 lost=True,
                 lost_at=stored_at,
+                return_due=True,
                 provider_state="disconnected" if event.credentials_expired else "",
                 liveness_at=event.time,
             )
@@ -94,7 +95,7 @@ def _change(record: NodeRecord, event: NodeEvent, stored_at: datetime) -> NodeRe
         case Returned():
             if _stale(record, event):
                 return record
-            return change(record, **FOUND, liveness_at=event.time)
+            return change(record, **FOUND, return_due=False, liveness_at=event.time)
         case _:
             return record
 
