@@ -4,7 +4,7 @@ from typing import Final
 
 from schemas.fault_signature import called
 from schemas.messages import decoder
-from schemas.node_records import NodeRecord
+from schemas.node_records import NodeRecord, node_key
 from schemas.pool_records import PoolRecord
 from schemas.saga_log_entries import SagaStarted, StepStarted, StepSucceeded, saga_codec
 from schemas.topology import NODES, SAGAS
@@ -19,6 +19,7 @@ from services.simulator.engine.agent_machines import AgentMachines
 from services.simulator.engine.budget_invariants import budget_count
 from services.simulator.engine.hardware_failures import RECLAIMS
 from services.simulator.engine.invariants import Invariants
+from services.simulator.engine.simulated_machine import SimulatedMachine
 from services.simulator.engine.simulation_context import SimulationContext
 from services.simulator.engine.stored_records import StoredRecords
 from services.simulator.engine.virtual_time import moment
@@ -100,7 +101,10 @@ class QuarantineInvariants:
         known = self._invariants
         machine = self._agents.machine_of(name)
         accused = known.broken_nodes | known.misreported | known.preempted
-        if name not in accused and machine is not None and not machine.broken:
+        node = self._records.node(node_key(entry.params.pool, name))
+        # Others have given its name to another machine, which has not registered yet.
+        earlier = machine is not None and node is not None and _is_earlier(node, machine)
+        if name not in accused and machine is not None and not machine.broken and not earlier:
             known.fail(f"{name} is subject to {entry.kind}, and is healthy", name, entry.saga)
         if pool is not None:
             self._within_the_cap(pool)
@@ -162,6 +166,11 @@ class QuarantineInvariants:
             elif now - since > WITHIN_SECONDS:
                 what = "quarantined" if node.cordoned else f"{node.health} and in service"
                 known.fail(f"{name} is {what} for {now - since:.0f} s", name)
+
+
+def _is_earlier(node: NodeRecord, machine: SimulatedMachine) -> bool:
+    """Whether a record is of an earlier machine than the one that has its name now."""
+    return machine.boots == 1 and node.boot_id != machine.boot_id
 
 
 def _cordons(node: NodeRecord) -> tuple[bool, tuple[int, ...]]:
