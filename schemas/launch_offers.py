@@ -68,3 +68,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     """Prefer the zone or region of most of the pool's nodes."""
     required: bool = False
     """No other zone or region."""
+
+    def options_at(self, provider: str) -> dict[str, Any]:
+        """The options of a provider that differ for these nodes: the same in all of its offers."""
+        return next((each.options for each in self.offers if each.provider == provider), {})

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from datetime import UTC, datetime
-from typing import Final
 
 import msgspec
 
@@ -13,7 +12,6 @@ from schemas.dry_run import DryRunRequest
 from schemas.evidence_bundles import EvidenceBundle, KeptEvidence
 from schemas.fleet_queries import NodeView, Query
 from schemas.hardware_denylist import HardwareRecord
-from schemas.instance_records import InstanceRecord
 from schemas.messages import encode
 from schemas.operator_requests import NodeRequest
 from schemas.topology import EVENTS, EVIDENCE
@@ -27,8 +25,9 @@ from services.fleet_client.fleet_client import (
     decode_pools,
     stored_batches,
 )
-from services.fleet_client.fleet_status import PROVISIONER, fleet_state
+from services.fleet_client.fleet_status import fleet_state
 from services.fleet_client.fleet_use import UseRow, total
+from services.fleet_client.instance_reader import INSTANCES_PAGE, read_instances
 from services.fleet_client.node_diagnosis import diagnose
 from services.fleet_client.node_timeline import TimelineRow, timeline_rows
 from services.fleet_client.pool_watch import PoolChange, pool_changes
@@ -45,9 +44,6 @@ from services.gateway.views import (
     pool_status,
     status_view,
 )
-
-INSTANCES_PAGE: Final = 500
-"""Records of some kilobytes each: a page must fit one message of the bus."""
 
 
 class BusFleet(FleetClient):
@@ -111,9 +107,7 @@ class BusFleet(FleetClient):
     async def instances(self, pool: str, *, terminated: bool) -> list[InstanceView]:
         """The instances of one pool, or of all."""
         query = Query(pool=pool, terminated=terminated, limit=INSTANCES_PAGE)
-        items = await self.pages("instances", query, who=PROVISIONER)
-        records = (decode_answer(InstanceRecord, each, "instances", PROVISIONER) for each in items)
-        return [instance_view(each) for each in records]
+        return [instance_view(each) for each in await read_instances(self, query)]
 
     async def evidence(self, node: str, saga: str) -> EvidenceBundle:
         """The evidence of a node's newest outage, or of the one that a saga ended."""

@@ -36,6 +36,7 @@ from services.cli.fleet_discovery import NEEDS_BUS
 from services.fleet_client.audit_rows import AUDIT_FILTERS
 from services.fleet_client.fleet_client import Request, RequestAnswer, ends_saga, no_pool
 from services.fleet_client.fleet_use import UseRow
+from services.fleet_client.instance_reader import INSTANCES_PAGE
 from services.fleet_client.node_filter import labels_asked
 from services.fleet_client.node_timeline import TimelineRow
 from services.fleet_client.pool_watch import PoolChange
@@ -71,7 +72,6 @@ PAGE: Final = 1_000
 ROWS_MAX: Final = 10_000
 EVER: Final = "30d"
 """As long as events are kept."""
-INSTANCES_PAGE: Final = 500
 STREAMS_MAX: Final = 16
 """Sagas that are followed at once; further ones wait, and are then printed from their beginning."""
 INVALID: Final = frozenset({"invalid"})

@@ -10,12 +10,11 @@ import msgspec
 from schemas.fleet_queries import CurrentFailure, Expiry, PoolView, Query
 from schemas.instance_records import InstanceRecord
 from services.fleet_client.fleet_client import FleetClient, decode_answer, decode_pools
+from services.fleet_client.instance_reader import INSTANCES_PAGE, read_instances
 from services.primitives.errors import NavarchError
 
-PROVISIONER: Final = "provisioner"
 SAGAS_ASKED_MAX: Final = 20
 """Open sagas of which it is read what their drains wait for."""
-ORPHANS_PAGE: Final = 500
 
 
 class FleetState(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,7 +61,5 @@ async def _none() -> list[CurrentFailure]:
 async def _orphans(fleet: FleetClient) -> list[InstanceRecord]:
     """The orphaned instances; none if the provisioner does not answer."""
     with suppress(NavarchError):
-        query = Query(state="orphaned", limit=ORPHANS_PAGE)
-        items = await fleet.pages("instances", query, who=PROVISIONER)
-        return [decode_answer(InstanceRecord, each, "instances", PROVISIONER) for each in items]
+        return await read_instances(fleet, Query(state="orphaned", limit=INSTANCES_PAGE))
     return []

@@ -62,16 +62,20 @@ async def list_events(
     return page if page.more else replace(page, next=max(page.next, newest))
 
 
+After = Annotated[
+    int | None, Parameter(ge=0, le=SEQUENCE_MAX, description="`sequence` of the last one seen.")
+]
+LastEventId = Annotated[int | None, HeaderParameter(name="Last-Event-ID", ge=0, le=SEQUENCE_MAX)]
+SSE_HEADERS: Final = {"X-Accel-Buffering": "no"}
+"""nginx would collect events before it sends them."""
+
+
 @get(f"{ROOT}/events/stream", tags=["events"], responses=PROBLEMS, media_type=STREAM_TYPE)
 async def stream_events(
     streams: NamedDependency[EventStreams],
     principal: Caller,
-    after: Annotated[
-        int | None, Parameter(ge=0, le=SEQUENCE_MAX, description="`sequence` of the last one seen.")
-    ] = None,
-    last_event_id: Annotated[
-        int | None, HeaderParameter(name="Last-Event-ID", ge=0, le=SEQUENCE_MAX)
-    ] = None,
+    after: After = None,
+    last_event_id: LastEventId = None,
     pool: PoolName = "",
     node: NodeName = "",
     kinds: Kinds = None,
@@ -79,8 +83,7 @@ async def stream_events(
     """Stream events as they are stored, as server-sent events; `Last-Event-ID` resumes it."""
     wanted = event_filter(principal, pool, node, kinds)
     start = last_event_id if last_event_id is not None else after
-    headers = {"X-Accel-Buffering": "no"}  # nginx would collect events before it sends them
-    return Stream(streams.open(wanted, start), media_type=STREAM_TYPE, headers=headers)
+    return Stream(streams.open(wanted, start), media_type=STREAM_TYPE, headers=SSE_HEADERS)
 
 
 EVENT_ROUTES: Final[Sequence[HTTPRouteHandler]] = (list_events, stream_events)

@@ -23,6 +23,7 @@ from services.fleet_client.fleet_client import (
 )
 from services.fleet_client.fleet_status import fleet_state
 from services.fleet_client.fleet_use import total
+from services.fleet_client.instance_reader import PROVISIONER
 from services.fleet_client.node_filter import NodeFilter
 from services.fleet_client.node_timeline import TimelineRow, timeline_rows
 from services.fleet_client.saga_progress import Progress, progress
@@ -49,7 +50,6 @@ from services.gateway.views import (
 )
 from services.primitives.errors import AnswerError, BusError, NavarchError
 
-PROVISIONER: Final = "provisioner"
 QUERY_MAX: Final = 1_000
 INSTANCES_MAX: Final = 500
 """Records of some kilobytes each: a page must fit one message of the bus."""

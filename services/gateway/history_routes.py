@@ -11,18 +11,17 @@ from litestar.params import FromPath, FromQuery, Parameter
 from schemas.evidence_bundles import EvidenceBundle, KeptEvidence
 from schemas.fleet_queries import PolicyView, Query
 from schemas.hardware_denylist import HardwareRecord
-from schemas.instance_records import InstanceRecord
 from schemas.topology import EVIDENCE
 from services.fleet_client.evidence_lookup import find_evidence, kept_evidence
 from services.fleet_client.fleet_client import decode_answer
 from services.fleet_client.fleet_use import UseRow
+from services.fleet_client.instance_reader import read_instances
 from services.fleet_client.pool_history import SPAN_MAX, PoolHistory, pool_history
 from services.fleet_client.repair_report import RepairReport, repair_report, seen_report
 from services.fleet_client.saga_summaries import SagaSummary, saga_summaries
 from services.fleet_client.use_reader import GpuReadings, node_samples, read_use
 from services.gateway.event_routes import start_of
 from services.gateway.fleet_routes import (
-    PROVISIONER,
     ROWS_MAX,
     Caller,
     Fleet,
@@ -78,8 +77,7 @@ async def get_pool_history(
 ) -> PoolHistory:
     """Get a pool's instances and their cost over time; seven days at most."""
     pool = await visible_pool(fleet, principal, name)
-    items = await fleet.pages("instances", Query(pool=pool.name, terminated=True), who=PROVISIONER)
-    records = (decode_answer(InstanceRecord, each, "instances", PROVISIONER) for each in items)
+    records = await read_instances(fleet, Query(pool=pool.name, terminated=True))
     start = max(start_of(since, now), now - SPAN_MAX)
     return pool_history(pool.name, records, start, now)
 

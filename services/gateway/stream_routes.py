@@ -2,12 +2,12 @@
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from typing import Annotated, Final
+from typing import Final
 
 from litestar import get
 from litestar.di import NamedDependency
 from litestar.handlers import HTTPRouteHandler
-from litestar.params import FromPath, HeaderParameter, Parameter
+from litestar.params import FromPath
 from litestar.response import Stream
 from litestar.response.sse import ServerSentEventMessage
 
@@ -17,7 +17,7 @@ from schemas.topology import SAGAS
 from services.bus.port import Stored
 from services.fleet_client.fleet_client import FleetClient
 from services.fleet_client.pool_watch import pool_changes
-from services.gateway.event_routes import SEQUENCE_MAX
+from services.gateway.event_routes import SSE_HEADERS, After, LastEventId
 from services.gateway.event_streams import RESET, RESET_DATA, EventStreams
 from services.gateway.fleet_routes import Caller, Fleet, visible_pool, visible_saga
 from services.gateway.problems import PROBLEMS, ROOT
@@ -25,9 +25,6 @@ from services.gateway.views import STREAM_TYPE, pool_change_view, saga_entry_vie
 
 OVER: Final = tuple(f".{WHOLE}.{status}" for status in ("done", "unwound"))
 """How the subjects of the entries end that nothing follows."""
-HEADERS: Final = {"X-Accel-Buffering": "no"}
-"""nginx would collect events before it sends them."""
-
 Streams = NamedDependency[EventStreams]
 
 
@@ -42,12 +39,8 @@ async def stream_saga(
     streams: Streams,
     principal: Caller,
     saga: FromPath[str],
-    after: Annotated[
-        int | None, Parameter(ge=0, le=SEQUENCE_MAX, description="`sequence` of the last one seen.")
-    ] = None,
-    last_event_id: Annotated[
-        int | None, HeaderParameter(name="Last-Event-ID", ge=0, le=SEQUENCE_MAX)
-    ] = None,
+    after: After = None,
+    last_event_id: LastEventId = None,
 ) -> Stream:
     """Stream a saga's entries until it has ended, as server-sent events; it can be resumed."""
     found = await visible_saga(fleet, principal, saga)
@@ -55,7 +48,7 @@ async def stream_saga(
     last = found.stored[-1]
     is_over = last.subject.endswith(OVER) and last.sequence <= start
     messages = _saga_messages(fleet, found.saga.saga, start, is_over=is_over)
-    return Stream(streams.carry(principal, messages), media_type=STREAM_TYPE, headers=HEADERS)
+    return Stream(streams.carry(principal, messages), media_type=STREAM_TYPE, headers=SSE_HEADERS)
 
 
 @get(
@@ -73,7 +66,7 @@ async def stream_pool(
     """
     pool = await visible_pool(fleet, principal, name)
     messages = _pool_messages(fleet, pool.name)
-    return Stream(streams.carry(principal, messages), media_type=STREAM_TYPE, headers=HEADERS)
+    return Stream(streams.carry(principal, messages), media_type=STREAM_TYPE, headers=SSE_HEADERS)
 
 
 STREAM_ROUTES: Final[Sequence[HTTPRouteHandler]] = (stream_saga, stream_pool)

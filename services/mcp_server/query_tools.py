@@ -22,6 +22,7 @@ from services.fleet_client.fleet_client import (
     is_about,
     stored_batches,
 )
+from services.fleet_client.instance_reader import PROVISIONER
 from services.fleet_client.node_filter import NodeFilter
 from services.fleet_client.node_timeline import TimelineRow, timeline_rows
 from services.fleet_client.repair_report import RepairReport, repair_report
@@ -42,7 +43,6 @@ from services.mcp_server.tool_arguments import (
 from services.mcp_server.tool_caller import ToolAccess
 from services.primitives.errors import NavarchError
 
-PROVISIONER: Final = "provisioner"
 EVENT_BATCHES_MAX: Final = 50
 """Of some thousand events each, that one call reads."""
 _records = decoder(NodeRecord)

@@ -258,8 +258,8 @@ class Queries:
             return view
         due = renewal(record, pool[0], self._clock.now())
         other = drift.remark(record, pool[0])
-        words = [due.reason] if due and due.reason not in other else []
-        return msgspec.structs.replace(view, renewal="; ".join([*words, *([other] * bool(other))]))
+        reason = due.reason if due and due.reason not in other else ""
+        return msgspec.structs.replace(view, renewal="; ".join(filter(None, (reason, other))))
 
     def _short(self, key: str, record: NodeRecord) -> NodeView:
         """A node in a list: without what only `node` returns, so that a page fits in a message."""

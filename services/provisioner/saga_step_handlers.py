@@ -128,8 +128,7 @@ class SagaStepHandlers:
         """What it was launched with that only this configuration knows."""
         found = {USER_DATA: self._templates.digest(launch.user_data)}
         if provider in self._configured:
-            offers = launch.choice.offers if launch.choice is not None else ()
-            of_pool = next((each.options for each in offers if each.provider == provider), {})
+            of_pool = launch.choice.options_at(provider) if launch.choice is not None else {}
             found[at(provider, IMAGE)] = image_digest(self._configured[provider], of_pool)
         return {key: each for key, each in found.items() if each}
 

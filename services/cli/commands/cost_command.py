@@ -1,25 +1,21 @@
 """`navarch cost`: what instances cost, by day, pool and a label."""
 
 from datetime import UTC, datetime
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
 from schemas.fleet_queries import Query
-from schemas.instance_records import InstanceRecord
 from services.cli import console
 from services.cli.command_options import Output, Pool, Since, start_time
 from services.cli.console import Format
 from services.cli.fleet_connection import fleet_command
 from services.cli.text import tables
 from services.fleet_client.cost_report import CostReport, cost_report
-from services.fleet_client.fleet_client import FleetClient, decode_answer
+from services.fleet_client.fleet_client import FleetClient
+from services.fleet_client.instance_reader import INSTANCES_PAGE, read_instances
 from services.fleet_client.pool_history import SPAN_MAX
 from services.operator_text.quantities import local_time
-
-PROVISIONER: Final = "provisioner"
-PAGE: Final = 500
-"""Records of some kilobytes each: a page must fit one message of the bus."""
 
 
 @fleet_command
@@ -40,9 +36,7 @@ async def cost(
     if start is None:
         raise typer.BadParameter("give a start time: --since 7d")
     await fleet.check_pool(pool)
-    query = Query(pool=pool, terminated=True, limit=PAGE)
-    items = await fleet.pages("instances", query, who=PROVISIONER)
-    records = (decode_answer(InstanceRecord, each, "instances", PROVISIONER) for each in items)
+    records = await read_instances(fleet, Query(pool=pool, terminated=True, limit=INSTANCES_PAGE))
     found = cost_report(records, max(start, now - SPAN_MAX), now, label)
     if output.is_data:
         console.write_data(output, found)

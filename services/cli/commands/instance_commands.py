@@ -9,7 +9,6 @@ from typing import Annotated, Final
 import typer
 
 from schemas.fleet_queries import Query
-from schemas.instance_records import InstanceRecord
 from schemas.node_disconnections import ReadmitRequest
 from schemas.sweeps import SweepAnswer, SweepRequest
 from services.cli import console
@@ -20,7 +19,7 @@ from services.cli.fleet_connection import everyday_command, fleet_command
 from services.cli.node_names import find_node
 from services.cli.text import instances_text
 from services.fleet_client.fleet_client import FleetClient, decode_answer
-from services.fleet_client.fleet_status import ORPHANS_PAGE, PROVISIONER
+from services.fleet_client.instance_reader import INSTANCES_PAGE, PROVISIONER, read_instances
 from services.operator_text.safe_text import escape_line
 from services.primitives.errors import NavarchError
 
@@ -124,9 +123,6 @@ async def _check_orphans(fleet: FleetClient, names: set[str]) -> None:
     """Refuse names that no orphan has: a sweep passes over them."""
     if not names:
         return
-    items = await fleet.pages(
-        "instances", Query(state="orphaned", limit=ORPHANS_PAGE), who=PROVISIONER
-    )
-    found = [decode_answer(InstanceRecord, each, "instances", PROVISIONER) for each in items]
+    found = await read_instances(fleet, Query(state="orphaned", limit=INSTANCES_PAGE))
     if unknown := sorted(names - {each.instance for each in found}):
         raise NavarchError(f"there is no orphan {unknown[0]!r}; see navarch leaked")

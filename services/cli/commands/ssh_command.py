@@ -29,7 +29,8 @@ from services.cli.bus_client import connect_fleet
 from services.cli.command_options import Config, NatsUrl
 from services.cli.fleet_discovery import LOCAL_FOLDER, find_bus, settings_of
 from services.cli.live_names import complete_node
-from services.fleet_client.fleet_client import FleetClient, decode_answer
+from services.fleet_client.fleet_client import FleetClient
+from services.fleet_client.instance_reader import read_instances
 from services.primitives.atomic_files import write_secret
 from services.primitives.errors import NavarchError
 
@@ -80,9 +81,7 @@ def ssh(
 
 async def _find_instance(fleet: FleetClient, name: str) -> tuple[InstanceRecord, PoolSpec]:
     """Find the node's instance and its pool's settings."""
-    items = await fleet.pages("instances", Query(), who="provisioner")
-    found = [decode_answer(InstanceRecord, each, "instances", "provisioner") for each in items]
-    running = [each for each in found if each.state == "running"]
+    running = [each for each in await read_instances(fleet, Query()) if each.state == "running"]
     record = select_instance(running, name)
     entry = await fleet.bus.get(POOLS, pool_key(record.pool))
     if entry is None:

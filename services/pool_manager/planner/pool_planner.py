@@ -28,6 +28,7 @@ from services.pool_manager.planner.sizing.withdrawn_notices import give_back
 from services.pool_manager.planner.sizing.workload_names import give_up
 from services.pool_manager.sagas import DEFINITIONS
 from services.pool_manager.sagas.saga_steps import HASTY_CORDON_SECONDS
+from services.primitives.backoff import doubled
 
 RETRY_FIRST_SECONDS: Final = 2.0
 RETRY_MAX_SECONDS: Final = 600.0
@@ -109,7 +110,7 @@ def close(
         failures = record.failures + 1
         wait = gang_launches.wait_seconds(ended, failures)
         if not wait:
-            wait = min(RETRY_FIRST_SECONDS * 2 ** min(failures - 1, 30), RETRY_MAX_SECONDS)
+            wait = doubled(RETRY_FIRST_SECONDS, failures, RETRY_MAX_SECONDS)
             wait = min(wait, EXHAUSTED_AGAIN_SECONDS) if exhausted else wait
         retry_at: datetime | None = now + timedelta(seconds=wait)
         over_spend_cap = (
@@ -142,7 +143,7 @@ def _with_cordon(
     """
     if at_cordon and ended.kind != "quarantine":
         refused = max(record.refused_cordons + (not ended.dead), 1)
-        wait = min(RETRY_FIRST_SECONDS * 2 ** min(refused - 1, 30), RETRY_MAX_SECONDS)
+        wait = doubled(RETRY_FIRST_SECONDS, refused, RETRY_MAX_SECONDS)
         at = now + timedelta(seconds=HASTY_CORDON_SECONDS if ended.dead else wait)
         return msgspec.structs.replace(
             without_counted(record, ended),

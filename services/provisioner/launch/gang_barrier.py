@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 LOOK_SECONDS: Final = 1.0
 """How often a launch looks whether its gang is whole."""
 SUPERSEDED_LOOKS: Final = 5
-"""At every so-manieth look it reads whether its saga has gone on without it."""
+"""Looks between two reads of whether its saga has gone on without it."""
 SLACK_SECONDS: Final = 15.0
 """A launch waits this much longer than another may take, which then says why it failed."""
 

@@ -396,9 +396,11 @@ def _request(record: InstanceRecord, user_data: str) -> ProvisionRequest:
     launch, of = record.launch, record.offering
     assert of is not None
     choice = launch.choice
-    offers = choice.offers if choice is not None else ()
-    here = [each for each in offers if each.provider == of.provider]
-    limits = [each.max_price for each in here] if of.market == "spot" else []
+    limits = (
+        [each.max_price for each in choice.offers if each.provider == of.provider]
+        if (choice is not None and of.market == "spot")
+        else []
+    )
     return ProvisionRequest(
         name=record.instance,
         fleet=launch.fleet,
@@ -415,5 +417,5 @@ def _request(record: InstanceRecord, user_data: str) -> ProvisionRequest:
         market=of.market,
         max_price=max(limits, default=0.0),
         placement_group=choice.placement_group if choice is not None else "",
-        options=here[0].options if here else {},
+        options=choice.options_at(of.provider) if choice is not None else {},
     )

@@ -11,6 +11,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
 
+from services.primitives.backoff import doubled
 from services.primitives.clock import Clock
 from services.workload_systems.kubernetes_client import KubernetesClient, KubernetesError
 from services.workload_systems.kubernetes_objects import ObjectMetadata
@@ -109,8 +110,8 @@ class ObjectWatch(Generic[T]):
                         "the watch of Kubernetes was interrupted; resuming",
                         extra={"path": self._path, "reason": str(error) or type(error).__name__},
                     )
-                wait = BACKOFF_FIRST_SECONDS * 2 ** min(failures - 1, 10)
-                await self._clock.sleep(min(wait, BACKOFF_MAX_SECONDS))
+                wait = doubled(BACKOFF_FIRST_SECONDS, failures, BACKOFF_MAX_SECONDS)
+                await self._clock.sleep(wait)
 
     async def _list(self) -> None:
         found: dict[str, T] = {}

@@ -91,8 +91,10 @@ def candidates(
 
 def asked_about(snapshot: PoolSnapshot, now: datetime) -> list[str]:
     """Those whose use decides whether, or when, they leave: of very many, others each minute."""
+    if not may_begin(snapshot.record, now):
+        return []
     left = allowance(snapshot.record, snapshot.nodes, snapshot.others, now).halved()
-    if not may_begin(snapshot.record, now) or left.refusal(cordoned=False):
+    if left.refusal(cordoned=False):
         return []
     due = [node.node for node, _ in _due(snapshot, snapshot.record, now) if not node.spare]
     if len(due) <= USES_READ_MAX:

@@ -10,6 +10,7 @@ from typing import Final
 
 from schemas.pool_records import OpenSaga, PoolRecord
 from services.pool_manager.planner.sizing.open_sagas import room_for_sagas
+from services.primitives.backoff import doubled
 from services.settings.provider_choices import GANG_MAX
 
 RETRY_FIRST_SECONDS: Final = 30.0
@@ -50,4 +51,4 @@ def wait_seconds(ended: OpenSaga, failures: int) -> float:
     """How long to wait after so many failures of gangs in a row; 0: it was no gang."""
     if ended.gang_size < 2:  # noqa: PLR2004 - one machine is whole by itself
         return 0.0
-    return float(min(RETRY_FIRST_SECONDS * 2 ** min(failures - 1, 30), RETRY_MAX_SECONDS))
+    return doubled(RETRY_FIRST_SECONDS, failures, RETRY_MAX_SECONDS)

@@ -1,0 +1,11 @@
+"""How long to wait before the next try. Pure."""
+
+from typing import Final
+
+DOUBLINGS_MAX: Final = 30
+"""More would be no number of seconds any more."""
+
+
+def doubled(first_seconds: float, failures: int, longest_seconds: float) -> float:
+    """Seconds to wait after so many failures in a row, at least one: twice as long each time."""
+    return min(first_seconds * 2.0 ** min(failures - 1, DOUBLINGS_MAX), longest_seconds)
