@@ -381,3 +381,40 @@ def test_lost_and_returned_are_published_once_each():
     assert ids(again, more) == ["lost-p.n-14000", "returned-p.n-14000"]
     late = node_health.decide_silent(more[0], at(14), at(20))
     assert (late[0].lost, ids(late)) == (True, ["lost-p.n-20000"])
+
+
+@pytest.mark.parametrize(
+    ("result", "stored", "event", "status"),
+    [
+        ("unhealthy", 1, {"cleared_at": NOW + timedelta(seconds=3)}, "healthy"),
+        ("degraded", 1, {"cleared_at": NOW + timedelta(seconds=3)}, "healthy"),
+        ("unhealthy", 5, {"cleared_at": NOW + timedelta(seconds=3)}, "unhealthy"),
+        ("unhealthy", 60, {"cleared_at": NOW + timedelta(seconds=3)}, "unhealthy"),
+        ("unhealthy", 1, {"since": NOW + timedelta(seconds=1)}, "healthy"),
+        ("unhealthy", 1, {"since": NOW - timedelta(seconds=1)}, "unhealthy"),
+        ("unhealthy", 1, {"boot_id": "boot-2"}, "healthy"),
+        ("unhealthy", 1, {"boot_id": "boot-1"}, "unhealthy"),
+    ],
+)
+def test_fault_handled_after_the_uncordon_that_cleared_it(result, stored, event, status):
+    """A replica published its verdict and died unsaved: the verdict is corrected, not repeated."""
+    unsaved, before = node_health.decide_fault(
+        healthy(), fault(1), judged(result, "replace"), seen(stored, stored)
+    )
+    assert verdicts(before) == [result]
+    uncordoned = Uncordoned(id="u", time=NOW, pool="p", node="n", **event)
+    record, _ = node_health.decide_uncordoned(healthy(), uncordoned, seen(50, 50))
+    record, after = node_health.decide_fault(
+        record, fault(1), judged(result, "replace"), seen(stored, stored)
+    )
+
+    assert (record.status, verdicts(after)) == (status, [status])
+    assert "f1" in {note.id for note in record.recent}
+    if status == "healthy":
+        ids = {each.verdict.id for each in (*before, *after) if isinstance(each, PublishVerdict)}
+        assert len(ids) == 2
+    _, again = node_health.decide_fault(
+        record, fault(1), judged(result, "replace"), seen(stored, stored)
+    )
+    assert again == ()
+    assert unsaved.status == result

@@ -7,6 +7,7 @@ from schemas.enums import FaultKind
 from schemas.health_records import GpuHealth, HealthRecord, RecordedFault, is_after
 from schemas.node_events import Fault, Uncordoned
 from services.health_monitor.rules.health_policy import Judgement
+from services.health_monitor.rules.health_state import Clearing
 
 RECENT_MAX: Final = 32
 NOTE_CHARS_MAX: Final = 300
@@ -43,14 +44,31 @@ def reason_of(fault: Fault, judged: Judgement) -> str:
     return f"{head}: {what}{where}{times}"
 
 
-def since(record: HealthRecord, event: Uncordoned) -> tuple[RecordedFault, ...]:
+def clearing_of(event: Uncordoned, stored: datetime) -> Clearing:
+    """What an uncordon clears."""
+    return Clearing(
+        stored=stored, since=event.since, boot_id=event.boot_id, cleared_at=event.cleared_at
+    )
+
+
+def since(record: HealthRecord, clearing: Clearing) -> tuple[RecordedFault, ...]:
     """What a node has reported since it was repaired or cleared by an operator, oldest first."""
-    return tuple(note for note in record.recent if _counts(note, event))
+    return tuple(note for note in record.recent if _counts(note, clearing))
 
 
-def _counts(note: RecordedFault, event: Uncordoned) -> bool:
-    later = event.cleared_at and note.seen_at and note.seen_at > event.cleared_at
-    return bool(later) or is_after(note, event.since, event.boot_id)
+def is_cleared(note: RecordedFault, clearing: Clearing | None) -> bool:
+    """Whether the last uncordon cleared a fault that is handled, or handled again, after it."""
+    return (
+        clearing is not None
+        and note.seen_at is not None
+        and note.seen_at <= clearing.stored
+        and not _counts(note, clearing)
+    )
+
+
+def _counts(note: RecordedFault, clearing: Clearing) -> bool:
+    later = clearing.cleared_at and note.seen_at and note.seen_at > clearing.cleared_at
+    return bool(later) or is_after(note, clearing.since, clearing.boot_id)
 
 
 def unhealthy_fields(note: RecordedFault, event: Uncordoned) -> dict[str, Any]:

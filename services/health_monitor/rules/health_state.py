@@ -4,6 +4,7 @@ Pure values and what time and cancelling do to them; `core` decides what follows
 """
 
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any, Final, Literal, TypeVar
 
 import msgspec
@@ -48,8 +49,17 @@ class Streak(msgspec.Struct, frozen=True, kw_only=True):
     last: float
 
 
+class Clearing(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The last uncordon: which of the faults stored before it count still, as the event says."""
+
+    stored: datetime
+    since: datetime | None = None
+    boot_id: str = ""
+    cleared_at: datetime | None = None
+
+
 class Working(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """SharedFault `HealthRecord.detail` holds."""
+    """What `HealthRecord.detail` holds."""
 
     instance: str = ""
     boot: str = ""
@@ -68,6 +78,7 @@ class Working(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Epoch milliseconds at which the last silence began: its end is named after it."""
     restarts: int = 0
     """How often the node's health began again: what lasts is then reported again."""
+    clearing: Clearing | None = None
     outbox: tuple[dict[str, Any], ...] = ()
     """Events decided with this record that may not have been published yet."""
 

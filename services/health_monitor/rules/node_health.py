@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from schemas.enums import HealthStatus
+from schemas.enums import Action, HealthStatus
 from schemas.health_records import HealthRecord
 from schemas.node_events import (
     BootChecked,
@@ -26,6 +26,8 @@ from schemas.node_events import (
 )
 from services.health_monitor.rules.cordoned_gpus import CORDON_SECONDS, cordon_gpus, is_gpu_cordon
 from services.health_monitor.rules.fault_history import (
+    clearing_of,
+    is_cleared,
     noted,
     reason_of,
     since,
@@ -109,15 +111,20 @@ def decide_fault(
     """Apply one judged fault; `cordons_gpus`: whether single GPUs of the pool are cordoned."""
     if applied(record, seen):
         return record, ()
+    known = msgspec.structs.replace(record, recent=noted(record, fault, judged, seen.now))
+    before = working_of(record)
+    if is_cleared(known.recent[-1], before.clearing):
+        # A replica that died unsaved may have published a verdict that the uncordon did not see.
+        return _close(known, before, seen, _verdict(known, known, before, seen))
     now = seen.now.timestamp()
-    work = cancelled(aged(working_of(record), now), fault, judged)
+    work = cancelled(aged(before, now), fault, judged)
     subject = subject_of(fault)
     streaks = dict(work.streaks)
     result, action = judged.result, judged.action
     reason = reason_of(fault, judged)
     if result == "unhealthy" and not judged.fatal and record.status != "unhealthy":
-        before = streaks.get(subject, Streak(count=0, last=now))
-        streaks[subject] = Streak(count=before.count + 1, last=now)
+        earlier = streaks.get(subject, Streak(count=0, last=now))
+        streaks[subject] = Streak(count=earlier.count + 1, last=now)
         total = sum(each.count for each in streaks.values())
         if total < unhealthy_after:
             result, action = "degraded", "none"
@@ -128,26 +135,13 @@ def decide_fault(
     conditions = dict(work.conditions)
     lasts = subject in conditions and conditions[subject].cordon
     if result == "degraded" and (cordon or not lasts):
-        conditions[subject] = Condition(
-            action=action,
-            rule=judged.rule,
-            reason=reason,
-            fault=fault.id,
-            kind=fault.kind,
-            code=fault.code,
-            gpu_index=fault.gpu_index,
-            cordon=cordon,
-            boot=fault.boot_id,
-            job=fault.job,
-            until=now + (CORDON_SECONDS if cordon else _condition_seconds(fault, judged)),
-        )
+        conditions[subject] = _condition(fault, judged, action, reason, now, cordon=cordon)
     work = msgspec.structs.replace(
         work,
         streaks=newest(streaks, lambda each: each.last),
         conditions=newest(conditions, lambda each: each.until),
         windows=dict(list(judged.windows.items())[-WINDOWS_MAX:]),
     )
-    known = msgspec.structs.replace(record, recent=noted(record, fault, judged, seen.now))
     if result == "unhealthy":
         known = with_unhealthy(known, fault, judged, reason, seen.now)
         if record.status == "unhealthy" and ACTION_RANK[action] <= ACTION_RANK[record.action]:
@@ -185,7 +179,7 @@ def decide_registered(record: HealthRecord, event: Registered, seen: Trigger) ->
     work = aged(working_of(record), seen.now.timestamp())
     if work.boot and event.boot_id != work.boot:
         # What degraded the node was of the old boot; a fault that lasts is reported again.
-        # SharedFault the new boot's kernel log held before the agent registered stays.
+        # What the new boot's kernel log held before the agent registered stays.
         new = {
             key: each
             for key, each in work.conditions.items()
@@ -211,8 +205,9 @@ def decide_uncordoned(record: HealthRecord, event: Uncordoned, seen: Trigger) ->
     """
     if applied(record, seen):
         return record, ()
-    later = since(record, event)
-    before = working_of(record)
+    clearing = clearing_of(event, seen.now)
+    later = since(record, clearing)
+    before = msgspec.structs.replace(working_of(record), clearing=clearing)
     known = {note.id for note in later}
     remaining = {key: each for key, each in before.conditions.items() if each.fault in known}
     work = msgspec.structs.replace(restarted(before), conditions=remaining)
@@ -237,10 +232,7 @@ def decide_uncordoned(record: HealthRecord, event: Uncordoned, seen: Trigger) ->
 
 def decide_review(record: HealthRecord, seen: Trigger) -> Decision:
     """Apply a timer: what has worn off by now no longer counts."""
-    work = msgspec.structs.replace(
-        aged(working_of(record), seen.now.timestamp()),
-        review=0.0,
-    )
+    work = msgspec.structs.replace(aged(working_of(record), seen.now.timestamp()), review=0.0)
     return _settle(record, work, seen, record.policy)
 
 
@@ -347,9 +339,24 @@ def verdict_of(
 # --- parts ----------------------------------------------------------------------------------------
 
 
-def _condition_seconds(fault: Fault, judged: Judgement) -> float:
-    """How long it degrades; a level does until its end is reported."""
-    return LEVEL_SECONDS_MAX if fault.source == TELEMETRY_SOURCE else judged.sticky_seconds
+def _condition(
+    fault: Fault, judged: Judgement, action: Action, reason: str, now: float, *, cordon: bool
+) -> Condition:
+    """What a fault degrades a node by; a level does until its end is reported."""
+    lasts = LEVEL_SECONDS_MAX if fault.source == TELEMETRY_SOURCE else judged.sticky_seconds
+    return Condition(
+        action=action,
+        rule=judged.rule,
+        reason=reason,
+        fault=fault.id,
+        kind=fault.kind,
+        code=fault.code,
+        gpu_index=fault.gpu_index,
+        cordon=cordon,
+        boot=fault.boot_id,
+        job=fault.job,
+        until=now + (CORDON_SECONDS if cordon else lasts),
+    )
 
 
 def _settle(record: HealthRecord, work: Working, seen: Trigger, policy: str) -> Decision:
