@@ -5,6 +5,8 @@ import importlib.metadata
 import json
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -204,3 +206,14 @@ async def test_version_prints_the_version() -> None:
     """Support asks for it first."""
     code, out, _ = await navarch("--version")
     assert (code, out) == (0, f"navarch {importlib.metadata.version('navarch')}\n")
+
+
+def test_a_command_loads_no_service() -> None:
+    """Each command waits for its imports: most of its time, and more than a service's."""
+    heavy = {
+        *("httpx", "nats", "opentelemetry", "rich", "uvicorn"),
+        *(f"services.{name}.service" for name in ("health_monitor", "pool_manager", "provisioner")),
+    }
+    code = f"import sys, services.cli.app; print(*sorted({heavy} & sys.modules.keys()))"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == []

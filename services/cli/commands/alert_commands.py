@@ -2,7 +2,7 @@
 
 import asyncio
 from datetime import UTC, datetime
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 import typer
@@ -18,13 +18,14 @@ from services.cli.console import Format
 from services.cli.fleet_connection import fleet_command
 from services.cli.fleet_discovery import settings_of
 from services.fleet_client.fleet_client import FleetClient, decode_answer
-from services.notifier.alerts.alert_sender import RoutedChannel
 from services.notifier.alerts.channel_routes import SEVERITIES
-from services.notifier.service import load_channels
 from services.operator_text.quantities import local_time
 from services.primitives.clock import SystemClock
 from services.primitives.errors import NavarchError
 from services.primitives.redaction import redacted
+
+if TYPE_CHECKING:
+    from services.notifier.alerts.alert_sender import RoutedChannel
 
 SEND_SECONDS_MAX: Final = 30.0
 
@@ -101,6 +102,8 @@ def try_channels(
 
     Run it where the notifier runs: it reads the same configuration and environment.
     """
+    from services.notifier.service import load_channels  # noqa: PLC0415 - loads the service
+
     channels = load_channels(settings_of(config), config, SystemClock())
     chosen = [each for each in channels if channel in ("", each.route.name)]
     if not chosen:
@@ -109,7 +112,7 @@ def try_channels(
     asyncio.run(_try_all(chosen))
 
 
-async def _try_all(channels: list[RoutedChannel]) -> None:
+async def _try_all(channels: list["RoutedChannel"]) -> None:
     failed = []
     for each in channels:
         name = each.route.name
@@ -125,7 +128,7 @@ async def _try_all(channels: list[RoutedChannel]) -> None:
         raise NavarchError(f"not delivered by {', '.join(failed)}: check the entry under `alerts`")
 
 
-async def _try(routed: RoutedChannel) -> list[str]:
+async def _try(routed: "RoutedChannel") -> list[str]:
     begin = _alert(routed.route.name, datetime.now(UTC))
     end = replace(begin, event=f"{begin.event}-end", since=begin.time, resolved=True)
     end = replace(end, title="Navarch: the test is over")

@@ -18,7 +18,6 @@ from services.cli import console
 from services.cli.bus_client import connect_fleet
 from services.cli.command_options import Config, NatsUrl, Output
 from services.cli.commands.status_command import FAILING
-from services.cli.configuration_check import check_file
 from services.cli.console import Format
 from services.cli.doctor_checks import (
     ConsumerInfo,
@@ -59,6 +58,8 @@ def doctor(nats_url: NatsUrl = "", config: Config = None, output: Output = Forma
 def _configuration(config: Path | None) -> list[Finding]:
     if config is None:
         return []
+    from services.cli.configuration_check import check_file  # noqa: PLC0415 - loads every service
+
     try:
         check_file(config, os.environ)
     except ConfigurationError as error:
