@@ -266,6 +266,9 @@ EXAMPLES: Final[Mapping[str, Any]] = {
     "partition": "train",
     "gpu_type": "h100",
     "features": ["h100", "ib"],
+    "queues": ["ml/gpu"],
+    "flavors": ["h100"],
+    "KubernetesSource.Options.kueue": {"queues": ["ml/gpu"]},
     "node_labels": {"node.example.com/pool": "training"},
     "CombinedSource.Options.sources": [
         {"type": "slurm"},

@@ -18,6 +18,7 @@ from services.pool_manager.autoscaling.metrics_sources import (
     MetricsSource,
     SourceError,
     WaitingJobs,
+    for_pool,
 )
 from services.pool_manager.autoscaling.sources.kubernetes_source import pods_load
 from services.pool_manager.autoscaling.sources.ray_source import demand_load
@@ -78,12 +79,13 @@ def test_slurm_queue_is_read() -> None:
             WaitingJobs(nodes=3),
         ),
         busy_nodes=2,
-        not_for_nodes=3,
+        not_for_nodes=2,
+        not_for_pool=1,
     )
     assert [each.gpus for each in jobs] == [8, 2, 2, 0, 1, 0, 1]
     assert jobs[1].features == "a100|nvlink"
     assert queue_load(jobs, nodes, "h100", ("nvlink",)).pending_jobs == 4
-    assert queue_load(jobs, nodes, "h100", ("rack1",)).not_for_nodes == 5
+    assert queue_load(jobs, nodes, "h100", ("rack1",)).not_for_pool == 3
 
 
 def test_ray_demand_is_read() -> None:
@@ -119,7 +121,7 @@ def pod(gpus: int, *, node: str = "", reason: str = "Unschedulable", **more: Any
 
 
 def test_kubernetes_pods_are_read() -> None:
-    """Gangs by their labels, gated pods apart, other pools' pods not at all."""
+    """Gangs by their labels; gated pods and those of other pools apart."""
     job = {"jobset.sigs.k8s.io/jobset-name": "llm"}
     pods = [
         pod(8, labels=job),
@@ -136,6 +138,7 @@ def test_kubernetes_pods_are_read() -> None:
         waiting=(WaitingJobs(nodes=2, gpus=8), WaitingJobs(gpus=2, count=2)),
         busy_nodes=1,
         not_for_nodes=1,
+        not_for_pool=1,
     )
     assert pods_load(pods, "nvidia.com/gpu", {}).pending_jobs == 4
 
@@ -218,6 +221,25 @@ async def test_prometheus_gives_one_number_or_says_why_not(site: Site, name: str
         assert expected in found
     assert site.asked[0][0] == "/prom/api/v1/query"
     assert "training" in site.asked[0][1]
+
+
+async def test_jobs_that_need_other_nodes_do_not_count(site: Site) -> None:
+    """One queue serves several pools: each grows for the jobs that its labels satisfy."""
+    site.answer = {
+        "waiting": [
+            {"nodes": 4, "labels": {"gpu": "h100"}},
+            {"count": 2, "labels": {"gpu": "a100", "fabric": "ib"}},
+            {"count": 3},
+        ],
+        "not_for_pool": 1,
+    }
+    found = await load({"type": "http", "url": site.url})
+    assert isinstance(found, Load)
+    kept = for_pool(found, {"gpu": "h100", "team": "llm"})
+    assert kept.waiting == (WaitingJobs(nodes=4, labels={"gpu": "h100"}), WaitingJobs(count=3))
+    assert kept.not_for_pool == 3
+    assert for_pool(found, {}).waiting == (WaitingJobs(count=3),)
+    assert for_pool(Load(pending_jobs=3), {}) == Load(pending_jobs=3)
 
 
 async def test_utilization_and_queue_come_from_two_sources(site: Site) -> None:
