@@ -21,10 +21,11 @@ from services.pool_manager.autoscaling.metrics_sources import (
     for_pool,
 )
 from services.pool_manager.autoscaling.sources.kubernetes_source import pods_load
+from services.pool_manager.autoscaling.sources.pod_requests import fits
 from services.pool_manager.autoscaling.sources.ray_source import demand_load
 from services.pool_manager.autoscaling.sources.slurm_source import queue_load
 from services.primitives.errors import ConfigurationError
-from services.workload_systems.kubernetes_objects import QueuedPod
+from services.workload_systems.kubernetes_objects import QueuedPod, RequestedPod
 from services.workload_systems.ray_answers import StatusAnswer
 from services.workload_systems.slurm_output import read_nodes, read_queue
 from tests.notifier.kubernetes_site import KUBECONFIG
@@ -141,6 +142,50 @@ def test_kubernetes_pods_are_read() -> None:
         not_for_pool=1,
     )
     assert pods_load(pods, "nvidia.com/gpu", {}).pending_jobs == 4
+
+
+NEEDS = {"key": "pool", "operator": "In", "values": ["training"]}
+NAMED = {"key": "metadata.name", "operator": "In", "values": ["gpu-1"]}
+AFFINITIES: dict[str, tuple[list[Any] | None, bool]] = {
+    "none": (None, True),
+    "this pool": ([{"matchExpressions": [NEEDS]}], True),
+    "another": ([{"matchExpressions": [{**NEEDS, "values": ["research"]}]}], False),
+    "one of two": ([{"matchExpressions": [{**NEEDS, "values": ["x"]}, NEEDS]}], False),
+    "either": (
+        [{"matchExpressions": [{**NEEDS, "values": ["x"]}]}, {"matchExpressions": [NEEDS]}],
+        True,
+    ),
+    "not this": ([{"matchExpressions": [{**NEEDS, "operator": "NotIn"}]}], False),
+    "not another": (
+        [{"matchExpressions": [{**NEEDS, "operator": "NotIn", "values": ["x"]}]}],
+        True,
+    ),
+    "has label": ([{"matchExpressions": [{"key": "pool", "operator": "Exists"}]}], True),
+    "lacks label": ([{"matchExpressions": [{"key": "pool", "operator": "DoesNotExist"}]}], False),
+    "other label": ([{"matchExpressions": [{"key": "zone", "operator": "Exists"}]}], False),
+    "more": ([{"matchExpressions": [{"key": "gen", "operator": "Gt", "values": ["8"]}]}], True),
+    "less": ([{"matchExpressions": [{"key": "gen", "operator": "Lt", "values": ["9"]}]}], False),
+    "no number": (
+        [{"matchExpressions": [{"key": "gen", "operator": "Gt", "values": ["x"]}]}],
+        False,
+    ),
+    "unknown": ([{"matchExpressions": [{**NEEDS, "operator": "Like"}]}], False),
+    "a named node": ([{"matchExpressions": [NEEDS], "matchFields": [NAMED]}], False),
+    "empty term": ([{}], False),
+}
+
+
+@pytest.mark.parametrize("name", AFFINITIES)
+def test_required_node_affinity_is_met_as_the_scheduler_does(name: str) -> None:
+    """A pod that no node of the pool may run does not grow it."""
+    terms, fitting = AFFINITIES[name]
+    raw: dict[str, Any] = {}
+    if terms is not None:
+        required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+        raw = {"affinity": {"nodeAffinity": required}}
+    spec = msgspec.json.decode(json.dumps(raw), type=RequestedPod)
+    assert fits(spec, {"pool": "training", "gen": "9"}) is fitting
+    assert fits(spec, {})
 
 
 def vector(*values: str) -> dict[str, Any]:

@@ -54,6 +54,11 @@ async def test_pods_count_by_what_they_wait_for(tmp_path: Path) -> None:
         await cluster.create(job)
         await cluster.create(pod("gated", gpus(8, schedulingGates=[{"name": "example.com/quota"}])))
         await cluster.create(pod("elsewhere", gpus(8, pool="other")))
+        other = {"key": "pool", "operator": "NotIn", "values": ["gpu"]}
+        terms = {"nodeSelectorTerms": [{"matchExpressions": [other]}]}
+        required = {"requiredDuringSchedulingIgnoredDuringExecution": terms}
+        affine = gpus(8, affinity={"nodeAffinity": required}, nodeSelector={})
+        await cluster.create(pod("affine", affine))
         await cluster.create(pod("web", gpus(0)))
         source = KubernetesSource(
             options=KubernetesSource.Options(
@@ -65,7 +70,7 @@ async def test_pods_count_by_what_they_wait_for(tmp_path: Path) -> None:
             waiting=(WaitingJobs(nodes=4, gpus=8), WaitingJobs(gpus=2, count=5)),
             busy_nodes=2,
             not_for_nodes=1,
-            not_for_pool=1,
+            not_for_pool=2,
         )
 
         async def seen() -> bool:

@@ -50,8 +50,8 @@ class KubernetesSource:
         resource: str = "nvidia.com/gpu"
         """Extended resource of the GPUs; pods that request none of it do not count."""
         node_labels: dict[str, str] = msgspec.field(default_factory=dict)
-        """Labels of the pool's nodes: pods whose nodeSelector names another value, or another
-        label, do not count. Needed where several pools are in one cluster."""
+        """Labels of the pool's nodes: pods whose nodeSelector or required node affinity they do not
+        meet do not count. Needed where several pools are in one cluster."""
         kueue: KueueOptions | None = None
         """Workloads of Kueue count before they have pods; None: they are not read."""
         timeout: Duration = Duration(10)
