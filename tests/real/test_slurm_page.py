@@ -213,7 +213,7 @@ async def test_jobs_save_themselves_as_the_page_says(public_folder: Path) -> Non
         [work] = await notifier.checkpoint(order("gpu1", "checkpoint"))
         assert work.checkpoint_at is not None
         ahead = work.checkpoint_at - SystemClock().now()
-        assert timedelta(minutes=28) < ahead <= timedelta(minutes=30)
+        assert timedelta(minutes=20) < ahead <= timedelta(minutes=30)
 
 
 async def appears(file: Path) -> None:
