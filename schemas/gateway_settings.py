@@ -18,6 +18,7 @@ class TokenSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     sha256: Sha256
     """Digest of the token, which itself is stored nowhere."""
     role: GatewayRole = "viewer"
+    """What its bearer may do: docs/http-api.md."""
     pools: tuple[str, ...] = ()
     """Names, or patterns (`train-*`), of the pools that it may see and change; empty: every pool,
     and the fleet's own services."""

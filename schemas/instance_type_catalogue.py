@@ -14,15 +14,19 @@ class TypeSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """What one instance type has."""
 
     gpus: Annotated[int, msgspec.Meta(ge=0, le=64)] = 0
+    """How many."""
     gpu: str = ""
     """Model: `H100`."""
     gpu_memory_gb: Annotated[float, msgspec.Meta(ge=0, le=10_000)] = 0.0
     """Of each GPU."""
     memory_gb: Annotated[float, msgspec.Meta(ge=0, le=1_000_000)] = 0.0
+    """Of the host."""
     vcpus: Annotated[int, msgspec.Meta(ge=0, le=100_000)] = 0
+    """Virtual processors of the host."""
     dollars_per_hour: Price | None = None
     """On-demand price, used where the provider's API gives none; None: unknown."""
     spot_dollars_per_hour: Price | None = None
+    """The same on the spot market."""
 
 
 class InstanceTypes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

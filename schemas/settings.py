@@ -51,9 +51,11 @@ class HoursSpec(Setting, frozen=True, kw_only=True):
     """When alerts that are not critical are sent; outside these hours they wait."""
 
     start: str = "08:00"
+    """Hour and minute."""
     end: str = "20:00"
     """Before `start`: on the next day; the day is that of `start`."""
     days: tuple[Weekday, ...] = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+    """On which."""
     timezone: str = "UTC"
     """`Europe/Berlin`."""
 
@@ -62,7 +64,9 @@ class RateSpec(Setting, frozen=True, kw_only=True):
     """How many alerts a channel sends; what is beyond waits, and one alert says how many wait."""
 
     alerts: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 30
+    """So many within `window`."""
     window: Duration = Duration(600)
+    """The time over which they count."""
 
 
 class AlertRoute(Setting, frozen=True, kw_only=True):
@@ -71,6 +75,7 @@ class AlertRoute(Setting, frozen=True, kw_only=True):
     name: Annotated[str, msgspec.Meta(max_length=63)] = ""
     """In logs and commands; empty: the type."""
     min_severity: Severity = "info"
+    """Less severe alerts are not sent."""
     pools: tuple[str, ...] = ()
     """Names, or patterns (`train-*`); empty: every pool, and the fleet's own services."""
     events: tuple[AlertKind, ...] = ()

@@ -13,22 +13,22 @@ client, itself included as it connects again, can be given that server's port fr
 TRIES_MAX: Final = 100
 
 
-def free_ports(count: int, host: str = LOOPBACK) -> list[int]:
+def free_ports(count: int, host: str = LOOPBACK, *, least: int = PORT_MIN) -> list[int]:
     """Ports that nothing has now, which no outgoing connection gets either.
 
     OSError: none was found in TRIES_MAX tries.
     """
     with ExitStack() as held:
-        return [_bound(held.enter_context(socket.socket()), host) for _ in range(count)]
+        return [_bound(held.enter_context(socket.socket()), host, least) for _ in range(count)]
 
 
-def _bound(taken: socket.socket, host: str) -> int:
+def _bound(taken: socket.socket, host: str, least: int) -> int:
     """Bind to a port by chance, as processes that start side by side must not take the same."""
     for _ in range(TRIES_MAX):
-        port = random.randint(PORT_MIN, PORT_MAX)  # noqa: S311 (no secret)
+        port = random.randint(least, PORT_MAX)  # noqa: S311 (no secret)
         try:
             taken.bind((host, port))
         except OSError:
             continue
         return port
-    raise OSError(f"no free port of {host} between {PORT_MIN} and {PORT_MAX}")
+    raise OSError(f"no free port of {host} between {least} and {PORT_MAX}")

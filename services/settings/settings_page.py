@@ -11,9 +11,9 @@ import msgspec
 from msgspec import inspect as types
 
 from schemas.duration import Duration
-from schemas.event_sink_settings import EventSinkSpec
-from schemas.settings import PluginSettings, PoolSpec, Settings
-from services.settings.settings_schema import SCALARS, Plugins, attribute_docs, default_of
+from schemas.settings import AlertRoute, PluginSettings, Settings
+from services.settings.setting_values import as_yaml, default_of, example_of
+from services.settings.settings_schema import SCALARS, Plugins, attribute_docs
 
 _INTRODUCTION: Final = """\
 # The configuration
@@ -35,9 +35,10 @@ pools:
 `navarch config validate FILE` names every error with its line, `navarch config explain FILE` prints
 every effective value with its origin. A duration is `30s`, `10m`, `1h30m` or a number of seconds;
 paths are relative to the file. Keys of `defaults:` apply to every pool that does not set them. A
-default of `required` has to be in the file.
+default of `required` has to be in the file. An example is a value in YAML; some need another key
+beside them, which the meaning names.
 """
-_PLUGINS: Final = (
+PLUGINS: Final = (
     ("providers", "providers.NAME", "A cloud, or machines of your own"),
     ("notifier", "notifier", "The workload system; more under `notifiers.NAME`"),
     ("authenticators", "authenticators.NAME", "A way to know the gateway's callers"),
@@ -49,9 +50,8 @@ _PLUGINS: Final = (
 
 def settings_page(plugins: Plugins) -> str:
     """The page, for these plugins."""
-    parts = [_INTRODUCTION, *_blocks(Settings, ""), *_blocks(PoolSpec, "pools.NAME")]
-    parts += _blocks(EventSinkSpec, "event_sinks.NAME")
-    for section, path, text in _PLUGINS:
+    parts = [_INTRODUCTION, *_blocks(Settings, ""), *_blocks(AlertRoute, "alerts[]")]
+    for section, path, text in PLUGINS:
         for name, options in sorted(plugins.get(section, {}).items()):
             title = f"## `{path}`: `type: {name}`\n\n{text}.\n"
             parts.append(f"{title}\n{_table(options)}" if _fields(options) else title)
@@ -62,10 +62,9 @@ def settings_page(plugins: Plugins) -> str:
 def _plugin_blocks(options: type[Any], path: str, name: str) -> Iterator[str]:
     """A section for each block of keys in a plugin's options, which belongs to its type alone."""
     for field in _fields(options):
-        inner, many = _block_of(types.type_info(field.type))
+        inner, many = block_of(types.type_info(field.type))
         if inner is not None:
-            below = f"{path}.{field.encode_name}{'[]' if many else ''}"
-            for block in _blocks(inner, below):
+            for block in _blocks(inner, f"{path}.{field.encode_name}{many}"):
                 yield block.replace("\n", f": `type: {name}`\n", 1)
 
 
@@ -75,45 +74,49 @@ def _blocks(kind: type[Any], path: str) -> Iterator[str]:
     words = " ".join((kind.__doc__ or "").split())
     yield f"## {title}\n\n{words}\n\n{_table(kind)}"
     for field in _fields(kind):
-        inner, many = _block_of(types.type_info(field.type))
+        inner, many = block_of(types.type_info(field.type))
         if inner is not None:
             below = f"{path}.{field.encode_name}" if path else field.encode_name
-            yield from _blocks(inner, f"{below}[]" if many else below)
+            yield from _blocks(inner, f"{below}{many}")
 
 
 def _fields(kind: type[Any]) -> tuple[msgspec.structs.FieldInfo, ...]:
     return msgspec.structs.fields(kind)
 
 
-def _block_of(info: Any) -> tuple[type[Any] | None, bool]:
-    """The block of keys that a value is, or a list is made of."""
+def block_of(info: Any) -> tuple[type[Any] | None, str]:
+    """The block of keys that a value is or consists of, and where: `[]`, `.NAME`."""
     match info:
         case types.StructType() if not issubclass(info.cls, PluginSettings):
-            return info.cls, False
+            return info.cls, ""
         case types.UnionType():
-            found = (_block_of(each) for each in info.types)
-            return next((each for each in found if each[0] is not None), (None, False))
+            found = (block_of(each) for each in info.types)
+            return next((each for each in found if each[0] is not None), (None, ""))
         case types.VarTupleType():
-            return _block_of(info.item_type)[0], True
+            inner, below = block_of(info.item_type)
+            return inner, f"[]{below}"
+        case types.DictType():
+            inner, below = block_of(info.value_type)
+            return inner, f".NAME{below}"
         case types.Metadata():
-            return _block_of(info.type)
+            return block_of(info.type)
         case _:
-            return None, False
+            return None, ""
 
 
 def _table(kind: type[Any]) -> str:
     docs = attribute_docs(kind)
     rows = "".join(
         f"| `{each.encode_name}` | {_type(types.type_info(each.type))} | {_default(each)} "
-        f"| {_cell(docs.get(each.name) or _words_of(each))} |\n"
+        f"| {_example(kind, each)} | {_cell(docs.get(each.name) or _words_of(each))} |\n"
         for each in _fields(kind)
     )
-    return f"| key | type | default | meaning |\n|---|---|---|---|\n{rows}"
+    return f"| key | type | default | example | meaning |\n|---|---|---|---|---|\n{rows}"
 
 
 def _words_of(field: msgspec.structs.FieldInfo) -> str:
     """What the block behind a key says of itself, for a key that says nothing."""
-    inner, _ = _block_of(types.type_info(field.type))
+    inner, _ = block_of(types.type_info(field.type))
     return (inner.__doc__ or "").strip().split("\n")[0] if inner is not None else ""
 
 
@@ -127,6 +130,11 @@ def _default(field: msgspec.structs.FieldInfo) -> str:
         return f"`{_cell(found if isinstance(found, str) else json.dumps(found))}`"
     except TypeError:
         return ""
+
+
+def _example(kind: type[Any], field: msgspec.structs.FieldInfo) -> str:
+    found = example_of(kind, field)
+    return "" if found is None else f"`{_cell(as_yaml(found))}`"
 
 
 def _type(info: Any) -> str:

@@ -4,14 +4,16 @@ import ast
 import inspect
 import textwrap
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any, Final
 
 import msgspec
 from msgspec import inspect as types
 
-from schemas.duration import Duration, written_duration
+from schemas.duration import Duration
 from schemas.event_sink_settings import EventSinkSpec
 from schemas.settings import AlertRoute, PluginSettings, PoolSpec, Settings
+from services.settings.setting_values import default_of, example_of
 
 DURATION: Final = {"type": ["string", "number"], "examples": ["30s", "10m", "1h30m"]}
 NAMED_PLUGINS: Final = frozenset({"strategy", "remediation"})
@@ -107,6 +109,8 @@ def _struct(kind: type[Any]) -> dict[str, Any]:
             required.append(field.encode_name)
         elif (default := default_of(field)) is not None:
             schema = {**schema, "default": default}
+        if "examples" not in schema and (example := example_of(kind, field)) is not None:
+            schema = {**schema, "examples": [example]}
         properties[field.encode_name] = schema
     found: dict[str, Any] = {"type": "object", "properties": properties}
     found |= {"required": required} if required else {}
@@ -140,24 +144,6 @@ def _bounds(info: Any) -> dict[str, Any]:
     return {word: value for word, value in found if value is not None}
 
 
-def default_of(field: msgspec.structs.FieldInfo) -> Any:
-    """A field's default as a file would have it; None for null, a section or no default."""
-    default = field.default
-    if field.default_factory is not msgspec.NODEFAULT:
-        default = field.default_factory()
-    if default is msgspec.NODEFAULT:
-        return None
-    if isinstance(default, Duration):
-        return written_duration(default)
-    if isinstance(default, PluginSettings):
-        return default.type
-    if isinstance(default, tuple) and any(isinstance(each, msgspec.Struct) for each in default):
-        return None
-    if isinstance(default, tuple):
-        return list(default)
-    return None if isinstance(default, msgspec.Struct) else default
-
-
 def attribute_docs(kind: type[Any]) -> Mapping[str, str]:
     """Attribute -> its docstring, one line each, of a struct and those it inherits from."""
     found: dict[str, str] = {}
@@ -172,8 +158,7 @@ def _docs(kind: type[Any]) -> Iterator[tuple[str, str]]:
         source = textwrap.dedent(inspect.getsource(kind))
     except (OSError, TypeError):
         return
-    body = ast.parse(source).body[0]
-    assert isinstance(body, ast.ClassDef)
+    body = _class_in(source)
     for field, text in zip(body.body, body.body[1:], strict=False):
         if not isinstance(field, ast.AnnAssign) or not isinstance(field.target, ast.Name):
             continue
@@ -182,3 +167,10 @@ def _docs(kind: type[Any]) -> Iterator[tuple[str, str]]:
                 yield field.target.id, " ".join(words.split())
             case _:
                 continue
+
+
+@cache
+def _class_in(source: str) -> ast.ClassDef:
+    body = ast.parse(source).body[0]
+    assert isinstance(body, ast.ClassDef)
+    return body

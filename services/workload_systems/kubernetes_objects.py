@@ -144,11 +144,47 @@ class PodContainer(_Part, frozen=True):
     resources: PodResources = PodResources()
 
 
+class LabelRequirement(_Part, frozen=True):
+    """What a label of a node must be."""
+
+    key: str = ""
+    operator: str = ""
+    values: tuple[str, ...] = ()
+
+
+class NodeTerm(_Part, frozen=True):
+    """Requirements that a node must meet together; without any, no node meets them."""
+
+    match_expressions: tuple[LabelRequirement, ...] = ()
+    match_fields: tuple[LabelRequirement, ...] = ()
+
+
+class NodeTerms(_Part, frozen=True):
+    """Of which a node must meet one."""
+
+    node_selector_terms: tuple[NodeTerm, ...] = ()
+
+
+class NodeAffinity(_Part, frozen=True):
+    """The nodes that a pod may run on."""
+
+    required: NodeTerms | None = msgspec.field(
+        default=None, name="requiredDuringSchedulingIgnoredDuringExecution"
+    )
+
+
+class PodAffinity(_Part, frozen=True):
+    """What a pod is to be near, of which only the nodes matter here."""
+
+    node_affinity: NodeAffinity | None = None
+
+
 class RequestedPod(_Part, frozen=True):
     """What a pod shall have."""
 
     node_name: str = ""
     node_selector: dict[str, str] = {}
+    affinity: PodAffinity | None = None
     containers: tuple[PodContainer, ...] = ()
     init_containers: tuple[PodContainer, ...] = ()
 

@@ -18,12 +18,14 @@ from services.pool_manager.autoscaling.metrics_sources import (
     MetricsSource,
     SourceError,
     WaitingJobs,
+    for_pool,
 )
 from services.pool_manager.autoscaling.sources.kubernetes_source import pods_load
+from services.pool_manager.autoscaling.sources.pod_requests import fits
 from services.pool_manager.autoscaling.sources.ray_source import demand_load
 from services.pool_manager.autoscaling.sources.slurm_source import queue_load
 from services.primitives.errors import ConfigurationError
-from services.workload_systems.kubernetes_objects import QueuedPod
+from services.workload_systems.kubernetes_objects import QueuedPod, RequestedPod
 from services.workload_systems.ray_answers import StatusAnswer
 from services.workload_systems.slurm_output import read_nodes, read_queue
 from tests.notifier.kubernetes_site import KUBECONFIG
@@ -78,12 +80,13 @@ def test_slurm_queue_is_read() -> None:
             WaitingJobs(nodes=3),
         ),
         busy_nodes=2,
-        not_for_nodes=3,
+        not_for_nodes=2,
+        not_for_pool=1,
     )
     assert [each.gpus for each in jobs] == [8, 2, 2, 0, 1, 0, 1]
     assert jobs[1].features == "a100|nvlink"
     assert queue_load(jobs, nodes, "h100", ("nvlink",)).pending_jobs == 4
-    assert queue_load(jobs, nodes, "h100", ("rack1",)).not_for_nodes == 5
+    assert queue_load(jobs, nodes, "h100", ("rack1",)).not_for_pool == 3
 
 
 def test_ray_demand_is_read() -> None:
@@ -119,7 +122,7 @@ def pod(gpus: int, *, node: str = "", reason: str = "Unschedulable", **more: Any
 
 
 def test_kubernetes_pods_are_read() -> None:
-    """Gangs by their labels, gated pods apart, other pools' pods not at all."""
+    """Gangs by their labels; gated pods and those of other pools apart."""
     job = {"jobset.sigs.k8s.io/jobset-name": "llm"}
     pods = [
         pod(8, labels=job),
@@ -136,8 +139,53 @@ def test_kubernetes_pods_are_read() -> None:
         waiting=(WaitingJobs(nodes=2, gpus=8), WaitingJobs(gpus=2, count=2)),
         busy_nodes=1,
         not_for_nodes=1,
+        not_for_pool=1,
     )
     assert pods_load(pods, "nvidia.com/gpu", {}).pending_jobs == 4
+
+
+NEEDS = {"key": "pool", "operator": "In", "values": ["training"]}
+NAMED = {"key": "metadata.name", "operator": "In", "values": ["gpu-1"]}
+AFFINITIES: dict[str, tuple[list[Any] | None, bool]] = {
+    "none": (None, True),
+    "this pool": ([{"matchExpressions": [NEEDS]}], True),
+    "another": ([{"matchExpressions": [{**NEEDS, "values": ["research"]}]}], False),
+    "one of two": ([{"matchExpressions": [{**NEEDS, "values": ["x"]}, NEEDS]}], False),
+    "either": (
+        [{"matchExpressions": [{**NEEDS, "values": ["x"]}]}, {"matchExpressions": [NEEDS]}],
+        True,
+    ),
+    "not this": ([{"matchExpressions": [{**NEEDS, "operator": "NotIn"}]}], False),
+    "not another": (
+        [{"matchExpressions": [{**NEEDS, "operator": "NotIn", "values": ["x"]}]}],
+        True,
+    ),
+    "has label": ([{"matchExpressions": [{"key": "pool", "operator": "Exists"}]}], True),
+    "lacks label": ([{"matchExpressions": [{"key": "pool", "operator": "DoesNotExist"}]}], False),
+    "other label": ([{"matchExpressions": [{"key": "zone", "operator": "Exists"}]}], False),
+    "more": ([{"matchExpressions": [{"key": "gen", "operator": "Gt", "values": ["8"]}]}], True),
+    "less": ([{"matchExpressions": [{"key": "gen", "operator": "Lt", "values": ["9"]}]}], False),
+    "no number": (
+        [{"matchExpressions": [{"key": "gen", "operator": "Gt", "values": ["x"]}]}],
+        False,
+    ),
+    "unknown": ([{"matchExpressions": [{**NEEDS, "operator": "Like"}]}], False),
+    "a named node": ([{"matchExpressions": [NEEDS], "matchFields": [NAMED]}], False),
+    "empty term": ([{}], False),
+}
+
+
+@pytest.mark.parametrize("name", AFFINITIES)
+def test_required_node_affinity_is_met_as_the_scheduler_does(name: str) -> None:
+    """A pod that no node of the pool may run does not grow it."""
+    terms, fitting = AFFINITIES[name]
+    raw: dict[str, Any] = {}
+    if terms is not None:
+        required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+        raw = {"affinity": {"nodeAffinity": required}}
+    spec = msgspec.json.decode(json.dumps(raw), type=RequestedPod)
+    assert fits(spec, {"pool": "training", "gen": "9"}) is fitting
+    assert fits(spec, {})
 
 
 def vector(*values: str) -> dict[str, Any]:
@@ -218,6 +266,25 @@ async def test_prometheus_gives_one_number_or_says_why_not(site: Site, name: str
         assert expected in found
     assert site.asked[0][0] == "/prom/api/v1/query"
     assert "training" in site.asked[0][1]
+
+
+async def test_jobs_that_need_other_nodes_do_not_count(site: Site) -> None:
+    """One queue serves several pools: each grows for the jobs that its labels satisfy."""
+    site.answer = {
+        "waiting": [
+            {"nodes": 4, "labels": {"gpu": "h100"}},
+            {"count": 2, "labels": {"gpu": "a100", "fabric": "ib"}},
+            {"count": 3},
+        ],
+        "not_for_pool": 1,
+    }
+    found = await load({"type": "http", "url": site.url})
+    assert isinstance(found, Load)
+    kept = for_pool(found, {"gpu": "h100", "team": "llm"})
+    assert kept.waiting == (WaitingJobs(nodes=4, labels={"gpu": "h100"}), WaitingJobs(count=3))
+    assert kept.not_for_pool == 3
+    assert for_pool(found, {}).waiting == (WaitingJobs(count=3),)
+    assert for_pool(Load(pending_jobs=3), {}) == Load(pending_jobs=3)
 
 
 async def test_utilization_and_queue_come_from_two_sources(site: Site) -> None:

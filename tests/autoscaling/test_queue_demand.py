@@ -93,6 +93,7 @@ def test_packing_is_near_the_least(shapes: list[tuple[int, int]]) -> None:
         (PoolMetrics(waiting=(WaitingJobs(nodes=9),), busy_nodes=4), 4, "max_nodes 12 has no room"),
         (PoolMetrics(waiting=(WaitingJobs(nodes=13),), busy_nodes=4), 4, "larger than the pool"),
         (PoolMetrics(waiting=(), busy_nodes=1, not_for_nodes=2), 1, "2 do not wait for nodes"),
+        (PoolMetrics(waiting=(), busy_nodes=1, not_for_pool=3), 1, "3 need nodes of another kind"),
     ],
 )
 def test_queue_follows_the_demand(metrics: PoolMetrics, target: int, reason: str) -> None:

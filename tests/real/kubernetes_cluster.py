@@ -234,7 +234,7 @@ PLURALS: Final = {"PodDisruptionBudget": "poddisruptionbudgets", "DeviceClass": 
 CLUSTER_WIDE: Final = frozenset(
     {
         *("Node", "Namespace", "ClusterRole", "ClusterRoleBinding"),
-        *("DeviceClass", "ResourceSlice"),
+        *("DeviceClass", "ResourceSlice", "CustomResourceDefinition"),
     }
 )
 

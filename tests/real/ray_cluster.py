@@ -22,6 +22,8 @@ from services.primitives.free_ports import free_ports
 ROOT: Final = Path(__file__).parents[2]
 READY_SECONDS_MAX: Final = 90.0
 MARK: Final = "NAVARCH_RAY_TEST"
+PORT_MIN: Final = 20_000
+"""Ray gives its workers 10002 to 19999, and starts no head that has a port among them."""
 OBJECT_STORE_BYTES: Final = 80_000_000
 WORK: Final = """
 import os, sys, time
@@ -75,7 +77,7 @@ class RayCluster:
     def __init__(self, folder: Path) -> None:
         """Start nothing yet."""
         self.folder = folder
-        self.gcs_port, self.dashboard_port = free_ports(2)
+        self.gcs_port, self.dashboard_port = free_ports(2, least=PORT_MIN)
         self.url = f"http://127.0.0.1:{self.dashboard_port}"
         self._http = httpx.Client(base_url=self.url, timeout=10, trust_env=False)
         program = ray_program()

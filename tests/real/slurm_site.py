@@ -205,6 +205,10 @@ class SlurmSite:
         options = ("-b",) if rebooted else ()
         await self._start(name, "slurmd", "-D", *options, "-N", name, "-f", str(self.conf))
 
+    async def start_by_command(self, name: str, *arguments: str) -> None:
+        """Start the slurmd of a node by a command of the administrator."""
+        await self._start(name, "slurmd", *arguments, "-f", str(self.conf))
+
     async def start_dynamic_node(self, name: str) -> None:
         """Start a slurmd that registers itself.
 

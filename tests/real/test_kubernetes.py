@@ -380,20 +380,21 @@ async def test_every_right_of_the_manifest_is_needed_and_named(
     path = "/apis/rbac.authorization.k8s.io/v1/clusterroles/navarch-notifier"
     rules = (await cluster.get(path))["rules"]
     granted = [
-        (resource, verb)
+        (resource, verb, group)
         for rule in rules
+        for group in rule["apiGroups"]
         for resource in rule["resources"]
         for verb in rule["verbs"]
     ]
     assert sorted(granted) == sorted(RIGHTS)
-    for number, (resource, verb) in enumerate(RIGHTS):
+    for number, (resource, verb, _) in enumerate(RIGHTS):
         pool = f"right-{number}"
         (name,) = await add_nodes(cluster, pool, 1)
         stays = {"karpenter.sh/do-not-disrupt": "true"} if verb == "delete" else {}
         await add_replicas(cluster, pool, 1, annotations=stays)
         reduced = [
-            {"apiGroups": [""], "resources": [each], "verbs": [other]}
-            for each, other in RIGHTS
+            {"apiGroups": [group], "resources": [each], "verbs": [other]}
+            for each, other, group in RIGHTS
             if (each, other) != (resource, verb)
         ]
         await cluster.patch(path, {"rules": reduced})

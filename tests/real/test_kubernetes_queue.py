@@ -4,9 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from services.pool_manager.autoscaling.metrics_sources import Load, SourceError, WaitingJobs
 from services.pool_manager.autoscaling.sources.kubernetes_source import KubernetesSource
+from services.pool_manager.autoscaling.sources.kueue_workloads import KueueOptions
+from tests.autoscaling.kueue_api import CRD, pod_set, workload
 from tests.real.kubernetes_cluster import needs_kubernetes, real_cluster
 from tests.real.kubernetes_work import add_nodes, pod_spec
 from tests.real.test_kubernetes import RBAC
@@ -51,6 +54,11 @@ async def test_pods_count_by_what_they_wait_for(tmp_path: Path) -> None:
         await cluster.create(job)
         await cluster.create(pod("gated", gpus(8, schedulingGates=[{"name": "example.com/quota"}])))
         await cluster.create(pod("elsewhere", gpus(8, pool="other")))
+        other = {"key": "pool", "operator": "NotIn", "values": ["gpu"]}
+        terms = {"nodeSelectorTerms": [{"matchExpressions": [other]}]}
+        required = {"requiredDuringSchedulingIgnoredDuringExecution": terms}
+        affine = gpus(8, affinity={"nodeAffinity": required}, nodeSelector={})
+        await cluster.create(pod("affine", affine))
         await cluster.create(pod("web", gpus(0)))
         source = KubernetesSource(
             options=KubernetesSource.Options(
@@ -62,6 +70,7 @@ async def test_pods_count_by_what_they_wait_for(tmp_path: Path) -> None:
             waiting=(WaitingJobs(nodes=4, gpus=8), WaitingJobs(gpus=2, count=5)),
             busy_nodes=2,
             not_for_nodes=1,
+            not_for_pool=2,
         )
 
         async def seen() -> bool:
@@ -72,5 +81,49 @@ async def test_pods_count_by_what_they_wait_for(tmp_path: Path) -> None:
             await cluster.kill("kube-apiserver")
             with pytest.raises(SourceError, match="Kubernetes, for pool training: "):
                 await source.load("training")
+        finally:
+            await source.close()
+
+
+async def test_workloads_of_kueue_count_before_they_have_pods(tmp_path: Path) -> None:
+    """As the API server keeps them, in both versions; without the right the source is silent."""
+    async with real_cluster(tmp_path) as cluster:
+        await cluster.apply(RBAC)
+        source = KubernetesSource(
+            options=KubernetesSource.Options(
+                kubeconfig=str(cluster.kubeconfig("notifier")), kueue=KueueOptions()
+            )
+        )
+        crd = yaml.safe_load(CRD.read_text())
+        try:
+            with pytest.raises(SourceError, match="has no Kueue"):
+                await source.load("training")
+            await cluster.create(crd)
+            base = "/apis/kueue.x-k8s.io/v1beta1/namespaces/default/workloads"
+
+            async def served() -> bool:
+                return (await cluster.api.get(base)).is_success
+
+            await eventually(served, within_seconds=60, every=0.2)
+            with pytest.raises(SourceError, match='cannot list resource "workloads"'):
+                await source.load("training")
+            await cluster.apply(RBAC.with_name("kueue-rbac.yaml"))
+            given = {"QuotaReserved": "QuotaReserved"}
+            for number, version in enumerate(("v1beta1", "v1beta2")):
+                made = workload(f"llm-{number}", pod_set(4, 8), conditions=given, flavor="h100")
+                waits = workload(f"sweep-{number}", pod_set(6, 2), owner="Job")
+                for each in (made, waits):
+                    each["metadata"]["namespace"] = "default"
+                    whole = {"apiVersion": f"kueue.x-k8s.io/{version}", "kind": "Workload", **each}
+                    await cluster.create(whole)
+                    path = f"{base}/{each['metadata']['name']}/status"
+                    await cluster.patch(path, {"status": each["status"]})
+            expected = Load(
+                pending_jobs=2,
+                waiting=(WaitingJobs(nodes=4, gpus=8),) * 2,
+                busy_nodes=0,
+                not_for_nodes=2,
+            )
+            assert await source.load("training") == expected
         finally:
             await source.close()

@@ -167,6 +167,11 @@ def by_number(jobs: Any) -> dict[str, Any]:
     return {each.number: each for each in jobs}
 
 
+def by_size(load: Load) -> list[WaitingJobs]:
+    """The jobs that wait, the smallest first."""
+    return sorted(load.waiting or (), key=lambda each: (each.nodes, each.gpus))
+
+
 async def test_its_queue_is_that_of_the_commands(folder: Path) -> None:
     """A gang, an array and jobs that wait for something else; an unknown partition is none."""
     async with rest_site(folder) as site:
@@ -193,13 +198,18 @@ async def test_its_queue_is_that_of_the_commands(folder: Path) -> None:
 
         found = await eventually(load, within_seconds=60, every=0.3)
         assert found == await by_commands.load("training")
-        waiting = {WaitingJobs(nodes=2, gpus=8), WaitingJobs(gpus=2, count=6), WaitingJobs(gpus=3)}
-        a100 = WaitingJobs(gpus=4)
-        assert (set(found.waiting or ()), found.busy_nodes) == (waiting | {a100}, 2)
+        waiting = [
+            WaitingJobs(gpus=2, count=6),
+            WaitingJobs(gpus=3),
+            WaitingJobs(nodes=2, gpus=8),
+        ]
+        assert by_size(found) == [*waiting[:2], WaitingJobs(gpus=4), *waiting[2:]]
+        assert (found.busy_nodes, found.not_for_pool) == (2, 0)
         h100 = {"partition": "gpu", "features": ("h100",)}
         for options in ({"rest": site.options()}, {"conf": str(slurm.conf)}):
             of_h100 = SlurmSource(options=SlurmSource.Options(**h100, **options))
-            assert set((await of_h100.load("training")).waiting or ()) == waiting
+            fitting = await of_h100.load("training")
+            assert (by_size(fitting), fitting.not_for_pool) == (waiting, 1)
             await of_h100.close()
         other = SlurmSource(options=SlurmSource.Options(rest=site.options()))
         with pytest.raises(SourceError, match=r"partition research: .* not found \(known: gpu"):

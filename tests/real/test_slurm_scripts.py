@@ -1,6 +1,7 @@
 """The scripts of deploy/slurm as Slurm runs them: prolog and health check."""
 
 import json
+import sys
 import time
 from pathlib import Path
 
@@ -26,10 +27,9 @@ def slurm_here() -> None:
 def install(folder: Path, script: str) -> Path:
     """A script whose agent is of this checkout, with a state of its own for each node."""
     agent = folder / "navarch-agent"
-    python = ROOT / ".venv/bin/python"
     agent.write_text(
-        f"#!/bin/sh\ncd {ROOT} && NAVARCH_STATE_DIR={folder}/$SLURMD_NODENAME exec {python} "
-        f'-m agent.command_line "$@"\n'
+        f"#!/bin/sh\ncd {ROOT} && NAVARCH_STATE_DIR={folder}/$SLURMD_NODENAME "
+        f'exec {sys.executable} -m agent.command_line "$@"\n'
     )
     wrapper = folder / f"run-{script}"
     # Slurm gives its scripts a minimal environment.

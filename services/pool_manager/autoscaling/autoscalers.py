@@ -44,6 +44,8 @@ class PoolMetrics:
     """Nodes with work on them."""
     not_for_nodes: int = 0
     """Jobs that wait for something else than nodes."""
+    not_for_pool: int = 0
+    """Jobs that wait for nodes that the pool does not have."""
     source_problem: str = ""
     """Why the pool's metrics source says nothing now; empty: it answers, or there is none."""
     utilization_history: tuple[float, ...] = ()
@@ -224,6 +226,8 @@ class Queue:
             reason += f"; {demand.too_large} are larger than the pool can be"
         if state.metrics.not_for_nodes:
             reason += f"; {state.metrics.not_for_nodes} do not wait for nodes"
+        if state.metrics.not_for_pool:
+            reason += f"; {state.metrics.not_for_pool} need nodes of another kind"
         return Recommendation(target_nodes=target, reason=reason, gangs=demand.gangs)
 
 

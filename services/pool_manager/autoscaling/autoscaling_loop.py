@@ -18,7 +18,7 @@ from services.bus.port import Bus
 from services.pool_manager.autoscaling.autoscaler_plugins import Finder, Found
 from services.pool_manager.autoscaling.autoscalers import Autoscaler, PoolMetrics, PoolState
 from services.pool_manager.autoscaling.gpu_utilization import PoolUtilization
-from services.pool_manager.autoscaling.metrics_sources import Load, SourceError
+from services.pool_manager.autoscaling.metrics_sources import Load, SourceError, for_pool
 from services.pool_manager.autoscaling.scaling_decision import (
     decide,
     unanswered,
@@ -104,11 +104,11 @@ class Autoscaling:
 
     async def _one(self, pool: str, autoscaler: Autoscaler, found: Found) -> None:
         load, silent = await self._load(pool, found)
-        metrics = self._metrics(pool, load, silent)
         stored = await self._store.pool(pool)
         if stored is None:
             return
         record, revision = stored
+        metrics = self._metrics(pool, for_pool(load, record.spec.labels), silent)
         now, kind, again = self._clock.now(), found.kind, self._interval
         state = self._state(record, metrics)
         try:
@@ -181,6 +181,7 @@ class Autoscaling:
             waiting=load.waiting,
             busy_nodes=load.busy_nodes,
             not_for_nodes=load.not_for_nodes,
+            not_for_pool=load.not_for_pool,
             source_problem=silent,
             utilization_history=tuple(each for each, _ in history),
             ready_nodes_history=tuple(ready for _, ready in history),

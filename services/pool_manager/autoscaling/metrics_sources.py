@@ -5,12 +5,14 @@ plugin is a class of this shape with an inner struct `Options`, found by entry p
 (`navarch.metrics_sources`) or as `module:Class`, and constructed with `options=`.
 """
 
+from collections.abc import Mapping
 from typing import Annotated, Final, Protocol
 
 import msgspec
 
 SHAPES_MAX: Final = 10_000
 COUNT_MAX: Final = 1_000_000
+LABELS_MAX: Final = 64
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=COUNT_MAX)]
 
@@ -23,6 +25,8 @@ class WaitingJobs(msgspec.Struct, frozen=True, kw_only=True):
     gpus: Annotated[int, msgspec.Meta(ge=0, le=1_024)] = 0
     """On each of its nodes. 0: not stated."""
     count: Count = 1
+    labels: Annotated[dict[str, str], msgspec.Meta(max_length=LABELS_MAX)] = {}
+    """That each of its nodes must have: it counts for pools with these `labels` alone."""
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,6 +45,18 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     """Nodes with work on them."""
     not_for_nodes: Count = 0
     """Jobs that wait for something else: a dependency, a limit, an operator."""
+    not_for_pool: Count = 0
+    """Jobs that wait for nodes that the pool does not have: another GPU, constraint or label."""
+
+
+def for_pool(load: Load, labels: Mapping[str, str]) -> Load:
+    """Without the jobs that nodes with a pool's labels cannot run. Pure."""
+    if load.waiting is None:
+        return load
+    fitting = tuple(each for each in load.waiting if each.labels.items() <= labels.items())
+    others = sum(each.count for each in load.waiting) - sum(each.count for each in fitting)
+    total = load.not_for_pool + others
+    return msgspec.structs.replace(load, waiting=fitting, not_for_pool=total)
 
 
 class SourceError(Exception):

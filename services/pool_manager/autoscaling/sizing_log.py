@@ -16,6 +16,7 @@ INPUTS: Final = (
     "queue_depth",
     "busy_nodes",
     "not_for_nodes",
+    "not_for_pool",
     "source_problem",
 )
 

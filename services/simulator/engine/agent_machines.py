@@ -101,10 +101,10 @@ class AgentMachines:
         process = self._process(instance.provider_id)
         machine = SimulatedMachine(instance, process, self.spec_of(instance))
         self.nodes[instance.provider_id] = self._by_name[machine.name] = machine
-        used = {each.hardware or key for key, each in self.nodes.items()}
-        if self.reused and self._given_back and self._given_back not in used:
+        back = self._given_back
+        if self.reused and back and all((n.hardware or k) != back for k, n in self.nodes.items()):
             self.reused -= 1
-            machine.hardware = self._given_back
+            machine.hardware = back
         if self.never_boot:
             self.never_boot -= 1
             self._simulation.note(f"{instance.name} never boots")

@@ -34,7 +34,11 @@ class CombinedSource:
                 for name, value in known.items()
                 if value is not None and name not in merged
             }
-        return Load(**merged | {"not_for_nodes": sum(each.not_for_nodes for each in loads)})
+        sums = {
+            "not_for_nodes": sum(each.not_for_nodes for each in loads),
+            "not_for_pool": sum(each.not_for_pool for each in loads),
+        }
+        return Load(**merged | sums)
 
     async def close(self) -> None:
         """Close all of them."""

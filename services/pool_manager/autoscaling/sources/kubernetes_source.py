@@ -14,9 +14,18 @@ from services.pool_manager.autoscaling.metrics_sources import (
     SourceError,
     WaitingJobs,
 )
+from services.pool_manager.autoscaling.sources.kueue_workloads import (
+    KueueDemand,
+    KueueOptions,
+    KueueWorkload,
+    demand_of_workloads,
+    is_held_back,
+    workloads,
+)
+from services.pool_manager.autoscaling.sources.pod_requests import fits, requested
 from services.workload_systems.kubernetes_client import KubernetesClient, KubernetesError
 from services.workload_systems.kubernetes_labels import GANG_LABELS
-from services.workload_systems.kubernetes_objects import PODS, PodContainer, QueuedPod
+from services.workload_systems.kubernetes_objects import PODS, QueuedPod
 
 LIVE: Final = "status.phase!=Succeeded,status.phase!=Failed"
 TOGETHER: Final = tuple(
@@ -41,8 +50,10 @@ class KubernetesSource:
         resource: str = "nvidia.com/gpu"
         """Extended resource of the GPUs; pods that request none of it do not count."""
         node_labels: dict[str, str] = msgspec.field(default_factory=dict)
-        """Labels of the pool's nodes: pods whose nodeSelector names another value, or another
-        label, do not count. Needed where several pools are in one cluster."""
+        """Labels of the pool's nodes: pods whose nodeSelector or required node affinity they do not
+        meet do not count. Needed where several pools are in one cluster."""
+        kueue: KueueOptions | None = None
+        """Workloads of Kueue count before they have pods; None: they are not read."""
         timeout: Duration = Duration(10)
         """For one call; a call lists 500 pods."""
 
@@ -57,17 +68,24 @@ class KubernetesSource:
 
     async def load(self, pool: str) -> Load:
         """List the pods once."""
-        pods: list[QueuedPod] = []
+        options, pods, queued = self._options, list[QueuedPod](), list[KueueWorkload]()
         try:
             async for page in self._client.pages(PODS, fieldSelector=LIVE):
                 found = (_pod.decode(each) for each in page.items or ())
-                pods += (each for each in found if requested(each, self._options.resource))
+                pods += (each for each in found if requested(each.spec, options.resource))
+            if options.kueue is not None:
+                queued = await workloads(self._client)
         except (KubernetesError, TimeoutError, OSError) as error:
-            problem = str(error) or f"no answer within {float(self._options.timeout):g} s"
+            problem = str(error) or f"no answer within {float(options.timeout):g} s"
             raise SourceError(f"Kubernetes, for pool {pool}: {problem}") from error
         except (msgspec.DecodeError, ValueError) as error:
             raise SourceError(f"Kubernetes, for pool {pool}: not understood: {error}") from error
-        return pods_load(pods, self._options.resource, self._options.node_labels)
+        if options.kueue is None:
+            return pods_load(pods, options.resource, options.node_labels)
+        started = [each for each in pods if not is_held_back(each)]
+        load = pods_load(started, options.resource, options.node_labels)
+        demand = demand_of_workloads(queued, options.kueue, options.resource, options.node_labels)
+        return with_workloads(load, demand)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -82,16 +100,16 @@ def pods_load(pods: Iterable[QueuedPod], resource: str, node_labels: Mapping[str
     alone: Counter[int] = Counter()
     together: dict[str, list[int]] = {}
     busy: set[str] = set()
-    other = 0
+    other = for_others = 0
     for pod in pods:
-        gpus = requested(pod, resource)
-        selector = pod.spec.node_selector.items()
-        if any(node_labels.get(key) != value for key, value in selector if node_labels):
-            continue
+        gpus = requested(pod.spec, resource)
         if pod.spec.node_name:
-            busy.add(pod.spec.node_name)
+            if fits(pod.spec, node_labels):
+                busy.add(pod.spec.node_name)
         elif not pod.metadata.deletion_timestamp:
-            if not _unschedulable(pod):
+            if not fits(pod.spec, node_labels):
+                for_others += 1
+            elif not _unschedulable(pod):
                 other += 1
             elif job := _job(pod):
                 together.setdefault(job, []).append(gpus)
@@ -107,19 +125,20 @@ def pods_load(pods: Iterable[QueuedPod], resource: str, node_labels: Mapping[str
         waiting=tuple(waiting[:SHAPES_MAX]),
         busy_nodes=len(busy),
         not_for_nodes=other,
+        not_for_pool=for_others,
     )
 
 
-def requested(pod: QueuedPod, resource: str) -> int:
-    """The GPUs that a pod requests: its containers together, or its largest init container."""
-
-    def of(container: PodContainer) -> int:
-        resources = container.resources
-        text = str(resources.requests.get(resource) or resources.limits.get(resource) or 0)
-        return int(text) if text.isdecimal() else 0
-
-    first = max((of(each) for each in pod.spec.init_containers), default=0)
-    return max(sum(of(each) for each in pod.spec.containers), first)
+def with_workloads(load: Load, demand: KueueDemand) -> Load:
+    """Also the workloads that have no pods yet; those with pods are to run first. Pure."""
+    waiting = (*(load.waiting or ()), *demand.waiting)
+    return Load(
+        pending_jobs=sum(each.count for each in waiting),
+        waiting=waiting[:SHAPES_MAX],
+        busy_nodes=load.busy_nodes,
+        not_for_nodes=load.not_for_nodes + demand.not_for_nodes,
+        not_for_pool=load.not_for_pool + demand.not_for_pool,
+    )
 
 
 def _unschedulable(pod: QueuedPod) -> bool:

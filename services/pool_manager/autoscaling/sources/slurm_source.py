@@ -98,12 +98,14 @@ def queue_load(
 ) -> Load:
     """What waits and what is busy. Pure."""
     shapes: Counter[tuple[int, int]] = Counter()
-    other = 0
+    other = for_others = 0
     for job in jobs:
         other_type = gpu_type and job.gpu_types and gpu_type not in job.gpu_types
         foreign = other_type or (features and not may_serve(features, job.features))
-        if foreign or not job.reason.startswith(FOR_NODES):
+        if not job.reason.startswith(FOR_NODES):
             other += 1
+        elif foreign:
+            for_others += 1
         else:
             shapes[job.node_count, job.gpus] += 1
     waiting = [
@@ -115,4 +117,5 @@ def queue_load(
         waiting=tuple(waiting[:SHAPES_MAX]),
         busy_nodes=sum(each.busy for each in nodes.values()),
         not_for_nodes=other,
+        not_for_pool=for_others,
     )
