@@ -72,13 +72,27 @@ class WorkloadSteps:
         notifier, order = await self._order(command)
         await self._availability.observed(notifier.name, notifier.uncordon(order))
 
+    async def return_node(self, command: Command) -> None:
+        """Allow new work on the node again, and on all GPUs that its record has not cordoned.
+
+        A store that was rolled back or restored knows nothing of the GPUs cordoned since.
+        """
+        await self.uncordon(command)
+        about = command.inputs_as(NodeInputs)
+        notifier, order = await self._order(command)
+        if isinstance(notifier, GpuCordoningNotifier):
+            gpus = await read_gpus(self._bus, about.pool, about.node)
+            await notifier.cordon_gpus(
+                msgspec.structs.replace(order, key=f"{order.key}/gpus", gpus=gpus)
+            )
+
     async def cordon_gpus(self, command: Command) -> None:
         """Keep new work off GPUs of the node, and off no others."""
         about = command.inputs_as(GpuInputs)
         notifier, reference, gpus = await asyncio.gather(
             self._notifiers.of(about.pool),
             read_reference(self._bus, about.pool, about.node),
-            read_gpus(self._bus, about),
+            read_gpus(self._bus, about.pool, about.node, about.gpus),
         )
         if not isinstance(notifier, GpuCordoningNotifier):
             if not gpus:
@@ -165,7 +179,7 @@ class WorkloadSteps:
                 "cordon": self.cordon,
                 "drain": self.drain,
                 "vacate": self.start_drain,
-                "uncordon": self.uncordon,
+                "uncordon": self.return_node,
                 "cordon-gpus": self.cordon_gpus,
                 # For a new node: cordoned until it has passed its checks.
                 "reserve": self.cordon,
@@ -188,12 +202,15 @@ async def read_reference(bus: Bus, pool: str, node: str) -> NodeReference:
     return node_reference(pool, node, record, instance, health)
 
 
-async def read_gpus(bus: Bus, about: GpuInputs) -> tuple[GpuReference, ...]:
-    """The GPUs that are meant, with their UUIDs as the node's agent reported them."""
-    entry = await bus.get(NODES, node_key(about.pool, about.node))
-    record: NodeRecord | None = readable_record(entry, _nodes)
+async def read_gpus(
+    bus: Bus, pool: str, node: str, gpus: tuple[int, ...] | None = None
+) -> tuple[GpuReference, ...]:
+    """These GPUs, or those recorded to be cordoned, with the UUIDs that the agent reported."""
+    record: NodeRecord | None = readable_record(await bus.get(NODES, node_key(pool, node)), _nodes)
     uuids = {each.index: each.uuid for each in record.gpus} if record is not None else {}
-    return tuple(GpuReference(index=each, uuid=uuids.get(each, "")) for each in about.gpus)
+    if gpus is None:
+        gpus = record.cordoned_gpus if record is not None else ()
+    return tuple(GpuReference(index=each, uuid=uuids.get(each, "")) for each in gpus)
 
 
 def node_reference(

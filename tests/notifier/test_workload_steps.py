@@ -193,3 +193,19 @@ def test_an_order_about_gpus_names_them_by_index_and_uuid() -> None:
         await steps(bus, unable).cordon_gpus(command("p"))
 
     with_bus(work)
+
+
+@pytest.mark.parametrize("recorded", [(), (3,)])
+def test_an_uncordon_leaves_cordoned_the_gpus_that_are_recorded(recorded: tuple[int, ...]) -> None:
+    """A store that was rolled back knows nothing of a GPU cordoned since: it gets work again."""
+
+    async def work(bus: MemoryBus) -> None:
+        record = NodeRecord(pool="p", node="n", cordoned_gpus=recorded)
+        await bus.put(NODES, node_key("p", "n"), msgspec.json.encode(record))
+        able, unable = Cordoning(), Scheduler()
+        await steps(bus, able).return_node(command("p"))
+        await steps(bus, unable).return_node(command("p"))
+        (order,) = able.gpu_orders
+        assert (tuple(each.index for each in order.gpus), order.key) == (recorded, "s/drain/gpus")
+
+    with_bus(work)

@@ -227,6 +227,8 @@ def _about_node(
         asked.verb == "uncordon"
         and not (node.cordoned or node.cordoned_gpus or node.faulty_gpus)
         and node.health != "unhealthy"
+        # Single GPUs may be cordoned that a restored store knows nothing of.
+        and record.spec.health.cordon_scope == "node"
     ):
         return RequestDecision(event=accepted(asked, payload, now, node=node.node))
     _check(asked.verb, node, snapshot, now)

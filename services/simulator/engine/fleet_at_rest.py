@@ -187,6 +187,13 @@ class FleetAtRest:
         """Nodes in service that the workload system has cordoned since a backup was taken."""
         return [name for name in self._idle_since_restored() if name in self._workload.cordoned]
 
+    def gpus_cordoned_elsewhere(self) -> list[str]:
+        """Nodes in service of which GPUs were cordoned since a backup was taken."""
+        recorded = {each.node: each.cordoned_gpus for each in self._records.live_nodes()}
+        cordoned = self._workload.cordoned_gpus
+        idle = self._idle_since_restored()
+        return [name for name in idle if cordoned.get(name, ()) != recorded.get(name, ())]
+
     def working_spares(self) -> list[str]:
         """Spares by a restored record that the workload system uses."""
         spares = self._idle_since_restored(spare=True)
