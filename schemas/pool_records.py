@@ -137,6 +137,8 @@ class PoolRecord(Record, frozen=True, kw_only=True):
     """Earliest time of the next promotion of a spare, after one failed."""
     renew_at: UtcTime | None = None
     """Earliest time of the next replacement of a healthy node, after one failed."""
+    on_demand_short: bool = False
+    """Operators know that fewer nodes are on demand or reserved than `on_demand_min` requires."""
     launch_sources: dict[str, str] = {}
     """Digests of the images and the user data that its launches take from the configuration."""
     launch_digests: dict[str, str] = {}

@@ -62,6 +62,8 @@ class SagaTraits(msgspec.Struct, frozen=True, kw_only=True):
     """The node that is removed or acted on."""
     new_node: OptionalToken = ""
     """The node that is launched."""
+    not_spot: bool = False
+    """`new_node` is one of those that the pool's `on_demand_min` requires."""
     spare: bool = False
     """The node that is launched or removed is a spare."""
     promotes: OptionalToken = ""

@@ -251,6 +251,9 @@ class PoolSpec(Setting, frozen=True, kw_only=True):
     `availability`, `round-robin`, or a plugin."""
     market: Markets = ""
     """Or several in order of preference, `[reserved, spot]`; empty: as the provider's options."""
+    on_demand_min: int | str = 0
+    """Nodes that are never spot, on demand or reserved: a count, or a percentage of the desired
+    size, rounded up; the others are as `market` says. 0: none need be."""
     fallback_after: Duration = Duration(600)
     """After this time a launch waiting for spot capacity also takes on-demand. 0s: never."""
     max_price: Price = 0.0

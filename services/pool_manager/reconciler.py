@@ -320,7 +320,7 @@ def saga_params(fleet: str, record: PoolRecord, opened: OpenSaga) -> SagaParams:
         labels=_labels(record, opened),
         setup=setup_of(spec),
         user_data=spec.user_data,
-        choice=choice_of(spec, record.avoid) if says_more(spec) else None,
+        choice=choice_of(spec, record.avoid, not_spot=opened.not_spot) if says_more(spec) else None,
         gang=opened.gang,
         gang_size=opened.gang_size,
         gather_seconds=float(spec.placement.gather) if opened.gang else 0.0,

@@ -26,6 +26,7 @@ from services.settings.pool_options import per_pool_type, pool_option_names
 from services.settings.provider_choices import (
     Problem,
     adopting_problem,
+    on_demand_problem,
     pool_problem,
     unknown_notifier,
     unknown_provider,
@@ -45,6 +46,8 @@ def own_problems(spec: PoolSpec) -> Iterator[Problem]:
             yield ("windows", place, wrong[0]), wrong[1]
     if wrong_place := pool_problem(spec):
         yield wrong_place
+    if wrong_share := on_demand_problem(spec):
+        yield wrong_share
     if wrong_name := diagnostic_problem(spec.admission.diagnostic):
         yield ("admission", "diagnostic"), wrong_name
     if wrong_renewal := _renewal_problem(spec):

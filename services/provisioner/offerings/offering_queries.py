@@ -20,7 +20,7 @@ from services.provisioner.offerings import offering_blocks
 from services.provisioner.offerings.offering_catalogue import OTHERS, OfferingCatalogue, candidates
 from services.provisioner.offerings.offering_scorer import OfferingScorer
 from services.provisioner.offerings.offering_store import OfferingRecords, OfferingStore
-from services.settings.provider_choices import choice_of
+from services.settings.provider_choices import choices_of
 
 SHOWN_MAX: Final = 5000
 
@@ -68,8 +68,8 @@ def answer_offerings(
 def launchable_offerings(pools: Iterable[PoolRecord], catalogue: OfferingCatalogue) -> Uses:
     """Return what the pools may launch, in their order."""
     found: Uses = {}
-    for pool in pools:
-        choice = choice_of(pool.spec)
+    chosen = ((each, choice) for each in pools for choice in choices_of(each.spec))
+    for pool, choice in chosen:
         configuration = offering_blocks.configuration_digest(
             msgspec.json.encode(choice, order="deterministic")
         )

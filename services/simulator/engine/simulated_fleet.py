@@ -36,6 +36,7 @@ from services.simulator.engine.fleet_at_rest import FleetAtRest
 from services.simulator.engine.gang_invariants import GangInvariants
 from services.simulator.engine.hardware_failures import MachineSpec
 from services.simulator.engine.invariants import Invariants, ViolationError
+from services.simulator.engine.market_invariants import MarketInvariants
 from services.simulator.engine.placement_invariants import PlacementInvariants
 from services.simulator.engine.quarantine_invariants import QuarantineInvariants
 from services.simulator.engine.quiet_time import QuietTime
@@ -135,6 +136,7 @@ class SimulatedFleet:
         QuarantineInvariants(simulation, self.machines, self.invariants)
         SlowWaveInvariants(simulation, self.invariants)
         RenewalInvariants(simulation, self.invariants)
+        MarketInvariants(simulation, self.invariants)
         RestartInvariants(simulation, self.cloud, self.invariants)
         self.at_rest = FleetAtRest(
             *(simulation, self.cloud, self.workload, self.machines, self.operators), self.invariants

@@ -16,6 +16,7 @@ GPU_CORDON_SHARE: Final = 0.2
 TOGETHER_SHARE: Final = 0.25
 EXPIRY_SHARE: Final = 0.15
 DRIFT_SHARE: Final = 0.1
+MIXED_SHARE: Final = 0.2
 
 
 def draw_shape(seed: str, chance: Random) -> FleetShape:
@@ -39,6 +40,7 @@ def draw_shape(seed: str, chance: Random) -> FleetShape:
     shape = _cordoning_gpus(Random(f"{seed}/gpu-cordons"), shape)  # noqa: S311
     shape = _together(Random(f"{seed}/together"), shape)  # noqa: S311
     shape = _expiring(Random(f"{seed}/expiry"), shape)  # noqa: S311
+    shape = _mixed(Random(f"{seed}/markets"), shape)  # noqa: S311
     return replace(shape, drift=Random(f"{seed}/drift").random() < DRIFT_SHARE)  # noqa: S311
 
 
@@ -75,6 +77,13 @@ def _together(chance: Random, shape: FleetShape) -> FleetShape:
     if chance.random() >= TOGETHER_SHARE or shape.adopted:
         return shape
     return replace(shape, together=True)
+
+
+def _mixed(chance: Random, shape: FleetShape) -> FleetShape:
+    """In some campaigns, spot nodes beside those that must not be; drawn apart from the others."""
+    if chance.random() >= MIXED_SHARE or shape.adopted or shape.together or shape.spares:
+        return shape
+    return replace(shape, on_demand_min=chance.randint(1, shape.nodes))
 
 
 def _expiring(chance: Random, shape: FleetShape) -> FleetShape:

@@ -76,6 +76,8 @@ class FleetShape:
     """Whether the workload system can keep work off single GPUs, and does."""
     expire_after_seconds: float = 0.0
     """How old a node may become; 0: of any age."""
+    on_demand_min: int = 0
+    """Nodes that must not be spot; 0: none is spot."""
     drift: bool = False
     """Whether nodes that were launched with other labels are replaced."""
 

@@ -354,6 +354,8 @@ def settings_of(shape: FleetShape) -> dict[str, Any]:
         pool |= {"drift": "replace", "windows": [ALWAYS_SERVICE]}
     if shape.expire_after_seconds:
         pool["expire_after"] = f"{shape.expire_after_seconds:.0f}s"
+    if shape.on_demand_min:
+        pool |= {"market": "spot", "on_demand_min": shape.on_demand_min, "fallback_after": "60s"}
     if shape.adopted:
         pool |= {"nodes": "adopted", "mode": shape.adopted, "min_nodes": 0}
     notifier = GANG_NOTIFIER if shape.gangs else NOTIFIER
