@@ -323,6 +323,9 @@ class PoolSpec(Setting, frozen=True, kw_only=True):
     drift: Literal["ignore", "report", "replace"] = "ignore"
     """Nodes launched with another image, user data, instance type, set-up or labels than the pool
     has now: left alone, reported, or replaced like those that are too old."""
+    idle_after: Duration = Duration(0)
+    """Nodes that have had no work for so long are removed, down to min_nodes, where their agents
+    and the workload system agree on that. 0s: never."""
     driver_version: str = ""
     """Driver that the nodes should have: with `drift`, another one is reported. Empty: any."""
 

@@ -6,7 +6,7 @@ from it. Runs of one pool that are asked for while one is under way become one r
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
@@ -32,7 +32,7 @@ from services.pool_manager.planner.admission import admission_refusals
 from services.pool_manager.planner.node_counts import Nodes
 from services.pool_manager.planner.node_projection import FOUND
 from services.pool_manager.planner.pool_planner import plan
-from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot
+from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot, Rest
 from services.pool_manager.planner.remediation import remedy_selection, renewals
 from services.pool_manager.planner.remediation.quarantine_recheck import diagnostic_of
 from services.pool_manager.planner.remediation.recovered_nodes import is_for_silence
@@ -73,11 +73,14 @@ class Reconciler:
         coordinator: Callable[[], Coordinator],
         remediator: Callable[[PoolRecord], Remediator],
         beat_seconds: float,
+        idle: Callable[[str], Mapping[str, Rest]],
     ) -> None:
         """`coordinator` is asked for late: it and the reconciler call each other.
 
-        `beat_seconds`: within so long every agent that is connected beats.
+        `beat_seconds`: within so long every agent that is connected beats. `idle`: the nodes of a
+        pool that are to leave as they have no work.
         """
+        self._idle = idle
         self._remediator = remediator
         self._bus = bus
         self._clock = clock
@@ -152,6 +155,7 @@ class Reconciler:
             snapshot,
             record=event_outbox.without_events(before),
             remediator=self._remediator(snapshot.record),
+            idle=self._idle(pool),
         )
         decided = await self._plan(snapshot)
         decided = replace(decided, record=numbered(before, decided.record))

@@ -2,11 +2,13 @@
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
 from schemas.duration import decode_hook, format_duration
 from schemas.settings import (
+    NOTIFIER_PLUGINS,
     PROVIDER_PLUGINS,
     BudgetSpec,
     FleetBudgetSpec,
@@ -35,6 +37,9 @@ from services.settings.setup_validation import birth_problem
 from services.settings.window_validation import diagnostic_problem, window_problem
 from services.settings.workload_name_validation import workload_names_problem
 
+IDLE_SECONDS_MIN: Final = 60.0
+NO_WORKLOAD_SYSTEM: Final = "noop"
+
 
 def own_problems(spec: PoolSpec) -> Iterator[Problem]:
     """What is wrong with a pool whatever the rest of the configuration is."""
@@ -46,6 +51,8 @@ def own_problems(spec: PoolSpec) -> Iterator[Problem]:
             yield ("windows", place, wrong[0]), wrong[1]
     if wrong_place := pool_problem(spec):
         yield wrong_place
+    if wrong_idle := _idle_problem(spec):
+        yield wrong_idle
     if wrong_share := on_demand_problem(spec):
         yield wrong_share
     if wrong_name := diagnostic_problem(spec.admission.diagnostic):
@@ -53,6 +60,42 @@ def own_problems(spec: PoolSpec) -> Iterator[Problem]:
     if wrong_renewal := _renewal_problem(spec):
         yield wrong_renewal
     yield from budget_problems(spec.budget)
+
+
+def _idle_problem(spec: PoolSpec) -> Problem | None:
+    """Why idle nodes could not be removed as configured; None: they can, or need not."""
+    if not spec.idle_after:
+        return None
+    if spec.idle_after < IDLE_SECONDS_MIN:
+        return ("idle_after",), (
+            f"{format_duration(spec.idle_after)} is shorter than what is between two jobs; write "
+            f"{format_duration(IDLE_SECONDS_MIN)} or more"
+        )
+    for key, used, why in (
+        ("autoscaling", spec.autoscaling, "the autoscaler would launch them again"),
+        ("workload_names", spec.workload_names, "the workload system says which nodes leave"),
+    ):
+        if used:
+            return ("idle_after",), f"excludes `{key}`: {why}; remove one of the two"
+    return None
+
+
+def idle_source_problem(spec: PoolSpec, settings: Settings) -> Problem | None:
+    """A workload system of the pool that never says whether a node has work."""
+    if not spec.idle_after:
+        return None
+    named = [settings.notifiers[each] for each in spec.notifiers if each in settings.notifiers]
+    for each in named or [settings.notifier]:
+        try:
+            plugin = plugin_class(NOTIFIER_PLUGINS, each, None)
+        except ConfigurationError:
+            continue  # the notifier itself is wrong, which is reported
+        if each.type != NO_WORKLOAD_SYSTEM and not hasattr(plugin, "reports_running"):
+            return ("idle_after",), (
+                f"needs a workload system that says what runs on a node in service, and the "
+                f"notifier {each.type!r} does not; remove it"
+            )
+    return None
 
 
 def _renewal_problem(spec: PoolSpec) -> Problem | None:
@@ -93,6 +136,7 @@ def reference_problems(spec: PoolSpec, settings: Settings, directory: Path) -> I
         or adopting_problem(spec, settings.providers, settings.mode),
         option_problem(spec, settings.providers),
         unknown_notifier(spec, settings.notifiers),
+        idle_source_problem(spec, settings),
         workload_names_problem(spec, settings.pools.values()),
         birth_problem(spec, settings.nats, directory),
     ):

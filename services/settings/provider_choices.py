@@ -30,6 +30,7 @@ GATHER_SLACK_SECONDS: Final = 30.0
 LAUNCHES: Final = (
     *("providers", "market", "on_demand_min", "max_price", "spend_cap", "placement", "zones"),
     *("ssh_keys", "setup_commands", "user_data", "autoscaling", "metrics", "spares"),
+    "idle_after",
 )
 """What only a pool has whose nodes Navarch launches."""
 

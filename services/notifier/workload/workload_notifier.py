@@ -219,6 +219,16 @@ class NodeStateReporter(Notifier, Protocol):
 
 
 @runtime_checkable
+class RunningWorkReporter(Protocol):
+    """What a notifier has besides if `workloads` says what runs on nodes that are in service."""
+
+    @property
+    def reports_running(self) -> bool:
+        """Whether it does, also before a drain: else no node counts as idle."""
+        ...
+
+
+@runtime_checkable
 class CheckpointingNotifier(Protocol):
     """What a notifier has besides if it can ask running work for a checkpoint."""
 

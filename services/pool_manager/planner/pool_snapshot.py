@@ -24,6 +24,15 @@ class NodeUse:
     """0: not known."""
 
 
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """Since when a node is known to have no work."""
+
+    since: datetime
+    dollars_per_hour: float = 0.0
+    """0: not known."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolSnapshot:
     """Everything a decision about one pool may look at."""
@@ -45,6 +54,9 @@ class PoolSnapshot:
     """Chooses what is done about an unhealthy node."""
     use: Mapping[str, NodeUse] | None = None
     """By node, of those that may leave; None: not read, as it need not be while none has to."""
+
+    idle: Mapping[str, Rest] = field(default_factory=dict)
+    """Nodes that have had no work for the pool's `idle_after`."""
 
     @property
     def fleet_window(self) -> float:

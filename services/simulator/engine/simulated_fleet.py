@@ -35,6 +35,7 @@ from services.simulator.engine.fault_injector import FaultInjector
 from services.simulator.engine.fleet_at_rest import FleetAtRest
 from services.simulator.engine.gang_invariants import GangInvariants
 from services.simulator.engine.hardware_failures import MachineSpec
+from services.simulator.engine.idle_invariants import IdleInvariants
 from services.simulator.engine.invariants import Invariants, ViolationError
 from services.simulator.engine.market_invariants import MarketInvariants
 from services.simulator.engine.placement_invariants import PlacementInvariants
@@ -232,6 +233,7 @@ class SimulatedFleet:
             return None
         quiet = QuietTime(self.simulation, self.services)
         gangs = GangInvariants(self.simulation, workload, quiet, self.invariants)
+        IdleInvariants(self.simulation, workload, self.invariants)
         self.budget.share_job = gangs.share_job
         self._resets.append(gangs.on_reset)
         return gangs

@@ -17,6 +17,7 @@ TOGETHER_SHARE: Final = 0.25
 EXPIRY_SHARE: Final = 0.15
 DRIFT_SHARE: Final = 0.1
 MIXED_SHARE: Final = 0.2
+IDLE_SHARE: Final = 0.3
 
 
 def draw_shape(seed: str, chance: Random) -> FleetShape:
@@ -41,6 +42,7 @@ def draw_shape(seed: str, chance: Random) -> FleetShape:
     shape = _together(Random(f"{seed}/together"), shape)  # noqa: S311
     shape = _expiring(Random(f"{seed}/expiry"), shape)  # noqa: S311
     shape = _mixed(Random(f"{seed}/markets"), shape)  # noqa: S311
+    shape = _idle(Random(f"{seed}/idle"), shape)  # noqa: S311
     return replace(shape, drift=Random(f"{seed}/drift").random() < DRIFT_SHARE)  # noqa: S311
 
 
@@ -84,6 +86,13 @@ def _mixed(chance: Random, shape: FleetShape) -> FleetShape:
     if chance.random() >= MIXED_SHARE or shape.adopted or shape.together or shape.spares:
         return shape
     return replace(shape, on_demand_min=chance.randint(1, shape.nodes))
+
+
+def _idle(chance: Random, shape: FleetShape) -> FleetShape:
+    """In some campaigns with jobs, nodes leave that have none; drawn apart from the others."""
+    if chance.random() >= IDLE_SHARE or not shape.gangs or shape.adopted:
+        return shape
+    return replace(shape, idle_after_seconds=chance.uniform(100, 200))
 
 
 def _expiring(chance: Random, shape: FleetShape) -> FleetShape:

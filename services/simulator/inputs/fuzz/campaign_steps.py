@@ -78,6 +78,8 @@ class FleetShape:
     """How old a node may become; 0: of any age."""
     on_demand_min: int = 0
     """Nodes that must not be spot; 0: none is spot."""
+    idle_after_seconds: float = 0.0
+    """How long a node may be without work; 0: without an end."""
     drift: bool = False
     """Whether nodes that were launched with other labels are replaced."""
 

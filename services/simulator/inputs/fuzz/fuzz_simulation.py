@@ -125,8 +125,11 @@ class FuzzSimulation:
 
     async def _steps(self) -> None:
         await self.fleet.open()
+        if self._campaign.shape.idle_after_seconds:
+            # Agents say that no GPU is in use: only the workload system knows of jobs.
+            self.fleet.machines.loads[POOL] = 0.0
         await self.fleet.start()
-        if self._campaign.shape.together:
+        if self._campaign.shape.together or self._campaign.shape.idle_after_seconds:
             self._publish("scale", nodes=self._campaign.shape.nodes)
             await asyncio.sleep(BEGIN_SECONDS)
         await self._rest(BEGIN_SECONDS_MAX, steady_seconds=0)
@@ -354,6 +357,8 @@ def settings_of(shape: FleetShape) -> dict[str, Any]:
         pool |= {"drift": "replace", "windows": [ALWAYS_SERVICE]}
     if shape.expire_after_seconds:
         pool["expire_after"] = f"{shape.expire_after_seconds:.0f}s"
+    if shape.idle_after_seconds:
+        pool |= {"min_nodes": 1, "idle_after": f"{shape.idle_after_seconds:.0f}s"}
     if shape.on_demand_min:
         pool |= {"market": "spot", "on_demand_min": shape.on_demand_min, "fallback_after": "60s"}
     if shape.adopted:
