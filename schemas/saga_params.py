@@ -89,6 +89,8 @@ class SagaTraits(msgspec.Struct, frozen=True, kw_only=True):
     """The provider's notice, where it is the only reason for the saga."""
     cleared_at: UtcTime | None = None
     """When an operator declared the node healthy that it restores; None: when the saga began."""
+    interrupted: bool = False
+    """The cloud takes `node`, or has taken it: its offering is one that interrupts."""
     gone: bool = False
     """The provider had reported the node's instance gone: the saga takes nothing out of service."""
     dead: bool = False

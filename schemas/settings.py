@@ -256,6 +256,9 @@ class PoolSpec(Setting, frozen=True, kw_only=True):
     size, rounded up; the others are as `market` says. 0: none need be."""
     fallback_after: Duration = Duration(600)
     """After this time a launch waiting for spot capacity also takes on-demand. 0s: never."""
+    interruption_penalty: Duration = Duration(0)
+    """Spot offerings whose instances the cloud took away come after others; each time counts half
+    after so long. 0s: that is not remembered."""
     max_price: Price = 0.0
     """Maximum dollars per hour of one node. 0: no limit."""
     spend_cap: Price = 0.0

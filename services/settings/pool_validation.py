@@ -28,6 +28,7 @@ from services.settings.pool_options import per_pool_type, pool_option_names
 from services.settings.provider_choices import (
     Problem,
     adopting_problem,
+    interruption_problem,
     on_demand_problem,
     pool_problem,
     unknown_notifier,
@@ -53,8 +54,7 @@ def own_problems(spec: PoolSpec) -> Iterator[Problem]:
         yield wrong_place
     if wrong_idle := _idle_problem(spec):
         yield wrong_idle
-    if wrong_share := on_demand_problem(spec):
-        yield wrong_share
+    yield from filter(None, (on_demand_problem(spec), interruption_problem(spec)))
     if wrong_name := diagnostic_problem(spec.admission.diagnostic):
         yield ("admission", "diagnostic"), wrong_name
     if wrong_renewal := _renewal_problem(spec):

@@ -24,13 +24,15 @@ ONE_PLACE: Final = ("provider", "region", "zones")
 
 GANG_MAX: Final = 200
 """Nodes that are launched together in one decision."""
+INTERRUPTION_SECONDS_MIN: Final = 60.0
+INTERRUPTION_SECONDS_MAX: Final = 7 * 86_400.0
 GATHER_SECONDS_MIN: Final = 30.0
 GATHER_SLACK_SECONDS: Final = 30.0
 """By so much less than a launch may take, so that a gang ends before its launches expire."""
 LAUNCHES: Final = (
     *("providers", "market", "on_demand_min", "max_price", "spend_cap", "placement", "zones"),
     *("ssh_keys", "setup_commands", "user_data", "autoscaling", "metrics", "spares"),
-    "idle_after",
+    *("idle_after", "interruption_penalty"),
 )
 """What only a pool has whose nodes Navarch launches."""
 
@@ -62,6 +64,17 @@ def on_demand_problem(spec: PoolSpec) -> Problem | None:
         if used:
             return place, f"excludes `{key}`: {why}; remove one of the two"
     return None
+
+
+def interruption_problem(spec: PoolSpec) -> Problem | None:
+    """Why interruptions could not be remembered as a pool says."""
+    after = float(spec.interruption_penalty)
+    if not after or INTERRUPTION_SECONDS_MIN <= after <= INTERRUPTION_SECONDS_MAX:
+        return None
+    return ("interruption_penalty",), (
+        "must be between 1m and 7d, after which an interruption counts half; write 6h, or 0s for "
+        "none"
+    )
 
 
 def pool_problem(spec: PoolSpec) -> Problem | None:
@@ -211,6 +224,7 @@ def choice_of(spec: PoolSpec, avoid: Collection[str] = (), *, not_spot: bool = F
         placement_group=spec.placement.group,
         together=spec.placement.together,
         required=spec.placement.required,
+        interruption_seconds=float(spec.interruption_penalty) if wants_spot else 0.0,
     )
 
 
@@ -228,6 +242,7 @@ def says_more(spec: PoolSpec) -> bool:
         or spec.market
         or spec.max_price
         or spec.spend_cap
+        or spec.interruption_penalty
         or spec.placement != PlacementSpec()
     )
 

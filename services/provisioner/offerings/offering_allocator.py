@@ -150,13 +150,11 @@ class OfferingAllocator:
             chosen = await self._placements.choose(record) if queue.choice.required else None
             decision, capped = await self._decide(key, record, queue, chosen)
             match decision:
-                case TakeOffering(scored, claims):
+                case TakeOffering(scored):
                     queue.blocked = ()
                     if not await self._claim_place(record, queue, scored, chosen):
                         continue
-                    allocation = await self._record(
-                        key, record, queue, scored, claims, capped=capped
-                    )
+                    allocation = await self._record(key, record, queue, decision, capped=capped)
                     if allocation is not None:
                         return allocation
                 case WaitForOffering(None):
@@ -245,12 +243,12 @@ class OfferingAllocator:
         key: str,
         record: InstanceRecord,
         queue: _LaunchQueue,
-        scored: ScoredCandidate,
-        claims: tuple[str, ...],
+        taken: TakeOffering,
         *,
         capped: bool,
     ) -> Allocation | None:
         """Carry out a decision: claim the probes, reserve the price, record the offering."""
+        scored, claims = taken.scored, taken.claims
         if claims and not await self._offerings.claim_probes(claims, key):
             return None
         offering, price = scored.candidate.offering, scored.price or 0.0
@@ -261,9 +259,8 @@ class OfferingAllocator:
         def decide(old: InstanceRecord | None) -> InstanceRecord | None:
             if old is None or old.state != "intended" or old.offering != record.offering:
                 return None
-            return replace(
-                old, offering=offering, provider=offering.provider, dollars_per_hour=price
-            )
+            place = {"offering": offering, "provider": offering.provider, "chosen": taken.remark}
+            return replace(old, **place, dollars_per_hour=price)
 
         written = await self._store.change(key, decide) or record
         by_other_replica = written.offering != offering

@@ -105,6 +105,7 @@ def offering_view(
         OfferingUse(pool=name, instances=here.count(name))
         for name in {**pools} | dict.fromkeys(here)
     )
+    taken = known.interruptions.get(offering, ())
     found = OfferingView(
         provider=offering.provider,
         plugin=catalogue.kind(offering.provider),
@@ -119,6 +120,8 @@ def offering_view(
         price_from=price.source,
         price_at=price.at,
         reported_available=price.reported_available,
+        interruptions=len(taken),
+        interrupted_at=max((each.at for each in taken), default=None),
         used_by=tuple(uses),
     )
     return _with_block(found, list(blocks.values()))

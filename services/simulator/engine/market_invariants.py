@@ -1,20 +1,31 @@
-"""What must hold of a pool some of whose nodes must not be spot: none of these places is."""
+"""What must hold of spot nodes: which places they take, and from which offerings they come."""
+
+from datetime import timedelta
+from typing import Final
 
 import msgspec
 
 from schemas.instance_records import InstanceRecord
+from schemas.launch_offers import Offering
 from schemas.messages import decoder
+from schemas.offering_records import INTERRUPTIONS_KEY, Interruption, InterruptionsRecord
 from schemas.pool_records import PoolRecord
-from schemas.topology import INSTANCES, POOLS
+from schemas.topology import INSTANCES, OFFERINGS, POOLS
 from services.bus.port import Stored
 from services.pool_manager.sagas import DEFINITIONS
+from services.provisioner.offerings.interruptions import INTERRUPTIONS_MAX, count
 from services.simulator.engine.budget_invariants import budget_count
 from services.simulator.engine.invariants import Invariants
 from services.simulator.engine.simulated_cloud import SimulatedCloud
 from services.simulator.engine.simulation_context import SimulationContext
 from services.simulator.engine.stored_records import StoredRecords
 
+KNOWN_SECONDS: Final = 5.0
+"""Within so long every replica has read what was recorded, and has acted on what it read before."""
+_SLACK: Final = timedelta(seconds=KNOWN_SECONDS)
+
 _pools = decoder(PoolRecord)
+_interruptions = decoder(InterruptionsRecord)
 _instances = decoder(InstanceRecord)
 
 
@@ -75,6 +86,72 @@ class MarketInvariants:
                 self._invariants.fail(
                     f"{saga} {what} where {staying} of {least} nodes are not spot", saga
                 )
+
+
+class InterruptionInvariants:
+    """Compares what is chosen of two zones with what was taken away in each."""
+
+    def __init__(self, simulation: SimulationContext, invariants: Invariants) -> None:
+        """Report violations to `invariants`."""
+        self._simulation = simulation
+        self._invariants = invariants
+        self._changed_at = 0.0
+        """When what is recorded of offerings last changed: a replica may not know it yet."""
+        self._blocked: set[str] = set()
+        """Keys of the blocks in force."""
+        self._taken: dict[Offering, list[Interruption]] = {}
+        simulation.watchers.append(self._on_stored)
+
+    def _on_stored(self, stream: str, stored: Stored) -> None:
+        if stream == f"KV_{OFFERINGS.name}":
+            self._on_offerings(stored, stored.subject.partition(f"{OFFERINGS.name}.")[2])
+        elif stream == f"KV_{INSTANCES.name}" and stored.data:
+            try:
+                self._on_choice(_instances.decode(stored.data))
+            except msgspec.DecodeError:
+                return
+
+    def _on_offerings(self, stored: Stored, key: str) -> None:
+        if key.startswith("blocked."):
+            self._changed_at = self._simulation.now()
+            (self._blocked.add if stored.data else self._blocked.discard)(key)
+        elif key == INTERRUPTIONS_KEY and stored.data:
+            recent = _interruptions.decode(stored.data).recent
+            if len(recent) > INTERRUPTIONS_MAX:
+                self._invariants.fail(f"{len(recent)} interruptions are remembered")
+            self._changed_at = self._simulation.now()
+            self._taken = {}
+            for each in recent:
+                self._taken.setdefault(each.offering, []).append(each)
+
+    def _on_choice(self, record: InstanceRecord) -> None:
+        offering, choice = record.offering, record.launch.choice
+        if record.state != "intended" or offering is None or choice is None:
+            return
+        if not choice.interruption_seconds or offering.market != "spot" or self._blocked:
+            return
+        now = self._simulation.now()
+        if now - self._changed_at < KNOWN_SECONDS or record.attempts:
+            return
+        others = {
+            msgspec.structs.replace(offering, zone=zone)
+            for offer in choice.offers
+            for zone in offer.zones
+            if offer.market == "spot"
+        }
+        at = self._simulation.clock.now()
+        counts = {
+            each: count(self._taken.get(each, ()), choice.interruption_seconds, at)
+            for each in others
+        }
+        # What was decided up to a moment ago may have counted one more.
+        before = count(self._taken.get(offering, ()), choice.interruption_seconds, at + _SLACK)
+        if counts and before > min(counts.values()):
+            self._invariants.fail(
+                f"{record.instance} is requested from {offering}, interrupted {before} times; "
+                f"another was {min(counts.values())} times",
+                record.instance,
+            )
 
 
 def required(pool: PoolRecord) -> int:

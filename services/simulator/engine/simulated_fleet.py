@@ -37,7 +37,7 @@ from services.simulator.engine.gang_invariants import GangInvariants
 from services.simulator.engine.hardware_failures import MachineSpec
 from services.simulator.engine.idle_invariants import IdleInvariants
 from services.simulator.engine.invariants import Invariants, ViolationError
-from services.simulator.engine.market_invariants import MarketInvariants
+from services.simulator.engine.market_invariants import InterruptionInvariants, MarketInvariants
 from services.simulator.engine.placement_invariants import PlacementInvariants
 from services.simulator.engine.quarantine_invariants import QuarantineInvariants
 from services.simulator.engine.quiet_time import QuietTime
@@ -138,6 +138,7 @@ class SimulatedFleet:
         SlowWaveInvariants(simulation, self.invariants)
         RenewalInvariants(simulation, self.invariants)
         MarketInvariants(simulation, self.invariants)
+        InterruptionInvariants(simulation, self.invariants)
         RestartInvariants(simulation, self.cloud, self.invariants)
         self.at_rest = FleetAtRest(
             *(simulation, self.cloud, self.workload, self.machines, self.operators), self.invariants

@@ -18,6 +18,7 @@ EXPIRY_SHARE: Final = 0.15
 DRIFT_SHARE: Final = 0.1
 MIXED_SHARE: Final = 0.2
 IDLE_SHARE: Final = 0.3
+INTERRUPTION_SHARE: Final = 0.15
 
 
 def draw_shape(seed: str, chance: Random) -> FleetShape:
@@ -42,6 +43,7 @@ def draw_shape(seed: str, chance: Random) -> FleetShape:
     shape = _together(Random(f"{seed}/together"), shape)  # noqa: S311
     shape = _expiring(Random(f"{seed}/expiry"), shape)  # noqa: S311
     shape = _mixed(Random(f"{seed}/markets"), shape)  # noqa: S311
+    shape = _interrupted(Random(f"{seed}/interruptions"), shape)  # noqa: S311
     shape = _idle(Random(f"{seed}/idle"), shape)  # noqa: S311
     return replace(shape, drift=Random(f"{seed}/drift").random() < DRIFT_SHARE)  # noqa: S311
 
@@ -86,6 +88,13 @@ def _mixed(chance: Random, shape: FleetShape) -> FleetShape:
     if chance.random() >= MIXED_SHARE or shape.adopted or shape.together or shape.spares:
         return shape
     return replace(shape, on_demand_min=chance.randint(1, shape.nodes))
+
+
+def _interrupted(chance: Random, shape: FleetShape) -> FleetShape:
+    """In some campaigns, spot nodes in two zones; drawn apart from the others."""
+    if chance.random() >= INTERRUPTION_SHARE or shape.adopted or shape.together:
+        return shape
+    return replace(shape, interruption_seconds=chance.uniform(60, 300))
 
 
 def _idle(chance: Random, shape: FleetShape) -> FleetShape:

@@ -80,6 +80,8 @@ class FleetShape:
     """Nodes that must not be spot; 0: none is spot."""
     idle_after_seconds: float = 0.0
     """How long a node may be without work; 0: without an end."""
+    interruption_seconds: float = 0.0
+    """After how long a spot instance that was taken away counts half; 0: it never counts."""
     drift: bool = False
     """Whether nodes that were launched with other labels are replaced."""
 

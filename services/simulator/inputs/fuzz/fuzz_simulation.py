@@ -357,6 +357,9 @@ def settings_of(shape: FleetShape) -> dict[str, Any]:
         pool |= {"drift": "replace", "windows": [ALWAYS_SERVICE]}
     if shape.expire_after_seconds:
         pool["expire_after"] = f"{shape.expire_after_seconds:.0f}s"
+    if shape.interruption_seconds:
+        after = f"{shape.interruption_seconds:.0f}s"
+        pool |= {"market": "spot", "zones": ZONES, "interruption_penalty": after}
     if shape.idle_after_seconds:
         pool |= {"min_nodes": 1, "idle_after": f"{shape.idle_after_seconds:.0f}s"}
     if shape.on_demand_min:
