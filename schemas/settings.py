@@ -19,6 +19,7 @@ from schemas.gateway_settings import GatewaySettings
 from schemas.instance_type_catalogue import InstanceTypes, Price
 from schemas.lag_settings import LagSettings
 from schemas.launch_offers import Markets
+from schemas.lifecycle_settings import ConsolidationSpec
 from schemas.placement_settings import PlacementSpec
 from schemas.secret_text import SecretText
 from schemas.value_limits import UserName
@@ -326,6 +327,7 @@ class PoolSpec(Setting, frozen=True, kw_only=True):
     drift: Literal["ignore", "report", "replace"] = "ignore"
     """Nodes launched with another image, user data, instance type, set-up or labels than the pool
     has now: left alone, reported, or replaced like those that are too old."""
+    consolidation: ConsolidationSpec = ConsolidationSpec()
     idle_after: Duration = Duration(0)
     """Nodes that have had no work for so long are removed, down to min_nodes, where their agents
     and the workload system agree on that. 0s: never."""

@@ -15,6 +15,7 @@ from typing import Final
 from msgspec import structs
 
 from schemas.headers import TRACEPARENT
+from schemas.launch_offers import Choice
 from schemas.messages import encode
 from schemas.node_records import NodeRecord
 from schemas.pool_records import OpenSaga, PoolRecord
@@ -303,6 +304,14 @@ def _labels(record: PoolRecord, opened: OpenSaga) -> dict[str, str]:
     return {**record.spec.labels, WORKLOAD_NAME: name} if name else record.spec.labels
 
 
+def _choice(record: PoolRecord, opened: OpenSaga) -> Choice:
+    """What a launch chooses from; one that is to save something waits for nothing dearer."""
+    choice = choice_of(record.spec, record.avoid, not_spot=opened.not_spot)
+    if not opened.max_dollars:
+        return choice
+    return structs.replace(choice, max_dollars=opened.max_dollars, fallback_seconds=0.0)
+
+
 def _diagnostic(spec: PoolSpec, opened: OpenSaga) -> str:
     if opened.kind == "recheck":
         return diagnostic_of(opened.fault_signature)
@@ -324,7 +333,7 @@ def saga_params(fleet: str, record: PoolRecord, opened: OpenSaga) -> SagaParams:
         labels=_labels(record, opened),
         setup=setup_of(spec),
         user_data=spec.user_data,
-        choice=choice_of(spec, record.avoid, not_spot=opened.not_spot) if says_more(spec) else None,
+        choice=_choice(record, opened) if says_more(spec) else None,
         gang=opened.gang,
         gang_size=opened.gang_size,
         gather_seconds=float(spec.placement.gather) if opened.gang else 0.0,

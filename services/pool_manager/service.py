@@ -42,6 +42,7 @@ from services.pool_manager.planner.safety.holds import hold_event, with_hold
 from services.pool_manager.planner.sizing.open_sagas import numbered
 from services.pool_manager.pool_requests import PoolRequests
 from services.pool_manager.pool_store import Store
+from services.pool_manager.price_watch import PriceWatch
 from services.pool_manager.queries import Queries
 from services.pool_manager.reconciler import TIMER_OWNER, Reconciler
 from services.pool_manager.remediator_plugins import Remediators
@@ -111,6 +112,7 @@ class PoolManager:
         self._configured = ConfiguredPools(context, self.store)
         self._lease = Lease(context.bus, context.clock, "pool-manager.resync", context.replica)
         self._idle = IdleWatch(context.bus, context.clock, self.store, self._lease)
+        self._prices = PriceWatch(context.bus, context.clock, self.store, self._lease)
         self._reconciler = Reconciler(
             context.bus,
             context.clock,
@@ -134,11 +136,7 @@ class PoolManager:
             confirm=self._reconciler.interventions.confirm,
         )
         self._auditor = SagaAuditor(
-            context.bus,
-            context.clock,
-            self.store,
-            self._coordinator,
-            self._effects,
+            *(context.bus, context.clock, self.store, self._coordinator, self._effects),
             self._reconciler.begin_again,
         )
         self._pools = PoolRequests(
@@ -205,6 +203,7 @@ class PoolManager:
                 self._verifier.run,
                 self._autoscaling.run,
                 partial(self._idle.run, self._reconciler.reconcile),
+                partial(self._prices.run, self._reconciler.reconcile),
             ),
             endpoints={
                 **Queries(

@@ -54,7 +54,9 @@ def own_problems(spec: PoolSpec) -> Iterator[Problem]:
         yield wrong_place
     if wrong_idle := _idle_problem(spec):
         yield wrong_idle
-    yield from filter(None, (on_demand_problem(spec), interruption_problem(spec)))
+    for found in (on_demand_problem(spec), interruption_problem(spec), _saving_problem(spec)):
+        if found is not None:
+            yield found
     if wrong_name := diagnostic_problem(spec.admission.diagnostic):
         yield ("admission", "diagnostic"), wrong_name
     if wrong_renewal := _renewal_problem(spec):
@@ -77,6 +79,26 @@ def _idle_problem(spec: PoolSpec) -> Problem | None:
     ):
         if used:
             return ("idle_after",), f"excludes `{key}`: {why}; remove one of the two"
+    return None
+
+
+def _saving_problem(spec: PoolSpec) -> Problem | None:
+    """Why nodes could not be replaced by cheaper ones; None: they can, or need not."""
+    if not spec.consolidation.min_saving:
+        return None
+    least = float(spec.drain_timeout) + float(spec.launch_timeout)
+    if spec.consolidation.min_age < least:
+        return ("consolidation", "min_age"), (
+            f"{format_duration(spec.consolidation.min_age)} is less than drain_timeout and "
+            f"launch_timeout together ({format_duration(least)}); raise it"
+        )
+    for key, used, why in (
+        ("spares", spec.spares, "a spare would take the place, whatever it costs"),
+        ("workload_names", spec.workload_names, "two machines cannot have one name"),
+        ("placement", spec.placement.required, "no node may be elsewhere"),
+    ):
+        if used:
+            return ("consolidation",), f"excludes `{key}`: {why}; remove one of the two"
     return None
 
 
@@ -106,7 +128,11 @@ def _renewal_problem(spec: PoolSpec) -> Problem | None:
             f"{format_duration(spec.expire_after)} is less than drain_timeout and launch_timeout "
             f"together ({format_duration(least)}): some node would always be leaving; raise it"
         )
-    for key, used in (("expire_after", spec.expire_after), ("drift", spec.drift == "replace")):
+    for key, used in (
+        ("expire_after", spec.expire_after),
+        ("drift", spec.drift == "replace"),
+        ("consolidation", spec.consolidation.min_saving),
+    ):
         if used and not spec.health.auto_replace:
             return (key,), (
                 "replaces nodes, and health.auto_replace is false; remove one of the two"

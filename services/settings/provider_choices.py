@@ -32,7 +32,7 @@ GATHER_SLACK_SECONDS: Final = 30.0
 LAUNCHES: Final = (
     *("providers", "market", "on_demand_min", "max_price", "spend_cap", "placement", "zones"),
     *("ssh_keys", "setup_commands", "user_data", "autoscaling", "metrics", "spares"),
-    *("idle_after", "interruption_penalty"),
+    *("idle_after", "interruption_penalty", "consolidation"),
 )
 """What only a pool has whose nodes Navarch launches."""
 
@@ -243,6 +243,7 @@ def says_more(spec: PoolSpec) -> bool:
         or spec.max_price
         or spec.spend_cap
         or spec.interruption_penalty
+        or spec.consolidation.min_saving
         or spec.placement != PlacementSpec()
     )
 

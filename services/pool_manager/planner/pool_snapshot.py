@@ -6,6 +6,7 @@ from datetime import datetime
 
 from schemas.fleet_budget import FleetBudgetRecord
 from schemas.health_records import HealthRecord
+from schemas.launch_offers import Offering
 from schemas.node_records import GpuUse, NodeRecord
 from schemas.pool_events import PoolEvent
 from schemas.pool_records import OpenSaga, PoolRecord
@@ -22,6 +23,8 @@ class NodeUse:
     """None: not known."""
     dollars_per_hour: float = 0.0
     """0: not known."""
+    offering: Offering | None = None
+    """From which it was launched."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,6 @@ from services.provisioner.offerings.offering_choice import (
     Decision,
     FailLaunch,
     LaunchPace,
-    PriceLimit,
     RefuseLaunch,
     ScoredCandidate,
     TakeOffering,
@@ -42,6 +41,7 @@ from services.provisioner.offerings.offering_choice import (
     describe_blocks,
     refresh_pace,
     restart_pace,
+    saving_limits,
 )
 from services.provisioner.offerings.offering_scorer import OfferingScorer
 from services.provisioner.offerings.offering_store import OfferingStore
@@ -187,12 +187,12 @@ class OfferingAllocator:
         choice, now = queue.choice, self._clock.now()
         allowed = _candidates_in(queue, chosen)
         known = await self._offerings.records()
-        limits: tuple[PriceLimit, ...] = ()
+        limits = saving_limits(choice)
         capped = bool(choice.spend_cap or self._fleet_cap)
         if capped:
             reserved, _ = await self._offerings.read_spend(SPEND_KEY)
             costs = spend.sum_costs(await self._scorer.records(), reserved.reserved, key)
-            limits = spend.price_limits(costs, record.pool, choice.spend_cap, self._fleet_cap)
+            limits += spend.price_limits(costs, record.pool, choice.spend_cap, self._fleet_cap)
         scheduler = self._schedulers.of(choice)
         scored = [
             await self._scorer.score_candidate(
@@ -388,6 +388,8 @@ class OfferingAllocator:
         self, record: InstanceRecord, refusal: LaunchRefusal, reason: str
     ) -> None:
         log.warning("launch refused", extra={"instance": record.instance, "reason": reason})
+        if choice_of(record.launch).max_dollars:
+            return  # the node that it was to replace stays
         await publish_event(
             self._bus,
             LaunchRefused(

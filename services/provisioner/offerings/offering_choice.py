@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Final, assert_never
 
 from schemas.enums import LaunchRefusal, ProviderErrorKind
+from schemas.launch_offers import Choice
 from schemas.offering_records import BlockRecord
 from services.provisioner.offerings.offering_blocks import Blocked, BlockState, Free, ProbeDue
 from services.provisioner.offerings.offering_catalogue import Candidate
@@ -175,6 +176,15 @@ def _why_too_expensive(
         if each.price > limit.dollars:
             return limit.refusal, f"{of} costs ${each.price:g} an hour, {limit.because}"
     return None
+
+
+def saving_limits(choice: Choice) -> tuple[PriceLimit, ...]:
+    """What a launch may cost that replaces a dearer node."""
+    if not choice.max_dollars:
+        return ()
+    because = f"more than ${choice.max_dollars:g}, at which it would save enough"
+    limit = PriceLimit(dollars=choice.max_dollars, refusal="above-max-price", because=because)
+    return (limit,)
 
 
 def describe_blocks(records: Sequence[BlockRecord]) -> str:

@@ -19,6 +19,7 @@ DRIFT_SHARE: Final = 0.1
 MIXED_SHARE: Final = 0.2
 IDLE_SHARE: Final = 0.3
 INTERRUPTION_SHARE: Final = 0.15
+CONSOLIDATION_SHARE: Final = 0.1
 
 
 def draw_shape(seed: str, chance: Random) -> FleetShape:
@@ -44,6 +45,7 @@ def draw_shape(seed: str, chance: Random) -> FleetShape:
     shape = _expiring(Random(f"{seed}/expiry"), shape)  # noqa: S311
     shape = _mixed(Random(f"{seed}/markets"), shape)  # noqa: S311
     shape = _interrupted(Random(f"{seed}/interruptions"), shape)  # noqa: S311
+    shape = _consolidating(Random(f"{seed}/consolidation"), shape)  # noqa: S311
     shape = _idle(Random(f"{seed}/idle"), shape)  # noqa: S311
     return replace(shape, drift=Random(f"{seed}/drift").random() < DRIFT_SHARE)  # noqa: S311
 
@@ -95,6 +97,14 @@ def _interrupted(chance: Random, shape: FleetShape) -> FleetShape:
     if chance.random() >= INTERRUPTION_SHARE or shape.adopted or shape.together:
         return shape
     return replace(shape, interruption_seconds=chance.uniform(60, 300))
+
+
+def _consolidating(chance: Random, shape: FleetShape) -> FleetShape:
+    """In some campaigns, dear nodes are replaced; drawn apart from the others."""
+    barred = shape.adopted or shape.together or shape.spares or shape.gangs
+    if chance.random() >= CONSOLIDATION_SHARE or barred:
+        return shape
+    return replace(shape, consolidates=True)
 
 
 def _idle(chance: Random, shape: FleetShape) -> FleetShape:

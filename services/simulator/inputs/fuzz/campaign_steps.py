@@ -82,6 +82,8 @@ class FleetShape:
     """How long a node may be without work; 0: without an end."""
     interruption_seconds: float = 0.0
     """After how long a spot instance that was taken away counts half; 0: it never counts."""
+    consolidates: bool = False
+    """Whether nodes that fell back to on-demand are replaced by spot nodes."""
     drift: bool = False
     """Whether nodes that were launched with other labels are replaced."""
 

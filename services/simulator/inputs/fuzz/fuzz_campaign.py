@@ -122,11 +122,13 @@ def _full_zones(chance: Random, shape: FleetShape, seconds: float) -> list[Campa
 def _full_markets(chance: Random, shape: FleetShape, seconds: float) -> list[CampaignStep]:
     """Markets without capacity, and a pool that changes its size."""
     steps: list[CampaignStep] = []
-    for _ in range(chance.randint(1, 3) if shape.on_demand_min else 0):
-        at, market = chance.uniform(0, seconds), chance.choice(("on-demand", "spot"))
+    markets = ("on-demand", "spot") if shape.on_demand_min else ("spot",)
+    full = shape.on_demand_min or shape.consolidates
+    for _ in range(chance.randint(1, 3) if full else 0):
+        at, market = chance.uniform(0, seconds), chance.choice(markets)
         selector, lasts = OfferingSelector(market=market), chance.uniform(30, 300)
-        full = _fault("no_capacity", CLOUD, seconds=lasts, selector=selector)
-        steps.append(CampaignStep(at, full))
+        fault = _fault("no_capacity", CLOUD, seconds=lasts, selector=selector)
+        steps.append(CampaignStep(at, fault))
         scale = OperatorAction(verb="scale", nodes=chance.randint(1, shape.nodes + 3))
         steps.append(CampaignStep(min(at + chance.uniform(0, 60), seconds), scale))
     return steps

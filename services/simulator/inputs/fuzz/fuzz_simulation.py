@@ -53,6 +53,11 @@ STEADY_SECONDS: Final = 20.0
 LOOK_SECONDS: Final = 2.0
 DRAIN_SECONDS: Final = 30
 GANG_DRAIN_SECONDS: Final = 90
+LAUNCH_SECONDS: Final = 90
+FALLBACK_SECONDS: Final = 10
+LOOK_AT_PRICES_SECONDS: Final = 330.0
+"""Within so long prices are compared."""
+TYPE: Final = {"gpus": GPUS, "dollars_per_hour": 30, "spot_dollars_per_hour": 12}
 WINDOW_SECONDS: Final = 300
 GATHER_SECONDS: Final = 40
 
@@ -144,6 +149,8 @@ class FuzzSimulation:
         await self._until(began + self._campaign.seconds)
         self.fleet.faults.end_all()
         self._publish("breaker-close", reason=REASON)
+        if self._campaign.shape.consolidates:
+            await asyncio.sleep(LOOK_AT_PRICES_SECONDS)
         await self._rest(REST_SECONDS_MAX, steady_seconds=STEADY_SECONDS)
 
     async def _until(self, at: float) -> None:
@@ -341,7 +348,7 @@ def settings_of(shape: FleetShape) -> dict[str, Any]:
         },
         "spares": shape.spares,
         "drain_timeout": f"{GANG_DRAIN_SECONDS if shape.gangs else DRAIN_SECONDS}s",
-        "launch_timeout": "90s",
+        "launch_timeout": f"{LAUNCH_SECONDS}s",
     }
     if shape.cordons_gpus:
         pool["health"]["cordon_scope"] = "gpu"
@@ -357,6 +364,10 @@ def settings_of(shape: FleetShape) -> dict[str, Any]:
         pool |= {"drift": "replace", "windows": [ALWAYS_SERVICE]}
     if shape.expire_after_seconds:
         pool["expire_after"] = f"{shape.expire_after_seconds:.0f}s"
+    if shape.consolidates:
+        rule = {"min_saving": 20, "min_age": f"{DRAIN_SECONDS + LAUNCH_SECONDS}s"}
+        pool |= {"market": "spot", "consolidation": rule, "windows": [ALWAYS_SERVICE]}
+        pool["fallback_after"] = f"{FALLBACK_SECONDS}s"
     if shape.interruption_seconds:
         after = f"{shape.interruption_seconds:.0f}s"
         pool |= {"market": "spot", "zones": ZONES, "interruption_penalty": after}
@@ -371,5 +382,6 @@ def settings_of(shape: FleetShape) -> dict[str, Any]:
         *({POOL: pool}, [PROVIDER]),
         agent=FAST_HEARTBEATS,
         budget={"max_replacements": "unlimited"},
+        instance_types={"types": {PROVIDER: {"simulated": TYPE}}} if shape.consolidates else {},
         notifier={"type": notifier},
     )
