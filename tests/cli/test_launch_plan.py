@@ -191,5 +191,5 @@ def test_an_experiment_ends_by_itself() -> None:
     found = plan(request, OFFERS, KINDS).spec
     assert (found["idle_after"], found["min_nodes"]) == ("30m", 0)
     assert idle_setting("") == {}
-    with pytest.raises(NavarchError, match="write 30m or 2h"):
+    with pytest.raises(NavarchError, match="--idle-after: 'soon' is not a duration: write 30s"):
         idle_setting("soon")

@@ -131,7 +131,7 @@ def idle_setting(after: str) -> dict[str, Any]:
     try:
         parse_duration(after)
     except ValueError as error:
-        raise NavarchError(f"--idle-after {after}: {error}; write 30m or 2h") from error
+        raise NavarchError(f"--idle-after: {error}") from error
     return {"idle_after": after}
 
 
