@@ -85,9 +85,9 @@ async def _ask(notifier: Notifier, nodes: Sequence[NodeReference]) -> tuple[set[
     unknown: list[str] = []
     for each in nodes:
         match answers.get(each.node):
-            case NodeWorkload(drained=False, running=(), total=0):
+            case NodeWorkload(drained=False, running=(), total=0, unsure=False):
                 idle.add(each.node)
-            case NodeWorkload(drained=True):
+            case NodeWorkload(drained=True) | NodeWorkload(unsure=True):
                 unknown.append(each.node)
             case NodeWorkload():
                 pass
@@ -95,4 +95,7 @@ async def _ask(notifier: Notifier, nodes: Sequence[NodeReference]) -> tuple[set[
                 unknown.append(each.node)
     if not unknown:
         return idle, ""
-    return idle, f"{notifier.name} does not know {len(unknown)} nodes, {unknown[0]} among them"
+    return (
+        idle,
+        f"{notifier.name} does not know what runs on {len(unknown)} nodes, {unknown[0]} among them",
+    )

@@ -90,7 +90,7 @@ class IdleWatch:
         idle, unknown = await self._ask(pool, resting)
         silent = len(use) - sum(each.gpus is not None for each in use.values())
         if silent and not unknown:
-            unknown = f"the agents of {silent} nodes do not say whether their GPUs are in use"
+            unknown = f"agents that do not say whether their GPUs are in use: {silent}"
         before = self._known[pool]
         found = idle_shutdown.rests(before, use, idle, now)
         kept = {name: before[name] for name in able if name in before and name not in use}

@@ -31,6 +31,7 @@ from services.primitives.clock import SystemClock
 
 JOB = NodeWorkload(drained=False, running=(RunningWork(id="4711"),), total=1)
 NOTHING = NodeWorkload(drained=False)
+UNSURE = NodeWorkload(drained=False, unsure=True)
 UNKNOWN = NodeWorkload(drained=True, detail="Slurm knows no node b")
 QUERY = NodeWorkQuery(pool="training", nodes=("a", "b"))
 
@@ -84,9 +85,10 @@ async def test_without_a_workload_system_all_are_idle(bus: Bus) -> None:
     [
         ({"a": NOTHING, "b": NOTHING}, ("a", "b"), ""),
         ({"a": NOTHING, "b": JOB}, ("a",), ""),
-        ({"a": NOTHING, "b": UNKNOWN}, ("a",), "does not know 1 nodes, b among them"),
-        ({"a": NOTHING}, ("a",), "does not know 1 nodes, b among them"),
-        ({"a": NOTHING, "b": StepFailure("no name")}, ("a",), "does not know 1 nodes"),
+        ({"a": NOTHING, "b": UNKNOWN}, ("a",), "does not know what runs on 1 nodes, b among them"),
+        ({"a": NOTHING, "b": UNSURE}, ("a",), "does not know what runs on 1 nodes, b among them"),
+        ({"a": NOTHING}, ("a",), "does not know what runs on 1 nodes, b among them"),
+        ({"a": NOTHING, "b": StepFailure("no name")}, ("a",), "does not know what runs on 1 nodes"),
     ],
 )
 async def test_only_a_known_node_without_work_is_idle(

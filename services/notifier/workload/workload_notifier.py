@@ -88,6 +88,8 @@ class NodeWorkload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """At most RUNNING_MAX."""
     total: int = 0
     """Number of jobs that run, those beyond `running` included."""
+    unsure: bool = False
+    """What runs is not known yet, or something is left that is no job: the node is not idle."""
     detail: str = ""
     """What the system adds, in its own words."""
 
