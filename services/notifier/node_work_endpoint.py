@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 
 ANSWER_SECONDS_MAX: Final = 20.0
 READS_AT_ONCE: Final = 64
+NAMED_MAX: Final = 3
 
 
 class NodeWorkEndpoint:
@@ -95,7 +96,6 @@ async def _ask(notifier: Notifier, nodes: Sequence[NodeReference]) -> tuple[set[
                 unknown.append(each.node)
     if not unknown:
         return idle, ""
-    return (
-        idle,
-        f"{notifier.name} does not know what runs on {len(unknown)} nodes, {unknown[0]} among them",
-    )
+    more = f" and {len(unknown) - NAMED_MAX} more" if len(unknown) > NAMED_MAX else ""
+    named = f"{', '.join(unknown[:NAMED_MAX])}{more}"
+    return idle, f"{notifier.name} does not know what runs on {named}"

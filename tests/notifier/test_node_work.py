@@ -85,10 +85,14 @@ async def test_without_a_workload_system_all_are_idle(bus: Bus) -> None:
     [
         ({"a": NOTHING, "b": NOTHING}, ("a", "b"), ""),
         ({"a": NOTHING, "b": JOB}, ("a",), ""),
-        ({"a": NOTHING, "b": UNKNOWN}, ("a",), "does not know what runs on 1 nodes, b among them"),
-        ({"a": NOTHING, "b": UNSURE}, ("a",), "does not know what runs on 1 nodes, b among them"),
-        ({"a": NOTHING}, ("a",), "does not know what runs on 1 nodes, b among them"),
-        ({"a": NOTHING, "b": StepFailure("no name")}, ("a",), "does not know what runs on 1 nodes"),
+        ({"a": NOTHING, "b": UNKNOWN}, ("a",), "scripted does not know what runs on b"),
+        ({"a": NOTHING, "b": UNSURE}, ("a",), "scripted does not know what runs on b"),
+        ({"a": NOTHING}, ("a",), "scripted does not know what runs on b"),
+        (
+            {"a": NOTHING, "b": StepFailure("no name")},
+            ("a",),
+            "scripted does not know what runs on b",
+        ),
     ],
 )
 async def test_only_a_known_node_without_work_is_idle(
