@@ -49,7 +49,7 @@ def used(*, busy: bool = False, minutes: float = 60, dollars: float = 0.0) -> No
 
 def decided(record: PoolRecord, *nodes: NodeRecord, dollars: Mapping[str, float] = {}) -> PoolPlan:
     """The plan where every node has been idle for an hour."""
-    known = {each.node: Rest(NOW - 60 * MINUTE, dollars.get(each.node, 0.0)) for each in nodes}
+    known = {each.node: Rest(NOW - 60 * MINUTE, NOW, dollars.get(each.node, 0.0)) for each in nodes}
     return plan(replace(snapshot(record, *nodes), idle=known), NOW)
 
 
@@ -99,8 +99,16 @@ def test_the_pool_is_smaller_and_no_work_is_ended() -> None:
     assert (event.previous, event.nodes) == (3, 0)
     assert event.reason == "3 nodes have had no work for 30m (idle_after)"
     assert "no work since 2026-01-01 11:00 UTC" in found.start["scale-down-a-1"].reason
-    again = replace(snapshot(found.record, *(old(n) for n in "abc")), idle={"a": Rest(OLD)})
+    again = replace(snapshot(found.record, *(old(n) for n in "abc")), idle={"a": Rest(OLD, NOW)})
     assert plan(again, NOW).start == {}
+
+
+@pytest.mark.parametrize(("seconds", "leaves"), [(59, True), (61, False)])
+def test_a_process_that_stalled_acts_on_nothing_old(seconds: float, leaves: bool) -> None:
+    """Work may have begun since it asked."""
+    rest = Rest(OLD, NOW - timedelta(seconds=seconds))
+    found = plan(replace(snapshot(idle_pool(1), old("a")), idle={"a": rest}), NOW)
+    assert (leaving(found) == ["a"]) is leaves
 
 
 def test_min_nodes_and_the_floor_of_on_demand_nodes_are_kept() -> None:
@@ -142,7 +150,7 @@ def test_both_must_say_so_all_the_time(
     use: NodeUse, idle: bool, before: float | None, since: datetime | None
 ) -> None:
     """Where either says that there is work, or nothing, the time begins again."""
-    known = {"a": Rest(NOW - before * MINUTE)} if before is not None else {}
+    known = {"a": Rest(NOW - before * MINUTE, NOW)} if before is not None else {}
     found = idle_shutdown.rests(known, {"a": use}, {"a"} if idle else set(), NOW)
     assert (found["a"].since if "a" in found else None) == since
 

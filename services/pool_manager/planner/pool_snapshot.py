@@ -32,6 +32,8 @@ class Rest:
     """Since when a node is known to have no work."""
 
     since: datetime
+    seen_at: datetime
+    """When that was last found."""
     dollars_per_hour: float = 0.0
     """0: not known."""
 

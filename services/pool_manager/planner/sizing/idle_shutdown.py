@@ -9,6 +9,7 @@ min_nodes, and each of them is drained for as long as work that comes in between
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import Final
 
 import msgspec
 
@@ -22,6 +23,9 @@ from services.pool_manager.planner.pool_snapshot import NodeUse, PoolPlan, PoolS
 from services.pool_manager.planner.safety import eligibility
 from services.pool_manager.planner.sizing import on_demand_floor
 from services.pool_manager.planner.sizing.open_sagas import begin, room_for_sagas, with_open
+
+FRESH: Final = timedelta(minutes=1)
+"""What was found before that, by a process that stalled since, is not acted on."""
 
 
 def candidates(record: PoolRecord, nodes: Collection[NodeRecord], now: datetime) -> list[str]:
@@ -62,7 +66,7 @@ def rests(
     for name, used in use.items():
         if name in idle and used.gpus is not None and not used.gpus.busy:
             known = before[name].since if name in before else now
-            found[name] = Rest(max(known, used.gpus.since), used.dollars_per_hour)
+            found[name] = Rest(max(known, used.gpus.since), now, used.dollars_per_hour)
     return found
 
 
@@ -75,8 +79,11 @@ def due(record: PoolRecord, known: Mapping[str, Rest], now: datetime) -> dict[st
 def shut_down(snapshot: PoolSnapshot, begun: PoolPlan, now: datetime) -> PoolPlan:
     """Make the pool smaller by the idle nodes, the most expensive first."""
     record, start = begun.record, dict(begun.start)
-    able = set(candidates(record, tuple(snapshot.nodes), now))
-    names = sorted(able & snapshot.idle.keys(), key=lambda name: _order(snapshot.idle[name], name))
+    if not snapshot.idle:
+        return begun
+    fresh = {name for name, each in snapshot.idle.items() if now - each.seen_at <= FRESH}
+    fresh &= set(candidates(record, tuple(snapshot.nodes), now))
+    names = sorted(fresh, key=lambda name: _order(snapshot.idle[name], name))
     for name in names:
         node = snapshot.nodes.by_name[name]
         less = msgspec.structs.replace(record, desired=record.desired - 1)
