@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, Final
 
 from schemas.node_records import node_key
+from services.pool_manager.planner.announced_restarts import RETURN_SECONDS_MAX
 from services.settings.settings_file import parse_settings
 from services.simulator.engine import virtual_time
 from services.simulator.engine.agent_machines import GPUS
@@ -46,8 +47,9 @@ ALWAYS_SERVICE: Final = {
 BEGIN_SECONDS_MAX: Final = 300.0
 BEGIN_SECONDS: Final = 10.0
 """Until a request about the size is carried out."""
-REST_SECONDS_MAX: Final = 1_800.0
-"""Without further faults, a fleet must be at rest after this."""
+REST_SECONDS_MAX: Final = RETURN_SECONDS_MAX + 600.0
+"""Without further faults, a fleet must be at rest after this: a machine that does not come back
+from an announced restart is replaced only once its time is over."""
 STEADY_SECONDS: Final = 20.0
 """A fleet is at rest when it stays so for this long."""
 LOOK_SECONDS: Final = 2.0
