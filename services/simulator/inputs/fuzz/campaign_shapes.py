@@ -43,7 +43,7 @@ def draw_shape(seed: str, chance: Random) -> FleetShape:
     shape = _cordoning_gpus(Random(f"{seed}/gpu-cordons"), shape)  # noqa: S311
     shape = _together(Random(f"{seed}/together"), shape)  # noqa: S311
     shape = _expiring(Random(f"{seed}/expiry"), shape)  # noqa: S311
-    shape = _mixed(Random(f"{seed}/markets"), shape)  # noqa: S311
+    shape = _mixed(Random(f"{seed}/mixed"), shape)  # noqa: S311
     shape = _interrupted(Random(f"{seed}/interruptions"), shape)  # noqa: S311
     shape = _consolidating(Random(f"{seed}/consolidation"), shape)  # noqa: S311
     shape = _idle(Random(f"{seed}/idle"), shape)  # noqa: S311
