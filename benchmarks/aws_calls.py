@@ -156,7 +156,9 @@ def _handlers(bus: NatsBus, provider: AwsProvider) -> SagaStepHandlers:
     allocator = OfferingAllocator(bus, clock, store, offerings, scorer, schedulers, placements)
     gangs = GangBarrier(clock, store, offerings, placements)
     templates = BootstrapTemplates(NatsSettings(), AgentSettings(), Path())
-    return SagaStepHandlers(bus, clock, store, calls, limits, templates, allocator, gangs, "")
+    return SagaStepHandlers(
+        *(bus, clock, store, calls, limits, templates, allocator, gangs, offerings, "")
+    )
 
 
 @contextmanager

@@ -83,6 +83,7 @@ AlertKind = Literal[
     "node-refused",
     "breaker-opened",
     "quarantine-full",
+    "on-demand-short",
     "incident",
     "saga-failed",
     "saga-stuck",

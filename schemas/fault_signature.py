@@ -14,7 +14,9 @@ EXPIRED: Final = "expired"
 """In place of a fault: a healthy node is replaced for its age."""
 DRIFTED: Final = "drifted"
 """The same: it was launched with other settings than its pool has now."""
-RENEWALS: Final = frozenset({EXPIRED, DRIFTED})
+CONSOLIDATED: Final = "consolidated"
+"""The same: another one is much cheaper now."""
+RENEWALS: Final = frozenset({EXPIRED, DRIFTED, CONSOLIDATED})
 
 OFF_THE_BUS: Final = frozenset({"fallen_off_bus", "gpu_lost", "xid-79"})
 """Fault signatures of a GPU that the host does not see any more."""

@@ -45,6 +45,8 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     zone: str = ""
     rack: str = ""
     instance_type: str = ""
+    market: str = ""
+    """`on-demand`, `spot` or `reserved`; empty: not known."""
     address: str = ""
     saga: str = ""
     reason: str = ""

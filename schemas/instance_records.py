@@ -20,6 +20,8 @@ class InstanceRecord(Record, frozen=True, kw_only=True):
     launch: LaunchSpec
     offering: Offering | None = None
     """The chosen offering, recorded before the provider call; None: no call was made."""
+    chosen: str = ""
+    """Which offerings came later than it, as their instances had been interrupted."""
     provider_id: Identifier = ""
     region: Identifier = ""
     zone: Identifier = ""

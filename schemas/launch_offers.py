@@ -68,6 +68,11 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     """Prefer the zone or region of most of the pool's nodes."""
     required: bool = False
     """No other zone or region."""
+    max_dollars: Float = 0.0
+    """Dollars per hour of one instance, to save something; it is no limit that a cloud is given.
+    0: as the offers say."""
+    interruption_seconds: Seconds = 0.0
+    """Half-life of an interruption, by which spot offerings come later; 0: they do not."""
 
     def options_at(self, provider: str) -> dict[str, Any]:
         """The options of a provider that differ for these nodes: the same in all of its offers."""

@@ -12,6 +12,7 @@ from schemas.enums import (
     NoticeEffect,
     SagaKind,
 )
+from schemas.launch_offers import Market
 from schemas.messages import Record
 from schemas.node_events import GpuIdentity
 from schemas.saga_params import LaunchSpec
@@ -163,6 +164,8 @@ class NodeRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     rack: str = ""
     host: str = ""
     """The physical machine, where the provider names it."""
+    market: Market | Literal[""] = ""
+    """On which it was launched; empty: an older release or others launched it."""
     restarts_cold: bool = False
     """Its provider can switch the machine off and on."""
     denied_reason: str = ""

@@ -6,7 +6,7 @@ import msgspec
 
 from schemas.enums import ProviderErrorKind
 from schemas.fleet_queries import Query
-from schemas.launch_offers import Market
+from schemas.launch_offers import Market, Offering
 from schemas.messages import Record
 from schemas.value_limits import Float, Int, UtcTime
 
@@ -79,6 +79,21 @@ class SpendRecord(Record, frozen=True, kw_only=True):
     reserved: dict[str, SpendReservation] = {}
 
 
+class Interruption(msgspec.Struct, frozen=True, kw_only=True):
+    """A spot instance that the cloud took away."""
+
+    offering: Offering
+    instance: str
+    at: UtcTime
+    """When its successor was launched, or was to be."""
+
+
+class InterruptionsRecord(Record, frozen=True, kw_only=True):
+    """OFFERINGS `interruptions`: the last of them, oldest first."""
+
+    recent: tuple[Interruption, ...] = ()
+
+
 class Place(msgspec.Struct, frozen=True, kw_only=True):
     """Where the nodes of a pool are together."""
 
@@ -120,6 +135,7 @@ class PlacementRecord(Record, frozen=True, kw_only=True):
 
 
 SPEND_KEY: Final = "spend"
+INTERRUPTIONS_KEY: Final = "interruptions"
 BLOCKED: Final = "blocked.>"
 
 
@@ -180,4 +196,8 @@ class OfferingView(msgspec.Struct, frozen=True, kw_only=True):
     """The launch that retries it now."""
     reported_available: bool | None = None
     """Capacity as the provider reports it."""
+    interruptions: Int = 0
+    """Spot instances that the cloud took away within a week, where pools remember it."""
+    interrupted_at: UtcTime | None = None
+    """The last time."""
     used_by: tuple[OfferingUse, ...] = ()

@@ -138,6 +138,19 @@ class QuarantineFull(
     remedy: str = ""
 
 
+class OnDemandShort(
+    PoolEvent, frozen=True, kw_only=True, tag="io.navarch.pool_manager.event.v1.on_demand_short"
+):
+    """Fewer nodes are on demand or reserved than the pool requires; spot takes no such place."""
+
+    status: Literal["opened", "closed"]
+    nodes: Int
+    """Nodes in service that are not spot."""
+    required: Int
+    reason: str = ""
+    remedy: str = ""
+
+
 class Incident(PoolEvent, frozen=True, kw_only=True, tag="io.navarch.runtime.event.v1.incident"):
     """Several nodes have the same fault: they are one incident, not as many replacements."""
 
@@ -350,6 +363,7 @@ POOL_EVENT_TYPES: tuple[type[PoolEvent], ...] = (
     BreakerHalfOpened,
     BreakerClosed,
     QuarantineFull,
+    OnDemandShort,
     Incident,
     SagaOpened,
     WouldStart,
@@ -376,6 +390,7 @@ FACTS: dict[type[PoolEvent], str] = {
     BreakerHalfOpened: "breaker-half-opened",
     BreakerClosed: "breaker-closed",
     QuarantineFull: "quarantine-full",
+    OnDemandShort: "on-demand-short",
     Incident: "incident",
     SagaOpened: "saga-opened",
     WouldStart: "would-start",

@@ -11,7 +11,16 @@ from schemas.messages import Record
 from schemas.operator_requests import CompletedRequest
 from schemas.saga_params import SagaTraits
 from schemas.settings import PoolSpec
-from schemas.value_limits import Identifier, Int, OptionalToken, Seconds, Slot, Token, UtcTime
+from schemas.value_limits import (
+    Float,
+    Identifier,
+    Int,
+    OptionalToken,
+    Seconds,
+    Slot,
+    Token,
+    UtcTime,
+)
 
 
 class FleetRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
@@ -68,6 +77,20 @@ class AwaitedSuccessor(Record, frozen=True, kw_only=True, omit_defaults=True):
     """Operators know that none has joined in time, and the pool expects one node fewer."""
     successor: Token | Literal[""] = ""
     """The node that joins in its place, until that is published."""
+
+
+class DearNode(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """A node that costs much more than what could be launched in its place."""
+
+    dollars_per_hour: Float
+    """What it costs now."""
+    cheaper: Float
+    """What its successor would cost."""
+    offering: str
+    """From which offering."""
+    since: UtcTime
+    at: UtcTime
+    """When that was last found."""
 
 
 class PoolRecord(Record, frozen=True, kw_only=True):
@@ -137,6 +160,10 @@ class PoolRecord(Record, frozen=True, kw_only=True):
     """Earliest time of the next promotion of a spare, after one failed."""
     renew_at: UtcTime | None = None
     """Earliest time of the next replacement of a healthy node, after one failed."""
+    on_demand_short: bool = False
+    """Operators know that fewer nodes are on demand or reserved than `on_demand_min` requires."""
+    dear: dict[str, DearNode] = {}
+    """Nodes that could be replaced by much cheaper ones, as of the last look at prices."""
     launch_sources: dict[str, str] = {}
     """Digests of the images and the user data that its launches take from the configuration."""
     launch_digests: dict[str, str] = {}

@@ -6,7 +6,7 @@ import msgspec
 
 from schemas.enums import Action, DrainMode
 from schemas.launch_offers import Choice
-from schemas.value_limits import Int, OptionalToken, Seconds, Token, UserName, UtcTime
+from schemas.value_limits import Float, Int, OptionalToken, Seconds, Token, UserName, UtcTime
 
 WORKLOAD_NAME: Final = "workload-name"
 """Label of a node to which the workload system gave a name: that name."""
@@ -62,6 +62,8 @@ class SagaTraits(msgspec.Struct, frozen=True, kw_only=True):
     """The node that is removed or acted on."""
     new_node: OptionalToken = ""
     """The node that is launched."""
+    not_spot: bool = False
+    """`new_node` is one of those that the pool's `on_demand_min` requires."""
     spare: bool = False
     """The node that is launched or removed is a spare."""
     promotes: OptionalToken = ""
@@ -87,6 +89,11 @@ class SagaTraits(msgspec.Struct, frozen=True, kw_only=True):
     """The provider's notice, where it is the only reason for the saga."""
     cleared_at: UtcTime | None = None
     """When an operator declared the node healthy that it restores; None: when the saga began."""
+    max_dollars: Float = 0.0
+    """Dollars per hour that `new_node` may cost, as it replaces a dearer one; 0: as the pool says.
+    """
+    interrupted: bool = False
+    """The cloud takes `node`, or has taken it: its offering is one that interrupts."""
     gone: bool = False
     """The provider had reported the node's instance gone: the saga takes nothing out of service."""
     dead: bool = False

@@ -19,6 +19,7 @@ from schemas.gateway_settings import GatewaySettings
 from schemas.instance_type_catalogue import InstanceTypes, Price
 from schemas.lag_settings import LagSettings
 from schemas.launch_offers import Markets
+from schemas.lifecycle_settings import ConsolidationSpec
 from schemas.placement_settings import PlacementSpec
 from schemas.secret_text import SecretText
 from schemas.value_limits import UserName
@@ -256,8 +257,14 @@ class PoolSpec(Setting, frozen=True, kw_only=True):
     `availability`, `round-robin`, or a plugin."""
     market: Markets = ""
     """Or several in order of preference, `[reserved, spot]`; empty: as the provider's options."""
+    on_demand_min: int | str = 0
+    """Nodes that are never spot, on demand or reserved: a count, or a percentage of the desired
+    size, rounded up; the others are as `market` says. 0: none need be."""
     fallback_after: Duration = Duration(600)
     """After this time a launch waiting for spot capacity also takes on-demand. 0s: never."""
+    interruption_penalty: Duration = Duration(0)
+    """Spot offerings whose instances the cloud took away come after others; each time counts half
+    after so long. 0s: that is not remembered."""
     max_price: Price = 0.0
     """Maximum dollars per hour of one node. 0: no limit."""
     spend_cap: Price = 0.0
@@ -325,6 +332,10 @@ class PoolSpec(Setting, frozen=True, kw_only=True):
     drift: Literal["ignore", "report", "replace"] = "ignore"
     """Nodes launched with another image, user data, instance type, set-up or labels than the pool
     has now: left alone, reported, or replaced like those that are too old."""
+    consolidation: ConsolidationSpec = ConsolidationSpec()
+    idle_after: Duration = Duration(0)
+    """Nodes that have had no work for so long are removed, down to min_nodes, where their agents
+    and the workload system agree on that. 0s: never."""
     driver_version: str = ""
     """Driver that the nodes should have: with `drift`, another one is reported. Empty: any."""
 

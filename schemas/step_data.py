@@ -7,7 +7,16 @@ import msgspec
 from schemas.enums import Action
 from schemas.launch_offers import Market
 from schemas.saga_params import LaunchSpec
-from schemas.value_limits import Address, Float, Identifier, Int, Seconds, Token, UtcTime
+from schemas.value_limits import (
+    Address,
+    Float,
+    Identifier,
+    Int,
+    OptionalToken,
+    Seconds,
+    Token,
+    UtcTime,
+)
 
 
 class NodeInputs(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,6 +71,8 @@ class ProvisionInputs(msgspec.Struct, frozen=True, kw_only=True):
     pool: Token
     node: Token
     launch: LaunchSpec
+    interrupted: OptionalToken = ""
+    """The node that the cloud takes and that this one replaces."""
     timeout_seconds: Seconds = 1200.0
 
 
@@ -81,6 +92,8 @@ class ProvisionOutputs(msgspec.Struct, frozen=True, kw_only=True):
     """None: unknown, or free."""
     restarts_cold: bool = False
     """Its machine can be switched off and on."""
+    chosen: str = ""
+    """Which offerings came later than this one, and why: `before …, interrupted lately`."""
     sources: dict[str, str] = {}
     """Digests of the image and the user data that it was launched with."""
 

@@ -252,7 +252,7 @@ NOTIFIER_ALERTS: Final = DurableSpec(
             subjects.pool_event_wildcard(fact)
             for fact in (
                 *("breaker-opened", "breaker-closed", "quarantine-full", "incident"),
-                "operator-needed",
+                *("operator-needed", "on-demand-short"),
                 *("saga-failed", "saga-stuck", "saga-overdue", "saga-cancelled"),
                 *("node-refused", "node-replaced", "pool-removed"),
                 *("instance-leaked", "launch-refused"),

@@ -1,8 +1,12 @@
 """An autoscaler's advice that is not followed, in a sentence. Pure."""
 
+from typing import Final
+
 from schemas.autoscaling_advice import AutoscalingAdvice
 from schemas.duration import format_duration
 from services.operator_text.quantities import local_time
+
+IDLE: Final = "idle_after"
 
 
 def advice_sentence(advice: AutoscalingAdvice) -> str:
@@ -15,6 +19,11 @@ def advice_sentence(advice: AutoscalingAdvice) -> str:
         return (
             f"The autoscaler ({advice.autoscaler}) has failed since {since}: {advice.detail}; the "
             f"size stays as it is.{again}"
+        )
+    if advice.limited_by == "source" and advice.autoscaler == IDLE:
+        return (
+            f"Which nodes have no work (idle_after) has not been known since {since}: "
+            f"{advice.detail}; such nodes stay.{again}"
         )
     if advice.limited_by == "source":
         return (

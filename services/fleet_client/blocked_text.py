@@ -10,8 +10,10 @@ from typing import Final
 from schemas.node_records import NodeRecord
 from schemas.pool_records import PoolRecord
 from services.pool_manager.planner import cloud_notices, retirements
+from services.pool_manager.planner.node_counts import Nodes
 from services.pool_manager.planner.remediation import drift, gpu_cordons, remedy_selection, renewals
 from services.pool_manager.planner.safety import eligibility, maintenance_windows
+from services.pool_manager.planner.sizing import on_demand_floor
 
 WOULD_NAMED_MAX: Final = 10
 
@@ -162,6 +164,17 @@ def removal_progress(pool: PoolRecord, nodes: Iterable[NodeRecord]) -> tuple[str
         if node.node not in busy:
             lines += [f"{node.node}: {why}" for why in node_blocks(node, pool)]
     return tuple(lines)
+
+
+def on_demand_lines(pool: PoolRecord, nodes: Iterable[NodeRecord]) -> tuple[str, ...]:
+    """How many nodes are on demand or reserved, where the pool requires some."""
+    if not pool.spec.on_demand_min:
+        return ()
+    present = Nodes(node for node in nodes if node.state != "terminated")
+    found = f"{on_demand_floor.sentence(pool, present)}."
+    if on_demand_floor.expected(pool, present) < on_demand_floor.required(pool):
+        return (f"{found} To keep so many: {on_demand_floor.remedy(pool)}.",)
+    return (found,)
 
 
 def ready_spares(pool: PoolRecord, nodes: Iterable[NodeRecord]) -> tuple[str, ...]:

@@ -45,6 +45,7 @@ TOPICS: Final[dict[type, Topic]] = {
     p.BreakerHalfOpened: "decided",
     p.BreakerClosed: "done",
     p.QuarantineFull: "blocked",
+    p.OnDemandShort: "blocked",
     p.SagaOpened: "decided",
     p.WouldStart: "blocked",
     p.NodesDrifted: "decided",

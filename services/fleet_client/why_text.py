@@ -245,6 +245,7 @@ def why_pool(
         *blocked_text.open_windows(pool, at),
     ]
     now += blocked_text.ready_spares(pool, nodes)
+    now += blocked_text.on_demand_lines(pool, nodes)
     if pool.advice is not None:
         now.append(advice_sentence(pool.advice))
     if pool.breaker.state != "closed":

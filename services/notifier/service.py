@@ -26,6 +26,7 @@ from services.notifier.event_sinks.event_sinks import EventSinks, configured_sin
 from services.notifier.event_sinks.sink_report import SinkMeters
 from services.notifier.node_list import NodeList
 from services.notifier.node_state_publisher import NodeStatePublisher
+from services.notifier.node_work_endpoint import NodeWorkEndpoint
 from services.notifier.store_watch import StoreWatch
 from services.notifier.work_report import read_remaining_work
 from services.notifier.workload.pool_notifiers import PoolNotifiers
@@ -147,6 +148,7 @@ async def build(context: Context) -> Service:
         ],
         endpoints={
             **WorkloadCheckEndpoint(notifiers, context.bus).endpoints,
+            **NodeWorkEndpoint(notifiers, context.bus).endpoints,
             **workload.callbacks.endpoints,
             **AlertAcknowledgement(OpenAlerts(context.bus), context.clock).endpoints,
         },

@@ -260,6 +260,9 @@ def _pool_words(event: p.PoolEvent) -> Words:  # noqa: C901, PLR0912 - one case 
         case p.QuarantineFull(status=status):
             tone: Tone = "bad" if status == "opened" else "good"
             return f"quarantine full: {status}", advise(event.reason, event.remedy), tone
+        case p.OnDemandShort(status=status):
+            tone = "bad" if status == "opened" else "good"
+            return f"too few on demand: {status}", advise(event.reason, event.remedy), tone
         case p.Incident():
             return _incident_words(event)
         case p.SagaOpened():

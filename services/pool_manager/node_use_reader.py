@@ -38,4 +38,5 @@ class NodeUseReader:
         return NodeUse(
             gpus=beat.gpu_use if beat else None,
             dollars_per_hour=instance.dollars_per_hour if instance else 0.0,
+            offering=instance.offering if instance else None,
         )

@@ -20,6 +20,7 @@ from services.pool_manager.planner.disruption_budget import allowance, others
 from services.pool_manager.planner.node_counts import Nodes, busy, is_quarantined, size
 from services.pool_manager.planner.remediation import drift
 from services.pool_manager.planner.remediation.renewals import renewal
+from services.pool_manager.planner.sizing import on_demand_floor
 from services.pool_manager.planner.sizing.open_sagas import room_for_sagas
 from services.pool_manager.planner.unhealthy_nodes import remediation_reason
 from services.pool_manager.pool_store import Store
@@ -53,6 +54,7 @@ def node_view(record: NodeRecord, health: HealthRecord | None) -> NodeView:
         zone=record.zone,
         rack=record.rack,
         instance_type=launch.instance_type if launch else "",
+        market=record.market,
         address=record.address,
         saga=record.saga,
         reason=record.reason or record.health_reason,
@@ -130,6 +132,13 @@ def _apart(record: PoolRecord, missing: int) -> tuple[str, ...]:
     return (text,)
 
 
+def _on_demand(record: PoolRecord, nodes: Nodes) -> tuple[str, ...]:
+    """That too few nodes are on demand, and nothing under way changes it."""
+    if on_demand_floor.expected(record, nodes) >= on_demand_floor.required(record):
+        return ()
+    return (f"{on_demand_floor.sentence(record, nodes)}; {on_demand_floor.remedy(record)}",)
+
+
 def pool_view(record: PoolRecord, nodes: Iterable[NodeRecord], now: datetime) -> PoolView:
     """Put a pool together as people see it."""
     nodes = Nodes(nodes)
@@ -177,7 +186,11 @@ def pool_view(record: PoolRecord, nodes: Iterable[NodeRecord], now: datetime) ->
         ),
         mode=record.spec.mode,
         advice=record.advice,
-        warnings=(*_full(record), *_apart(record, record.desired - size(record, nodes))),
+        warnings=(
+            *_full(record),
+            *_apart(record, record.desired - size(record, nodes)),
+            *_on_demand(record, nodes),
+        ),
         observed_actions=tuple(
             msgspec.to_builtins(each) for each in record.observed_actions.values()
         ),

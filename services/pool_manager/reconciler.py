@@ -6,7 +6,7 @@ from it. Runs of one pool that are asked for while one is under way become one r
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
@@ -15,6 +15,7 @@ from typing import Final
 from msgspec import structs
 
 from schemas.headers import TRACEPARENT
+from schemas.launch_offers import Choice
 from schemas.messages import encode
 from schemas.node_records import NodeRecord
 from schemas.pool_records import OpenSaga, PoolRecord
@@ -32,7 +33,7 @@ from services.pool_manager.planner.admission import admission_refusals
 from services.pool_manager.planner.node_counts import Nodes
 from services.pool_manager.planner.node_projection import FOUND
 from services.pool_manager.planner.pool_planner import plan
-from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot
+from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot, Rest
 from services.pool_manager.planner.remediation import remedy_selection, renewals
 from services.pool_manager.planner.remediation.quarantine_recheck import diagnostic_of
 from services.pool_manager.planner.remediation.recovered_nodes import is_for_silence
@@ -73,11 +74,14 @@ class Reconciler:
         coordinator: Callable[[], Coordinator],
         remediator: Callable[[PoolRecord], Remediator],
         beat_seconds: float,
+        idle: Callable[[str], Mapping[str, Rest]],
     ) -> None:
         """`coordinator` is asked for late: it and the reconciler call each other.
 
-        `beat_seconds`: within so long every agent that is connected beats.
+        `beat_seconds`: within so long every agent that is connected beats. `idle`: the nodes of a
+        pool that are to leave as they have no work.
         """
+        self._idle = idle
         self._remediator = remediator
         self._bus = bus
         self._clock = clock
@@ -152,6 +156,7 @@ class Reconciler:
             snapshot,
             record=event_outbox.without_events(before),
             remediator=self._remediator(snapshot.record),
+            idle=self._idle(pool),
         )
         decided = await self._plan(snapshot)
         decided = replace(decided, record=numbered(before, decided.record))
@@ -299,6 +304,14 @@ def _labels(record: PoolRecord, opened: OpenSaga) -> dict[str, str]:
     return {**record.spec.labels, WORKLOAD_NAME: name} if name else record.spec.labels
 
 
+def _choice(record: PoolRecord, opened: OpenSaga) -> Choice:
+    """What a launch chooses from; one that is to save something waits for nothing dearer."""
+    choice = choice_of(record.spec, record.avoid, not_spot=opened.not_spot)
+    if not opened.max_dollars:
+        return choice
+    return structs.replace(choice, max_dollars=opened.max_dollars, fallback_seconds=0.0)
+
+
 def _diagnostic(spec: PoolSpec, opened: OpenSaga) -> str:
     if opened.kind == "recheck":
         return diagnostic_of(opened.fault_signature)
@@ -320,7 +333,7 @@ def saga_params(fleet: str, record: PoolRecord, opened: OpenSaga) -> SagaParams:
         labels=_labels(record, opened),
         setup=setup_of(spec),
         user_data=spec.user_data,
-        choice=choice_of(spec, record.avoid) if says_more(spec) else None,
+        choice=_choice(record, opened) if says_more(spec) else None,
         gang=opened.gang,
         gang_size=opened.gang_size,
         gather_seconds=float(spec.placement.gather) if opened.gang else 0.0,

@@ -30,6 +30,7 @@ from services.pool_manager.autoscaling.autoscaling_loop import Autoscaling
 from services.pool_manager.configured_pools import ConfiguredPools
 from services.pool_manager.decision_log import log_event
 from services.pool_manager.hardware_store import HardwareList
+from services.pool_manager.idle_watch import IdleWatch
 from services.pool_manager.instance_verifier import Verifier
 from services.pool_manager.node_adoption import NodeAdoption
 from services.pool_manager.node_event_limit import SENDER_LIMIT, node_of
@@ -41,6 +42,7 @@ from services.pool_manager.planner.safety.holds import hold_event, with_hold
 from services.pool_manager.planner.sizing.open_sagas import numbered
 from services.pool_manager.pool_requests import PoolRequests
 from services.pool_manager.pool_store import Store
+from services.pool_manager.price_watch import PriceWatch
 from services.pool_manager.queries import Queries
 from services.pool_manager.reconciler import TIMER_OWNER, Reconciler
 from services.pool_manager.remediator_plugins import Remediators
@@ -108,6 +110,9 @@ class PoolManager:
         self._clock = context.clock
         self.store = Store(context.bus, context.settings.budget)
         self._configured = ConfiguredPools(context, self.store)
+        self._lease = Lease(context.bus, context.clock, "pool-manager.resync", context.replica)
+        self._idle = IdleWatch(context.bus, context.clock, self.store, self._lease)
+        self._prices = PriceWatch(context.bus, context.clock, self.store, self._lease)
         self._reconciler = Reconciler(
             context.bus,
             context.clock,
@@ -115,6 +120,7 @@ class PoolManager:
             lambda: self._coordinator,
             Remediators(context.settings.pools, context.settings_file).of,
             float(context.settings.agent.heartbeat_ttl),
+            self._idle.due,
         )
         self._hardware = HardwareList(context.bus, context.clock)
         self._effects = SagaEffects(
@@ -130,17 +136,12 @@ class PoolManager:
             confirm=self._reconciler.interventions.confirm,
         )
         self._auditor = SagaAuditor(
-            context.bus,
-            context.clock,
-            self.store,
-            self._coordinator,
-            self._effects,
+            *(context.bus, context.clock, self.store, self._coordinator, self._effects),
             self._reconciler.begin_again,
         )
         self._pools = PoolRequests(
             *(context.clock, self.store, context.settings, context.settings_file)
         )
-        self._lease = Lease(context.bus, context.clock, "pool-manager.resync", context.replica)
         self._finder = Finder(context.settings, context.settings_file)
         self._autoscaling = Autoscaling(
             context.bus,
@@ -201,6 +202,8 @@ class PoolManager:
                 self._resync_for_ever,
                 self._verifier.run,
                 self._autoscaling.run,
+                partial(self._idle.run, self._reconciler.reconcile),
+                partial(self._prices.run, self._reconciler.reconcile),
             ),
             endpoints={
                 **Queries(

@@ -33,6 +33,7 @@ from services.provisioner.launch.unrecorded_launches import UnrecordedLaunches
 from services.provisioner.node_recovery.diagnostic_step import DiagnosticStep
 from services.provisioner.node_recovery.reset_and_reboot_steps import NodeRecovery
 from services.provisioner.offerings.offering_allocator import OfferingAllocator
+from services.provisioner.offerings.offering_store import OfferingStore
 from services.provisioner.provider_client.provider import Instance
 from services.provisioner.provider_client.provider_calls import Providers
 from services.provisioner.provider_client.provider_errors import ProviderError
@@ -62,6 +63,7 @@ class SagaStepHandlers:
         templates: BootstrapTemplates,
         allocator: OfferingAllocator,
         gangs: GangBarrier,
+        offerings: OfferingStore,
         replica: str,
         configured: Mapping[str, PluginSettings] = MappingProxyType({}),
     ) -> None:
@@ -72,6 +74,7 @@ class SagaStepHandlers:
         self._providers = providers
         self._limits = limits
         self._gangs = gangs
+        self._offerings = offerings
         self.remover = Remover(bus, clock, store, providers, limits)
         self._diagnostic = DiagnosticStep(bus, clock)
         self._templates = templates
@@ -112,6 +115,7 @@ class SagaStepHandlers:
         """Launch the instance."""
         inputs = command.inputs_as(ProvisionInputs)
         superseded = self._supersession(command)
+        await self._note_interruption(inputs)
         try:
             made = await self._launcher.launch(
                 bounded(inputs), command.saga, superseded, again=command.deliveries > 1
@@ -123,6 +127,15 @@ class SagaStepHandlers:
         instance = Instance(name=inputs.node, provider_id=made.provider_id)
         can = self._providers.get(made.provider).can_restart_cold(instance)
         return replace(made, restarts_cold=can, sources=self._sources(made.provider, inputs.launch))
+
+    async def _note_interruption(self, inputs: ProvisionInputs) -> None:
+        """Record that the cloud takes the node that this one replaces, before a choice is made."""
+        choice = inputs.launch.choice
+        if not inputs.interrupted or choice is None or not choice.interruption_seconds:
+            return
+        record = await self._store.get(node_key(inputs.pool, inputs.interrupted))
+        if record is not None and record.offering is not None:
+            await self._offerings.record_interruption(record.offering, record.instance)
 
     def _sources(self, provider: str, launch: LaunchSpec) -> dict[str, str]:
         """What it was launched with that only this configuration knows."""

@@ -145,7 +145,7 @@ def assemble(
     gangs = GangBarrier(clock, store, offerings, placements)
     steps = SagaStepHandlers(
         *(bus, clock, store, providers, limits, _templates(settings, file)),
-        *(allocator, gangs, context.replica, settings.providers),
+        *(allocator, gangs, offerings, context.replica, settings.providers),
     )
 
     async def node_of_pod(provider: str, token: str) -> str:

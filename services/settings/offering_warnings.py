@@ -7,7 +7,7 @@ from typing import Final
 from schemas.instance_type_catalogue import InstanceTypes
 from schemas.launch_offers import Offer
 from schemas.settings import PluginSettings, PoolSpec, Settings
-from services.settings.provider_choices import choice_of
+from services.settings.provider_choices import choices_of
 
 OTHERS: Final = "*"
 NEEDS_ZONES: Final = frozenset({"gcp"})
@@ -23,7 +23,8 @@ def offering_warnings(settings: Settings, types: InstanceTypes) -> Iterator[str]
     """The warnings of all pools."""
     for name, spec in settings.pools.items():
         found: dict[str, None] = {}
-        for offer in choice_of(spec).offers if spec.nodes == "launched" else ():
+        launched = choices_of(spec) if spec.nodes == "launched" else ()
+        for offer in (offer for choice in launched for offer in choice.offers):
             configured = settings.providers.get(offer.provider, PluginSettings(type=""))
             kind = configured.type
             found[_type_warning(offer, kind, types)] = None

@@ -2,11 +2,13 @@
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
 from schemas.duration import decode_hook, format_duration
 from schemas.settings import (
+    NOTIFIER_PLUGINS,
     PROVIDER_PLUGINS,
     BudgetSpec,
     FleetBudgetSpec,
@@ -26,6 +28,8 @@ from services.settings.pool_options import per_pool_type, pool_option_names
 from services.settings.provider_choices import (
     Problem,
     adopting_problem,
+    interruption_problem,
+    on_demand_problem,
     pool_problem,
     unknown_notifier,
     unknown_provider,
@@ -33,6 +37,9 @@ from services.settings.provider_choices import (
 from services.settings.setup_validation import birth_problem
 from services.settings.window_validation import diagnostic_problem, window_problem
 from services.settings.workload_name_validation import workload_names_problem
+
+IDLE_SECONDS_MIN: Final = 60.0
+NO_WORKLOAD_SYSTEM: Final = "noop"
 
 
 def own_problems(spec: PoolSpec) -> Iterator[Problem]:
@@ -45,11 +52,72 @@ def own_problems(spec: PoolSpec) -> Iterator[Problem]:
             yield ("windows", place, wrong[0]), wrong[1]
     if wrong_place := pool_problem(spec):
         yield wrong_place
+    if wrong_idle := _idle_problem(spec):
+        yield wrong_idle
+    for found in (on_demand_problem(spec), interruption_problem(spec), _saving_problem(spec)):
+        if found is not None:
+            yield found
     if wrong_name := diagnostic_problem(spec.admission.diagnostic):
         yield ("admission", "diagnostic"), wrong_name
     if wrong_renewal := _renewal_problem(spec):
         yield wrong_renewal
     yield from budget_problems(spec.budget)
+
+
+def _idle_problem(spec: PoolSpec) -> Problem | None:
+    """Why idle nodes could not be removed as configured; None: they can, or need not."""
+    if not spec.idle_after:
+        return None
+    if spec.idle_after < IDLE_SECONDS_MIN:
+        return ("idle_after",), (
+            f"{format_duration(spec.idle_after)} is shorter than what is between two jobs; write "
+            f"{format_duration(IDLE_SECONDS_MIN)} or more"
+        )
+    for key, used, why in (
+        ("autoscaling", spec.autoscaling, "the autoscaler would launch them again"),
+        ("workload_names", spec.workload_names, "the workload system says which nodes leave"),
+    ):
+        if used:
+            return ("idle_after",), f"excludes `{key}`: {why}; remove one of the two"
+    return None
+
+
+def _saving_problem(spec: PoolSpec) -> Problem | None:
+    """Why nodes could not be replaced by cheaper ones; None: they can, or need not."""
+    if not spec.consolidation.min_saving:
+        return None
+    least = float(spec.drain_timeout) + float(spec.launch_timeout)
+    if spec.consolidation.min_age < least:
+        return ("consolidation", "min_age"), (
+            f"{format_duration(spec.consolidation.min_age)} is less than drain_timeout and "
+            f"launch_timeout together ({format_duration(least)}); raise it"
+        )
+    for key, used, why in (
+        ("spares", spec.spares, "a spare would take the place, whatever it costs"),
+        ("workload_names", spec.workload_names, "two machines cannot have one name"),
+        ("placement", spec.placement.required, "no node may be elsewhere"),
+    ):
+        if used:
+            return ("consolidation",), f"excludes `{key}`: {why}; remove one of the two"
+    return None
+
+
+def idle_source_problem(spec: PoolSpec, settings: Settings) -> Problem | None:
+    """A workload system of the pool that never says whether a node has work."""
+    if not spec.idle_after:
+        return None
+    named = [settings.notifiers[each] for each in spec.notifiers if each in settings.notifiers]
+    for each in named or [settings.notifier]:
+        try:
+            plugin = plugin_class(NOTIFIER_PLUGINS, each, None)
+        except ConfigurationError:
+            continue  # the notifier itself is wrong, which is reported
+        if each.type != NO_WORKLOAD_SYSTEM and not hasattr(plugin, "reports_running"):
+            return ("idle_after",), (
+                f"needs a workload system that says what runs on a node in service, and the "
+                f"notifier {each.type!r} does not; remove it"
+            )
+    return None
 
 
 def _renewal_problem(spec: PoolSpec) -> Problem | None:
@@ -60,7 +128,11 @@ def _renewal_problem(spec: PoolSpec) -> Problem | None:
             f"{format_duration(spec.expire_after)} is less than drain_timeout and launch_timeout "
             f"together ({format_duration(least)}): some node would always be leaving; raise it"
         )
-    for key, used in (("expire_after", spec.expire_after), ("drift", spec.drift == "replace")):
+    for key, used in (
+        ("expire_after", spec.expire_after),
+        ("drift", spec.drift == "replace"),
+        ("consolidation", spec.consolidation.min_saving),
+    ):
         if used and not spec.health.auto_replace:
             return (key,), (
                 "replaces nodes, and health.auto_replace is false; remove one of the two"
@@ -90,6 +162,7 @@ def reference_problems(spec: PoolSpec, settings: Settings, directory: Path) -> I
         or adopting_problem(spec, settings.providers, settings.mode),
         option_problem(spec, settings.providers),
         unknown_notifier(spec, settings.notifiers),
+        idle_source_problem(spec, settings),
         workload_names_problem(spec, settings.pools.values()),
         birth_problem(spec, settings.nats, directory),
     ):

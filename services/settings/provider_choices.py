@@ -11,6 +11,7 @@ import msgspec
 from schemas.launch_offers import Choice, Market, Markets, Offer
 from schemas.placement_settings import PlacementSpec
 from schemas.settings import Mode, PluginSettings, PoolSpec, ProviderChoice
+from services.settings.budget_validation import level_problem
 
 Problem = tuple[tuple[str | int, ...], str]
 
@@ -23,12 +24,15 @@ ONE_PLACE: Final = ("provider", "region", "zones")
 
 GANG_MAX: Final = 200
 """Nodes that are launched together in one decision."""
+INTERRUPTION_SECONDS_MIN: Final = 60.0
+INTERRUPTION_SECONDS_MAX: Final = 7 * 86_400.0
 GATHER_SECONDS_MIN: Final = 30.0
 GATHER_SLACK_SECONDS: Final = 30.0
 """By so much less than a launch may take, so that a gang ends before its launches expire."""
 LAUNCHES: Final = (
-    *("providers", "market", "max_price", "spend_cap", "placement", "zones", "ssh_keys"),
-    *("setup_commands", "user_data", "autoscaling", "metrics", "spares"),
+    *("providers", "market", "on_demand_min", "max_price", "spend_cap", "placement", "zones"),
+    *("ssh_keys", "setup_commands", "user_data", "autoscaling", "metrics", "spares"),
+    *("idle_after", "interruption_penalty", "consolidation"),
 )
 """What only a pool has whose nodes Navarch launches."""
 
@@ -37,6 +41,40 @@ def with_defaults(defaults: Mapping[str, Any], said: Mapping[str, Any]) -> dict[
     """What a pool says, and the defaults for the rest; where its nodes come from it says alone."""
     instead = ONE_PLACE if "providers" in said else ("providers",) if "provider" in said else ()
     return {**{key: each for key, each in defaults.items() if key not in instead}, **said}
+
+
+def on_demand_problem(spec: PoolSpec) -> Problem | None:
+    """Why a pool cannot keep so many nodes on demand or reserved as it says."""
+    least = spec.on_demand_min
+    if least == 0:
+        return None
+    place = ("on_demand_min",)
+    if wrong := level_problem(least):
+        return place, wrong
+    named = [each.market or spec.market for each in spec.providers] or [spec.market]
+    if not any("spot" in _in_order(each) for each in named):
+        return place, "no node is spot anyway; add `market: spot` to the pool, or remove it"
+    if isinstance(least, int) and least > spec.max_nodes:
+        return place, f"{least} is above max_nodes {spec.max_nodes}; lower one or raise the other"
+    for key, used, why in (
+        ("spares", spec.spares, "a spare takes any node's place, on whatever market it is"),
+        ("workload_names", spec.workload_names, "the workload system chooses which nodes leave"),
+        ("placement", spec.placement.required, "one job has all nodes: it ends with the first"),
+    ):
+        if used:
+            return place, f"excludes `{key}`: {why}; remove one of the two"
+    return None
+
+
+def interruption_problem(spec: PoolSpec) -> Problem | None:
+    """Why interruptions could not be remembered as a pool says."""
+    after = float(spec.interruption_penalty)
+    if not after or INTERRUPTION_SECONDS_MIN <= after <= INTERRUPTION_SECONDS_MAX:
+        return None
+    return ("interruption_penalty",), (
+        "must be between 1m and 7d, after which an interruption counts half; write 6h, or 0s for "
+        "none"
+    )
 
 
 def pool_problem(spec: PoolSpec) -> Problem | None:
@@ -156,10 +194,11 @@ def unknown_notifier(spec: PoolSpec, known: Collection[str]) -> Problem | None:
     return None
 
 
-def choice_of(spec: PoolSpec, avoid: Collection[str] = ()) -> Choice:
+def choice_of(spec: PoolSpec, avoid: Collection[str] = (), *, not_spot: bool = False) -> Choice:
     """The pool's providers and how to choose among them.
 
-    `avoid`: zones that come last, because hardware from there was refused.
+    `avoid`: zones that come last, because hardware from there was refused. `not_spot`: of each
+    provider what is not spot, which is on demand where the pool names nothing else.
     """
     named = spec.providers or (
         ProviderChoice(
@@ -172,7 +211,7 @@ def choice_of(spec: PoolSpec, avoid: Collection[str] = ()) -> Choice:
     ranked = [
         (first.index(market) if market in first else rank, _offer(spec, each, market, avoid))
         for each in named
-        for rank, market in enumerate(_in_order(each.market or spec.market))
+        for rank, market in enumerate(_markets(each.market or spec.market, not_spot=not_spot))
     ]
     offers = tuple(offer for _, offer in sorted(ranked, key=lambda each: each[0]))
     wants_spot = any(each.market == "spot" for each in offers)
@@ -185,7 +224,14 @@ def choice_of(spec: PoolSpec, avoid: Collection[str] = ()) -> Choice:
         placement_group=spec.placement.group,
         together=spec.placement.together,
         required=spec.placement.required,
+        interruption_seconds=float(spec.interruption_penalty) if wants_spot else 0.0,
     )
+
+
+def choices_of(spec: PoolSpec) -> tuple[Choice, ...]:
+    """What a pool's launches choose from: those that must not be spot choose from less."""
+    others = (choice_of(spec, not_spot=True),) if spec.on_demand_min else ()
+    return choice_of(spec), *others
 
 
 def says_more(spec: PoolSpec) -> bool:
@@ -196,6 +242,8 @@ def says_more(spec: PoolSpec) -> bool:
         or spec.market
         or spec.max_price
         or spec.spend_cap
+        or spec.interruption_penalty
+        or spec.consolidation.min_saving
         or spec.placement != PlacementSpec()
     )
 
@@ -204,6 +252,13 @@ def _in_order(markets: Markets) -> tuple[Market | Literal[""], ...]:
     """Markets in order of preference, each once; empty: the provider's own."""
     named = (markets,) if isinstance(markets, str) else markets
     return tuple(dict.fromkeys(named)) or ("",)
+
+
+def _markets(markets: Markets, *, not_spot: bool) -> tuple[Market | Literal[""], ...]:
+    named = _in_order(markets)
+    if not not_spot:
+        return named
+    return tuple(each for each in named if each and each != "spot") or ("on-demand",)
 
 
 def _offer(

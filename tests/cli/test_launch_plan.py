@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from schemas.offering_records import OfferingView as Offer
-from services.cli.commands.up_command import plan_text, read_settings
+from services.cli.commands.up_command import idle_setting, plan_text, read_settings
 from services.cli.text.launch_plan import LaunchRequest, PlanError, catalogue_offerings, plan
 from services.primitives.errors import NavarchError
 from services.settings.instance_type_file import load_instance_types
@@ -183,3 +183,13 @@ def test_all_nodes_of_a_pool_are_enrolled_in_the_same_way() -> None:
 
     assert (["cks"], False) == ([each.provider for each in cheap.offers], "user_data" in cheap.spec)
     assert "cks" not in {each.provider for each in dear.offers}
+
+
+def test_an_experiment_ends_by_itself() -> None:
+    """`--idle-after` is the pool's setting; what is no time is refused with an example."""
+    request = replace(REQUEST, settings=idle_setting("30m"))
+    found = plan(request, OFFERS, KINDS).spec
+    assert (found["idle_after"], found["min_nodes"]) == ("30m", 0)
+    assert idle_setting("") == {}
+    with pytest.raises(NavarchError, match="--idle-after: 'soon' is not a duration: write 30s"):
+        idle_setting("soon")

@@ -155,7 +155,7 @@ def step_handlers(
     templates = templates or BootstrapTemplates(NatsSettings(), AgentSettings(), Path())
     gangs = GangBarrier(clock, store, offerings, placements)
     return SagaStepHandlers(
-        *(bus, clock, store, calls, limits, templates, allocator, gangs, ""), configured
+        *(bus, clock, store, calls, limits, templates, allocator, gangs, offerings, ""), configured
     )
 
 

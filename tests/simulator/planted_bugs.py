@@ -24,16 +24,22 @@ from services.notifier.alerts import alert_intake
 from services.notifier.alerts.alert_intake import AlertIntake
 from services.notifier.alerts.store_alerts import StoreAlerts
 from services.notifier.store_watch import StoreWatch
-from services.notifier.workload.workload_notifier import NodeReference, NodeWorkload, WorkloadAnswer
+from services.notifier.workload.workload_notifier import (
+    NodeReference,
+    NodeWorkload,
+    WorkloadAnswer,
+)
 from services.notifier.workload_steps import WorkloadSteps
 from services.pool_manager.planner import disruption_budget, pool_planner
 from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot
 from services.pool_manager.planner.remediation import gangs, remedy_selection
+from services.pool_manager.planner.sizing import on_demand_floor
 from services.pool_manager.service import PoolManager
 from services.primitives.errors import BusError
 from services.provisioner.instances import instance_decisions, instance_store
 from services.provisioner.launch import launcher
 from services.provisioner.launch.launch_lease import LaunchLeases
+from services.provisioner.offerings import interruptions
 from services.provisioner.provider_client.provider import Instance
 from services.saga.participant import Command
 from services.simulator.engine.simulated_workload import SimulatedNotifier
@@ -243,7 +249,19 @@ def names_are_machines(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(instance_decisions, "belongs_to", belongs)
 
 
+def spot_in_any_place(patch: pytest.MonkeyPatch) -> None:
+    """The launch of what must not be spot is not marked as such."""
+    patch.setattr(on_demand_floor, "with_markets", lambda record, *_: record)
+
+
+def interruptions_are_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """No interruption counts when an offering is chosen."""
+    patch.setattr(interruptions, "count", lambda *_: 0)
+
+
 BUGS: dict[str, Plant] = {
+    "spot in any place": spot_in_any_place,
+    "interruptions are forgotten": interruptions_are_forgotten,
     "partners wait": partners_wait,
     "jobs of others": jobs_of_others,
     "observing acts": observing_acts,

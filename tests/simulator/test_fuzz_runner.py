@@ -60,6 +60,8 @@ FOUND_AT = {
     "budget in memory": 19,
     "no adopt before retry": 73,
     "timer in process memory": 33,
+    "spot in any place": 25,
+    "interruptions are forgotten": 36,
     "launch without a claim": 115,
     "silence never ends": 49,
     "unanswered counts as drained": 19,

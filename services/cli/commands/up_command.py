@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final
 import msgspec
 import typer
 
+from schemas.duration import parse_duration
 from schemas.fleet_queries import Query
 from schemas.names import TOKEN
 from schemas.offering_records import OfferingsQuery, OfferingView
@@ -56,6 +57,12 @@ async def up(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="A setting of the pool, as in YAML."),
     ] = None,
+    idle_after: Annotated[
+        str,
+        typer.Option(
+            "--idle-after", metavar="30m", help="Remove nodes that have no work for so long."
+        ),
+    ] = "",
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the plan, and change nothing.")
     ] = False,
@@ -75,7 +82,7 @@ async def up(
         region=region,
         market="spot" if spot else "on-demand",
         max_price=max_price,
-        settings=read_settings(settings or []),
+        settings={**idle_setting(idle_after), **read_settings(settings or [])},
     )
     planned = await _make_plan(fleet, await _with_current_size(fleet, request), config)
     there = await _nodes(fleet, name)
@@ -115,6 +122,17 @@ async def down(
     console.write_message(answer, console.Format.TABLE)
     if wait:
         await _wait_until_removed(fleet, name)
+
+
+def idle_setting(after: str) -> dict[str, Any]:
+    """The setting that has nodes leave by themselves; the pool stays, with none."""
+    if not after:
+        return {}
+    try:
+        parse_duration(after)
+    except ValueError as error:
+        raise NavarchError(f"--idle-after: {error}") from error
+    return {"idle_after": after}
 
 
 def read_settings(options: list[str]) -> dict[str, Any]:

@@ -36,7 +36,15 @@ def price_text(view: OfferingView, now: datetime) -> str:
 
 
 def state_text(view: OfferingView, now: datetime) -> str:
-    """Its availability, since when it is exhausted, and when it is tried next."""
+    """Its availability, since when it is exhausted, and what was taken away lately."""
+    found = _availability(view, now)
+    if not view.interruptions or view.interrupted_at is None:
+        return found
+    times = "once" if view.interruptions == 1 else f"{view.interruptions} times"
+    return f"{found}, interrupted {times}, last {local_time(view.interrupted_at)}"
+
+
+def _availability(view: OfferingView, now: datetime) -> str:
     if view.state == "available":
         return "reported as unavailable" if view.reported_available is False else "available"
     since = f" since {local_time(view.since)}" if view.since is not None else ""

@@ -153,6 +153,8 @@ def _rule(event: Message) -> Rule | None:  # noqa: C901, PLR0912 - one case an e
             return "warning" if by else "critical", "breaker-opened", f"breaker/{pool}", ""
         case p.QuarantineFull(status="opened", pool=pool):
             return "critical", "quarantine-full", f"quarantine/{pool}", ""
+        case p.OnDemandShort(status="opened", pool=pool):
+            return "warning", "on-demand-short", f"on-demand/{pool}", ""
         case p.Incident(status="opened", pool=pool, incident=incident):
             return _incident_severity(event), "incident", f"incident/{pool}/{incident}", ""
         case p.SagaIsStuck(saga=saga):
@@ -226,6 +228,8 @@ def ended_keys(event: Message) -> tuple[str, ...]:  # noqa: C901, PLR0912 - one 
             return (f"breaker/{pool}",)
         case p.QuarantineFull(status="closed", pool=pool):
             return (f"quarantine/{pool}",)
+        case p.OnDemandShort(status="closed", pool=pool):
+            return (f"on-demand/{pool}",)
         case p.Incident(status="closed", pool=pool, incident=incident):
             return (f"incident/{pool}/{incident}",)
         case ConsumerLag(status="caught-up", durable=durable):
@@ -277,10 +281,8 @@ def ending_subjects(event: Message) -> tuple[str, ...]:
             )
         case p.BreakerOpened(pool=pool):
             return (subjects.pool_event(pool, "breaker-closed"),)
-        case p.QuarantineFull(pool=pool):
-            return (subjects.pool_event(pool, "quarantine-full"),)
-        case p.Incident(pool=pool):
-            return (subjects.pool_event(pool, "incident"),)
+        case p.QuarantineFull(pool=pool) | p.OnDemandShort(pool=pool) | p.Incident(pool=pool):
+            return (subjects.pool_event(pool, p.FACTS[type(event)]),)
         case ConsumerLag() | ServiceFailure():
             return (subjects.fleet_event(FLEET_FACTS[type(event)]),)
         case _:

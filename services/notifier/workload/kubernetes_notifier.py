@@ -160,6 +160,11 @@ class KubernetesNotifier:
         return True
 
     @property
+    def reports_running(self) -> bool:
+        """It is asked about any node."""
+        return True
+
+    @property
     def poll_seconds(self) -> float:
         """Long: changes are pushed."""
         return POLL_SECONDS

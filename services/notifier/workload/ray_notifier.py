@@ -110,6 +110,11 @@ class RayNotifier:
         return True
 
     @property
+    def reports_running(self) -> bool:
+        """It is asked about any node."""
+        return True
+
+    @property
     def poll_seconds(self) -> float:
         """The configured interval."""
         return self._options.poll
@@ -257,7 +262,8 @@ class RayNotifier:
         if reference.lost or reference.gone or self._options.unknown_nodes == "ignore":
             return NodeWorkload(drained=True, detail=self._unknown(reference))
         if self._is_young(raylets):
-            return NodeWorkload(drained=False, detail="Ray's head has just started; it may rejoin")
+            detail = "Ray's head has just started; it may rejoin"
+            return NodeWorkload(drained=False, detail=detail, unsure=True)
         if reference.node in self._seen:
             return NodeWorkload(drained=True, detail=self._unknown(reference))
         return self._refuse(reference, raylets)

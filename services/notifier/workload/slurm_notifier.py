@@ -131,6 +131,11 @@ class SlurmNotifier:
         return True
 
     @property
+    def reports_running(self) -> bool:
+        """It is asked about any node."""
+        return True
+
+    @property
     def poll_seconds(self) -> float:
         """The configured interval."""
         return self._options.poll

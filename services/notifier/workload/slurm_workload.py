@@ -56,6 +56,7 @@ def node_workload(node: SlurmNode, here: Sequence[SlurmJob]) -> NodeWorkload:
         running=tuple(running_work(each) for each in here[:RUNNING_MAX]),
         total=len(here),
         detail=detail,
+        unsure=not here and node.busy,
     )
 
 

@@ -88,6 +88,8 @@ class NodeWorkload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """At most RUNNING_MAX."""
     total: int = 0
     """Number of jobs that run, those beyond `running` included."""
+    unsure: bool = False
+    """What runs is not known yet, or something is left that is no job: the node is not idle."""
     detail: str = ""
     """What the system adds, in its own words."""
 
@@ -215,6 +217,16 @@ class NodeStateReporter(Notifier, Protocol):
 
     async def wait_for_node_change(self) -> None:
         """Return when a node's state may have changed; a system that cannot say never returns."""
+        ...
+
+
+@runtime_checkable
+class RunningWorkReporter(Protocol):
+    """What a notifier has besides if `workloads` says what runs on nodes that are in service."""
+
+    @property
+    def reports_running(self) -> bool:
+        """Whether it does, also before a drain: else no node counts as idle."""
         ...
 
 

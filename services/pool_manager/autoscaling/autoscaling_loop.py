@@ -99,7 +99,7 @@ class Autoscaling:
         found = self._finder.of(record) if record.spec.autoscaling else None
         if found is not None and found.autoscaler is not None:
             await self._one(record.name, found.autoscaler, found)
-        elif not record.spec.autoscaling and record.advice is not None:
+        elif not (record.spec.autoscaling or record.spec.idle_after) and record.advice is not None:
             await self._note(record.name, None)
 
     async def _one(self, pool: str, autoscaler: Autoscaler, found: Found) -> None:

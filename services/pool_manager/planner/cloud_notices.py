@@ -108,6 +108,14 @@ def taken_reason(node: NodeRecord) -> str:
     return reason
 
 
+def is_interrupted(node: NodeRecord | None) -> bool:
+    """Whether the cloud takes back a spot node, or it is gone."""
+    if node is None or node.market != "spot":
+        return False
+    found = current_notice(node)
+    return is_gone(node) or (found is not None and found[1].effect == "reclaim")
+
+
 def urgent(node: NodeRecord, spec: PoolSpec, now: datetime) -> bool:
     """Whether there is no time to wait for the budget: the cloud will not."""
     found = current_notice(node)

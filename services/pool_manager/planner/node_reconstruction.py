@@ -61,6 +61,7 @@ def adopted_node(record: NodeRecord | None, instance: InstanceRecord, now: datet
         zone=instance.zone,
         address=instance.address,
         host=instance.host,
+        market=instance.offering.market if instance.offering is not None else "",
         admitted_at=now,
         changed_at=now,
     )

@@ -21,7 +21,8 @@ from services.pool_manager.planner.remediation.observe_mode import apply_mode
 from services.pool_manager.planner.remediation.quarantine import quarantine
 from services.pool_manager.planner.remediation.repair import repair
 from services.pool_manager.planner.safety import breaker, eligibility
-from services.pool_manager.planner.sizing import gang_launches, successors
+from services.pool_manager.planner.sizing import gang_launches, on_demand_floor, successors
+from services.pool_manager.planner.sizing.idle_shutdown import shut_down
 from services.pool_manager.planner.sizing.pool_size import resize
 from services.pool_manager.planner.sizing.restart_drains import drain_ahead
 from services.pool_manager.planner.sizing.withdrawn_notices import give_back
@@ -45,13 +46,16 @@ def plan(snapshot: PoolSnapshot, now: datetime) -> PoolPlan:
     # The size first: a surplus takes the unhealthy nodes away, and a gap that is being filled is no
     # reason any more to let an unhealthy node wait.
     begun = give_back(snapshot, successors.expect(snapshot, now), now)
+    begun = shut_down(snapshot, begun, now)
     decided = repair(snapshot, drain_ahead(snapshot, resize(snapshot, begun, now), now), now)
-    decided = quarantine(snapshot, decided, now)
+    decided = on_demand_floor.decided(snapshot, quarantine(snapshot, decided, now))
+    record, short = on_demand_floor.reported(snapshot, decided.record, now)
+    decided = replace(decided, record=record)
     record, drifted = drift.reported(snapshot, decided.record, now)
     decided = replace(
         decided,
         record=record,
-        events=(*decided.events, *drifted),
+        events=(*decided.events, *short, *drifted),
         wake_at=earlier(
             earlier(decided.wake_at, eligibility.next_change(snapshot, now)),
             _next_cordon(decided.record, now),

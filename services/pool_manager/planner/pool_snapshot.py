@@ -6,6 +6,7 @@ from datetime import datetime
 
 from schemas.fleet_budget import FleetBudgetRecord
 from schemas.health_records import HealthRecord
+from schemas.launch_offers import Offering
 from schemas.node_records import GpuUse, NodeRecord
 from schemas.pool_events import PoolEvent
 from schemas.pool_records import OpenSaga, PoolRecord
@@ -20,6 +21,19 @@ class NodeUse:
 
     gpus: GpuUse | None = None
     """None: not known."""
+    dollars_per_hour: float = 0.0
+    """0: not known."""
+    offering: Offering | None = None
+    """From which it was launched."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """Since when a node is known to have no work."""
+
+    since: datetime
+    seen_at: datetime
+    """When that was last found."""
     dollars_per_hour: float = 0.0
     """0: not known."""
 
@@ -45,6 +59,9 @@ class PoolSnapshot:
     """Chooses what is done about an unhealthy node."""
     use: Mapping[str, NodeUse] | None = None
     """By node, of those that may leave; None: not read, as it need not be while none has to."""
+
+    idle: Mapping[str, Rest] = field(default_factory=dict)
+    """Nodes that have had no work for the pool's `idle_after`."""
 
     @property
     def fleet_window(self) -> float:

@@ -162,7 +162,7 @@ def coming_node(record: NodeRecord | None, state: SagaState) -> NodeRecord | Non
     )
 
 
-_PLACE = ("region", "zone", "address", "host")
+_PLACE = ("region", "zone", "address", "host", "market")
 
 
 def says_more(old: NodeRecord | None, new: NodeRecord, state: SagaState) -> bool:

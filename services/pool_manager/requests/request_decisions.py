@@ -31,6 +31,7 @@ from services.pool_manager.planner.pool_snapshot import PoolSnapshot
 from services.pool_manager.planner.safety import eligibility
 from services.pool_manager.planner.safety.breaker_requests import change_breaker
 from services.pool_manager.planner.safety.holds import NodeHold, problem, requested_hold
+from services.pool_manager.planner.sizing.on_demand_floor import with_markets
 from services.pool_manager.planner.sizing.open_sagas import open_for
 from services.pool_manager.planner.sizing.spares import substitute
 from services.pool_manager.requests import request_ordering
@@ -251,6 +252,7 @@ def _about_node(
     if isinstance(payload, DrainRequest):
         asked_for = _draining(payload, asked_for)
     record = msgspec.structs.replace(record, open={**record.open, saga: asked_for})
+    record = with_markets(record, snapshot.nodes, (saga,))
     if requested.disrupts:
         record = with_begun(record, snapshot.fleet_window, now, (kind,))
     size = f"the desired size of {record.name} is {record.desired} now"

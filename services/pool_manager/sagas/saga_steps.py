@@ -121,6 +121,7 @@ def _provision(params: SagaParams, _: Outputs) -> ProvisionInputs:
         pool=params.pool,
         node=params.new_node,
         launch=params.launch,
+        interrupted=params.node if params.interrupted else "",
         timeout_seconds=params.launch_timeout_seconds,
     )
 

@@ -388,6 +388,7 @@ def _outputs(record: InstanceRecord) -> ProvisionOutputs:
         instance_type=type_of(record),
         market=record.offering.market if record.offering is not None else "",
         dollars_per_hour=record.dollars_per_hour or None,
+        chosen=record.chosen,
     )
 
 

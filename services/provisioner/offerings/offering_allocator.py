@@ -31,7 +31,6 @@ from services.provisioner.offerings.offering_choice import (
     Decision,
     FailLaunch,
     LaunchPace,
-    PriceLimit,
     RefuseLaunch,
     ScoredCandidate,
     TakeOffering,
@@ -42,6 +41,7 @@ from services.provisioner.offerings.offering_choice import (
     describe_blocks,
     refresh_pace,
     restart_pace,
+    saving_limits,
 )
 from services.provisioner.offerings.offering_scorer import OfferingScorer
 from services.provisioner.offerings.offering_store import OfferingStore
@@ -150,13 +150,11 @@ class OfferingAllocator:
             chosen = await self._placements.choose(record) if queue.choice.required else None
             decision, capped = await self._decide(key, record, queue, chosen)
             match decision:
-                case TakeOffering(scored, claims):
+                case TakeOffering(scored):
                     queue.blocked = ()
                     if not await self._claim_place(record, queue, scored, chosen):
                         continue
-                    allocation = await self._record(
-                        key, record, queue, scored, claims, capped=capped
-                    )
+                    allocation = await self._record(key, record, queue, decision, capped=capped)
                     if allocation is not None:
                         return allocation
                 case WaitForOffering(None):
@@ -189,12 +187,12 @@ class OfferingAllocator:
         choice, now = queue.choice, self._clock.now()
         allowed = _candidates_in(queue, chosen)
         known = await self._offerings.records()
-        limits: tuple[PriceLimit, ...] = ()
+        limits = saving_limits(choice)
         capped = bool(choice.spend_cap or self._fleet_cap)
         if capped:
             reserved, _ = await self._offerings.read_spend(SPEND_KEY)
             costs = spend.sum_costs(await self._scorer.records(), reserved.reserved, key)
-            limits = spend.price_limits(costs, record.pool, choice.spend_cap, self._fleet_cap)
+            limits += spend.price_limits(costs, record.pool, choice.spend_cap, self._fleet_cap)
         scheduler = self._schedulers.of(choice)
         scored = [
             await self._scorer.score_candidate(
@@ -245,12 +243,12 @@ class OfferingAllocator:
         key: str,
         record: InstanceRecord,
         queue: _LaunchQueue,
-        scored: ScoredCandidate,
-        claims: tuple[str, ...],
+        taken: TakeOffering,
         *,
         capped: bool,
     ) -> Allocation | None:
         """Carry out a decision: claim the probes, reserve the price, record the offering."""
+        scored, claims = taken.scored, taken.claims
         if claims and not await self._offerings.claim_probes(claims, key):
             return None
         offering, price = scored.candidate.offering, scored.price or 0.0
@@ -261,9 +259,8 @@ class OfferingAllocator:
         def decide(old: InstanceRecord | None) -> InstanceRecord | None:
             if old is None or old.state != "intended" or old.offering != record.offering:
                 return None
-            return replace(
-                old, offering=offering, provider=offering.provider, dollars_per_hour=price
-            )
+            place = {"offering": offering, "provider": offering.provider, "chosen": taken.remark}
+            return replace(old, **place, dollars_per_hour=price)
 
         written = await self._store.change(key, decide) or record
         by_other_replica = written.offering != offering
@@ -391,6 +388,8 @@ class OfferingAllocator:
         self, record: InstanceRecord, refusal: LaunchRefusal, reason: str
     ) -> None:
         log.warning("launch refused", extra={"instance": record.instance, "reason": reason})
+        if choice_of(record.launch).max_dollars:
+            return  # the node that it was to replace stays
         await publish_event(
             self._bus,
             LaunchRefused(

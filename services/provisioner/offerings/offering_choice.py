@@ -1,7 +1,7 @@
 """Chooses a launch's offering, decides whether to wait, or says why there is none. Pure.
 
-Preference: a place that has not failed, near the pool's other nodes, then the strategy's score,
-then the pool's own order.
+Preference: a place that has not failed, near the pool's other nodes, then fewer interruptions, the
+strategy's score, and the pool's own order.
 Exhausted offerings are passed over; a block that is due is probed by one launch, at the cost of one
 call. A launch waits only if nothing else is left, and only for blocks that end by themselves.
 """
@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Final, assert_never
 
 from schemas.enums import LaunchRefusal, ProviderErrorKind
+from schemas.launch_offers import Choice
 from schemas.offering_records import BlockRecord
 from services.provisioner.offerings.offering_blocks import Blocked, BlockState, Free, ProbeDue
 from services.provisioner.offerings.offering_catalogue import Candidate
@@ -37,6 +38,8 @@ class ScoredCandidate:
     """Dollars per hour; None: unknown."""
     failed_place: int = 0
     """0: its place has not failed; else the greater, the later it has."""
+    interruptions: int = 0
+    """How many of its instances were taken away, each counted by its age."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +57,8 @@ class TakeOffering:
 
     scored: ScoredCandidate
     claims: tuple[str, ...] = ()
+    remark: str = ""
+    """Which offerings it comes before, and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +101,8 @@ def choose(
     final: list[BlockRecord] = []
     dear: list[tuple[LaunchRefusal, str]] = []
     untils: list[datetime] = []
-    for each in sorted(scored, key=_preference):
+    ranked = sorted(scored, key=preference)
+    for each in ranked:
         if (why := _why_too_expensive(each, price_limits)) is not None:
             dear.append(why)
             continue
@@ -105,9 +111,10 @@ def choose(
             continue
         match each.block_state:
             case Free():
-                return TakeOffering(each) if each.candidate in may_begin else WaitForOffering(None)
+                taken = TakeOffering(each, remark=_remark(ranked, each))
+                return taken if each.candidate in may_begin else WaitForOffering(None)
             case ProbeDue(keys):
-                return TakeOffering(each, keys)
+                return TakeOffering(each, keys, _remark(ranked, each))
             case Blocked(until, record):
                 passes = RULES[record.kind].passes
                 (blocked if passes else final).append(record)
@@ -126,9 +133,28 @@ def choose(
     )
 
 
-def _preference(each: ScoredCandidate) -> tuple[bool, int, int, float, int]:
+def preference(
+    each: ScoredCandidate, *, whole: bool = True
+) -> tuple[bool, int, int, int, float, int]:
+    """What the candidates are sorted by; not `whole`: as if none was ever interrupted."""
     candidate = each.candidate
-    return (candidate.fallback, each.failed_place, -each.near, -each.score, candidate.position)
+    taken = each.interruptions if whole else 0
+    place = (candidate.fallback, each.failed_place, -each.near)
+    return (*place, taken, -each.score, candidate.position)
+
+
+def _remark(ranked: Sequence[ScoredCandidate], taken: ScoredCandidate) -> str:
+    """Which offerings would have come first, had none of their instances been taken away."""
+    own = preference(taken, whole=False)
+    later = [
+        f"{each.candidate.offering} ({each.interruptions})"
+        for each in ranked
+        if each.interruptions > taken.interruptions
+        and not isinstance(each.block_state, Blocked)
+        and preference(each, whole=False) < own
+    ]
+    more = f" and {len(later) - NAMED_MAX} more" if len(later) > NAMED_MAX else ""
+    return f"before {', '.join(later[:NAMED_MAX])}{more}, interrupted lately" if later else ""
 
 
 def _why_too_expensive(
@@ -150,6 +176,15 @@ def _why_too_expensive(
         if each.price > limit.dollars:
             return limit.refusal, f"{of} costs ${each.price:g} an hour, {limit.because}"
     return None
+
+
+def saving_limits(choice: Choice) -> tuple[PriceLimit, ...]:
+    """What a launch may cost that replaces a dearer node."""
+    if not choice.max_dollars:
+        return ()
+    because = f"more than ${choice.max_dollars:g}, at which it would save enough"
+    limit = PriceLimit(dollars=choice.max_dollars, refusal="above-max-price", because=because)
+    return (limit,)
 
 
 def describe_blocks(records: Sequence[BlockRecord]) -> str:

@@ -20,7 +20,7 @@ from services.provisioner.offerings import offering_blocks
 from services.provisioner.offerings.offering_catalogue import OTHERS, OfferingCatalogue, candidates
 from services.provisioner.offerings.offering_scorer import OfferingScorer
 from services.provisioner.offerings.offering_store import OfferingRecords, OfferingStore
-from services.settings.provider_choices import choice_of
+from services.settings.provider_choices import choices_of
 
 SHOWN_MAX: Final = 5000
 
@@ -68,8 +68,8 @@ def answer_offerings(
 def launchable_offerings(pools: Iterable[PoolRecord], catalogue: OfferingCatalogue) -> Uses:
     """Return what the pools may launch, in their order."""
     found: Uses = {}
-    for pool in pools:
-        choice = choice_of(pool.spec)
+    chosen = ((each, choice) for each in pools for choice in choices_of(each.spec))
+    for pool, choice in chosen:
         configuration = offering_blocks.configuration_digest(
             msgspec.json.encode(choice, order="deterministic")
         )
@@ -105,6 +105,7 @@ def offering_view(
         OfferingUse(pool=name, instances=here.count(name))
         for name in {**pools} | dict.fromkeys(here)
     )
+    taken = known.interruptions.get(offering, ())
     found = OfferingView(
         provider=offering.provider,
         plugin=catalogue.kind(offering.provider),
@@ -119,6 +120,8 @@ def offering_view(
         price_from=price.source,
         price_at=price.at,
         reported_available=price.reported_available,
+        interruptions=len(taken),
+        interrupted_at=max((each.at for each in taken), default=None),
         used_by=tuple(uses),
     )
     return _with_block(found, list(blocks.values()))

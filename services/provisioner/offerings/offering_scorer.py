@@ -11,7 +11,7 @@ from schemas.launch_offers import Choice, Offering, Together
 from schemas.offering_records import OfferingPrice, PricesRecord
 from services.primitives.clock import Clock
 from services.provisioner.instances.instance_store import InstanceStore
-from services.provisioner.offerings import offering_blocks, offering_choice
+from services.provisioner.offerings import interruptions, offering_blocks, offering_choice
 from services.provisioner.offerings.offering_catalogue import Candidate, OfferingCatalogue
 from services.provisioner.offerings.offering_store import OfferingRecords
 from services.provisioner.offerings.scheduler import LaunchOption, Scheduler
@@ -95,6 +95,9 @@ class OfferingScorer:
             near=sum(1 for each in others if _is_near(each, offering, choice.together)),
             block_state=offering_blocks.block_state(blocks, key, now),
             price=priced.dollars_per_hour,
+            interruptions=interruptions.count(
+                known.interruptions.get(offering, ()), choice.interruption_seconds, now
+            ),
         )
 
     def price(self, offering: Offering, known: OfferingRecords) -> PriceQuote:

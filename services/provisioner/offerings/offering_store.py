@@ -9,9 +9,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from schemas.launch_offers import Offering
 from schemas.messages import encode
 from schemas.offering_records import (
+    INTERRUPTIONS_KEY,
     BlockRecord,
+    Interruption,
+    InterruptionsRecord,
     PlacementRecord,
     PricesRecord,
     SpendRecord,
@@ -22,7 +26,7 @@ from services.bus.port import Bus
 from services.bus.record_bucket import RecordBucket
 from services.primitives.clock import Clock
 from services.primitives.errors import Conflict, UnreadableRecord
-from services.provisioner.offerings import offering_blocks
+from services.provisioner.offerings import interruptions, offering_blocks
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +39,7 @@ class OfferingRecords:
 
     blocks: dict[str, BlockRecord] = field(default_factory=dict)
     prices: dict[str, PricesRecord] = field(default_factory=dict)
+    interruptions: dict[Offering, list[Interruption]] = field(default_factory=dict)
 
 
 class OfferingStore:
@@ -44,6 +49,7 @@ class OfferingStore:
         self._bus = bus
         self._blocks = RecordBucket(bus, OFFERINGS, BlockRecord)
         self._prices = RecordBucket(bus, OFFERINGS, PricesRecord)
+        self._interruptions = RecordBucket(bus, OFFERINGS, InterruptionsRecord)
         self._spending = RecordBucket(bus, OFFERINGS, SpendRecord)
         self.placements = RecordBucket(bus, OFFERINGS, PlacementRecord)
         self._clock = clock
@@ -72,6 +78,9 @@ class OfferingStore:
                 elif kind == "prices":
                     record = self._prices.decode(entry)
                     found.prices[record.provider] = record
+                elif kind == INTERRUPTIONS_KEY:
+                    for each in self._interruptions.decode(entry).recent:
+                        found.interruptions.setdefault(each.offering, []).append(each)
             except UnreadableRecord as error:
                 # Both are observed again: launches go on without it.
                 log.error("%s", error)  # noqa: TRY400 - the text is the whole story
@@ -135,6 +144,18 @@ class OfferingStore:
         record, _, written = await self._blocks.change(key, decide)
         if written and record is not None:
             self._contents.blocks[key] = record
+
+    # --- interruptions ------------------------------------------------------------------------
+
+    async def record_interruption(self, offering: Offering, instance: str) -> None:
+        """Record that the cloud took away a spot instance; once for each."""
+        now = self._clock.now()
+        _, _, written = await self._interruptions.change(
+            INTERRUPTIONS_KEY,
+            lambda old: interruptions.with_interruption(old, offering, instance, now),
+        )
+        if written:
+            self.invalidate()
 
     # --- prices and spending ------------------------------------------------------------------
 

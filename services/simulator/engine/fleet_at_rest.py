@@ -14,6 +14,7 @@ from services.health_monitor.rules.health_state import working_of
 from services.provisioner.provider_client.provider import Instance
 from services.simulator.engine.agent_machines import AgentMachines
 from services.simulator.engine.invariants import Invariants
+from services.simulator.engine.market_invariants import spot_words
 from services.simulator.engine.renewal_invariants import due_words
 from services.simulator.engine.simulated_alerts import SimulatedOperators
 from services.simulator.engine.simulated_cloud import SimulatedCloud
@@ -70,9 +71,7 @@ class FleetAtRest:
         found = sum(each.spare for each in self._records.live_nodes())
         if found != spares:
             yield f"{found} nodes are spares where {spares} are wanted"
-        zones = sorted({each.zone for each in instances})
-        if pool.spec.placement.required and len(zones) > 1:
-            yield f"nodes that must be together are in {', '.join(zones)}"
+        yield from self._misplaced(pool, {each.zone for each in instances})
         for instance in instances:
             yield from self._unfit(pool, instance)
         yield from self._misrecorded(names)
@@ -86,6 +85,13 @@ class FleetAtRest:
         if not self._alerts_lost and not self._invariants.restored:
             left += self._operators.unwritable()
         yield from (f"operators have {key} open" for key in left)
+
+    def _misplaced(self, pool: PoolRecord, zones: set[str]) -> Iterator[str]:
+        if pool.spec.placement.required and len(zones) > 1:
+            yield f"nodes that must be together are in {', '.join(sorted(zones))}"
+        lost = self._invariants.restored or self._invariants.destroyed
+        if (spot := spot_words(pool, self._cloud)) and not lost:
+            yield spot
 
     def _misrecorded(self, names: list[str]) -> Iterator[str]:
         records = self._records.instances()

@@ -1,14 +1,18 @@
 """What must hold of healthy nodes that are replaced: only old or drifted ones, few at once."""
 
 import math
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Final
 
-from schemas.fault_signature import DRIFTED, RENEWALS
+import msgspec
+
+from schemas.fault_signature import CONSOLIDATED, DRIFTED, RENEWALS
+from schemas.instance_records import InstanceRecord
 from schemas.messages import decoder
 from schemas.node_records import NodeRecord, node_key
 from schemas.pool_records import OpenSaga, PoolRecord
-from schemas.topology import POOLS
+from schemas.topology import INSTANCES, POOLS
 from services.bus.port import Stored
 from services.simulator.engine.budget_invariants import budget_count
 from services.simulator.engine.invariants import CLOCK_SECONDS, Invariants
@@ -18,7 +22,12 @@ from services.simulator.engine.stored_records import StoredRecords
 EARLIEST: Final = 0.9
 """Share of `expire_after` before which no node leaves for its age."""
 
+CENT: Final = 0.01
+DEAR_FOR: Final = timedelta(minutes=15)
+"""So long after a look at prices a dear node is replaced."""
+
 _pools = decoder(PoolRecord)
+_instances = decoder(InstanceRecord)
 
 
 class RenewalInvariants:
@@ -31,9 +40,16 @@ class RenewalInvariants:
         self._records = StoredRecords(simulation.server)
         self._known: set[str] = set()
         """Such sagas that were in a pool's record."""
+        self._paid: dict[str, float] = {}
+        """Instance -> dollars per hour, at which it was launched."""
+        self._limits: dict[str, float] = {}
+        """Node -> what it may cost, as it replaces a dearer one."""
         simulation.watchers.append(self._on_stored)
 
     def _on_stored(self, stream: str, stored: Stored) -> None:
+        if stream == f"KV_{INSTANCES.name}" and stored.data:
+            with suppress(msgspec.DecodeError):
+                self._on_instance(_instances.decode(stored.data))
         if stream != f"KV_{POOLS.name}" or f".{POOLS.name}.pool." not in stored.subject:
             return
         if stored.data:
@@ -74,11 +90,37 @@ class RenewalInvariants:
             if launch is None or (launch.labels, launch.instance_type) == wanted:
                 self._invariants.fail(f"{saga} replaces {name}, which has not drifted", saga, name)
             return
+        if opened.fault_signature == CONSOLIDATED:
+            self._saves(pool, saga, opened, node)
+            return
         slack = timedelta(seconds=CLOCK_SECONDS + 2 * self._simulation.skew_seconds)
         age = opened.since - node.admitted_at
         if age + slack < timedelta(seconds=EARLIEST * pool.spec.expire_after):
             seconds = age.total_seconds()
             self._invariants.fail(f"{saga} replaces {name}, which is {seconds:.0f} s old", saga)
+
+    def _saves(self, pool: PoolRecord, saga: str, opened: OpenSaga, node: NodeRecord) -> None:
+        """What is too dear is old enough, stays until its successor serves, and saves enough."""
+        fail, spec, name = self._invariants.fail, pool.spec.consolidation, opened.node
+        slack = timedelta(seconds=CLOCK_SECONDS + 2 * self._simulation.skew_seconds)
+        age = opened.since - (node.admitted_at or opened.since)
+        if age + slack < timedelta(seconds=spec.min_age):
+            fail(f"{saga} replaces {name}, which is {age.total_seconds():.0f} s old", saga, name)
+        if opened.order != "provision_first":
+            fail(f"{saga} terminates {name} before its successor is there", saga, name)
+        paid = self._paid.get(name, 0.0)
+        if not 0 < opened.max_dollars <= paid * (1 - spec.min_saving / 100) + CENT:
+            fail(f"{saga} replaces {name} of ${paid:g} for ${opened.max_dollars:g}", saga, name)
+        self._limits[opened.new_node] = opened.max_dollars
+
+    def _on_instance(self, record: InstanceRecord) -> None:
+        self._paid[record.instance] = record.dollars_per_hour
+        limit = self._limits.get(record.instance, 0.0)
+        if limit and record.dollars_per_hour > limit:
+            self._invariants.fail(
+                f"{record.instance} costs ${record.dollars_per_hour:g}, and may cost ${limit:g}",
+                record.instance,
+            )
 
 
 def due_words(pool: PoolRecord, node: NodeRecord, now: datetime) -> str:
@@ -96,6 +138,9 @@ def due_words(pool: PoolRecord, node: NodeRecord, now: datetime) -> str:
     age = (now - node.admitted_at).total_seconds()
     if spec.expire_after and age > bound:
         return f"it is {age:.0f} s old"
+    dear = pool.dear.get(node.node)
+    if dear is not None and spec.consolidation.min_saving and now - dear.at <= DEAR_FOR:
+        return f"it costs ${dear.dollars_per_hour:g}, and ${dear.cheaper:g} elsewhere"
     drifts = spec.drift == "replace" and launch is not None and bool(launch.fingerprint)
     if drifts and launch is not None and launch.labels != spec.labels:
         return f"it was launched with {launch.labels}, and {spec.labels} is configured"

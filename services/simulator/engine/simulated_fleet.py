@@ -35,7 +35,9 @@ from services.simulator.engine.fault_injector import FaultInjector
 from services.simulator.engine.fleet_at_rest import FleetAtRest
 from services.simulator.engine.gang_invariants import GangInvariants
 from services.simulator.engine.hardware_failures import MachineSpec
+from services.simulator.engine.idle_invariants import IdleInvariants
 from services.simulator.engine.invariants import Invariants, ViolationError
+from services.simulator.engine.market_invariants import InterruptionInvariants, MarketInvariants
 from services.simulator.engine.placement_invariants import PlacementInvariants
 from services.simulator.engine.quarantine_invariants import QuarantineInvariants
 from services.simulator.engine.quiet_time import QuietTime
@@ -135,6 +137,8 @@ class SimulatedFleet:
         QuarantineInvariants(simulation, self.machines, self.invariants)
         SlowWaveInvariants(simulation, self.invariants)
         RenewalInvariants(simulation, self.invariants)
+        MarketInvariants(simulation, self.invariants)
+        InterruptionInvariants(simulation, self.invariants)
         RestartInvariants(simulation, self.cloud, self.invariants)
         self.at_rest = FleetAtRest(
             *(simulation, self.cloud, self.workload, self.machines, self.operators), self.invariants
@@ -230,6 +234,7 @@ class SimulatedFleet:
             return None
         quiet = QuietTime(self.simulation, self.services)
         gangs = GangInvariants(self.simulation, workload, quiet, self.invariants)
+        IdleInvariants(self.simulation, workload, self.invariants)
         self.budget.share_job = gangs.share_job
         self._resets.append(gangs.on_reset)
         return gangs

@@ -10,6 +10,7 @@ from services.notifier.workload.webhook_notifier import POLL_SECONDS
 from services.notifier.workload.workload_notifier import (
     NodeReference,
     NodeWorkload,
+    RunningWork,
     StepFailure,
     WorkloadAnswer,
     WorkloadOrder,
@@ -69,6 +70,8 @@ class SimulatedWorkload:
     """Called with `cordon`, `drain` or `evict` when an order has changed something."""
     loads: dict[str, Load] = field(default_factory=dict)
     """Pool -> its queue."""
+    jobs: dict[str, int] = field(default_factory=dict)
+    """Node -> how many jobs a scenario has it run, until it says otherwise."""
     is_another: Callable[[NodeReference], bool] = lambda _: False
     """Whether the node of this name is another machine than the one that is meant."""
     on_uncordoned: Callable[[str], None] = lambda _: None
@@ -140,6 +143,9 @@ class SimulatedWorkload:
 
     def work_on(self, node: str) -> NodeWorkload:
         """What the notifier is answered about a node."""
+        if jobs := self.jobs.get(node, 0):
+            named = tuple(RunningWork(id=f"job-{each}", owner="user") for each in range(jobs))
+            return NodeWorkload(drained=False, running=named, total=jobs)
         return NodeWorkload(drained=self.answers_drained(node))
 
     def leave(self, node: str) -> None:
@@ -220,6 +226,11 @@ class SimulatedNotifier:
     @property
     def confirms_drains(self) -> bool:
         """The workload system is asked."""
+        return True
+
+    @property
+    def reports_running(self) -> bool:
+        """It is asked about any node."""
         return True
 
     @property

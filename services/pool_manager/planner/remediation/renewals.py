@@ -1,4 +1,4 @@
-"""Which healthy nodes are replaced at leisure: those that are too old, or drifted. Pure.
+"""Which healthy nodes are replaced at leisure: too old, drifted, or too dear. Pure.
 
 Nothing is wrong with them, so everything else goes first: they leave in a service window or, in a
 pool without any, once they have no work, and half of the budget is kept for unhealthy nodes. From
@@ -15,14 +15,19 @@ from zlib import crc32
 import msgspec
 
 from schemas.duration import format_duration
-from schemas.fault_signature import DRIFTED, EXPIRED
+from schemas.fault_signature import CONSOLIDATED, DRIFTED, EXPIRED
 from schemas.node_records import NodeRecord
 from schemas.pool_records import OpenSaga, PoolRecord
 from services.pool_manager.planner import cloud_notices
 from services.pool_manager.planner.disruption_budget import allowance
 from services.pool_manager.planner.node_counts import busy, cordons_wait
 from services.pool_manager.planner.pool_snapshot import PoolSnapshot, earlier, to_come
-from services.pool_manager.planner.remediation import drift, obstacles, remedy_selection
+from services.pool_manager.planner.remediation import (
+    consolidation,
+    drift,
+    obstacles,
+    remedy_selection,
+)
 from services.pool_manager.planner.remediator import RemedyChoice
 from services.pool_manager.planner.retirements import USES_READ_MAX, is_idle
 from services.pool_manager.planner.safety import eligibility
@@ -38,7 +43,7 @@ class Renewal:
     """Why a healthy node is to be replaced."""
 
     what: str
-    """`expired` or `drifted`."""
+    """`expired`, `drifted` or `consolidated`."""
     reason: str
     since: datetime
     latest: datetime | None = None
@@ -56,12 +61,14 @@ def renewal(node: NodeRecord, record: PoolRecord, now: datetime) -> Renewal | No
         return None
     if (node.cordoned and not node.spare) or cloud_notices.taken_reason(node):
         return None
-    return _expired(node, record, now) or _drifted(node, record, now)
+    found = _expired(node, record, now) or _drifted(node, record, now)
+    return found or _dear(node, record, now)
 
 
 def is_configured(record: PoolRecord) -> bool:
     """Whether a pool replaces healthy nodes."""
-    return bool(record.spec.expire_after) or record.spec.drift == "replace"
+    spec = record.spec
+    return bool(spec.expire_after or spec.consolidation.min_saving) or spec.drift == "replace"
 
 
 def candidates(
@@ -115,8 +122,12 @@ def may_begin(record: PoolRecord, now: datetime) -> bool:
     return not (cordons_wait(record, now) or obstacles.launches_fail(record, now))
 
 
-def opening(opened: OpenSaga, node: NodeRecord, reason: str, what: str) -> OpenSaga:
+def opening(
+    opened: OpenSaga, node: NodeRecord, record: PoolRecord, reason: str, what: str
+) -> OpenSaga:
     """The saga that replaces it: for no fault, and a node in service returns if it fails."""
+    if what == CONSOLIDATED:
+        opened = consolidation.opening(opened, record)
     return msgspec.structs.replace(
         opened,
         reason=reason,
@@ -174,6 +185,13 @@ def _drifted(node: NodeRecord, record: PoolRecord, now: datetime) -> Renewal | N
     if not found:
         return None
     return Renewal(DRIFTED, drift.sentence(found), record.configured_at or now)
+
+
+def _dear(node: NodeRecord, record: PoolRecord, now: datetime) -> Renewal | None:
+    found = consolidation.current(node, record, now)
+    if found is None:
+        return None
+    return Renewal(CONSOLIDATED, consolidation.sentence(found), found.since)
 
 
 def _times(node: NodeRecord, record: PoolRecord) -> tuple[datetime, datetime] | None:

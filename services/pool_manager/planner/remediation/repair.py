@@ -355,7 +355,7 @@ def _renew(snapshot: PoolSnapshot, actions: _Actions, now: datetime) -> _Actions
         if _refusal(actions, node) or not room_for_sagas(actions.record):
             break
         saga, actions = _begin(snapshot, actions, node, now)
-        opened = renewals.opening(actions.start[saga], node, choice.reason, what)
+        opened = renewals.opening(*(actions.start[saga], node, actions.record, choice.reason, what))
         record = with_open(actions.record, saga, opened)
         actions = replace(actions, record=record, start={**actions.start, saga: opened})
     return _count_begun(snapshot, replace(actions, allowance=whole), before, now)

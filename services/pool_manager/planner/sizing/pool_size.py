@@ -13,7 +13,11 @@ from services.pool_manager.planner.node_counts import busy, cordons_wait, size
 from services.pool_manager.planner.pool_snapshot import NodeUse, PoolPlan, PoolSnapshot
 from services.pool_manager.planner.retirements import is_idle
 from services.pool_manager.planner.safety import eligibility
-from services.pool_manager.planner.sizing import gang_launches, workload_names
+from services.pool_manager.planner.sizing import (
+    gang_launches,
+    on_demand_floor,
+    workload_names,
+)
 from services.pool_manager.planner.sizing.open_sagas import (
     begin,
     node_name,
@@ -152,7 +156,8 @@ class _Sizing:
         reason = f"{wanted + surplus} {what} where {wanted} are wanted"
         nodes = (node for node in self._world.nodes if node.spare == spare)
         leaving = min(surplus, room_for_sagas(self.record))
-        for node in _surplus(self.record, nodes, self._now, self._world.use)[:leaving]:
+        free = _surplus(self.record, nodes, self._now, self._world.use)
+        for node in on_demand_floor.kept(self.record, self._world.nodes, free, leaving):
             begun = begin(self._world.fleet, self.record, "scale-down", self._now, node=node)
             self._note(begun, reason)
 

@@ -16,6 +16,10 @@ GPU_CORDON_SHARE: Final = 0.2
 TOGETHER_SHARE: Final = 0.25
 EXPIRY_SHARE: Final = 0.15
 DRIFT_SHARE: Final = 0.1
+MIXED_SHARE: Final = 0.2
+IDLE_SHARE: Final = 0.3
+INTERRUPTION_SHARE: Final = 0.15
+CONSOLIDATION_SHARE: Final = 0.1
 
 
 def draw_shape(seed: str, chance: Random) -> FleetShape:
@@ -39,6 +43,10 @@ def draw_shape(seed: str, chance: Random) -> FleetShape:
     shape = _cordoning_gpus(Random(f"{seed}/gpu-cordons"), shape)  # noqa: S311
     shape = _together(Random(f"{seed}/together"), shape)  # noqa: S311
     shape = _expiring(Random(f"{seed}/expiry"), shape)  # noqa: S311
+    shape = _mixed(Random(f"{seed}/mixed"), shape)  # noqa: S311
+    shape = _interrupted(Random(f"{seed}/interruptions"), shape)  # noqa: S311
+    shape = _consolidating(Random(f"{seed}/consolidation"), shape)  # noqa: S311
+    shape = _idle(Random(f"{seed}/idle"), shape)  # noqa: S311
     return replace(shape, drift=Random(f"{seed}/drift").random() < DRIFT_SHARE)  # noqa: S311
 
 
@@ -75,6 +83,35 @@ def _together(chance: Random, shape: FleetShape) -> FleetShape:
     if chance.random() >= TOGETHER_SHARE or shape.adopted:
         return shape
     return replace(shape, together=True)
+
+
+def _mixed(chance: Random, shape: FleetShape) -> FleetShape:
+    """In some campaigns, spot nodes beside those that must not be; drawn apart from the others."""
+    if chance.random() >= MIXED_SHARE or shape.adopted or shape.together or shape.spares:
+        return shape
+    return replace(shape, on_demand_min=chance.randint(1, shape.nodes))
+
+
+def _interrupted(chance: Random, shape: FleetShape) -> FleetShape:
+    """In some campaigns, spot nodes in two zones; drawn apart from the others."""
+    if chance.random() >= INTERRUPTION_SHARE or shape.adopted or shape.together:
+        return shape
+    return replace(shape, interruption_seconds=chance.uniform(60, 300))
+
+
+def _consolidating(chance: Random, shape: FleetShape) -> FleetShape:
+    """In some campaigns, dear nodes are replaced; drawn apart from the others."""
+    barred = shape.adopted or shape.together or shape.spares or shape.gangs
+    if chance.random() >= CONSOLIDATION_SHARE or barred:
+        return shape
+    return replace(shape, consolidates=True)
+
+
+def _idle(chance: Random, shape: FleetShape) -> FleetShape:
+    """In some campaigns with jobs, nodes leave that have none; drawn apart from the others."""
+    if chance.random() >= IDLE_SHARE or not shape.gangs or shape.adopted:
+        return shape
+    return replace(shape, idle_after_seconds=chance.uniform(100, 200))
 
 
 def _expiring(chance: Random, shape: FleetShape) -> FleetShape:

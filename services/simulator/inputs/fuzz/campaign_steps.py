@@ -76,6 +76,14 @@ class FleetShape:
     """Whether the workload system can keep work off single GPUs, and does."""
     expire_after_seconds: float = 0.0
     """How old a node may become; 0: of any age."""
+    on_demand_min: int = 0
+    """Nodes that must not be spot; 0: none is spot."""
+    idle_after_seconds: float = 0.0
+    """How long a node may be without work; 0: without an end."""
+    interruption_seconds: float = 0.0
+    """After how long a spot instance that was taken away counts half; 0: it never counts."""
+    consolidates: bool = False
+    """Whether nodes that fell back to on-demand are replaced by spot nodes."""
     drift: bool = False
     """Whether nodes that were launched with other labels are replaced."""
 

@@ -90,6 +90,8 @@ def draw(seed: str, minutes: float) -> Campaign:
     steps += _restores(Random(f"{seed}/restored-store"), seconds)  # noqa: S311
     steps += _removals(Random(f"{seed}/removals"), shape, seconds)  # noqa: S311
     steps += _full_zones(Random(f"{seed}/full-zones"), shape, seconds)  # noqa: S311
+    steps += _full_markets(Random(f"{seed}/full-markets"), shape, seconds)  # noqa: S311
+    steps += _reclaims(Random(f"{seed}/reclaims"), shape, seconds)  # noqa: S311
     steps += _old_hardware(Random(f"{seed}/old-hardware"), seconds)  # noqa: S311
     steps += _stopped(Random(f"{seed}/stopped"), seconds)  # noqa: S311
     steps += _flapping(Random(f"{seed}/flapping"), seconds)  # noqa: S311
@@ -114,6 +116,31 @@ def _full_zones(chance: Random, shape: FleetShape, seconds: float) -> list[Campa
         for nodes in (0, chance.randint(2, shape.nodes + 3)):
             steps.append(CampaignStep(at, OperatorAction(verb="scale", nodes=nodes)))
             at = min(at + chance.uniform(10, 120), seconds)
+    return steps
+
+
+def _full_markets(chance: Random, shape: FleetShape, seconds: float) -> list[CampaignStep]:
+    """Markets without capacity, and a pool that changes its size."""
+    steps: list[CampaignStep] = []
+    markets = ("on-demand", "spot") if shape.on_demand_min else ("spot",)
+    full = shape.on_demand_min or shape.consolidates
+    for _ in range(chance.randint(1, 3) if full else 0):
+        at, market = chance.uniform(0, seconds), chance.choice(markets)
+        selector, lasts = OfferingSelector(market=market), chance.uniform(30, 300)
+        fault = _fault("no_capacity", CLOUD, seconds=lasts, selector=selector)
+        steps.append(CampaignStep(at, fault))
+        scale = OperatorAction(verb="scale", nodes=chance.randint(1, shape.nodes + 3))
+        steps.append(CampaignStep(min(at + chance.uniform(0, 60), seconds), scale))
+    return steps
+
+
+def _reclaims(chance: Random, shape: FleetShape, seconds: float) -> list[CampaignStep]:
+    """Spot instances of one zone that the cloud takes back."""
+    steps: list[CampaignStep] = []
+    for _ in range(chance.randint(2, 5) if shape.interruption_seconds else 0):
+        zone, lasts = OfferingSelector(zone=ZONES[0]), chance.uniform(30, 120)
+        fault = _fault("preemption", CLOUD, seconds=lasts, selector=zone)
+        steps.append(CampaignStep(chance.uniform(0, seconds), fault))
     return steps
 
 

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, Final
 
 from schemas.node_records import node_key
+from services.pool_manager.planner.announced_restarts import RETURN_SECONDS_MAX
 from services.settings.settings_file import parse_settings
 from services.simulator.engine import virtual_time
 from services.simulator.engine.agent_machines import GPUS
@@ -46,13 +47,19 @@ ALWAYS_SERVICE: Final = {
 BEGIN_SECONDS_MAX: Final = 300.0
 BEGIN_SECONDS: Final = 10.0
 """Until a request about the size is carried out."""
-REST_SECONDS_MAX: Final = 1_800.0
-"""Without further faults, a fleet must be at rest after this."""
+REST_SECONDS_MAX: Final = RETURN_SECONDS_MAX + 600.0
+"""Without further faults, a fleet must be at rest after this: a machine that does not come back
+from an announced restart is replaced only once its time is over."""
 STEADY_SECONDS: Final = 20.0
 """A fleet is at rest when it stays so for this long."""
 LOOK_SECONDS: Final = 2.0
 DRAIN_SECONDS: Final = 30
 GANG_DRAIN_SECONDS: Final = 90
+LAUNCH_SECONDS: Final = 90
+FALLBACK_SECONDS: Final = 10
+LOOK_AT_PRICES_SECONDS: Final = 330.0
+"""Within so long prices are compared."""
+TYPE: Final = {"gpus": GPUS, "dollars_per_hour": 30, "spot_dollars_per_hour": 12}
 WINDOW_SECONDS: Final = 300
 GATHER_SECONDS: Final = 40
 
@@ -125,8 +132,11 @@ class FuzzSimulation:
 
     async def _steps(self) -> None:
         await self.fleet.open()
+        if self._campaign.shape.idle_after_seconds:
+            # Agents say that no GPU is in use: only the workload system knows of jobs.
+            self.fleet.machines.loads[POOL] = 0.0
         await self.fleet.start()
-        if self._campaign.shape.together:
+        if self._campaign.shape.together or self._campaign.shape.idle_after_seconds:
             self._publish("scale", nodes=self._campaign.shape.nodes)
             await asyncio.sleep(BEGIN_SECONDS)
         await self._rest(BEGIN_SECONDS_MAX, steady_seconds=0)
@@ -141,6 +151,8 @@ class FuzzSimulation:
         await self._until(began + self._campaign.seconds)
         self.fleet.faults.end_all()
         self._publish("breaker-close", reason=REASON)
+        if self._campaign.shape.consolidates:
+            await asyncio.sleep(LOOK_AT_PRICES_SECONDS)
         await self._rest(REST_SECONDS_MAX, steady_seconds=STEADY_SECONDS)
 
     async def _until(self, at: float) -> None:
@@ -339,7 +351,7 @@ def settings_of(shape: FleetShape) -> dict[str, Any]:
         },
         "spares": shape.spares,
         "drain_timeout": f"{GANG_DRAIN_SECONDS if shape.gangs else DRAIN_SECONDS}s",
-        "launch_timeout": "90s",
+        "launch_timeout": f"{LAUNCH_SECONDS}s",
     }
     if shape.cordons_gpus:
         pool["health"]["cordon_scope"] = "gpu"
@@ -355,6 +367,17 @@ def settings_of(shape: FleetShape) -> dict[str, Any]:
         pool |= {"drift": "replace", "windows": [ALWAYS_SERVICE]}
     if shape.expire_after_seconds:
         pool["expire_after"] = f"{shape.expire_after_seconds:.0f}s"
+    if shape.consolidates:
+        rule = {"min_saving": 20, "min_age": f"{DRAIN_SECONDS + LAUNCH_SECONDS}s"}
+        pool |= {"market": "spot", "consolidation": rule, "windows": [ALWAYS_SERVICE]}
+        pool["fallback_after"] = f"{FALLBACK_SECONDS}s"
+    if shape.interruption_seconds:
+        after = f"{shape.interruption_seconds:.0f}s"
+        pool |= {"market": "spot", "zones": ZONES, "interruption_penalty": after}
+    if shape.idle_after_seconds:
+        pool |= {"min_nodes": 1, "idle_after": f"{shape.idle_after_seconds:.0f}s"}
+    if shape.on_demand_min:
+        pool |= {"market": "spot", "on_demand_min": shape.on_demand_min, "fallback_after": "60s"}
     if shape.adopted:
         pool |= {"nodes": "adopted", "mode": shape.adopted, "min_nodes": 0}
     notifier = GANG_NOTIFIER if shape.gangs else NOTIFIER
@@ -362,5 +385,6 @@ def settings_of(shape: FleetShape) -> dict[str, Any]:
         *({POOL: pool}, [PROVIDER]),
         agent=FAST_HEARTBEATS,
         budget={"max_replacements": "unlimited"},
+        instance_types={"types": {PROVIDER: {"simulated": TYPE}}} if shape.consolidates else {},
         notifier={"type": notifier},
     )

@@ -219,6 +219,8 @@ class LoadParams(Setting, frozen=True, kw_only=True):
     utilization: Percent | None = None
     pending_jobs: Annotated[int, msgspec.Meta(ge=0)] | None = None
     queue_depth: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    jobs: Annotated[int, msgspec.Meta(ge=0, le=20)] | None = None
+    """Of a node: what the workload system says that it runs."""
 
 
 class WaitParams(Setting, frozen=True, kw_only=True):

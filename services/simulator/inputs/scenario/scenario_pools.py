@@ -7,10 +7,12 @@ from typing import Any, Final
 from schemas.launch_offers import Offering
 from schemas.pool_records import OpenSaga, PoolRecord
 from schemas.settings import Settings
+from services.pool_manager.planner.node_counts import Nodes
+from services.pool_manager.planner.sizing.on_demand_floor import with_markets
 from services.provisioner.offerings.offering_catalogue import OfferingCatalogue, candidates
 from services.provisioner.provider_client.provider_calls import ProviderTraits
 from services.settings.instance_type_file import load_instance_types
-from services.settings.provider_choices import choice_of
+from services.settings.provider_choices import choices_of
 from services.simulator.engine import fault_kinds
 from services.simulator.engine.fleet_settings import METRICS
 from services.simulator.engine.hardware_failures import MachineSpec
@@ -88,7 +90,8 @@ def offerings_of(configuration: Settings, fleet: Iterable[f.FleetNode]) -> tuple
     found = [
         each.offering
         for spec in configuration.pools.values()
-        for each in candidates(choice_of(spec), catalogue)
+        for choice in choices_of(spec)
+        for each in candidates(choice, catalogue)
     ]
     found += [
         Offering(
@@ -128,9 +131,8 @@ def initial_fleet(scenario: f.Scenario, now: datetime) -> FleetSetup:
             for node in nodes
         }
         desired = max(len(nodes), spec.min_nodes)
-        records.append(
-            PoolRecord(name=pool, spec=spec, desired=desired, serial=len(nodes), open=open_)
-        )
+        record = PoolRecord(name=pool, spec=spec, desired=desired, serial=len(nodes), open=open_)
+        records.append(with_markets(record, Nodes(), open_))
     return FleetSetup(
         settings=scenario.configuration,
         spec_of=lambda made: specs.get(made.name) or others.get(made.pool) or MachineSpec(),

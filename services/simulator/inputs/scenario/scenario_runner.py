@@ -260,6 +260,8 @@ class ScenarioRunner:
         """Set the utilization of the GPUs of a pool or a node, and a pool's queue."""
         if params.utilization is not None:
             self.fleet.machines.load(target, params.utilization)
+        if params.jobs is not None:
+            self.fleet.workload.jobs[target] = params.jobs
         if params.pending_jobs is not None or params.queue_depth is not None:
             self.fleet.workload.loads[target] = Load(
                 pending_jobs=params.pending_jobs, queue_depth=params.queue_depth

@@ -1,0 +1,55 @@
+"""What must hold of nodes that leave for want of work: they have had none, and none is ended."""
+
+from typing import Final
+
+from schemas.messages import decoder
+from schemas.pool_records import OpenSaga, PoolRecord
+from schemas.topology import POOLS
+from services.bus.port import Stored
+from services.simulator.engine.invariants import CLOCK_SECONDS, Invariants
+from services.simulator.engine.simulated_gangs import SimulatedGangs
+from services.simulator.engine.simulation_context import SimulationContext
+
+LOOK_SECONDS: Final = 31.0
+"""Jobs that begin and end between two questions are not seen."""
+IDLE: Final = "no work since"
+"""Begins the reason of such a saga."""
+
+_pools = decoder(PoolRecord)
+
+
+class IdleInvariants:
+    """Looks at every record of a pool in which a node begins to leave."""
+
+    def __init__(
+        self, simulation: SimulationContext, workload: SimulatedGangs, invariants: Invariants
+    ) -> None:
+        """Report violations to `invariants`; `workload` knows which jobs ran where."""
+        self._simulation = simulation
+        self._workload = workload
+        self._invariants = invariants
+        self._known: set[str] = set()
+        simulation.watchers.append(self._on_stored)
+
+    def _on_stored(self, stream: str, stored: Stored) -> None:
+        if stream != f"KV_{POOLS.name}" or f".{POOLS.name}.pool." not in stored.subject:
+            return
+        if not stored.data:
+            return
+        pool = _pools.decode(stored.data)
+        for saga in pool.open.keys() - self._known:
+            self._known.add(saga)
+            if pool.open[saga].reason.startswith(IDLE):
+                self._leaves(pool, saga, pool.open[saga])
+
+    def _leaves(self, pool: PoolRecord, saga: str, opened: OpenSaga) -> None:
+        fail, now = self._invariants.fail, self._simulation.now()
+        if opened.drain != "wait":
+            fail(f"{saga} would end work that comes in between", saga)
+        if pool.desired < pool.spec.min_nodes:
+            fail(f"{saga} leaves {pool.desired} nodes where {pool.spec.min_nodes} must be", saga)
+        slack = LOOK_SECONDS + CLOCK_SECONDS + 2 * self._simulation.skew_seconds
+        begin, end = now - pool.spec.idle_after + slack, now - slack
+        for job, at in self._workload.ran.get(opened.node, {}).items():
+            if begin < at < end:
+                fail(f"{saga} removes {opened.node}, where {job} ran {now - at:.0f} s ago", saga)

@@ -1,0 +1,172 @@
+"""What must hold of spot nodes: which places they take, and from which offerings they come."""
+
+from datetime import timedelta
+from typing import Final
+
+import msgspec
+
+from schemas.instance_records import InstanceRecord
+from schemas.launch_offers import Offering
+from schemas.messages import decoder
+from schemas.offering_records import INTERRUPTIONS_KEY, Interruption, InterruptionsRecord
+from schemas.pool_records import PoolRecord
+from schemas.topology import INSTANCES, OFFERINGS, POOLS
+from services.bus.port import Stored
+from services.pool_manager.sagas import DEFINITIONS
+from services.provisioner.offerings.interruptions import INTERRUPTIONS_MAX, count
+from services.simulator.engine.budget_invariants import budget_count
+from services.simulator.engine.invariants import Invariants
+from services.simulator.engine.simulated_cloud import SimulatedCloud
+from services.simulator.engine.simulation_context import SimulationContext
+from services.simulator.engine.stored_records import StoredRecords
+
+KNOWN_SECONDS: Final = 5.0
+"""Within so long every replica has read what was recorded, and has acted on what it read before."""
+_SLACK: Final = timedelta(seconds=KNOWN_SECONDS)
+
+_pools = decoder(PoolRecord)
+_interruptions = decoder(InterruptionsRecord)
+_instances = decoder(InstanceRecord)
+
+
+class MarketInvariants:
+    """Looks at every record of a pool in which a launch or a smaller size is new."""
+
+    def __init__(self, simulation: SimulationContext, invariants: Invariants) -> None:
+        """Report violations to `invariants`."""
+        self._invariants = invariants
+        self._records = StoredRecords(simulation.server)
+        self._markets: dict[str, str] = {}
+        """Instance -> the market that it was last requested from."""
+        self._not_spot: set[str] = set()
+        """Nodes that were to be launched from another market than spot."""
+        self._known: set[str] = set()
+        """Sagas that were in a pool's record."""
+        simulation.watchers.append(self._on_stored)
+
+    def _on_stored(self, stream: str, stored: Stored) -> None:
+        if not stored.data:
+            return
+        if stream == f"KV_{INSTANCES.name}":
+            self._on_instance(stored)
+        elif stream == f"KV_{POOLS.name}" and f".{POOLS.name}.pool." in stored.subject:
+            self._on_pool(_pools.decode(stored.data))
+
+    def _on_instance(self, stored: Stored) -> None:
+        try:
+            record = _instances.decode(stored.data)
+        except msgspec.DecodeError:
+            return
+        if record.offering is None:
+            return
+        self._markets[record.instance] = record.offering.market
+        if record.offering.market == "spot" and record.instance in self._not_spot:
+            self._invariants.fail(
+                f"{record.instance} must not be spot, and is requested as spot", record.instance
+            )
+
+    def _on_pool(self, pool: PoolRecord) -> None:
+        fresh = [saga for saga in pool.open if saga not in self._known]
+        self._known.update(fresh)
+        self._not_spot.update(each.new_node for each in pool.open.values() if each.not_spot)
+        least = required(pool)
+        if not least or not fresh or self._invariants.restored or self._invariants.destroyed:
+            return
+        leaving = {each.node for each in pool.open.values() if DEFINITIONS[each.kind].removes_node}
+        live = {each.node for each in self._records.live_nodes()}
+        coming = {each.new_node for each in pool.open.values() if each.not_spot}
+        dear = {name for name in live if self._markets.get(name, "spot") != "spot"}
+        staying = len((dear | coming) - leaving)
+        for saga in fresh if staying < least else ():
+            opened = pool.open[saga]
+            spot = opened.new_node and not opened.not_spot
+            shrinks = opened.kind == "scale-down" and opened.node in dear
+            if spot or shrinks:
+                what = f"launches {opened.new_node} as spot" if spot else f"removes {opened.node}"
+                self._invariants.fail(
+                    f"{saga} {what} where {staying} of {least} nodes are not spot", saga
+                )
+
+
+class InterruptionInvariants:
+    """Compares what is chosen of two zones with what was taken away in each."""
+
+    def __init__(self, simulation: SimulationContext, invariants: Invariants) -> None:
+        """Report violations to `invariants`."""
+        self._simulation = simulation
+        self._invariants = invariants
+        self._changed_at = 0.0
+        """When what is recorded of offerings last changed: a replica may not know it yet."""
+        self._blocked: set[str] = set()
+        """Keys of the blocks in force."""
+        self._taken: dict[Offering, list[Interruption]] = {}
+        simulation.watchers.append(self._on_stored)
+
+    def _on_stored(self, stream: str, stored: Stored) -> None:
+        if stream == f"KV_{OFFERINGS.name}":
+            self._on_offerings(stored, stored.subject.partition(f"{OFFERINGS.name}.")[2])
+        elif stream == f"KV_{INSTANCES.name}" and stored.data:
+            try:
+                self._on_choice(_instances.decode(stored.data))
+            except msgspec.DecodeError:
+                return
+
+    def _on_offerings(self, stored: Stored, key: str) -> None:
+        if key.startswith("blocked."):
+            self._changed_at = self._simulation.now()
+            (self._blocked.add if stored.data else self._blocked.discard)(key)
+        elif key == INTERRUPTIONS_KEY and stored.data:
+            recent = _interruptions.decode(stored.data).recent
+            if len(recent) > INTERRUPTIONS_MAX:
+                self._invariants.fail(f"{len(recent)} interruptions are remembered")
+            self._changed_at = self._simulation.now()
+            self._taken = {}
+            for each in recent:
+                self._taken.setdefault(each.offering, []).append(each)
+
+    def _on_choice(self, record: InstanceRecord) -> None:
+        offering, choice = record.offering, record.launch.choice
+        if record.state != "intended" or offering is None or choice is None:
+            return
+        if not choice.interruption_seconds or offering.market != "spot" or self._blocked:
+            return
+        now = self._simulation.now()
+        if now - self._changed_at < KNOWN_SECONDS or record.attempts:
+            return
+        others = {
+            msgspec.structs.replace(offering, zone=zone)
+            for offer in choice.offers
+            for zone in offer.zones
+            if offer.market == "spot"
+        }
+        at = self._simulation.clock.now()
+        counts = {
+            each: count(self._taken.get(each, ()), choice.interruption_seconds, at)
+            for each in others
+        }
+        # What was decided up to a moment ago may have counted one more.
+        before = count(self._taken.get(offering, ()), choice.interruption_seconds, at + _SLACK)
+        if counts and before > min(counts.values()):
+            self._invariants.fail(
+                f"{record.instance} is requested from {offering}, interrupted {before} times; "
+                f"another was {min(counts.values())} times",
+                record.instance,
+            )
+
+
+def required(pool: PoolRecord) -> int:
+    """Nodes of a pool that must not be spot."""
+    least = pool.spec.on_demand_min
+    return min(budget_count(least, pool.desired, least=1), pool.desired) if least else 0
+
+
+def spot_words(pool: PoolRecord, cloud: SimulatedCloud) -> str:
+    """Why the machines of a pool at rest are on the wrong markets; empty: they are not."""
+    least = required(pool)
+    found = [
+        each.offering.market
+        for each in cloud.machines.values()
+        if each.offering is not None and each.instance.pool == pool.name
+    ]
+    there = sum(market != "spot" for market in found)
+    return f"{there} machines are not spot where {least} must not be" if there < least else ""

@@ -1,0 +1,119 @@
+"""Which nodes in service have no work, as every workload system of their pool says now."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from schemas.messages import encode
+from schemas.node_records import NodeRecord, node_key
+from schemas.node_work import NodeWorkQuery
+from schemas.settings import PoolSpec
+from schemas.topology import NODES
+from services.bus.memory.memory_bus import MemoryBus
+from services.bus.memory.memory_server import MemoryServer
+from services.bus.memory.transport import PerfectLink
+from services.bus.port import Bus
+from services.bus.topology_setup import set_up
+from services.notifier.node_work_endpoint import NodeWorkEndpoint
+from services.notifier.workload.noop_notifier import NoopNotifier
+from services.notifier.workload.pool_notifiers import PoolNotifiers
+from services.notifier.workload.webhook_notifier import WebhookNotifier
+from services.notifier.workload.workload_notifier import (
+    NodeReference,
+    NodeWorkload,
+    Notifier,
+    RunningWork,
+    StepFailure,
+    WorkloadAnswer,
+)
+from services.primitives.clock import SystemClock
+
+JOB = NodeWorkload(drained=False, running=(RunningWork(id="4711"),), total=1)
+NOTHING = NodeWorkload(drained=False)
+UNSURE = NodeWorkload(drained=False, unsure=True)
+UNKNOWN = NodeWorkload(drained=True, detail="Slurm knows no node b")
+QUERY = NodeWorkQuery(pool="training", nodes=("a", "b"))
+
+
+@dataclass(slots=True)
+class Systems:
+    """A workload system that answers as a test says; it is no NoopNotifier."""
+
+    answers: dict[str, WorkloadAnswer] = field(default_factory=dict)
+    fails: str = ""
+    name: str = "scripted"
+    reports_running: bool = True
+
+    async def workloads(self, nodes: Sequence[NodeReference]) -> Mapping[str, WorkloadAnswer]:
+        if self.fails:
+            raise ConnectionRefusedError(self.fails)
+        return {each.node: self.answers[each.node] for each in nodes if each.node in self.answers}
+
+
+@pytest.fixture
+async def bus() -> AsyncIterator[Bus]:
+    """A fleet of two nodes."""
+    server = MemoryServer(SystemClock())
+    connected = MemoryBus(server, PerfectLink())
+    await set_up(connected, SystemClock(), replicas=1)
+    for name in QUERY.nodes:
+        record = NodeRecord(pool="training", node=name, state="active")
+        await connected.put(NODES, node_key("training", name), encode(record))
+    yield connected
+    await connected.close()
+    server.close()
+
+
+async def answered(bus: Bus, *systems: object) -> tuple[tuple[str, ...], str]:
+    """What the notifier answers about both nodes of a pool with these workload systems."""
+    named: dict[str, Notifier] = {str(number): each for number, each in enumerate(systems)}  # type: ignore[misc]
+    spec = PoolSpec(provider="p", instance_type="t", min_nodes=0, max_nodes=2, notifiers=(*named,))
+    noop = NoopNotifier(options=NoopNotifier.Options(), clock=SystemClock())
+    notifiers = PoolNotifiers(noop, named, {"training": spec}, bus)
+    found = await NodeWorkEndpoint(notifiers, bus).idle(QUERY)
+    return found.idle, found.unknown
+
+
+async def test_without_a_workload_system_all_are_idle(bus: Bus) -> None:
+    """Their agents decide alone."""
+    assert await answered(bus) == (("a", "b"), "")
+
+
+@pytest.mark.parametrize(
+    ("answers", "idle", "unknown"),
+    [
+        ({"a": NOTHING, "b": NOTHING}, ("a", "b"), ""),
+        ({"a": NOTHING, "b": JOB}, ("a",), ""),
+        ({"a": NOTHING, "b": UNKNOWN}, ("a",), "scripted does not know what runs on b"),
+        ({"a": NOTHING, "b": UNSURE}, ("a",), "scripted does not know what runs on b"),
+        ({"a": NOTHING}, ("a",), "scripted does not know what runs on b"),
+        (
+            {"a": NOTHING, "b": StepFailure("no name")},
+            ("a",),
+            "scripted does not know what runs on b",
+        ),
+    ],
+)
+async def test_only_a_known_node_without_work_is_idle(
+    bus: Bus, answers: dict[str, WorkloadAnswer], idle: tuple[str, ...], unknown: str
+) -> None:
+    """One that the workload system does not know may be one whose name is wrong."""
+    found = await answered(bus, Systems(answers))
+    assert found[0] == idle
+    assert unknown in found[1]
+    assert bool(unknown) is bool(found[1])
+
+
+async def test_every_workload_system_of_a_pool_must_say_so(bus: Bus) -> None:
+    """One that fails, or never says what runs, leaves no node idle."""
+    nothing: dict[str, WorkloadAnswer] = {"a": NOTHING, "b": NOTHING}
+    assert await answered(bus, Systems(nothing), Systems({"a": JOB, "b": NOTHING})) == (("b",), "")
+    failed = await answered(bus, Systems(nothing), Systems(fails="slurmctld does not answer"))
+    assert failed == ((), "slurmctld does not answer")
+    silent = Systems(nothing, name="silent", reports_running=False)
+    assert await answered(bus, silent) == (
+        (),
+        "silent does not say what runs on a node in service",
+    )
+    assert not hasattr(WebhookNotifier, "reports_running")
