@@ -7,11 +7,18 @@ from typing import Annotated, Any, Final
 from litestar import post
 from litestar.di import NamedDependency
 from litestar.handlers import HTTPRouteHandler
-from litestar.params import FromPath, FromQuery, HeaderParameter, JSONBody
+from litestar.params import (
+    FromPath,
+    FromQuery,
+    HeaderParameter,
+    JSONBody,
+    Parameter,
+    QueryParameter,
+)
 
 from schemas.agent_commands import DiagnoseRequest, Diagnosis
 from schemas.dry_run import DryRun
-from schemas.duration import parse_duration
+from schemas.duration import TEXT_PATTERN, parse_duration
 from schemas.names import pool_name
 from schemas.operator_requests import (
     ApplyRequest,
@@ -27,6 +34,7 @@ from services.fleet_client.node_diagnosis import diagnose
 from services.gateway.authentication import ROLE
 from services.gateway.change_bodies import (
     DIAGNOSE_SECONDS_MAX,
+    DIAGNOSE_SECONDS_MIN,
     BreakerBody,
     DrainBody,
     HoldBody,
@@ -45,6 +53,16 @@ KEY_CHARS_MAX: Final = 200
 Changes = NamedDependency[ChangeRequests]
 Name = FromPath[str]
 DryRunFlag = FromQuery[bool]
+NoDryRun = Annotated[
+    bool,
+    QueryParameter(
+        description="There is none of this change: true is refused.",
+        schema_extra={"enum": [False]},
+    ),
+]
+Wait = Annotated[
+    str, Parameter(description="A second to ten minutes.", schema_extra={"pattern": TEXT_PATTERN})
+]
 Key = Annotated[
     str,
     HeaderParameter(
@@ -117,7 +135,7 @@ def _saga_route(verb: str) -> HTTPRouteHandler:
         saga: Name,
         data: JSONBody[ReasonBody | None] = None,
         key: Key = "",
-        dry_run: DryRunFlag = False,
+        dry_run: NoDryRun = False,
     ) -> ChangeAnswer:
         found = (await visible_saga(fleet, principal, saga)).saga
         refuse_dry_run(verb, dry_run=dry_run)
@@ -137,7 +155,7 @@ def _breaker_route(verb: str) -> HTTPRouteHandler:
         name: Name,
         data: JSONBody[BreakerBody],
         key: Key = "",
-        dry_run: DryRunFlag = False,
+        dry_run: NoDryRun = False,
     ) -> ChangeAnswer:
         pool = await visible_pool(fleet, principal, name)
         refuse_dry_run(verb, dry_run=dry_run)
@@ -156,7 +174,7 @@ async def hold_node(
     name: Name,
     data: JSONBody[HoldBody],
     key: Key = "",
-    dry_run: DryRunFlag = False,
+    dry_run: NoDryRun = False,
 ) -> ChangeAnswer:
     """Keep automation off a node for a while."""
     node = await visible_node(fleet, principal, name)
@@ -172,12 +190,12 @@ async def diagnose_node(
     principal: Caller,
     name: Name,
     data: JSONBody[DiagnoseRequest | None] = None,
-    wait: FromQuery[str] = "1m",
+    wait: Wait = "1m",
 ) -> Diagnosis:
     """Have a node's agent test its host now; the answer has what the tests found."""
     node = await visible_node(fleet, principal, name)
     try:
-        seconds = min(parse_duration(wait), DIAGNOSE_SECONDS_MAX)
+        seconds = wait_seconds(wait)
         return await diagnose(fleet, node, data or DiagnoseRequest(), seconds)
     except ValueError as error:
         raise ProblemError(HTTPStatus.BAD_REQUEST, f"wait: {error}", "write 1m") from error
@@ -195,7 +213,7 @@ async def scale_pool(
     name: Name,
     data: JSONBody[ScaleBody],
     key: Key = "",
-    dry_run: DryRunFlag = False,
+    dry_run: NoDryRun = False,
 ) -> ChangeAnswer:
     """Set the pool's desired size."""
     pool = await visible_pool(fleet, principal, name)
@@ -211,7 +229,7 @@ async def up_pool(
     name: Name,
     data: JSONBody[UpBody],
     key: Key = "",
-    dry_run: DryRunFlag = False,
+    dry_run: NoDryRun = False,
 ) -> ChangeAnswer:
     """Create or change a pool, except one of the configuration."""
     if not principal.sees(pool_name(name)):
@@ -229,13 +247,21 @@ async def down_pool(
     name: Name,
     data: JSONBody[DrainBody | None] = None,
     key: Key = "",
-    dry_run: DryRunFlag = False,
+    dry_run: NoDryRun = False,
 ) -> ChangeAnswer:
     """Remove a pool's nodes, then the pool."""
     pool = await visible_pool(fleet, principal, name)
     refuse_dry_run("down", dry_run=dry_run)
     request = make_request(RemoveRequest, **(data or DrainBody()).fields())
     return await changes.send(principal, pool.name, "remove", request, key)
+
+
+def wait_seconds(text: str) -> float:
+    """How long a caller waits for a diagnosis; ValueError for what is too short."""
+    seconds = min(parse_duration(text), DIAGNOSE_SECONDS_MAX)
+    if seconds < DIAGNOSE_SECONDS_MIN:
+        raise ValueError(f"no agent answers within {text!r}")
+    return seconds
 
 
 CHANGE_ROUTES: Final[Sequence[HTTPRouteHandler]] = (

@@ -64,7 +64,9 @@ Cursor = Annotated[str, Parameter(description="`next` of the page before.", max_
 Labels = Annotated[
     list[str] | None,
     QueryParameter(
-        name="label", description="`KEY=VALUE` of the node's pool; several must all match."
+        name="label",
+        description="`KEY=VALUE` of the node's pool; several must all match.",
+        schema_extra={"type": "array", "items": {"type": "string", "pattern": "^[^=]+="}},
     ),
 ]
 

@@ -20,7 +20,7 @@ from services.fleet_client.pool_history import SPAN_MAX, PoolHistory, pool_histo
 from services.fleet_client.repair_report import RepairReport, repair_report, seen_report
 from services.fleet_client.saga_summaries import SagaSummary, saga_summaries
 from services.fleet_client.use_reader import GpuReadings, node_samples, read_use
-from services.gateway.event_routes import start_of
+from services.gateway.event_routes import Since, start_of
 from services.gateway.fleet_routes import (
     ROWS_MAX,
     Caller,
@@ -73,7 +73,7 @@ async def list_evidence(fleet: Fleet, principal: Caller) -> list[KeptEvidence]:
 
 @get(f"{ROOT}/pools/{{name:str}}/history", tags=["pools"], responses=PROBLEMS)
 async def get_pool_history(
-    fleet: Fleet, principal: Caller, now: Now, name: FromPath[str], since: FromQuery[str] = "24h"
+    fleet: Fleet, principal: Caller, now: Now, name: FromPath[str], since: Since = "24h"
 ) -> PoolHistory:
     """Get a pool's instances and their cost over time; seven days at most."""
     pool = await visible_pool(fleet, principal, name)
@@ -89,7 +89,7 @@ async def list_saga_history(
     now: Now,
     histories: Histories,
     pool: FromQuery[str] = "",
-    since: FromQuery[str] = "7d",
+    since: Since = "7d",
     limit: Annotated[int, Parameter(ge=1, le=ROWS_MAX)] = 1_000,
 ) -> list[SagaSummary]:
     """List every saga that began since a time, open or ended; `limit` keeps the newest."""
@@ -108,7 +108,7 @@ async def get_report(
     now: Now,
     histories: Histories,
     pool: FromQuery[str] = "",
-    since: FromQuery[str] = "7d",
+    since: Since = "7d",
 ) -> RepairReport:
     """Get what unhealthy nodes cost each pool, by fault, and which are out of service now."""
     start = start_of(since, now)
