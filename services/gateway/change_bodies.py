@@ -5,9 +5,11 @@ from typing import Annotated, Any, Final, get_args
 import msgspec
 
 from schemas.agent_commands import DiagnoseRequest
+from schemas.alert_records import KEY_CHARS_MAX
 from schemas.duration import TEXT_PATTERN
-from schemas.enums import DrainMode
+from schemas.enums import DrainMode, HardwareKind
 from schemas.operator_requests import Count
+from schemas.value_limits import NAME_CHARS_MAX
 
 DIAGNOSE_SECONDS_MIN: Final = 1.0
 DIAGNOSE_SECONDS_MAX: Final = 600.0
@@ -19,6 +21,12 @@ def described(**schema: Any) -> msgspec.Meta:
     return msgspec.Meta(extra_json_schema={"extra": schema})
 
 
+ORPHANS_MAX: Final = 1_000
+"""Named in one sweep."""
+Orphans = Annotated[
+    tuple[Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_CHARS_MAX)], ...],
+    msgspec.Meta(max_length=ORPHANS_MAX),
+]
 Reason = Annotated[str, msgspec.Meta(min_length=1, max_length=500)]
 Mode = Annotated[str, described(enum=["", *get_args(DrainMode)])]
 Timeout = Annotated[str, described(pattern=f"{TEXT_PATTERN}|^$")]
@@ -75,4 +83,38 @@ class UpBody(ReasonBody, frozen=True, kw_only=True):
     nodes: Count | None = None
 
 
-BODIES: Final = (ReasonBody, DrainBody, HoldBody, ScaleBody, BreakerBody, UpBody, DiagnoseRequest)
+class AcknowledgeBody(ReasonBody, frozen=True, kw_only=True):
+    """An open alert to take on; the reason is shown in every channel."""
+
+    alert: Annotated[str, msgspec.Meta(min_length=1, max_length=KEY_CHARS_MAX)]
+    """Its key."""
+
+
+class HardwareBody(_Body, frozen=True, kw_only=True):
+    """A GPU or a host."""
+
+    kind: HardwareKind
+    value: Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
+    """The UUID of a GPU, a serial number, or a host as `PROVIDER/IDENTITY`."""
+
+
+class ListedHardwareBody(HardwareBody, frozen=True, kw_only=True):
+    """A GPU or a host that is not to be admitted again."""
+
+    reason: Reason
+    node: Annotated[str, msgspec.Meta(max_length=NAME_CHARS_MAX)] = ""
+    """The node that had it."""
+
+
+class SweepBody(_Body, frozen=True, kw_only=True):
+    """Which orphans a sweep is also to resolve, by name."""
+
+    adopt: Orphans = ()
+    """They become nodes of their pools."""
+    terminate: Orphans = ()
+
+
+BODIES: Final = (
+    *(ReasonBody, DrainBody, HoldBody, ScaleBody, BreakerBody, UpBody, DiagnoseRequest),
+    *(AcknowledgeBody, HardwareBody, ListedHardwareBody, SweepBody),
+)

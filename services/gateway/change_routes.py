@@ -73,7 +73,8 @@ Key = Annotated[
 ]
 
 
-def _change(path: str, verb: str, role: str = "operator") -> Callable[[Any], HTTPRouteHandler]:
+def change_route(path: str, verb: str, role: str = "operator") -> Callable[[Any], HTTPRouteHandler]:
+    """A POST that needs a role."""
     return post(
         f"{ROOT}{path}",
         status_code=HTTPStatus.OK,
@@ -102,7 +103,7 @@ def _node_route(verb: str) -> HTTPRouteHandler:
         return await changes.send(principal, node.pool, verb, request, key)
 
     change.__name__, change.__doc__ = f"{verb}_node", f"Request `{verb}` of a node."
-    return _change(f"/nodes/{{name:str}}/{verb}", verb)(change)
+    return change_route(f"/nodes/{{name:str}}/{verb}", verb)(change)
 
 
 def _drain_route(verb: str) -> HTTPRouteHandler:
@@ -124,7 +125,7 @@ def _drain_route(verb: str) -> HTTPRouteHandler:
 
     change.__name__ = f"{verb.replace('-', '_')}_node"
     change.__doc__ = f"Request `{verb}` of a node."
-    return _change(f"/nodes/{{name:str}}/{verb}", verb)(change)
+    return change_route(f"/nodes/{{name:str}}/{verb}", verb)(change)
 
 
 def _saga_route(verb: str) -> HTTPRouteHandler:
@@ -144,7 +145,7 @@ def _saga_route(verb: str) -> HTTPRouteHandler:
         return await changes.send(principal, found.pool, verb, request, key)
 
     change.__name__, change.__doc__ = f"{verb}_saga", f"Request `{verb}` of a saga."
-    return _change(f"/sagas/{{saga:str}}/{verb}", verb)(change)
+    return change_route(f"/sagas/{{saga:str}}/{verb}", verb)(change)
 
 
 def _breaker_route(verb: str) -> HTTPRouteHandler:
@@ -163,10 +164,10 @@ def _breaker_route(verb: str) -> HTTPRouteHandler:
         return await changes.send(principal, pool.name, f"breaker-{verb}", request, key)
 
     change.__name__, change.__doc__ = f"{verb}_breaker", f"Request to {verb} the pool's breaker."
-    return _change(f"/pools/{{name:str}}/breaker/{verb}", verb)(change)
+    return change_route(f"/pools/{{name:str}}/breaker/{verb}", verb)(change)
 
 
-@_change("/nodes/{name:str}/hold", "hold")
+@change_route("/nodes/{name:str}/hold", "hold")
 async def hold_node(
     fleet: Fleet,
     changes: Changes,
@@ -184,7 +185,7 @@ async def hold_node(
     return await changes.send(principal, node.pool, "hold", request, key)
 
 
-@_change("/nodes/{name:str}/diagnose", "diagnose")
+@change_route("/nodes/{name:str}/diagnose", "diagnose")
 async def diagnose_node(
     fleet: Fleet,
     principal: Caller,
@@ -205,7 +206,7 @@ async def diagnose_node(
         ) from error
 
 
-@_change("/pools/{name:str}/scale", "scale")
+@change_route("/pools/{name:str}/scale", "scale")
 async def scale_pool(
     fleet: Fleet,
     changes: Changes,
@@ -222,7 +223,7 @@ async def scale_pool(
     return await changes.send(principal, pool.name, "scale", request, key)
 
 
-@_change("/pools/{name:str}/up", "up", "admin")
+@change_route("/pools/{name:str}/up", "up", "admin")
 async def up_pool(
     changes: Changes,
     principal: Caller,
@@ -239,7 +240,7 @@ async def up_pool(
     return await changes.send(principal, name, "apply", request, key)
 
 
-@_change("/pools/{name:str}/down", "down", "admin")
+@change_route("/pools/{name:str}/down", "down", "admin")
 async def down_pool(
     fleet: Fleet,
     changes: Changes,

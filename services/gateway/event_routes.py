@@ -41,7 +41,7 @@ Since = Annotated[
 PoolName = Annotated[str, Parameter(description="Only this pool's.")]
 NodeName = Annotated[str, Parameter(description="Only about this node.")]
 Kinds = Annotated[
-    list[str] | None,
+    tuple[str, ...],
     QueryParameter(
         name="type", description="Only these kinds: `verdict`, `cordoned`, `saga-opened`."
     ),
@@ -59,7 +59,7 @@ async def list_events(
     ] = 0,
     pool: PoolName = "",
     node: NodeName = "",
-    kinds: Kinds = None,
+    kinds: Kinds = (),
     limit: Annotated[int, Parameter(ge=1, le=1_000)] = 100,
 ) -> EventPage:
     """List stored events, oldest first. They are kept for 30 days."""
@@ -89,7 +89,7 @@ async def stream_events(
     last_event_id: LastEventId = None,
     pool: PoolName = "",
     node: NodeName = "",
-    kinds: Kinds = None,
+    kinds: Kinds = (),
 ) -> Stream:
     """Stream events as they are stored, as server-sent events; `Last-Event-ID` resumes it."""
     wanted = event_filter(principal, pool, node, kinds)

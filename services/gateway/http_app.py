@@ -35,6 +35,7 @@ from services.gateway.event_routes import EVENT_ROUTES
 from services.gateway.event_streams import EventStreams
 from services.gateway.fleet_routes import FLEET_ROUTES
 from services.gateway.history_routes import HISTORY_ROUTES
+from services.gateway.order_routes import ORDER_ROUTES
 from services.gateway.problems import PROTECTION, REQUEST_HEADER, answer_problem
 from services.gateway.request_meter import request_meter
 from services.gateway.stream_routes import STREAM_ROUTES
@@ -48,7 +49,7 @@ HISTORIES_MAX: Final = 4
 KEY_BYTES: Final = 12
 DESCRIBED_ROUTES: Final = (
     *(*FLEET_ROUTES, *HISTORY_ROUTES, *EVENT_ROUTES),
-    *(*STREAM_ROUTES, *CHANGE_ROUTES),
+    *(*STREAM_ROUTES, *CHANGE_ROUTES, *ORDER_ROUTES),
 )
 CHARSET: Final = "; charset=utf-8"
 """Which the library adds itself."""
