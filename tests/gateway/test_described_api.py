@@ -36,6 +36,7 @@ NAMES: Final = {
     "/evidence": "training-9",
     "/nodes/": "training-1",
     "/pools/": "training",
+    "/services/": "notifier",
     "/": SAGA,
 }
 """Part of a path -> what there is."""
