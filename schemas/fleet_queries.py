@@ -46,6 +46,12 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     rack: str = ""
     instance_type: str = ""
     address: str = ""
+    hostname: str = ""
+    """As its agent reports it."""
+    labels: dict[str, str] = {}
+    """Of its launch: those that its pool had then."""
+    driver_version: str = ""
+    agent_version: str = ""
     saga: str = ""
     reason: str = ""
     renewal: str = ""
