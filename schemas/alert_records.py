@@ -78,11 +78,15 @@ class OpenAlertRecord(Record, frozen=True, kw_only=True):
     """Name of a channel -> what it has."""
 
 
-class AlertAcknowledge(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class AlertAcknowledge(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
     """Take on an open alert (`order.acknowledge-alert.<user>`)."""
 
     key: Annotated[str, msgspec.Meta(min_length=1, max_length=KEY_CHARS_MAX)]
     reason: Annotated[str, msgspec.Meta(max_length=500)] = ""
+    by: Name = ""
+    """The gateway's caller; it counts in an order of the gateway alone."""
 
 
 def alert_key(alert: str) -> str:

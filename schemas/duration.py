@@ -25,6 +25,8 @@ _UNITS: Final = {
     "d": 86400.0,
 }
 _NUMBER: Final = r"(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)"
+TEXT_PATTERN: Final = rf"^((([0-9]+(\.[0-9]*)?|\.[0-9]+)({'|'.join(_UNITS)}))+|0)$"
+"""For descriptions: as other languages than Python read it."""
 _PART = re.compile(rf"({_NUMBER})({'|'.join(_UNITS)})")
 _WHOLE = re.compile(rf"(?:{_NUMBER}(?:{'|'.join(_UNITS)}))+|0")
 

@@ -48,6 +48,12 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     market: str = ""
     """`on-demand`, `spot` or `reserved`; empty: not known."""
     address: str = ""
+    hostname: str = ""
+    """As its agent reports it."""
+    labels: dict[str, str] = {}
+    """Of its launch: those that its pool had then."""
+    driver_version: str = ""
+    agent_version: str = ""
     saga: str = ""
     reason: str = ""
     renewal: str = ""

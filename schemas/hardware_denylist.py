@@ -6,7 +6,7 @@ import msgspec
 
 from schemas.enums import HardwareKind
 from schemas.messages import Record
-from schemas.value_limits import UtcTime
+from schemas.value_limits import Name, UtcTime
 
 
 class HardwareRecord(Record, frozen=True, kw_only=True):
@@ -35,6 +35,8 @@ class HardwareAdd(
     value: Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
     reason: Annotated[str, msgspec.Meta(min_length=1, max_length=500)]
     node: str = ""
+    by: Name = ""
+    """The gateway's caller; it counts in an order of the gateway alone."""
 
 
 class HardwareForget(
@@ -44,3 +46,5 @@ class HardwareForget(
 
     kind: HardwareKind
     value: Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
+    by: Name = ""
+    """The gateway's caller; it counts in an order of the gateway alone."""

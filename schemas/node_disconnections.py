@@ -2,7 +2,7 @@
 
 import msgspec
 
-from schemas.value_limits import Token
+from schemas.value_limits import Name, Token
 
 
 class DisconnectRequest(
@@ -22,6 +22,8 @@ class ReadmitRequest(
 
     pool: Token
     node: Token
+    by: Name = ""
+    """The gateway's caller; it counts in an order of the gateway alone."""
 
 
 class DisconnectAnswer(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,7 +11,14 @@ from typing import Final
 
 import msgspec
 
-from schemas import fleet_events, node_events, pool_events, region_permissions, subjects
+from schemas import (
+    fleet_events,
+    gateway_permissions,
+    node_events,
+    pool_events,
+    region_permissions,
+    subjects,
+)
 from schemas.account_rules import NODE_TAG, POOL_TAG, Account, Rules, acknowledgements
 from schemas.messages import Message
 from schemas.stream_specs import DurableSpec
@@ -20,17 +27,12 @@ from schemas.topology import (
     DURABLES,
     EVENTS,
     EVERY_STREAM,
-    EVIDENCE,
-    HEALTH,
     HEARTBEATS,
-    INSTANCES,
     LEASES,
     NODES,
     OBJECT_BUCKETS,
-    POOLS,
     SAGAS,
     SINKS,
-    TELEMETRY,
 )
 
 SERVICES: Final = ("pool-manager", "health-monitor", "provisioner", "notifier", "metrics")
@@ -122,10 +124,6 @@ SERVICE_QUERIES: Final = (
     subjects.query("workload-check"),
 )
 """Queries that change something: services' own, denied to users."""
-GATEWAY_QUERIES: Final = (
-    *("nodes", "node", "pools", "sagas", "budget", "dry-run", "instances", "offerings", "policy"),
-    "hardware",
-)
 AGENT_BYTES_MAX: Final = 65_536
 """Of one message of an agent; samples of 16 GPUs have 17,000."""
 AGENT_SUBSCRIPTIONS_MAX: Final = 64
@@ -140,6 +138,11 @@ REPLIES: Final = "_R_.>"
 def owner(durable: DurableSpec) -> str:
     """The service that a durable belongs to: the first word of its description."""
     return durable.description.partition(":")[0]
+
+
+def in_name_of(user: str, by: str) -> str:
+    """Who asks. The gateway alone says for whom: it has authenticated that caller itself."""
+    return f"{by or 'unknown'} via {user}" if user == GATEWAY else user
 
 
 def durables_of(service: str) -> list[DurableSpec]:
@@ -213,7 +216,9 @@ def rules() -> dict[str, Rules]:
         payload_bytes_max=REQUEST_BYTES_MAX,
     )
     found[SINK_READER] = _sink_reader()
-    found[GATEWAY] = _gateway()
+    found[GATEWAY] = gateway_permissions.gateway(
+        GATEWAY, f"{inbox(GATEWAY)}.>", SERVICES, facts_of(GATEWAY), REQUEST_BYTES_MAX
+    )
     found[ADMIN] = Rules(publish=(">",), subscribe=(">",))
     found[AGENT] = _agent()
     found[BOOTSTRAP] = _enrolling(
@@ -303,33 +308,6 @@ def _viewer() -> Rules:
         subscribe_not=(
             *(subjects.QUERIES, subjects.POOL_REQUESTS, subjects.ORDERS),
             *(NODE_COMMANDS, subjects.LOGS),
-        ),
-        payload_bytes_max=REQUEST_BYTES_MAX,
-    )
-
-
-def _gateway() -> Rules:
-    box = f"{inbox(GATEWAY)}.>"
-    streams = [
-        *(EVENTS.name, SAGAS.name, TELEMETRY.name),
-        *(each.stream().name for each in (POOLS, NODES, HEALTH, INSTANCES, EVIDENCE)),
-    ]
-    return Rules(
-        account=Account.USERS,
-        publish=(
-            *(f"$JS.API.STREAM.INFO.{each}" for each in streams),
-            *(f"$JS.API.DIRECT.GET.{each}" for each in streams),
-            *(f"$JS.API.DIRECT.GET.{each}.>" for each in streams),
-            *(subjects.query(each) for each in GATEWAY_QUERIES),
-            *(subjects.failures_query(each) for each in SERVICES),
-            f"{subjects.ROOT}.pool.*.request.*.{GATEWAY}",
-            f"{subjects.ROOT}.node.*.*.command.diagnose",
-            *facts_of(GATEWAY),
-            box,
-        ),
-        subscribe=(
-            *(box, subjects.NODE_EVENTS, subjects.POOL_EVENTS, subjects.FLEET_EVENTS),
-            *(subjects.SAGAS, f"$KV.{NODES.name}.>", f"$KV.{POOLS.name}.>"),
         ),
         payload_bytes_max=REQUEST_BYTES_MAX,
     )

@@ -4,7 +4,7 @@ from typing import Literal
 
 import msgspec
 
-from schemas.value_limits import Float, Seconds, UtcTime
+from schemas.value_limits import Float, Name, Seconds, UtcTime
 
 SweepVerb = Literal["adopt", "terminate", "forget", "note", "orphan"]
 """`adopt`: record an instance without a record or with an unfinished launch. `terminate`: remove an
@@ -22,6 +22,8 @@ class SweepRequest(
     """Orphans, by instance name or provider ID, that become nodes of their pools."""
     terminate: tuple[str, ...] = ()
     """Orphans that are terminated."""
+    by: Name = ""
+    """The gateway's caller; it counts in an order of the gateway alone."""
 
 
 class SweepLine(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,16 +8,22 @@ import msgspec
 
 from schemas import subjects
 from schemas.agent_commands import DiagnoseRequest, Diagnosis
+from schemas.alert_records import Alert, AlertAcknowledge, OpenAlertRecord
 from schemas.dry_run import DryRunRequest
 from schemas.evidence_bundles import EvidenceBundle, KeptEvidence
 from schemas.fleet_queries import NodeView, Query
-from schemas.hardware_denylist import HardwareRecord
+from schemas.hardware_denylist import HardwareAdd, HardwareForget, HardwareRecord
+from schemas.log_excerpts import LogExcerpt, LogRequest
 from schemas.messages import encode
+from schemas.node_disconnections import ReadmitRequest
+from schemas.node_events import BusAccess
 from schemas.operator_requests import NodeRequest
+from schemas.sweeps import SweepAnswer, SweepRequest
 from schemas.topology import EVENTS, EVIDENCE
 from services.bus.port import Stored
-from services.fleet_client import stored_history
+from services.fleet_client import service_orders, stored_history
 from services.fleet_client.audit_rows import AUDIT_FILTERS
+from services.fleet_client.cost_report import CostReport
 from services.fleet_client.fleet_client import (
     FleetClient,
     decode_answer,
@@ -27,7 +33,7 @@ from services.fleet_client.fleet_client import (
 )
 from services.fleet_client.fleet_status import fleet_state
 from services.fleet_client.fleet_use import UseRow, total
-from services.fleet_client.instance_reader import INSTANCES_PAGE, read_instances
+from services.fleet_client.instance_reader import INSTANCES_PAGE, fleet_cost, read_instances
 from services.fleet_client.node_diagnosis import diagnose
 from services.fleet_client.node_timeline import TimelineRow, timeline_rows
 from services.fleet_client.pool_watch import PoolChange, pool_changes
@@ -135,6 +141,48 @@ class BusFleet(FleetClient):
         """The hardware that is not admitted again."""
         answer = await self.query("hardware", Query())
         return decode_answer(list[HardwareRecord], answer, "hardware")
+
+    async def alerts(self) -> list[OpenAlertRecord]:
+        """The open alerts, the most severe first."""
+        return await service_orders.open_alerts(self.bus)
+
+    async def acknowledge_alert(self, request: AlertAcknowledge) -> Alert:
+        """Take on an open alert."""
+        return await service_orders.acknowledge_alert(self, request)
+
+    async def cost(self, pool: str, start: datetime, label: str) -> CostReport:
+        """What instances have cost since a time."""
+        return await fleet_cost(self, pool, start, datetime.now(UTC), label, lambda _: True)
+
+    async def change_hardware(self, request: HardwareAdd | HardwareForget) -> list[HardwareRecord]:
+        """Add hardware to the denylist, or take it off."""
+        return await service_orders.change_hardware(self, request)
+
+    async def readmit(self, node: NodeView) -> BusAccess:
+        """Have a disconnected node's credentials accepted again."""
+        return await service_orders.readmit(self, ReadmitRequest(pool=node.pool, node=node.id))
+
+    async def sweep(self, request: SweepRequest, *, dry_run: bool) -> SweepAnswer:
+        """Resolve differences between providers and records, or say what that would do."""
+        return await service_orders.sweep(self, request, dry_run=dry_run)
+
+    async def node_logs(self, node: NodeView, request: LogRequest) -> LogExcerpt:
+        """The newest log lines of a node's agent."""
+        from services.fleet_client.log_reader import node_logs  # noqa: PLC0415
+
+        return await node_logs(self, node, request)
+
+    async def service_logs(
+        self, service: str, request: LogRequest
+    ) -> tuple[tuple[LogExcerpt, ...], int]:
+        """Those of each replica of a service, and how many of them run."""
+        from services.cli.service_replies import every_replica  # noqa: PLC0415
+        from services.fleet_client.log_reader import service_logs  # noqa: PLC0415
+
+        found, replicas = await asyncio.gather(
+            service_logs(self, service, request), every_replica(self)
+        )
+        return found, sum(each.service == service for each in replicas)
 
     async def diagnose(
         self, node: NodeView, request: DiagnoseRequest, seconds_max: float

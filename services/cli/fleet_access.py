@@ -7,13 +7,18 @@ from typing import Protocol
 import msgspec
 
 from schemas.agent_commands import DiagnoseRequest, Diagnosis
+from schemas.alert_records import Alert, AlertAcknowledge, OpenAlertRecord
 from schemas.evidence_bundles import EvidenceBundle, KeptEvidence
 from schemas.fleet_queries import FleetBudgetView, NodeView, Query
-from schemas.hardware_denylist import HardwareRecord
+from schemas.hardware_denylist import HardwareAdd, HardwareForget, HardwareRecord
+from schemas.log_excerpts import LogExcerpt, LogRequest
+from schemas.node_events import BusAccess
 from schemas.offering_records import OfferingsQuery
 from schemas.operator_requests import NodeRequest
+from schemas.sweeps import SweepAnswer, SweepRequest
 from services.bus.port import Stored
 from services.cli.fleet_discovery import NEEDS_BUS
+from services.fleet_client.cost_report import CostReport
 from services.fleet_client.fleet_client import FleetClient, Request, RequestAnswer
 from services.fleet_client.fleet_use import UseRow
 from services.fleet_client.node_timeline import TimelineRow
@@ -141,6 +146,40 @@ class FleetAccess(NodeAccess, SagaAccess, EventAccess, Protocol):
 
     async def hardware(self) -> list[HardwareRecord]:
         """The hardware that is not admitted again."""
+        ...
+
+    async def alerts(self) -> list[OpenAlertRecord]:
+        """The open alerts, the most severe first."""
+        ...
+
+    async def acknowledge_alert(self, request: AlertAcknowledge) -> Alert:
+        """Take on an open alert."""
+        ...
+
+    async def cost(self, pool: str, start: datetime, label: str) -> CostReport:
+        """What instances have cost since a time."""
+        ...
+
+    async def change_hardware(self, request: HardwareAdd | HardwareForget) -> list[HardwareRecord]:
+        """Add hardware to the denylist, or take it off."""
+        ...
+
+    async def readmit(self, node: NodeView) -> BusAccess:
+        """Have a disconnected node's credentials accepted again."""
+        ...
+
+    async def sweep(self, request: SweepRequest, *, dry_run: bool) -> SweepAnswer:
+        """Resolve differences between providers and records, or say what that would do."""
+        ...
+
+    async def node_logs(self, node: NodeView, request: LogRequest) -> LogExcerpt:
+        """The newest log lines of a node's agent."""
+        ...
+
+    async def service_logs(
+        self, service: str, request: LogRequest
+    ) -> tuple[tuple[LogExcerpt, ...], int]:
+        """Those of each replica of a service, and how many of them run; 0: not known."""
         ...
 
     async def diagnose(

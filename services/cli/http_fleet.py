@@ -5,8 +5,8 @@ the bus has, and are written by the same functions.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from datetime import datetime
 from typing import Any, Final, cast
 
@@ -14,26 +14,23 @@ import msgspec
 
 from schemas import subjects
 from schemas.agent_commands import DiagnoseRequest, Diagnosis
+from schemas.alert_records import Alert, AlertAcknowledge, OpenAlertRecord
 from schemas.evidence_bundles import EvidenceBundle, KeptEvidence
 from schemas.fleet_queries import FleetBudgetView, NodeView, Query
-from schemas.hardware_denylist import HardwareRecord
+from schemas.hardware_denylist import HardwareAdd, HardwareForget, HardwareRecord
+from schemas.log_excerpts import LogExcerpt, LogRequest
 from schemas.messages import encode
 from schemas.names import InvalidNameError
+from schemas.node_events import BusAccess
 from schemas.offering_records import OfferingsQuery, OfferingView
-from schemas.operator_requests import (
-    ApplyRequest,
-    BreakerRequest,
-    DrainRequest,
-    HoldRequest,
-    NodeRequest,
-    RemoveRequest,
-    SagaRequest,
-    ScaleRequest,
-)
+from schemas.operator_requests import DrainRequest, NodeRequest
 from schemas.pool_events import pool_codec
+from schemas.sweeps import SweepAnswer, SweepRequest
 from services.bus.port import Stored
+from services.cli.change_calls import change_call, drain_fields, seconds_text
 from services.cli.fleet_discovery import NEEDS_BUS
 from services.fleet_client.audit_rows import AUDIT_FILTERS
+from services.fleet_client.cost_report import CostReport
 from services.fleet_client.fleet_client import Request, RequestAnswer, ends_saga, no_pool
 from services.fleet_client.fleet_use import UseRow
 from services.fleet_client.instance_reader import INSTANCES_PAGE
@@ -47,7 +44,6 @@ from services.fleet_client.stored_history import no_name, no_saga
 from services.fleet_client.why_text import WhyAnswer
 from services.gateway.change_bodies import DIAGNOSE_SECONDS_MAX
 from services.gateway.views import (
-    ChangeAnswer,
     EventView,
     FleetStatus,
     InstanceView,
@@ -55,7 +51,6 @@ from services.gateway.views import (
     StoredPlace,
 )
 from services.http_client import gateway_calls as calls
-from services.http_client.api_call import ApiCall
 from services.http_client.async_client import AsyncNavarch
 from services.http_client.gateway_calls import DryRunVerb
 from services.http_client.gateway_errors import (
@@ -75,27 +70,6 @@ EVER: Final = "30d"
 STREAMS_MAX: Final = 16
 """Sagas that are followed at once; further ones wait, and are then printed from their beginning."""
 INVALID: Final = frozenset({"invalid"})
-NODE_CALLS: Final[Mapping[str, Callable[..., ApiCall[ChangeAnswer]]]] = {
-    "cordon": calls.cordon_node,
-    "uncordon": calls.uncordon_node,
-    "release": calls.release_node,
-}
-DRAIN_CALLS: Final[Mapping[str, Callable[..., ApiCall[ChangeAnswer]]]] = {
-    "drain": calls.drain_node,
-    "replace": calls.replace_node,
-    "reset-gpu": calls.reset_gpu_node,
-    "reboot": calls.reboot_node,
-    "terminate": calls.terminate_node,
-}
-SAGA_CALLS: Final[Mapping[str, Callable[..., ApiCall[ChangeAnswer]]]] = {
-    "cancel": calls.cancel_saga,
-    "retry": calls.retry_saga,
-    "proceed": calls.proceed_saga,
-}
-BREAKER_CALLS: Final[Mapping[str, Callable[..., ApiCall[ChangeAnswer]]]] = {
-    "breaker-open": calls.open_breaker,
-    "breaker-close": calls.close_breaker,
-}
 
 
 class HttpFleet:
@@ -299,6 +273,58 @@ class HttpFleet:
         """The hardware that is not admitted again."""
         return await self._client.list_hardware()
 
+    async def alerts(self) -> list[OpenAlertRecord]:
+        """The open alerts, the most severe first."""
+        return await self._client.list_alerts()
+
+    async def acknowledge_alert(self, request: AlertAcknowledge) -> Alert:
+        """Take on an open alert."""
+        with _as_over_bus():
+            return await self._client.acknowledge_alert(request.key, reason=request.reason)
+
+    async def cost(self, pool: str, start: datetime, label: str) -> CostReport:
+        """What instances have cost since a time."""
+        return await self._client.get_cost(pool=pool, since=_since(start), by_label=label)
+
+    async def change_hardware(self, request: HardwareAdd | HardwareForget) -> list[HardwareRecord]:
+        """Add hardware to the denylist, or take it off."""
+        with _as_over_bus():
+            if isinstance(request, HardwareForget):
+                return await self._client.forget_hardware(request.kind, request.value)
+            return await self._client.add_hardware(
+                request.kind, request.value, reason=request.reason, node=request.node
+            )
+
+    async def readmit(self, node: NodeView) -> BusAccess:
+        """Have a disconnected node's credentials accepted again."""
+        with _as_over_bus():
+            return await self._client.readmit_node(node.id)
+
+    async def sweep(self, request: SweepRequest, *, dry_run: bool) -> SweepAnswer:
+        """Resolve differences between providers and records, or say what that would do."""
+        ask = self._client.plan_sweep if dry_run else self._client.sweep_instances
+        with _as_over_bus():
+            return await ask(adopt=request.adopt, terminate=request.terminate)
+
+    async def node_logs(self, node: NodeView, request: LogRequest) -> LogExcerpt:
+        """The newest log lines of a node's agent."""
+        since = _since(request.since)
+        with _as_over_bus():
+            return await self._client.get_node_logs(
+                node.id, lines=request.lines, since=since, kernel=request.kernel
+            )
+
+    async def service_logs(
+        self, service: str, request: LogRequest
+    ) -> tuple[tuple[LogExcerpt, ...], int]:
+        """Those of each replica of a service; how many run is not known here."""
+        since = _since(request.since)
+        with _as_over_bus():
+            found = await self._client.get_service_logs(
+                service, lines=request.lines, since=since, replica=request.replica
+            )
+        return tuple(found), 0
+
     async def diagnose(
         self, node: NodeView, request: DiagnoseRequest, seconds_max: float
     ) -> Diagnosis:
@@ -308,12 +334,10 @@ class HttpFleet:
                 f"a gateway waits {DIAGNOSE_SECONDS_MAX:g} s for a diagnosis: give --timeout 10m, "
                 "or name the bus with --nats-url"
             )
-        try:
-            return await self._client.diagnose_node(node.id, request, wait=_seconds(seconds_max))
-        except ChangeRefusedError as error:
-            raise AnswerError(error.problem.detail) from error
-        except FleetUnavailableError as error:
-            raise NavarchError(error.problem.detail) from error
+        with _as_over_bus():
+            return await self._client.diagnose_node(
+                node.id, request, wait=seconds_text(seconds_max)
+            )
 
     async def request(self, pool: str, verb: str, request: Request) -> RequestAnswer:
         """Send a request to a pool and wait for the event that answers it."""
@@ -333,10 +357,21 @@ class HttpFleet:
 
     async def dry_run(self, verb: str, request: NodeRequest) -> bytes:
         """What a request about a node would do, as JSON."""
-        drain = _drain(request) if isinstance(request, DrainRequest) else {}
+        drain = drain_fields(request) if isinstance(request, DrainRequest) else {}
         named = cast("DryRunVerb", verb)
         call = calls.dry_run_node(request.node, named, reason=request.reason, **drain)
         return encode(await self._client.send(call))
+
+
+@contextmanager
+def _as_over_bus() -> Iterator[None]:
+    """Raise what the same request raises over the bus."""
+    try:
+        yield
+    except ChangeRefusedError as error:
+        raise AnswerError(error.problem.detail) from error
+    except FleetUnavailableError as error:
+        raise NavarchError(error.problem.detail) from error
 
 
 @asynccontextmanager
@@ -346,30 +381,6 @@ async def _waiting_for(what: str) -> AsyncIterator[None]:
         yield
     except NoAnswerError as error:
         raise NavarchError(f"{error}; it goes on: navarch why {what}") from error
-
-
-def change_call(pool: str, verb: str, request: Request) -> ApiCall[ChangeAnswer]:
-    """The call of a request. Pure."""
-    match request:
-        case DrainRequest() if verb in DRAIN_CALLS:
-            return DRAIN_CALLS[verb](request.node, reason=request.reason, **_drain(request))
-        case ApplyRequest():
-            return calls.up_pool(pool, request.spec, nodes=request.nodes, reason=request.reason)
-        case RemoveRequest():
-            return calls.down_pool(pool, reason=request.reason, **_drain(request))
-        case HoldRequest():
-            for_ = _seconds(request.for_)
-            return calls.hold_node(request.node, for_=for_, reason=request.reason)
-        case NodeRequest() if verb in NODE_CALLS:
-            return NODE_CALLS[verb](request.node, reason=request.reason)
-        case ScaleRequest():
-            return calls.scale_pool(pool, request.nodes)
-        case BreakerRequest() if verb in BREAKER_CALLS:
-            return BREAKER_CALLS[verb](pool, reason=request.reason)
-        case SagaRequest() if verb in SAGA_CALLS:
-            return SAGA_CALLS[verb](request.saga, reason=request.reason)
-        case _:
-            raise NavarchError(f"{verb} {NEEDS_BUS}")
 
 
 def stored_of(event: EventView) -> Stored:
@@ -386,12 +397,3 @@ def _stored(content: dict[str, Any], place: StoredPlace) -> Stored:
 
 def _since(start: datetime | None) -> str:
     return start.isoformat() if start else EVER
-
-
-def _drain(request: DrainRequest | RemoveRequest) -> dict[str, str]:
-    timeout = "" if request.timeout is None else _seconds(request.timeout)
-    return {"mode": request.mode, "timeout": timeout}
-
-
-def _seconds(duration: float) -> str:
-    return f"{float(duration)}s"

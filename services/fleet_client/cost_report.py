@@ -65,9 +65,9 @@ def cost_report(
         since=since,
         until=until,
         label=label,
-        instance_hours=round(sum(each.hours for each in sums.values()), 2),
-        dollars=round(sum(each.dollars for each in sums.values()), 2),
-        unpriced_hours=round(sum(each.unpriced for each in sums.values()), 2),
+        instance_hours=round(sum((each.hours for each in sums.values()), 0.0), 2),
+        dollars=round(sum((each.dollars for each in sums.values()), 0.0), 2),
+        unpriced_hours=round(sum((each.unpriced for each in sums.values()), 0.0), 2),
         rows=tuple(
             CostRow(
                 day=day,

@@ -1,10 +1,14 @@
 """Reads the records of instances, which the provisioner answers for."""
 
+from collections.abc import Callable
+from datetime import datetime
 from typing import Final
 
 from schemas.fleet_queries import Query
 from schemas.instance_records import InstanceRecord
+from services.fleet_client.cost_report import CostReport, cost_report
 from services.fleet_client.fleet_client import FleetClient, decode_answer
+from services.fleet_client.pool_history import SPAN_MAX
 
 PROVISIONER: Final = "provisioner"
 INSTANCES_PAGE: Final = 500
@@ -15,3 +19,17 @@ async def read_instances(fleet: FleetClient, query: Query) -> list[InstanceRecor
     """All records of a query `instances`."""
     items = await fleet.pages("instances", query, who=PROVISIONER)
     return [decode_answer(InstanceRecord, each, "instances", PROVISIONER) for each in items]
+
+
+async def fleet_cost(
+    fleet: FleetClient,
+    pool: str,
+    start: datetime,
+    now: datetime,
+    label: str,
+    sees: Callable[[str], bool],
+) -> CostReport:
+    """What the instances of one pool, or of all that the caller sees, have cost since a time."""
+    query = Query(pool=pool, terminated=True, limit=INSTANCES_PAGE)
+    records = [each for each in await read_instances(fleet, query) if sees(each.pool)]
+    return cost_report(records, max(start, now - SPAN_MAX), now, label)

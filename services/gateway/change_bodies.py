@@ -1,11 +1,35 @@
 """What callers send with changes: the bodies of POST requests. Pure."""
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, get_args
 
 import msgspec
 
+from schemas.agent_commands import DiagnoseRequest
+from schemas.alert_records import KEY_CHARS_MAX
+from schemas.duration import TEXT_PATTERN
+from schemas.enums import DrainMode, HardwareKind
+from schemas.operator_requests import Count
+from schemas.value_limits import NAME_CHARS_MAX
+
+DIAGNOSE_SECONDS_MIN: Final = 1.0
 DIAGNOSE_SECONDS_MAX: Final = 600.0
 """How long a caller may wait for what a diagnosis finds."""
+
+
+def described(**schema: Any) -> msgspec.Meta:
+    """What the description says of a value that is checked elsewhere, with a better message."""
+    return msgspec.Meta(extra_json_schema={"extra": schema})
+
+
+ORPHANS_MAX: Final = 1_000
+"""Named in one sweep."""
+Orphans = Annotated[
+    tuple[Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_CHARS_MAX)], ...],
+    msgspec.Meta(max_length=ORPHANS_MAX),
+]
+Reason = Annotated[str, msgspec.Meta(min_length=1, max_length=500)]
+Mode = Annotated[str, described(enum=["", *get_args(DrainMode)])]
+Timeout = Annotated[str, described(pattern=f"{TEXT_PATTERN}|^$")]
 
 
 class _Body(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -21,9 +45,9 @@ class ReasonBody(_Body, frozen=True, kw_only=True):
 class DrainBody(ReasonBody, frozen=True, kw_only=True):
     """How to wait for the work."""
 
-    mode: str = ""
+    mode: Mode = ""
     """deadline, wait or immediate; empty: the pool's."""
-    timeout: str = ""
+    timeout: Timeout = ""
     """`10m`; empty: the pool's."""
 
     def fields(self) -> dict[str, Any]:
@@ -34,21 +58,21 @@ class DrainBody(ReasonBody, frozen=True, kw_only=True):
 class HoldBody(_Body, frozen=True, kw_only=True):
     """Keep automation off a node."""
 
-    for_: str = msgspec.field(name="for")
+    for_: Annotated[str, described(pattern=TEXT_PATTERN)] = msgspec.field(name="for")
     """`2h`; at most seven days."""
-    reason: str
+    reason: Reason
 
 
 class ScaleBody(_Body, frozen=True, kw_only=True):
     """The pool's desired size."""
 
-    nodes: int
+    nodes: Count
 
 
 class BreakerBody(_Body, frozen=True, kw_only=True):
     """Why; shown to other operators."""
 
-    reason: str
+    reason: Reason
 
 
 class UpBody(ReasonBody, frozen=True, kw_only=True):
@@ -56,7 +80,41 @@ class UpBody(ReasonBody, frozen=True, kw_only=True):
 
     spec: dict[str, Any]
     """As under `pools:` in the configuration."""
-    nodes: int | None = None
+    nodes: Count | None = None
 
 
-BODIES: Final = (ReasonBody, DrainBody, HoldBody, ScaleBody, BreakerBody, UpBody)
+class AcknowledgeBody(ReasonBody, frozen=True, kw_only=True):
+    """An open alert to take on; the reason is shown in every channel."""
+
+    alert: Annotated[str, msgspec.Meta(min_length=1, max_length=KEY_CHARS_MAX)]
+    """Its key."""
+
+
+class HardwareBody(_Body, frozen=True, kw_only=True):
+    """A GPU or a host."""
+
+    kind: HardwareKind
+    value: Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
+    """The UUID of a GPU, a serial number, or a host as `PROVIDER/IDENTITY`."""
+
+
+class ListedHardwareBody(HardwareBody, frozen=True, kw_only=True):
+    """A GPU or a host that is not to be admitted again."""
+
+    reason: Reason
+    node: Annotated[str, msgspec.Meta(max_length=NAME_CHARS_MAX)] = ""
+    """The node that had it."""
+
+
+class SweepBody(_Body, frozen=True, kw_only=True):
+    """Which orphans a sweep is also to resolve, by name."""
+
+    adopt: Orphans = ()
+    """They become nodes of their pools."""
+    terminate: Orphans = ()
+
+
+BODIES: Final = (
+    *(ReasonBody, DrainBody, HoldBody, ScaleBody, BreakerBody, UpBody, DiagnoseRequest),
+    *(AcknowledgeBody, HardwareBody, ListedHardwareBody, SweepBody),
+)

@@ -7,11 +7,18 @@ from typing import Annotated, Any, Final
 from litestar import post
 from litestar.di import NamedDependency
 from litestar.handlers import HTTPRouteHandler
-from litestar.params import FromPath, FromQuery, HeaderParameter, JSONBody
+from litestar.params import (
+    FromPath,
+    FromQuery,
+    HeaderParameter,
+    JSONBody,
+    Parameter,
+    QueryParameter,
+)
 
 from schemas.agent_commands import DiagnoseRequest, Diagnosis
 from schemas.dry_run import DryRun
-from schemas.duration import parse_duration
+from schemas.duration import TEXT_PATTERN, parse_duration
 from schemas.names import pool_name
 from schemas.operator_requests import (
     ApplyRequest,
@@ -27,6 +34,7 @@ from services.fleet_client.node_diagnosis import diagnose
 from services.gateway.authentication import ROLE
 from services.gateway.change_bodies import (
     DIAGNOSE_SECONDS_MAX,
+    DIAGNOSE_SECONDS_MIN,
     BreakerBody,
     DrainBody,
     HoldBody,
@@ -45,6 +53,16 @@ KEY_CHARS_MAX: Final = 200
 Changes = NamedDependency[ChangeRequests]
 Name = FromPath[str]
 DryRunFlag = FromQuery[bool]
+NoDryRun = Annotated[
+    bool,
+    QueryParameter(
+        description="There is none of this change: true is refused.",
+        schema_extra={"enum": [False]},
+    ),
+]
+Wait = Annotated[
+    str, Parameter(description="A second to ten minutes.", schema_extra={"pattern": TEXT_PATTERN})
+]
 Key = Annotated[
     str,
     HeaderParameter(
@@ -55,7 +73,8 @@ Key = Annotated[
 ]
 
 
-def _change(path: str, verb: str, role: str = "operator") -> Callable[[Any], HTTPRouteHandler]:
+def change_route(path: str, verb: str, role: str = "operator") -> Callable[[Any], HTTPRouteHandler]:
+    """A POST that needs a role."""
     return post(
         f"{ROOT}{path}",
         status_code=HTTPStatus.OK,
@@ -84,7 +103,7 @@ def _node_route(verb: str) -> HTTPRouteHandler:
         return await changes.send(principal, node.pool, verb, request, key)
 
     change.__name__, change.__doc__ = f"{verb}_node", f"Request `{verb}` of a node."
-    return _change(f"/nodes/{{name:str}}/{verb}", verb)(change)
+    return change_route(f"/nodes/{{name:str}}/{verb}", verb)(change)
 
 
 def _drain_route(verb: str) -> HTTPRouteHandler:
@@ -106,7 +125,7 @@ def _drain_route(verb: str) -> HTTPRouteHandler:
 
     change.__name__ = f"{verb.replace('-', '_')}_node"
     change.__doc__ = f"Request `{verb}` of a node."
-    return _change(f"/nodes/{{name:str}}/{verb}", verb)(change)
+    return change_route(f"/nodes/{{name:str}}/{verb}", verb)(change)
 
 
 def _saga_route(verb: str) -> HTTPRouteHandler:
@@ -117,7 +136,7 @@ def _saga_route(verb: str) -> HTTPRouteHandler:
         saga: Name,
         data: JSONBody[ReasonBody | None] = None,
         key: Key = "",
-        dry_run: DryRunFlag = False,
+        dry_run: NoDryRun = False,
     ) -> ChangeAnswer:
         found = (await visible_saga(fleet, principal, saga)).saga
         refuse_dry_run(verb, dry_run=dry_run)
@@ -126,7 +145,7 @@ def _saga_route(verb: str) -> HTTPRouteHandler:
         return await changes.send(principal, found.pool, verb, request, key)
 
     change.__name__, change.__doc__ = f"{verb}_saga", f"Request `{verb}` of a saga."
-    return _change(f"/sagas/{{saga:str}}/{verb}", verb)(change)
+    return change_route(f"/sagas/{{saga:str}}/{verb}", verb)(change)
 
 
 def _breaker_route(verb: str) -> HTTPRouteHandler:
@@ -137,7 +156,7 @@ def _breaker_route(verb: str) -> HTTPRouteHandler:
         name: Name,
         data: JSONBody[BreakerBody],
         key: Key = "",
-        dry_run: DryRunFlag = False,
+        dry_run: NoDryRun = False,
     ) -> ChangeAnswer:
         pool = await visible_pool(fleet, principal, name)
         refuse_dry_run(verb, dry_run=dry_run)
@@ -145,10 +164,10 @@ def _breaker_route(verb: str) -> HTTPRouteHandler:
         return await changes.send(principal, pool.name, f"breaker-{verb}", request, key)
 
     change.__name__, change.__doc__ = f"{verb}_breaker", f"Request to {verb} the pool's breaker."
-    return _change(f"/pools/{{name:str}}/breaker/{verb}", verb)(change)
+    return change_route(f"/pools/{{name:str}}/breaker/{verb}", verb)(change)
 
 
-@_change("/nodes/{name:str}/hold", "hold")
+@change_route("/nodes/{name:str}/hold", "hold")
 async def hold_node(
     fleet: Fleet,
     changes: Changes,
@@ -156,7 +175,7 @@ async def hold_node(
     name: Name,
     data: JSONBody[HoldBody],
     key: Key = "",
-    dry_run: DryRunFlag = False,
+    dry_run: NoDryRun = False,
 ) -> ChangeAnswer:
     """Keep automation off a node for a while."""
     node = await visible_node(fleet, principal, name)
@@ -166,18 +185,18 @@ async def hold_node(
     return await changes.send(principal, node.pool, "hold", request, key)
 
 
-@_change("/nodes/{name:str}/diagnose", "diagnose")
+@change_route("/nodes/{name:str}/diagnose", "diagnose")
 async def diagnose_node(
     fleet: Fleet,
     principal: Caller,
     name: Name,
     data: JSONBody[DiagnoseRequest | None] = None,
-    wait: FromQuery[str] = "1m",
+    wait: Wait = "1m",
 ) -> Diagnosis:
     """Have a node's agent test its host now; the answer has what the tests found."""
     node = await visible_node(fleet, principal, name)
     try:
-        seconds = min(parse_duration(wait), DIAGNOSE_SECONDS_MAX)
+        seconds = wait_seconds(wait)
         return await diagnose(fleet, node, data or DiagnoseRequest(), seconds)
     except ValueError as error:
         raise ProblemError(HTTPStatus.BAD_REQUEST, f"wait: {error}", "write 1m") from error
@@ -187,7 +206,7 @@ async def diagnose_node(
         ) from error
 
 
-@_change("/pools/{name:str}/scale", "scale")
+@change_route("/pools/{name:str}/scale", "scale")
 async def scale_pool(
     fleet: Fleet,
     changes: Changes,
@@ -195,7 +214,7 @@ async def scale_pool(
     name: Name,
     data: JSONBody[ScaleBody],
     key: Key = "",
-    dry_run: DryRunFlag = False,
+    dry_run: NoDryRun = False,
 ) -> ChangeAnswer:
     """Set the pool's desired size."""
     pool = await visible_pool(fleet, principal, name)
@@ -204,14 +223,14 @@ async def scale_pool(
     return await changes.send(principal, pool.name, "scale", request, key)
 
 
-@_change("/pools/{name:str}/up", "up", "admin")
+@change_route("/pools/{name:str}/up", "up", "admin")
 async def up_pool(
     changes: Changes,
     principal: Caller,
     name: Name,
     data: JSONBody[UpBody],
     key: Key = "",
-    dry_run: DryRunFlag = False,
+    dry_run: NoDryRun = False,
 ) -> ChangeAnswer:
     """Create or change a pool, except one of the configuration."""
     if not principal.sees(pool_name(name)):
@@ -221,7 +240,7 @@ async def up_pool(
     return await changes.send(principal, name, "apply", request, key)
 
 
-@_change("/pools/{name:str}/down", "down", "admin")
+@change_route("/pools/{name:str}/down", "down", "admin")
 async def down_pool(
     fleet: Fleet,
     changes: Changes,
@@ -229,13 +248,21 @@ async def down_pool(
     name: Name,
     data: JSONBody[DrainBody | None] = None,
     key: Key = "",
-    dry_run: DryRunFlag = False,
+    dry_run: NoDryRun = False,
 ) -> ChangeAnswer:
     """Remove a pool's nodes, then the pool."""
     pool = await visible_pool(fleet, principal, name)
     refuse_dry_run("down", dry_run=dry_run)
     request = make_request(RemoveRequest, **(data or DrainBody()).fields())
     return await changes.send(principal, pool.name, "remove", request, key)
+
+
+def wait_seconds(text: str) -> float:
+    """How long a caller waits for a diagnosis; ValueError for what is too short."""
+    seconds = min(parse_duration(text), DIAGNOSE_SECONDS_MAX)
+    if seconds < DIAGNOSE_SECONDS_MIN:
+        raise ValueError(f"no agent answers within {text!r}")
+    return seconds
 
 
 CHANGE_ROUTES: Final[Sequence[HTTPRouteHandler]] = (

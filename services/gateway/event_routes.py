@@ -12,6 +12,7 @@ from litestar.params import HeaderParameter, Parameter, QueryParameter
 from litestar.response import Stream
 from msgspec.structs import replace
 
+from schemas.duration import TEXT_PATTERN
 from schemas.topology import EVENTS
 from services.bus.port import Stored
 from services.fleet_client.fleet_client import (
@@ -27,12 +28,20 @@ from services.gateway.views import STREAM_TYPE, EventPage, event_view
 SINCE: Final = "1h"
 BATCHES_MAX: Final = 20
 """Read for one page: events of a rare kind may be far apart."""
-SEQUENCE_MAX: Final = 2**62
+SEQUENCE_MAX: Final = 2**53 - 1
+"""Which JSON's numbers hold exactly in every language."""
 
+Since = Annotated[
+    str,
+    Parameter(
+        description="`10m`, `2h`, or a time.",
+        schema_extra={"anyOf": [{"pattern": TEXT_PATTERN}, {"format": "date-time"}]},
+    ),
+]
 PoolName = Annotated[str, Parameter(description="Only this pool's.")]
 NodeName = Annotated[str, Parameter(description="Only about this node.")]
 Kinds = Annotated[
-    list[str] | None,
+    tuple[str, ...],
     QueryParameter(
         name="type", description="Only these kinds: `verdict`, `cordoned`, `saga-opened`."
     ),
@@ -44,18 +53,20 @@ async def list_events(
     fleet: Fleet,
     principal: Caller,
     now: Now,
-    since: Annotated[str, Parameter(description="`10m`, `2h`, or a time.")] = SINCE,
+    since: Since = SINCE,
     after: Annotated[
         int, Parameter(ge=0, le=SEQUENCE_MAX, description="`next` of the page before; 0: `since`.")
     ] = 0,
     pool: PoolName = "",
     node: NodeName = "",
-    kinds: Kinds = None,
+    kinds: Kinds = (),
     limit: Annotated[int, Parameter(ge=1, le=1_000)] = 100,
 ) -> EventPage:
     """List stored events, oldest first. They are kept for 30 days."""
     wanted = event_filter(principal, pool, node, kinds)
-    start = after or start_of(since, now)
+    # Read in any case: a mistake in it is one, although `after` comes first.
+    begin = start_of(since, now)
+    start = after or begin
     newest = await fleet.bus.last_sequence(EVENTS.name)
     batches = stored_batches(fleet.bus, EVENTS.name, event_filters(pool, node), start)
     page = await _page(batches, wanted.matches, after, limit)
@@ -78,7 +89,7 @@ async def stream_events(
     last_event_id: LastEventId = None,
     pool: PoolName = "",
     node: NodeName = "",
-    kinds: Kinds = None,
+    kinds: Kinds = (),
 ) -> Stream:
     """Stream events as they are stored, as server-sent events; `Last-Event-ID` resumes it."""
     wanted = event_filter(principal, pool, node, kinds)

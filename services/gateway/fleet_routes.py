@@ -62,11 +62,23 @@ Histories = NamedDependency[asyncio.Semaphore]
 Limit = Annotated[int, Parameter(ge=1, le=QUERY_MAX, description="Items of one page.")]
 Cursor = Annotated[str, Parameter(description="`next` of the page before.", max_length=200)]
 Labels = Annotated[
-    list[str] | None,
+    tuple[str, ...],
     QueryParameter(
-        name="label", description="`KEY=VALUE` of the node's pool; several must all match."
+        name="label",
+        description="`KEY=VALUE` of the node's pool; several must all match.",
+        schema_extra={"items": {"type": "string", "pattern": "^[^=]+="}},
     ),
 ]
+
+
+def require_whole_fleet(principal: Principal, what: str, remedy: str = "") -> None:
+    """Refuse a caller that may see some pools alone."""
+    if principal.pools:
+        raise ProblemError(
+            HTTPStatus.FORBIDDEN,
+            f"{principal.name} may see some pools, and {what} the whole fleet's",
+            remedy or "use a token of every pool",
+        )
 
 
 async def visible_node(fleet: FleetClient, principal: Principal, name: str) -> NodeView:
@@ -120,7 +132,7 @@ async def list_nodes(
     zone: FromQuery[str] = "",
     status: FromQuery[str] = "",
     health: FromQuery[str] = "",
-    labels: Labels = None,
+    labels: Labels = (),
     terminated: FromQuery[bool] = False,
     limit: Limit = 100,
     cursor: Cursor = "",
@@ -273,13 +285,9 @@ async def list_offerings(
     everything: FromQuery[bool] = False,
 ) -> list[OfferingView]:
     """List what can be launched, at what price, and what is exhausted."""
-    if principal.pools and not pool:
-        raise ProblemError(
-            HTTPStatus.FORBIDDEN,
-            f"{principal.name} may see some pools, and offerings are the whole fleet's",
-            "name one of them with ?pool=",
-        )
-    if pool:
+    if not pool:
+        require_whole_fleet(principal, "offerings are", "name one of them with ?pool=")
+    else:
         await visible_pool(fleet, principal, pool)
     query = OfferingsQuery(
         pool=pool, provider=provider, instance_type=instance_type, everything=everything
@@ -305,12 +313,7 @@ async def get_status(fleet: Fleet, principal: Caller) -> FleetStatus:
 @get(f"{ROOT}/budget", tags=["pools"], responses=PROBLEMS)
 async def get_budget(fleet: Fleet, principal: Caller) -> FleetBudgetView:
     """Get the fleet's budget, and what is used of it."""
-    if principal.pools:
-        raise ProblemError(
-            HTTPStatus.FORBIDDEN,
-            f"{principal.name} may see some pools, and this budget is the whole fleet's",
-            f"GET {ROOT}/pools has the budget of each",
-        )
+    require_whole_fleet(principal, "this budget is", f"GET {ROOT}/pools has the budget of each")
     return await fleet.budget()
 
 

@@ -1,36 +1,39 @@
 """GET: what was measured and kept: samples, a pool over time, evidence; and the health policy."""
 
 from collections.abc import Sequence
-from http import HTTPStatus
 from typing import Annotated, Final
 
 from litestar import get
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, FromQuery, Parameter
 
+from schemas.alert_records import OpenAlertRecord
 from schemas.evidence_bundles import EvidenceBundle, KeptEvidence
 from schemas.fleet_queries import PolicyView, Query
 from schemas.hardware_denylist import HardwareRecord
 from schemas.topology import EVIDENCE
+from services.fleet_client.cost_report import CostReport
 from services.fleet_client.evidence_lookup import find_evidence, kept_evidence
 from services.fleet_client.fleet_client import decode_answer
 from services.fleet_client.fleet_use import UseRow
-from services.fleet_client.instance_reader import read_instances
+from services.fleet_client.instance_reader import fleet_cost, read_instances
 from services.fleet_client.pool_history import SPAN_MAX, PoolHistory, pool_history
 from services.fleet_client.repair_report import RepairReport, repair_report, seen_report
 from services.fleet_client.saga_summaries import SagaSummary, saga_summaries
+from services.fleet_client.service_orders import open_alerts
 from services.fleet_client.use_reader import GpuReadings, node_samples, read_use
-from services.gateway.event_routes import start_of
+from services.gateway.event_routes import Since, start_of
 from services.gateway.fleet_routes import (
     ROWS_MAX,
     Caller,
     Fleet,
     Histories,
     Now,
+    require_whole_fleet,
     visible_node,
     visible_pool,
 )
-from services.gateway.problems import PROBLEMS, ROOT, ProblemError, not_found
+from services.gateway.problems import PROBLEMS, ROOT, not_found
 from services.primitives.errors import BusError, NavarchError
 
 
@@ -73,7 +76,7 @@ async def list_evidence(fleet: Fleet, principal: Caller) -> list[KeptEvidence]:
 
 @get(f"{ROOT}/pools/{{name:str}}/history", tags=["pools"], responses=PROBLEMS)
 async def get_pool_history(
-    fleet: Fleet, principal: Caller, now: Now, name: FromPath[str], since: FromQuery[str] = "24h"
+    fleet: Fleet, principal: Caller, now: Now, name: FromPath[str], since: Since = "24h"
 ) -> PoolHistory:
     """Get a pool's instances and their cost over time; seven days at most."""
     pool = await visible_pool(fleet, principal, name)
@@ -89,7 +92,7 @@ async def list_saga_history(
     now: Now,
     histories: Histories,
     pool: FromQuery[str] = "",
-    since: FromQuery[str] = "7d",
+    since: Since = "7d",
     limit: Annotated[int, Parameter(ge=1, le=ROWS_MAX)] = 1_000,
 ) -> list[SagaSummary]:
     """List every saga that began since a time, open or ended; `limit` keeps the newest."""
@@ -108,7 +111,7 @@ async def get_report(
     now: Now,
     histories: Histories,
     pool: FromQuery[str] = "",
-    since: FromQuery[str] = "7d",
+    since: Since = "7d",
 ) -> RepairReport:
     """Get what unhealthy nodes cost each pool, by fault, and which are out of service now."""
     start = start_of(since, now)
@@ -134,15 +137,33 @@ async def list_use(
     return [each for each in use.rows(of_gpus=gpus) if principal.sees(each.pool)]
 
 
+@get(f"{ROOT}/cost", tags=["pools"], responses=PROBLEMS)
+async def get_cost(
+    fleet: Fleet,
+    principal: Caller,
+    now: Now,
+    pool: FromQuery[str] = "",
+    since: Since = "7d",
+    by_label: FromQuery[str] = "",
+) -> CostReport:
+    """Get what instances cost, by day and pool, and by a label; seven days at most."""
+    start = start_of(since, now)
+    if pool:
+        await visible_pool(fleet, principal, pool)
+    return await fleet_cost(fleet, pool, start, now, by_label, principal.sees)
+
+
+@get(f"{ROOT}/alerts", tags=["alerts"], responses=PROBLEMS)
+async def list_alerts(fleet: Fleet, principal: Caller) -> list[OpenAlertRecord]:
+    """List the open alerts, the most severe first."""
+    found = await open_alerts(fleet.bus)
+    return [each for each in found if each.opened and principal.sees(each.opened.pool)]
+
+
 @get(f"{ROOT}/hardware", tags=["nodes"], responses=PROBLEMS)
 async def list_hardware(fleet: Fleet, principal: Caller) -> list[HardwareRecord]:
     """List the hardware that is not admitted again."""
-    if principal.pools:
-        raise ProblemError(
-            HTTPStatus.FORBIDDEN,
-            f"{principal.name} may see some pools, and this list is the whole fleet's",
-            "use a token of every pool",
-        )
+    require_whole_fleet(principal, "this list is")
     return decode_answer(list[HardwareRecord], await fleet.query("hardware", Query()), "hardware")
 
 
@@ -155,5 +176,5 @@ async def get_policy(fleet: Fleet) -> PolicyView:
 
 HISTORY_ROUTES: Final[Sequence[HTTPRouteHandler]] = (
     *(get_node_samples, get_node_evidence, list_evidence, get_pool_history, get_policy),
-    *(list_saga_history, get_report, list_use, list_hardware),
+    *(list_saga_history, get_report, get_cost, list_alerts, list_use, list_hardware),
 )

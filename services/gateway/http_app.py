@@ -11,7 +11,13 @@ from litestar.di import Provide
 from litestar.handlers import ASGIRouteHandler
 from litestar.openapi import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin
-from litestar.openapi.spec import Components, SecurityScheme
+from litestar.openapi.spec import (
+    Components,
+    OpenAPIResponse,
+    Reference,
+    Schema,
+    SecurityScheme,
+)
 from prometheus_client import CollectorRegistry
 
 from schemas.dry_run import DryRun
@@ -29,6 +35,7 @@ from services.gateway.event_routes import EVENT_ROUTES
 from services.gateway.event_streams import EventStreams
 from services.gateway.fleet_routes import FLEET_ROUTES
 from services.gateway.history_routes import HISTORY_ROUTES
+from services.gateway.order_routes import ORDER_ROUTES
 from services.gateway.problems import PROTECTION, REQUEST_HEADER, answer_problem
 from services.gateway.request_meter import request_meter
 from services.gateway.stream_routes import STREAM_ROUTES
@@ -42,7 +49,7 @@ HISTORIES_MAX: Final = 4
 KEY_BYTES: Final = 12
 DESCRIBED_ROUTES: Final = (
     *(*FLEET_ROUTES, *HISTORY_ROUTES, *EVENT_ROUTES),
-    *(*STREAM_ROUTES, *CHANGE_ROUTES),
+    *(*STREAM_ROUTES, *CHANGE_ROUTES, *ORDER_ROUTES),
 )
 CHARSET: Final = "; charset=utf-8"
 """Which the library adds itself."""
@@ -115,7 +122,7 @@ def http_app(
         openapi_config=_openapi(),
         after_request=_protect,
     )
-    _close_bodies(app)
+    _complete(app)
     return app
 
 
@@ -132,16 +139,38 @@ def api_description() -> dict[str, Any]:
         logging_config=None,
         openapi_config=_openapi(),
     )
-    _close_bodies(app)
+    _complete(app)
     return app.openapi_schema.to_schema()
 
 
-def _close_bodies(app: Litestar) -> None:
-    """Describe that a body may have no other fields, which the library leaves out."""
-    components = app.openapi_schema.components
-    assert components.schemas is not None
+def _complete(app: Litestar) -> None:
+    """Describe what the library leaves out.
+
+    A body may have no other fields; patterns are read by other languages than Python; and a caller
+    that has the answer already gets 304.
+    """
+    schemas, paths = app.openapi_schema.components.schemas, app.openapi_schema.paths
+    assert schemas is not None
+    assert paths is not None
     for each in BODIES:
-        components.schemas[each.__name__].additional_properties = False
+        schemas[each.__name__].additional_properties = False
+    for schema in schemas.values():
+        _translate_patterns(schema)
+    for path in paths.values():
+        if path.get is not None and path.get.responses is not None:
+            path.get.responses["304"] = OpenAPIResponse(description="Not Modified")
+
+
+def _translate_patterns(schema: Schema | Reference) -> None:
+    if isinstance(schema, Reference):
+        return
+    if schema.pattern is not None:
+        schema.pattern = schema.pattern.replace(r"\Z", "$")
+    inside = [*(schema.properties or {}).values(), *(schema.one_of or ())]
+    if isinstance(schema.items, Schema):
+        inside.append(schema.items)
+    for each in inside:
+        _translate_patterns(each)
 
 
 def _protect(response: Response[Any]) -> Response[Any]:

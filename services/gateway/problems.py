@@ -55,7 +55,10 @@ PROBLEMS: Final = {
 """What every route may answer instead, for the API's description."""
 CHANGE_PROBLEMS: Final = PROBLEMS | {
     int(status): replace(PROBLEMS[400], description=status.phrase)
-    for status in (HTTPStatus.ACCEPTED, HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY)
+    for status in (
+        *(HTTPStatus.ACCEPTED, HTTPStatus.CONFLICT),
+        *(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.UNPROCESSABLE_ENTITY),
+    )
 }
 """And a change: it is not answered yet, refused, or its key was used for another."""
 

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from types import MethodType
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
-from services.http_client import gateway_calls
+from services.http_client import gateway_calls, order_calls
 from services.http_client.api_call import ApiCall, ApiStream, ItemPage
 
 P = ParamSpec("P")
@@ -122,6 +122,11 @@ class ApiMethods:
     get_caller = _Answered(gateway_calls.get_caller)
     get_policy = _Answered(gateway_calls.get_policy)
     list_events = _Answered(gateway_calls.list_events)
+    get_cost = _Answered(order_calls.get_cost)
+    list_alerts = _Answered(order_calls.list_alerts)
+    get_node_logs = _Answered(order_calls.get_node_logs)
+    get_service_logs = _Answered(order_calls.get_service_logs)
+    plan_sweep = _Answered(order_calls.plan_sweep)
 
     cordon_node = _Answered(gateway_calls.cordon_node)
     uncordon_node = _Answered(gateway_calls.uncordon_node)
@@ -142,6 +147,12 @@ class ApiMethods:
     cancel_saga = _Answered(gateway_calls.cancel_saga)
     retry_saga = _Answered(gateway_calls.retry_saga)
     proceed_saga = _Answered(gateway_calls.proceed_saga)
+
+    acknowledge_alert = _Answered(order_calls.acknowledge_alert)
+    add_hardware = _Answered(order_calls.add_hardware)
+    forget_hardware = _Answered(order_calls.forget_hardware)
+    readmit_node = _Answered(order_calls.readmit_node)
+    sweep_instances = _Answered(order_calls.sweep_instances)
 
     each_node = _Paged(gateway_calls.list_nodes)
     each_instance = _Paged(gateway_calls.list_instances)

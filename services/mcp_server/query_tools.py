@@ -8,12 +8,14 @@ from typing import Final
 
 import msgspec
 
+from schemas.alert_records import Alert
 from schemas.fleet_queries import NodeView, PoolView, Query
 from schemas.messages import decoder
 from schemas.node_records import NodeRecord
 from schemas.offering_records import OfferingsQuery, OfferingView
 from schemas.topology import EVENTS, NODES
 from services.bus.port import Stored
+from services.fleet_client.cost_report import CostReport
 from services.fleet_client.fleet_client import (
     PAGE_NODES,
     decode_answer,
@@ -22,11 +24,12 @@ from services.fleet_client.fleet_client import (
     is_about,
     stored_batches,
 )
-from services.fleet_client.instance_reader import PROVISIONER
+from services.fleet_client.instance_reader import PROVISIONER, fleet_cost
 from services.fleet_client.node_filter import NodeFilter
 from services.fleet_client.node_timeline import TimelineRow, timeline_rows
 from services.fleet_client.repair_report import RepairReport, repair_report
 from services.fleet_client.saga_progress import Progress, progress
+from services.fleet_client.service_orders import open_alerts
 from services.fleet_client.since_time import time_since
 from services.fleet_client.stored_history import open_sagas, saga_log, why
 from services.fleet_client.why_text import WhyAnswer
@@ -163,6 +166,22 @@ async def report(access: ToolAccess, asked: ReportPeriod) -> RepairReport:
     now = access.now()
     async with access.histories:
         return await repair_report(access.fleet.bus, _start(asked.since, now), now, asked.pool)
+
+
+async def cost(access: ToolAccess, asked: ReportPeriod) -> CostReport:
+    """Sum what instances cost, by day and pool; seven days at most."""
+    await _check_pool(access, asked.pool)
+    now = access.now()
+    start = _start(asked.since, now)
+    return await fleet_cost(access.fleet, asked.pool, start, now, "", access.caller.sees)
+
+
+async def list_alerts(access: ToolAccess, asked: PoolSelection) -> tuple[Alert, ...]:
+    """List the open alerts, the most severe first, and who has taken on each."""
+    await _check_pool(access, asked.pool)
+    alerts = [each.opened for each in await open_alerts(access.fleet.bus) if each.opened]
+    found = (each for each in alerts if asked.pool in ("", each.pool))
+    return tuple(each for each in found if access.caller.sees(each.pool))
 
 
 async def fleet_summary(access: ToolAccess) -> FleetGlance:

@@ -52,6 +52,8 @@ TOOLS: Final = (
     FleetTool(name="events", arguments=EventSelection, call=query_tools.events),
     FleetTool(name="list_offerings", arguments=OfferingSelection, call=query_tools.list_offerings),
     FleetTool(name="report", arguments=ReportPeriod, call=query_tools.report),
+    FleetTool(name="cost", arguments=ReportPeriod, call=query_tools.cost),
+    FleetTool(name="list_alerts", arguments=PoolSelection, call=query_tools.list_alerts),
     FleetTool(name="plan_change", arguments=PlannedChange, call=change_tools.plan_change),
     FleetTool(
         name="confirm_change",

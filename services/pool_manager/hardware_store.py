@@ -74,7 +74,7 @@ class HardwareList:
             reason=asked.reason,
             since=self._clock.now(),
             node=asked.node,
-            by=requester(headers),
+            by=requester(headers, asked.by),
         )
         await self.condemn({denied_hardware.key(asked.kind, asked.value): record})
         return _encode_records([record])
@@ -89,7 +89,8 @@ class HardwareList:
                 f"no {asked.kind} {asked.value!r} is listed; see navarch hardware list"
             )
         await self._bus.delete(HARDWARE, key)
-        log.info("hardware forgotten", extra={"hardware": key, "by": requester(headers)})
+        by = requester(headers, asked.by)
+        log.info("hardware forgotten", extra={"hardware": key, "by": by})
         return _encode_records([known])
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -28,6 +28,9 @@ from services.pool_manager.reconciler import saga_params
 from services.pool_manager.requests.request_dry_run import dry_run
 from services.primitives.clock import Clock
 from services.settings.drain_warnings import drain_warning
+
+PAGE_BYTES_MAX: Final = 786_432
+"""Of nodes in one page: a message has at most 1,048,576. Labels may be long."""
 
 
 class UnknownNameError(ValueError):
@@ -56,6 +59,10 @@ def node_view(record: NodeRecord, health: HealthRecord | None) -> NodeView:
         instance_type=launch.instance_type if launch else "",
         market=record.market,
         address=record.address,
+        hostname=record.hostname,
+        labels=launch.labels if launch else {},
+        driver_version=record.driver_version,
+        agent_version=record.agent_version,
         saga=record.saga,
         reason=record.reason or record.health_reason,
         job=record.health_job,
@@ -259,10 +266,8 @@ class Queries:
             and (not query.pool or record.pool == query.pool)
             and (query.terminated or record.state != "terminated")
         )
-        page = wanted[: query.limit]
-        items = [self._short(key, record) for key, record in page]
-        after = page[-1][0] if len(wanted) > len(page) else ""
-        return _page(items, after)
+        views = ((key, self._short(key, record)) for key, record in wanted)
+        return msgspec.json.encode(page_of(views, query.limit))
 
     def _view(self, key: str, record: NodeRecord) -> NodeView:
         view = node_view(record, self._store.health.records.get(key))
@@ -323,6 +328,20 @@ class Queries:
             for saga, opened in record.open.items()
         ]
         return _page(items[: query.limit], "")
+
+
+def page_of(views: Iterable[tuple[str, NodeView]], limit: int) -> Page:
+    """As many as are asked for and fit in a message, at least one; `next` is the last one's key."""
+    items: list[msgspec.Raw] = []
+    size, after = 0, ""
+    for key, view in views:
+        item = msgspec.json.encode(view)
+        size += len(item)
+        if len(items) == limit or (items and size > PAGE_BYTES_MAX):
+            return Page(items=tuple(items), next=after)
+        items.append(msgspec.Raw(item))
+        after = key
+    return Page(items=tuple(items))
 
 
 def _read(data: bytes) -> Query:

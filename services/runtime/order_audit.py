@@ -6,10 +6,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 from typing import Final
 
+import msgspec
+
 from schemas import subjects
 from schemas.fleet_events import OrderAnswered
 from schemas.headers import SUBJECT
-from schemas.permissions import SERVICES
+from schemas.permissions import SERVICES, in_name_of
 from services.bus.port import Endpoint, Headers
 from services.primitives.errors import BusError
 from services.primitives.redaction import redacted
@@ -56,6 +58,18 @@ def audited(
     }
 
 
+class _Order(msgspec.Struct):
+    by: str = ""
+
+
+def _named(data: bytes) -> str:
+    """Whom an order names as the one who gave it."""
+    try:
+        return msgspec.json.decode(data, type=_Order).by
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return ""
+
+
 ORDER_PREFIX: Final = subjects.ORDERS.removesuffix("*.*")
 
 
@@ -66,7 +80,7 @@ def order_event(
     parsed = subjects.parse_order(subject)
     if parsed is None or parsed[1] in SERVICES:
         return None
-    order, by = parsed
+    order, by = parsed[0], in_name_of(parsed[1], _named(data))
     digest = hashlib.sha256(f"{subject}\0{now.isoformat()}\0".encode() + data).hexdigest()
     return OrderAnswered(
         id=f"order-{digest[:DIGITS]}",

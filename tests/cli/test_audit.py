@@ -108,9 +108,14 @@ def test_an_order_that_a_service_gives_by_itself_is_no_change_by_a_user() -> Non
     by_service = subjects.order("sweep-now", "pool-manager")
     by_person = subjects.order("sweep-now", "ann")
     assert order_event(by_service, b"{}", "provisioner", "", NOW) is None
-    found = order_event(by_person, b'{"adopt": []}', "provisioner", "not now", NOW)
+    by_gateway = subjects.order("sweep-now", "gateway")
+    for data, by in ((b'{"by": "bob"}', "bob"), (b"{}", "unknown"), (b'{"by": 1', "unknown")):
+        asked = order_event(by_gateway, data, "provisioner", "", NOW)
+        assert asked is not None
+        assert asked.by == f"{by} via gateway"
+    found = order_event(by_person, b'{"by": "eve"}', "provisioner", "not now", NOW)
     assert found is not None
-    assert (found.by, found.outcome, found.content) == ("ann", "refused", '{"adopt": []}')
+    assert (found.by, found.outcome, found.content) == ("ann", "refused", '{"by": "eve"}')
 
 
 async def test_an_order_is_answered_also_where_its_event_cannot_be_stored() -> None:

@@ -42,6 +42,7 @@ from services.cli.app import app
 from services.gateway.access_tokens import digest
 from services.runtime.event_publisher import publish_event
 from services.saga.participant import append
+from tests.gateway.order_answers import Orders, open_alerts
 from tests.gateway.test_gateway_process import gateway_process
 
 pytestmark = pytest.mark.slow
@@ -51,7 +52,7 @@ HOSTILE = '"\n\x1b[31m</script>\u202e'
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
 FAR = datetime(2100, 1, 1, tzinfo=UTC)
 """Ages since then are none."""
-ASKED_AT = re.compile(r'"(since|until)": ".*"|from \S+ \S+ to \S+ \S+;')
+ASKED_AT = re.compile(r'"(since|until)": ".*"|from \S+ \S+ to \S+ \S+[;.]')
 CHECK = CheckResult(name="boot", ok=False, detail=HOSTILE)
 SAGA, OVER = "replace-training-2-1", "drain-training-3-1"
 CONFIG = f"""
@@ -83,6 +84,12 @@ READS = [
     *("top --once --pool gone", "top -o json", "top --gpus --sort name -o json"),
     *("events --since 1h --count 4 -o json", "events --since 1h --count 1 --node training-2"),
     *("events --since 1h --count 2 --pool training -o yaml"),
+    *("alerts list", "alerts list -o json", "cost", "cost --pool training --since 3d -o json"),
+    *("cost --label team", "cost --pool gone", "cost --since yesterday", "sweep --dry-run"),
+    *("sweep --dry-run -o json", "sweep --dry-run --adopt training-2", "sweep --terminate gone"),
+    *("logs training-1", "logs training-1 --kernel -n 3 -o json", "logs gone", "logs training-"),
+    *("logs notifier", "logs notifier -o json", "logs notifier/gone", "logs gateway"),
+    *("logs notifyer", "logs notifier --kernel", "logs training-1 -n 0"),
 ]
 """Commands that read."""
 REFUSED = [
@@ -98,6 +105,8 @@ REFUSED = [
     *("up --name web --gpus 16 --type p5.48xlarge --dry-run", "saga proceed gone"),
     *("diagnose training-1", "diagnose training-3 --check dcgm -o json", "diagnose gone"),
     *("reset-gpu training-2", "reboot training-2 --mode wait"),
+    *("alerts acknowledge gone", "hardware forget gpu GPU-2", "hardware add tpu x --reason y"),
+    *("hardware forget --node training-7", "hardware forget", "readmit gone"),
 ]
 """Commands that change nothing, also since they are refused; each gives the same twice."""
 CHANGES = [
@@ -112,11 +121,14 @@ CHANGES = [
     "down training --yes --no-wait --mode immediate",
 ]
 """Commands that the small pool-manager accepts, however often."""
+ORDERS = [
+    *("alerts acknowledge silence/training-1 --reason x", "hardware add gpu GPU-1 --reason x"),
+    *("hardware forget gpu GPU-1 -o json", "readmit training-1", "sweep -o json", "sweep"),
+]
+"""Commands that small services carry out at once."""
 BUS_ONLY = [
-    *("alerts list", "alerts acknowledge KEY", "hardware add gpu GPU-1 --reason x", "logs pool"),
-    *("hardware forget gpu GPU-1", "mcp", "policy test nowhere.yaml", "readmit training-1"),
-    *("sweep", "workload check training", "workload done training-1", "ssh training-1"),
-    *("backup /tmp/x", "cost", "slurm suspend training-1"),
+    *("mcp", "policy test nowhere.yaml", "workload check training", "workload done training-1"),
+    *("ssh training-1", "backup /tmp/x", "slurm suspend training-1"),
 ]
 """Commands whose requests no gateway relays."""
 LOCAL = {
@@ -151,7 +163,7 @@ def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[str]:
 
 def test_every_command_is_compared_or_said_to_need_the_bus() -> None:
     """A new one fails this until it is in one of the lists."""
-    lines = [*READS, *REFUSED, *CHANGES, *BUS_ONLY]
+    lines = [*READS, *REFUSED, *CHANGES, *ORDERS, *BUS_ONLY]
 
     def is_run(name: str) -> bool:
         return any(f"{line} ".startswith(f"{name} ") for line in lines)
@@ -259,7 +271,9 @@ async def fill(bus: NatsBus) -> None:
     queries |= {subjects.failures_query("notifier"): _failures}
     for number in (1, 3):
         queries[subjects.node_command("training", f"training-{number}", "diagnose")] = _diagnose
+    queries |= Orders().endpoints("training-1")
     await bus.serve("provisioner", "a small one", queries)
+    await open_alerts(bus)
     about = {"pool": "training", "node": "training-9", "outcome": "replaced"}
     bundle = EvidenceBundle(**about, unhealthy_at=NOW)  # type: ignore[arg-type]
     about |= {"lost_gpu_hours": "2"}
@@ -348,7 +362,7 @@ def _steady(outcome: Outcome) -> Outcome:
 
 async def test_changes_are_made_over_http(place: Place, manager: NatsBus) -> None:
     """As over the bus, in the caller's name; what needs the bus says so, and what is forbidden."""
-    for line in CHANGES:
+    for line in (*ORDERS, *CHANGES):
         token = "admin-token" if line.split()[0] in ("up", "down") else "operator-token"
         bus, http = await place.over_bus(line), await place.over_http(line, token)
         assert (bus[0], *_facts(bus[1])) == (http[0], *_facts(http[1])), (line, bus, http)
@@ -384,6 +398,13 @@ async def test_changes_are_made_over_http(place: Place, manager: NatsBus) -> Non
         ("guess-of-a-token", "list", "navarch gateway token create"),
         ("guess-of-a-token", "events", "navarch gateway token create"),
         ("scoped-token", "breaker show", "this budget is the whole fleet's"),
+        ("viewer-token", "logs training-1", "this needs the role operator"),
+        ("viewer-token", "logs notifier", "this needs the role operator"),
+        ("viewer-token", "sweep --dry-run", "this needs the role operator"),
+        ("viewer-token", "alerts acknowledge silence/training-1", "this needs the role operator"),
+        ("scoped-token", "sweep", "sweeps are the whole fleet's"),
+        ("scoped-token", "logs notifier", "services' logs are the whole fleet's"),
+        ("scoped-token", "alerts acknowledge silence/serving-1", "no open alert"),
     ):
         status, out, err = await place.over_http(line, token)
         assert (status, out, len(err.splitlines())) == (1, "", 1), (line, err)
@@ -394,7 +415,7 @@ async def test_changes_are_made_over_http(place: Place, manager: NatsBus) -> Non
     assert (status, "needs the role admin" in err) == (1, True)
     status, _, err = await place.over_http("list --server ftp://host")
     assert (status, "is no address" in err) == (1, True)
-    status, _, err = await place.run(f"sweep --server {place.http_url}")
+    status, _, err = await place.run(f"workload check training --server {place.http_url}")
     assert (status, "this command needs the bus" in err) == (1, True)
     # What is typed counts before the environment.
     named = f"list --nats-url {place.bus_url}"
@@ -409,4 +430,5 @@ async def test_changes_are_made_over_http(place: Place, manager: NatsBus) -> Non
 
 def _facts(text: str) -> list[list[str]]:
     """The lines of an output without times and without who asked."""
-    return [[word for word in line.split() if ":" not in word] for line in text.splitlines()]
+    lines = [line.partition(" by ")[0].split() for line in text.splitlines()]
+    return [[word for word in line if ":" not in word] for line in lines]

@@ -29,6 +29,7 @@ from services.saga.participant import append
 from tests.gateway.conftest import MakeGateway
 from tests.gateway.conftest import bus as bus
 from tests.gateway.conftest import make_gateway as make_gateway
+from tests.gateway.conftest import orders as orders
 from tests.gateway.test_event_streams import publish
 from tests.support.cutting import Proxy
 from tests.support.serving import serving

@@ -49,6 +49,7 @@ from services.health_monitor.rules.policy_file import load_policy, policy_path
 from services.pool_manager.requests.request_replies import read_request, read_stored_request
 from services.primitives.clock import SystemClock
 from services.saga.participant import append
+from tests.gateway.order_answers import Orders, open_alerts
 
 SAGA: Final = "drain-training-1-1"
 NOW: Final = datetime(2026, 11, 23, 9, tzinfo=UTC)
@@ -206,7 +207,13 @@ MakeGateway = Callable[..., Gateway]
 
 
 @pytest.fixture
-async def bus() -> AsyncIterator[MemoryBus]:
+def orders() -> Orders:
+    """What services were asked to do at once."""
+    return Orders()
+
+
+@pytest.fixture
+async def bus(orders: Orders) -> AsyncIterator[MemoryBus]:
     """The in-memory bus with the topology, two pools' records and answers to queries."""
     server = MemoryServer(SystemClock())
     found = MemoryBus(server, PerfectLink())
@@ -219,6 +226,8 @@ async def bus() -> AsyncIterator[MemoryBus]:
         await found.put(NODE_RECORDS, node_key(each.pool, each.id), encode(record))
     endpoints = {subjects.query(name): each for name, each in ENDPOINTS.items()}
     await found.serve("pool-manager", "a small one", endpoints)
+    await found.serve("notifier", "another", orders.endpoints("training-1"))
+    await open_alerts(found)
     yield found
     await found.close()
     server.close()

@@ -146,17 +146,23 @@ async def test_a_token_of_some_pools_finds_nothing_of_the_others(
                 ("events", {"pool": "serving"}),
                 ("list_offerings", {}),
                 ("report", {}),
+                ("cost", {"pool": "serving"}),
+                ("list_alerts", {"pool": "serving"}),
                 ("plan_change", {"verb": "scale", "name": "serving", "nodes": 1}),
                 ("plan_change", {"verb": "drain", "name": "serving-1"}),
             )
         ]
         own, _ = await call(client, "events", pool="training", node="serving-1")
+        alerts, _ = await call(client, "list_alerts")
+        cost, _ = await call(client, "cost", since="7d")
 
     assert [each["name"] for each in pools] == ["training"]
     assert {each["pool"] for each in nodes["nodes"]} == {"training"}
     assert [answer for answer, _ in answers] == [None] * len(answers)
     assert all("there is no " in text or "some pools only" in text for _, text in answers), answers
     assert own["events"] == []
+    assert [each["pool"] for each in alerts] == ["training"]
+    assert {each["pool"] for each in cost["rows"]} == {"training"}
     assert manager.asked == []
 
 

@@ -36,7 +36,7 @@ PROBLEM = "application/problem+json"
 async def described(gateway: Gateway) -> list[tuple[str, str]]:
     """Method and path of every route, with names in place."""
     paths = (await gateway.client().get("/api/v1/openapi.json")).json()["paths"]
-    names = {"{name}": "training-1", "{saga}": "drain-training-1-1"}
+    names = {"{name}": "training-1", "{saga}": "drain-training-1-1", "{service}": "notifier"}
     found = []
     for path, methods in paths.items():
         filled = path
@@ -50,7 +50,7 @@ async def described(gateway: Gateway) -> list[tuple[str, str]]:
 def needed(method: str, path: str) -> str:
     """The role that a route is to need."""
     if method == "GET":
-        return "viewer"
+        return "operator" if path.endswith(("/logs", "/sweep")) else "viewer"
     return "admin" if path.endswith(ADMINS) else "operator"
 
 

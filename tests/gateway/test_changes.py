@@ -48,12 +48,22 @@ DIAGNOSE = "/nodes/training-1/diagnose"
 """The agent answers it, and nothing is changed: test_histories.py."""
 
 
+ORDERS = {
+    "/alerts/acknowledge": {"alert": "silence/training-1"},
+    "/hardware/add": {"kind": "gpu", "value": "GPU-1", **REASON},
+    "/hardware/forget": {"kind": "gpu", "value": "GPU-1"},
+    "/nodes/training-1/readmit": None,
+    "/sweep": {"adopt": ["training-9"]},
+}
+"""Path -> body of what a service does at once: test_orders.py."""
+
+
 async def test_every_change_of_the_description_becomes_its_request(
     gateway: Gateway, bus: MemoryBus, manager: Manager
 ) -> None:
     """In the caller's name, by the gateway; an event says who requested what from where."""
     described_paths = {path for method, path in await described(gateway) if method == "POST"}
-    assert {f"/api/v1{path}" for path in (*CASES, DIAGNOSE)} == described_paths
+    assert {f"/api/v1{path}" for path in (*CASES, *ORDERS, DIAGNOSE)} == described_paths
     for path, (verb, fields, body) in CASES.items():
         token, name = ("admin-token", "cid") if path.endswith(ADMINS) else ("operator-token", "bob")
         answer = await gateway.client(token).post(f"/api/v1{path}", json=body or fields)
@@ -171,7 +181,7 @@ async def test_the_description_says_what_a_body_may_have(gateway: Gateway) -> No
     """And nothing else: a client that is made from it sends no field that is refused."""
     schemas = (await gateway.client().get("/api/v1/openapi.json")).json()["components"]["schemas"]
     bodies = [each for name, each in schemas.items() if name.endswith("Body")]
-    assert [False] * 6 == [each["additionalProperties"] for each in bodies]
+    assert [False] * 10 == [each["additionalProperties"] for each in bodies]
 
 
 async def test_a_body_has_a_limit(gateway: Gateway, manager: Manager) -> None:

@@ -10,7 +10,7 @@ import pytest
 from schemas.agent_commands import DiagnoseRequest
 from schemas.dry_run import DryRun
 from services.gateway.http_app import DESCRIBED_ROUTES, api_description
-from services.http_client import AsyncNavarch, Navarch, gateway_calls
+from services.http_client import AsyncNavarch, Navarch, gateway_calls, order_calls
 from services.http_client.api_call import ApiCall, ApiStream
 from services.http_client.gateway_calls import DryRunVerb
 
@@ -34,6 +34,10 @@ SAMPLES: dict[str, Any] = {
     "wait": "7m",
     "nodes": 7,
     "limit": 7,
+    "lines": 7,
+    "kernel": True,
+    "adopt": ("training-8",),
+    "terminate": ("training-9",),
     "after": 7,
     "terminated": True,
     "everything": True,
@@ -49,9 +53,14 @@ def sample(name: str) -> Any:
     return SAMPLES.get(name, name.rstrip("_"))
 
 
+def call_of(name: str) -> Any:
+    """The function that makes the call of an operation."""
+    return getattr(gateway_calls, name, None) or getattr(order_calls, name)
+
+
 def made(name: str, *, whole: bool) -> ApiCall[Any]:
     """The call of an operation, with every argument or with those that it needs."""
-    function = getattr(gateway_calls, name)
+    function = call_of(name)
     positional, named = [], {}
     for each in inspect.signature(function).parameters.values():
         if each.kind is each.POSITIONAL_OR_KEYWORD and (whole or each.default is each.empty):
@@ -77,12 +86,13 @@ def test_every_operation_is_a_method_of_both_clients_and_no_other_is() -> None:
     """With the same parameters, which `help` shows."""
     own = {
         name
-        for name, each in inspect.getmembers(gateway_calls, inspect.isfunction)
-        if each.__module__ == gateway_calls.__name__ and not name.startswith("_")
+        for module in (gateway_calls, order_calls)
+        for name, each in inspect.getmembers(module, inspect.isfunction)
+        if each.__module__ == module.__name__ and not name.startswith("_")
     }
     assert own == {*CALLS, *STREAMS.values(), "dry_run_node"}
     for name in own:
-        wanted = list(inspect.signature(getattr(gateway_calls, name)).parameters.values())
+        wanted = list(inspect.signature(call_of(name)).parameters.values())
         for client in (AsyncNavarch, Navarch):
             shown = list(inspect.signature(getattr(client, name)).parameters.values())
             assert shown[1:] == wanted, (client, name)
@@ -101,7 +111,7 @@ def test_a_call_is_as_described(name: str) -> None:
     query = parameters(operation, "query")
     # Of dry runs there is one call of their own.
     assert query.keys() - {"dry_run"} == call.query.keys()
-    hints = get_type_hints(getattr(gateway_calls, name))
+    hints = get_type_hints(call_of(name))
     renamed = {"label": "labels", "type": "kinds"}
     for key, each in ((key, each) for key, each in query.items() if key != "dry_run"):
         argument = renamed.get(key, key)
@@ -164,7 +174,7 @@ def test_a_dry_run_is_of_every_change_that_has_one() -> None:
 def test_a_stream_is_as_described(name: str) -> None:
     """Its path and its parameters; `after` is sent as where it goes on."""
     method, path, operation = OPERATIONS[name]
-    function = getattr(gateway_calls, STREAMS[name])
+    function = call_of(STREAMS[name])
     given = {each: sample(each) for each in inspect.signature(function).parameters}
     stream: ApiStream[Any] = function(**given)
     for place in parameters(operation, "path"):

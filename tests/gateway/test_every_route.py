@@ -14,7 +14,7 @@ from tests.gateway.authenticator_sites import ROLES, CertificateSite, OidcSite
 from tests.gateway.conftest import Gateway, MakeGateway, Manager
 from tests.gateway.oidc_issuer import OidcIssuer, oidc_issuer
 from tests.gateway.test_authentication import described, needed
-from tests.gateway.test_changes import CASES
+from tests.gateway.test_changes import CASES, ORDERS
 
 Client = Callable[[str], httpx.AsyncClient]
 """A caller of a role; `none`: without credentials, `wrong`: with some that are not valid."""
@@ -86,7 +86,7 @@ async def test_every_route_with_every_role(client: Any, manager: Manager) -> Non
             elif ROLES.index(role) < ROLES.index(needed(method, path)):
                 assert answer.status_code == 403, about
             else:
-                # 503: no agent runs here that could diagnose its node.
+                # 503: no agent and no service runs here that could do it.
                 assert answer.status_code not in (401, 403, 500), about
     asked = {f"{pool} {verb}" for pool, verb, _ in manager.asked}
     assert len(asked) >= 10, "the changes of those who may reach the pool"
@@ -110,5 +110,6 @@ async def test_every_stream_with_every_role(client: Any) -> None:
 
 
 def _body(path: str) -> Any:
-    _, fields, body = CASES.get(path.removeprefix("/api/v1"), ("", {}, {}))
+    name = path.removeprefix("/api/v1")
+    _, fields, body = CASES.get(name, ("", ORDERS.get(name, {}), {}))
     return body or fields

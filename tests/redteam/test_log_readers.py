@@ -25,9 +25,10 @@ AGENT = "agent:training/n1"
 OF_NODE = subjects.node_command("training", "n1", "logs")
 OF_OTHER = subjects.node_command("training", "n2", "logs")
 OF_SERVICES = tuple(map(subjects.service_logs, SERVICES))
-READERS = ("operator", "admin")
+READERS = ("operator", "admin", permissions.GATEWAY)
+"""The gateway lets its own operators alone read them."""
 OTHERS = (
-    *("viewer", "scheduler", permissions.SINK_READER, permissions.GATEWAY),
+    *("viewer", "scheduler", permissions.SINK_READER),
     *(AGENT, "bootstrap:training/n9"),
 )
 """Who may read no service's log; an agent may ask itself."""
@@ -59,6 +60,13 @@ async def test_no_other_role_reads_a_log(secured: Secured, who: str) -> None:
     wanted = [("publish", each) for each in ask] + [("subscribe", each) for each in hear]
 
     assert set(wanted) == await secured.refused(who, wanted)
+
+
+async def test_the_gateway_hears_no_request_for_a_log(secured: Secured) -> None:
+    """What reaches it from outside could answer it otherwise."""
+    hear = [("subscribe", each) for each in (subjects.LOGS, *OF_SERVICES, OF_OTHER)]
+
+    assert set(hear) == await secured.refused(permissions.GATEWAY, hear)
 
 
 @pytest.mark.parametrize("who", SERVICES)

@@ -9,6 +9,7 @@ from schemas import subjects
 from schemas.fleet_queries import QueryError
 from schemas.headers import SERVICE_ERROR, SUBJECT
 from schemas.messages import encode
+from schemas.permissions import in_name_of
 from schemas.stream_specs import MESSAGE_BYTES_MAX
 from services.bus.port import Endpoint, Headers, Reply
 from services.primitives.errors import AnswerError, BusError
@@ -82,10 +83,14 @@ def service_handler(endpoint: Endpoint) -> Callable[[ServiceRequest], Awaitable[
     return handle
 
 
-def requester(headers: Headers) -> str:
-    """Who gave an order: the user in its subject, which the server checks."""
+def requester(headers: Headers, by: str = "") -> str:
+    """Who gave an order: the user in its subject, which the server checks.
+
+    `by`: whom the order names; it counts where the gateway sends it.
+    """
     parsed = subjects.parse_order(headers.get(SUBJECT, ""))
-    return parsed[1] if parsed is not None else ""
+    user = parsed[1] if parsed is not None else ""
+    return in_name_of(user, by)
 
 
 def plain_handler(endpoint: Endpoint) -> Callable[[Any], Awaitable[None]]:

@@ -9,16 +9,12 @@ import typer
 from msgspec.structs import replace
 
 from schemas.alert_records import Alert, AlertAcknowledge, OpenAlertRecord
-from schemas.messages import decoder
-from schemas.topology import ALERTS
-from services.bus.bucket_mirror import readable
 from services.cli import console
 from services.cli.command_options import Config, Output
 from services.cli.console import Format
-from services.cli.fleet_connection import fleet_command
+from services.cli.fleet_access import FleetAccess
+from services.cli.fleet_connection import everyday_command
 from services.cli.fleet_discovery import settings_of
-from services.fleet_client.fleet_client import FleetClient, decode_answer
-from services.notifier.alerts.channel_routes import SEVERITIES
 from services.operator_text.quantities import local_time
 from services.primitives.clock import SystemClock
 from services.primitives.errors import NavarchError
@@ -37,20 +33,16 @@ commands = typer.Typer(
 )
 HEADERS = ("severity", "since", "key", "title", "acknowledged", "sent to")
 
-_records = decoder(OpenAlertRecord)
-
 
 @commands.command("list")
-@fleet_command
-async def list_alerts(fleet: FleetClient, output: Output = Format.TABLE) -> None:
+@everyday_command
+async def list_alerts(fleet: FleetAccess, output: Output = Format.TABLE) -> None:
     """List the open alerts, the most severe first.
 
     With who has acknowledged each, and who was sent it. It reads the records, so it works while the
     notifier is down.
     """
-    records = [each for _, each in readable(await fleet.bus.entries(ALERTS), _records)]
-    lasting = [each for each in records if each.opened is not None and each.ended is None]
-    lasting.sort(key=_urgency)
+    lasting = await fleet.alerts()
     if output.is_data:
         console.write_data(output, msgspec.json.encode(lasting))
         return
@@ -59,9 +51,9 @@ async def list_alerts(fleet: FleetClient, output: Output = Format.TABLE) -> None
 
 
 @commands.command("acknowledge")
-@fleet_command
+@everyday_command
 async def acknowledge(
-    fleet: FleetClient,
+    fleet: FleetAccess,
     key: Annotated[str, typer.Argument(metavar="KEY", show_default=False)],
     reason: Annotated[str, typer.Option("--reason", help="Shown in every channel.")] = "",
 ) -> None:
@@ -70,15 +62,8 @@ async def acknowledge(
     Channels that have it get that as news, PagerDuty and Opsgenie stop escalating, and it is not
     repeated unless its severity changes.
     """
-    request = AlertAcknowledge(key=key, reason=reason)
-    data = await fleet.order("acknowledge-alert", request, who="notifier")
-    alert = decode_answer(Alert, data, "acknowledge-alert", "notifier")
+    alert = await fleet.acknowledge_alert(AlertAcknowledge(key=key, reason=reason))
     console.write(f"{alert.key}: acknowledged by {alert.acknowledged_by}")
-
-
-def _urgency(record: OpenAlertRecord) -> tuple[int, datetime, str]:
-    assert record.opened is not None
-    return -SEVERITIES.index(record.opened.severity), record.opened.began, record.alert
 
 
 def _row(record: OpenAlertRecord) -> tuple[str, ...]:

@@ -1,26 +1,22 @@
 """`navarch cost`: what instances cost, by day, pool and a label."""
 
-from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
 
-from schemas.fleet_queries import Query
 from services.cli import console
 from services.cli.command_options import Output, Pool, Since, start_time
 from services.cli.console import Format
-from services.cli.fleet_connection import fleet_command
+from services.cli.fleet_access import FleetAccess
+from services.cli.fleet_connection import everyday_command
 from services.cli.text import tables
-from services.fleet_client.cost_report import CostReport, cost_report
-from services.fleet_client.fleet_client import FleetClient
-from services.fleet_client.instance_reader import INSTANCES_PAGE, read_instances
-from services.fleet_client.pool_history import SPAN_MAX
+from services.fleet_client.cost_report import CostReport
 from services.operator_text.quantities import local_time
 
 
-@fleet_command
+@everyday_command
 async def cost(
-    fleet: FleetClient,
+    fleet: FleetAccess,
     since: Since = "7d",
     pool: Pool = "",
     label: Annotated[
@@ -32,12 +28,11 @@ async def cost(
 
     Seven days back at most: that is how long terminated instances are recorded.
     """
-    start, now = start_time(since), datetime.now(UTC)
+    start = start_time(since)
     if start is None:
         raise typer.BadParameter("give a start time: --since 7d")
     await fleet.check_pool(pool)
-    records = await read_instances(fleet, Query(pool=pool, terminated=True, limit=INSTANCES_PAGE))
-    found = cost_report(records, max(start, now - SPAN_MAX), now, label)
+    found = await fleet.cost(pool, start, label)
     if output.is_data:
         console.write_data(output, found)
     else:

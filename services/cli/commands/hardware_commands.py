@@ -4,14 +4,12 @@ from typing import Annotated, Literal
 
 import typer
 
-from schemas.fleet_queries import Query
 from schemas.hardware_denylist import HardwareAdd, HardwareForget, HardwareRecord
 from services.cli import console
 from services.cli.command_options import Output
 from services.cli.console import Format
 from services.cli.fleet_access import FleetAccess
-from services.cli.fleet_connection import everyday_command, fleet_command
-from services.fleet_client.fleet_client import FleetClient, decode_answer
+from services.cli.fleet_connection import everyday_command
 from services.operator_text.quantities import local_time
 
 commands = typer.Typer(
@@ -35,9 +33,9 @@ async def list_hardware(fleet: FleetAccess, output: Output = Format.TABLE) -> No
 
 
 @commands.command("add")
-@fleet_command
+@everyday_command
 async def add(
-    fleet: FleetClient,
+    fleet: FleetAccess,
     kind: KindArgument,
     value: Value,
     reason: Annotated[str, typer.Option("--reason", help="Why.", show_default=False)],
@@ -49,13 +47,13 @@ async def add(
     Nodes in service are not affected.
     """
     request = HardwareAdd(kind=kind, value=value, reason=reason, node=node)
-    _write(_records(await fleet.order("hardware-add", request)), output)
+    _write(await fleet.change_hardware(request), output)
 
 
 @commands.command("forget")
-@fleet_command
+@everyday_command
 async def forget(
-    fleet: FleetClient,
+    fleet: FleetAccess,
     kind: Annotated[Kind | None, typer.Argument(help=KIND_HELP, show_default=False)] = None,
     value: Annotated[str, typer.Argument(metavar="IDENTITY", show_default=False)] = "",
     node: Annotated[str, typer.Option("--node", help="All that this node has left.")] = "",
@@ -69,26 +67,22 @@ async def forget(
         raise typer.BadParameter("name KIND and IDENTITY, or --node NODE")
     forgotten: list[HardwareRecord] = []
     for request in await _chosen(fleet, kind, value, node):
-        forgotten += _records(await fleet.order("hardware-forget", request))
+        forgotten += await fleet.change_hardware(request)
     _write(forgotten, output)
 
 
 async def _chosen(
-    fleet: FleetClient, kind: Kind | None, value: str, node: str
+    fleet: FleetAccess, kind: Kind | None, value: str, node: str
 ) -> list[HardwareForget]:
     if kind is not None:
         return [HardwareForget(kind=kind, value=value)]
-    listed = _records(await fleet.query("hardware", Query()))
+    listed = await fleet.hardware()
     found = [HardwareForget(kind=e.kind, value=e.value) for e in listed if e.node == node]
     if not found:
         raise typer.BadParameter(
             f"no hardware of {node} is listed; see navarch hardware list", param_hint="--node"
         )
     return found
-
-
-def _records(answer: bytes) -> list[HardwareRecord]:
-    return decode_answer(list[HardwareRecord], answer, "hardware")
 
 
 def _write(found: list[HardwareRecord], output: Format) -> None:

@@ -8,24 +8,18 @@ from typing import Annotated, Final
 
 import typer
 
-from schemas.fleet_queries import Query
-from schemas.node_disconnections import ReadmitRequest
-from schemas.sweeps import SweepAnswer, SweepRequest
+from schemas.sweeps import SweepRequest
 from services.cli import console
 from services.cli.command_options import Node, Output, Pool
 from services.cli.console import Format
 from services.cli.fleet_access import FleetAccess
-from services.cli.fleet_connection import everyday_command, fleet_command
+from services.cli.fleet_connection import everyday_command
 from services.cli.node_names import find_node
 from services.cli.text import instances_text
-from services.fleet_client.fleet_client import FleetClient, decode_answer
-from services.fleet_client.instance_reader import INSTANCES_PAGE, PROVISIONER, read_instances
 from services.operator_text.safe_text import escape_line
 from services.primitives.errors import NavarchError
 
 LOST_STATES: Final = ("leaked", "orphaned")
-SWEEP_SECONDS_MAX: Final = 110.0
-"""Listing one provider may take a minute."""
 
 
 @everyday_command
@@ -65,9 +59,9 @@ async def leaked(fleet: FleetAccess, pool: Pool = "", output: Output = Format.TA
     console.write(instances_text.leaks_summary(records, now))
 
 
-@fleet_command
+@everyday_command
 async def sweep(
-    fleet: FleetClient,
+    fleet: FleetAccess,
     *,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what a sweep would do, and change nothing.")
@@ -84,14 +78,11 @@ async def sweep(
 
     The provisioner also sweeps every half minute by itself.
     """
-    name = "sweep-plan" if dry_run else "sweep-now"
     request = SweepRequest(adopt=tuple(adopt or ()), terminate=tuple(terminate or ()))
     await _check_orphans(fleet, {*request.adopt, *request.terminate})
-    ask = fleet.query if dry_run else fleet.order
-    data = await ask(name, request, timeout_seconds=SWEEP_SECONDS_MAX, who=PROVISIONER)
-    answer = decode_answer(SweepAnswer, data, name, PROVISIONER)
+    answer = await fleet.sweep(request, dry_run=dry_run)
     if output.is_data:
-        console.write_data(output, data)
+        console.write_data(output, answer)
         return
     if rows := instances_text.sweep_rows(answer):
         console.write_table(instances_text.SWEEP_HEADERS, rows)
@@ -99,18 +90,17 @@ async def sweep(
         console.write(escape_line(line))
 
 
-@fleet_command
+@everyday_command
 async def readmit(
-    fleet: FleetClient,
+    fleet: FleetAccess,
     node: Node,
     output: Output = Format.TABLE,
 ) -> None:
     """Have a disconnected node's credentials accepted again."""
     view, _ = await find_node(fleet, node)
-    request = ReadmitRequest(pool=view.pool, node=view.id)
-    data = await fleet.order("readmit", request, who=PROVISIONER)
+    answer = await fleet.readmit(view)
     if output.is_data:
-        console.write_data(output, data)
+        console.write_data(output, answer)
         return
     console.write(
         f"{view.id}: its credentials are accepted again. Its agent connects within seconds, or "
@@ -119,10 +109,10 @@ async def readmit(
     )
 
 
-async def _check_orphans(fleet: FleetClient, names: set[str]) -> None:
+async def _check_orphans(fleet: FleetAccess, names: set[str]) -> None:
     """Refuse names that no orphan has: a sweep passes over them."""
     if not names:
         return
-    found = await read_instances(fleet, Query(state="orphaned", limit=INSTANCES_PAGE))
-    if unknown := sorted(names - {each.instance for each in found}):
+    found = await fleet.instances("", terminated=False)
+    if unknown := sorted(names - {each.instance for each in found if each.state == "orphaned"}):
         raise NavarchError(f"there is no orphan {unknown[0]!r}; see navarch leaked")

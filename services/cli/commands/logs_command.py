@@ -1,6 +1,5 @@
 """`navarch logs`: the newest log lines of a node's agent, or of a service."""
 
-import asyncio
 import sys
 from difflib import get_close_matches
 from typing import Annotated, Final
@@ -13,13 +12,11 @@ from schemas.permissions import GATEWAY, SERVICES
 from services.cli import console
 from services.cli.command_options import Output, Since, start_time
 from services.cli.console import Format
-from services.cli.fleet_connection import fleet_command
+from services.cli.fleet_access import FleetAccess
+from services.cli.fleet_connection import everyday_command
 from services.cli.live_names import complete_node
 from services.cli.node_names import find_node
-from services.cli.service_replies import every_replica
 from services.cli.text.log_text import log_lines, statements
-from services.fleet_client.fleet_client import FleetClient
-from services.fleet_client.log_reader import node_logs, service_logs
 from services.operator_text.safe_text import escape
 from services.primitives.errors import NavarchError
 
@@ -27,9 +24,9 @@ ON_ITS_MACHINE: Final = "the log of its container, or `journalctl` on its host, 
 SHOWN_MAX: Final = 10
 
 
-@fleet_command
+@everyday_command
 async def logs(
-    fleet: FleetClient,
+    fleet: FleetAccess,
     source: Annotated[
         str,
         typer.Argument(
@@ -74,24 +71,21 @@ async def logs(
         _note(each)
 
 
-async def _of_node(fleet: FleetClient, node: str, request: LogRequest) -> LogExcerpt:
+async def _of_node(fleet: FleetAccess, node: str, request: LogRequest) -> LogExcerpt:
     try:
         view, _ = await find_node(fleet, node)
     except NavarchError as error:
         if meant := get_close_matches(node.partition("/")[0], SERVICES, n=1):
             raise NavarchError(f"{error}. The service is called {meant[0]}") from error
         raise
-    return await node_logs(fleet, view, request)
+    return await fleet.node_logs(view, request)
 
 
 async def _of_service(
-    fleet: FleetClient, service: str, replica: str, request: LogRequest
+    fleet: FleetAccess, service: str, replica: str, request: LogRequest
 ) -> tuple[LogExcerpt, ...]:
     request = msgspec.structs.replace(request, replica=replica)
-    found, replicas = await asyncio.gather(
-        service_logs(fleet, service, request), every_replica(fleet)
-    )
-    running = sum(each.service == service for each in replicas)
+    found, running = await fleet.service_logs(service, request)
     if not found:
         if running:
             raise NavarchError(

@@ -85,7 +85,7 @@ def wide_node_rows(nodes: Sequence[NodeView]) -> list[tuple[str, ...]]:
         (
             *row[:-1],
             *(each or "-" for each in (node.region, node.zone, node.rack, node.address)),
-            *(each or "-" for each in (node.registered_at, node.last_change)),
+            *(local_time_text(each) or "-" for each in (node.registered_at, node.last_change)),
             row[-1],
         )
         for node, row in zip(nodes, node_rows(nodes), strict=True)
@@ -261,9 +261,11 @@ def node_page(node: NodeView, *, colour: bool) -> str:
         ("location", "/".join(part for part in (node.region, node.zone) if part)),
         ("rack", node.rack),
         ("job", node.job),
+        ("hostname", node.hostname),
         ("address", node.address),
-        ("registered", node.registered_at),
-        ("last change", node.last_change),
+        ("labels", ", ".join(f"{key}={each}" for key, each in sorted(node.labels.items()))),
+        ("registered", local_time_text(node.registered_at)),
+        ("last change", local_time_text(node.last_change)),
     ]
     parts = ["\n".join(f"{key:<14} {escape_line(value)}" for key, value in facts if value)]
     if node.gpus:
@@ -272,7 +274,7 @@ def node_page(node: NodeView, *, colour: bool) -> str:
     if node.health_events:
         rows = [
             (
-                each.time,
+                local_time_text(each.time),
                 f"{each.kind} {each.code}" if each.code else each.kind,
                 str(each.gpu_index) if each.gpu_index >= 0 else "-",
                 each.result or "-",

@@ -37,7 +37,7 @@ class AlertAcknowledgement:
 
     async def _acknowledge(self, data: bytes, headers: Headers) -> bytes:
         asked = msgspec.json.decode(data, type=AlertAcknowledge)
-        by, now = requester(headers), self._clock.now()
+        by, now = requester(headers, asked.by), self._clock.now()
 
         def acknowledged(record: OpenAlertRecord | None) -> OpenAlertRecord | None:
             return record and acknowledge(record, by, asked.reason, now)

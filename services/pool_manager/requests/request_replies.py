@@ -23,7 +23,7 @@ from schemas.operator_requests import (
     SagaRequest,
     ScaleRequest,
 )
-from schemas.permissions import GATEWAY
+from schemas.permissions import in_name_of
 from schemas.pool_events import PoolEvent, RequestAccepted, RequestRefused, ScaleRefused
 from schemas.pool_records import PoolRecord
 from schemas.saga_log_entries import SagaEntry
@@ -113,17 +113,14 @@ def read_request(asked: QueuedRequest) -> Request:
     try:
         found: Request = msgspec.json.decode(asked.payload, type=kind, dec_hook=decode_hook)
         return (
-            found if asked.by is None else msgspec.structs.replace(found, by=_by(asked.by, found))
+            found
+            if asked.by is None
+            else msgspec.structs.replace(found, by=in_name_of(asked.by, found.by))
         )
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         example = EXAMPLES[kind]
         detail = str(error)[:DETAIL_CHARS_MAX]
         raise RefusedError("invalid-request", f"{detail}; write {example}") from error
-
-
-def _by(user: str, request: Request) -> str:
-    """Who asks. The gateway alone says for whom: it has authenticated that caller itself."""
-    return f"{request.by or 'unknown'} via {user}" if user == GATEWAY else user
 
 
 def accepted(

@@ -152,7 +152,7 @@ class NodeDisconnector:
             pool=record.pool,
             node=record.instance,
             refused=False,
-            by=requester(headers),
+            by=requester(headers, request.by),
         )
         await publish_event(self._bus, event)
         return encode(event)

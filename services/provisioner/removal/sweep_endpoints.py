@@ -78,7 +78,8 @@ class SweepEndpoints:
         here = _endpoint(handle)
 
         async def endpoint(data: bytes, headers: Headers) -> bytes:
-            if by := requester(headers):
+            asked = _request(data)
+            if by := requester(headers, asked.by):
                 log.info("sweep requested", extra={"by": by})
             holder = self._replica if self._lease.held else await self._holder()
             if holder == self._replica:
@@ -100,6 +101,10 @@ class SweepEndpoints:
 def _endpoint(handle: Handle) -> Endpoint:
     async def endpoint(data: bytes, headers: Headers) -> bytes:
         del headers
-        return encode(await handle(msgspec.json.decode(data or b"{}", type=SweepRequest)))
+        return encode(await handle(_request(data)))
 
     return endpoint
+
+
+def _request(data: bytes) -> SweepRequest:
+    return msgspec.json.decode(data or b"{}", type=SweepRequest)

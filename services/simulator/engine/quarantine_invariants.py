@@ -106,7 +106,8 @@ class QuarantineInvariants:
         earlier = machine is not None and node is not None and _is_earlier(node, machine)
         if name not in accused and machine is not None and not machine.broken and not earlier:
             known.fail(f"{name} is subject to {entry.kind}, and is healthy", name, entry.saga)
-        if pool is not None:
+        # One with a cordoned GPU counts already, also after a scale-down has lowered the cap.
+        if pool is not None and not (node is not None and node.cordoned_gpus):
             self._within_the_cap(pool)
 
     def _within_the_cap(self, pool: PoolRecord) -> None:

@@ -1,0 +1,63 @@
+"""What services do at once for an operator: alerts, the denylist, readmission, sweeps."""
+
+from datetime import datetime
+from typing import Final, get_args
+
+from schemas.alert_records import Alert, AlertAcknowledge, OpenAlertRecord, Severity
+from schemas.hardware_denylist import HardwareAdd, HardwareForget, HardwareRecord
+from schemas.messages import decoder
+from schemas.node_disconnections import ReadmitRequest
+from schemas.node_events import BusAccess
+from schemas.sweeps import SweepAnswer, SweepRequest
+from schemas.topology import ALERTS
+from services.bus.bucket_mirror import readable
+from services.bus.port import Bus
+from services.fleet_client.fleet_client import FleetClient, decode_answer
+from services.fleet_client.instance_reader import PROVISIONER
+
+SWEEP_SECONDS_MAX: Final = 110.0
+"""Listing one provider may take a minute."""
+SEVERITIES: Final = get_args(Severity)
+NOTIFIER: Final = "notifier"
+
+_records = decoder(OpenAlertRecord)
+
+
+async def open_alerts(bus: Bus) -> list[OpenAlertRecord]:
+    """The open alerts, the most severe first; read from the records, also without a notifier."""
+    records = [each for _, each in readable(await bus.entries(ALERTS), _records)]
+    lasting = [each for each in records if each.opened is not None and each.ended is None]
+    return sorted(lasting, key=_urgency)
+
+
+async def acknowledge_alert(fleet: FleetClient, request: AlertAcknowledge) -> Alert:
+    """Take on an open alert."""
+    data = await fleet.order("acknowledge-alert", request, who=NOTIFIER)
+    return decode_answer(Alert, data, "acknowledge-alert", NOTIFIER)
+
+
+async def change_hardware(
+    fleet: FleetClient, request: HardwareAdd | HardwareForget
+) -> list[HardwareRecord]:
+    """Add hardware to the denylist, or take it off."""
+    name = "hardware-add" if isinstance(request, HardwareAdd) else "hardware-forget"
+    return decode_answer(list[HardwareRecord], await fleet.order(name, request), "hardware")
+
+
+async def readmit(fleet: FleetClient, request: ReadmitRequest) -> BusAccess:
+    """Have a node's credentials accepted again."""
+    data = await fleet.order("readmit", request, who=PROVISIONER)
+    return decode_answer(BusAccess, data, "readmit", PROVISIONER)
+
+
+async def sweep(fleet: FleetClient, request: SweepRequest, *, dry_run: bool) -> SweepAnswer:
+    """Resolve differences between providers and records, or say what that would do."""
+    name = "sweep-plan" if dry_run else "sweep-now"
+    ask = fleet.query if dry_run else fleet.order
+    data = await ask(name, request, timeout_seconds=SWEEP_SECONDS_MAX, who=PROVISIONER)
+    return decode_answer(SweepAnswer, data, name, PROVISIONER)
+
+
+def _urgency(record: OpenAlertRecord) -> tuple[int, datetime, str]:
+    assert record.opened is not None
+    return -SEVERITIES.index(record.opened.severity), record.opened.began, record.alert

@@ -1,0 +1,127 @@
+"""Small services that carry out orders and have logs, and keep who asked for what."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import msgspec
+
+from schemas import subjects
+from schemas.alert_records import Alert, AlertAcknowledge, OpenAlertRecord, alert_key
+from schemas.hardware_denylist import HardwareAdd, HardwareForget, HardwareRecord
+from schemas.log_excerpts import LogExcerpt, LogLine
+from schemas.messages import encode
+from schemas.node_disconnections import ReadmitRequest
+from schemas.node_events import BusAccess
+from schemas.sweeps import SweepAnswer, SweepLine, SweepRequest
+from schemas.topology import ALERTS
+from services.bus.port import Bus, Endpoint, Headers
+from services.bus.protocol.endpoint_replies import requester
+
+NOW: Final = datetime(2026, 11, 23, 9, tzinfo=UTC)
+HOSTILE: Final = '"\n\x1b[31m</script>\u202e'
+KEYS: Final = ("silence/training-1", "silence/serving-1")
+
+
+def alert(key: str) -> Alert:
+    """An open alert about the pool in its key."""
+    pool = key.partition("/")[2].partition("-")[0]
+    return Alert(
+        severity="critical" if pool == "serving" else "warning",
+        title=HOSTILE,
+        text="t",
+        pool=pool,
+        kind="lost",
+        key=key,
+        event="e",
+        time=NOW,
+    )
+
+
+async def open_alerts(bus: Bus) -> None:
+    """Store two open alerts, of two pools."""
+    for key in KEYS:
+        record = OpenAlertRecord(alert=key, sequence=1, at=NOW, opened=alert(key))
+        await bus.put(ALERTS, alert_key(key), encode(record))
+
+
+@dataclass(slots=True)
+class Orders:
+    """What was asked: the order, who gave it, and the request."""
+
+    asked: list[tuple[str, str, Any]] = field(default_factory=list)
+
+    def _keep(self, name: str, data: bytes, headers: Headers, kind: type[Any]) -> Any:
+        found = msgspec.json.decode(data, type=kind)
+        self.asked.append((name, requester(headers, found.by), found))
+        return found
+
+    def endpoints(self, *nodes: str) -> Mapping[str, Endpoint]:
+        """Subject -> endpoint; `nodes`: those whose agents have logs."""
+        orders = {
+            "acknowledge-alert": self._acknowledge,
+            "hardware-add": self._add,
+            "hardware-forget": self._forget,
+            "readmit": self._readmit,
+            "sweep-now": self._sweep,
+        }
+        return {
+            **{subjects.order_wildcard(name): each for name, each in orders.items()},
+            subjects.query("sweep-plan"): self._plan,
+            subjects.service_logs("notifier"): self._logs,
+            **{
+                subjects.node_command(each.partition("-")[0], each, "logs"): self._logs
+                for each in nodes
+            },
+        }
+
+    async def _acknowledge(self, data: bytes, headers: Headers) -> bytes:
+        asked = self._keep("acknowledge-alert", data, headers, AlertAcknowledge)
+        if asked.key not in KEYS:
+            raise ValueError(f"no open alert {asked.key!r}; see navarch alerts list")
+        by = requester(headers, asked.by)
+        return encode(msgspec.structs.replace(alert(asked.key), acknowledged_by=by))
+
+    async def _add(self, data: bytes, headers: Headers) -> bytes:
+        asked = self._keep("hardware-add", data, headers, HardwareAdd)
+        return msgspec.json.encode([_record(asked.kind, asked.value, asked.reason)])
+
+    async def _forget(self, data: bytes, headers: Headers) -> bytes:
+        asked = self._keep("hardware-forget", data, headers, HardwareForget)
+        if asked.value != "GPU-1":
+            raise ValueError(f"no {asked.kind} {asked.value!r} is listed")
+        return msgspec.json.encode([_record(asked.kind, asked.value, HOSTILE)])
+
+    async def _readmit(self, data: bytes, headers: Headers) -> bytes:
+        asked = self._keep("readmit", data, headers, ReadmitRequest)
+        event = BusAccess(id="r", time=NOW, pool=asked.pool, node=asked.node, refused=False)
+        return encode(event)
+
+    async def _sweep(self, data: bytes, headers: Headers) -> bytes:
+        self._keep("sweep-now", data, headers, SweepRequest)
+        return encode(_swept(performed=True))
+
+    async def _plan(self, data: bytes, headers: Headers) -> bytes:
+        self._keep("sweep-plan", data, headers, SweepRequest)
+        return encode(_swept(performed=False))
+
+    async def _logs(self, _: bytes, __: Headers) -> bytes:
+        line = LogLine(time=NOW, level="INFO", text=HOSTILE)
+        return encode(LogExcerpt(source="notifier-1", lines=(line,)))
+
+
+def _record(kind: Any, value: str, reason: str) -> HardwareRecord:
+    return HardwareRecord(kind=kind, value=value, since=NOW, reason=reason)
+
+
+def _swept(*, performed: bool) -> SweepAnswer:
+    line = SweepLine(
+        verb="orphan",
+        pool="training",
+        instance="training-9",
+        provider="aws",
+        reason=HOSTILE,
+        outcome="left" if performed else "",
+    )
+    return SweepAnswer(replica="r", at=NOW, performed=performed, lines=(line,))

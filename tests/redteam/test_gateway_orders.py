@@ -1,0 +1,52 @@
+"""Orders in the names of the gateway's callers: tried with each role's credentials on a server."""
+
+import msgspec
+import pytest
+
+from schemas import subjects
+from schemas.gateway_permissions import ORDERS
+from schemas.hardware_denylist import HardwareForget, HardwareRecord
+from schemas.permissions import GATEWAY
+from services.bus.nats.nats_bus import NatsBus
+from services.fleet_client.fleet_client import FleetClient
+from services.fleet_client.service_orders import change_hardware
+from tests.gateway.order_answers import Orders
+from tests.support.secured import Secured
+
+
+async def test_the_gateway_orders_as_itself_and_hears_no_order(secured: Secured) -> None:
+    """Nor any order that operators of the bus give and its callers do not."""
+    own = [("publish", subjects.order(each, GATEWAY)) for each in ORDERS]
+    refused = [
+        *(("publish", subjects.order(each, "bob")) for each in ORDERS),
+        ("publish", subjects.order("work-done", GATEWAY)),
+        *(("subscribe", subjects.order_wildcard(each)) for each in ORDERS),
+    ]
+
+    assert set(refused) == await secured.refused(GATEWAY, [*own, *refused])
+
+
+@pytest.mark.parametrize("who", ["viewer", "operator", "scheduler", "agent:training/n1"])
+async def test_no_other_role_orders_as_the_gateway(secured: Secured, who: str) -> None:
+    """Whom such an order names would count as the one who gave it."""
+    forged = [("publish", subjects.order(each, GATEWAY)) for each in ORDERS]
+
+    assert set(forged) == await secured.refused(who, forged)
+
+
+async def test_the_service_sees_for_whom_the_gateway_orders(secured: Secured) -> None:
+    """Across the accounts of a real server."""
+    orders = Orders()
+    manager = await NatsBus.connect(secured.options("pool-manager"))
+    name = subjects.order_wildcard("hardware-forget")
+    await manager.serve("pool-manager", "a small one", {name: orders.endpoints()[name]})
+    gateway = await NatsBus.connect(secured.options(GATEWAY))
+    request = HardwareForget(kind="gpu", value="GPU-1", by="bob")
+    [record] = await change_hardware(FleetClient(gateway, user=GATEWAY), request)
+    for each in (manager, gateway):
+        await each.close()
+
+    assert isinstance(record, HardwareRecord)
+    assert [("hardware-forget", "bob via gateway", msgspec.to_builtins(request))] == [
+        (order, by, msgspec.to_builtins(asked)) for order, by, asked in orders.asked
+    ]
