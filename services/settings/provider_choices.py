@@ -39,6 +39,12 @@ def with_defaults(defaults: Mapping[str, Any], said: Mapping[str, Any]) -> dict[
     return {**{key: each for key, each in defaults.items() if key not in instead}, **said}
 
 
+def whole_racks(spec: PoolSpec, nodes: int) -> int:
+    """So many nodes, rounded up to whole racks where racks are units."""
+    rack = max(spec.rack.nodes, 1)
+    return -(-nodes // rack) * rack
+
+
 def pool_problem(spec: PoolSpec) -> Problem | None:
     """What is wrong with a pool's provider, or providers."""
     wrong = _adopted_problem(spec) if spec.nodes == "adopted" else None
@@ -82,8 +88,6 @@ def _placement_problem(spec: PoolSpec) -> Problem | None:
         return (*place, "zones"), (
             "a provider that chooses the zone itself keeps no nodes together; name its zones"
         )
-    if spec.max_nodes > GANG_MAX:
-        return ("max_nodes",), f"nodes that must be together are at most {GANG_MAX}"
     longest = float(spec.launch_timeout) - GATHER_SLACK_SECONDS
     if not GATHER_SECONDS_MIN <= float(placement.gather) <= longest:
         return ("placement", "gather"), (

@@ -12,7 +12,7 @@ from schemas.pool_events import RequestAccepted, RequestRefused
 from schemas.pool_records import OpenSaga, PoolRecord
 from schemas.saga_params import SagaParams
 from services.pool_manager.planner.disruption_budget import Allowance, allowance
-from services.pool_manager.planner.node_counts import busy, is_out
+from services.pool_manager.planner.node_counts import busy, takes_out_no_more
 from services.pool_manager.planner.pool_snapshot import PoolSnapshot
 from services.pool_manager.planner.safety import eligibility, incidents
 from services.pool_manager.requests.request_decisions import decide
@@ -114,7 +114,8 @@ def _gates(
     yield Gate(name="no saga open", passed=not saga, detail=saga)
     kept = eligibility.refusal(verb, node, record, now)
     yield Gate(name="hold and mode", passed=kept is None, detail=kept[1] if kept else "")
-    taking = verb in ON_REQUEST and ON_REQUEST[verb].disrupts and not is_out(node)
+    already = takes_out_no_more(record, snapshot.nodes, node)
+    taking = verb in ON_REQUEST and ON_REQUEST[verb].disrupts and not already
     out = f"{allowed.unavailable} out of service, {allowed.level} may be"
     yield Gate(name="budget", passed=not taking or allowed.unavailable < allowed.level, detail=out)
     why = eligibility.blocked_reason(msgspec.structs.replace(node, held_until=None), record, now)
