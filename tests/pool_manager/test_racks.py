@@ -150,6 +150,17 @@ def test_two_nodes_with_faults_of_the_fabric_make_it_the_racks(
     assert replaced(decided) == ({each.node for each in rack(1)} if whole else {"r1n0"})
 
 
+@pytest.mark.parametrize(("grave", "whole"), [(0, False), (1, True)])
+def test_policy_says_whether_a_fault_of_the_fabric_is_grave(grave: int, whole: bool) -> None:
+    """A node that it makes degraded shows whose fault it is; only an unhealthy one is a reason."""
+    nodes = [failed(each) for each in rack(1)]
+    mild = [msgspec.structs.replace(each, health="degraded") for each in nodes[grave:]]
+    nodes = [*nodes[:grave], *mild, *rack(2)]
+    record = decide(pool(2), nodes, 5).record
+    assert bool(record.incidents) is whole
+    assert replaced(decide(record, nodes)) == ({each.node for each in rack(1)} if whole else set())
+
+
 def test_rack_is_one_incident_one_decision_and_one_unit_of_the_budget() -> None:
     """All its nodes leave together, nothing is launched for them, and nothing is held back."""
     nodes = [failed(each, number) for number, each in enumerate(rack(1)[:3])]

@@ -55,18 +55,20 @@ def observe(
 ) -> ObservedIncidents:
     """Open, and close, incidents by what the nodes have."""
     unhealthy = find_unhealthy(nodes)
+    # A fault of a rack's fabric is the rack's, and no node's.
+    of_racks = rack_faults.of_fabric(record, nodes)
     incidents: dict[str, OpenIncident] = {}
     events: list[PoolEvent] = []
     for what, each in record.incidents.items():
-        kept = _kept(record, what, each, unhealthy, now)
+        some = (*unhealthy, *of_racks) if each.as_unit else unhealthy
+        kept = _kept(record, what, each, some, now)
         if each.hold_ended_at is None and (kept is None or kept.hold_ended_at is not None):
             reason = OVER if kept is None else LET_GO
             events.append(_event(record, each, what, "closed", reason, revision, now))
         if kept is not None:
             incidents[what] = kept
-    # A fault of a rack's fabric is the rack's, and no node's.
-    of_racks = rack_faults.of_fabric(record, unhealthy)
-    others = tuple(each for each in unhealthy if each not in of_racks)
+    racks_own = {each.node.node for each in of_racks}
+    others = tuple(each for each in unhealthy if each.node.node not in racks_own)
     waves = find(record.spec.health.incident, nodes, others, incidents, now)
     waves += rack_faults.find(record, nodes, of_racks, incidents, now)
     of_waves = {wave.what: _opened(wave, now) for wave in waves}

@@ -2,7 +2,8 @@
 
 A switch or a fabric manager that fails is seen by several nodes of its rack within moments. So the
 first of them waits for `incident.window`: until then it shows whether it is alone. Two nodes make
-it the rack's fault, which is one incident and one decision. Such faults in many racks at once are a
+it the rack's fault, which is one incident and one decision, if one of them at least is unhealthy:
+how grave a fault is, the health policy says. Such faults in many racks at once are a
 wave like any other: a bad driver, not many broken racks.
 """
 
@@ -16,7 +17,12 @@ from schemas.node_records import NodeRecord
 from schemas.pool_records import PoolRecord
 from services.pool_manager.planner import cloud_notices, rack_units
 from services.pool_manager.planner.node_counts import Nodes, is_down, is_gone
-from services.pool_manager.planner.safety.fault_waves import FaultWave, UnhealthyNode, first_run
+from services.pool_manager.planner.safety.fault_waves import (
+    FaultWave,
+    UnhealthyNode,
+    fault_signature,
+    first_run,
+)
 from services.primitives.common_causes import nodes_needed
 
 RACK_FAULT_NODES: Final = 2
@@ -27,21 +33,21 @@ RACK_WAVE_MIN: Final = 2
 
 def has_fabric_fault(record: PoolRecord, node: NodeRecord) -> bool:
     """Whether what makes a node unhealthy may be its rack's."""
-    return (
-        rack_units.is_by_rack(record)
-        and node.health == "unhealthy"
-        and is_of_fabric(node.health_kind, node.health_code)
-        and not (is_gone(node) or is_down(node) or cloud_notices.taken_reason(node))
-    )
+    return node.health == "unhealthy" and _shows_fabric_fault(record, node)
 
 
-def of_fabric(
-    record: PoolRecord, unhealthy: tuple[UnhealthyNode, ...]
-) -> tuple[UnhealthyNode, ...]:
-    """Of unhealthy nodes, those whose fault may be their rack's; the first first."""
+def of_fabric(record: PoolRecord, nodes: Nodes) -> tuple[UnhealthyNode, ...]:
+    """The nodes whose fault may be their rack's, degraded ones too; the first first."""
     if not rack_units.is_by_rack(record):
         return ()
-    return tuple(each for each in unhealthy if has_fabric_fault(record, each.node))
+    found = [
+        UnhealthyNode(node=each, what=fault_signature(each), since=each.health_at)
+        for each in nodes.needs_attention
+        if each.state in ("active", "leaving")
+        and each.health_at is not None
+        and _shows_fabric_fault(record, each)
+    ]
+    return tuple(sorted(found, key=lambda each: (each.since, each.node.node)))
 
 
 def incident_of(record: PoolRecord, rack: str) -> OpenIncident | None:
@@ -83,6 +89,15 @@ def find(
 # --- parts ---------------------------------------------------------------------------------------
 
 
+def _shows_fabric_fault(record: PoolRecord, node: NodeRecord) -> bool:
+    return (
+        rack_units.is_by_rack(record)
+        and node.health in ("unhealthy", "degraded")
+        and is_of_fabric(node.health_kind, node.health_code)
+        and not (is_gone(node) or is_down(node) or cloud_notices.taken_reason(node))
+    )
+
+
 def _key(rack: str) -> str:
     return f"fabric-{rack}"
 
@@ -92,7 +107,8 @@ def _at_once(record: PoolRecord, members: list[UnhealthyNode]) -> tuple[Unhealth
     window = timedelta(seconds=record.spec.health.incident.window)
     for place, first in enumerate(members):
         found = tuple(each for each in members[place:] if each.since - first.since <= window)
-        if len(found) >= RACK_FAULT_NODES:
+        grave = any(each.node.health == "unhealthy" for each in found)
+        if grave and len(found) >= RACK_FAULT_NODES:
             return found
     return ()
 
@@ -114,13 +130,18 @@ def _of_many_racks(
     firsts = [
         first
         for members in units.values()
-        for first in members[:1]
+        for first in [each for each in members if each.node.health == "unhealthy"][:1]
         if settled is None or first.since > settled
     ]
     firsts.sort(key=lambda each: (each.since, each.node.node))
     if not (run := first_run(tuple(firsts), spec, wanted, now)):
         return ()
     since, until = run[0].since, run[0].since + timedelta(seconds=spec.window)
-    members = [each for found in units.values() for each in found if since <= each.since <= until]
+    members = [
+        each
+        for found in units.values()
+        for each in found
+        if since <= each.since <= until and each.node.health == "unhealthy"
+    ]
     members.sort(key=lambda each: (each.since, each.node.node))
     return (FaultWave(what=RACKS, scope="pool", within="", members=tuple(members)),)
