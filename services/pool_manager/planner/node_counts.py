@@ -135,12 +135,16 @@ def unavailable(record: PoolRecord, nodes: Nodes) -> int:
     never paid for and nodes whose instances the provider lost do not. Where racks are the units, a
     rack that is replaced counts until the pool has another in its place.
     """
+    out = units_out(record, nodes)
+    leaving = [rack for rack in record.replaced_racks if f"rack {rack}" in out]
     gap = 0
     if not record.over_spend_cap:
         missing = rack_units.wanted(record) - size(record, nodes)
+        # What has left of a rack that is out is no gap beside it.
+        there = nodes.shares("rack")
+        missing -= sum(max(0, record.spec.rack.nodes - there[rack]) for rack in leaving)
         gap = rack_units.units(record, max(0, missing))
-    out = units_out(record, nodes)
-    replaced = sum(1 for rack in record.replaced_racks if f"rack {rack}" not in out)
+    replaced = len(record.replaced_racks) - len(leaving)
     coming = len({each.gang for each in record.open.values() if each.gang})
     return len(out) + max(gap, min(replaced, gap + coming))
 

@@ -129,7 +129,7 @@ def _too_late(
     if not request_ordering.completed_requests(asked, snapshot.record):
         raise RefusedError("superseded", request_ordering.superseded_reason(last))
     if isinstance(payload, ScaleRequest):
-        return RequestDecision(event=_scaled(asked, payload, snapshot.record, now))
+        return RequestDecision(event=_scaled(asked, payload, snapshot.record, payload.nodes, now))
     return _repeat_answer(asked, payload, snapshot.record, now)
 
 
@@ -159,11 +159,12 @@ def _scale(
     asked: QueuedRequest, payload: ScaleRequest, snapshot: PoolSnapshot, now: datetime
 ) -> RequestDecision:
     record = resized(snapshot.record, payload.nodes, now)
-    return RequestDecision(event=_scaled(asked, payload, snapshot.record, now), record=record)
+    event = _scaled(asked, payload, snapshot.record, record.desired, now)
+    return RequestDecision(event=event, record=record)
 
 
 def _scaled(
-    asked: QueuedRequest, payload: ScaleRequest, record: PoolRecord, now: datetime
+    asked: QueuedRequest, payload: ScaleRequest, record: PoolRecord, nodes: int, now: datetime
 ) -> Scaled:
     return Scaled(
         id=f"scaled-{asked.id}",
@@ -173,7 +174,7 @@ def _scaled(
         request=payload.request,
         by=payload.by,
         previous=record.desired,
-        nodes=payload.nodes,
+        nodes=nodes,
         reason=f"asked by {payload.by or 'an operator'}",
     )
 
