@@ -16,6 +16,7 @@ GPU_CORDON_SHARE: Final = 0.2
 TOGETHER_SHARE: Final = 0.25
 EXPIRY_SHARE: Final = 0.15
 DRIFT_SHARE: Final = 0.1
+RACK_SHARE: Final = 0.1
 
 
 def draw_shape(seed: str, chance: Random) -> FleetShape:
@@ -39,7 +40,8 @@ def draw_shape(seed: str, chance: Random) -> FleetShape:
     shape = _cordoning_gpus(Random(f"{seed}/gpu-cordons"), shape)  # noqa: S311
     shape = _together(Random(f"{seed}/together"), shape)  # noqa: S311
     shape = _expiring(Random(f"{seed}/expiry"), shape)  # noqa: S311
-    return replace(shape, drift=Random(f"{seed}/drift").random() < DRIFT_SHARE)  # noqa: S311
+    shape = replace(shape, drift=Random(f"{seed}/drift").random() < DRIFT_SHARE)  # noqa: S311
+    return _in_racks(Random(f"{seed}/racks"), shape)  # noqa: S311
 
 
 def _with_gangs(chance: Random, shape: FleetShape) -> FleetShape:
@@ -75,6 +77,23 @@ def _together(chance: Random, shape: FleetShape) -> FleetShape:
     if chance.random() >= TOGETHER_SHARE or shape.adopted:
         return shape
     return replace(shape, together=True)
+
+
+def _in_racks(chance: Random, shape: FleetShape) -> FleetShape:
+    """In some campaigns, racks as units; drawn apart from the others."""
+    if chance.random() >= RACK_SHARE or shape.adopted:
+        return shape
+    size = chance.randint(2, 3)
+    return replace(
+        shape,
+        rack_nodes=size,
+        nodes=size * chance.randint(2, 4),
+        order="terminate_first",
+        together=True,
+        spares=0,
+        gangs=False,
+        expire_after_seconds=0.0,
+    )
 
 
 def _expiring(chance: Random, shape: FleetShape) -> FleetShape:
