@@ -183,6 +183,8 @@ def test_rack_is_one_incident_one_decision_and_one_unit_of_the_budget() -> None:
     left = allowance(decided.record, Nodes(nodes), None, NOW)
     assert (left.unavailable, left.level, left.disruptions) == (1, 1, 1)
     assert decided.record.serial == 0
+    # Their alerts end with their termination, as no `node-replaced` follows: see alert_rules.
+    assert set(decided.start) == {f"rack-{each.node}-1" for each in rack(1)}
     assert not decide(decided.record, nodes, WINDOW + 5).start
 
 

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Iterable
 from datetime import datetime
+from typing import Literal
 
 import msgspec
 
@@ -88,7 +89,9 @@ def begin(
         opened = msgspec.structs.replace(opened, **cloud_notices.departure(node, record.spec, now))
         if kind != "replace":
             opened = _for_no_notice(opened)
-    return saga_id(kind, node, new_node), opened, record
+    # No successor ends the alerts about a node that leaves with its rack: its termination does.
+    name: SagaKind | Literal["rack"] = "rack" if with_rack else kind
+    return saga_id(name, node, new_node), opened, record
 
 
 def lacks_room(node: NodeRecord | None, spec: PoolSpec, now: datetime) -> bool:
@@ -119,7 +122,7 @@ def _gpus(node: NodeRecord) -> tuple[str, ...]:
     return tuple(gpu.uuid for gpu in node.gpus if gpu.index in affected and gpu.uuid)
 
 
-def saga_id(kind: SagaKind, node: NodeRecord | None, new_node: str = "") -> str:
+def saga_id(kind: SagaKind | Literal["rack"], node: NodeRecord | None, new_node: str = "") -> str:
     """Derived from what the saga is about, so that a repeated cause cannot start two."""
     return f"{kind}-{node.node}-{node.sagas + 1}" if node else f"{kind}-{new_node}"
 
