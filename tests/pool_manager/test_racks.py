@@ -346,6 +346,8 @@ def test_rack_with_a_node_that_may_not_leave_stays_whole() -> None:
     decided = decide(pool(1), [*first, *rack(2)])
     assert {each.rack for each in decided.start.values()} == {"r2"}
     assert not decide(pool(0), first).start
+    removed = msgspec.structs.replace(pool(0), removing="r")
+    assert len(decide(removed, first).start) == RACK_NODES - 1  # nothing of the pool is to stay
 
 
 SIZES = st.lists(st.integers(1, RACK_NODES), max_size=6)

@@ -11,6 +11,7 @@ from schemas.node_records import NodeRecord
 from schemas.pool_events import RequestAccepted, RequestRefused
 from schemas.pool_records import OpenSaga, PoolRecord
 from schemas.saga_params import SagaParams
+from services.pool_manager.planner import rack_units
 from services.pool_manager.planner.disruption_budget import Allowance, allowance
 from services.pool_manager.planner.node_counts import busy, takes_out_no_more
 from services.pool_manager.planner.pool_snapshot import PoolSnapshot
@@ -50,7 +51,8 @@ def dry_run(
         unavailable_limit=allowed.level,
         disruptions=allowed.disruptions,
         disruptions_limit=-1 if allowed.rate is None else allowed.rate,
-        desired=snapshot.record.desired,
+        desired=rack_units.units(snapshot.record, snapshot.record.desired),
+        counted=rack_units.called(snapshot.record),
     )
     if isinstance(answer.event, RequestRefused):
         event = answer.event

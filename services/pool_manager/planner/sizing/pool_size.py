@@ -160,7 +160,7 @@ class _Sizing:
         nodes = [node for node in self._world.nodes if node.spare == spare]
         leaving = min(surplus, room_for_sagas(self.record))
         found = _surplus(self.record, nodes, self._now, self._world.use)
-        if rack_units.is_by_rack(self.record):
+        if rack_units.is_by_rack(self.record) and not self.record.removing:
             found = rack_size.leaving(self.record, nodes, found, leaving)
         for node in found[:leaving]:
             begun = begin(self._world.fleet, self.record, "scale-down", self._now, node=node)
