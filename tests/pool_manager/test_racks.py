@@ -268,6 +268,16 @@ def test_rack_waits_while_one_of_its_nodes_may_not_leave(changes: dict[str, Any]
     assert not decided.start
 
 
+def test_what_has_more_nodes_than_a_rack_is_none() -> None:
+    """Clouds call partitions and fault domains racks: their nodes are units by themselves."""
+    nodes = [failed(each) for each in rack(1, 2 * RACK_NODES)]
+    record = pool(2, budget=BudgetSpec(max_unavailable=1, max_replacements="unlimited"))
+    decided = decide(decide(record, nodes, 5).record, nodes)
+    assert "fabric-r1" not in decided.record.incidents
+    assert len(replaced(decided)) <= 1
+    assert unavailable(decided.record, Nodes(nodes)) == len(replaced(decided))
+
+
 def test_what_operators_keep_for_themselves_stays_theirs() -> None:
     """remediation: alert: one event for the rack."""
     record = pool(2, health=HealthSpec(remediation=PluginSettings(type="alert")))

@@ -151,9 +151,10 @@ def unavailable(record: PoolRecord, nodes: Nodes) -> int:
 
 def units_out(record: PoolRecord, nodes: Nodes) -> set[str]:
     """The units of which a node is out of service, by an open saga or a cordon."""
+    there = nodes.shares("rack") if rack_units.is_by_rack(record) else {}
     # A spare is not in service, so to replace it takes nothing out.
     disrupted = {
-        rack_units.unit_of_saga(each)
+        rack_units.unit_of_saga(record, each, there)
         for each in record.open.values()
         if DEFINITIONS[each.kind].out_of_service
         and (each.promotes or not each.spare)
@@ -161,7 +162,7 @@ def units_out(record: PoolRecord, nodes: Nodes) -> set[str]:
     }
     taken = busy(record)
     return disrupted | {
-        rack_units.unit_of(record, node)
+        rack_units.unit_of(record, node, there)
         for node in nodes.needs_attention
         if is_out(node) and not node.spare and node.node not in taken and not is_gone(node)
     }
@@ -171,13 +172,18 @@ def takes_out_no_more(record: PoolRecord, nodes: Nodes, node: NodeRecord) -> boo
     """Whether a node's unit is out of service already, so that a disruption takes out no more."""
     if is_out(node) or not rack_units.is_by_rack(record):
         return is_out(node)
-    return rack_units.unit_of(record, node) in units_out(record, nodes)
+    return rack_units.unit_of(record, node, nodes.shares("rack")) in units_out(record, nodes)
 
 
 def units_quarantined(record: PoolRecord, nodes: Nodes) -> set[str]:
     """The units of those nodes: a rack counts once."""
-    found = (nodes.by_name.get(name) or name for name in quarantined(record, nodes))
-    return {each if isinstance(each, str) else rack_units.unit_of(record, each) for each in found}
+    names = quarantined(record, nodes)
+    if not rack_units.is_by_rack(record):
+        return names
+    there = nodes.shares("rack")
+    known = [each for name in names if (each := nodes.by_name.get(name)) is not None]
+    units = {rack_units.unit_of(record, each, there) for each in known}
+    return units | (names - {each.node for each in known})
 
 
 def quarantined(record: PoolRecord, nodes: Nodes) -> set[str]:

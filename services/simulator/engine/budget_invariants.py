@@ -103,7 +103,7 @@ class BudgetInvariants:
     def _unit(self, pool: PoolRecord, params: SagaParams) -> str:
         """What a saga takes out of service: a node, or a part of its rack."""
         record = self._records.node(node_key(params.pool, params.node))
-        return rack_units.unit_of(pool, record) if record is not None else params.node
+        return rack_units.unit_of(pool, record, {}) if record is not None else params.node
 
     def _is_gap(self, params: SagaParams) -> bool:
         """Whether the cloud removed the node that a saga is about, and Navarch has recorded it."""

@@ -112,7 +112,7 @@ class QuarantineInvariants:
     def _within_the_cap(self, pool: PoolRecord) -> None:
         found = self._quarantined(pool)
         nodes = (self._records.node(node_key(pool.name, each)) for each in sorted(found))
-        units = {rack_units.unit_of(pool, each) for each in nodes if each is not None}
+        units = {rack_units.unit_of(pool, each, {}) for each in nodes if each is not None}
         wanted = rack_units.units(pool, pool.desired)
         allowed = budget_count(pool.spec.budget.max_quarantined, wanted, least=1)
         if len(units) > allowed:

@@ -44,7 +44,7 @@ def by_rack(
     for node in waiting:
         if cloud_notices.urgent(node, record.spec, now):
             single.append(node)
-        elif _leaves_with_rack(record, node, choices[node.node]):
+        elif _leaves_with_rack(snapshot.nodes, record, node, choices[node.node]):
             racks.setdefault(node.rack, []).append(node)
         elif (at := rack_faults.decided_at(record, node)) is None or now >= at:
             single.append(node)
@@ -58,10 +58,10 @@ def by_rack(
     return [node for node in waiting if node.node in kept], {**choices, **remedies}
 
 
-def rack_of(record: PoolRecord, node: NodeRecord, choice: RemedyChoice) -> str:
+def rack_of(nodes: Nodes, record: PoolRecord, node: NodeRecord, choice: RemedyChoice) -> str:
     """The rack that is replaced when this node is; empty: the node alone is acted on."""
     replaces = choice.remedy == "replace" and not cloud_notices.taken_reason(node)
-    return node.rack if replaces and _leaves_with_rack(record, node, choice) else ""
+    return node.rack if replaces and _leaves_with_rack(nodes, record, node, choice) else ""
 
 
 def start(
@@ -72,7 +72,7 @@ def start(
     now: datetime,
 ) -> tuple[dict[str, OpenSaga], PoolRecord]:
     """Begin a node's remedy, or the replacement of its rack: the sagas, and the record."""
-    rack = rack_of(record, node, choice)
+    rack = rack_of(snapshot.nodes, record, node, choice)
     if not rack:
         saga, opened, record = remedy_selection.start_remediation(
             snapshot, record, node, choice, now
@@ -111,9 +111,13 @@ def next_moment(record: PoolRecord, nodes: Nodes, now: datetime) -> datetime | N
 # --- parts ---------------------------------------------------------------------------------------
 
 
-def _leaves_with_rack(record: PoolRecord, node: NodeRecord, choice: RemedyChoice) -> bool:
+def _leaves_with_rack(
+    nodes: Nodes, record: PoolRecord, node: NodeRecord, choice: RemedyChoice
+) -> bool:
     """Whether a node is acted on only with its rack."""
-    if not node.rack or not rack_units.is_by_rack(record):
+    if not rack_units.is_by_rack(record):
+        return False
+    if not rack_units.is_rack(record, node.rack, nodes.shares("rack")):
         return False
     if rack_faults.incident_of(record, node.rack) is not None:
         return node.health == "unhealthy" or node.lost

@@ -172,6 +172,12 @@ def _count_begun(snapshot: PoolSnapshot, actions: _Actions, before: int, now: da
     return replace(actions, record=record, start=start)
 
 
+def _rack(actions: _Actions, node: NodeRecord) -> str:
+    """The rack that is replaced when this node is; empty: none."""
+    choice = actions.choices[node.node]
+    return rack_repair.rack_of(actions.nodes, actions.record, node, choice)
+
+
 def _refusal(actions: _Actions, node: NodeRecord) -> BreakerCause:
     """What of the budget forbids the node's remedy."""
     resets = remedy_selection.is_in_place(actions.choices[node.node].remedy)
@@ -227,9 +233,7 @@ def _begin_urgent(
 
     Where launches fail one try is made to be ahead of it. A person's word holds these too.
     """
-    if actions.record.breaker.forced:
-        return actions
-    if cordon_just_refused(actions.record, now):
+    if actions.record.breaker.forced or cordon_just_refused(actions.record, now):
         return actions
     failing = obstacle is not None and obstacle.cause == "launches-fail"
     spec = actions.record.spec
@@ -249,9 +253,8 @@ def _replace_gone(
         return actions
 
     def gone(so_far: _Actions, node: NodeRecord) -> bool:
-        choice = so_far.choices[node.node]
-        alone = not rack_repair.rack_of(so_far.record, node, choice)
-        replaced = choice.remedy == "replace" and alone
+        alone = not _rack(so_far, node)
+        replaced = so_far.choices[node.node].remedy == "replace" and alone
         return replaced and is_gone(node) and room_for_sagas(so_far.record) > 0
 
     begun = _begin_where(snapshot, actions, gone, now)
@@ -282,7 +285,7 @@ def _begin_with_gang(snapshot: PoolSnapshot, actions: _Actions, now: datetime) -
     for node in actions.left:
         choice = begun.choices[node.node]
         # What is only inspected keeps its work.
-        alone = choice.remedy == "inspect" or rack_repair.rack_of(begun.record, node, choice)
+        alone = choice.remedy == "inspect" or _rack(begun, node)
         shared = "" if alone else gangs.shared_reason(node, interrupts)
         beyond = replace(begun, allowance=gangs.widened(begun.allowance))
         if not shared or not room_for_sagas(begun.record) or _refusal(beyond, node):
@@ -333,9 +336,8 @@ def _hold_back(
 def _remediate_degraded(snapshot: PoolSnapshot, actions: _Actions, now: datetime) -> _Actions:
     """Remediate degraded nodes with what unhealthy ones have left of the budget."""
     record = actions.record
-    if not record.spec.health.auto_replace or record.breaker.state != "closed":
-        return actions
-    if cordons_wait(record, now):
+    shut = record.breaker.state != "closed" or cordons_wait(record, now)
+    if shut or not record.spec.health.auto_replace:
         return actions
     before = len(actions.start)
     ramp = breaker.ramp_room(actions.record)

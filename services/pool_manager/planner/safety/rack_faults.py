@@ -73,12 +73,13 @@ def find(
 ) -> tuple[FaultWave, ...]:
     """The incidents of racks that are not known yet, and the wave of many racks at once."""
     units: dict[str, list[UnhealthyNode]] = {}
+    there = nodes.shares("rack")
     for each in of_racks:
-        units.setdefault(rack_units.unit_of(record, each.node), []).append(each)
+        units.setdefault(rack_units.unit_of(record, each.node, there), []).append(each)
     found = [
         FaultWave(what=_key(rack), scope="rack", within=rack, members=at_once, as_unit=True)
         for members in units.values()
-        if (rack := members[0].node.rack)
+        if rack_units.is_rack(record, rack := members[0].node.rack, there)
         and _key(rack) not in known
         and (at_once := _at_once(record, members))
     ]

@@ -5,6 +5,7 @@ nodes are missing in racks is launched as such, unless single nodes cannot be re
 leaves by racks, and a rack that is not whole before one that is.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -65,13 +66,12 @@ def leaving(
     """
     if gang_launches.is_forming(record):
         return []
-    there: dict[str, int] = {}
-    for node in nodes:
-        unit = rack_units.unit_of(record, node)
-        there[unit] = there.get(unit, 0) + 1
+    nodes = tuple(nodes)
+    racks = Counter(node.rack for node in nodes)
+    there = Counter(rack_units.unit_of(record, node, racks) for node in nodes)
     groups: dict[str, list[NodeRecord]] = {}
     for node in free:
-        groups.setdefault(rack_units.unit_of(record, node), []).append(node)
+        groups.setdefault(rack_units.unit_of(record, node, racks), []).append(node)
     entire = {unit: found for unit, found in groups.items() if len(found) == there[unit]}
 
     def is_whole(unit: str) -> bool:
