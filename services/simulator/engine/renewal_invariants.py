@@ -10,6 +10,7 @@ from schemas.node_records import NodeRecord, node_key
 from schemas.pool_records import OpenSaga, PoolRecord
 from schemas.topology import POOLS
 from services.bus.port import Stored
+from services.pool_manager.planner import rack_units
 from services.simulator.engine.budget_invariants import budget_count
 from services.simulator.engine.invariants import CLOCK_SECONDS, Invariants
 from services.simulator.engine.simulation_context import SimulationContext
