@@ -189,8 +189,8 @@ def test_the_removal_of_a_healthy_node_is_no_outage():
     """`navarch down` and a smaller pool cost nothing; an unhealthy node that they remove does."""
     rack = [saga(signature=RACK)[0], of(n.Cordoned, 2), GONE]
     story = [*saga("scale-down"), of(n.Cordoned, 2), GONE]
-    for told in (rack, story):
-        healthy = NodeHistory(pool="a", node="n-1", stored=stored(*told))
+    for removal in (rack, story):
+        healthy = NodeHistory(pool="a", node="n-1", stored=stored(*removal))
         assert outage_ending(healthy, GONE, GONE.time) is None
     silent = NodeHistory(pool="a", node="n-1", stored=stored(of(n.Lost, 0), *story))
     assert outage_ending(silent, GONE, GONE.time) is not None
