@@ -41,7 +41,7 @@ def draw_shape(seed: str, chance: Random) -> FleetShape:
     shape = _together(Random(f"{seed}/together"), shape)  # noqa: S311
     shape = _expiring(Random(f"{seed}/expiry"), shape)  # noqa: S311
     shape = replace(shape, drift=Random(f"{seed}/drift").random() < DRIFT_SHARE)  # noqa: S311
-    return _in_racks(Random(f"{seed}/racks"), shape)  # noqa: S311
+    return _in_racks(Random(f"{seed}/rack shape"), shape)  # noqa: S311
 
 
 def _with_gangs(chance: Random, shape: FleetShape) -> FleetShape:
