@@ -25,6 +25,8 @@ class OpenIncident(Record, frozen=True, kw_only=True):
     """Value of the scope: the rack, zone, driver version or provider."""
     released: bool = False
     """An operator closed the breaker: the incident no longer delays remediation."""
+    as_unit: bool = False
+    """A fault of a rack's fabric: the rack is replaced as one, and nothing else is held back."""
     hold_ended_at: UtcTime | None = None
     """When its hold expired: nodes unhealthy before then do not open it again."""
 

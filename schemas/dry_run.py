@@ -77,3 +77,5 @@ class DryRun(msgspec.Struct, frozen=True, kw_only=True):
     disruptions_limit: int = -1
     """-1: no limit."""
     desired: int = 0
+    counted: str = "nodes"
+    """What the budget counts: `nodes`, or `racks` where they are units."""

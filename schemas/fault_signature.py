@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from operator import attrgetter
 from typing import Final
 
-from schemas.enums import IncidentScope
+from schemas.enums import NVLINK5_CODES, NVLINK_CODE, IncidentScope
 from schemas.node_records import NodeRecord
 
 SILENCE: Final = "silence"
@@ -18,8 +18,23 @@ CONSOLIDATED: Final = "consolidated"
 """The same: another one is much cheaper now."""
 RENEWALS: Final = frozenset({EXPIRED, DRIFTED, CONSOLIDATED})
 
+RACK: Final = "rack"
+"""The same: its rack is replaced as a whole."""
+RACKS: Final = "fabric_faults"
+"""Fault signature of faults of the NVLink fabric in many racks at once, whatever their codes."""
+
 OFF_THE_BUS: Final = frozenset({"fallen_off_bus", "gpu_lost", "xid-79"})
 """Fault signatures of a GPU that the host does not see any more."""
+
+
+_FABRIC_KINDS: Final = frozenset({"fabric", "nvlink", "sxid"})
+
+
+def is_of_fabric(kind: str, code: int) -> bool:
+    """Whether a fault may be the NVLink fabric's, which the nodes of a rack share."""
+    return kind in _FABRIC_KINDS or (
+        kind == "xid" and (code == NVLINK_CODE or code in NVLINK5_CODES)
+    )
 
 
 def called(kind: str, code: int) -> str:

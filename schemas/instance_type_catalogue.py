@@ -7,6 +7,8 @@ from typing import Annotated
 
 import msgspec
 
+from schemas.placement_settings import RackNodes
+
 Price = Annotated[float, msgspec.Meta(ge=0, le=100_000)]
 
 
@@ -27,6 +29,9 @@ class TypeSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """On-demand price, used where the provider's API gives none; None: unknown."""
     spot_dollars_per_hour: Price | None = None
     """The same on the spot market."""
+    rack_nodes: RackNodes = 0
+    """Nodes of a rack with one NVLink fabric, of which the type is a part; 0: it is a node by
+    itself."""
 
 
 class InstanceTypes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -15,6 +15,7 @@ from schemas.value_limits import (
     Float,
     Identifier,
     Int,
+    Name,
     OptionalToken,
     Seconds,
     Slot,
@@ -60,6 +61,8 @@ class OpenSaga(SagaTraits, Record, frozen=True, kw_only=True, omit_defaults=True
     gang: OptionalToken = ""
     """The launches with which `new_node` is launched in one place, or not at all."""
     gang_size: Int = 0
+    rack: Name = ""
+    """The rack of `node`, where racks are units."""
     since: UtcTime
     counted: bool = False
     """The budget's rates count it."""
@@ -130,6 +133,8 @@ class PoolRecord(Record, frozen=True, kw_only=True):
     """Node -> ID of the fault or notice, so that operators are notified once."""
     incidents: dict[str, OpenIncident] = {}
     """Fault signature -> open incident."""
+    replaced_racks: dict[Name, UtcTime] = {}
+    """Rack -> since when it is replaced as a whole, until another is in service in its place."""
     recent_remediations: dict[str, dict[str, UtcTime]] = {}
     """Fault signature -> node -> when its remediation began on the word of that fault alone, within
     `budget.window`: many of these are an incident however slowly they came."""

@@ -20,7 +20,7 @@ from schemas.instance_type_catalogue import InstanceTypes, Price
 from schemas.lag_settings import LagSettings
 from schemas.launch_offers import Markets
 from schemas.lifecycle_settings import ConsolidationSpec
-from schemas.placement_settings import PlacementSpec
+from schemas.placement_settings import PlacementSpec, RackSpec
 from schemas.secret_text import SecretText
 from schemas.value_limits import UserName
 
@@ -270,6 +270,7 @@ class PoolSpec(Setting, frozen=True, kw_only=True):
     spend_cap: Price = 0.0
     """Maximum dollars per hour of all the pool's nodes. 0: no limit."""
     placement: PlacementSpec = PlacementSpec()
+    rack: RackSpec = RackSpec()
     region: str = ""
     """Region of the nodes; empty: the provider's."""
     zones: tuple[str, ...] = ()

@@ -36,7 +36,7 @@ def page(result: DryRun) -> str:
     lines = [escape_line(f"{result.verb} {result.node} {would}{because}. Nothing was changed.")]
     rate = f" of {result.disruptions_limit}" if result.disruptions_limit >= 0 else ""
     lines.append(
-        f"Budget: {result.unavailable} of {result.desired} nodes are out of service, "
+        f"Budget: {result.unavailable} of {result.desired} {result.counted} are out of service, "
         f"{result.unavailable_limit} may be; disruptions in the window: {result.disruptions}{rate}."
     )
     rows = [

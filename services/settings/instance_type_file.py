@@ -25,6 +25,11 @@ def load_instance_types(added: InstanceTypes, settings_file: Path | None) -> Ins
     return whole
 
 
+def with_shipped(added: InstanceTypes) -> InstanceTypes:
+    """The shipped catalogue with `added` in it, which is checked elsewhere."""
+    return merged(_shipped(resource(FILE)), added)
+
+
 @cache
 def _shipped(path: Path) -> InstanceTypes:
     """The catalogue that ships, read once: it does not change while a process runs."""

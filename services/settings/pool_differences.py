@@ -8,6 +8,7 @@ import msgspec
 from schemas.duration import Duration, encode_hook, written_duration
 from schemas.pool_records import PoolRecord
 from schemas.settings import PoolSpec
+from services.settings.provider_choices import whole_racks
 
 ABSENT: Any = None
 """The value of a key that is not there."""
@@ -42,7 +43,7 @@ def is_unlisted(record: PoolRecord, configured: Collection[str]) -> bool:
 
 def size_within(spec: PoolSpec, nodes: int) -> int:
     """The desired size of a pool of so many nodes that gets these settings."""
-    return min(max(nodes, spec.min_nodes), spec.max_nodes)
+    return min(max(whole_racks(spec, nodes), spec.min_nodes), spec.max_nodes)
 
 
 def pool_differences(

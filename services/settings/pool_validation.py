@@ -34,6 +34,7 @@ from services.settings.provider_choices import (
     unknown_notifier,
     unknown_provider,
 )
+from services.settings.rack_validation import rack_problems
 from services.settings.setup_validation import birth_problem
 from services.settings.window_validation import diagnostic_problem, window_problem
 from services.settings.workload_name_validation import workload_names_problem
@@ -168,6 +169,7 @@ def reference_problems(spec: PoolSpec, settings: Settings, directory: Path) -> I
     ):
         if wrong:
             yield wrong
+    yield from rack_problems(spec, settings)
 
 
 def option_problem(spec: PoolSpec, providers: Mapping[str, PluginSettings]) -> Problem | None:

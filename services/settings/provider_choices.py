@@ -77,6 +77,12 @@ def interruption_problem(spec: PoolSpec) -> Problem | None:
     )
 
 
+def whole_racks(spec: PoolSpec, nodes: int) -> int:
+    """So many nodes, rounded up to whole racks where racks are units."""
+    rack = max(spec.rack.nodes, 1)
+    return -(-nodes // rack) * rack
+
+
 def pool_problem(spec: PoolSpec) -> Problem | None:
     """What is wrong with a pool's provider, or providers."""
     wrong = _adopted_problem(spec) if spec.nodes == "adopted" else None
@@ -120,8 +126,6 @@ def _placement_problem(spec: PoolSpec) -> Problem | None:
         return (*place, "zones"), (
             "a provider that chooses the zone itself keeps no nodes together; name its zones"
         )
-    if spec.max_nodes > GANG_MAX:
-        return ("max_nodes",), f"nodes that must be together are at most {GANG_MAX}"
     longest = float(spec.launch_timeout) - GATHER_SLACK_SECONDS
     if not GATHER_SECONDS_MIN <= float(placement.gather) <= longest:
         return ("placement", "gather"), (

@@ -25,6 +25,7 @@ from services.settings.interval_validation import interval_problems
 from services.settings.pool_validation import budget_problems, own_problems, reference_problems
 from services.settings.problem_list import ProblemList
 from services.settings.provider_choices import Problem, folded, with_defaults
+from services.settings.rack_validation import with_rack
 from services.settings.references import resolve_references
 from services.settings.setting_paths import resolve_path, resolve_paths
 from services.settings.stored_pools import request_problem
@@ -108,7 +109,7 @@ def requested_pool(name: str, raw: dict[str, Any], settings: Settings, directory
         raise document.error((*path, *wrong[0]), wrong[1])
     for wrong in reference_problems(spec, settings, directory):
         raise document.error((*path, *wrong[0]), wrong[1])
-    resolved: PoolSpec = resolve_paths(spec, directory)
+    resolved: PoolSpec = resolve_paths(with_rack(spec, settings), directory)
     return resolved
 
 
@@ -174,6 +175,8 @@ class _Reading:
         for name, spec in pools.items():
             found = reference_problems(spec, known, directory)
             self._report(("pools", name), found)
+        sized = {name: with_rack(spec, settings) for name, spec in settings.pools.items()}
+        settings = msgspec.structs.replace(settings, pools=sized)
         try:
             return with_environment(settings, self._environment)
         except ConfigurationError as error:

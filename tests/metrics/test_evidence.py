@@ -10,6 +10,7 @@ from schemas import node_events as n
 from schemas import pool_events as p
 from schemas import saga_log_entries as s
 from schemas import subjects
+from schemas.fault_signature import RACK
 from schemas.health_records import HealthRecord, RecordedFault
 from schemas.messages import Message, encode
 from schemas.node_records import NodeRecord
@@ -126,9 +127,11 @@ def stored(*messages: Message) -> tuple[Stored, ...]:
     return tuple(found)
 
 
-def saga(kind: str = "replace", spare: str = "") -> list[Message]:
+def saga(kind: str = "replace", spare: str = "", signature: str = "") -> list[Message]:
     """A saga's log up to the new node's admission."""
-    params = SagaParams(pool="a", node="n-1", new_node="n-2", promotes=spare)
+    params = SagaParams(
+        pool="a", node="n-1", new_node="n-2", promotes=spare, fault_signature=signature
+    )
     return [
         of(s.SagaStarted, 1, saga=SAGA, kind=kind, params=params),
         of(s.StepSucceeded, 60, saga=SAGA, step="admit"),
@@ -165,6 +168,7 @@ ENDS = {
     "terminated and not replaced": ([*saga(), GONE, FAILED], FAILED, "removed", 90),
     "unwound before its termination": ([*saga(), FAILED], FAILED, None, 0),
     "scaled down": ([*saga("scale-down"), GONE], GONE, "removed", 30),
+    "left with its rack": ([saga(signature=RACK)[0], GONE], GONE, "removed", 30),
     "reset": ([*saga("reset-gpu"), (reset := of(n.Uncordoned, 12, saga=SAGA))], reset, "reset", 12),
     "uncordoned": ([(back := of(n.Uncordoned, 12, saga="u"))], back, "uncordoned", 12),
 }
@@ -183,9 +187,11 @@ def test_an_outage_ends_when_a_node_is_in_service_again(more, trigger, outcome, 
 
 def test_the_removal_of_a_healthy_node_is_no_outage():
     """`navarch down` and a smaller pool cost nothing; an unhealthy node that they remove does."""
+    rack = [saga(signature=RACK)[0], of(n.Cordoned, 2), GONE]
     story = [*saga("scale-down"), of(n.Cordoned, 2), GONE]
-    healthy = NodeHistory(pool="a", node="n-1", stored=stored(*story))
-    assert outage_ending(healthy, GONE, GONE.time) is None
+    for removal in (rack, story):
+        healthy = NodeHistory(pool="a", node="n-1", stored=stored(*removal))
+        assert outage_ending(healthy, GONE, GONE.time) is None
     silent = NodeHistory(pool="a", node="n-1", stored=stored(of(n.Lost, 0), *story))
     assert outage_ending(silent, GONE, GONE.time) is not None
 

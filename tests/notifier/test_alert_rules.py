@@ -124,6 +124,7 @@ FAILED = {"saga": REPLACE, "step": "register", "reason": "late", "node": "traini
     ("event", "ended"),
     [
         (Terminated(**NODE, saga=REPLACE), set()),
+        (Terminated(**NODE, saga="rack-training-1-1"), OF_NODE),
         (Terminated(**NODE, saga="replace-training-9-1"), OF_NODE),
         (Terminated(**NODE, saga="scale-down-training-1"), OF_NODE),
         (SagaFailed(**POOL, **FAILED), set()),

@@ -10,7 +10,7 @@ from schemas.duration import Duration
 from schemas.node_records import NodeRecord
 from schemas.placement_settings import PlacementSpec
 from schemas.pool_records import OPEN_SAGAS_MAX, OpenSaga, PoolRecord
-from schemas.settings import PluginSettings, PoolSpec, ProviderChoice
+from schemas.settings import PluginSettings, PoolSpec, ProviderChoice, Settings
 from services.pool_manager.autoscaling.autoscalers import Composite, PoolMetrics, PoolState, Queue
 from services.pool_manager.autoscaling.metrics_sources import WaitingJobs
 from services.pool_manager.autoscaling.scaling_decision import decide as decide_size
@@ -22,6 +22,7 @@ from services.pool_manager.queries import pool_view
 from services.pool_manager.reconciler import saga_params
 from services.pool_manager.requests.requested_size import resized
 from services.settings.provider_choices import pool_problem
+from services.settings.rack_validation import rack_problems
 
 NOW = datetime(2026, 5, 5, 12, tzinfo=UTC)
 ZONE = PlacementSpec(together="zone", required=True)
@@ -211,7 +212,8 @@ def test_what_cannot_be_kept_together_is_refused(
     changes: dict[str, Any], place: tuple[str | int, ...] | None, words: str
 ) -> None:
     """When the configuration is read, with what to write instead."""
-    found = pool_problem(spec(**changes))
+    wanted = spec(**changes)
+    found = pool_problem(wanted) or next(rack_problems(wanted, Settings()), None)
     if place is None:
         assert found is None
     else:

@@ -9,6 +9,7 @@ from schemas import evidence_bundles as e
 from schemas import node_events as n
 from schemas import pool_events as p
 from schemas import saga_log_entries as s
+from schemas.fault_signature import RACK
 from schemas.messages import Message
 from services.bus.port import Stored
 from services.metrics.evidence.node_history import NodeHistory
@@ -47,11 +48,13 @@ def outage_ending(history: NodeHistory, event: Message, at: datetime) -> Ending 
         case n.Terminated(id=id_, saga=saga):
             ended = _ended_by(history, id_)
             started = _saga_start(messages, saga)
-            # The end of a replacement, or its failure, has an event of its own; the removal of a
-            # healthy node that the pool no longer needs is no outage.
+            # The end of a replacement, or its failure, has an event of its own, unless it left
+            # with its rack; the removal of a healthy node is no outage.
             kind = started.kind if started is not None else ""
-            surplus = kind == "scale-down" and ended is not None and not _had_fault(ended)
-            if ended is None or kind == "replace" or surplus:
+            with_rack = started is not None and started.params.fault_signature == RACK
+            removed = kind == "scale-down" or with_rack
+            surplus = removed and ended is not None and not _had_fault(ended)
+            if ended is None or (kind == "replace" and not with_rack) or surplus:
                 return None
             return Ending(ended, "removed", saga, "", at)
         case p.SagaFailed(saga=saga) | p.SagaCancelled(saga=saga):

@@ -13,6 +13,8 @@ from schemas.autoscaling_advice import AutoscalingAdvice, LimitedBy
 from schemas.pool_events import Scaled
 from schemas.pool_records import PoolRecord
 from services.pool_manager.autoscaling.autoscalers import Recommendation
+from services.settings.pool_differences import size_within
+from services.settings.provider_choices import whole_racks
 
 DETAIL_CHARS_MAX: Final = 300
 
@@ -30,11 +32,11 @@ def decide(
 ) -> SizeChange | None:
     """Follow a recommendation of the autoscaler `kind`; None: nothing changes now."""
     spec = record.spec
-    target = min(max(recommended.target_nodes, spec.min_nodes), spec.max_nodes)
+    target = size_within(spec, recommended.target_nodes)
     if target == record.desired or spec.mode == "observe" or resting(record, now):
         return None
     bound = ""
-    if target != recommended.target_nodes:
+    if target != whole_racks(spec, recommended.target_nodes):
         bound = f" (it asks for {recommended.target_nodes}; {spec.min_nodes} to {spec.max_nodes})"
     event = Scaled(
         # Of the decisions on one revision one at most is written, and only that one is published.
@@ -62,8 +64,8 @@ def unfollowed(
     record: PoolRecord, recommended: Recommendation, kind: str, now: datetime, again_seconds: float
 ) -> AutoscalingAdvice | None:
     """What keeps a recommendation from being followed; None: the pool has what it asks for."""
-    spec, asked = record.spec, recommended.target_nodes
-    target = min(max(asked, spec.min_nodes), spec.max_nodes)
+    spec, asked = record.spec, whole_racks(record.spec, recommended.target_nodes)
+    target = size_within(spec, asked)
     kept: LimitedBy
     if asked == record.desired:
         return None

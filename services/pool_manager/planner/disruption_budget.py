@@ -16,9 +16,11 @@ from typing import Final
 import msgspec
 
 from schemas.enums import BreakerCause, SagaKind
+from schemas.fault_signature import RACK
 from schemas.fleet_budget import BudgetClaim, FleetBudgetRecord
 from schemas.pool_records import OpenSaga, PoolRecord
 from schemas.settings import UNLIMITED, BudgetSpec, FleetBudgetSpec
+from services.pool_manager.planner import rack_units
 from services.pool_manager.planner.node_counts import Nodes, unavailable
 from services.pool_manager.sagas import DEFINITIONS
 
@@ -133,11 +135,20 @@ def with_counted(
     record: PoolRecord, fleet_window: float, now: datetime, begun: Mapping[str, OpenSaga]
 ) -> PoolRecord:
     """The pool's record whose rates count these sagas, which are open in it."""
+    begun = _each_decision(begun)
     record = with_begun(record, fleet_window, now, [each.kind for each in begun.values()])
     counted_sagas = {
         name: msgspec.structs.replace(record.open[name], counted=True) for name in begun
     }
     return msgspec.structs.replace(record, open={**record.open, **counted_sagas})
+
+
+def _each_decision(begun: Mapping[str, OpenSaga]) -> dict[str, OpenSaga]:
+    """Of the sagas that replace a rack as a whole, the first alone."""
+    first: dict[str, str] = {}
+    for name, each in begun.items():
+        first.setdefault(each.rack if each.fault_signature == RACK else name, name)
+    return {name: begun[name] for name in first.values()}
 
 
 def without_counted(record: PoolRecord, ended: OpenSaga) -> PoolRecord:
@@ -306,14 +317,14 @@ class Allowance:
 def allowance(record: PoolRecord, nodes: Nodes, fleet: Others | None, now: datetime) -> Allowance:
     """What may be begun in a pool now."""
     spec: BudgetSpec = record.spec.budget
-    out = unavailable(record, nodes)
+    out, desired = unavailable(record, nodes), rack_units.units(record, record.desired)
     own = Allowance(
         unavailable=out,
-        level=limit(spec.max_unavailable, record.desired),
+        level=limit(spec.max_unavailable, desired),
         disruptions=counted(record.disruptions, float(spec.window), now),
-        rate=rate(spec.max_replacements, record.desired),
+        rate=rate(spec.max_replacements, desired),
         resets=counted(record.resets, float(spec.window), now),
-        reset_rate=reset_rate(spec.max_resets, spec.max_replacements, record.desired),
+        reset_rate=reset_rate(spec.max_resets, spec.max_replacements, desired),
     )
     if fleet is None:
         return own
@@ -321,9 +332,9 @@ def allowance(record: PoolRecord, nodes: Nodes, fleet: Others | None, now: datet
     return replace(
         own,
         fleet_unavailable=fleet.unavailable + out,
-        fleet_level=fleet.level(record.desired),
+        fleet_level=fleet.level(desired),
         fleet_disruptions=fleet.begun(now) + counted(record.fleet_disruptions, window, now),
-        fleet_rate=fleet.rate(record.desired),
+        fleet_rate=fleet.rate(desired),
         fleet_resets=fleet.resets(now) + counted(record.fleet_resets, window, now),
-        fleet_reset_rate=fleet.reset_rate(record.desired),
+        fleet_reset_rate=fleet.reset_rate(desired),
     )

@@ -10,6 +10,7 @@ from schemas.enums import IncidentScope
 from schemas.fault_signature import SHARED
 from schemas.node_records import NodeRecord
 from schemas.pool_records import OpenSaga, PoolRecord
+from services.pool_manager.planner import rack_units
 from services.pool_manager.sagas import DEFINITIONS
 from services.pool_manager.sagas.saga_steps import HASTY_CORDON_SECONDS
 
@@ -84,7 +85,7 @@ def size(record: PoolRecord, nodes: Nodes) -> int:
     coming = {each.new_node for each in record.open.values() if each.new_node and not each.spare}
     promoted = {each.promotes for each in record.open.values() if each.promotes}
 
-    # The successor of an adopted node has no name yet.
+    # The successor of an adopted node has no name yet, nor have those of a rack.
     nameless = sum(each.kind == "replace" and not each.new_node for each in record.open.values())
 
     def counts(name: str) -> bool:
@@ -127,28 +128,62 @@ def is_out(node: NodeRecord) -> bool:
 
 
 def unavailable(record: PoolRecord, nodes: Nodes) -> int:
-    """How many of the pool's nodes are out of service by our own doing, or missing.
+    """How many of the pool's units are out of service by our own doing, or missing.
 
     An unhealthy node in service does not count: else two unhealthy nodes in a small pool would
     forbid each other's repair. A gap that a failed replacement left does count; nodes that were
-    never paid for and nodes whose instances the provider lost do not.
+    never paid for and nodes whose instances the provider lost do not. Where racks are the units, a
+    rack that is replaced counts until the pool has another in its place.
     """
+    out = units_out(record, nodes)
+    leaving = [rack for rack in record.replaced_racks if f"rack {rack}" in out]
+    gap = 0
+    if not record.over_spend_cap:
+        missing = rack_units.wanted(record) - size(record, nodes)
+        # What has left of a rack that is out is no gap beside it.
+        there = nodes.shares("rack")
+        missing -= sum(max(0, record.spec.rack.nodes - there[rack]) for rack in leaving)
+        gap = rack_units.units(record, max(0, missing))
+    replaced = len(record.replaced_racks) - len(leaving)
+    coming = len({each.gang for each in record.open.values() if each.gang})
+    return len(out) + max(gap, min(replaced, gap + coming))
+
+
+def units_out(record: PoolRecord, nodes: Nodes) -> set[str]:
+    """The units of which a node is out of service, by an open saga or a cordon."""
+    there = nodes.shares("rack") if rack_units.is_by_rack(record) else {}
     # A spare is not in service, so to replace it takes nothing out.
-    disrupted = sum(
-        1
+    disrupted = {
+        rack_units.unit_of_saga(record, each, there)
         for each in record.open.values()
         if DEFINITIONS[each.kind].out_of_service
         and (each.promotes or not each.spare)
         and not (each.gone or is_gone(nodes.by_name.get(each.node)))
-    )
+    }
     taken = busy(record)
-    cordoned = sum(
-        1
+    return disrupted | {
+        rack_units.unit_of(record, node, there)
         for node in nodes.needs_attention
         if is_out(node) and not node.spare and node.node not in taken and not is_gone(node)
-    )
-    gap = 0 if record.over_spend_cap else max(0, record.desired - size(record, nodes))
-    return disrupted + cordoned + gap
+    }
+
+
+def takes_out_no_more(record: PoolRecord, nodes: Nodes, node: NodeRecord) -> bool:
+    """Whether a node's unit is out of service already, so that a disruption takes out no more."""
+    if is_out(node) or not rack_units.is_by_rack(record):
+        return is_out(node)
+    return rack_units.unit_of(record, node, nodes.shares("rack")) in units_out(record, nodes)
+
+
+def units_quarantined(record: PoolRecord, nodes: Nodes) -> set[str]:
+    """The units of those nodes: a rack counts once."""
+    names = quarantined(record, nodes)
+    if not rack_units.is_by_rack(record):
+        return names
+    there = nodes.shares("rack")
+    known = [each for name in names if (each := nodes.by_name.get(name)) is not None]
+    units = {rack_units.unit_of(record, each, there) for each in known}
+    return units | (names - {each.node for each in known})
 
 
 def quarantined(record: PoolRecord, nodes: Nodes) -> set[str]:

@@ -14,7 +14,7 @@ from typing import Final
 
 from schemas.node_records import CloudNotice, GpuUse, NodeRecord
 from schemas.pool_records import PoolRecord
-from services.pool_manager.planner import cloud_notices
+from services.pool_manager.planner import cloud_notices, rack_units
 from services.pool_manager.planner.disruption_budget import limit
 from services.pool_manager.planner.pool_snapshot import NodeUse
 from services.pool_manager.planner.safety import maintenance_windows
@@ -83,6 +83,7 @@ def _latest_at(notice: CloudNotice, record: PoolRecord, times: Sequence[datetime
     """When it must begin, where so many at a time as the budget allows are taken by then."""
     assert notice.deadline is not None
     together = bisect_right(times, notice.deadline)
-    at_once = max(1, limit(record.spec.budget.max_unavailable, record.desired))
+    desired = rack_units.units(record, record.desired)
+    at_once = max(1, limit(record.spec.budget.max_unavailable, desired))
     rounds = max(1, math.ceil(together / at_once))
     return notice.deadline - rounds * cloud_notices.needed(record.spec)

@@ -26,6 +26,7 @@ from services.pool_manager.requests.request_replies import (
     accepted,
     refused,
 )
+from services.settings.pool_differences import size_within
 
 VERBS = ("apply", "remove")
 
@@ -82,7 +83,7 @@ def applied(
             asked, wanted.request, "superseded", request_ordering.superseded_reason(last), now
         )
     spec = msgspec.structs.replace(spec, mode=mode)
-    desired = min(max(fresh.desired, least), most) if nodes is None else nodes
+    desired = size_within(spec, fresh.desired if nodes is None else nodes)
     fresh = msgspec.structs.replace(fresh, spec=spec, desired=desired, applied=asked.id)
     fresh = with_change_noted(record, fresh, now)
     fresh = request_ordering.remember(asked, request_ordering.POOL, fresh)

@@ -25,8 +25,14 @@ from schemas.operator_requests import (
 from schemas.pool_events import RequestAccepted, Scaled
 from schemas.pool_records import OpenSaga, PoolRecord
 from schemas.saga_log_entries import SagaEntry
+from services.pool_manager.planner import rack_units
 from services.pool_manager.planner.disruption_budget import limit, with_begun
-from services.pool_manager.planner.node_counts import is_gone, is_out, unavailable
+from services.pool_manager.planner.node_counts import (
+    is_gone,
+    is_out,
+    takes_out_no_more,
+    unavailable,
+)
 from services.pool_manager.planner.pool_snapshot import PoolSnapshot
 from services.pool_manager.planner.safety import eligibility
 from services.pool_manager.planner.safety.breaker_requests import change_breaker
@@ -124,7 +130,7 @@ def _too_late(
     if not request_ordering.completed_requests(asked, snapshot.record):
         raise RefusedError("superseded", request_ordering.superseded_reason(last))
     if isinstance(payload, ScaleRequest):
-        return RequestDecision(event=_scaled(asked, payload, snapshot.record, now))
+        return RequestDecision(event=_scaled(asked, payload, snapshot.record, payload.nodes, now))
     return _repeat_answer(asked, payload, snapshot.record, now)
 
 
@@ -154,11 +160,12 @@ def _scale(
     asked: QueuedRequest, payload: ScaleRequest, snapshot: PoolSnapshot, now: datetime
 ) -> RequestDecision:
     record = resized(snapshot.record, payload.nodes, now)
-    return RequestDecision(event=_scaled(asked, payload, snapshot.record, now), record=record)
+    event = _scaled(asked, payload, snapshot.record, record.desired, now)
+    return RequestDecision(event=event, record=record)
 
 
 def _scaled(
-    asked: QueuedRequest, payload: ScaleRequest, record: PoolRecord, now: datetime
+    asked: QueuedRequest, payload: ScaleRequest, record: PoolRecord, nodes: int, now: datetime
 ) -> Scaled:
     return Scaled(
         id=f"scaled-{asked.id}",
@@ -168,7 +175,7 @@ def _scaled(
         request=payload.request,
         by=payload.by,
         previous=record.desired,
-        nodes=payload.nodes,
+        nodes=nodes,
         reason=f"asked by {payload.by or 'an operator'}",
     )
 
@@ -377,14 +384,17 @@ def _check(verb: str, node: NodeRecord, snapshot: PoolSnapshot, now: datetime) -
         raise RefusedError("not-active", f"{node.node} is {node.state}, not active")
     if kept := eligibility.refusal(verb, node, snapshot.record, now):
         raise RefusedError(*kept)
-    takes_out = ON_REQUEST[verb].disrupts and not is_out(node) and not is_gone(node)
     record = snapshot.record
-    allowed = limit(record.spec.budget.max_unavailable, record.desired)
+    out = takes_out_no_more(record, snapshot.nodes, node)
+    takes_out = ON_REQUEST[verb].disrupts and not out and not is_gone(node)
+    wanted = rack_units.units(record, record.desired)
+    allowed = limit(record.spec.budget.max_unavailable, wanted)
     spent = unavailable(record, snapshot.nodes)
     if takes_out and spent >= allowed:
         raise RefusedError(
             "budget-exhausted",
-            f"{spent} of {record.desired} nodes are out of service and {allowed} may be; "
+            f"{spent} of {wanted} {rack_units.called(record)} are out of service and {allowed} may "
+            "be; "
             "wait, or raise budget.max_unavailable",
         )
 

@@ -11,8 +11,9 @@ from schemas.node_records import NodeRecord
 from schemas.pool_events import RequestAccepted, RequestRefused
 from schemas.pool_records import OpenSaga, PoolRecord
 from schemas.saga_params import SagaParams
+from services.pool_manager.planner import rack_units
 from services.pool_manager.planner.disruption_budget import Allowance, allowance
-from services.pool_manager.planner.node_counts import busy, is_out
+from services.pool_manager.planner.node_counts import busy, takes_out_no_more
 from services.pool_manager.planner.pool_snapshot import PoolSnapshot
 from services.pool_manager.planner.safety import eligibility, incidents
 from services.pool_manager.requests.request_decisions import decide
@@ -50,7 +51,8 @@ def dry_run(
         unavailable_limit=allowed.level,
         disruptions=allowed.disruptions,
         disruptions_limit=-1 if allowed.rate is None else allowed.rate,
-        desired=snapshot.record.desired,
+        desired=rack_units.units(snapshot.record, snapshot.record.desired),
+        counted=rack_units.called(snapshot.record),
     )
     if isinstance(answer.event, RequestRefused):
         event = answer.event
@@ -114,7 +116,8 @@ def _gates(
     yield Gate(name="no saga open", passed=not saga, detail=saga)
     kept = eligibility.refusal(verb, node, record, now)
     yield Gate(name="hold and mode", passed=kept is None, detail=kept[1] if kept else "")
-    taking = verb in ON_REQUEST and ON_REQUEST[verb].disrupts and not is_out(node)
+    already = takes_out_no_more(record, snapshot.nodes, node)
+    taking = verb in ON_REQUEST and ON_REQUEST[verb].disrupts and not already
     out = f"{allowed.unavailable} out of service, {allowed.level} may be"
     yield Gate(name="budget", passed=not taking or allowed.unavailable < allowed.level, detail=out)
     why = eligibility.blocked_reason(msgspec.structs.replace(node, held_until=None), record, now)

@@ -7,12 +7,14 @@ import msgspec
 from schemas.pool_records import PoolRecord
 from services.pool_manager.planner.admission.admission_refusals import reset_refusals
 from services.pool_manager.requests.request_replies import RefusedError
+from services.settings.provider_choices import whole_racks
 
 
 def resized(record: PoolRecord, nodes: int, now: datetime) -> PoolRecord:
     """The record with another desired size; RefusedError where it cannot have that."""
     spec = record.spec
     _require_resizable(record, "ask for nodes by name: navarch slurm resume NAMES")
+    nodes = whole_racks(spec, nodes)
     if nodes > spec.max_nodes:
         raise RefusedError(
             "above-maximum",
@@ -31,6 +33,13 @@ def resized(record: PoolRecord, nodes: int, now: datetime) -> PoolRecord:
 def smaller(record: PoolRecord, now: datetime) -> PoolRecord:
     """The record that wants one node fewer, because an operator has one terminated."""
     _require_resizable(record, "give the name back: navarch slurm suspend NAME")
+    if record.spec.rack.nodes > 1:
+        raise RefusedError(
+            "wrong-state",
+            f"pool {record.name} is sized by whole racks of {record.spec.rack.nodes} nodes: have "
+            f"another launched in its place (navarch replace NODE), or take a rack away "
+            f"(navarch scale {record.name} NODES)",
+        )
     if record.desired <= record.spec.min_nodes:
         raise RefusedError(
             "below-minimum",

@@ -4,12 +4,14 @@ import math
 from collections.abc import Callable, Collection
 from typing import Final
 
+from schemas.fault_signature import RACK
 from schemas.node_records import node_key
 from schemas.pool_records import PoolRecord
 from schemas.saga_log_entries import SagaStarted, SagaUnwound, saga_codec
 from schemas.saga_params import SagaParams
 from schemas.topology import SAGAS
 from services.bus.port import Stored
+from services.pool_manager.planner import rack_units
 from services.pool_manager.planner.node_counts import is_gone, is_out
 from services.pool_manager.sagas import DEFINITIONS
 from services.simulator.engine.invariants import STORED_WITHIN_SECONDS, Invariants
@@ -87,13 +89,21 @@ class BudgetInvariants:
         self._disrupting[entry.params.pool] = {
             each: None for each in disrupting if each in known.sagas.open
         }
-        allowed = times * budget_count(pool.spec.budget.max_unavailable, pool.desired, least=1)
+        units = {self._unit(pool, known.sagas.started(each).params): each for each in out}
+        out = list(units.values())
+        wanted = rack_units.units(pool, pool.desired)
+        allowed = times * budget_count(pool.spec.budget.max_unavailable, wanted, least=1)
         # The cloud does not wait for the budget, so leaving ahead of it does not either.
         if len(out) > allowed and node not in known.preempted:
             known.fail(
                 f"{len(out)} nodes are out of service where {allowed} may be: {', '.join(out)}",
                 *out,
             )
+
+    def _unit(self, pool: PoolRecord, params: SagaParams) -> str:
+        """What a saga takes out of service: a node, or a part of its rack."""
+        record = self._records.node(node_key(params.pool, params.node))
+        return rack_units.unit_of(pool, record, {}) if record is not None else params.node
 
     def _is_gap(self, params: SagaParams) -> bool:
         """Whether the cloud removed the node that a saga is about, and Navarch has recorded it."""
@@ -110,14 +120,20 @@ class BudgetInvariants:
             self._restores = self._invariants.restores
             self._begun.clear()
         begun = self._begun.setdefault((pool.name, resets), {})
+        name = entry.saga
+        if entry.params.fault_signature == RACK:  # one decision for all nodes of the rack
+            name = f"{self._unit(pool, entry.params)} at {decided}"
+        if name in begun:
+            return
         recent = [each for each in begun.values() if abs(decided - each) < window]
-        begun[entry.saga] = decided
+        begun[name] = decided
         limit: int | str = budget.max_replacements
         if resets and budget.max_resets is not None:
             limit = budget.max_resets
         if limit == "unlimited" or entry.params.node in self._invariants.preempted:
             return
-        most = times * budget_count(limit, pool.desired, least=3)
+        wanted = rack_units.units(pool, pool.desired)
+        most = times * budget_count(limit, wanted, least=3)
         most *= RESETS_EACH if resets and budget.max_resets is None else 1
         if len(recent) >= most:
             self._invariants.fail(

@@ -23,6 +23,7 @@ KNOWN_LINES: Final = {
     79: "GPU has fallen off the bus.",
     94: "Contained: SM (0x1)",
     95: "Uncontained: LTC TAG (0x2,0x0)",
+    145: "RLW_REMAP  Fatal   XC1 i0 Link 08 (0x00000082 0x00000041 0x00000000 0x00000000)",
 }
 """XID -> the driver's text after it."""
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from schemas import subjects
 from schemas.dead_letters import DeadLetter, dead_codec
-from schemas.fault_signature import RENEWALS
+from schemas.fault_signature import RACK, RENEWALS
 from schemas.headers import TTL
 from schemas.health_records import HealthRecord
 from schemas.instance_records import InstanceRecord
@@ -377,8 +377,8 @@ class Invariants:
         barred = self._barred.get(by.saga, self.liveness.beating_seconds(name))
         excused = name in self.liveness.expired and not (self.restored or self.destroyed)
         silent = is_for_silence(by.kind, by.params) and barred <= CALLED_OFF_WITHIN_SECONDS
-        # Whether it is old enough, or drifted, was checked when that was decided.
-        old = by.params.fault_signature in RENEWALS
+        # Whether it is old enough, drifted, or of a rack with a fault, was checked at the decision.
+        old = by.params.fault_signature in RENEWALS | {RACK}
         requested = bool(by.params.by) or by.kind == "scale-down" or old
         reason = node.broken or name in self.broken_nodes | self.preempted | self.misreported
         if not requested and not reason and (excused or not silent):

@@ -9,7 +9,7 @@ from schemas.pool_records import PoolRecord
 from schemas.saga_log_entries import SagaStarted, StepStarted, StepSucceeded, saga_codec
 from schemas.topology import NODES, SAGAS
 from services.bus.port import Stored
-from services.pool_manager.planner import cloud_notices
+from services.pool_manager.planner import cloud_notices, rack_units
 from services.pool_manager.planner.disruption_budget import FLEET_LEVEL_MIN
 from services.pool_manager.planner.node_counts import busy, is_quarantined
 from services.pool_manager.planner.remediation.quarantine import pool_limit
@@ -112,8 +112,11 @@ class QuarantineInvariants:
 
     def _within_the_cap(self, pool: PoolRecord) -> None:
         found = self._quarantined(pool)
-        allowed = budget_count(pool.spec.budget.max_quarantined, pool.desired, least=1)
-        if len(found) > allowed:
+        nodes = (self._records.node(node_key(pool.name, each)) for each in sorted(found))
+        units = {rack_units.unit_of(pool, each, {}) for each in nodes if each is not None}
+        wanted = rack_units.units(pool, pool.desired)
+        allowed = budget_count(pool.spec.budget.max_quarantined, wanted, least=1)
+        if len(units) > allowed:
             text = f"{len(found)} nodes are quarantined where {allowed} may be"
             self._invariants.fail(text, *sorted(found))
 

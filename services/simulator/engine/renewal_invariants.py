@@ -14,6 +14,7 @@ from schemas.node_records import NodeRecord, node_key
 from schemas.pool_records import OpenSaga, PoolRecord
 from schemas.topology import INSTANCES, POOLS
 from services.bus.port import Stored
+from services.pool_manager.planner import rack_units
 from services.simulator.engine.budget_invariants import budget_count
 from services.simulator.engine.invariants import CLOCK_SECONDS, Invariants
 from services.simulator.engine.simulation_context import SimulationContext
@@ -65,9 +66,13 @@ class RenewalInvariants:
             return
         serving = [saga for saga, each in opened.items() if not self._is_spare(pool, each.node)]
         allowed = math.ceil(
-            budget_count(pool.spec.budget.max_unavailable, pool.desired, least=1) / 2
+            budget_count(
+                pool.spec.budget.max_unavailable, rack_units.units(pool, pool.desired), least=1
+            )
+            / 2
         )
-        if len(serving) > allowed or len(opened) - len(serving) > 1:
+        units = {rack_units.unit_of_saga(pool, opened[saga], {}) for saga in serving}
+        if len(units) > allowed or len(opened) - len(serving) > 1:
             what = f"{len(opened)} healthy nodes are replaced where {allowed} may be"
             self._invariants.fail(f"{what}, and one spare", *opened)
         for saga in sorted(fresh):

@@ -41,6 +41,7 @@ from services.simulator.engine.market_invariants import InterruptionInvariants, 
 from services.simulator.engine.placement_invariants import PlacementInvariants
 from services.simulator.engine.quarantine_invariants import QuarantineInvariants
 from services.simulator.engine.quiet_time import QuietTime
+from services.simulator.engine.rack_invariants import RackInvariants
 from services.simulator.engine.refused_writes import RefusedWrites
 from services.simulator.engine.renewal_invariants import RenewalInvariants
 from services.simulator.engine.restart_invariants import RestartInvariants
@@ -49,6 +50,7 @@ from services.simulator.engine.simulated_cloud import SimulatedCloud
 from services.simulator.engine.simulated_gangs import SimulatedGangs
 from services.simulator.engine.simulated_group import GroupSpec, SimulatedGroup
 from services.simulator.engine.simulated_process import SimulatedProcess
+from services.simulator.engine.simulated_racks import SimulatedRacks
 from services.simulator.engine.simulated_workload import SimulatedWorkload
 from services.simulator.engine.simulation_context import (
     CURRENT_SIMULATION,
@@ -122,17 +124,19 @@ class SimulatedFleet:
         CURRENT_SIMULATION.set(simulation)
         self.cloud = SimulatedCloud(simulation, setup.idempotent, setup.list_lag_seconds)
         self.workload = workload or SimulatedWorkload(simulation)
-        self.machines = machines or AgentMachines(simulation, setup.spec_of)
+        self.records = StoredRecords(simulation.server)
+        self._racks = SimulatedRacks(setup.spec_of, setup.settings.pools, self.records)
+        self.machines = machines or AgentMachines(simulation, self._racks.spec_of)
         self.operators = SimulatedOperators()
         simulation.parts |= {
             "cloud": self.cloud,
             "workload": self.workload,
             "operators": self.operators,
         }
-        self.records = StoredRecords(simulation.server)
         self.invariants = Invariants(simulation, self.cloud, self.workload, self.machines)
         self.budget = BudgetInvariants(simulation, self.cloud, self.invariants)
         PlacementInvariants(simulation, self.invariants)
+        self.rack_invariants = RackInvariants(simulation, self.invariants)
         WorkloadInvariants(simulation, self.workload, self.invariants)
         QuarantineInvariants(simulation, self.machines, self.invariants)
         SlowWaveInvariants(simulation, self.invariants)
@@ -165,7 +169,7 @@ class SimulatedFleet:
         self.cloud.place = self._place
         self.cloud.on_made = self._on_made
         self.cloud.on_ending = self._on_ending
-        self.cloud.on_gone = self.machines.vanish
+        self.cloud.on_gone = self._on_gone
         self.cloud.restarts_cold = setup.restarts_cold
         self.machines.on_reset = self._on_reset
         if setup.reboots or setup.restarts_cold:
@@ -295,6 +299,10 @@ class SimulatedFleet:
             each(instance)
         self.machines.vanish(instance)
         self.workload.leave(instance.name)
+
+    def _on_gone(self, instance: Instance) -> None:
+        self._racks.gone(instance)
+        self.machines.vanish(instance)
 
     def _on_reset(self, node: str, by_cloud: bool) -> None:
         """The cloud waits for no drain: the invariants are about what Navarch resets."""

@@ -18,13 +18,13 @@ from schemas.enums import SagaKind
 from schemas.node_records import NodeRecord
 from schemas.pool_events import QuarantineFull
 from schemas.pool_records import PoolRecord
-from services.pool_manager.planner import cloud_notices
+from services.pool_manager.planner import cloud_notices, rack_units
 from services.pool_manager.planner.disruption_budget import limit
 from services.pool_manager.planner.node_counts import (
     busy,
     is_gone,
     is_quarantined,
-    quarantined,
+    units_quarantined,
 )
 from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot, earlier, to_come
 from services.pool_manager.planner.remediation import (
@@ -59,8 +59,9 @@ def quarantine(snapshot: PoolSnapshot, decided: PoolPlan, now: datetime) -> Pool
         if not room_for_sagas(decided.record):
             break
         full = _is_full(snapshot, decided.record, unconfirmed=unconfirmed)
-        # One with a cordoned GPU counts already.
-        if full and not node.cordoned_gpus:
+        unit = rack_units.unit_of(decided.record, node, snapshot.nodes.shares("rack"))
+        # One with a cordoned GPU counts already, as does another node of its rack.
+        if full and unit not in units_quarantined(decided.record, snapshot.nodes):
             waiting.append(node.node)
             continue
         reason = node.health_reason or node.health
@@ -76,18 +77,21 @@ def quarantine(snapshot: PoolSnapshot, decided: PoolPlan, now: datetime) -> Pool
 
 def pool_limit(record: PoolRecord, *, unconfirmed: bool = False) -> int:
     """Nodes of a pool that may be quarantined; of an incident's unconfirmed nodes half as many."""
-    allowed = limit(record.spec.budget.max_quarantined, record.desired)
+    desired = rack_units.units(record, record.desired)
+    allowed = limit(record.spec.budget.max_quarantined, desired)
     return (allowed + 1) // 2 if unconfirmed else allowed
 
 
 def _is_full(snapshot: PoolSnapshot, record: PoolRecord, *, unconfirmed: bool) -> bool:
-    count = len(quarantined(record, snapshot.nodes))
+    count = len(units_quarantined(record, snapshot.nodes))
     if count >= pool_limit(record, unconfirmed=unconfirmed):
         return True
     others = snapshot.others
     if others is None:
         return False
-    return others.quarantined + count >= others.quarantine_limit(record.desired)
+    return others.quarantined + count >= others.quarantine_limit(
+        rack_units.units(record, record.desired)
+    )
 
 
 def _candidates(
@@ -200,7 +204,7 @@ def _published(
     record = decided.record
     if bool(waiting) == record.quarantine_full:
         return decided
-    count = len(quarantined(record, snapshot.nodes))
+    count = len(units_quarantined(record, snapshot.nodes))
     status: Literal["opened", "closed"] = "opened" if waiting else "closed"
     event = QuarantineFull(
         id=f"quarantine-full-{record.name}-{status}-{snapshot.revision}",
@@ -224,9 +228,9 @@ def _full_reason(record: PoolRecord, waiting: Sequence[str], count: int) -> str:
     spec = record.spec.budget.max_quarantined
     wave = " (an incident's unconfirmed nodes use half of it)" if incidents.holding(record) else ""
     return (
-        f"{count} nodes are quarantined or have a cordoned GPU, as many as budget.max_quarantined "
-        f"of the pool ({spec}) or of the fleet allows{wave}; {len(waiting)} more nodes still take "
-        "work on what is unhealthy: "
+        f"{count} {rack_units.called(record)} are quarantined or have a cordoned GPU, as many as "
+        f"budget.max_quarantined of the pool ({spec}) or of the fleet allows{wave}; "
+        f"{len(waiting)} more nodes still take work on what is unhealthy: "
         f"{', '.join(waiting[:TEXT_NAMED_MAX])}"
     )
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from schemas.enums import SagaKind
-from schemas.fault_signature import SILENCE
+from schemas.fault_signature import RACK, SILENCE
 from schemas.node_records import NodeRecord
 from schemas.pool_records import PoolRecord
 from schemas.saga_params import SagaTraits
@@ -45,9 +45,11 @@ def unfounded(kind: SagaKind, saga: SagaTraits, node: NodeRecord) -> str:
     """Why a saga of our own that has not begun need not begin; empty: it is for what still is.
 
     `node` beats where the saga is for its silence. Between decision and beginning minutes may pass
-    in which the server stores nothing.
+    in which the server stores nothing. A node that leaves with its rack may be healthy.
     """
     if not DEFINITIONS[kind].remediates or saga.by or has_other_reason(node):
+        return ""
+    if saga.fault_signature == RACK:
         return ""
     if is_for_silence(kind, saga):
         return HEARD

@@ -19,6 +19,7 @@ from services.pool_manager.planner.disruption_budget import (
     with_counted,
 )
 from services.pool_manager.planner.node_counts import (
+    Nodes,
     automatic,
     busy,
     cordon_just_refused,
@@ -26,12 +27,14 @@ from services.pool_manager.planner.node_counts import (
     is_down,
     is_gone,
     is_out,
+    takes_out_no_more,
 )
 from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot, earlier, to_come
 from services.pool_manager.planner.remediation import (
     gangs,
     obstacles,
     quarantine,
+    rack_repair,
     remedy_selection,
     renewals,
 )
@@ -41,7 +44,7 @@ from services.pool_manager.planner.safety.breaker_events import breaker_events
 from services.pool_manager.planner.safety.breaker_messages import spent_words
 from services.pool_manager.planner.sizing import spares
 from services.pool_manager.planner.sizing.open_sagas import room_for_sagas, with_open
-from services.pool_manager.planner.unhealthy_nodes import given_up_at, remediation_reason
+from services.pool_manager.planner.unhealthy_nodes import remediation_reason
 from services.pool_manager.sagas import DEFINITIONS
 
 
@@ -50,6 +53,7 @@ class _Actions:
     """What was begun, who waits, and what of the budget refused the first of them."""
 
     record: PoolRecord
+    nodes: Nodes
     left: tuple[NodeRecord, ...]
     allowance: Allowance
     start: dict[str, OpenSaga]
@@ -65,12 +69,14 @@ def repair(snapshot: PoolSnapshot, begun: PoolPlan, now: datetime) -> PoolPlan:
     record = _with_breaker(seen.record, breaker.settled(before, now))
     waiting = _waiting(snapshot, record, now) if record.spec.health.auto_replace else ()
     choices = {node.node: remedy_selection.choose(snapshot, node, now) for node in waiting}
+    waiting, choices = rack_repair.by_rack(snapshot, record, waiting, choices, now)
     people = remedy_selection.notify_operators(snapshot, record, choices, waiting, now)
     record, put_off = people.record, obstacles.put_off(people.record, people.others, now)
     waiting = [node for node in people.others if node.node not in put_off]
     obstacle = obstacles.find_obstacle(snapshot, record, waiting, choices, now)
     actions = _Actions(
         record=record,
+        nodes=snapshot.nodes,
         choices=choices,
         left=tuple(waiting),
         allowance=allowance(record, snapshot.nodes, snapshot.others, now),
@@ -166,27 +172,32 @@ def _count_begun(snapshot: PoolSnapshot, actions: _Actions, before: int, now: da
     return replace(actions, record=record, start=start)
 
 
+def _rack(actions: _Actions, node: NodeRecord) -> str:
+    """The rack that is replaced when this node is; empty: none."""
+    choice = actions.choices[node.node]
+    return rack_repair.rack_of(actions.nodes, actions.record, node, choice)
+
+
 def _refusal(actions: _Actions, node: NodeRecord) -> BreakerCause:
     """What of the budget forbids the node's remedy."""
     resets = remedy_selection.is_in_place(actions.choices[node.node].remedy)
-    return actions.allowance.refusal(cordoned=is_out(node), resets=resets)
+    out = takes_out_no_more(actions.record, actions.nodes, node)
+    return actions.allowance.refusal(cordoned=out, resets=resets)
 
 
 def _begin(
     snapshot: PoolSnapshot, actions: _Actions, node: NodeRecord, now: datetime
 ) -> tuple[str, _Actions]:
     choice = actions.choices[node.node]
-    saga, opened, record = remedy_selection.start_remediation(
-        snapshot, actions.record, node, choice, now
-    )
+    out = takes_out_no_more(actions.record, actions.nodes, node)
+    started, record = rack_repair.start(snapshot, actions.record, node, choice, now)
     record = slow_waves.with_remediated(record, node, snapshot.health.get(node.node), now)
-    return saga, replace(
+    resets = remedy_selection.is_in_place(choice.remedy)
+    return next(iter(started)), replace(
         actions,
         record=record,
-        start={**actions.start, saga: opened},
-        allowance=actions.allowance.took(
-            cordoned=is_out(node), resets=remedy_selection.is_in_place(choice.remedy)
-        ),
+        start={**actions.start, **started},
+        allowance=actions.allowance.took(cordoned=out, resets=resets),
     )
 
 
@@ -222,9 +233,7 @@ def _begin_urgent(
 
     Where launches fail one try is made to be ahead of it. A person's word holds these too.
     """
-    if actions.record.breaker.forced:
-        return actions
-    if cordon_just_refused(actions.record, now):
+    if actions.record.breaker.forced or cordon_just_refused(actions.record, now):
         return actions
     failing = obstacle is not None and obstacle.cause == "launches-fail"
     spec = actions.record.spec
@@ -244,7 +253,8 @@ def _replace_gone(
         return actions
 
     def gone(so_far: _Actions, node: NodeRecord) -> bool:
-        replaced = so_far.choices[node.node].remedy == "replace"
+        alone = not _rack(so_far, node)
+        replaced = so_far.choices[node.node].remedy == "replace" and alone
         return replaced and is_gone(node) and room_for_sagas(so_far.record) > 0
 
     begun = _begin_where(snapshot, actions, gone, now)
@@ -275,7 +285,8 @@ def _begin_with_gang(snapshot: PoolSnapshot, actions: _Actions, now: datetime) -
     for node in actions.left:
         choice = begun.choices[node.node]
         # What is only inspected keeps its work.
-        shared = "" if choice.remedy == "inspect" else gangs.shared_reason(node, interrupts)
+        alone = choice.remedy == "inspect" or _rack(begun, node)
+        shared = "" if alone else gangs.shared_reason(node, interrupts)
         beyond = replace(begun, allowance=gangs.widened(begun.allowance))
         if not shared or not room_for_sagas(begun.record) or _refusal(beyond, node):
             left.append(node)
@@ -325,9 +336,8 @@ def _hold_back(
 def _remediate_degraded(snapshot: PoolSnapshot, actions: _Actions, now: datetime) -> _Actions:
     """Remediate degraded nodes with what unhealthy ones have left of the budget."""
     record = actions.record
-    if not record.spec.health.auto_replace or record.breaker.state != "closed":
-        return actions
-    if cordons_wait(record, now):
+    shut = record.breaker.state != "closed" or cordons_wait(record, now)
+    if shut or not record.spec.health.auto_replace:
         return actions
     before = len(actions.start)
     ramp = breaker.ramp_room(actions.record)
@@ -420,10 +430,13 @@ def _begin_allowed(snapshot: PoolSnapshot, actions: _Actions, now: datetime) -> 
 def _wake_at(snapshot: PoolSnapshot, actions: _Actions, now: datetime) -> datetime | None:
     """When to look again though nothing happens."""
     record = actions.record
-    at = earlier(_next_loss(snapshot, record, now), incidents.next_end(record, now))
+    at = earlier(
+        eligibility.next_loss(record, snapshot.nodes, now), incidents.next_end(record, now)
+    )
     at = earlier(at, cloud_notices.next_moment(record, snapshot.nodes.needs_attention, now))
     at = earlier(at, retirements.next_moment(record, snapshot.nodes.needs_attention, now))
     at = earlier(at, renewals.next_moment(snapshot, record, now))
+    at = earlier(at, rack_repair.next_moment(record, snapshot.nodes, now))
     if not actions.left:
         return at
     if record.breaker.cause == "launches-fail":
@@ -435,13 +448,3 @@ def _wake_at(snapshot: PoolSnapshot, actions: _Actions, now: datetime) -> dateti
         due = room_at(slots, float(record.spec.budget.window), now)
         at = earlier(at, to_come(due, now))
     return at
-
-
-def _next_loss(snapshot: PoolSnapshot, record: PoolRecord, now: datetime) -> datetime | None:
-    """When the next silent node becomes a lost one."""
-    soonest: datetime | None = None
-    for node in snapshot.nodes.needs_attention:
-        due = given_up_at(node, record)
-        if due is not None and not remediation_reason(node, record, now):
-            soonest = earlier(soonest, to_come(due, now))
-    return soonest

@@ -8,6 +8,7 @@ from schemas.duration import format_duration
 from schemas.enums import BreakerCause
 from schemas.pool_records import PoolRecord
 from schemas.settings import BudgetSpec
+from services.pool_manager.planner import rack_units
 from services.pool_manager.planner.disruption_budget import Allowance, room_at
 from services.pool_manager.planner.safety import incidents
 
@@ -18,7 +19,8 @@ def spent_words(record: PoolRecord, allowed: Allowance, cause: BreakerCause, now
     match cause:
         case "level":
             return (
-                f"{allowed.unavailable} of {record.desired} nodes are out of service and "
+                f"{allowed.unavailable} of {rack_units.units(record, record.desired)} "
+                f"{rack_units.called(record)} are out of service and "
                 f"{allowed.level} may be (budget.max_unavailable: {spec.max_unavailable})"
             )
         case "rate":

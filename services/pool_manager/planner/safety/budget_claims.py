@@ -7,7 +7,8 @@ import msgspec
 
 from schemas.fleet_budget import BudgetClaim, FleetBudgetRecord
 from schemas.pool_records import PoolRecord
-from services.pool_manager.planner.node_counts import Nodes, quarantined, unavailable
+from services.pool_manager.planner import rack_units
+from services.pool_manager.planner.node_counts import Nodes, unavailable, units_quarantined
 from services.pool_manager.planner.pool_snapshot import PoolSnapshot
 
 
@@ -40,9 +41,9 @@ def claiming(snapshot: PoolSnapshot, decided: PoolRecord) -> Claiming:
 def claim_of(record: PoolRecord, nodes: Nodes, revision: int) -> BudgetClaim:
     """What a pool takes of the fleet's budget, as decided on this revision of its record."""
     return BudgetClaim(
-        desired=record.desired,
+        desired=rack_units.units(record, record.desired),
         unavailable=unavailable(record, nodes),
-        quarantined=len(quarantined(record, nodes)),
+        quarantined=len(units_quarantined(record, nodes)),
         disruptions=record.fleet_disruptions,
         resets=record.fleet_resets,
         revision=revision,

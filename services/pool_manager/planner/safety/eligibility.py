@@ -10,8 +10,10 @@ from schemas.enums import Refusal
 from schemas.node_records import NodeRecord
 from schemas.pool_records import PoolRecord
 from services.pool_manager.planner import cloud_notices
-from services.pool_manager.planner.pool_snapshot import PoolSnapshot, earlier
+from services.pool_manager.planner.node_counts import Nodes
+from services.pool_manager.planner.pool_snapshot import PoolSnapshot, earlier, to_come
 from services.pool_manager.planner.safety import maintenance_windows
+from services.pool_manager.planner.unhealthy_nodes import given_up_at, remediation_reason
 from services.pool_manager.sagas import ON_REQUEST
 
 SPARES_REFUSE: Final = ("uncordon", "drain", "reset-gpu", "reboot", "terminate")
@@ -67,6 +69,16 @@ def next_change(snapshot: PoolSnapshot, now: datetime) -> datetime | None:
     for node in snapshot.nodes.needs_attention:
         if is_held(node, now):
             soonest = earlier(soonest, node.held_until)
+    return soonest
+
+
+def next_loss(record: PoolRecord, nodes: Nodes, now: datetime) -> datetime | None:
+    """When the next silent node becomes a lost one."""
+    soonest: datetime | None = None
+    for node in nodes.needs_attention:
+        due = given_up_at(node, record)
+        if due is not None and not remediation_reason(node, record, now):
+            soonest = earlier(soonest, to_come(due, now))
     return soonest
 
 

@@ -14,7 +14,7 @@ from typing import Final
 
 from schemas.breaker_state import OpenIncident
 from schemas.enums import IncidentScope
-from schemas.fault_signature import SILENCE, called, shared
+from schemas.fault_signature import RACKS, SILENCE, called, is_of_fabric, shared
 from schemas.node_records import NodeRecord
 from schemas.settings import IncidentSpec
 from services.pool_manager.planner import announced_restarts, cloud_notices
@@ -49,6 +49,8 @@ class FaultWave:
     members: tuple[UnhealthyNode, ...]
     earlier: int = 0
     """Nodes that were remediated for it already: it is a slow wave, and holds back from now on."""
+    as_unit: bool = False
+    """It is one rack's, which is replaced as a whole: it holds nothing back."""
 
 
 def fault_signature(node: NodeRecord) -> str:
@@ -86,6 +88,9 @@ def find_unhealthy(nodes: Nodes) -> tuple[UnhealthyNode, ...]:
 
 def belongs(each: UnhealthyNode, what: str, incident: OpenIncident) -> bool:
     """Whether a node is one of an incident's."""
+    if what == RACKS:
+        node = each.node
+        return node.health == "unhealthy" and is_of_fabric(node.health_kind, node.health_code)
     if incident.scope == "pool":
         return each.what == what
     return shared(each.node, incident.scope) == incident.within
@@ -114,7 +119,7 @@ def find(
         if what in known and known[what].hold_ended_at is None:
             continue
         members = tuple(each for each in fresh if each.what == what)
-        wave = _run(members, spec, nodes_needed(spec, size), now)
+        wave = first_run(members, spec, nodes_needed(spec, size), now)
         if not wave and what == SILENCE:
             wave = _cut_off(members, nodes, spec, now)
         if wave:
@@ -130,6 +135,21 @@ def find(
     return tuple(found)
 
 
+def first_run(
+    members: tuple[UnhealthyNode, ...], spec: IncidentSpec, wanted: int, now: datetime
+) -> tuple[UnhealthyNode, ...]:
+    """Return the first of `wanted` or more within the window that are not too old to matter."""
+    window, hold = timedelta(seconds=spec.window), timedelta(seconds=spec.hold)
+    end = 0
+    for start, first in enumerate(members):
+        end = max(end, start)
+        while end < len(members) and members[end].since - first.since <= window:
+            end += 1
+        if end - start >= wanted and now < first.since + hold:
+            return members[start:end]
+    return ()
+
+
 # --- parts ---------------------------------------------------------------------------------------
 
 
@@ -143,28 +163,13 @@ def _settled(each: UnhealthyNode, known: Mapping[str, OpenIncident]) -> bool:
     )
 
 
-def _run(
-    members: tuple[UnhealthyNode, ...], spec: IncidentSpec, wanted: int, now: datetime
-) -> tuple[UnhealthyNode, ...]:
-    """The first of `wanted` or more within the window that are not too old to matter."""
-    window, hold = timedelta(seconds=spec.window), timedelta(seconds=spec.hold)
-    end = 0
-    for start, first in enumerate(members):
-        end = max(end, start)
-        while end < len(members) and members[end].since - first.since <= window:
-            end += 1
-        if end - start >= wanted and now < first.since + hold:
-            return members[start:end]
-    return ()
-
-
 def _cut_off(
     silent: tuple[UnhealthyNode, ...], nodes: Nodes, spec: IncidentSpec, now: datetime
 ) -> tuple[UnhealthyNode, ...]:
     """The silent nodes of the first region whose nodes in service are all silent."""
     for region in dict.fromkeys(each.node.region for each in silent if each.node.region):
         members = tuple(each for each in silent if each.node.region == region)
-        wave = _run(members, spec, min(spec.nodes, WHOLE_GROUP_NODES), now)
+        wave = first_run(members, spec, min(spec.nodes, WHOLE_GROUP_NODES), now)
         if wave and all(
             each.lost
             for each in nodes
@@ -189,7 +194,7 @@ def _by_cause(
         large = {
             value: tuple(found)
             for value, found in members.items()
-            if _run(tuple(found), spec, spec.nodes, now)
+            if first_run(tuple(found), spec, spec.nodes, now)
         }
         if not large:
             continue  # nothing here can be a wave: the pool's nodes need not be counted
@@ -197,7 +202,7 @@ def _by_cause(
         known = len(nodes) - sizes[""]
         for value, found in large.items():
             wanted = max(spec.nodes, nodes_needed(spec, sizes[value]))
-            wave = _run(found, spec, wanted, now)
+            wave = first_run(found, spec, wanted, now)
             if len(wave) <= (len(best.members) if best else 0):
                 continue
             first, last = wave[0].since, wave[-1].since

@@ -22,7 +22,7 @@ from schemas.node_records import NodeRecord
 from schemas.pool_events import INCIDENT_NAMED_MAX, Incident, PoolEvent
 from schemas.pool_records import PoolRecord
 from services.pool_manager.planner.node_counts import Nodes
-from services.pool_manager.planner.safety import slow_waves
+from services.pool_manager.planner.safety import rack_faults, slow_waves
 from services.pool_manager.planner.safety.fault_evidence import is_confirmed
 from services.pool_manager.planner.safety.fault_waves import (
     FaultWave,
@@ -55,16 +55,22 @@ def observe(
 ) -> ObservedIncidents:
     """Open, and close, incidents by what the nodes have."""
     unhealthy = find_unhealthy(nodes)
+    # A fault of a rack's fabric is the rack's, and no node's.
+    of_racks = rack_faults.of_fabric(record, nodes)
     incidents: dict[str, OpenIncident] = {}
     events: list[PoolEvent] = []
     for what, each in record.incidents.items():
-        kept = _kept(record, what, each, unhealthy, now)
+        some = (*unhealthy, *of_racks) if each.as_unit else unhealthy
+        kept = _kept(record, what, each, some, now)
         if each.hold_ended_at is None and (kept is None or kept.hold_ended_at is not None):
             reason = OVER if kept is None else LET_GO
             events.append(_event(record, each, what, "closed", reason, revision, now))
         if kept is not None:
             incidents[what] = kept
-    waves = find(record.spec.health.incident, nodes, unhealthy, incidents, now)
+    racks_own = {each.node.node for each in of_racks}
+    others = tuple(each for each in unhealthy if each.node.node not in racks_own)
+    waves = find(record.spec.health.incident, nodes, others, incidents, now)
+    waves += rack_faults.find(record, nodes, of_racks, incidents, now)
     of_waves = {wave.what: _opened(wave, now) for wave in waves}
     known = msgspec.structs.replace(record, incidents=incidents | of_waves)
     slow = slow_waves.find(known, len(nodes), unhealthy, health, now)
@@ -91,7 +97,7 @@ def holding(record: PoolRecord) -> dict[str, OpenIncident]:
     return {
         what: each
         for what, each in record.incidents.items()
-        if not each.released and each.hold_ended_at is None
+        if not (each.released or each.as_unit) and each.hold_ended_at is None
     }
 
 
@@ -116,7 +122,7 @@ def may_remediate(
 def released(record: PoolRecord) -> PoolRecord:
     """The record with every incident let go: a person has decided."""
     incidents = {
-        what: msgspec.structs.replace(each, released=True)
+        what: msgspec.structs.replace(each, released=not each.as_unit)
         for what, each in record.incidents.items()
     }
     return msgspec.structs.replace(record, incidents=incidents, recent_remediations={})
@@ -124,13 +130,19 @@ def released(record: PoolRecord) -> PoolRecord:
 
 def next_end(record: PoolRecord, now: datetime) -> datetime | None:
     """When the next incident stops holding its nodes back."""
-    ends = (until(record, each) for each in record.incidents.values() if each.hold_ended_at is None)
+    ends = (
+        until(record, each)
+        for each in record.incidents.values()
+        if each.hold_ended_at is None and not each.as_unit
+    )
     return min((end for end in ends if end > now), default=None)
 
 
 def describe_incident(what: str, incident: OpenIncident) -> str:
     """An incident in words: `300 nodes with XID 79`, `6 nodes in rack r12`."""
     match incident.scope:
+        case _ if incident.as_unit:
+            shared = f"of rack {incident.within} with faults of its fabric"
         case "pool":
             shared = f"with {in_words(what)}"
         case "rack" | "zone":
@@ -178,17 +190,20 @@ def _opened(wave: FaultWave, now: datetime) -> OpenIncident:
         fault=node.health_fault if unhealthy else "",
         scope=wave.scope,
         within=wave.within,
+        as_unit=wave.as_unit,
     )
 
 
 def _opened_reason(record: PoolRecord, wave: FaultWave, opened: OpenIncident) -> str:
+    nodes = describe_incident(wave.what, opened)
+    if wave.as_unit:
+        return f"{nodes} at once have one cause: the rack is replaced as a whole"
     how = "at once"
     if wave.earlier:
         window = format_duration(record.spec.budget.window)
         repaired = wave.earlier if wave.earlier > 1 else "one"
         how = f"within {window}, {repaired} of them repaired already,"
     hold = format_duration(record.spec.health.incident.hold)
-    nodes = describe_incident(wave.what, opened)
     return (
         f"{nodes} {how} have one cause: none is repaired for {hold}, "
         "and then only those that show evidence of their own, one at a time. "

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Iterable
 from datetime import datetime
+from typing import Literal
 
 import msgspec
 
@@ -11,7 +12,7 @@ from schemas.names import node_serial
 from schemas.node_records import NodeRecord
 from schemas.pool_records import OPEN_SAGAS_MAX, OpenSaga, PoolRecord
 from schemas.settings import PoolSpec
-from services.pool_manager.planner import cloud_notices
+from services.pool_manager.planner import cloud_notices, rack_units
 from services.pool_manager.planner.node_counts import is_down, is_gone
 from services.pool_manager.planner.safety.fault_waves import fault_signature
 from services.pool_manager.planner.sizing.workload_names import name_of
@@ -44,18 +45,21 @@ def begin(
     promotes: str = "",
     workload_name: str = "",
     gang: tuple[str, int] = ("", 0),
+    with_rack: bool = False,
 ) -> tuple[str, OpenSaga, PoolRecord]:
     """Make a saga's id and opening; a node that it brings takes the record's next serial.
 
     `spare`: what comes is for the reserve; `promotes`: the spare that goes into service;
     `workload_name`: what the workload system calls the new node, like the node that it replaces;
-    `gang`: the launches with which it is made in one place or not at all, and how many they are.
+    `gang`: the launches with which it is made in one place or not at all, and how many they are;
+    `with_rack`: the node leaves with its rack, of which the pool then launches another.
     """
     if kind == "replace" and node is not None:
         workload_name = name_of(node)
     forced = lacks_room(node, record.spec, now)
     new_node = ""
-    if DEFINITIONS[kind].brings_node and record.spec.nodes == "launched":
+    launches = record.spec.nodes == "launched" and not with_rack
+    if DEFINITIONS[kind].brings_node and launches:
         serial = record.serial + 1
         record = msgspec.structs.replace(record, serial=serial)
         new_node = node_name(fleet, record.name, serial)
@@ -76,6 +80,7 @@ def begin(
         workload_name=workload_name,
         gang=gang[0],
         gang_size=gang[1],
+        rack=node.rack if node and rack_units.is_by_rack(record) else "",
         # Two machines cannot have one name.
         order="terminate_first" if kind == "replace" and (workload_name or forced) else "",
         trace=node.health_trace if node else "",
@@ -85,7 +90,9 @@ def begin(
         opened = msgspec.structs.replace(opened, **cloud_notices.departure(node, record.spec, now))
         if kind != "replace":
             opened = _for_no_notice(opened)
-    return saga_id(kind, node, new_node), opened, record
+    # No successor ends the alerts about a node that leaves with its rack: its termination does.
+    name: SagaKind | Literal["rack"] = "rack" if with_rack else kind
+    return saga_id(name, node, new_node), opened, record
 
 
 def lacks_room(node: NodeRecord | None, spec: PoolSpec, now: datetime) -> bool:
@@ -116,7 +123,7 @@ def _gpus(node: NodeRecord) -> tuple[str, ...]:
     return tuple(gpu.uuid for gpu in node.gpus if gpu.index in affected and gpu.uuid)
 
 
-def saga_id(kind: SagaKind, node: NodeRecord | None, new_node: str = "") -> str:
+def saga_id(kind: SagaKind | Literal["rack"], node: NodeRecord | None, new_node: str = "") -> str:
     """Derived from what the saga is about, so that a repeated cause cannot start two."""
     return f"{kind}-{node.node}-{node.sagas + 1}" if node else f"{kind}-{new_node}"
 

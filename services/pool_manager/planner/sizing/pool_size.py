@@ -9,13 +9,15 @@ import msgspec
 
 from schemas.node_records import GpuUse, NodeRecord
 from schemas.pool_records import OpenSaga, PoolRecord
-from services.pool_manager.planner.node_counts import busy, cordons_wait, size
+from services.pool_manager.planner import rack_units
+from services.pool_manager.planner.node_counts import busy, cordons_wait
 from services.pool_manager.planner.pool_snapshot import NodeUse, PoolPlan, PoolSnapshot
 from services.pool_manager.planner.retirements import is_idle
 from services.pool_manager.planner.safety import eligibility
 from services.pool_manager.planner.sizing import (
     gang_launches,
     on_demand_floor,
+    rack_size,
     workload_names,
 )
 from services.pool_manager.planner.sizing.open_sagas import (
@@ -39,6 +41,7 @@ def resize(snapshot: PoolSnapshot, begun: PoolPlan, now: datetime) -> PoolPlan:
 
     Others size a pool of adopted nodes.
     """
+    begun = replace(begun, record=rack_size.settled(begun.record, snapshot.nodes))
     if begun.record.spec.nodes == "adopted":
         return begun
     sizing = _Sizing(snapshot, begun.record, dict(begun.start), now)
@@ -86,7 +89,7 @@ class _Sizing:
         """Nodes that are missing, in service or in reserve; below zero: there are too many."""
         if spare:
             return self.record.spec.spares - reserve(self.record, self._world.nodes)
-        return self.record.desired - size(self.record, self._world.nodes)
+        return rack_size.gap(self.record, self._world.nodes)
 
     def promote(self) -> None:
         """Put spares into service where nodes are missing."""
@@ -105,9 +108,11 @@ class _Sizing:
     def launch(self) -> None:
         """Launch what is missing, the nodes for service first."""
         serving, kept = max(0, self.gap()), max(0, self.gap(spare=True))
-        wanted = [False] * serving + [True] * kept
         reasons = {False: self._missing(serving), True: self._missing(kept, spare=True)}
         gang, room = self._gang(serving or kept)
+        if rack_units.is_by_rack(self.record):
+            serving = room
+        wanted = [False] * serving + [True] * kept
         for spare in wanted[:room]:
             begun = begin(
                 self._world.fleet, self.record, "scale-up", self._now, spare=spare, gang=gang
@@ -116,9 +121,12 @@ class _Sizing:
 
     def _gang(self, missing: int) -> tuple[tuple[str, int], int]:
         """The gang of what is launched now, if it must be together, and how many are launched."""
-        if not self.record.spec.placement.required:
+        if rack_units.is_by_rack(self.record):
+            size = rack_size.next_gang(self.record, missing)
+        elif not self.record.spec.placement.required:
             return ("", 0), min(LAUNCHES_MAX, room_for_sagas(self.record))
-        size = gang_launches.next_gang(self.record, missing)
+        else:
+            size = gang_launches.next_gang(self.record, missing)
         first = node_name(self._world.fleet, self.record.name, self.record.serial + 1)
         return (first, size), size
 
@@ -151,18 +159,20 @@ class _Sizing:
         surplus = -self.gap(spare=spare)
         if surplus <= 0:
             return
-        wanted = self.record.spec.spares if spare else self.record.desired
+        wanted = self.record.spec.spares if spare else rack_units.wanted(self.record)
         what = "spares" if spare else "nodes"
         reason = f"{wanted + surplus} {what} where {wanted} are wanted"
-        nodes = (node for node in self._world.nodes if node.spare == spare)
+        nodes = [node for node in self._world.nodes if node.spare == spare]
         leaving = min(surplus, room_for_sagas(self.record))
         free = _surplus(self.record, nodes, self._now, self._world.use)
+        if rack_units.is_by_rack(self.record) and not self.record.removing:
+            free = rack_size.leaving(self.record, nodes, free, leaving)
         for node in on_demand_floor.kept(self.record, self._world.nodes, free, leaving):
             begun = begin(self._world.fleet, self.record, "scale-down", self._now, node=node)
             self._note(begun, reason)
 
     def _missing(self, gap: int, *, spare: bool = False) -> str:
-        wanted = self.record.spec.spares if spare else self.record.desired
+        wanted = self.record.spec.spares if spare else rack_units.wanted(self.record)
         return f"{wanted - gap} of {wanted} {'spares' if spare else 'nodes'}"
 
     def _note(self, begun: tuple[str, OpenSaga, PoolRecord], reason: str) -> None:

@@ -20,6 +20,7 @@ MIXED_SHARE: Final = 0.2
 IDLE_SHARE: Final = 0.3
 INTERRUPTION_SHARE: Final = 0.15
 CONSOLIDATION_SHARE: Final = 0.1
+RACK_SHARE: Final = 0.1
 
 
 def draw_shape(seed: str, chance: Random) -> FleetShape:
@@ -47,7 +48,8 @@ def draw_shape(seed: str, chance: Random) -> FleetShape:
     shape = _interrupted(Random(f"{seed}/interruptions"), shape)  # noqa: S311
     shape = _consolidating(Random(f"{seed}/consolidation"), shape)  # noqa: S311
     shape = _idle(Random(f"{seed}/idle"), shape)  # noqa: S311
-    return replace(shape, drift=Random(f"{seed}/drift").random() < DRIFT_SHARE)  # noqa: S311
+    shape = replace(shape, drift=Random(f"{seed}/drift").random() < DRIFT_SHARE)  # noqa: S311
+    return _in_racks(Random(f"{seed}/rack shape"), shape)  # noqa: S311
 
 
 def _with_gangs(chance: Random, shape: FleetShape) -> FleetShape:
@@ -112,6 +114,27 @@ def _idle(chance: Random, shape: FleetShape) -> FleetShape:
     if chance.random() >= IDLE_SHARE or not shape.gangs or shape.adopted:
         return shape
     return replace(shape, idle_after_seconds=chance.uniform(100, 200))
+
+
+def _in_racks(chance: Random, shape: FleetShape) -> FleetShape:
+    """In some campaigns, racks as units; drawn apart from the others."""
+    if chance.random() >= RACK_SHARE or shape.adopted:
+        return shape
+    size = chance.randint(2, 3)
+    return replace(
+        shape,
+        rack_nodes=size,
+        nodes=size * chance.randint(2, 4),
+        order="terminate_first",
+        together=True,
+        spares=0,
+        gangs=False,
+        on_demand_min=0,
+        idle_after_seconds=0.0,
+        interruption_seconds=0.0,
+        consolidates=False,
+        expire_after_seconds=0.0,
+    )
 
 
 def _expiring(chance: Random, shape: FleetShape) -> FleetShape:

@@ -72,6 +72,8 @@ class FleetShape:
     """Whether those others give a machine the name of one that is gone."""
     together: bool = False
     """Whether its nodes must be in one of two zones."""
+    rack_nodes: int = 0
+    """Nodes of a rack, where racks are units; 0: they are not."""
     cordons_gpus: bool = False
     """Whether the workload system can keep work off single GPUs, and does."""
     expire_after_seconds: float = 0.0

@@ -17,6 +17,7 @@ from services.simulator.engine.fault_kinds import (
     CLOUD,
     HALF,
     JOB,
+    RACK,
     SERVICES,
     STORE_LOSSES,
     WHOLE_STORE,
@@ -38,6 +39,7 @@ from services.simulator.inputs.fuzz.campaign_steps import (
 )
 
 FATAL: Final = (79, 79, 79, 48, 95)
+FABRIC_XID: Final = 145
 MILD: Final = (13, 43, 63)
 REPEATS_MAX: Final = 16
 NEAR_SHARE: Final = 0.5
@@ -99,6 +101,7 @@ def draw(seed: str, minutes: float) -> Campaign:
     steps += _announced(Random(f"{seed}/announced"), seconds)  # noqa: S311
     steps += _schedulers(Random(f"{seed}/scheduler"), seconds)  # noqa: S311
     steps += _job_faults(Random(f"{seed}/jobs"), shape, seconds)  # noqa: S311
+    steps += _rack_faults(Random(f"{seed}/rack-faults"), shape, seconds)  # noqa: S311
     steps += _relabels(Random(f"{seed}/labels"), shape, seconds)  # noqa: S311
     steps += _resizes(Random(f"{seed}/group"), shape, seconds)  # noqa: S311
     return Campaign(shape, tuple(sorted(steps, key=lambda each: each.at)), seconds)
@@ -157,6 +160,22 @@ def _job_faults(chance: Random, shape: FleetShape, seconds: float) -> list[Campa
             ),
         )
         for _ in range(chance.randint(1, 3) if shape.gangs else 0)
+    ]
+
+
+def _rack_faults(chance: Random, shape: FleetShape, seconds: float) -> list[CampaignStep]:
+    """The fabric of a rack fails: some of its nodes, or all, report it at about the same time."""
+    return [
+        CampaignStep(
+            chance.uniform(0, seconds),
+            _fault(
+                *("xid_error", RACK),
+                xid_code=FABRIC_XID,
+                fixed_by="replace",
+                count=chance.randint(1, shape.rack_nodes),
+            ),
+        )
+        for _ in range(chance.randint(1, 4) if shape.rack_nodes else 0)
     ]
 
 

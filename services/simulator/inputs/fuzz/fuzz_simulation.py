@@ -12,7 +12,7 @@ from services.pool_manager.planner.announced_restarts import RETURN_SECONDS_MAX
 from services.settings.settings_file import parse_settings
 from services.simulator.engine import virtual_time
 from services.simulator.engine.agent_machines import GPUS
-from services.simulator.engine.fault_kinds import ALL, FAULTS_OF, HALF, JOB, InjectedFault
+from services.simulator.engine.fault_kinds import ALL, FAULTS_OF, HALF, JOB, RACK, InjectedFault
 from services.simulator.engine.fleet_settings import (
     FAST_HEARTBEATS,
     GANG_NOTIFIER,
@@ -62,6 +62,7 @@ LOOK_AT_PRICES_SECONDS: Final = 330.0
 TYPE: Final = {"gpus": GPUS, "dollars_per_hour": 30, "spot_dollars_per_hour": 12}
 WINDOW_SECONDS: Final = 300
 GATHER_SECONDS: Final = 40
+RACK_WINDOW_SECONDS: Final = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,9 +246,18 @@ class FuzzSimulation:
         jobs = [each for each in workload.running() if each.size > 1]
         return list(self._chance.choice(jobs).nodes)[:count] if jobs else []
 
+    def _nodes_of_rack(self, count: int) -> list[str]:
+        """So many nodes of a rack."""
+        machine = self._some_machine()
+        rack = machine.kind.rack if machine is not None else ""
+        return [each.name for each in self.fleet.machines.serving() if each.kind.rack == rack][
+            :count
+        ]
+
     def _inject(self, fault: InjectedFault, step: CampaignStep) -> None:
-        if fault.target == JOB:
-            for name in self._nodes_of_job(fault.count):
+        if fault.target in (JOB, RACK):
+            some = self._nodes_of_job if fault.target == JOB else self._nodes_of_rack
+            for name in some(fault.count):
                 self.fleet.faults.inject(replace(fault, target=name, count=1))
         elif fault.target in (ALL, HALF, *FAULTS_OF):
             self.fleet.faults.inject(fault)
@@ -363,6 +373,9 @@ def settings_of(shape: FleetShape) -> dict[str, Any]:
             "min_nodes": 0,
         }
         pool["placement"]["gather"] = f"{GATHER_SECONDS}s"
+    if shape.rack_nodes:
+        pool |= {"rack": {"nodes": shape.rack_nodes}, "max_nodes": shape.nodes + shape.rack_nodes}
+        pool["health"]["incident"]["window"] = f"{RACK_WINDOW_SECONDS}s"
     if shape.drift:
         pool |= {"drift": "replace", "windows": [ALWAYS_SERVICE]}
     if shape.expire_after_seconds:

@@ -1,6 +1,7 @@
 """The pools of a scenario: those of its file, those of its nodes, and what they may launch."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -116,7 +117,7 @@ def initial_fleet(scenario: f.Scenario, now: datetime) -> FleetSetup:
         named[pool_of(node)].append(node)
     specs = {node.id: spec_of(node) for node in scenario.fleet}
     others = {
-        name: spec_of(nodes[0])
+        name: _beyond(scenario, name, nodes[0])
         if nodes
         else MachineSpec(gpu_count=scenario.configuration.pools[name].gpu_count or 8)
         for name, nodes in named.items()
@@ -140,6 +141,12 @@ def initial_fleet(scenario: f.Scenario, now: datetime) -> FleetSetup:
         nodes=frozenset(specs),
         restarts_cold=scenario.power_control,
     )
+
+
+def _beyond(scenario: f.Scenario, pool: str, first: f.FleetNode) -> MachineSpec:
+    """The hardware of a pool's further machines: where racks are units, not in the same rack."""
+    spec = spec_of(first)
+    return replace(spec, rack="") if scenario.configuration.pools[pool].rack.nodes > 1 else spec
 
 
 def spec_of(node: f.FleetNode) -> MachineSpec:

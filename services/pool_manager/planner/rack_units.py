@@ -1,0 +1,58 @@
+"""Racks as units: in a pool of such a type, sizes and budgets count racks. Pure.
+
+A node of which the rack is not known is a unit by itself, and so is one of what is no rack: clouds
+also call partitions and fault domains so, which have many more nodes.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from schemas.node_records import NodeRecord
+from schemas.pool_records import OpenSaga, PoolRecord
+from services.settings.provider_choices import whole_racks
+
+Racks = Mapping[str, int]
+"""Rack -> how many nodes of the pool are in it."""
+
+
+def is_by_rack(record: PoolRecord) -> bool:
+    """Whether a pool's racks are its units."""
+    return record.spec.rack.nodes > 1
+
+
+def wanted(record: PoolRecord) -> int:
+    """The nodes that a pool wants: whole racks, unless others make them."""
+    return (
+        record.desired
+        if record.spec.nodes == "adopted"
+        else whole_racks(record.spec, record.desired)
+    )
+
+
+def units(record: PoolRecord, nodes: int) -> int:
+    """How many units so many nodes are, at least: racks, or the nodes themselves."""
+    return -(-nodes // max(record.spec.rack.nodes, 1))
+
+
+def called(record: PoolRecord) -> str:
+    """What the units are called."""
+    return "racks" if is_by_rack(record) else "nodes"
+
+
+def is_rack(record: PoolRecord, rack: str, there: Racks) -> bool:
+    """Whether what nodes call their rack is one: not where more of them do than a rack has."""
+    return is_by_rack(record) and bool(rack) and there.get(rack, 0) <= record.spec.rack.nodes
+
+
+def unit_of(record: PoolRecord, node: NodeRecord, there: Racks) -> str:
+    """The unit of a node: its rack, or the node itself."""
+    return f"rack {node.rack}" if is_rack(record, node.rack, there) else node.node
+
+
+def unit_of_saga(record: PoolRecord, opened: OpenSaga, there: Racks) -> str:
+    """The unit of the node that a saga is about."""
+    return f"rack {opened.rack}" if is_rack(record, opened.rack, there) else opened.node
+
+
+def of_rack(nodes: Iterable[NodeRecord], rack: str) -> list[NodeRecord]:
+    """A rack's nodes in service, or leaving it."""
+    return [each for each in nodes if each.rack == rack and each.state in ("active", "leaving")]
