@@ -58,8 +58,16 @@ BESIDE: Final[Mapping[tuple[str, str], Mapping[str, Any]]] = {
     ("pools.NAME.autoscaling.schedule[]", "scheduled"): {"nodes": 4},
 }
 """What a block has to have although none of it is required of itself."""
+WHOLE_RACKS: Final = {
+    "min_nodes": 18,
+    "max_nodes": 36,
+    "zones": ["us-east-1a"],
+    "placement": {"together": "zone", "required": True},
+}
 NEEDS: Final[Mapping[str, Mapping[str, Any]]] = {
     "PlacementSpec.required": {"together": "zone"},
+    "PoolSpec.on_demand_min": {"market": ["spot", "on-demand"]},
+    "PoolSpec.rack": WHOLE_RACKS,
     "PoolSpec.setup_commands": {"ssh_private_key_path": "key"},
     "PoolSpec.nodes": {"provider": "cluster"},
     "PoolSpec.driver_version": {"drift": "report"},
@@ -201,6 +209,8 @@ def configuration(keys: list[Key]) -> dict[str, Any]:
     fill(block, kind)
     if path.startswith("pools.NAME.providers"):
         del whole["pools"]["training"]["provider"]
+    if path == "pools.NAME.rack":
+        whole["pools"]["training"] |= WHOLE_RACKS
     if path.startswith("notifier.drain"):
         del whole["notifier"]["drain_status_url"]
     return whole
