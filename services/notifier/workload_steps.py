@@ -184,7 +184,7 @@ class WorkloadSteps:
                 # For a new node: cordoned until it has passed its checks.
                 "reserve": self.cordon,
                 "open": self.uncordon,
-                "promote": self.uncordon,
+                "promote": self.return_node,
             },
             undos={"cordon": self.uncordon},
         )

@@ -143,4 +143,7 @@ def _expiring(chance: Random, shape: FleetShape) -> FleetShape:
         return shape
     # All of them, one after the other, in less than that: else a fleet never is at rest.
     each = chance.uniform(120, 180) if shape.gangs else chance.uniform(50, 80)
-    return replace(shape, expire_after_seconds=max(200.0, each * (shape.nodes + shape.spares)))
+    nodes = shape.nodes + shape.spares
+    if shape.adopted:  # its group may grow by two, and a successor of other names be waited for
+        each, nodes = each + 90, nodes + 2
+    return replace(shape, expire_after_seconds=max(200.0, each * nodes))
