@@ -49,10 +49,19 @@ class Navarch(ApiMethods, WaitingClient):
         """Close the connections and end the thread."""
         if self._loop.is_closed():
             return
-        self._wait(self.client.close())
+        self._wait(self._finish())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+    async def _finish(self) -> None:
+        """Close the connections; what still runs in the loop ends before it does."""
+        await self.client.close()
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+        await self._loop.shutdown_asyncgens()
 
     def send(self, call: ApiCall[T]) -> T:
         """Send a call, and return its answer."""

@@ -77,6 +77,7 @@ MAY: dict[str, list[str]] = {
     ],
     "gateway": [
         "navarch.v1.pool.training.request.scale.gateway",
+        "navarch.v1.order.sweep-now.gateway",
         "navarch.v1.query.nodes",
         "$JS.API.DIRECT.GET.KV_POOLS.$KV.POOLS.pool.training",
         "$JS.API.STREAM.INFO.EVENTS",
@@ -134,7 +135,7 @@ MAY_NOT: dict[str, list[str]] = {
     "gateway": [
         "navarch.v1.pool.training.request.scale",
         "navarch.v1.pool.training.request.scale.operator",
-        "navarch.v1.order.sweep-now.gateway",
+        "navarch.v1.order.sweep-now.operator",
         "navarch.v1.query.retire-node",
         "navarch.v1.saga.s1.drain.expired",
         f"{NODE}.event.fault",

@@ -19,6 +19,8 @@ OF_THE_OLD: Final[Mapping[str, str]] = {
 }
 OF_THE_NEW: Final[Mapping[str, str]] = {"reserve": "cordon", "open": "uncordon"}
 """Step -> the order that it sends to the workload system, for the saga's old and new node."""
+GPU_STEPS: Final = ("uncordon", "promote")
+"""They also return the GPUs that no record has cordoned, where the workload system has GPUs."""
 IN_PLACE_STEPS: Final = ("reset", "reboot")
 
 
@@ -32,6 +34,8 @@ def unmatched_orders(
         for step, status in places:
             if order := _order(state, step, status):
                 may.add(order)
+                if step in GPU_STEPS:
+                    may.add(("cordon_gpus", order[1], f"{order[2]}/gpus"))
                 if "succeeded" in status:
                     must.add(order)
     were = {(*about, key) for about, keys in heard.items() for key in keys}

@@ -12,8 +12,18 @@ from schemas.duration import Duration
 from schemas.launch_offers import Market, Offering
 from schemas.messages import encode
 from schemas.node_records import CloudNotice, NodeRecord
-from schemas.offering_records import Interruption, InterruptionsRecord, OfferingView
+from schemas.offering_records import (
+    INTERRUPTIONS_KEY,
+    Interruption,
+    InterruptionsRecord,
+    OfferingView,
+)
 from schemas.settings import PoolSpec
+from schemas.topology import OFFERINGS
+from services.bus.memory.memory_bus import MemoryBus
+from services.bus.memory.memory_server import MemoryServer
+from services.bus.memory.transport import PerfectLink
+from services.bus.topology_setup import set_up
 from services.cli.text.offering_text import state_text
 from services.pool_manager.planner.sizing.open_sagas import begin
 from services.pool_manager.reconciler import saga_params
@@ -31,8 +41,10 @@ from services.provisioner.offerings.offering_choice import (
     TakeOffering,
     choose,
 )
+from services.provisioner.offerings.offering_store import OfferingStore
 from services.settings.pool_validation import own_problems
 from services.settings.provider_choices import choice_of
+from services.simulator.engine.virtual_time import VirtualClock, run
 from tests.pool_manager.test_pool_planner import node, pool, spec
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -196,3 +208,21 @@ def test_offerings_show_what_was_taken_away() -> None:
     assert state_text(view, NOW).startswith("available, interrupted 3 times, last ")
     once = msgspec.structs.replace(view, interruptions=1)
     assert "interrupted once" in state_text(once, NOW)
+
+
+def test_a_record_that_cannot_be_read_starts_empty() -> None:
+    """A launch records an interruption before it chooses: it must not wait for an operator."""
+
+    async def work() -> None:
+        server = MemoryServer(VirtualClock())
+        bus = MemoryBus(server, PerfectLink())
+        await set_up(bus, VirtualClock(), replicas=1)
+        await bus.put(OFFERINGS, INTERRUPTIONS_KEY, b"no JSON")
+        store = OfferingStore(bus, VirtualClock())
+        assert (await store.records()).interruptions == {}
+        await store.record_interruption(offering("a"), "n")
+        (found,) = (await store.records()).interruptions[offering("a")]
+        assert found.instance == "n"
+        server.close()
+
+    run(work)

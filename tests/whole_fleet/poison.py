@@ -183,6 +183,7 @@ NOT_PUBLISHED: dict[str, str] = {
     "FleetBudgetRecord": "one key, which every pool needs",
     "FleetRecord": "one key, which every pool needs",
     "SpendRecord": "one key: tests/provisioner/test_offering_allocator.py",
+    "InterruptionsRecord": "one key: tests/provisioner/test_interruptions.py",
     "RepairTotals": "one key: tests/metrics/test_repairs.py",
     "EvidenceBundle": "an object: tests/metrics/test_repairs.py",
     "EvidenceCapture": "an object: tests/metrics/test_repairs.py",

@@ -7,6 +7,7 @@ on a conflict.
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from schemas.launch_offers import Offering
@@ -149,11 +150,21 @@ class OfferingStore:
 
     async def record_interruption(self, offering: Offering, instance: str) -> None:
         """Record that the cloud took away a spot instance; once for each."""
-        now = self._clock.now()
-        _, _, written = await self._interruptions.change(
-            INTERRUPTIONS_KEY,
-            lambda old: interruptions.with_interruption(old, offering, instance, now),
+        more = partial(
+            interruptions.with_interruption,
+            offering=offering,
+            instance=instance,
+            now=self._clock.now(),
         )
+        try:
+            _, _, written = await self._interruptions.change(INTERRUPTIONS_KEY, more)
+        except UnreadableRecord as error:
+            # What it held is of no use any more, and a launch must not wait for an operator.
+            log.error("%s; it starts empty", error)  # noqa: TRY400 - the text is the whole story
+            record = more(None)
+            written = record is not None
+            if record is not None:
+                await self._bus.put(OFFERINGS, INTERRUPTIONS_KEY, encode(record))
         if written:
             self.invalidate()
 
