@@ -360,6 +360,17 @@ def test_rack_with_a_node_that_may_not_leave_stays_whole() -> None:
     assert len(decide(removed, first).start) == RACK_NODES - 1  # nothing of the pool is to stay
 
 
+def test_rack_stays_one_while_a_nodes_successor_is_there_before_it_has_left() -> None:
+    """As after a notice of an interruption: for a moment it has a node more than a rack."""
+    leaves = msgspec.structs.replace(rack(1)[0], node="earlier", state="leaving")
+    nodes = [leaves, *rack(1), *rack(2)]
+    successor, *others = rack(1)
+    free = [*others, *rack(2)]  # the saga that replaces `earlier` has its successor
+    found = rack_size.leaving(pool(0), nodes, free, 2 * RACK_NODES)
+    assert {each.rack for each in found} == {"r2"}
+    assert successor.rack == "r1"
+
+
 SIZES = st.lists(st.integers(1, RACK_NODES), max_size=6)
 
 

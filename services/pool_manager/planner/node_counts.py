@@ -65,6 +65,11 @@ class Nodes:
             found = self._shares[scope] = Counter(map(SHARED[scope], self._all))
         return found
 
+    @cached_property
+    def racks(self) -> "Counter[str]":
+        """How many nodes of a rack stay: one that leaves may have its successor there already."""
+        return Counter(node.rack for node in self._all if node.state != "leaving")
+
 
 def busy(record: PoolRecord) -> set[str]:
     """Nodes that an open saga is about."""
@@ -151,7 +156,7 @@ def unavailable(record: PoolRecord, nodes: Nodes) -> int:
 
 def units_out(record: PoolRecord, nodes: Nodes) -> set[str]:
     """The units of which a node is out of service, by an open saga or a cordon."""
-    there = nodes.shares("rack") if rack_units.is_by_rack(record) else {}
+    there = nodes.racks if rack_units.is_by_rack(record) else {}
     # A spare is not in service, so to replace it takes nothing out.
     disrupted = {
         rack_units.unit_of_saga(record, each, there)
@@ -172,7 +177,7 @@ def takes_out_no_more(record: PoolRecord, nodes: Nodes, node: NodeRecord) -> boo
     """Whether a node's unit is out of service already, so that a disruption takes out no more."""
     if is_out(node) or not rack_units.is_by_rack(record):
         return is_out(node)
-    return rack_units.unit_of(record, node, nodes.shares("rack")) in units_out(record, nodes)
+    return rack_units.unit_of(record, node, nodes.racks) in units_out(record, nodes)
 
 
 def units_quarantined(record: PoolRecord, nodes: Nodes) -> set[str]:
@@ -180,7 +185,7 @@ def units_quarantined(record: PoolRecord, nodes: Nodes) -> set[str]:
     names = quarantined(record, nodes)
     if not rack_units.is_by_rack(record):
         return names
-    there = nodes.shares("rack")
+    there = nodes.racks
     known = [each for name in names if (each := nodes.by_name.get(name)) is not None]
     units = {rack_units.unit_of(record, each, there) for each in known}
     return units | (names - {each.node for each in known})

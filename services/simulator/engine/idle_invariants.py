@@ -51,5 +51,6 @@ class IdleInvariants:
         slack = LOOK_SECONDS + CLOCK_SECONDS + 2 * self._simulation.skew_seconds
         begin, end = now - pool.spec.idle_after + slack, now - slack
         for job, at in self._workload.ran.get(opened.node, {}).items():
-            if begin < at < end:
+            lasted = at - self._workload.began[opened.node][job]
+            if begin < at < end and lasted > LOOK_SECONDS:
                 fail(f"{saga} removes {opened.node}, where {job} ran {now - at:.0f} s ago", saga)

@@ -67,6 +67,8 @@ class SimulatedGangs(SimulatedWorkload):
         """Node -> the job that it runs."""
         self.ran: dict[str, dict[str, float]] = {}
         """Node -> the jobs that it has run, and until when."""
+        self.began: dict[str, dict[str, float]] = {}
+        """Node -> when these began there, the last time."""
         self._members: dict[str, str] = {}
         """Node in service -> its machine."""
         self._failed: set[tuple[str, str, float]] = set()
@@ -119,6 +121,7 @@ class SimulatedGangs(SimulatedWorkload):
             for node in taken:
                 self.on_node[node] = job
                 self.ran.setdefault(node, {})[job.name] = self.simulation.now()
+                self.began.setdefault(node, {})[job.name] = self.simulation.now()
             self.simulation.note(f"{job.name} starts on {', '.join(taken)}")
 
     def _end(self, job: GangJob) -> None:

@@ -59,7 +59,7 @@ def quarantine(snapshot: PoolSnapshot, decided: PoolPlan, now: datetime) -> Pool
         if not room_for_sagas(decided.record):
             break
         full = _is_full(snapshot, decided.record, unconfirmed=unconfirmed)
-        unit = rack_units.unit_of(decided.record, node, snapshot.nodes.shares("rack"))
+        unit = rack_units.unit_of(decided.record, node, snapshot.nodes.racks)
         # One with a cordoned GPU counts already, as does another node of its rack.
         if full and unit not in units_quarantined(decided.record, snapshot.nodes):
             waiting.append(node.node)

@@ -117,7 +117,7 @@ def _leaves_with_rack(
     """Whether a node is acted on only with its rack."""
     if not rack_units.is_by_rack(record):
         return False
-    if not rack_units.is_rack(record, node.rack, nodes.shares("rack")):
+    if not rack_units.is_rack(record, node.rack, nodes.racks):
         return False
     if rack_faults.incident_of(record, node.rack) is not None:
         return node.health == "unhealthy" or node.lost

@@ -73,7 +73,7 @@ def find(
 ) -> tuple[FaultWave, ...]:
     """The incidents of racks that are not known yet, and the wave of many racks at once."""
     units: dict[str, list[UnhealthyNode]] = {}
-    there = nodes.shares("rack")
+    there = nodes.racks
     for each in of_racks:
         units.setdefault(rack_units.unit_of(record, each.node, there), []).append(each)
     found = [

@@ -67,7 +67,7 @@ def leaving(
     if gang_launches.is_forming(record):
         return []
     nodes = tuple(nodes)
-    racks = Counter(node.rack for node in nodes)
+    racks = Counter(node.rack for node in nodes if node.state != "leaving")
     there = Counter(rack_units.unit_of(record, node, racks) for node in nodes)
     groups: dict[str, list[NodeRecord]] = {}
     for node in free:
