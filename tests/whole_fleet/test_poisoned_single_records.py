@@ -13,20 +13,28 @@ from prometheus_client.registry import Collector
 
 from schemas.evidence_bundles import REPAIR_BUCKETS, RepairCount, RepairTotals
 from schemas.fleet_budget import BudgetClaim, FleetBudgetRecord
+from schemas.launch_offers import Offering
 from schemas.messages import Record, decoder, encode
 from schemas.node_events import Repaired
-from schemas.offering_records import SpendRecord, SpendReservation
+from schemas.offering_records import (
+    Interruption,
+    InterruptionsRecord,
+    SpendRecord,
+    SpendReservation,
+)
 from schemas.pool_records import FleetRecord
 from schemas.settings import FleetBudgetSpec
 from services.metrics.evidence.repair_sums import BUCKETS_SECONDS, add_repair
 from services.metrics.evidence.repair_totals import families
 from services.pool_manager.planner.disruption_budget import noted, others, room_at
 from services.pool_manager.queries import fleet_view
+from services.provisioner.offerings.interruptions import count, with_interruption
 from services.provisioner.offerings.spend import add_reservation, price_limits, sum_costs
 from tests.whole_fleet.poison import HOSTILE, NOT_PUBLISHED, extremes, variations
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 WINDOW = 3600.0
+SPOT = Offering(provider="p", zone="a", instance_type="t", market="spot")
 REPAIRED = Repaired(
     id="r",
     time=NOW,
@@ -55,6 +63,12 @@ def spend(record: SpendRecord) -> None:
     """What launches under a cap read of it."""
     price_limits(sum_costs({}, record.reserved, ""), "a", 7.0, 70.0)
     add_reservation(record, "a.n", 5.0, NOW)
+
+
+def interruptions(record: InterruptionsRecord) -> None:
+    """What launches read of it, and add."""
+    count(record.recent, WINDOW, NOW)
+    with_interruption(record, SPOT, "i", NOW)
 
 
 class Shown(Collector):
@@ -88,6 +102,10 @@ TABLE: dict[type[Record], tuple[Callable[[Any], None], Record]] = {
     SpendRecord: (
         spend,
         SpendRecord(reserved={"a.m": SpendReservation(dollars_per_hour=5.0, at=NOW)}),
+    ),
+    InterruptionsRecord: (
+        interruptions,
+        InterruptionsRecord(recent=(Interruption(offering=SPOT, instance="j", at=NOW),)),
     ),
     RepairTotals: (repairs, RepairTotals(counts=(RepairCount(pool="a", fault_signature="f"),))),
     FleetRecord: (fleet, FleetRecord(id="default")),
