@@ -1,7 +1,7 @@
 """Alerts that have begun, and what each channel has of them: bucket ALERTS."""
 
 import hashlib
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, get_args
 
 import msgspec
 
@@ -15,6 +15,8 @@ TTL_SECONDS: Final = 8 * 86_400
 KEY_CHARS_MAX: Final = 1_024
 
 Severity = Literal["info", "warning", "critical"]
+SEVERITIES: Final[tuple[Severity, ...]] = get_args(Severity)
+"""The least severe first."""
 
 
 class Alert(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -1,12 +1,8 @@
 """An autoscaler's advice that is not followed, in a sentence. Pure."""
 
-from typing import Final
-
-from schemas.autoscaling_advice import AutoscalingAdvice
+from schemas.autoscaling_advice import IDLE, AutoscalingAdvice
 from schemas.duration import format_duration
 from services.operator_text.quantities import local_time
-
-IDLE: Final = "idle_after"
 
 
 def advice_sentence(advice: AutoscalingAdvice) -> str:

@@ -1,9 +1,9 @@
 """What services do at once for an operator: alerts, the denylist, readmission, sweeps."""
 
 from datetime import datetime
-from typing import Final, get_args
+from typing import Final
 
-from schemas.alert_records import Alert, AlertAcknowledge, OpenAlertRecord, Severity
+from schemas.alert_records import SEVERITIES, Alert, AlertAcknowledge, OpenAlertRecord
 from schemas.hardware_denylist import HardwareAdd, HardwareForget, HardwareRecord
 from schemas.messages import decoder
 from schemas.node_disconnections import ReadmitRequest
@@ -17,7 +17,6 @@ from services.fleet_client.instance_reader import PROVISIONER
 
 SWEEP_SECONDS_MAX: Final = 110.0
 """Listing one provider may take a minute."""
-SEVERITIES: Final = get_args(Severity)
 NOTIFIER: Final = "notifier"
 
 _records = decoder(OpenAlertRecord)

@@ -11,13 +11,13 @@ from typing import Final
 import msgspec
 
 from schemas import subjects
-from schemas.autoscaling_advice import AutoscalingAdvice
-from schemas.headers import SERVICE_ERROR
+from schemas.autoscaling_advice import IDLE, AutoscalingAdvice
 from schemas.messages import encode
 from schemas.node_work import NODE_WORK, NODES_MAX, NodeWorkAnswer, NodeWorkQuery
 from schemas.pool_records import PoolRecord
 from services.bus.leases import Lease
 from services.bus.port import Bus
+from services.bus.protocol.endpoint_replies import reply_data
 from services.pool_manager.autoscaling.scaling_decision import unanswered, with_advice
 from services.pool_manager.heartbeat_reader import HeartbeatReader
 from services.pool_manager.node_use_reader import NodeUseReader
@@ -25,7 +25,7 @@ from services.pool_manager.planner.pool_snapshot import Rest
 from services.pool_manager.planner.sizing import idle_shutdown
 from services.pool_manager.pool_store import Store
 from services.primitives.clock import Clock
-from services.primitives.errors import BusError, Conflict, Retry
+from services.primitives.errors import AnswerError, BusError, Conflict, Retry
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +33,6 @@ LOOK_SECONDS: Final = 30.0
 ASK_SECONDS_MAX: Final = 30.0
 LOOKED_AT_MAX: Final = 2_000
 """Nodes of a pool in one round; the next round goes on with others."""
-KIND: Final = "idle_after"
 
 _answer: Final = msgspec.json.Decoder(NodeWorkAnswer)
 
@@ -120,11 +119,9 @@ class IdleWatch:
                 reply = await self._bus.request(
                     subjects.query(NODE_WORK), encode(query), timeout_seconds=ASK_SECONDS_MAX
                 )
-            except BusError as error:
+                answer = _answer.decode(reply_data(reply))
+            except (AnswerError, BusError) as error:
                 return set(), f"the notifier does not answer: {error}"
-            if error_text := reply.headers.get(SERVICE_ERROR):
-                return set(), f"the notifier does not answer: {error_text}"
-            answer = _answer.decode(reply.data)
             idle.update(answer.idle)
             unknown = unknown or answer.unknown
         return idle & set(nodes), unknown
@@ -133,7 +130,7 @@ class IdleWatch:
         """Write down that it is not known which nodes are idle, where that is news."""
         advice: AutoscalingAdvice | None = None
         if unknown:
-            advice = unanswered("source", KIND, unknown, self._clock.now(), LOOK_SECONDS)
+            advice = unanswered("source", IDLE, unknown, self._clock.now(), LOOK_SECONDS)
         stored = await self._store.pool(record.name)
         if stored is not None and (changed := with_advice(stored[0], advice)) is not None:
             await self._store.save_pool(changed, stored[1])

@@ -17,15 +17,15 @@ import msgspec
 from schemas import subjects
 from schemas.enums import NOT_LISTED
 from schemas.fleet_queries import Page, Query
-from schemas.headers import SERVICE_ERROR
 from schemas.instance_records import InstanceRecord
 from schemas.messages import decoder, encode
 from schemas.node_records import NodeRecord, is_made_by_others
 from services.bus.leases import Lease
 from services.bus.port import Bus
+from services.bus.protocol.endpoint_replies import reply_data
 from services.pool_manager.pool_store import Store
 from services.primitives.clock import Clock
-from services.primitives.errors import BusError, Retry, Unavailable
+from services.primitives.errors import AnswerError, BusError, Retry
 
 log = logging.getLogger(__name__)
 
@@ -122,7 +122,7 @@ class Verifier:
                     continue
                 try:
                     await self._ask(pool, nodes)
-                except (BusError, Retry, msgspec.DecodeError) as error:
+                except (AnswerError, BusError, Retry, msgspec.DecodeError) as error:
                     log.info("not verified", extra={"pool": pool, "reason": str(error)})
                 except Exception:
                     log.exception("pool %s: its silent nodes are not verified", pool)
@@ -189,9 +189,7 @@ class Verifier:
             reply = await self._bus.request(
                 subjects.query("instances"), encode(query), timeout_seconds=ASK_SECONDS_MAX
             )
-            if error := reply.headers.get(SERVICE_ERROR):
-                raise Unavailable(error)
-            for item in _page.decode(reply.data).items:
+            for item in _page.decode(reply_data(reply)).items:
                 record: InstanceRecord = _instance.decode(item)
                 found[record.instance] = record
         return found

@@ -12,19 +12,19 @@ import msgspec
 
 from schemas import subjects
 from schemas.fleet_queries import Page
-from schemas.headers import SERVICE_ERROR
 from schemas.messages import encode
 from schemas.offering_records import OfferingsQuery, OfferingView
 from schemas.pool_records import PoolRecord
 from services.bus.leases import Lease
 from services.bus.port import Bus
+from services.bus.protocol.endpoint_replies import reply_data
 from services.pool_manager.heartbeat_reader import HeartbeatReader
 from services.pool_manager.node_use_reader import NodeUseReader
 from services.pool_manager.planner.node_counts import Nodes
 from services.pool_manager.planner.remediation import consolidation
 from services.pool_manager.pool_store import Store
 from services.primitives.clock import Clock
-from services.primitives.errors import BusError, Conflict, Retry, Unavailable
+from services.primitives.errors import AnswerError, BusError, Conflict, Retry
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ class PriceWatch:
                 try:
                     if await self._compare(record):
                         await reconcile(record.name)
-                except (BusError, Retry, Conflict, msgspec.DecodeError) as error:
+                except (AnswerError, BusError, Retry, Conflict, msgspec.DecodeError) as error:
                     extra = {"pool": record.name, "reason": str(error)}
                     log.info("prices are not compared", extra=extra)
                 except Exception:
@@ -95,9 +95,7 @@ class PriceWatch:
             reply = await self._bus.request(
                 subjects.query("offerings"), encode(query), timeout_seconds=ASK_SECONDS_MAX
             )
-            if error := reply.headers.get(SERVICE_ERROR):
-                raise Unavailable(error)
-            page = _page.decode(reply.data)
+            page = _page.decode(reply_data(reply))
             found += [_view.decode(each) for each in page.items]
             after = page.next
             if not after:

@@ -366,7 +366,7 @@ def test_rack_stays_one_while_a_nodes_successor_is_there_before_it_has_left() ->
     nodes = [leaves, *rack(1), *rack(2)]
     successor, *others = rack(1)
     free = [*others, *rack(2)]  # the saga that replaces `earlier` has its successor
-    found = rack_size.leaving(pool(0), nodes, free, 2 * RACK_NODES)
+    found = rack_size.leaving(pool(0), Nodes(nodes), free, 2 * RACK_NODES)
     assert {each.rack for each in found} == {"r2"}
     assert successor.rack == "r1"
 
@@ -383,7 +383,7 @@ def test_no_whole_rack_is_split_by_a_scale_down(
     free = [each for place, each in enumerate(nodes) if place not in held]
     record = msgspec.structs.replace(pool(0), desired=desired)
     surplus = -rack_size.gap(record, Nodes(nodes))
-    leaving = rack_size.leaving(record, nodes, free, max(0, surplus))
+    leaving = rack_size.leaving(record, Nodes(nodes), free, max(0, surplus))
     assert len(leaving) <= max(0, surplus)
     left = Counter(each.rack for each in nodes) - Counter(each.rack for each in leaving)
     for number, count in enumerate(racks):

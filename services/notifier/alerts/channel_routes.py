@@ -7,10 +7,9 @@ from fnmatch import fnmatchcase
 from typing import Final, get_args
 from zoneinfo import ZoneInfo
 
-from schemas.alert_records import Alert, OpenAlertRecord, Severity
+from schemas.alert_records import SEVERITIES, Alert, OpenAlertRecord
 from schemas.settings import AlertRoute, HoursSpec, Weekday
 
-SEVERITIES: Final[tuple[Severity, ...]] = get_args(Severity)
 DAYS: Final[tuple[Weekday, ...]] = get_args(Weekday)
 HELD_PREFIX: Final = "held/"
 UNDELIVERED_PREFIX: Final = "alert-undelivered/"

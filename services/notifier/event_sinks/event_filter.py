@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from schemas import subjects
-from schemas.alert_records import Severity
+from schemas.alert_records import SEVERITIES, Severity
 from schemas.event_sink_settings import EventSinkSpec
 from schemas.fleet_events import FACTS as FLEET_FACTS
 from schemas.headers import TRACEPARENT
@@ -20,7 +20,6 @@ from schemas.stored_messages import decode_stored
 from schemas.value_limits import Name
 from services.bus.port import Stored
 from services.notifier.alerts.alert_rules import alert_of
-from services.notifier.alerts.channel_routes import SEVERITIES
 from services.notifier.cloud_events import CloudEvent, cloud_event
 
 SEQUENCE_DIGITS: Final = 20

@@ -81,12 +81,17 @@ def busy(record: PoolRecord) -> set[str]:
     }
 
 
+def nodes_removed(record: PoolRecord) -> set[str]:
+    """Nodes that open sagas remove."""
+    return {each.node for each in record.open.values() if DEFINITIONS[each.kind].removes_node}
+
+
 def size(record: PoolRecord, nodes: Nodes) -> int:
     """How many nodes the pool will have when what is open has come to its end, spares left out."""
     present = len(nodes) - sum(1 for node in nodes.needs_attention if node.spare)
     if not record.open:
         return present
-    leaving = {each.node for each in record.open.values() if DEFINITIONS[each.kind].removes_node}
+    removed = nodes_removed(record)
     coming = {each.new_node for each in record.open.values() if each.new_node and not each.spare}
     promoted = {each.promotes for each in record.open.values() if each.promotes}
 
@@ -97,8 +102,8 @@ def size(record: PoolRecord, nodes: Nodes) -> int:
         node = nodes.by_name.get(name)
         return node is not None and not node.spare
 
-    more = sum(1 for name in (coming | promoted) - leaving if not counts(name))
-    return present + more + nameless - sum(1 for name in leaving if counts(name))
+    more = sum(1 for name in (coming | promoted) - removed if not counts(name))
+    return present + more + nameless - sum(1 for name in removed if counts(name))
 
 
 def is_gone(node: NodeRecord | None) -> bool:

@@ -12,7 +12,7 @@ from schemas.offering_records import INTERRUPTIONS_KEY, Interruption, Interrupti
 from schemas.pool_records import PoolRecord
 from schemas.topology import INSTANCES, OFFERINGS, POOLS
 from services.bus.port import Stored
-from services.pool_manager.sagas import DEFINITIONS
+from services.pool_manager.planner.node_counts import nodes_removed
 from services.provisioner.offerings.interruptions import INTERRUPTIONS_MAX, count
 from services.simulator.engine.budget_invariants import budget_count
 from services.simulator.engine.invariants import Invariants
@@ -72,11 +72,11 @@ class MarketInvariants:
         least = required(pool)
         if not least or not fresh or self._invariants.restored or self._invariants.destroyed:
             return
-        leaving = {each.node for each in pool.open.values() if DEFINITIONS[each.kind].removes_node}
+        removed = nodes_removed(pool)
         live = {each.node for each in self._records.live_nodes()}
         coming = {each.new_node for each in pool.open.values() if each.not_spot}
         dear = {name for name in live if self._markets.get(name, "spot") != "spot"}
-        staying = len((dear | coming) - leaving)
+        staying = len((dear | coming) - removed)
         for saga in fresh if staying < least else ():
             opened = pool.open[saga]
             spot = opened.new_node and not opened.not_spot

@@ -6,7 +6,7 @@ from schemas.pool_records import OpenSaga, PoolRecord
 from schemas.topology import POOLS
 from services.bus.port import Stored
 from services.pool_manager.planner import rack_units
-from services.pool_manager.sagas import DEFINITIONS
+from services.pool_manager.planner.node_counts import nodes_removed
 from services.simulator.engine.budget_invariants import budget_count
 from services.simulator.engine.invariants import Invariants
 from services.simulator.engine.simulation_context import SimulationContext
@@ -52,8 +52,7 @@ class RackInvariants:
         """Of a rack that is whole all nodes leave, or those whose own sagas remove them do."""
         nodes = [each for each in self._records.live_nodes() if each.pool == pool.name]
         whole = [each.node for each in rack_units.of_rack(nodes, rack)]
-        removed = {e.node for e in pool.open.values() if DEFINITIONS[e.kind].removes_node}
-        left = sorted(set(whole) - removed)
+        left = sorted(set(whole) - nodes_removed(pool))
         replaced = any(e.rack == rack and e.fault_signature == RACK for e in pool.open.values())
         if rack and left and (replaced or len(whole) >= pool.spec.rack.nodes):
             self._invariants.fail(f"rack {rack} leaves without {', '.join(left)}", *left)

@@ -58,10 +58,11 @@ def quarantine(snapshot: PoolSnapshot, decided: PoolPlan, now: datetime) -> Pool
     for node, unconfirmed in found:
         if not room_for_sagas(decided.record):
             break
-        full = _is_full(snapshot, decided.record, unconfirmed=unconfirmed)
+        counted = units_quarantined(decided.record, snapshot.nodes)
+        full = _is_full(snapshot, decided.record, len(counted), unconfirmed=unconfirmed)
         unit = rack_units.unit_of(decided.record, node, snapshot.nodes.racks)
         # One with a cordoned GPU counts already, as does another node of its rack.
-        if full and unit not in units_quarantined(decided.record, snapshot.nodes):
+        if full and unit not in counted:
             waiting.append(node.node)
             continue
         reason = node.health_reason or node.health
@@ -82,8 +83,7 @@ def pool_limit(record: PoolRecord, *, unconfirmed: bool = False) -> int:
     return (allowed + 1) // 2 if unconfirmed else allowed
 
 
-def _is_full(snapshot: PoolSnapshot, record: PoolRecord, *, unconfirmed: bool) -> bool:
-    count = len(units_quarantined(record, snapshot.nodes))
+def _is_full(snapshot: PoolSnapshot, record: PoolRecord, count: int, *, unconfirmed: bool) -> bool:
     if count >= pool_limit(record, unconfirmed=unconfirmed):
         return True
     others = snapshot.others

@@ -14,14 +14,13 @@ from schemas.fault_signature import RACK
 from schemas.node_records import NodeRecord
 from schemas.pool_records import OpenSaga, PoolRecord
 from services.pool_manager.planner import cloud_notices, rack_units
-from services.pool_manager.planner.node_counts import Nodes, busy
+from services.pool_manager.planner.node_counts import Nodes, busy, nodes_removed
 from services.pool_manager.planner.pool_snapshot import PoolSnapshot, earlier, to_come
 from services.pool_manager.planner.remediation import remedy_selection
 from services.pool_manager.planner.remediator import RemedyChoice
 from services.pool_manager.planner.safety import eligibility, rack_faults
 from services.pool_manager.planner.safety.fault_evidence import is_confirmed
 from services.pool_manager.planner.sizing.open_sagas import begin, with_open
-from services.pool_manager.sagas import DEFINITIONS
 
 Choices = dict[str, RemedyChoice]
 
@@ -132,10 +131,10 @@ def _representative(
     now: datetime,
 ) -> NodeRecord | None:
     """The node that represents its rack; None: the rack has to wait."""
-    taken, leaving = busy(record), _leaving(record)
+    staying = busy(record) - nodes_removed(record)
     for each in rack_units.of_rack(snapshot.nodes, rack):
         # What is under way and keeps its node ends soon; then the whole rack can go.
-        if each.node in taken - leaving or eligibility.is_held(each, now):
+        if each.node in staying or eligibility.is_held(each, now):
             return None
     of_it = [each for each in members if _is_decided(record, each, now)]
     of_it.sort(key=lambda each: not is_confirmed(each, snapshot.health.get(each.node)))
@@ -148,10 +147,6 @@ def _is_decided(record: PoolRecord, node: NodeRecord, now: datetime) -> bool:
     if at is None:
         return rack_faults.incident_of(record, node.rack) is None
     return now >= at
-
-
-def _leaving(record: PoolRecord) -> set[str]:
-    return {each.node for each in record.open.values() if DEFINITIONS[each.kind].removes_node}
 
 
 def _remedy(choice: RemedyChoice) -> RemedyChoice:

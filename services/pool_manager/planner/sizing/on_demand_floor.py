@@ -17,9 +17,8 @@ from schemas.node_records import NodeRecord
 from schemas.pool_events import OnDemandShort
 from schemas.pool_records import OpenSaga, PoolRecord
 from services.pool_manager.planner.disruption_budget import limit
-from services.pool_manager.planner.node_counts import Nodes
+from services.pool_manager.planner.node_counts import Nodes, nodes_removed
 from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot
-from services.pool_manager.sagas import DEFINITIONS
 
 STAYING: Final = ("on-demand", "reserved")
 """Markets from which the cloud takes no instance back."""
@@ -33,10 +32,9 @@ def required(record: PoolRecord) -> int:
 
 def expected(record: PoolRecord, nodes: Nodes) -> int:
     """Nodes that are not spot when all that is open has come to its end."""
-    leaving = {each.node for each in record.open.values() if DEFINITIONS[each.kind].removes_node}
     coming = {each.new_node for each in record.open.values() if each.not_spot and each.new_node}
     staying = {each.node for each in nodes if each.market in STAYING or each.node in coming}
-    return len((staying | coming) - leaving)
+    return len((staying | coming) - nodes_removed(record))
 
 
 def serving(nodes: Iterable[NodeRecord]) -> int:

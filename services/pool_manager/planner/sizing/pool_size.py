@@ -166,7 +166,7 @@ class _Sizing:
         leaving = min(surplus, room_for_sagas(self.record))
         free = _surplus(self.record, nodes, self._now, self._world.use)
         if rack_units.is_by_rack(self.record) and not self.record.removing:
-            free = rack_size.leaving(self.record, nodes, free, leaving)
+            free = rack_size.leaving(self.record, self._world.nodes, free, leaving)
         for node in on_demand_floor.kept(self.record, self._world.nodes, free, leaving):
             begun = begin(self._world.fleet, self.record, "scale-down", self._now, node=node)
             self._note(begun, reason)

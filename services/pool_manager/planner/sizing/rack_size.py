@@ -6,7 +6,7 @@ leaves by racks, and a rack that is not whole before one that is.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -55,7 +55,7 @@ def settled(record: PoolRecord, nodes: Nodes) -> PoolRecord:
 
 def leaving(
     record: PoolRecord,
-    nodes: Iterable[NodeRecord],
+    nodes: Nodes,
     free: Sequence[NodeRecord],
     surplus: int,
 ) -> list[NodeRecord]:
@@ -66,8 +66,7 @@ def leaving(
     """
     if gang_launches.is_forming(record):
         return []
-    nodes = tuple(nodes)
-    racks = Counter(node.rack for node in nodes if node.state != "leaving")
+    racks = nodes.racks
     there = Counter(rack_units.unit_of(record, node, racks) for node in nodes)
     groups: dict[str, list[NodeRecord]] = {}
     for node in free:

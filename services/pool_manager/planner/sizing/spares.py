@@ -9,19 +9,17 @@ from datetime import datetime
 from schemas.node_records import NodeRecord
 from schemas.pool_records import PoolRecord
 from services.pool_manager.planner import cloud_notices
-from services.pool_manager.planner.node_counts import Nodes, busy
+from services.pool_manager.planner.node_counts import Nodes, busy, nodes_removed
 from services.pool_manager.planner.safety import eligibility
-from services.pool_manager.sagas import DEFINITIONS
 
 
 def reserve(record: PoolRecord, nodes: Nodes) -> int:
     """How many spares the pool will have when what is open has come to its end."""
     opened = record.open.values()
-    leaving = {each.node for each in opened if DEFINITIONS[each.kind].removes_node}
     promoted = {each.promotes for each in opened if each.promotes}
     coming = {each.new_node for each in opened if each.new_node and each.spare}
     present = {node.node for node in nodes.needs_attention if node.spare} | coming
-    return len(present - leaving - promoted)
+    return len(present - nodes_removed(record) - promoted)
 
 
 def ready(record: PoolRecord, nodes: Nodes, now: datetime) -> list[NodeRecord]:
