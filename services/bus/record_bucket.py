@@ -1,5 +1,6 @@
 """The records of one bucket: read, written under their revision, changed by compare-and-set."""
 
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Final, Generic, NamedTuple, TypeVar
 
@@ -12,6 +13,8 @@ from services.primitives.errors import Conflict, Retry, UnreadableRecord
 
 ATTEMPTS_MAX: Final = 50
 """Each failed attempt means that another writer succeeded."""
+
+log = logging.getLogger(__name__)
 
 R = TypeVar("R", bound=Record)
 T = TypeVar("T")
@@ -45,12 +48,19 @@ class RecordBucket(Generic[R]):
         bucket: BucketSpec,
         kind: type[R],
         ttl_seconds: Callable[[R], int] = lambda _: 0,
+        *,
+        replaceable: bool = False,
     ) -> None:
-        """`ttl_seconds`: after how long a written record expires; 0: never."""
+        """`ttl_seconds`: after how long a written record expires; 0: never.
+
+        `replaceable`: an unreadable record counts as none and is overwritten, as its content can be
+        observed or decided again; any other one waits for an operator.
+        """
         self._bus = bus
         self._bucket = bucket
         self._decoder = decoder(kind)
         self._ttl_seconds = ttl_seconds
+        self._replaceable = replaceable
 
     def decode(self, entry: Entry) -> R:
         """Decode an entry of the bucket; raise UnreadableRecord where that fails."""
@@ -61,9 +71,17 @@ class RecordBucket(Generic[R]):
         return record
 
     async def read(self, key: str) -> Versioned[R]:
-        """Read a record from the server."""
+        """Read a record from the server; one to be replaced is None with its revision."""
         entry = await self._bus.get(self._bucket, key)
-        return Versioned(self.decode(entry), entry.revision) if entry else Versioned(None, 0)
+        if entry is None:
+            return Versioned(None, 0)
+        try:
+            return Versioned(self.decode(entry), entry.revision)
+        except UnreadableRecord as error:
+            if not self._replaceable:
+                raise
+            log.error("%s; the next write replaces it", error)  # noqa: TRY400 - says it all
+            return Versioned(None, entry.revision)
 
     async def write(self, key: str, record: R, revision: int) -> int:
         """Write over a revision (0: there is no record) and return the new one; else Conflict."""

@@ -4,6 +4,8 @@ from typing import Final
 
 DOUBLINGS_MAX: Final = 30
 """More would be no number of seconds any more."""
+RETRY_AFTER_SECONDS_MAX: Final = 3600.0
+"""No answer makes its caller wait for longer, whatever it asks for."""
 
 
 def doubled(first_seconds: float, failures: int, longest_seconds: float) -> float:

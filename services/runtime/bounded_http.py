@@ -11,11 +11,11 @@ from typing import Any, Final
 
 import httpx
 
+from services.primitives.backoff import RETRY_AFTER_SECONDS_MAX
 from services.primitives.redaction import redacted
 
 ANSWER_BYTES_MAX: Final = 8 * 1_048_576
 """The longest lists of providers are below it."""
-RETRY_AFTER_SECONDS_MAX: Final = 3600.0
 
 
 class _BoundedStream(httpx.AsyncByteStream):

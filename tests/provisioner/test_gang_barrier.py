@@ -106,6 +106,20 @@ async def test_the_undo_of_one_launch_ends_the_gang_that_waits_for_it(bus: NatsB
     assert all("the launch of web-3 was undone" in each.reason for each in ended)
 
 
+@pytest.mark.parametrize("garbage", [b"x", b"[]", b'{"owner": 5}'])
+async def test_an_unreadable_place_is_decided_again(bus: NatsBus, garbage: bytes) -> None:
+    """The gang is in one zone, and what is launched later goes there."""
+    market = Market(bus)
+    replicas = [market.steps(), market.steps()]
+    await bus.put(OFFERINGS, placement_key("web"), garbage)
+    placed = await launched(replicas, [member(number) for number in (1, 2, 3)])
+    assert [type(each) for each in placed] == [ProvisionOutputs] * 3, placed
+    assert len(set(await zones(market))) == 1
+    await bus.put(OFFERINGS, placement_key("web"), garbage)
+    await replicas[0].provision(member(4, gang=""))
+    assert len(set(await zones(market))) == 1
+
+
 async def test_killed_anywhere_a_gang_is_whole_or_nothing(bus: NatsBus) -> None:
     """One launch of two dies at each point; repeated at another replica, both end alike."""
     for point in range(1, 200, 9):

@@ -9,7 +9,8 @@ import pytest
 from schemas.enums import ProviderErrorKind
 from schemas.instance_type_catalogue import InstanceTypes, TypeSpec
 from schemas.launch_offers import Choice, Offer
-from schemas.offering_records import BLOCKED, SPEND_KEY
+from schemas.messages import decoder
+from schemas.offering_records import BLOCKED, SPEND_KEY, BlockRecord
 from schemas.pool_events import LaunchRefused, LaunchWaiting, pool_codec
 from schemas.subjects import pool_event_wildcard
 from schemas.topology import EVENTS, OFFERINGS
@@ -221,6 +222,19 @@ async def test_unreadable_reservations_hold_launches_under_a_cap_alone(
     await bus.delete(OFFERINGS, SPEND_KEY)
     await market.steps().provision(capped)
     assert len((await market.existing())["fake"]) == 2
+
+
+@pytest.mark.parametrize("garbage", [b"x", b"[]", b'{"probe_at": "never"}'])
+async def test_an_unreadable_block_is_written_over(bus: NatsBus, garbage: bytes) -> None:
+    """The provider says again what it blocks: no launch waits for an operator."""
+    market = Market(bus)
+    for name in ("web-1", "web-2"):
+        market.order("fake", "CAPACITY")
+        await market.steps().provision(provision(name, choice=BOTH))
+        [entry] = await bus.entries(OFFERINGS, BLOCKED)
+        assert decoder(BlockRecord).decode(entry.value).failures == 1
+        await bus.put(OFFERINGS, entry.key, garbage)
+    assert await market.existing() == {"fake": [], "dear": ["web-1", "web-2"]}
 
 
 @pytest.mark.parametrize(("choice", "fleet", "word", "text"), CAPS.values(), ids=CAPS)

@@ -48,11 +48,12 @@ class OfferingStore:
 
     def __init__(self, bus: Bus, clock: Clock) -> None:
         self._bus = bus
-        self._blocks = RecordBucket(bus, OFFERINGS, BlockRecord)
+        self._blocks = RecordBucket(bus, OFFERINGS, BlockRecord, replaceable=True)
         self._prices = RecordBucket(bus, OFFERINGS, PricesRecord)
-        self._interruptions = RecordBucket(bus, OFFERINGS, InterruptionsRecord)
+        self._interruptions = RecordBucket(bus, OFFERINGS, InterruptionsRecord, replaceable=True)
+        # What is reserved is unknown without it: launches under a cap wait for an operator.
         self._spending = RecordBucket(bus, OFFERINGS, SpendRecord)
-        self.placements = RecordBucket(bus, OFFERINGS, PlacementRecord)
+        self.placements = RecordBucket(bus, OFFERINGS, PlacementRecord, replaceable=True)
         self._clock = clock
         self._contents = OfferingRecords()
         self._read_at: float | None = None
@@ -156,15 +157,7 @@ class OfferingStore:
             instance=instance,
             now=self._clock.now(),
         )
-        try:
-            _, _, written = await self._interruptions.change(INTERRUPTIONS_KEY, more)
-        except UnreadableRecord as error:
-            # What it held is of no use any more, and a launch must not wait for an operator.
-            log.error("%s; it starts empty", error)  # noqa: TRY400 - the text is the whole story
-            record = more(None)
-            written = record is not None
-            if record is not None:
-                await self._bus.put(OFFERINGS, INTERRUPTIONS_KEY, encode(record))
+        _, _, written = await self._interruptions.change(INTERRUPTIONS_KEY, more)
         if written:
             self.invalidate()
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, TypeVar
 
 from schemas.enums import ProviderErrorKind
+from services.primitives.backoff import RETRY_AFTER_SECONDS_MAX
 from services.primitives.errors import NavarchError
 
 T = TypeVar("T")
@@ -93,7 +94,7 @@ class ProviderError(NavarchError):
         status: int | None = None,
         code: str = "",
     ) -> None:
-        """`scope` overrides that of the kind; `retry_after`: seconds, if the provider names any.
+        """`scope` overrides that of the kind; `retry_after`: seconds, an hour at most.
 
         `unknown`: the provider's code if no table has it, which is reported to operators.
         `status` and `code`: of the provider's answer. Status 0: an accepted operation failed later;
@@ -104,7 +105,7 @@ class ProviderError(NavarchError):
         self.message = message
         self.scope = scope or RULES[kind].scope
         self.unknown = unknown
-        self.retry_after = retry_after
+        self.retry_after = min(retry_after, RETRY_AFTER_SECONDS_MAX) if retry_after else None
         self.status = status
         self.code = code
 

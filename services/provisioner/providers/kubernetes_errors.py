@@ -49,6 +49,6 @@ def error_of(status: int, body: Any, retry_after: float | None = None) -> Provid
     reason, text = str(answer.get("reason", "")), str(answer.get("message", ""))
     details = answer.get("details")
     seconds = details.get("retryAfterSeconds") if isinstance(details, dict) else None
-    wait = float(seconds) if seconds else retry_after
+    wait = seconds if isinstance(seconds, int) and seconds > 0 else retry_after
     kind: ProviderErrorKind | None = "QUOTA" if QUOTA in text else None
     return TABLE.error(status, reason, text, kind=kind, retry_after=wait)

@@ -7,7 +7,7 @@ import msgspec
 
 from services.primitives.redaction import public_url
 from services.provisioner.provider_client.provider_errors import ProviderError, unreadable
-from services.runtime.bounded_http import failure_text
+from services.runtime.bounded_http import failure_text, retry_after_seconds
 
 T = TypeVar("T")
 
@@ -47,5 +47,4 @@ def read_body(answer: httpx.Response) -> Any:
 
 def retry_after(answer: httpx.Response) -> float | None:
     """Return the seconds to wait that the answer names; None: it names none."""
-    value = answer.headers.get("Retry-After", "")
-    return float(value) if value.isdigit() else None
+    return retry_after_seconds(answer) or None

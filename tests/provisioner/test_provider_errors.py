@@ -1,0 +1,41 @@
+"""How long a provider's answer can make a launch wait: bounded, whatever it says."""
+
+import httpx
+import pytest
+
+from services.provisioner.provider_client.provider_errors import ProviderError
+from services.provisioner.providers import kubernetes_errors
+from services.provisioner.providers.provider_http import retry_after
+
+HEADERS = [
+    ("", None),
+    ("0", None),
+    ("7", 7.0),
+    ("-7", None),
+    ("nan", None),
+    ("²", None),
+    ("Wed, 21 Oct 2026 07:28:00 GMT", None),
+    ("86400", 3600.0),
+    ("9" * 400, None),
+]
+
+
+@pytest.mark.parametrize(("header", "seconds"), HEADERS)
+def test_a_header_asks_for_an_hour_at_most(header: str, seconds: float | None) -> None:
+    """Text that is no number of seconds asks for nothing."""
+    headers = [(b"Retry-After", header.encode("latin-1"))]
+    assert retry_after(httpx.Response(429, headers=headers)) == seconds
+
+
+@pytest.mark.parametrize(
+    ("seconds", "waits"), [(30, 30.0), (10**12, 3600.0), (-1, 5.0), ("x", 5.0), (None, 5.0)]
+)
+def test_a_status_of_kubernetes_asks_for_an_hour_at_most(seconds: object, waits: float) -> None:
+    """What is no number of seconds leaves the header's."""
+    body = {"reason": "TooManyRequests", "details": {"retryAfterSeconds": seconds}}
+    assert kubernetes_errors.error_of(429, body, 5.0).retry_after == waits
+
+
+def test_an_error_never_keeps_more() -> None:
+    """Whichever provider made it."""
+    assert ProviderError("THROTTLE", "later", retry_after=86_400.0).retry_after == 3600.0
