@@ -130,6 +130,8 @@ class InterruptionInvariants:
             return
         if not choice.interruption_seconds or offering.market != "spot" or self._blocked:
             return
+        if self._invariants.restored or self._invariants.destroyed:
+            return  # what was recorded may be recorded no more
         now = self._simulation.now()
         if now - self._changed_at < KNOWN_SECONDS or record.attempts:
             return

@@ -136,17 +136,13 @@ def _representative(
         # What is under way and keeps its node ends soon; then the whole rack can go.
         if each.node in staying or eligibility.is_held(each, now):
             return None
-    of_it = [each for each in members if _is_decided(record, each, now)]
+    of_it = [
+        each
+        for each in members
+        if (at := rack_faults.decided_at(record, each)) is None or now >= at
+    ]
     of_it.sort(key=lambda each: not is_confirmed(each, snapshot.health.get(each.node)))
     return of_it[0] if of_it else None
-
-
-def _is_decided(record: PoolRecord, node: NodeRecord, now: datetime) -> bool:
-    """Whether what a node has is its rack's, and is decided."""
-    at = rack_faults.decided_at(record, node)
-    if at is None:
-        return rack_faults.incident_of(record, node.rack) is None
-    return now >= at
 
 
 def _remedy(choice: RemedyChoice) -> RemedyChoice:

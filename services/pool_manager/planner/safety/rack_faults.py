@@ -56,11 +56,14 @@ def incident_of(record: PoolRecord, rack: str) -> OpenIncident | None:
 
 
 def decided_at(record: PoolRecord, node: NodeRecord) -> datetime | None:
-    """When it is decided whether a node's fault is its rack's; None: it is no such fault."""
-    if not has_fabric_fault(record, node) or node.health_at is None:
-        return None
+    """When it is decided whether what a node has is its rack's; None: that is no question.
+
+    Where the rack has an incident, it is one for each of its nodes, whatever they have by now.
+    """
     incident = incident_of(record, node.rack)
     since = incident.since if incident is not None else node.health_at
+    if since is None or (incident is None and not has_fabric_fault(record, node)):
+        return None
     return since + timedelta(seconds=record.spec.health.incident.window)
 
 
