@@ -23,7 +23,7 @@ GANGS_MAX: Final = 4
 
 
 class RemediationAttempt(Record, frozen=True, kw_only=True):
-    """One reset or reboot of a node, derived from its saga's log."""
+    """One reset or reboot of a node, or its last replacement, derived from its saga's log."""
 
     saga: str
     kind: SagaKind

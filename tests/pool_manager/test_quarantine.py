@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from schemas.breaker_state import Breaker
 from schemas.duration import Duration
+from schemas.fault_signature import SILENCE
 from schemas.fleet_budget import BudgetClaim
 from schemas.node_records import NodeRecord, Quarantine, RemediationAttempt, WorkloadView
 from schemas.pool_events import QuarantineFull
@@ -24,7 +25,12 @@ from schemas.settings import (
     WindowSpec,
 )
 from services.pool_manager.planner.disruption_budget import Others, allowance
-from services.pool_manager.planner.node_counts import Nodes, is_quarantined, quarantined
+from services.pool_manager.planner.node_counts import (
+    Nodes,
+    in_place_attempts,
+    is_quarantined,
+    quarantined,
+)
 from services.pool_manager.planner.pool_planner import plan
 from services.pool_manager.planner.pool_snapshot import PoolPlan, PoolSnapshot
 from services.pool_manager.planner.remediator import AlertOnly
@@ -326,3 +332,34 @@ def test_an_attempt_remembers_whose_cordon_it_found(
     assert record is not None
     assert record.cordoned
     assert record.attempts[-1].cordoned_by_operator == by_operator
+
+
+@pytest.mark.parametrize(
+    ("before", "by", "released"),
+    [
+        ({}, "", True),
+        (OUT, "", True),
+        ({"cordoned": True}, "", False),  # an operator's
+        ({}, "alice", False),
+        ({"attempts": (FAILED,) * 16}, "", True),
+    ],
+)
+def test_a_failed_replacement_leaves_no_well_node_cordoned(
+    before: dict[str, object], by: str, released: bool
+) -> None:
+    """A silent node whose successor could not be launched goes back once it is heard again."""
+    days_ago = NOW - timedelta(days=1)
+    silent = node("a", lost=True, lost_at=NOW, health_at=days_ago, **({"sagas": 1} | before))
+    record: NodeRecord | None = silent
+    begun = saga("replace", "running")
+    params = msgspec.structs.replace(begun.params, by=by, fault_signature=SILENCE)
+    failed = msgspec.structs.replace(saga("replace", "unwound", cordon="succeeded"), sequence=10)
+    for state in (begun, failed):
+        record = leaving_node(record, msgspec.structs.replace(state, params=params))
+    assert record is not None
+    assert record.cordoned
+    assert list(decided(pool(), record).start) == []
+    heard = msgspec.structs.replace(record, lost=False, lost_at=None)
+    assert [each.split("-")[0] for each in decided(pool(), heard).start] == ["uncordon"] * released
+    # It is no attempt at repairing the node, and none of these is forgotten for it.
+    assert in_place_attempts(heard.attempts) == list(silent.attempts)[-15:]

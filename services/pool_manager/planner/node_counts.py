@@ -8,7 +8,7 @@ from typing import Final
 
 from schemas.enums import IncidentScope
 from schemas.fault_signature import SHARED
-from schemas.node_records import NodeRecord
+from schemas.node_records import NodeRecord, RemediationAttempt
 from schemas.pool_records import OpenSaga, PoolRecord
 from services.pool_manager.planner import rack_units
 from services.pool_manager.sagas import DEFINITIONS
@@ -121,8 +121,18 @@ def is_quarantined(node: NodeRecord) -> bool:
     return node.cordoned and node.quarantine is not None
 
 
+def in_place_attempts(
+    attempts: Iterable[RemediationAttempt], *, but: str = ""
+) -> list[RemediationAttempt]:
+    """Of the attempts at a node those that kept it; `but`: without this saga's."""
+    return [each for each in attempts if DEFINITIONS[each.kind].in_place and each.saga != but]
+
+
 def is_left_by_repair(record: NodeRecord) -> bool:
-    """Whether the last saga about a node was a repair that failed, and its cordon no operator's."""
+    """Whether the last saga about a node has failed to repair or replace it, and left its cordon.
+
+    A cordon that an operator had ordered before stays the operator's.
+    """
     last = record.attempts[-1] if record.attempts else None
     failed = last is not None and last.outcome == "failed" and not last.cordoned_by_operator
     return failed and last is not None and last.saga.endswith(f"-{record.sagas}")

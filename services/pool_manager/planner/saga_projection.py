@@ -14,7 +14,7 @@ from schemas.enums import NO_ROOM, STOPPED, AttemptOutcome, HealthStatus, NodeSt
 from schemas.names import saga_number
 from schemas.node_records import NodeRecord, Quarantine, RemediationAttempt
 from schemas.pool_records import OpenSaga, PoolRecord
-from services.pool_manager.planner.node_counts import is_left_by_repair
+from services.pool_manager.planner.node_counts import in_place_attempts, is_left_by_repair
 from services.pool_manager.planner.node_projection import launched, with_gpu_cordon
 from services.pool_manager.sagas import DEFINITIONS
 from services.saga.saga_state import SagaState
@@ -265,12 +265,16 @@ def _health(record: NodeRecord, state: SagaState) -> HealthStatus:
 
 
 def _attempts(record: NodeRecord, state: SagaState) -> tuple[RemediationAttempt, ...]:
-    """The resets and reboots of a node, with this one as its log has it now."""
-    if not DEFINITIONS[state.kind].in_place:
+    """The resets and reboots of a node, with this one as its log has it now.
+
+    A replacement is the last of them: where it fails it may leave a cordon that is no operator's.
+    """
+    if state.kind not in _REMEDIES:
         return record.attempts
     known = next((each for each in record.attempts if each.saga == state.saga), None)
+    operators = bool(state.params.by and state.kind == "replace") or _is_operators_cordon(record)
     attempt = RemediationAttempt(
-        cordoned_by_operator=known.cordoned_by_operator if known else _is_operators_cordon(record),
+        cordoned_by_operator=known.cordoned_by_operator if known else operators,
         saga=state.saga,
         kind=state.kind,
         fault_signature=state.params.fault_signature,
@@ -282,11 +286,10 @@ def _attempts(record: NodeRecord, state: SagaState) -> tuple[RemediationAttempt,
         else None,
         reason=state.reason,
     )
-    others = tuple(each for each in record.attempts if each.saga != state.saga)
-    return (*others, attempt)[-ATTEMPTS_MAX:]
+    return (*in_place_attempts(record.attempts, but=state.saga), attempt)[-ATTEMPTS_MAX:]
 
 
-_REMEDIES: Final[dict[str, str]] = {"reset-gpu": "reset", "reboot": "reboot"}
+_REMEDIES: Final[dict[str, str]] = {"reset-gpu": "reset", "reboot": "reboot", "replace": "cordon"}
 """Kind of saga -> the step that is its remedy."""
 
 

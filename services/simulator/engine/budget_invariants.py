@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Collection
+from datetime import datetime
 from typing import Final
 
 from schemas.fault_signature import RACK
@@ -35,8 +36,8 @@ class BudgetInvariants:
         self._cloud = cloud
         self._invariants = invariants
         self._records = StoredRecords(simulation.server)
-        self.share_job: Callable[[str, Collection[SagaStarted]], bool] = lambda *_: False
-        """Whether a node has run a job together with a node that one of these sagas is about."""
+        self.share_job: Callable[[str, Collection[tuple[str, datetime]]], bool] = lambda *_: False
+        """Whether a node has run a job with one of these, about which a saga began at the time."""
         self._disrupting: dict[str, dict[str, None]] = {}
         """Pool -> its sagas that count against the budget."""
         self._begun: dict[tuple[str, bool], dict[str, float]] = {}
@@ -65,7 +66,12 @@ class BudgetInvariants:
             return
         if entry.params.gone and not self._cloud.count(node):
             return  # nothing is taken out of service
-        others = [each for name, each in known.sagas.open.items() if name != entry.saga]
+        logged = known.sagas.open.items()
+        others = [(each.params.node, each.time) for name, each in logged if name != entry.saga]
+        # Of sagas that are decided on together any may be the first with a log.
+        others += [
+            (each.node, each.since) for name, each in pool.open.items() if name != entry.saga
+        ]
         times = GANG_TIMES if self.share_job(node, others) else 1
         if entry.saga not in known.sagas.vanished:  # begun again, it was counted before
             self._rate(entry, pool, times)

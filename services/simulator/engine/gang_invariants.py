@@ -3,12 +3,12 @@
 import math
 from collections.abc import Collection, Iterator
 from dataclasses import replace
+from datetime import datetime
 from typing import Final
 
 from schemas.node_events import WorkGangs, node_codec
 from schemas.node_records import NodeRecord
 from schemas.pool_records import PoolRecord
-from schemas.saga_log_entries import SagaStarted
 from schemas.topology import EVENTS
 from services.bus.port import Stored
 from services.pool_manager.planner.disruption_budget import allowance
@@ -58,12 +58,12 @@ class GangInvariants:
         self._looked = 0.0
         simulation.watchers.append(self._on_stored)
 
-    def share_job(self, node: str, others: Collection[SagaStarted]) -> bool:
-        """Whether a node has run a job together with a node that one of these sagas is about."""
+    def share_job(self, node: str, others: Collection[tuple[str, datetime]]) -> bool:
+        """Whether a node has run a job with one of these, about which a saga began at the time."""
         own = self._gangs.ran.get(node, {}).keys()
-        for each in others:
-            since = (each.time - EPOCH).total_seconds() - KNOWN_SECONDS
-            ran = self._gangs.ran.get(each.params.node, {})
+        for other, began in others:
+            since = (began - EPOCH).total_seconds() - KNOWN_SECONDS
+            ran = self._gangs.ran.get(other, {})
             if any(job in own for job, until in ran.items() if until >= since):
                 return True
         return False

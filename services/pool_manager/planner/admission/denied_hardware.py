@@ -18,6 +18,7 @@ from schemas.enums import DENIED_HARDWARE, Action, HardwareKind
 from schemas.fault_signature import SILENCE, called
 from schemas.hardware_denylist import HardwareRecord
 from schemas.node_records import NodeRecord
+from services.pool_manager.planner.node_counts import in_place_attempts
 from services.saga.saga_state import SagaState
 
 TTL_SECONDS: Final = 180 * 86_400
@@ -180,8 +181,8 @@ def _known_against(node: NodeRecord) -> str:
 
 def _exhausted(action: Action, what: str, node: NodeRecord) -> bool:
     """Whether a fault was there again after resets or reboots that its verdict called for."""
-    in_place = action in ("reset_gpu", "reboot")
-    return in_place and any(each.fault_signature == what for each in node.attempts)
+    keeps = action in ("reset_gpu", "reboot")
+    return keeps and any(each.fault_signature == what for each in in_place_attempts(node.attempts))
 
 
 def refused(node: NodeRecord, listed: Mapping[str, HardwareRecord]) -> str:

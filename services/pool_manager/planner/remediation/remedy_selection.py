@@ -18,7 +18,7 @@ from schemas.node_records import NodeRecord
 from schemas.pool_events import OperatorNeeded, PoolEvent
 from schemas.pool_records import OpenSaga, PoolRecord
 from services.pool_manager.planner import cloud_notices
-from services.pool_manager.planner.node_counts import busy, is_gone, is_out
+from services.pool_manager.planner.node_counts import busy, in_place_attempts, is_gone, is_out
 from services.pool_manager.planner.pool_snapshot import PoolSnapshot
 from services.pool_manager.planner.remediator import RemedyChoice
 from services.pool_manager.planner.retirements import USES_READ_MAX, is_idle
@@ -61,7 +61,9 @@ def choose(snapshot: PoolSnapshot, node: NodeRecord, now: datetime) -> RemedyCho
         # A node the cloud takes has no fault; a spare has no work that a reset would save.
         return RemedyChoice(remedy="replace")
     what = counted_signature(node)
-    attempts = tuple(each for each in node.attempts if each.fault_signature == what)
+    attempts = tuple(
+        each for each in in_place_attempts(node.attempts) if each.fault_signature == what
+    )
     try:
         choice = snapshot.remediator.choose(node, attempts, now)
     except Exception as error:  # noqa: BLE001 - operators are notified of a plugin's defect
