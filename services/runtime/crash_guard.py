@@ -10,6 +10,7 @@ such messages are handled at once. The last is handled alone, and proves what it
 
 import asyncio
 import hashlib
+import json
 import logging
 import shlex
 from collections.abc import Coroutine
@@ -269,11 +270,20 @@ def _named(record: SuspectRecord | None, stored: Stored) -> tuple[str, ...]:
 
 
 def _digest(stored: Stored) -> str:
-    return hashlib.sha256(stored.subject.encode() + b"\n" + stored.data).hexdigest()
+    return hashlib.sha256(stored.subject.encode() + b"\n" + _plain(stored.data)).hexdigest()
+
+
+def _plain(data: bytes) -> bytes:
+    """A message as ASCII without needless spaces: the same for each way of writing it."""
+    try:
+        return json.dumps(json.loads(data), separators=(",", ":")).encode()
+    except (ValueError, RecursionError):
+        return data
 
 
 def _replay(stored: Stored) -> str:
-    text = stored.data.decode("utf-8", "replace")
+    # Alerts show one line with single spaces: in the command, others are written as escapes.
+    text = _plain(stored.data).decode("utf-8", "replace").replace("  ", " \\u0020")
     if len(text) > DATA_SHOWN_MAX:
         return f"Once it is removed, publish the letter's `data` on `{stored.subject}`"
     return f"Once it is removed, run `{shlex.join(['nats', 'pub', stored.subject, text])}`"

@@ -17,6 +17,7 @@ from schemas.node_events import Lost
 from schemas.stream_specs import BucketSpec, DurableSpec
 from schemas.topology import DEAD, LEASES
 from services.bus.port import Bus
+from services.operator_text.safe_text import escape_line
 from services.primitives.clock import SystemClock
 from services.primitives.errors import Retry, Unavailable
 from services.runtime.crash_guard import AT_ONCE, DEATHS_MAX, TURNS, CrashGuard, Turns
@@ -152,6 +153,39 @@ async def test_what_is_set_aside_is_reported_until_it_is_replayed(
         await eventually(over)
     (letter,) = await letters(any_bus, spec.name)
     assert (letter.sequence, letter.deliveries) == (sequence, 2)
+
+
+MESSAGES = [
+    "Xid: 145  Fatal   XC1",
+    "a \u00a0 b\u2028c",
+    "it's 'quoted'",
+    '\\ and "',
+    "\x7f\t\n",
+    "",
+]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+async def test_the_command_of_an_alert_replays_the_message(any_bus, durable, text):
+    """Alerts show one line with single spaces, without what a terminal would interpret."""
+    spec = await durable(NODES, ack_wait_seconds=30)
+    sequence = await publish(any_bus, 1)
+    (stored,) = await any_bus.read("EVENTS", NODES, after=sequence - 1)
+    data = msgspec.json.encode({"message": text, "metrics": {"load": 1.5, "id": 2**60}})
+    stored = msgspec.structs.replace(stored, data=data)
+    instruments = Instruments()
+    guard = guard_of(any_bus, "one", instruments)
+    await guard.set_aside(spec, stored, 4, replayed=True)
+    (failure,) = instruments.failures.current
+    shown = escape_line(" ".join(failure.remedy.split()))
+    replay = shlex.split(shown.partition("run `")[2].partition("`, and")[0])
+    assert msgspec.json.decode(replay[3]) == msgspec.json.decode(data)
+    guard.settled(msgspec.structs.replace(stored, data=replay[3].encode(), headers={}))
+
+    async def over() -> bool:
+        return not await any_bus.entries(LEASES, "*.set-aside.>")
+
+    await eventually(over)
 
 
 async def test_a_replay_ends_the_report_of_another_process(any_bus, durable):

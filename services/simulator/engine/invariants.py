@@ -335,7 +335,9 @@ class Invariants:
             # A fault that outlives an uncordon is reported once more.
             again = event.cause if event.cause.startswith("uncordoned-") else ""
             first = self._verdicts.setdefault(f"{event.node}/{event.fault}/{again}", event)
-            if first.time != event.time:  # one that was lost is published again with its time
+            # One that was lost is published again with its time. An older one repeats it as the
+            # correction of an earlier verdict, which a replica published and did not save.
+            if event.time > first.time:
                 self.fail(f"two verdicts on {event.fault}: {first.id}, {event.id}", event.node)
         if isinstance(event, ProviderNotice):
             self._notices.add(event, stored.time)

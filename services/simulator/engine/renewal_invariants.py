@@ -15,6 +15,7 @@ from schemas.pool_records import OpenSaga, PoolRecord
 from schemas.topology import INSTANCES, POOLS
 from services.bus.port import Stored
 from services.pool_manager.planner import rack_units
+from services.pool_manager.planner.node_counts import is_gone
 from services.simulator.engine.budget_invariants import budget_count
 from services.simulator.engine.invariants import CLOCK_SECONDS, Invariants
 from services.simulator.engine.simulation_context import SimulationContext
@@ -64,7 +65,9 @@ class RenewalInvariants:
         self._known |= fresh
         if not fresh or self._invariants.restored or self._invariants.destroyed:
             return
-        serving = [saga for saga, each in opened.items() if not self._is_spare(pool, each.node)]
+        # One whose machine has gone leaves a gap, or a spare that is promoted already fills it.
+        there = {saga: each for saga, each in opened.items() if not self._is_gone(pool, each.node)}
+        serving = [saga for saga, each in there.items() if not self._is_spare(pool, each.node)]
         allowed = math.ceil(
             budget_count(
                 pool.spec.budget.max_unavailable, rack_units.units(pool, pool.desired), least=1
@@ -72,15 +75,18 @@ class RenewalInvariants:
             / 2
         )
         units = {rack_units.unit_of_saga(pool, opened[saga], {}) for saga in serving}
-        if len(units) > allowed or len(opened) - len(serving) > 1:
-            what = f"{len(opened)} healthy nodes are replaced where {allowed} may be"
-            self._invariants.fail(f"{what}, and one spare", *opened)
+        if len(units) > allowed or len(there) - len(serving) > 1:
+            what = f"{len(there)} healthy nodes are replaced where {allowed} may be"
+            self._invariants.fail(f"{what}, and one spare", *there)
         for saga in sorted(fresh):
             self._is_due(pool, saga, opened[saga])
 
     def _is_spare(self, pool: PoolRecord, name: str) -> bool:
         node = self._records.node(node_key(pool.name, name))
         return node is not None and node.spare
+
+    def _is_gone(self, pool: PoolRecord, name: str) -> bool:
+        return is_gone(self._records.node(node_key(pool.name, name)))
 
     def _is_due(self, pool: PoolRecord, saga: str, opened: OpenSaga) -> None:
         """What is replaced at leisure is old, or was launched with another type or labels."""
