@@ -176,6 +176,14 @@ def test_spares_are_renewed_first_and_one_at_a_time() -> None:
     assert serving.promotes in {"s0", "s1", "s2"} - {renewed.node}
 
 
+@pytest.mark.parametrize(("days", "first"), [(OLD, "s"), (OLD + 1, "s"), (OLD + 9, "a")])
+def test_spares_leave_something_of_a_small_rate(days: float, first: str) -> None:
+    """Of nodes of one age a spare goes first; one that is late by far is before young spares."""
+    reserve = aged("s", OLD, spare=True, cordoned=True)
+    small = BudgetSpec(max_quarantined=0, max_unavailable=2, max_replacements=1)
+    assert replaced(decided(reserve, aged("a", days), spares=1, budget=small)) == [first]
+
+
 def test_nodes_of_one_age_leave_at_moments_of_their_own() -> None:
     """Spread over a tenth of the time, and woken for."""
     nodes = [node(f"training-{number}-00aa") for number in range(200)]

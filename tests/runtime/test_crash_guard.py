@@ -155,7 +155,7 @@ async def test_what_is_set_aside_is_reported_until_it_is_replayed(
     assert (letter.sequence, letter.deliveries) == (sequence, 2)
 
 
-MESSAGES = [
+TEXTS = [
     "Xid: 145  Fatal   XC1",
     "a \u00a0 b\u2028c",
     "it's 'quoted'",

@@ -74,22 +74,28 @@ def is_configured(record: PoolRecord) -> bool:
 def candidates(
     snapshot: PoolSnapshot, record: PoolRecord, now: datetime
 ) -> list[tuple[NodeRecord, RemedyChoice, str]]:
-    """Nodes that may leave now, and for what: a spare first, then those without work.
+    """Nodes that may leave now, and for what: those that are late, a spare, those without work.
 
-    Of spares one at a time is renewed, since they count against no budget.
+    Of spares one at a time is renewed, since they count against no level. They count in the rate:
+    were they always the first, a small rate would never come to the others.
     """
     use = snapshot.use or {}
     reserve_leaves = any(each.spare and each.node for each in record.open.values())
-    found: list[tuple[bool, bool, datetime, str, NodeRecord, Renewal]] = []
+    found: list[tuple[bool, bool, bool, datetime, str, NodeRecord, Renewal]] = []
     for node, due in _due(snapshot, record, now):
         if node.spare and reserve_leaves:
             continue
         reserve_leaves |= node.spare
         rests = node.node in use and is_idle(use[node.node].gpus, now)
-        at_last = due.latest is not None and now >= due.latest
+        late_since = due.latest if due.latest is not None and now >= due.latest else None
+        at_last = late_since is not None
         if rests or node.spare or at_last or remedy_selection.is_served(record):
-            found.append((not node.spare, not rests, due.since, node.node, node, due))
-    found.sort(key=lambda each: each[:4])
+            since = late_since or due.since
+            if node.spare and at_last:  # an old one would take the place of a node of its age
+                since -= timedelta(seconds=record.spec.expire_after) * JITTER
+            order = (not at_last, not (at_last or node.spare), not (at_last or rests), since)
+            found.append((*order, node.node, node, due))
+    found.sort(key=lambda each: each[:5])
     return [
         (node, RemedyChoice(remedy="replace", reason=due.reason), due.what)
         for *_, node, due in found
