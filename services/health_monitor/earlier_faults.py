@@ -9,6 +9,7 @@ from typing import Final
 
 from schemas import subjects
 from schemas.node_events import Fault, Registered
+from schemas.node_records import NodeRecord
 from schemas.stored_messages import decode_stored
 from schemas.topology import EVENTS
 from services.bus.port import Bus, Stored
@@ -16,6 +17,8 @@ from services.primitives.clock import Clock
 
 EARLIER: Final = timedelta(hours=1)
 """Longer than a machine waits for its adoption."""
+SKEW: Final = timedelta(minutes=1)
+"""Between the clocks of nats-server and the pool-manager, which noted the registration."""
 FAULTS_MAX: Final = 256
 """Read of one machine; a GPU that is lost is among its first."""
 
@@ -27,6 +30,20 @@ class EarlierFaults:
         """Read them on `bus`."""
         self._bus = bus
         self._clock = clock
+
+    async def registration(self, node: NodeRecord) -> tuple[Stored, Registered] | None:
+        """The stored message with which a node's boot registered; None: it is not kept."""
+        if node.registered_at is None:
+            return None
+        subject = subjects.node_event(node.pool, node.node, "registered")
+        found = await self._bus.read_batch(
+            EVENTS.name, subject, after=node.registered_at - SKEW, count=FAULTS_MAX
+        )
+        for stored in found:
+            event = decode_stored(stored)
+            if isinstance(event, Registered) and event.boot_id == node.boot_id:
+                return stored, event
+        return None
 
     async def read(self, event: Registered) -> list[tuple[Stored, Fault]]:
         """The faults of the boot that registers, oldest first, of the last EARLIER."""

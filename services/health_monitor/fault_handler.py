@@ -22,7 +22,7 @@ from schemas.node_events import (
     Terminated,
     Uncordoned,
 )
-from schemas.node_records import node_key
+from schemas.node_records import NodeRecord, node_key
 from schemas.saga_log_entries import TimerDue, timer_codec
 from schemas.settings import HealthSpec, Settings
 from services.bus.port import Stored
@@ -104,6 +104,15 @@ class FaultHandler:
                 await self._store.remove(event.pool, event.node)
             case _:
                 return
+
+    async def register_again(self, node: NodeRecord) -> bool:
+        """Handle a node's registration once more; False: it is not kept."""
+        found = await self._earlier.registration(node)
+        if found is None:
+            return False
+        stored, event = found
+        await self.handle(Received(event, stored, deliveries=2))
+        return True
 
     async def handle_timer(self, received: Received[TimerDue]) -> None:
         """Look at a node again, because something that degraded it has worn off."""

@@ -3,11 +3,12 @@
 A timer is set for the moment at which the first condition of a node wears off. The holder of the
 lease looks for nodes whose moment has passed and reviews them as their timers would have. And it
 publishes again what HEALTH says of a node and NODES does not: a verdict, and that it is back. Of a
-node that NODES says is gone it removes what HEALTH has left.
+node that NODES says is gone it removes what HEALTH has left. A node of which nothing is known has
+registered while its name was another's: its registration is handled once more.
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Final
@@ -24,6 +25,7 @@ from services.health_monitor.rules import node_health
 from services.health_monitor.rules.health_state import working_of
 from services.health_monitor.rules.missing_verdicts import (
     is_left_over,
+    is_unregistered,
     missing_return,
     missing_verdict,
 )
@@ -32,6 +34,8 @@ from services.primitives.clock import Clock
 
 EVERY_SECONDS: Final = 300.0
 LOOK_SECONDS: Final = 5.0
+REGISTERED_MAX: Final = 256
+"""In one look; the next one goes on."""
 OVERDUE: Final = timedelta(seconds=120)
 """A timer that is so late is lost; most are seconds late."""
 
@@ -45,14 +49,21 @@ class HealthAudit:
     """Looks at every node while it holds the lease."""
 
     def __init__(
-        self, bus: Bus, clock: Clock, store: HealthStore, performer: Performer, lease: Lease
+        self,
+        bus: Bus,
+        clock: Clock,
+        store: HealthStore,
+        performer: Performer,
+        lease: Lease,
+        register: Callable[[NodeRecord], Awaitable[bool]],
     ) -> None:
-        """Perform what a review leads to through `performer`."""
+        """Perform what a review leads to through `performer`; `register` a node once more."""
         self._bus = bus
         self._clock = clock
         self._store = store
         self._performer = performer
         self._lease = lease
+        self._register = register
         self._published: dict[str, datetime] = {}
         """Node -> since when it is what its last verdict says that was published again: once, as
         the message may be one that ends every process that handles it."""
@@ -83,6 +94,12 @@ class HealthAudit:
                 continue
             await self._publish_missing(key, record, nodes.get(key))
             await self._publish_return(key, record, nodes.get(key))
+        known = {node_key(each.pool, each.node) for each in health}
+        unknown = [each for key, each in nodes.items() if key not in known]
+        late = [each for each in unknown if is_unregistered(each, self._clock.now())]
+        for node in late[:REGISTERED_MAX]:
+            if await self._register(node):
+                log.warning("its registration was another's; repeated", extra={"node": node.node})
 
     async def _review_overdue(self, health: Iterable[HealthRecord]) -> None:
         now = self._clock.now()

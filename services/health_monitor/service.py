@@ -150,7 +150,9 @@ async def build(context: Context) -> Service:
         policy,
         context.settings,
     )
-    audit = HealthAudit(context.bus, context.clock, store, performer, lease)
+    audit = HealthAudit(
+        *(context.bus, context.clock, store, performer, lease), judge.register_again
+    )
     return Service(
         description="Judges faults by the health policy, and publishes lost nodes",
         consumers=(

@@ -69,19 +69,22 @@ class WorkloadSteps:
 
     async def uncordon(self, command: Command) -> None:
         """Allow new work on the node again; also the undo of a cordon."""
-        await self._uncordon(command)
+        notifier, order = await self._order(command)
+        await self._availability.observed(notifier.name, notifier.uncordon(order))
 
     async def return_node(self, command: Command) -> None:
         """Allow new work on the node again, and on all GPUs that its record has not cordoned.
 
-        A store that was rolled back or restored knows nothing of the GPUs cordoned since.
+        A store that was rolled back or restored knows nothing of the GPUs cordoned since. They are
+        first: where an order is refused the node takes no work, as its record goes on to say.
         """
-        notifier, order = await self._uncordon(command)
+        notifier, order = await self._order(command)
         if isinstance(notifier, GpuCordoningNotifier):
             gpus = await read_gpus(self._bus, order.node.pool, order.node.node)
             await notifier.cordon_gpus(
                 msgspec.structs.replace(order, key=f"{order.key}/gpus", gpus=gpus)
             )
+        await self._availability.observed(notifier.name, notifier.uncordon(order))
 
     async def cordon_gpus(self, command: Command) -> None:
         """Keep new work off GPUs of the node, and off no others."""
@@ -159,11 +162,6 @@ class WorkloadSteps:
         left = (command.deadline - self._clock.now()).total_seconds()
         early = min(EVICTION_SECONDS_MAX, max(left, 0.0) * EVICTION_SHARE_MAX)
         return command.deadline - timedelta(seconds=early)
-
-    async def _uncordon(self, command: Command) -> tuple[Notifier, WorkloadOrder]:
-        notifier, order = await self._order(command)
-        await self._availability.observed(notifier.name, notifier.uncordon(order))
-        return notifier, order
 
     async def _order(self, command: Command) -> tuple[Notifier, WorkloadOrder]:
         about = command.inputs_as(NodeInputs)

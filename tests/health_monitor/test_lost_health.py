@@ -1,6 +1,8 @@
 """HEALTH, HEARTBEATS or TIMERS is lost: silence is noticed, unhealthy stays, degraded ends."""
 
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -12,16 +14,22 @@ from schemas.messages import encode
 from schemas.node_events import Lost, Returned
 from schemas.node_records import NodeRecord, node_key
 from schemas.saga_params import LaunchSpec
-from schemas.settings import AgentSettings, Settings
+from schemas.settings import AgentSettings, PoolSpec, Settings
 from schemas.topology import HEALTH, HEARTBEATS, NODES
 from services.bus.leases import Lease
+from services.bus.nats.nats_bus import NatsBus
+from services.health_monitor.earlier_faults import EarlierFaults
+from services.health_monitor.fault_handler import FaultHandler
 from services.health_monitor.health_audit import HealthAudit
 from services.health_monitor.health_store import HealthStore
 from services.health_monitor.rules.health_state import Condition, Working, working_of
+from services.health_monitor.rules.job_faults import JobFaultHistory
 from services.health_monitor.rules.lost_health import may_begin, recovered_health
 from services.health_monitor.rules.missing_verdicts import missing_return, missing_verdict
+from services.health_monitor.rules.policy_file import load_policy
 from services.health_monitor.verdict_publisher import HealthInstruments, Performer
 from services.primitives.clock import SystemClock
+from tests.health_monitor.conftest import make_fault
 
 NOW = datetime(2026, 11, 22, 1, 30, tzinfo=UTC)
 NODE = NodeRecord(
@@ -38,6 +46,21 @@ REMOVED = msgspec.structs.replace(
     GONE, launch=LaunchSpec(fleet="", provider="p", instance_type="t")
 )
 QUICK = Settings(agent=AgentSettings(heartbeat_interval=Duration(0.5), heartbeat_ttl=Duration(2)))
+ADOPTED = PoolSpec(provider="p", instance_type="t", nodes="adopted", min_nodes=0, max_nodes=9)
+ROOT = Path(__file__).parents[2]
+
+
+def audit_of(bus: NatsBus) -> HealthAudit:
+    """An audit, with what it reviews through."""
+    clock, instruments = SystemClock(), HealthInstruments(CollectorRegistry())
+    store, performer = HealthStore(bus, clock), Performer(bus, instruments)
+    lease = Lease(bus, clock, "health-monitor.leader", "replica-0")
+    settings = Settings(pools={"training": ADOPTED})
+    earlier = EarlierFaults(bus, clock)
+    policy = load_policy(ROOT / "config" / "health-policy.yaml")
+    jobs = JobFaultHistory()
+    handler = FaultHandler(store, performer, lambda: policy, settings, instruments, jobs, earlier)
+    return HealthAudit(bus, clock, store, performer, lease, handler.register_again)
 
 
 @pytest.mark.parametrize(
@@ -124,10 +147,7 @@ async def test_a_degraded_node_whose_timer_is_lost_is_reviewed(world, bus):
         pool="training", node="training-7", status="degraded", detail=msgspec.to_builtins(work)
     )
     await bus.put(HEALTH, node_key("training", "training-7"), encode(record))
-    clock = SystemClock()
-    performer = Performer(bus, HealthInstruments(CollectorRegistry()))
-    lease = Lease(bus, clock, "health-monitor.leader", "replica-0")
-    await HealthAudit(bus, clock, HealthStore(bus, clock), performer, lease).look()
+    await audit_of(bus).look()
     assert [each.status for each in await world.events()] == ["healthy"]
     assert (await world.health("training-7")).status == "healthy"
 
@@ -204,10 +224,7 @@ async def test_a_lost_verdict_is_published_once(world, bus):
     node = msgspec.structs.replace(NODE, health="healthy", health_at=since - timedelta(hours=1))
     await bus.put(HEALTH, node_key("training", "training-7"), encode(health))
     await bus.put(NODES, node_key("training", "training-7"), encode(node))
-    clock = SystemClock()
-    performer = Performer(bus, HealthInstruments(CollectorRegistry()))
-    lease = Lease(bus, clock, "health-monitor.leader", "replica-0")
-    audit = HealthAudit(bus, clock, HealthStore(bus, clock), performer, lease)
+    audit = audit_of(bus)
     await audit.look()
     await audit.look()
     assert [(each.status, each.time) for each in await world.events()] == [("unhealthy", since)]
@@ -247,10 +264,7 @@ async def test_only_a_node_that_beats_is_back(world, bus, beats):
     await bus.put(NODES, node_key("training", "training-7"), encode(node))
     if beats:
         await world.beat("training-7", ttl_seconds=60)
-    clock = SystemClock()
-    performer = Performer(bus, HealthInstruments(CollectorRegistry()))
-    lease = Lease(bus, clock, "health-monitor.leader", "replica-0")
-    await HealthAudit(bus, clock, HealthStore(bus, clock), performer, lease).look()
+    await audit_of(bus).look()
     assert len(await world.events(Returned)) == int(beats)
 
 
@@ -274,9 +288,37 @@ async def test_what_health_has_of_a_node_that_is_gone_is_removed(
     await bus.put(HEALTH, node_key("training", "training-7"), encode(health))
     ended = msgspec.structs.replace(node, changed_at=ended_at, health="healthy", health_at=NOW)
     await bus.put(NODES, node_key("training", "training-7"), encode(ended))
-    clock = SystemClock()
-    performer = Performer(bus, HealthInstruments(CollectorRegistry()))
-    lease = Lease(bus, clock, "health-monitor.leader", "replica-0")
-    await HealthAudit(bus, clock, HealthStore(bus, clock), performer, lease).look()
+    await audit_of(bus).look()
     kept = await bus.get(HEALTH, node_key("training", "training-7"))
     assert (kept is not None) is left
+
+
+@pytest.mark.parametrize(
+    ("boots", "changes", "status"),
+    [
+        pytest.param((), {}, "healthy", id="well"),
+        pytest.param(("boot-1",), {}, "unhealthy", id="faulty"),
+        pytest.param(("boot-0",), {}, "healthy", id="the first machine was"),
+        pytest.param((), {"boot_id": "boot-2"}, "", id="its registration is not kept"),
+        pytest.param((), {"health": "healthy"}, "", id="NODES has its health"),
+        pytest.param((), {"state": "registered"}, "", id="not in service"),
+        pytest.param((), {"admitted_at": datetime.now(UTC)}, "", id="its own may still come"),
+    ],
+)
+async def test_a_node_that_registered_as_another_is_registered_again(
+    world, bus, boots: tuple[str, ...], changes: dict[str, Any], status: str
+):
+    """Its name was still that of a node that left, and HEALTH forgot both."""
+    await world.register("training-7", "boot-1")
+    for boot in boots:
+        await world.publish(make_fault(f"of-{boot}", boot_id=boot))
+    long_ago = datetime.now(UTC) - timedelta(minutes=3)
+    node = msgspec.structs.replace(NODE, registered_at=long_ago, admitted_at=long_ago)
+    node = msgspec.structs.replace(node, **changes)
+    await bus.put(NODES, node_key("training", "training-7"), encode(node))
+    audit = audit_of(bus)
+    for _ in range(2):
+        await audit.look()
+        found = await world.health("training-7")
+        assert (found.status if found else "") == status
+    assert len(await world.events()) == bool(status)

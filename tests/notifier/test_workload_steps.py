@@ -195,6 +195,27 @@ def test_an_order_about_gpus_names_them_by_index_and_uuid() -> None:
     with_bus(work)
 
 
+def test_a_node_whose_gpus_cannot_be_returned_stays_cordoned() -> None:
+    """Its record goes on to say so: a spare would take work unseen."""
+
+    class Refusing(Cordoning):
+        uncordoned = ""
+
+        async def cordon_gpus(self, order: WorkloadOrder) -> None:
+            raise StepFailure(f"refused: {order.key}")
+
+        async def uncordon(self, order: WorkloadOrder) -> None:
+            self.uncordoned = order.key
+
+    async def work(bus: MemoryBus) -> None:
+        refusing = Refusing()
+        with pytest.raises(StepFailure, match="refused"):
+            await steps(bus, refusing).return_node(command("p"))
+        assert not refusing.uncordoned
+
+    with_bus(work)
+
+
 @pytest.mark.parametrize("recorded", [(), (3,)])
 def test_an_uncordon_leaves_cordoned_the_gpus_that_are_recorded(recorded: tuple[int, ...]) -> None:
     """A store that was rolled back knows nothing of a GPU cordoned since: it gets work again."""

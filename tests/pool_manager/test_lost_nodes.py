@@ -150,6 +150,19 @@ def event(kind: type[NodeEvent], at: datetime = LATER, **fields: Any) -> StoredE
             {"boot_id": "b", "health": "unknown"},
             id="others made it, and the verdict is older",
         ),
+        pytest.param(
+            None,
+            NodeSources(
+                msgspec.structs.replace(JOINED, created_at=NOW + timedelta(seconds=30)),
+                [],
+                [
+                    event(Verdict, NOW, status="unhealthy", reason="r")._replace(stored_at=LATER),
+                    event(Registered, instance="n1", boot_id="b"),
+                ],
+            ),
+            {"boot_id": "b", "health": "unknown"},
+            id="others made it, and the verdict of the first was replayed",
+        ),
     ],
 )
 def test_what_is_recorded_again(

@@ -46,6 +46,14 @@ def is_left_over(health: HealthRecord, node: NodeRecord | None, now: datetime) -
     return late and not may_begin(node, working_of(health).boot)
 
 
+def is_unregistered(node: NodeRecord, now: datetime) -> bool:
+    """Whether a node in service that has no record in HEALTH has registered, and without effect."""
+    at = node.registered_at
+    if node.state != "active" or node.health != "unknown" or at is None:
+        return False
+    return now - max(at, node.admitted_at or at) >= LATE
+
+
 def missing_return(health: HealthRecord, node: NodeRecord | None, now: datetime) -> Returned | None:
     """The return to publish again of a node whose heartbeats come; None: NODES does not lack it."""
     if node is None or not node.lost or node.lost_at is None or health.lost:

@@ -126,10 +126,12 @@ def _is_earlier(state: SagaState, instance: InstanceRecord | None) -> bool:
 def _is_older(stored: StoredEvent, instance: InstanceRecord | None) -> bool:
     """Whether an event was stored before others made the machine: it is about an earlier one.
 
-    That one may never have been adopted, or its end may not be published yet.
+    That one may never have been adopted, or its end may not be published yet. A verdict that an
+    operator replays is stored later than it was decided on.
     """
     made_at = instance.created_at if instance is not None else None
-    return made_at is not None and stored.stored_at < made_at
+    verdict_at = stored.event.time if isinstance(stored.event, Verdict) else stored.stored_at
+    return made_at is not None and min(stored.stored_at, verdict_at) < made_at
 
 
 def _with_saga(record: NodeRecord | None, name: str, state: SagaState) -> NodeRecord | None:

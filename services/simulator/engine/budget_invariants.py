@@ -78,7 +78,11 @@ class BudgetInvariants:
         if record is not None and is_out(record):
             return
         disrupting = self._disrupting.setdefault(entry.params.pool, {})
+        before = (known.sagas.open[each].params for each in disrupting if each in known.sagas.open)
+        out_before = {self._unit(pool, each) for each in before}
         disrupting[entry.saga] = None
+        if self._unit(pool, entry.params) in out_before:
+            return  # its rack is out of service already
         decided_at = {saga: each.since for saga, each in pool.open.items()}
 
         def later(saga: str) -> bool:

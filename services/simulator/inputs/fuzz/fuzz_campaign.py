@@ -5,6 +5,7 @@ violation remains.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from random import Random
 from typing import Any, Final
@@ -104,7 +105,18 @@ def draw(seed: str, minutes: float) -> Campaign:
     steps += _rack_faults(Random(f"{seed}/rack-faults"), shape, seconds)  # noqa: S311
     steps += _relabels(Random(f"{seed}/labels"), shape, seconds)  # noqa: S311
     steps += _resizes(Random(f"{seed}/group"), shape, seconds)  # noqa: S311
+    steps = [_renewable(each, shape) for each in steps]
     return Campaign(shape, tuple(sorted(steps, key=lambda each: each.at)), seconds)
+
+
+def _renewable(step: CampaignStep, shape: FleetShape) -> CampaignStep:
+    """No more nodes than can be renewed one by one as they expire: else none is ever at rest."""
+    action = step.action
+    if not shape.expire_after_seconds or not isinstance(action, OperatorAction):
+        return step
+    if action.verb != "scale" or action.nodes <= shape.nodes:
+        return step
+    return replace(step, action=replace(action, nodes=shape.nodes))
 
 
 def _full_zones(chance: Random, shape: FleetShape, seconds: float) -> list[CampaignStep]:
