@@ -36,10 +36,12 @@ class AnnouncedNotices:
         """Add a notice that was stored `at` a moment."""
         notices = self.nodes.setdefault(event.node, {})
         if not event.withdrawn:
-            # A repeated announcement of a withdrawn notice changes nothing.
+            # A repeated announcement changes nothing but the deadline, if it comes earlier.
             restarts = event.effect in RESTARTING and event.deadline is not None
             cuts = event.effect in TAKING or restarts
-            notices.setdefault(event.notice, _Notice(event.deadline, cuts))
+            first = notices.setdefault(event.notice, _Notice(event.deadline, cuts))
+            if first.deadline is not None and event.deadline is not None:
+                first.deadline = min(first.deadline, event.deadline)
         elif (known := notices.get(event.notice)) is None:
             notices[event.notice] = _Notice(event.deadline, cuts=True, withdrawn_at=at)
         elif known.withdrawn_at is None:
