@@ -26,6 +26,7 @@ from services.pool_manager.planner.node_reconstruction import (
     reconstructed_node,
 )
 from services.pool_manager.planner.saga_projection import ARRIVING
+from services.pool_manager.planner.sizing.open_sagas import without_name
 from services.pool_manager.planner.sizing.successors import claimed
 from services.pool_manager.pool_store import Store
 from services.primitives.clock import Clock
@@ -116,7 +117,9 @@ class NodeAdoption:
 
         if joins:
             name = instance.instance
-            await self._store.change_pool(instance.pool, lambda found: claimed(found, name))
+            await self._store.change_pool(
+                instance.pool, lambda found: claimed(without_name(found, name), name)
+            )
         record = await self._store.change_node(instance.pool, instance.instance, adopted)
         assert record is not None
         log.info("node adopted", extra={"pool": record.pool, "node": record.node})

@@ -10,8 +10,9 @@ from schemas import subjects
 from schemas.instance_records import InstanceRecord
 from schemas.node_events import NodeEvent, NodeHeld, Registered, Verdict
 from schemas.node_records import NodeRecord, node_key
-from schemas.pool_records import pool_key
+from schemas.pool_records import PoolRecord, pool_key
 from schemas.saga_params import LaunchSpec, SagaParams
+from schemas.settings import PoolSpec
 from schemas.stream_specs import BucketSpec
 from schemas.topology import NODES, POOLS
 from services.bus.nats.embedded_server import EmbeddedServer
@@ -21,7 +22,7 @@ from services.pool_manager.planner.node_reconstruction import (
     StoredEvent,
     reconstructed_node,
 )
-from services.pool_manager.planner.sizing.open_sagas import highest_serial
+from services.pool_manager.planner.sizing.open_sagas import highest_serial, without_name
 from services.pool_manager.service import build
 from services.saga.saga_state import SagaState, StepState
 from tests.pool_manager.fleet import ask, nodes, peers, settings, settled
@@ -237,3 +238,12 @@ async def test_a_lost_pool_is_recorded_again_and_names_no_node_twice(
         after = await eventually(settled(bus, 4))
     assert set(before) < set(after)
     assert peers.count("provision").total() == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "serial"), [("training-10-5ecb", 10), ("training-3-0ed2", 7), ("gpu-99", 7)]
+)
+def test_a_pool_gives_no_name_again_that_an_operator_adopts(name: str, serial: int) -> None:
+    """Its record may be of before it gave the name."""
+    record = PoolRecord(name="training", spec=PoolSpec(provider="p", instance_type="t"), serial=7)
+    assert without_name(record, name).serial == serial

@@ -34,6 +34,12 @@ def highest_serial(pool: str, names: Iterable[str]) -> int:
     return max((node_serial(pool, each) for each in names), default=0)
 
 
+def without_name(record: PoolRecord, name: str) -> PoolRecord:
+    """The record that gives no new node this name: it may have been rolled back since it did."""
+    serial = max(record.serial, node_serial(record.name, name))
+    return msgspec.structs.replace(record, serial=serial)
+
+
 def begin(
     fleet: str,
     record: PoolRecord,
