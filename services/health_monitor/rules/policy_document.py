@@ -17,67 +17,58 @@ from services.settings.xid_catalogues import load_sxids, load_xids
 _INTRODUCTION: Final = """\
 # The health policy
 
-This page is written by
-`python -m services.health_monitor.rules.policy_document > docs/health-policy.md` from
-`config/health-policy.yaml`, `config/xid-catalog.yaml` and `config/sxid-catalog.yaml`; change
-those, not this. How to write a policy of your own is said at the head of the policy file.
+Written by `python -m services.health_monitor.rules.policy_document > docs/health-policy.md` from
+`config/health-policy.yaml`, `config/xid-catalog.yaml` and `config/sxid-catalog.yaml`: change those,
+not this page. The head of the policy file says how to write a policy of your own.
 
 A fault's **result** is `healthy` (noted, nothing else), `degraded` (the node stays in service,
-operators are notified, it wears off) or `unhealthy` (the node leaves service; it lasts until it is
-uncordoned or replaced). The **action** is what the fault calls for; what is done about an
-unhealthy node is the pool's remediation, by default a replacement. *At once* means that one fault
-is enough whatever the pool's `unhealthy_after` says.
+operators are notified, it wears off) or `unhealthy` (the node leaves service, until it is
+uncordoned or replaced). The **action** is what the fault calls for; the pool's remediation decides
+what is done, by default a replacement. *At once*: one fault is enough, whatever the pool's
+`unhealthy_after`.
 
-The actions for XIDs follow NVIDIA's catalogue (October 2025, column *NVIDIA*). **The severities
-are Navarch's own**: NVIDIA publishes none, except for the NVLink 5 codes 144 to 150. A code that
-no rule knows is degraded, never unhealthy.
+Actions for XIDs follow NVIDIA's catalogue (October 2025, column *NVIDIA*). **The severities are
+Navarch's own**: NVIDIA publishes none, except for the NVLink 5 codes 144 to 150. A code that no
+rule knows is degraded, never unhealthy.
 """
 
 _HOW: Final = """\
 ## How a node's health comes about
 
-- The first rule whose condition matches decides. A condition that asks for a metric which the
-  fault does not have does not match, and is counted (`navarch_policy_conditions_raised_total`).
-- *Degraded* is a set of conditions, one for each kind, code and GPU. Each wears off by itself,
-  `sticky` after its last fault; is cancelled by a rule's `cancels`; or ends with the boot. None
-  touches another's time. The node is healthy again when the last is gone.
-- *Unhealthy* is sticky: a new registration, a reboot or any other fault does not lift it, an
-  uncordon or the node's end does. A worse action (reset, then reboot, then replacement) is
-  published again.
-- An uncordon clears the node as of its request. What the node reports from then on
-  counts, also while the workload system keeps the uncordon waiting; after a reset or a reboot it is
-  what the node has reported since that.
-- Where a pool has `health.cordon_scope: gpu` and its notifiers can, a rule with `cordon: gpu` makes
-  the node *degraded*: the faulty GPU gets no new work, the node stays in service. That lasts as
-  *unhealthy* does. A fault of a second GPU, or one whose rule has no `cordon: gpu`, makes the node
-  unhealthy; so does a workload system that does not carry out the order, and a repair that fails.
-  Such a node is repaired as an unhealthy one is, but in the pool's service windows; without a
-  window once its GPUs have rested for five minutes, or by an operator (`navarch reset-gpu`,
-  `navarch replace`). It counts in `budget.max_quarantined`.
-- Where a pool has `unhealthy_after: n`, results that are not fatal count up, over all kinds and
-  GPUs of the node, within 24 hours; until the n-th the node is degraded.
-- A rule with `count` and `window` matches from the `count`-th fault within the window on. It
-  counts the faults that reach it, by the host's time, so that a late delivery is no burst.
-- A *level* is a reading in the samples that stays beyond a bound: once it has lasted, it becomes
-  one fault, judged by the same rules. It is reported once however long it lasts, degrades the
-  node until it is over (or for a day, if its end is missed), and is reported again after an
-  uncordon or a boot.
-- Each GPU has its own health beside its node's (`navarch get NODE`): the worst condition that
-  is in force on it, or unhealthy for as long as its node is.
-- The same fault on many nodes within a minute is one incident, published as `incident`, which
-  names what they share: a job, a rack, a zone, a provider or the pool (`health.incident` of the
-  pool says how many nodes that takes; three of one job are enough, two where another node of it
-  crashed first, and a whole rack from three on). Where it makes nodes unhealthy, none of
-  them is repaired while it is fresh; where it does not, operators are notified.
-- What a program can bring about (XIDs 8, 13, 31, 32, 43, 45, 68, 69) is **its job's and not the
-  node's** where another node of the same job shows the same within a minute, or, for the clean-up
-  XID 45, showed anything in the half hour before. It is noted as healthy with the rule `(one job)`
-  and counts in no window. Where such a fault would degrade a node or make it unhealthy, its
-  verdict waits two seconds for the other nodes; what is fatal (*at once*) never waits and is never
-  forgiven. The agent learns the job from the kernel line's process: Slurm's number, or the pod;
-  the pods of one Kubernetes job have nothing in common there, so they are judged one by one.
-- A changed policy file is in force within a second; a wrong one is refused and the old one
-  stays. Each verdict names its rule and the policy (the first 12 digits of the file's SHA-256).
+- The first rule whose condition matches decides. A condition on a metric that the fault lacks
+  does not match, and is counted (`navarch_policy_conditions_raised_total`).
+- *Degraded* is a set of conditions, one for each kind, code and GPU. Each ends by itself,
+  `sticky` after its last fault, by a rule's `cancels`, or with the boot; the node is healthy when
+  none is left.
+- *Unhealthy* lasts until an uncordon or the node's end, whatever registration, reboot or fault
+  follows. A worse action (reset, reboot, replacement) is published again.
+- An uncordon clears what was reported before its request; after a reset or reboot, before that.
+- In a pool with `health.cordon_scope: gpu` whose notifiers can do it, a rule with `cordon: gpu`
+  makes the node *degraded* for as long as *unhealthy* lasts: only the faulty GPU gets no new
+  work. A fault of a second GPU, one whose rule has no `cordon: gpu`, a workload system that does
+  not carry out the order, or a failed repair makes it unhealthy. The repair waits for the pool's
+  service windows; without any, until the node's GPUs have rested for five minutes, or for an
+  operator (`navarch reset-gpu`, `navarch replace`). It counts in `budget.max_quarantined`.
+- With `unhealthy_after: n`, results that are not *at once* count up within 24 hours, over all
+  kinds and GPUs of the node; until the n-th it is degraded.
+- A rule with `count` and `window` matches from the `count`-th fault within the window on, by the
+  host's time: a late delivery is no burst.
+- A *level* is a reading in the samples beyond a bound. Once it has lasted, it is reported as one
+  fault, and degrades the node until it is over (a day, if its end is missed). It is reported
+  again after an uncordon or a boot.
+- Each GPU has its own health (`navarch get NODE`): its worst condition, or unhealthy while its
+  node is.
+- The same fault on many nodes within a minute is one `incident`, which names what they share:
+  job, rack, zone, provider or pool. `health.incident` says how many nodes it takes; of one job
+  three (two, where another of its nodes crashed first), and a whole rack from three on. Unhealthy
+  nodes are not repaired while the incident is fresh; of others operators are notified.
+- XIDs that a program can cause (8, 13, 31, 32, 43, 45, 68, 69) are **the job's, not the node's**,
+  where another node of the job shows the same within a minute or, for XID 45, showed anything in
+  the last half hour: healthy, by the rule `(one job)`, counted in no window. A verdict that would
+  degrade a node waits two seconds for that; one *at once* never waits. The kernel line's process
+  names the job: Slurm's number, or the pod (pods of one Kubernetes job are judged one by one).
+- A changed policy file is in force within a second; an invalid one is refused and the old one
+  stays. Each verdict names its rule and the policy (12 digits of the file's SHA-256).
 """
 
 
@@ -122,21 +113,27 @@ def _levels(policy: Policy) -> Iterable[str]:
 
 def _xids(policy: Policy) -> Iterable[str]:
     catalog = load_xids()
+    everywhere = max((entry.generations for entry in catalog.codes), key=len)
     yield "## XIDs\n"
-    yield "| XID | what it says | on | NVIDIA | result | action | rule | why |"
-    yield "|---|---|---|---|---|---|---|---|"
+    yield f"Where *only on* is empty: {', '.join(everywhere)}.\n"
+    yield "| XID | what it says | only on | NVIDIA | verdict | rule |"
+    yield "|---|---|---|---|---|---|"
     for entry in catalog.codes:
         explained = explain(policy, example("xid", entry.code))
+        generations = () if entry.generations == everywhere else entry.generations or ("-",)
+        rules = [explained.rule, *(repeat.rule for repeat in explained.repeats)]
         yield _row(
             str(entry.code),
             entry.description,
-            " ".join(entry.generations) or "-",
+            " ".join(generations),
             entry.action or "-",
-            *_cells(explained),
+            _verdict(explained),
+            ", then ".join(f"`{rule}`" for rule in rules),
         )
     yield (
-        "\n144 to 150 are judged by the severity in their line, 154 by the action it names; the\n"
-        "table shows what a line without either comes to.\n"
+        "\nThe first rule decides; the one after *then* once such faults repeat. 144 to 150 are\n"
+        "judged by the severity in their line, 154 by the action it names; the table shows what a\n"
+        "line without either comes to.\n"
     )
     unused = ", ".join(str(each.code) for each in catalog.unused)
     explained = explain(policy, example("xid", catalog.unused[0].code))
@@ -147,22 +144,20 @@ def _xids(policy: Policy) -> Iterable[str]:
 
 
 def _sxids(policy: Policy) -> Iterable[str]:
-    yield "## SXIDs\n"
-    yield "| SXID | what it says | NVIDIA | result | action | rule | why |"
-    yield "|---|---|---|---|---|---|---|"
+    groups: dict[str, list[str]] = {}
     for entry in load_sxids().codes:
         explained = explain(policy, example("sxid", entry.code, gpu_index=-1))
-        yield _row(str(entry.code), entry.description, entry.severity, *_cells(explained))
-    yield ""
+        title = f"### {entry.severity}: {_verdict(explained)}, by `{explained.rule}`\n"
+        groups.setdefault(title, []).append(_row(str(entry.code), entry.description))
+    yield "## SXIDs\n"
+    yield "By NVIDIA's severity.\n"
+    for title, rows in groups.items():
+        yield from (title, "| SXID | what it says |", "|---|---|", *rows, "")
 
 
-def _cells(explained: Explanation) -> tuple[str, str, str, str]:
-    result = f"{explained.result}, at once" if explained.fatal else explained.result
-    why = explained.why
-    for repeat in explained.repeats:
-        also = f"{repeat.count} within {repeat.window}: {repeat.result}, {repeat.action}"
-        why = f"{why} {also[0].upper()}{also[1:]} (`{repeat.rule}`)."
-    return result, explained.action, f"`{explained.rule}`", why
+def _verdict(explained: Explanation) -> str:
+    at_once = " at once" if explained.fatal else ""
+    return f"{explained.result}{at_once}, {explained.action}"
 
 
 def _row(*cells: str) -> str:
