@@ -158,13 +158,7 @@ def assemble(
     queues = NoticeQueueReader(bus, clock, store, providers, reports.poll)
     prices = PriceReader(bus, clock, offerings, providers, scorer.catalogue)
     sweeper = Sweeper(
-        bus,
-        clock,
-        store,
-        providers,
-        steps.remover,
-        limits,
-        partial(observes, settings),
+        *(bus, clock, store, providers, steps.remover, limits, partial(observes, settings)),
         fleet_name=settings.fleet,
     )
     lease = Lease(bus, clock, LEASE_NAME, context.replica)
