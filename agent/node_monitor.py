@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Final
 
 from agent.fault_reporter import FaultReporter
-from agent.faults.boot_checks import AWAITED, boot_checks, rdma_check
+from agent.faults.boot_checks import AWAITED, boot_checks, nvlink_domain, rdma_check
 from agent.faults.sample_changes import SampleChange
 from agent.gpu_monitor import OPEN_SECONDS_MAX, GpuMonitor
 from agent.maintenance.diagnostics_runner import DiagnosticsRunner
-from agent.observations import GpuInventory
+from agent.observations import GpuInventory, NodeSample
 from agent.own_record import MissingEvents
 from agent.settings import AgentConfig
 from agent.sources.blocking_calls import ProbeHung, ProbeThread
@@ -89,6 +89,7 @@ class NodeMonitor:
         self._testing: asyncio.Task[None] | None = None
         self._samples = 0
         self._rack = ""
+        self._nvlink_domain = ""
         self._rdma = ProbeThread("rdma")
         self.tested = tested
         """Whether this boot's tests have passed."""
@@ -104,6 +105,8 @@ class NodeMonitor:
                 self._follow_kernel_log()
             await opening
         await placing
+        inventory = self._gpus.inventory
+        self._nvlink_domain = inventory.nvlink_domain if inventory else ""
         self._register()
         if not self._kernel_log_problem:
             self._follow_kernel_log()
@@ -147,15 +150,27 @@ class NodeMonitor:
                 driver_version=inventory.driver_version if inventory else "",
                 agent_version=self._dependencies.version,
                 address=self._config.address,
-                rack=self._rack,
+                rack=self._config.rack or self._nvlink_domain or self._rack,
+                nvlink_domain=self._nvlink_domain,
             )
         )
+
+    def _register_moved(self, sample: NodeSample | None) -> None:
+        """Register again with the NVLink domain that the GPUs have joined since: it is the rack."""
+        domain = nvlink_domain(sample)
+        recently = self._clock.monotonic() - self._registered_at < REGISTER_AGAIN_SECONDS
+        if domain in ("", self._nvlink_domain) or (self._nvlink_domain and recently):
+            return
+        log.info("the GPUs are in NVLink domain %s", domain)
+        self._nvlink_domain = domain
+        self._register()
 
     # --- checks ---------------------------------------------------------------------------------
 
     async def look(self) -> tuple[CheckResult, ...]:
         """Run the boot checks: every GPU is visible and answers."""
         sample = None if self._config.gpu_count == 0 else await self._gpus.sample()
+        self._register_moved(sample)
         self._checked_inventory = self._gpus.inventory
         checks = boot_checks(
             self._config.gpu_count,
@@ -279,6 +294,7 @@ class NodeMonitor:
 
     async def _sample(self) -> Telemetry:
         sample = None if self._config.gpu_count == 0 else await self._gpus.sample()
+        self._register_moved(sample)
         host = self._dependencies.host.sample()
         self._samples += 1
         now = self._clock.now()

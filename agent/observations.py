@@ -76,6 +76,8 @@ class GpuInventory:
     gpus: tuple[GpuIdentity, ...] = ()
     driver_version: str = ""
     failures: tuple[NvmlFailure, ...] = ()
+    nvlink_domain: str = ""
+    """The NVLink fabric of several hosts that all of them have joined by then."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,8 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     region: str = ""
     zone: str = ""
     rack: str = ""
+    nvlink_domain: str = ""
+    """`ClusterUUID.CliqueId`, where its GPUs are in an NVLink fabric of several hosts."""
     instance_type: str = ""
     market: str = ""
     """`on-demand`, `spot` or `reserved`; empty: not known."""

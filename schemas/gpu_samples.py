@@ -38,6 +38,8 @@ class GpuSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     memory_utilization_percent: Int | None = None
     memory_clock_mhz: Int | None = None
     power_limit_watts: Float | None = None
+    nvlink_domain: Name = ""
+    """`ClusterUUID.CliqueId` of the NVLink fabric of several hosts that the GPU has joined."""
     fabric_state: Int | None = None
     """NVML's: 1 not started, 2 in progress, 3 completed; absent without a fabric."""
     fabric_status: Int | None = None

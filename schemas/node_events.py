@@ -7,16 +7,7 @@ import msgspec
 from schemas.enums import Action, AttemptOutcome, FaultKind, HealthStatus, NoticeEffect, SagaKind
 from schemas.gpu_samples import GpuSample
 from schemas.messages import Codec, Message
-from schemas.value_limits import (
-    Address,
-    Float,
-    Identifier,
-    Int,
-    Name,
-    Seconds,
-    Token,
-    UtcTime,
-)
+from schemas.value_limits import Address, Float, Identifier, Int, Name, Seconds, Token, UtcTime
 
 Metric = Int | Float | str | bool
 
@@ -85,7 +76,9 @@ class Registered(NodeEvent, frozen=True, kw_only=True, tag="io.navarch.agent.eve
     agent_version: Name = ""
     address: Address = ""
     rack: Name = ""
-    """Rack of the host, as the operator or the cloud names it: what fails together."""
+    """Rack of the host, by the operator, the NVLink domain or the cloud: what fails together."""
+    nvlink_domain: Name = ""
+    """`ClusterUUID.CliqueId` of the NVLink fabric of several hosts that all its GPUs are in."""
 
 
 class ProviderNotice(

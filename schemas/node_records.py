@@ -162,6 +162,8 @@ class NodeRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     region: Identifier = ""
     zone: Identifier = ""
     rack: str = ""
+    nvlink_domain: str = ""
+    """What its GPUs report of that, whatever the rack is called."""
     host: str = ""
     """The physical machine, where the provider names it."""
     market: Market | Literal[""] = ""
@@ -170,6 +172,8 @@ class NodeRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     """Its provider can switch the machine off and on."""
     denied_reason: str = ""
     """Why its hardware must not be admitted; set after a denylist lookup and never stored."""
+    misplaced_reason: str | None = ""
+    """Why it is not in the rack of its launch, None: not known yet; set like `denied_reason`."""
     boot_id: str = ""
     gpus: tuple[GpuIdentity, ...] = ()
     boot_checked: bool | None = None

@@ -84,6 +84,12 @@ def rdma_check(needed: int, up: Sequence[str] | None) -> CheckResult:
     return CheckResult(name=RDMA, ok=len(up) >= needed, detail=detail[:DETAIL_CHARS_MAX])
 
 
+def nvlink_domain(sample: NodeSample | None) -> str:
+    """The NVLink domain that all of a node's GPUs are in; empty: none, or not known."""
+    found = {gpu.nvlink_domain for gpu in sample.gpus} if sample is not None else set()
+    return found.pop() if len(found) == 1 else ""
+
+
 def _interconnect(
     nvlinks: int | None, inventory: GpuInventory, sample: NodeSample
 ) -> CheckResult | None:
@@ -96,6 +102,8 @@ def _interconnect(
     if not any(needed.values()) and all(gpu.fabric_state is None for gpu in sample.gpus):
         return None
     problems = [each for gpu in sample.gpus for each in _link_problems(gpu, needed[gpu.uuid])]
+    if len(domains := {gpu.nvlink_domain for gpu in sample.gpus} - {""}) > 1:
+        problems.append(f"the GPUs are in different NVLink domains: {', '.join(sorted(domains))}")
     detail = (
         "; ".join(problems)[:DETAIL_CHARS_MAX] or "all NVLinks are up, and the fabric is healthy"
     )

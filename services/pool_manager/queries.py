@@ -16,6 +16,7 @@ from schemas.pool_records import PoolRecord
 from schemas.settings import FleetBudgetSpec, Settings
 from services.bus.port import Endpoint, Headers
 from services.operator_text.workload_words import state_words
+from services.pool_manager.planner import rack_units
 from services.pool_manager.planner.disruption_budget import allowance, others
 from services.pool_manager.planner.node_counts import Nodes, busy, is_quarantined, size
 from services.pool_manager.planner.remediation import drift
@@ -56,6 +57,7 @@ def node_view(record: NodeRecord, health: HealthRecord | None) -> NodeView:
         region=record.region or (launch.region if launch else ""),
         zone=record.zone,
         rack=record.rack,
+        nvlink_domain=record.nvlink_domain,
         instance_type=launch.instance_type if launch else "",
         market=record.market,
         address=record.address,
@@ -197,6 +199,7 @@ def pool_view(record: PoolRecord, nodes: Iterable[NodeRecord], now: datetime) ->
             *_full(record),
             *_apart(record, record.desired - size(record, nodes)),
             *_on_demand(record, nodes),
+            *rack_units.disagreements(nodes),
         ),
         observed_actions=tuple(
             msgspec.to_builtins(each) for each in record.observed_actions.values()

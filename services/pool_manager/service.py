@@ -36,6 +36,7 @@ from services.pool_manager.node_adoption import NodeAdoption
 from services.pool_manager.node_event_limit import SENDER_LIMIT, node_of
 from services.pool_manager.node_rebuilder import NodeRebuilder
 from services.pool_manager.planner import node_projection
+from services.pool_manager.planner.admission import rack_admission
 from services.pool_manager.planner.node_counts import busy
 from services.pool_manager.planner.pool_snapshot import PoolSnapshot
 from services.pool_manager.planner.safety.holds import hold_event, with_hold
@@ -224,7 +225,18 @@ class PoolManager:
         """The node a waiting step is about: the one that comes, else the one that comes back."""
         params = state.params
         found = await self.store.fresh_node(params.pool, params.new_node or params.node)
-        return await self._hardware.looked_up(found)
+        return await self._placed(await self._hardware.looked_up(found))
+
+    async def _placed(self, node: NodeRecord | None) -> NodeRecord | None:
+        """A node that is still to be admitted, with whether it is in the rack of its launch."""
+        if node is None or node.state == "active" or node.launch is None or not node.launch.gang:
+            return node
+        found = self.store.last_read(node.pool) or await self.store.pool(node.pool)
+        if found is None or not rack_admission.is_of_rack_launch(node, found[0].spec.rack.nodes):
+            return node
+        await self.store.nodes.caught_up()
+        reason = rack_admission.misplaced(node, self.store.nodes.of(node.pool))
+        return msgspec.structs.replace(node, misplaced_reason=reason)
 
     # --- start --------------------------------------------------------------------------------
 

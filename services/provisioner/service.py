@@ -17,6 +17,7 @@ from services.bus.leases import Lease
 from services.bus.port import Endpoint, Headers
 from services.provisioner.bootstrap.enrollment_endpoint import EnrollmentEndpoint
 from services.provisioner.bootstrap.user_data import BootstrapTemplates
+from services.provisioner.host_reports.notice_queue_reader import NoticeQueueReader
 from services.provisioner.host_reports.report_poller import ReportPoller
 from services.provisioner.instances.instance_store import InstanceStore
 from services.provisioner.launch.gang_barrier import GangBarrier
@@ -154,15 +155,10 @@ def assemble(
     enrollment = EnrollmentEndpoint(bus, clock, store, agent, nats, node_of_pod)
     participant = Participant(bus, clock, steps.actions, steps.undos)
     reports = ReportPoller(bus, clock, store, providers)
+    queues = NoticeQueueReader(bus, clock, store, providers, reports.poll)
     prices = PriceReader(bus, clock, offerings, providers, scorer.catalogue)
     sweeper = Sweeper(
-        bus,
-        clock,
-        store,
-        providers,
-        steps.remover,
-        limits,
-        partial(observes, settings),
+        *(bus, clock, store, providers, steps.remover, limits, partial(observes, settings)),
         fleet_name=settings.fleet,
     )
     lease = Lease(bus, clock, LEASE_NAME, context.replica)
@@ -181,6 +177,7 @@ def assemble(
             lambda: sweeper.run(lease),
             lambda: prices.run(lease),
             lambda: reports.run(lease),
+            *((lambda: queues.run(lease),) if queues.has_queues else ()),
             revoker.run,
         ),
         endpoints={

@@ -170,6 +170,7 @@ EXAMPLES: Final[Mapping[str, Any]] = {
     "subnets": {"us-east-1a": "subnet-0a1b2c3d"},
     "instance_profile": "gpu-node",
     "capacity_reservation": "cr-0a1b2c3d4e5f60718",
+    "notice_queue": "https://sqs.us-east-1.amazonaws.com/123456789012/navarch",
     "tags": {"cost-center": "4711"},
     "DiskOptions.gb": 500,
     "iops": 6000,

@@ -1,8 +1,7 @@
 """Calls of the Kubernetes API, through the connection that kubernetes-asyncio makes.
 
-It reads the kubeconfig or the pod's service account, logs in, and renews tokens. Answers are read
-here, up to a limit and only the parts that are used: its own classes hold every field of every
-object, which is slow and large for a thousand nodes.
+Answers are read here, up to a limit and only the parts that are used: its own classes hold every
+field of every object, which is slow and large for a thousand nodes.
 """
 
 import asyncio
@@ -10,13 +9,13 @@ import logging
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from importlib import import_module
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import msgspec
 
+from services.primitives.backoff import RETRY_AFTER_SECONDS_MAX
 from services.primitives.errors import ConfigurationError
+from services.workload_systems.cluster_access import ClusterAccess
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +28,9 @@ LINE_BYTES_MAX: Final = 8 * 1_048_576
 """One event of a watch; Kubernetes limits an object to 1.5 MiB."""
 SILENCE_SECONDS_MAX: Final = 150.0
 """A watch without a line is dead: the server sends a bookmark every minute."""
+LOGIN_FAILED: Final = 401
+LOGIN_SECONDS_MAX: Final = 120.0
+"""How long one login may take; calls wait for it as long as for an answer."""
 MERGE: Final = "application/merge-patch+json"
 STRATEGIC_MERGE: Final = "application/strategic-merge-patch+json"
 
@@ -36,12 +38,21 @@ STRATEGIC_MERGE: Final = "application/strategic-merge-patch+json"
 class KubernetesError(Exception):
     """The API answered with an error."""
 
-    def __init__(self, call: str, status: int, message: str, reason: str = "") -> None:
+    def __init__(
+        self,
+        call: str,
+        status: int,
+        message: str,
+        reason: str = "",
+        retry_after: float | None = None,
+    ) -> None:
         """`call`: method and path; `reason`: Kubernetes' own code, as `Expired`."""
         super().__init__(f"{call}: {status} {message}")
         self.status = status
         self.message = message
         self.reason = reason
+        self.retry_after = retry_after
+        """Seconds to wait, where the server says so."""
 
 
 class MissingRightError(KubernetesError):
@@ -52,8 +63,9 @@ class _Cause(msgspec.Struct, frozen=True):
     message: str = ""
 
 
-class _Details(msgspec.Struct, frozen=True):
+class _Details(msgspec.Struct, frozen=True, rename="camel"):
     causes: tuple[_Cause, ...] = ()
+    retry_after_seconds: float = 0.0
 
 
 class _Status(msgspec.Struct, frozen=True):
@@ -85,14 +97,12 @@ _pages = msgspec.json.Decoder(ListPage)
 class KubernetesClient:
     """One cluster's API."""
 
-    def __init__(self, *, kubeconfig: str, context: str, timeout_seconds: float) -> None:
-        """Read nothing yet; without a kubeconfig the pod's service account is used."""
-        self._kubeconfig = kubeconfig
-        self._context = context
+    def __init__(self, access: ClusterAccess, *, timeout_seconds: float) -> None:
+        """Read nothing yet."""
+        access.check_place()
+        self._access = access
         self._timeout_seconds = timeout_seconds
-        self._api: Any = None
-        self._connecting = asyncio.Lock()
-        _check_place(kubeconfig)
+        self._login: asyncio.Task[Any] | None = None
 
     async def get(self, path: str, kind: type[T], **query: str) -> T:
         """Read an object or a list."""
@@ -140,9 +150,11 @@ class KubernetesClient:
 
     async def close(self) -> None:
         """Close the connections."""
-        if self._api is not None:
-            await self._api.close()
-            self._api = None
+        begun, self._login = self._login, None
+        if begun is None or begun.cancel():
+            return
+        if begun.exception() is None:
+            await begun.result().close()
 
     async def _send(
         self,
@@ -164,58 +176,37 @@ class KubernetesClient:
                     auth_settings=["BearerToken"],
                     _preload_content=False,
                 )
-            if answer.status == 401 and not last_try:  # noqa: PLR2004 - a credential has expired
+            if answer.status == LOGIN_FAILED and not last_try:  # a credential has expired
                 answer.close()
                 api = await self._connected(api)
                 continue
             if answer.status >= 400:  # noqa: PLR2004 - HTTP's errors
                 try:
-                    raise _error(f"{method} {path}", answer.status, await _read(answer))
+                    raise _error(f"{method} {path}", answer, await _read(answer))
                 finally:
                     answer.release()
             return answer
         raise AssertionError
 
     async def _connected(self, expired: Any) -> Any:
-        """The connection; a new one in place of `expired`."""
-        async with self._connecting:
-            if self._api is None or self._api is expired:
-                old, self._api = self._api, await self._connect()
-                if old is not None:
-                    await old.close()
-            return self._api
+        """The connection; a new one in place of `expired`.
 
-    async def _connect(self) -> Any:
-        # Here and not above: it takes a second and 100 MB, also where there is no Kubernetes. In a
-        # thread, because the other orders of this process go on.
-        client = await asyncio.to_thread(import_module, "kubernetes_asyncio.client")
-        config = await asyncio.to_thread(import_module, "kubernetes_asyncio.config")
-        configuration = client.Configuration()
-        if self._kubeconfig:
-            await config.load_kube_config(
-                config_file=self._kubeconfig,
-                context=self._context or None,
-                client_configuration=configuration,
-                persist_config=False,
-            )
-        else:
-            config.load_incluster_config(client_configuration=configuration)
-        return client.ApiClient(configuration=configuration)
+        A login outlives the call that began it: a program that hangs is not run for each call.
+        """
+        begun = self._login
+        if begun is None or (begun.done() and (begun.exception() or begun.result() is expired)):
+            self._login = begun = asyncio.create_task(self._log_in(expired))
+        return await asyncio.shield(begun)
 
-
-SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
-
-
-def _check_place(kubeconfig: str) -> None:
-    if find_spec("kubernetes_asyncio") is None:
-        raise ConfigurationError("a package is missing: pip install 'navarch[kubernetes]'")
-    if kubeconfig and not Path(kubeconfig).is_file():
-        raise ConfigurationError(f"there is no file {kubeconfig}", key="kubeconfig")
-    if not kubeconfig and not SERVICE_ACCOUNT.is_file():
-        raise ConfigurationError(
-            "this process runs in no pod, so it has no service account; set `kubeconfig: FILE`",
-            key="kubeconfig",
-        )
+    async def _log_in(self, expired: Any) -> Any:
+        if expired is not None:
+            await expired.close()
+        try:
+            async with asyncio.timeout(LOGIN_SECONDS_MAX):
+                with _connection_errors():
+                    return await self._access.connect()
+        except ConfigurationError as error:
+            raise KubernetesError("login", LOGIN_FAILED, str(error), "Unauthorized") from error
 
 
 @contextmanager
@@ -256,12 +247,16 @@ async def _lines(answer: Any) -> AsyncIterator[bytes]:
                 yield each
 
 
-def _error(call: str, status: int, body: bytes) -> KubernetesError:
+def _error(call: str, answer: Any, body: bytes) -> KubernetesError:
     try:
         found = _statuses.decode(body)
     except msgspec.DecodeError:
         found = _Status(message=f"{len(body)} bytes that are no Kubernetes status")
     causes = [each.message for each in found.details.causes] if found.details else []
     message = "; ".join([found.message, *filter(None, causes)])
-    kind = MissingRightError if status == 403 and "cannot" in message else KubernetesError  # noqa: PLR2004
-    return kind(call, status, message, found.reason)
+    right = answer.status == 403 and "cannot" in message  # noqa: PLR2004
+    kind = MissingRightError if right else KubernetesError
+    wait = answer.headers.get("Retry-After", "")
+    seconds = found.details.retry_after_seconds if found.details else 0.0
+    seconds = min(seconds or float(wait if wait.isdecimal() else 0), RETRY_AFTER_SECONDS_MAX)
+    return kind(call, answer.status, message, found.reason, seconds or None)

@@ -96,6 +96,18 @@ def test_interconnect(
         assert found.ok == (detail == UP)
 
 
+def test_gpus_of_two_nvlink_domains_fail() -> None:
+    """One of them was moved to another partition, or its tray is cabled to another rack."""
+    gpus = [
+        GpuSample(index=i, uuid=f"GPU-{i}", fabric_state=3, nvlink_domain=f"d.{i}")
+        for i in range(2)
+    ]
+    inventory = GpuInventory(tuple(GpuIdentity(index=i, uuid=f"GPU-{i}") for i in range(2)))
+    checks = boot_checks(2, None, inventory, NodeSample(tuple(gpus)), "", "")
+    assert not checks[-1].ok
+    assert "the GPUs are in different NVLink domains: d.0, d.1" == checks[-1].detail
+
+
 @pytest.fixture
 def sys(tmp_path: Path) -> Path:
     """A host with two RDMA devices, of which one has two ports, and one is down."""

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from agent.faults import sample_changes
+from agent.faults.boot_checks import nvlink_domain
 from agent.faults.sample_changes import FABRIC_PROBLEMS, SampleChange, fabric_problems
 from agent.gpu_monitor import GpuMonitor
 from agent.sources.blocking_calls import ProbeHung, ProbeThread
@@ -26,6 +27,7 @@ from services.provisioner.providers.local_gpus import (
 )
 
 GPUS = simulated_gpus("node-7", 2)
+CLUSTER = "00000000-0000-0000-0000-0000000000"
 
 
 class Driver:
@@ -259,6 +261,32 @@ def test_a_gpu_without_a_fabric_reports_nothing_of_it(driver: Driver):
     nvml.close()
     assert [each.fabric_state for each in samples.gpus] == [None, None]
     assert samples.failures == ()
+
+
+@pytest.mark.parametrize(
+    ("orders", "expected"),
+    [
+        ((), ""),
+        (("gpu * fabric_clique 5",), ""),
+        (("gpu * fabric_cluster 0x1f", "gpu * fabric_clique 5"), f"{CLUSTER}1f.5"),
+        (("gpu * fabric_cluster 0x1f", "gpu * fabric_state 1"), ""),
+        (("gpu * fabric_cluster 0x1f", "gpu * fabric_state 2"), ""),
+        (("gpu * fabric_cluster 0x1f", "gpu * fabric_status 999"), ""),
+        (("gpu * fabric_cluster 0x1f", "gpu 1 fabric_clique 6"), ""),
+        (("gpu * fabric_cluster 0x1f", "gpu 1 fabric_state 1"), ""),
+        (("gpu * fabric_cluster 0x1f", "gpu 1 none fabric_state"), ""),
+        (("gpu * fabric_cluster 0x1f", "fail nvmlDeviceGetGpuFabricInfoV 3"), ""),
+        (("gpu * fabric_cluster 0x1f", "fail nvmlDeviceGetGpuFabricInfoV 999"), ""),
+    ],
+)
+def test_the_nvlink_domain_is_read(driver: Driver, orders: tuple[str, ...], expected: str):
+    """Zeros, a GPU that has not joined, or another domain for one of them: there is none."""
+    driver.order(*orders)
+    nvml = Nvml(driver.library)
+    opened = nvml.open()
+    sample = nvml.sample()
+    nvml.close()
+    assert (expected, expected) == (opened.nvlink_domain, nvlink_domain(sample))
 
 
 async def test_a_gpu_that_is_lost_again_is_reported_again(driver: Driver):

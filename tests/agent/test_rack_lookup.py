@@ -95,3 +95,36 @@ async def test_an_agent_registers_with_its_rack(
     [registered] = contents(await events(bus, host.node, 1))
     assert "3fa1/77b0" == registered["rack"]
     assert await host.stop() == 0
+
+
+DOMAIN = "00000000-0000-0000-0000-0000000000a7"
+
+
+@pytest.mark.slow
+async def test_an_nvlink_domain_is_the_rack_as_soon_as_the_gpus_are_in_it(
+    serve: Serve, host: AgentHost, bus: NatsBus
+) -> None:
+    """Before, it is the cloud's; the node is registered again before its checks have passed."""
+    server = await serve(Gcp)
+    server.values["attributes/physical_host"] = "/3fa1/77b0/9c2e"
+    cloud = {"NAVARCH_CLOUD": "gcp", "NAVARCH_CLOUD_METADATA_URL": server.url}
+    host.order("gpu * fabric_cluster 0xa7", "gpu * fabric_clique 3", "gpu 2 fabric_state 2")
+    await host.start(**cloud)
+    [first] = contents(await events(bus, host.node, 1))
+    host.order("gpu * fabric_cluster 0xa7", "gpu * fabric_clique 3")
+    _, again, checked = contents(await events(bus, host.node, 3))
+    assert ("3fa1/77b0", "") == (first["rack"], first["nvlink_domain"])
+    assert (f"{DOMAIN}.3",) * 2 == (again["rack"], again["nvlink_domain"])
+    assert checked["ok"]
+    assert await host.stop() == 0
+
+
+@pytest.mark.slow
+async def test_the_operator_s_name_of_a_rack_wins(host: AgentHost, bus: NatsBus) -> None:
+    """What the GPUs report is published beside it, with the first registration."""
+    host.order("gpu * fabric_cluster 0xa7")
+    await host.start(NAVARCH_RACK="r17")
+    registered, checked = contents(await events(bus, host.node, 2))
+    assert ("r17", f"{DOMAIN}.0") == (registered["rack"], registered["nvlink_domain"])
+    assert checked["ok"]
+    assert await host.stop() == 0

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from services.notifier.workload.kubernetes.object_watch import ObjectWatch
+from services.workload_systems.cluster_access import ClusterAccess
 from services.workload_systems.kubernetes_client import (
     KubernetesClient,
     KubernetesError,
@@ -54,7 +55,7 @@ class ScriptedApi(KubernetesClient):
     """Answers lists and watches in the given order; at the end it falls silent."""
 
     def __init__(self, file: Path, script: Iterable[Any]) -> None:
-        super().__init__(kubeconfig=str(file), context="", timeout_seconds=1)
+        super().__init__(ClusterAccess(kubeconfig=str(file)), timeout_seconds=1)
         self.asked: list[str] = []
         self.over = asyncio.Event()
         self._script = list(script)

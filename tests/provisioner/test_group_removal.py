@@ -1,17 +1,23 @@
 """A node's machine is removed so that its maker makes another: AWS's groups, on moto."""
 
+from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import aioboto3
 import httpx
 import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
 from services.primitives.errors import ConfigurationError
 from services.provisioner.provider_client.provider import Environment
 from services.provisioner.provider_client.provider_errors import ProviderError
-from services.provisioner.providers import kubernetes
 from services.provisioner.providers.kubernetes import KubernetesProvider
-from services.provisioner.providers.kubernetes_access import ClusterAccess
+from tests.notifier.kubernetes_site import KUBECONFIG
+from tests.support.serving import serving
 
 OPTIONS = {"selectors": {"gpu": "gpu=true"}, "kubeconfig": "k"}
 
@@ -28,14 +34,14 @@ class Api:
         spec = {"providerID": provider_id} if provider_id else {}
         self.nodes.append({"metadata": {"name": name, "uid": f"uid-{name}", **about}, "spec": spec})
 
-    def __call__(self, request: httpx.Request) -> httpx.Response:
+    async def answer(self, request: Request) -> Response:
         """Answer a request."""
-        assert request.headers["Authorization"] == "Bearer secret"
+        assert request.headers["Authorization"] == "Bearer t"
         if request.method == "DELETE":
-            self.deleted.append((request.url.path, request.read().decode()))
-            return httpx.Response(200, json={"status": "Success"})
-        assert request.url.params["labelSelector"] == "gpu=true"
-        return httpx.Response(200, json={"items": self.nodes, "metadata": {}})
+            self.deleted.append((request.url.path, (await request.body()).decode()))
+            return JSONResponse({"status": "Success"})
+        assert request.query_params["labelSelector"] == "gpu=true"
+        return JSONResponse({"items": self.nodes, "metadata": {}})
 
 
 @pytest.fixture
@@ -45,19 +51,24 @@ def api() -> Api:
 
 
 @pytest.fixture
-def make(api: Api, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+async def make(api: Api, tmp_path: Path) -> AsyncIterator[Any]:
     """Makes a provider of that cluster."""
-    access = ClusterAccess(server="https://k.example", token="secret")
-    monkeypatch.setattr(kubernetes, "by_kubeconfig", lambda *_: access)
+    file, providers = tmp_path / "kubeconfig", list[KubernetesProvider]()
+    app = Starlette(routes=[Route("/{path:path}", api.answer, methods=["GET", "DELETE"])])
 
     def made(**options: Any) -> KubernetesProvider:
-        return KubernetesProvider(
-            options=KubernetesProvider.Options(**OPTIONS, **options),
+        provider = KubernetesProvider(
+            options=KubernetesProvider.Options(**{**OPTIONS, **options, "kubeconfig": str(file)}),
             environment=Environment(name="eks", fleet="f", nats_url="", data_dir=tmp_path),
-            transport=httpx.MockTransport(api),
         )
+        providers.append(provider)
+        return provider
 
-    return made
+    async with serving(app) as url:
+        file.write_text(KUBECONFIG.format(url=url))
+        yield made
+        for each in providers:
+            await each.close()
 
 
 async def group_of(moto: str, count: int) -> Any:
@@ -124,7 +135,6 @@ async def test_an_instance_is_terminated_in_its_group(
     assert (path, "uid-a" in body) == ("/api/v1/nodes/a", True)
     assert (await members(moto))[0] == 2
     await provider.terminate("aws:///us-east-1a/i-00000000")  # the cluster has none
-    await provider.close()
 
 
 @pytest.mark.parametrize(
@@ -158,7 +168,6 @@ async def test_karpenter_deletes_the_claim(api: Api, make: Any) -> None:
     assert (path, '"u7"' in body) == ("/apis/karpenter.sh/v1/nodeclaims/gpu-x7k", True)
     with pytest.raises(ProviderError, match="has no NodeClaim"):
         await provider.terminate("aws:///us-east-1a/i-0123456789abcdef1")
-    await provider.close()
 
 
 async def test_names_are_unique_and_removal_is_configured(api: Api, make: Any) -> None:

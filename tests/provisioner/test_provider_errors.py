@@ -4,7 +4,6 @@ import httpx
 import pytest
 
 from services.provisioner.provider_client.provider_errors import ProviderError
-from services.provisioner.providers import kubernetes_errors
 from services.provisioner.providers.provider_http import retry_after
 
 HEADERS = [
@@ -25,15 +24,6 @@ def test_a_header_asks_for_an_hour_at_most(header: str, seconds: float | None) -
     """Text that is no number of seconds asks for nothing."""
     headers = [(b"Retry-After", header.encode("latin-1"))]
     assert retry_after(httpx.Response(429, headers=headers)) == seconds
-
-
-@pytest.mark.parametrize(
-    ("seconds", "waits"), [(30, 30.0), (10**12, 3600.0), (-1, 5.0), ("x", 5.0), (None, 5.0)]
-)
-def test_a_status_of_kubernetes_asks_for_an_hour_at_most(seconds: object, waits: float) -> None:
-    """What is no number of seconds leaves the header's."""
-    body = {"reason": "TooManyRequests", "details": {"retryAfterSeconds": seconds}}
-    assert kubernetes_errors.error_of(429, body, 5.0).retry_after == waits
 
 
 def test_an_error_never_keeps_more() -> None:

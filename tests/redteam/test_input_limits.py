@@ -11,8 +11,8 @@ from schemas.duration import parse_duration
 from schemas.node_events import Fault
 from services.health_monitor.rules.policy_file import parse_policy
 from services.primitives.errors import ConfigurationError
-from services.provisioner.providers.kubernetes_access import by_kubeconfig
 from services.settings.yaml_document import read_document
+from services.workload_systems.cluster_access import ClusterAccess
 
 POLICY = """
 version: 1
@@ -129,7 +129,7 @@ def test_kubeconfig_that_is_no_yaml_shows_nothing_of_it(tmp_path: Path) -> None:
     file = tmp_path / "config"
     file.write_text("users:\n- {name: a, user: {token: canary-1\n")
     with pytest.raises(ConfigurationError) as error:
-        by_kubeconfig("coreweave", str(file), "")
+        ClusterAccess(kubeconfig=str(file)).check()
     assert "canary" not in str(error.value)
 
 

@@ -6,6 +6,7 @@ what was asked of them, so that a test can count it.
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Self
 
@@ -42,6 +43,8 @@ class Peers:
         """Where each launch was to be made first."""
         self.silent = False
         """Instances come up, but no agent ever speaks."""
+        self.domain_of: Callable[[str], str] = lambda _: ""
+        """The NVLink domain of a node's GPUs."""
         self._loops: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:
@@ -158,7 +161,12 @@ class Peers:
         again = "" if boot == "b1" else f"-{boot}"
         await self.publish(
             Registered(
-                id=f"registered-{node}{again}", instance=node, boot_id=boot, gpus=gpus, **about
+                id=f"registered-{node}{again}",
+                instance=node,
+                boot_id=boot,
+                gpus=gpus,
+                nvlink_domain=self.domain_of(node),
+                **about,
             )
         )
         await self.publish(BootChecked(id=f"boot-{node}{again}", ok=ok, boot_id=boot, **about))

@@ -4,6 +4,7 @@ import ctypes
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, TypeVar
+from uuid import UUID
 
 import pynvml
 
@@ -109,12 +110,18 @@ def _fabric_alone(handle: Any) -> tuple[Any, Fields]:
     return info, {}
 
 
-def _fabric(handle: Any) -> Fields:
+def fabric(handle: Any) -> Fields:
     """Read the state of the NVLink fabric; drivers before 545 report no health."""
     info, health = _by_newest(partial(_fabric_with_health, handle), partial(_fabric_alone, handle))
     if info.state == pynvml.NVML_GPU_FABRIC_STATE_NOT_SUPPORTED:
         raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
-    return {"fabric_state": int(info.state), "fabric_status": int(info.status)} | health
+    found = {"fabric_state": int(info.state), "fabric_status": int(info.status)} | health
+    cluster = bytes(info.clusterUuid)
+    joined = info.state == pynvml.NVML_GPU_FABRIC_STATE_COMPLETED and not info.status
+    # A host whose fabric ends at its own board reports zeros.
+    if joined and any(cluster):
+        found["nvlink_domain"] = f"{UUID(bytes=cluster)}.{info.cliqueId}"
+    return found
 
 
 def _nvlinks(handle: Any) -> Fields:
@@ -164,5 +171,5 @@ READINGS: Final[tuple[tuple[str, Callable[[Any], Fields]], ...]] = (
     ("pcie replays", _one("pcie_replays", pynvml.nvmlDeviceGetPcieReplayCounter)),
     ("pcie width", _one("pcie_width", pynvml.nvmlDeviceGetCurrPcieLinkWidth)),
     ("pcie generation", _one("pcie_generation", pynvml.nvmlDeviceGetCurrPcieLinkGeneration)),
-    ("fabric", _fabric),
+    ("fabric", fabric),
 )

@@ -7,7 +7,7 @@ from typing import Any
 import pynvml
 
 from agent.observations import GpuInventory, NodeSample, NvmlFailure, find_pci
-from agent.sources.nvml.nvml_readings import READINGS, Fields
+from agent.sources.nvml.nvml_readings import READINGS, Fields, fabric
 from agent.sources.nvml.nvml_values import (
     ABSENT,
     LIBRARY_GONE,
@@ -69,7 +69,18 @@ class Nvml:
                 gpus.append(self._identify(index))
             except pynvml.NVMLError as error:
                 failures.append(failure_of(index, error))
-        return GpuInventory(tuple(gpus), driver, tuple(failures))
+        return GpuInventory(tuple(gpus), driver, tuple(failures), self._nvlink_domain())
+
+    def _nvlink_domain(self) -> str:
+        """The NVLink domain of all GPUs; an error of one is its sample's to report."""
+        found = set()
+        for index, handle in self._handles.items():
+            self.asking, self.calls = (index, "fabric"), self.calls + 1
+            try:
+                found.add(str(fabric(handle).get("nvlink_domain", "")))
+            except pynvml.NVMLError:
+                return ""
+        return found.pop() if len(found) == 1 else ""
 
     def _identify(self, index: int) -> GpuIdentity:
         handle = pynvml.nvmlDeviceGetHandleByIndex(index)

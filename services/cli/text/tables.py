@@ -260,6 +260,7 @@ def node_page(node: NodeView, *, colour: bool) -> str:
         ("instance type", node.instance_type),
         ("location", "/".join(part for part in (node.region, node.zone) if part)),
         ("rack", node.rack),
+        ("nvlink domain", node.nvlink_domain if node.nvlink_domain != node.rack else ""),
         ("job", node.job),
         ("hostname", node.hostname),
         ("address", node.address),

@@ -54,6 +54,7 @@ from services.notifier.workload.workload_notifier import (
     WorkloadOrder,
 )
 from services.primitives.clock import Clock
+from services.workload_systems.cluster_access import ClusterAccess
 from services.workload_systems.kubernetes_client import (
     MERGE,
     STRATEGIC_MERGE,
@@ -133,8 +134,7 @@ class KubernetesNotifier:
         self._options = options
         self._clock = clock
         self._client = KubernetesClient(
-            kubeconfig=options.kubeconfig,
-            context=options.context,
+            ClusterAccess(kubeconfig=options.kubeconfig, context=options.context),
             timeout_seconds=options.timeout,
         )
         self._state = ClusterState(self._client, clock)

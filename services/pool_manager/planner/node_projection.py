@@ -161,6 +161,7 @@ def _registered(record: NodeRecord, event: Registered, stored_at: datetime) -> N
         driver_version=event.driver_version,
         agent_version=event.agent_version,
         rack=event.rack or (record.launch.labels.get("rack", "") if record.launch else ""),
+        nvlink_domain=event.nvlink_domain,
         registered_at=record.registered_at or stored_at,
         **heard,
     )

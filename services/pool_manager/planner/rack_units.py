@@ -53,6 +53,29 @@ def unit_of_saga(record: PoolRecord, opened: OpenSaga, there: Racks) -> str:
     return f"rack {opened.rack}" if is_rack(record, opened.rack, there) else opened.node
 
 
+def disagreements(nodes: Iterable[NodeRecord]) -> tuple[str, ...]:
+    """Where what operators call racks is not what GPUs report as NVLink domains: one of each."""
+    racks: dict[str, dict[str, str]] = {}
+    domains: dict[str, dict[str, str]] = {}
+    for node in nodes:
+        if node.nvlink_domain:
+            racks.setdefault(node.rack, {})[node.nvlink_domain] = node.node
+            domains.setdefault(node.nvlink_domain, {})[node.rack] = node.node
+    return tuple(
+        f"{whole} {name} is {len(parts)} {part}s: {_first_two(parts)}; unset NAVARCH_RACK on its "
+        "hosts, or set it to the same on all hosts of one NVLink domain, and on no others"
+        for whole, part, found in (
+            ("rack", "NVLink domain", racks),
+            ("NVLink domain", "rack", domains),
+        )
+        for name, parts in [each for each in sorted(found.items()) if len(each[1]) > 1][:1]
+    )
+
+
+def _first_two(parts: Mapping[str, str]) -> str:
+    return ", ".join(f"{node} is in {part}" for part, node in sorted(parts.items())[:2])
+
+
 def of_rack(nodes: Iterable[NodeRecord], rack: str) -> list[NodeRecord]:
     """A rack's nodes in service, or leaving it."""
     return [each for each in nodes if each.rack == rack and each.state in ("active", "leaving")]

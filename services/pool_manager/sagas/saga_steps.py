@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from schemas.enums import DENIED_HARDWARE, NOT_ADMITTED
+from schemas.enums import DENIED_HARDWARE, MISPLACED, NOT_ADMITTED
 from schemas.fault_signature import OFF_THE_BUS, SILENCE
 from schemas.node_records import NodeRecord
 from schemas.saga_params import SagaParams
@@ -214,6 +214,10 @@ def admitted(params: SagaParams, node: NodeRecord | None) -> Met | Unmeetable | 
         return Unmeetable(f"boot check failed: {node.boot_detail}", NOT_ADMITTED)
     if node.health == "unhealthy":
         return Unmeetable(f"unhealthy on arrival: {node.health_reason}", NOT_ADMITTED)
+    if node.misplaced_reason:
+        return Unmeetable(node.misplaced_reason, MISPLACED)
+    if node.misplaced_reason is None:
+        return None
     return Met({})
 
 

@@ -53,6 +53,15 @@ def changes(
     return [each for each in found if each is not None]
 
 
+def queued(
+    record: InstanceRecord, node: NodeRecord, event: ScheduledEvent, at: datetime
+) -> ProviderNotice | None:
+    """The notice of a message, the same each time; None: it is known, or the node leaves."""
+    if node.state in ("leaving", "terminated") or _is_known(event, node.notices):
+        return None
+    return _announced(record, node, _notice_id(event), event, at)
+
+
 def _changed(
     key: str,
     record: InstanceRecord,
@@ -106,7 +115,7 @@ def _announced(
         pool=record.pool,
         node=record.instance,
         notice=name,
-        kind="maintenance",
+        kind="preemption" if event.effect == "reclaim" else "maintenance",
         action=event.action,
         message=event.text,
         effect=event.effect,

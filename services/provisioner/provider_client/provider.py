@@ -112,6 +112,18 @@ class HostReport(msgspec.Struct, frozen=True, kw_only=True):
     """Provider ID -> which of its status checks fail."""
 
 
+class QueuedNotice(msgspec.Struct, frozen=True, kw_only=True):
+    """A message of a provider's queue of notices."""
+
+    receipt: str
+    """By which it is deleted."""
+    at: datetime | None = None
+    event: ScheduledEvent | None = None
+    """None: it announces nothing by itself."""
+    changes_reports: bool = False
+    """What the provider reports of its hosts has changed."""
+
+
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """What a provider can do beyond the contract."""
 
@@ -132,6 +144,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """Whether its options name reserved capacity, which a launch may name as its market."""
     adopts: bool = False
     """Others make its instances: it launches none, and what it lists is adopted."""
+    queued_notices: bool = False
+    """Its options name a queue of notices (`QueuesNotices`)."""
     list_lag_seconds: float = 0.0
     """How long a new instance may be missing from `list`."""
     fixed_capacity: bool = False
@@ -207,6 +221,19 @@ class ReportsHosts(Protocol):
 
     async def report_hosts(self) -> HostReport:
         """Return what is in force now, in a bounded number of requests."""
+        ...
+
+
+@runtime_checkable
+class QueuesNotices(Protocol):
+    """A provider that can read a queue of notices."""
+
+    async def queued_notices(self) -> Sequence[QueuedNotice]:
+        """Return some messages; none: there are none now."""
+        ...
+
+    async def delete_notices(self, receipts: Sequence[str]) -> None:
+        """Remove messages whose notices are stored."""
         ...
 
 

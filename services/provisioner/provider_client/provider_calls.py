@@ -28,6 +28,8 @@ from services.provisioner.provider_client.provider import (
     Prices,
     Provider,
     ProvisionRequest,
+    QueuedNotice,
+    QueuesNotices,
     Reboots,
     ReportsFaultyHosts,
     ReportsHosts,
@@ -112,6 +114,23 @@ class ProviderCalls:
         if not isinstance(self.provider, ReportsHosts):
             return HostReport()
         return await self._call("report", self.provider.report_hosts(), self._timeout)
+
+    @property
+    def queues_notices(self) -> bool:
+        """Whether it has a queue of notices."""
+        has_queue = self.provider.capabilities.queued_notices
+        return has_queue and isinstance(self.provider, QueuesNotices)
+
+    async def queued_notices(self) -> Sequence[QueuedNotice]:
+        """Return some messages of its queue, or raise ProviderError."""
+        if not isinstance(self.provider, QueuesNotices):
+            return ()
+        return await self._call("notices", self.provider.queued_notices(), self._timeout)
+
+    async def delete_notices(self, receipts: Sequence[str]) -> None:
+        """Remove messages from its queue, or raise ProviderError."""
+        if isinstance(self.provider, QueuesNotices):
+            await self._call("notices", self.provider.delete_notices(receipts), self._timeout)
 
     async def report_faulty_host(self, provider_id: str, fault: str) -> bool:
         """Report an instance's host as faulty, or raise ProviderError; False: it takes none."""

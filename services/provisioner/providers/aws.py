@@ -24,12 +24,14 @@ from services.provisioner.provider_client.provider import (
     Instance,
     InstanceStatus,
     ProvisionRequest,
+    QueuedNotice,
 )
 from services.provisioner.provider_client.provider_errors import none_if
 from services.provisioner.providers import aws_launch
 from services.provisioner.providers.aws_clients import AwsClients
 from services.provisioner.providers.aws_errors import ABSENT
 from services.provisioner.providers.aws_launch import DiskOptions, EfaCards
+from services.provisioner.providers.aws_notices import AwsNotices
 from services.provisioner.providers.aws_prices import AwsPrices
 from services.provisioner.providers.aws_reports import AwsHostReports
 from services.provisioner.providers.aws_terminations import Terminations
@@ -91,6 +93,9 @@ class AwsProvider:
         """`cr-…`, or the ARN of a resource group of reservations: the market `reserved`."""
         capacity_block: bool = False
         """The reservation is a capacity block."""
+        notice_queue: str = ""
+        """URL of an SQS queue to which EventBridge sends events of EC2 and AWS Health; empty: none.
+        """
         tags: dict[str, str] = {}  # noqa: RUF012
         """More tags of instances and volumes, for the account's own accounting."""
         disk: DiskOptions = DiskOptions()
@@ -139,6 +144,7 @@ class AwsProvider:
         )
         self._terminations = Terminations(self._clients)
         self._reports = AwsHostReports(self._clients)
+        self._notices = AwsNotices(self._clients, options.notice_queue)
         self._prices = AwsPrices(self._clients)
 
     @property
@@ -151,6 +157,7 @@ class AwsProvider:
             list_lag_seconds=LIST_LAG_SECONDS,
             region=self.options.region,
             sees_region_only=True,
+            queued_notices=bool(self.options.notice_queue),
             market="reserved" if self.options.capacity_reservation else self.options.market,
             spot=True,
             reserved=bool(self.options.capacity_reservation),
@@ -202,6 +209,14 @@ class AwsProvider:
     async def report_hosts(self) -> HostReport:
         """Scheduled events, failing status checks, and the ends of capacity blocks."""
         return await self._reports.read()
+
+    async def queued_notices(self) -> Sequence[QueuedNotice]:
+        """Some messages of the queue."""
+        return await self._notices.read()
+
+    async def delete_notices(self, receipts: Sequence[str]) -> None:
+        """Remove messages from the queue."""
+        await self._notices.delete(receipts)
 
     async def prices(self, instance_types: Sequence[str]) -> Sequence[OfferingPrice]:
         """Return the on-demand price of each type, and its current spot prices by zone."""

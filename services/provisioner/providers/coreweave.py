@@ -10,8 +10,6 @@ import asyncio
 from http import HTTPStatus
 from typing import Any, ClassVar, Final
 
-import httpx
-
 from schemas.duration import Duration
 from schemas.launch_offers import OpenMarket
 from schemas.settings import FilePath, Setting
@@ -26,9 +24,10 @@ from services.provisioner.provider_client.provider import (
 from services.provisioner.provider_client.provider_errors import ProviderError, none_if
 from services.provisioner.providers import coreweave_pool as pools
 from services.provisioner.providers.coreweave_errors import is_settled, pool_error
-from services.provisioner.providers.kubernetes_access import by_kubeconfig, by_settings
 from services.provisioner.providers.kubernetes_api import NODES, KubernetesApi
+from services.provisioner.providers.provider_secret import read_secret
 from services.provisioner.providers.request_checks import invalid, options_of
+from services.workload_systems.cluster_access import ClusterAccess
 
 POOLS: Final = "/apis/compute.coreweave.com/v1alpha1/nodepools"
 EVENTS: Final = "/api/v1/events"
@@ -46,7 +45,7 @@ class CoreWeaveProvider:
         """`providers: {coreweave: {type: coreweave, kubeconfig: /etc/navarch/cks.yaml}}`."""
 
         kubeconfig: FilePath = ""
-        """File of the cluster's kubeconfig, with a token."""
+        """File of the cluster's kubeconfig."""
         context: str = ""
         """Of the kubeconfig; empty: its current one."""
         server: str = ""
@@ -74,30 +73,24 @@ class CoreWeaveProvider:
     per_pool: ClassVar = frozenset({"taints", "gpu_driver"})
     """Options that a pool may set for its own nodes."""
 
-    def __init__(
-        self,
-        *,
-        options: Options,
-        environment: Environment,
-        transport: httpx.AsyncBaseTransport | None = None,
-    ) -> None:
+    def __init__(self, *, options: Options, environment: Environment) -> None:
         self.options = options
         self.name = environment.name
         if bool(options.kubeconfig) == bool(options.server):
             raise ConfigurationError(
                 "set either kubeconfig or server", key=f"providers.{self.name}"
             )
-        if options.kubeconfig:
-            access = by_kubeconfig(self.name, options.kubeconfig, options.context)
-        else:
-            access = by_settings(
-                self.name,
-                server=options.server,
-                token_env=options.token_env,
-                token_file=options.token_file,
-                ca_file=options.ca_file,
-            )
-        self._api = KubernetesApi(access, options.timeout, transport)
+        token = options.server and read_secret(
+            *(self.name, "token", "an API token"), env=options.token_env, file=options.token_file
+        )
+        access = ClusterAccess(
+            kubeconfig=options.kubeconfig,
+            context=options.context,
+            server=options.server,
+            token=token,
+            ca_file=options.ca_file,
+        )
+        self._api = KubernetesApi(access, options.timeout)
 
     @property
     def capabilities(self) -> Capabilities:

@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final, Literal
 
-import httpx
-
 from schemas.duration import Duration
 from schemas.names import POOL_NAME_CHARS_MAX, TOKEN, node_token
 from schemas.settings import FilePath, Setting
@@ -29,11 +27,11 @@ from services.provisioner.providers.group_removal import (
     NodeClaimDeletion,
     NodeDeletion,
 )
-from services.provisioner.providers.kubernetes_access import by_kubeconfig, in_pod
 from services.provisioner.providers.kubernetes_api import NODES, KubernetesApi
 from services.provisioner.providers.pod_tokens import reviewed_node
 from services.provisioner.providers.request_checks import invalid
 from services.provisioner.providers.scaling_groups import AutoScalingGroups
+from services.workload_systems.cluster_access import ClusterAccess
 
 TYPE_LABEL: Final = "node.kubernetes.io/instance-type"
 REGION_LABEL: Final = "topology.kubernetes.io/region"
@@ -53,7 +51,7 @@ class KubernetesProvider:
         """Pool -> label selector of its nodes, as `kubectl get nodes -l` takes it; a node that
         several select is the first one's."""
         kubeconfig: FilePath = ""
-        """File, with a token; empty: the service account of the pod."""
+        """File; empty: the service account of the pod in which the provisioner runs."""
         context: str = ""
         """Of the kubeconfig; empty: its current one."""
         removal: Literal["", "node-claim", "auto-scaling-group", "node-object"] = ""
@@ -90,21 +88,11 @@ class KubernetesProvider:
             if self.removal == "auto-scaling-group" and not self.region:
                 raise ValueError("`region` of the auto-scaling groups is missing; add it")
 
-    def __init__(
-        self,
-        *,
-        options: Options,
-        environment: Environment,
-        transport: httpx.AsyncBaseTransport | None = None,
-    ) -> None:
+    def __init__(self, *, options: Options, environment: Environment) -> None:
         self.options = options
         self.name = environment.name
-        access = (
-            by_kubeconfig(self.name, options.kubeconfig, options.context)
-            if options.kubeconfig
-            else in_pod(self.name)
-        )
-        self._api = KubernetesApi(access, options.timeout, transport)
+        access = ClusterAccess(kubeconfig=options.kubeconfig, context=options.context)
+        self._api = KubernetesApi(access, options.timeout)
         self._removal = self._way(environment.rate_limiter)
 
     @property

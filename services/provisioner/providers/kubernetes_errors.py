@@ -3,7 +3,7 @@
 Source: the reasons in Kubernetes' API machinery.
 """
 
-from typing import Any, Final
+from typing import Final
 
 from schemas.enums import ProviderErrorKind
 from services.provisioner.provider_client.provider_errors import (
@@ -43,12 +43,9 @@ QUOTA: Final = "exceeded quota"
 """In the message of a spent Kubernetes quota, under the reason Forbidden."""
 
 
-def error_of(status: int, body: Any, retry_after: float | None = None) -> ProviderError:
+def error_of(
+    status: int, reason: str, text: str, retry_after: float | None = None
+) -> ProviderError:
     """Return the error for an HTTP error."""
-    answer = body if isinstance(body, dict) else {}
-    reason, text = str(answer.get("reason", "")), str(answer.get("message", ""))
-    details = answer.get("details")
-    seconds = details.get("retryAfterSeconds") if isinstance(details, dict) else None
-    wait = seconds if isinstance(seconds, int) and seconds > 0 else retry_after
     kind: ProviderErrorKind | None = "QUOTA" if QUOTA in text else None
-    return TABLE.error(status, reason, text, kind=kind, retry_after=wait)
+    return TABLE.error(status, reason, text, kind=kind, retry_after=retry_after)

@@ -41,7 +41,7 @@ enum key {
     ECC_DBE_TOTAL, REMAPPED_CORRECTABLE, REMAPPED_UNCORRECTABLE, REMAP_PENDING, REMAP_FAILED,
     RETIRED_SBE, RETIRED_DBE, NVLINKS, NVLINKS_DOWN, NVLINK_ERRORS, PCIE_REPLAYS, PCIE_WIDTH,
     PCIE_WIDTH_MAX, PCIE_GENERATION, POWER_LIMIT, FABRIC_STATE, FABRIC_STATUS, FABRIC_HEALTH, LOST,
-    PROCESSES, KEYS
+    FABRIC_CLUSTER, FABRIC_CLIQUE, PROCESSES, KEYS
 };
 
 static const struct { const char *name; long long standard; } keys[KEYS] = {
@@ -63,6 +63,7 @@ static const struct { const char *name; long long standard; } keys[KEYS] = {
     [PCIE_GENERATION] = {"pcie_generation", 5}, [POWER_LIMIT] = {"power_limit", 700000},
     [FABRIC_STATE] = {"fabric_state", 3},      [FABRIC_STATUS] = {"fabric_status", 0},
     [FABRIC_HEALTH] = {"fabric_health", 0x1aa}, [LOST] = {"lost", 0},
+    [FABRIC_CLUSTER] = {"fabric_cluster", 0},  [FABRIC_CLIQUE] = {"fabric_clique", 0},
     [PROCESSES] = {"processes", 0},
 };
 
@@ -602,11 +603,18 @@ int nvmlDeviceGetGpuFabricInfoV(void *device, struct fabric_info *to)
 {
     const char *f = "nvmlDeviceGetGpuFabricInfoV";
     unsigned int status = 0;
+    long long cluster = 0;
     int code = small(f, device, FABRIC_STATE, &to->state);
     if (code == OK)
         code = small(f, device, FABRIC_STATUS, &status);
     if (code == OK)
         code = small(f, device, FABRIC_HEALTH, &to->health);
+    if (code == OK)
+        code = number(f, device, FABRIC_CLUSTER, &cluster);
+    if (code == OK)
+        code = small(f, device, FABRIC_CLIQUE, &to->clique);
+    for (int i = 0; i < 16; i++)
+        to->cluster[i] = i < 8 ? 0 : (unsigned char)((unsigned long long)cluster >> 8 * (15 - i));
     to->status = (int)status;
     return code;
 }

@@ -23,6 +23,7 @@ from services.pool_manager.autoscaling.sources.kueue_workloads import (
     workloads,
 )
 from services.pool_manager.autoscaling.sources.pod_requests import fits, requested
+from services.workload_systems.cluster_access import ClusterAccess
 from services.workload_systems.kubernetes_client import KubernetesClient, KubernetesError
 from services.workload_systems.kubernetes_labels import GANG_LABELS
 from services.workload_systems.kubernetes_objects import PODS, QueuedPod
@@ -61,8 +62,7 @@ class KubernetesSource:
         """Connect at the first question."""
         self._options = options
         self._client = KubernetesClient(
-            kubeconfig=options.kubeconfig,
-            context=options.context,
+            ClusterAccess(kubeconfig=options.kubeconfig, context=options.context),
             timeout_seconds=float(options.timeout),
         )
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Final
 
-from schemas.enums import DENIED_HARDWARE, Action, HardwareKind
+from schemas.enums import DENIED_HARDWARE, MISPLACED, Action, HardwareKind
 from schemas.fault_signature import SILENCE, called
 from schemas.hardware_denylist import HardwareRecord
 from schemas.node_records import NodeRecord
@@ -93,7 +93,7 @@ def dead_on_arrival(
     if _of_gpu(node) and (named := condemned(state, node, now, in_incident=in_incident)):
         return named
     failed = state.step(state.failed_step)
-    known = failed.error == DENIED_HARDWARE
+    known = failed.error in (DENIED_HARDWARE, MISPLACED)
     if known or in_incident or not others_serve or failed.status != "failed":
         return {}
     return _records(_all_gpus(node), node, state, state.reason, now, ARRIVAL_FOR)

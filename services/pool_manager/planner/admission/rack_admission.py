@@ -1,0 +1,62 @@
+"""Whether a new node is in the rack of its launch. Pure.
+
+A rack is launched as a whole, and the provider chooses where. The launch's rack is the one in which
+most of its nodes are; until that is known none of them is admitted, because the first might be the
+one elsewhere. What a node's GPUs report of their NVLink domain counts, whatever its rack is called.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from schemas.node_records import NodeRecord
+
+
+def is_of_rack_launch(node: NodeRecord, rack_nodes: int) -> bool:
+    """Whether a node was launched as a part of a whole rack."""
+    launch = node.launch
+    return launch is not None and bool(launch.gang) and launch.gang_size >= rack_nodes > 1
+
+
+def place(node: NodeRecord) -> str:
+    """The rack of a node, as its hardware reports it or else as it is called."""
+    return node.nvlink_domain or node.rack
+
+
+def misplaced(node: NodeRecord, others: Iterable[NodeRecord]) -> str | None:
+    """Why a node of a rack's launch is not in its rack; None: not known before others are checked.
+
+    `others`: the pool's nodes, those that are gone as well. One that has left its launch, or
+    reports no rack, is not waited for.
+    """
+    assert node.launch is not None
+    own, gang = place(node), node.launch.gang
+    if not own or node.boot_checked is None:
+        return ""
+    launched = [node, *(each for each in others if each.node != node.node and _is_of(each, gang))]
+    stay = [each for each in launched if each.state not in ("leaving", "terminated")]
+    checked = [each for each in stay if each.boot_checked is not None]
+    size = node.launch.gang_size
+    # One that has no record yet is on its way, too.
+    missing = size - len(checked) - (len(launched) - len(stay))
+    racks: Counter[str] = Counter()
+    for each in checked:
+        # What is in service already decides, whatever has left since.
+        racks[place(each)] += size if each.state == "active" else 1
+    del racks[""]
+    if 2 * max(racks.values()) <= size and missing > 0:
+        return None
+    rack = _largest(racks)
+    if own == rack:
+        return ""
+    return (
+        f"it is in rack {own}, and most of the nodes launched with it are in {rack}: they must be "
+        "in one rack"
+    )
+
+
+def _is_of(node: NodeRecord, gang: str) -> bool:
+    return node.launch is not None and node.launch.gang == gang
+
+
+def _largest(racks: Mapping[str, int]) -> str:
+    return max(sorted(racks), key=lambda each: racks[each])

@@ -1,0 +1,199 @@
+"""The machines of a rack's launch are in one rack, or not all of them are admitted."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.enums import MISPLACED
+from schemas.node_records import NodeRecord
+from schemas.saga_params import LaunchSpec, SagaParams
+from schemas.settings import PlacementSpec, RackSpec
+from services.bus.nats.embedded_server import EmbeddedServer
+from services.bus.nats.nats_bus import NatsBus
+from services.pool_manager.planner.admission.denied_hardware import dead_on_arrival
+from services.pool_manager.planner.admission.rack_admission import is_of_rack_launch, misplaced
+from services.pool_manager.planner.rack_units import disagreements
+from services.pool_manager.sagas.saga_steps import admitted
+from services.pool_manager.service import build
+from services.saga.definition import Met, Unmeetable
+from services.saga.saga_state import SagaState, StepState
+from tests.pool_manager.fleet import events, nodes, peers, settings
+from tests.support.inprocess import Running, eventually
+from tests.support.peers import Peers
+
+__all__ = ["peers"]
+
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+SIZE = 4
+
+
+def launched(number: int, rack: str | None, **changes: Any) -> NodeRecord:
+    """A node of a rack's launch; `rack` None: it is not checked yet."""
+    node = NodeRecord(
+        pool="training",
+        node=f"n{number}",
+        state="launching" if rack is None else "registered",
+        rack=rack or "",
+        boot_id="b1",
+        boot_checked=None if rack is None else True,
+        boot_checked_id="" if rack is None else "b1",
+        launch=LaunchSpec(fleet="f", provider="p", instance_type="t", gang="g1", gang_size=SIZE),
+    )
+    return msgspec.structs.replace(node, **changes)
+
+
+def of(racks: Sequence[str | None]) -> list[NodeRecord]:
+    """The nodes of a launch in these racks."""
+    return [launched(number, rack) for number, rack in enumerate(racks)]
+
+
+def refused(nodes: Sequence[NodeRecord]) -> list[bool | None]:
+    """Of each node whether it is refused; None: not known yet."""
+    found = [misplaced(each, nodes) for each in nodes]
+    return [None if each is None else bool(each) for each in found]
+
+
+@pytest.mark.parametrize(
+    ("racks", "expected"),
+    [
+        (["a", "a", "a", "a"], [False, False, False, False]),
+        (["b", "a", "a", "a"], [True, False, False, False]),
+        (["b", None, None, None], [None, False, False, False]),
+        (["b", "a", "a", None], [None, None, None, False]),
+        (["a", "a", "a", None], [False, False, False, False]),
+        (["a", "a", "b", "b"], [False, False, True, True]),
+        (["a", "b", "c", "d"], [False, True, True, True]),
+        (["", "", "", ""], [False, False, False, False]),
+        (["", "a", "a", "a"], [False, False, False, False]),
+    ],
+)
+def test_a_launch_is_in_the_rack_of_most_of_its_nodes(
+    racks: list[str | None], expected: list[bool | None]
+) -> None:
+    """Which that is must be known before one is admitted; a node of no known rack is let in."""
+    assert expected == refused(of(racks))
+
+
+@given(st.lists(st.sampled_from(["a", "b", "c", "", None]), min_size=1, max_size=SIZE))
+def test_what_is_admitted_is_one_rack_in_any_order(racks: list[str | None]) -> None:
+    """Decided one after the other, as they are checked: never two racks, never all refused."""
+    nodes = of([None] * SIZE)
+    let_in: set[str] = set()
+    for number, rack in enumerate([*racks, *["a"] * (SIZE - len(racks))]):
+        nodes[number] = launched(number, rack or "")
+        let_in |= {
+            each.rack
+            for each, wrong in zip(nodes, refused(nodes), strict=True)
+            if each.boot_checked and each.rack and wrong is False
+        }
+        assert len(let_in) <= 1
+    assert let_in or not any(each.rack for each in nodes)
+
+
+def test_a_node_that_left_its_launch_is_not_waited_for() -> None:
+    """One that died on arrival, and one of another launch, count for nothing."""
+    nodes = of(["b", "a", "a", None])
+    assert misplaced(nodes[1], nodes) is None
+    for state in ("leaving", "terminated"):
+        nodes[3] = launched(3, None, state=state)
+        assert [True, False, False] == refused(nodes)[:3]
+
+
+def test_what_is_in_service_decides() -> None:
+    """Also where the others of its rack have left since."""
+    nodes = [launched(0, "a", state="active"), launched(1, "b"), launched(2, "b")]
+    assert [True, True] == refused(nodes)[1:]
+
+
+def test_a_node_without_a_record_is_waited_for() -> None:
+    """The first to be checked may be known before the others are."""
+    assert [None] == refused(of(["b"]))
+
+
+def test_the_hardware_is_believed_before_a_name() -> None:
+    """Nodes of one NVLink domain are one rack, whatever `NAVARCH_RACK` says of each."""
+    nodes = [launched(each, f"host-{each}", nvlink_domain="d.0") for each in range(SIZE)]
+    assert [False] * SIZE == refused(nodes)
+    nodes[2] = launched(2, "host-0", nvlink_domain="e.0")
+    assert [False, False, True, False] == refused(nodes)
+    assert "it is in rack e.0, and most of the nodes" in (misplaced(nodes[2], nodes) or "")
+
+
+def test_only_whole_racks_are_compared() -> None:
+    """What fills gaps in several racks is a launch of several racks."""
+    [node] = of(["a"])
+    assert is_of_rack_launch(node, SIZE)
+    assert not is_of_rack_launch(node, SIZE + 1)
+    assert not is_of_rack_launch(node, 0)
+    assert not is_of_rack_launch(NodeRecord(pool="training", node="n9"), SIZE)
+
+
+def test_the_admission_step_waits_refuses_and_lets_in() -> None:
+    """As for other checks; what is known of the hardware and its boot comes first."""
+    node = launched(0, "a")
+    params = SagaParams(pool="training", new_node="n0")
+    assert isinstance(admitted(params, node), Met)
+    replaced = msgspec.structs.replace
+    assert admitted(params, replaced(node, misplaced_reason=None)) is None
+    assert Unmeetable("elsewhere", MISPLACED) == admitted(
+        params, replaced(node, misplaced_reason="elsewhere")
+    )
+    unhealthy = replaced(node, misplaced_reason=None, health="unhealthy")
+    assert isinstance(admitted(params, unhealthy), Unmeetable)
+
+
+def test_a_machine_in_another_rack_is_no_bad_hardware() -> None:
+    """The provider may hand it out again, and then as a part of its own rack."""
+    state = SagaState(
+        saga="s1",
+        kind="scale-up",
+        params=SagaParams(pool="training", new_node="n0"),
+        started_at=NOW,
+        cause="",
+        trace="",
+        sequence=1,
+        last_id="",
+        failed_step="admit",
+        steps={"admit": StepState(status="failed", error=MISPLACED)},
+    )
+    node = launched(0, "a", host="h1")
+    assert {} == dead_on_arrival(state, node, NOW, in_incident=False, others_serve=True)
+
+
+def test_racks_that_are_no_nvlink_domains_are_reported() -> None:
+    """A name for two domains, and a domain with two names; agreement says nothing."""
+    agree = [launched(0, "x", nvlink_domain="d.0"), launched(1, "x", nvlink_domain="d.0")]
+    assert () == disagreements([*agree, launched(2, "x")])
+    [text] = disagreements([*agree, launched(2, "x", nvlink_domain="e.0")])
+    assert text.startswith("rack x is 2 NVLink domains: n1 is in d.0, n2 is in e.0; unset")
+    [text] = disagreements([*agree, launched(2, "y", nvlink_domain="d.0")])
+    assert text.startswith("NVLink domain d.0 is 2 racks: n1 is in x, n2 is in y; unset")
+
+
+async def test_a_machine_elsewhere_is_given_back_though_it_came_first(
+    server: EmbeddedServer, bus: NatsBus, peers: Peers
+) -> None:
+    """Both others of its launch are admitted once the last is checked."""
+    first: list[str] = []
+
+    def domain_of(node: str) -> str:
+        first.append(node)
+        return "e.0" if node == first[0] else "d.0"
+
+    async def in_service() -> bool:
+        active = [view.nvlink_domain for view in await nodes(bus) if view.status == "active"]
+        return active == ["d.0"] * 2
+
+    peers.domain_of = domain_of
+    pool = settings(rack=RackSpec(nodes=3), placement=PlacementSpec(together="zone", required=True))
+    async with Running(server.url, "pool-manager", build, pool):
+        [event] = await eventually(lambda: events(bus, "node-refused"))
+        await eventually(in_service)
+
+    assert (first[0], "admit") == (event["node"], event["step"])
+    assert "it is in rack e.0, and most" in event["reason"]
