@@ -19,9 +19,12 @@ from schemas.topology import (
 
 QUERIES: Final = (
     *("nodes", "node", "pools", "sagas", "budget", "dry-run", "instances", "offerings", "policy"),
-    *("hardware", "sweep-plan"),
+    *("hardware", "sweep-plan", "job-nodes", "workload-check"),
 )
-ORDERS: Final = ("acknowledge-alert", "hardware-add", "hardware-forget", "readmit", "sweep-now")
+ORDERS: Final = (
+    *("acknowledge-alert", "hardware-add", "hardware-forget", "readmit", "sweep-now"),
+    "work-done",
+)
 COMMANDS: Final = ("diagnose", "logs", "ping")
 """Of agents."""
 

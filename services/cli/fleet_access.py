@@ -13,9 +13,12 @@ from schemas.fleet_queries import FleetBudgetView, NodeView, Query
 from schemas.hardware_denylist import HardwareAdd, HardwareForget, HardwareRecord
 from schemas.log_excerpts import LogExcerpt, LogRequest
 from schemas.node_events import BusAccess
+from schemas.node_work import JobNodes
 from schemas.offering_records import OfferingsQuery
 from schemas.operator_requests import NodeRequest
 from schemas.sweeps import SweepAnswer, SweepRequest
+from schemas.work_done import WorkDone, WorkDoneAccepted
+from schemas.workload_checks import WorkloadCheckAnswer, WorkloadCheckRequest
 from services.bus.port import Stored
 from services.cli.fleet_discovery import NEEDS_BUS
 from services.fleet_client.cost_report import CostReport
@@ -78,6 +81,10 @@ class FleetAccess(NodeAccess, SagaAccess, EventAccess, Protocol):
 
     async def pools_labelled(self, labels: Sequence[str]) -> frozenset[str]:
         """The pools with all these labels; ValueError for what is not `KEY=VALUE`."""
+        ...
+
+    async def job_nodes(self, job: str, pool: str) -> JobNodes:
+        """On which nodes a job runs, of one pool or of all."""
         ...
 
     async def budget(self) -> FleetBudgetView:
@@ -170,6 +177,14 @@ class FleetAccess(NodeAccess, SagaAccess, EventAccess, Protocol):
 
     async def sweep(self, request: SweepRequest, *, dry_run: bool) -> SweepAnswer:
         """Resolve differences between providers and records, or say what that would do."""
+        ...
+
+    async def check_workload(self, request: WorkloadCheckRequest) -> WorkloadCheckAnswer:
+        """Have the notifier try a pool's workload system."""
+        ...
+
+    async def work_done(self, request: WorkDone) -> WorkDoneAccepted:
+        """Say that the work has left a node."""
         ...
 
     async def node_logs(self, node: NodeView, request: LogRequest) -> LogExcerpt:

@@ -22,10 +22,13 @@ from schemas.log_excerpts import LogExcerpt, LogRequest
 from schemas.messages import encode
 from schemas.names import InvalidNameError
 from schemas.node_events import BusAccess
+from schemas.node_work import JobNodes
 from schemas.offering_records import OfferingsQuery, OfferingView
 from schemas.operator_requests import DrainRequest, NodeRequest
 from schemas.pool_events import pool_codec
 from schemas.sweeps import SweepAnswer, SweepRequest
+from schemas.work_done import WorkDone, WorkDoneAccepted
+from schemas.workload_checks import WorkloadCheckAnswer, WorkloadCheckRequest
 from services.bus.port import Stored
 from services.cli.change_calls import change_call, drain_fields, seconds_text
 from services.cli.fleet_discovery import NEEDS_BUS
@@ -87,8 +90,10 @@ class HttpFleet:
         del who
         found: Sequence[msgspec.Struct]
         match name, query:
-            case "nodes", Query(pool=pool, terminated=terminated):
-                nodes = self._client.each_node(pool=pool, terminated=terminated, limit=PAGE)
+            case "nodes", Query(pool=pool, terminated=terminated, gpus=gpus):
+                nodes = self._client.each_node(
+                    pool=pool, terminated=terminated, gpus=gpus, limit=PAGE
+                )
                 found = [each async for each in nodes]
             case "pools", Query(pool=pool):
                 pools = await self._client.list_pools()
@@ -133,6 +138,10 @@ class HttpFleet:
         labels_asked(labels)
         nodes = self._client.each_node(labels=labels, terminated=True, limit=PAGE)
         return frozenset([each.pool async for each in nodes])
+
+    async def job_nodes(self, job: str, pool: str) -> JobNodes:
+        """On which nodes a job runs, of one pool or of all."""
+        return await self._client.get_job_nodes(job, pool=pool)
 
     async def budget(self) -> FleetBudgetView:
         """The fleet's budget and how much of it is used."""
@@ -305,6 +314,16 @@ class HttpFleet:
         ask = self._client.plan_sweep if dry_run else self._client.sweep_instances
         with _as_over_bus():
             return await ask(adopt=request.adopt, terminate=request.terminate)
+
+    async def check_workload(self, request: WorkloadCheckRequest) -> WorkloadCheckAnswer:
+        """Have the notifier try a pool's workload system."""
+        with _as_over_bus():
+            return await self._client.check_workload(request.pool, node=request.node or "")
+
+    async def work_done(self, request: WorkDone) -> WorkDoneAccepted:
+        """Say that the work has left a node."""
+        with _as_over_bus():
+            return await self._client.report_work_done(request.node, saga=request.saga)
 
     async def node_logs(self, node: NodeView, request: LogRequest) -> LogExcerpt:
         """The newest log lines of a node's agent."""

@@ -1,5 +1,6 @@
-"""What services do at once for an operator: alerts, the denylist, readmission, sweeps."""
+"""What services do at once for an operator: alerts, the denylist, readmission, sweeps, jobs."""
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
@@ -8,15 +9,27 @@ from schemas.hardware_denylist import HardwareAdd, HardwareForget, HardwareRecor
 from schemas.messages import decoder
 from schemas.node_disconnections import ReadmitRequest
 from schemas.node_events import BusAccess
+from schemas.node_work import JOB_NODES, JobNodes, JobNodesQuery
+from schemas.permissions import WORK_DONE
 from schemas.sweeps import SweepAnswer, SweepRequest
 from schemas.topology import ALERTS
+from schemas.work_done import WorkDone, WorkDoneAccepted
+from schemas.workload_checks import WORKLOAD_CHECK, WorkloadCheckAnswer, WorkloadCheckRequest
 from services.bus.bucket_mirror import readable
 from services.bus.port import Bus
 from services.fleet_client.fleet_client import FleetClient, decode_answer
 from services.fleet_client.instance_reader import PROVISIONER
+from services.primitives.errors import NavarchError, NotPermitted
 
 SWEEP_SECONDS_MAX: Final = 110.0
 """Listing one provider may take a minute."""
+JOB_SECONDS_MAX: Final = 30.0
+"""A workload system may take 20 s to answer."""
+CHECK_SECONDS_MAX: Final = 60.0
+CHECK_ROLE: Final = (
+    "trying a workload system needs the role admin, and your credentials do not have it: `navarch "
+    "nats-config user add NAME --role admin` makes some"
+)
 NOTIFIER: Final = "notifier"
 
 _records = decoder(OpenAlertRecord)
@@ -55,6 +68,32 @@ async def sweep(fleet: FleetClient, request: SweepRequest, *, dry_run: bool) -> 
     ask = fleet.query if dry_run else fleet.order
     data = await ask(name, request, timeout_seconds=SWEEP_SECONDS_MAX, who=PROVISIONER)
     return decode_answer(SweepAnswer, data, name, PROVISIONER)
+
+
+async def check_workload(fleet: FleetClient, request: WorkloadCheckRequest) -> WorkloadCheckAnswer:
+    """Have the notifier try a pool's workload system."""
+    try:
+        data = await fleet.query(
+            WORKLOAD_CHECK, request, timeout_seconds=CHECK_SECONDS_MAX, who=NOTIFIER
+        )
+    except NavarchError as error:
+        if isinstance(error.__cause__, NotPermitted):
+            raise NavarchError(CHECK_ROLE) from error
+        raise
+    return decode_answer(WorkloadCheckAnswer, data, WORKLOAD_CHECK, NOTIFIER)
+
+
+async def work_done(fleet: FleetClient, request: WorkDone) -> WorkDoneAccepted:
+    """Say that the work has left a node."""
+    data = await fleet.order(WORK_DONE, request, who=NOTIFIER)
+    return decode_answer(WorkDoneAccepted, data, WORK_DONE, NOTIFIER)
+
+
+async def job_nodes(fleet: FleetClient, job: str, pools: Sequence[str]) -> JobNodes:
+    """On which nodes a job runs, of these pools or of all."""
+    query = JobNodesQuery(job=job, pools=tuple(pools))
+    data = await fleet.query(JOB_NODES, query, timeout_seconds=JOB_SECONDS_MAX, who=NOTIFIER)
+    return decode_answer(JobNodes, data, JOB_NODES, NOTIFIER)
 
 
 def _urgency(record: OpenAlertRecord) -> tuple[int, datetime, str]:

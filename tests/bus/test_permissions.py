@@ -78,6 +78,7 @@ MAY: dict[str, list[str]] = {
     "gateway": [
         "navarch.v1.pool.training.request.scale.gateway",
         "navarch.v1.order.sweep-now.gateway",
+        "navarch.v1.query.job-nodes",
         "navarch.v1.query.nodes",
         "$JS.API.DIRECT.GET.KV_POOLS.$KV.POOLS.pool.training",
         "$JS.API.STREAM.INFO.EVENTS",

@@ -64,13 +64,14 @@ gateway:
     sue: {{sha256: {digest("scoped-token")}, role: operator, pools: [training]}}
 """
 READS = [
-    *("list --pool training -o wide", "list -l a=blist -l nothing"),
+    *("list --pool training -o wide", "list -l a=b", "list -l nothing"),
+    *("list --job 4711", "list --job 4711 --pool training -o json", "list --job gone"),
     *("list --all --health unhealthy -o json", "get training-2"),
-    *("get goneget ../pools", "pool list"),
+    *("get gone", "get ../pools", "pool list"),
     *("pool status training", "pool status training -o json"),
     *("pool history training", "pool history training -o json", "offerings"),
     *("offerings --pool training -o json"),
-    *("breaker show", "breaker show training -o jsonsaga list -o json"),
+    *("breaker show", "breaker show training -o json", "saga list -o json"),
     *(f"saga show {SAGA}", f"saga show {OVER} -o json", "saga show gone", "saga show .."),
     *("why training-2 -o json", "why training", f"why {OVER}", "why gone", "why ../x"),
     *("timeline training-2", "timeline training-3 -o json", "timeline gone"),
@@ -107,6 +108,8 @@ REFUSED = [
     *("reset-gpu training-2", "reboot training-2 --mode wait"),
     *("alerts acknowledge gone", "hardware forget gpu GPU-2", "hardware add tpu x --reason y"),
     *("hardware forget --node training-7", "hardware forget", "readmit gone"),
+    *("workload check training", "workload check training -o json", "workload check gone"),
+    *("workload check training --node training-1", "workload done gone"),
 ]
 """Commands that change nothing, also since they are refused; each gives the same twice."""
 CHANGES = [
@@ -124,10 +127,11 @@ CHANGES = [
 ORDERS = [
     *("alerts acknowledge silence/training-1 --reason x", "hardware add gpu GPU-1 --reason x"),
     *("hardware forget gpu GPU-1 -o json", "readmit training-1", "sweep -o json", "sweep"),
+    *("workload done training-1", "workload done training-1 --saga drain-training-1-1 -o json"),
 ]
 """Commands that small services carry out at once."""
 BUS_ONLY = [
-    *("mcp", "policy test nowhere.yaml", "workload check training", "workload done training-1"),
+    *("mcp", "policy test nowhere.yaml"),
     *("ssh training-1", "backup /tmp/x", "slurm suspend training-1"),
 ]
 """Commands whose requests no gateway relays."""
@@ -402,6 +406,9 @@ async def test_changes_are_made_over_http(place: Place, manager: NatsBus) -> Non
         ("viewer-token", "logs notifier", "this needs the role operator"),
         ("viewer-token", "sweep --dry-run", "this needs the role operator"),
         ("viewer-token", "alerts acknowledge silence/training-1", "this needs the role operator"),
+        ("operator-token", "workload check training", "this needs the role admin"),
+        ("viewer-token", "workload done training-1", "this needs the role operator"),
+        ("scoped-token", "workload done serving-1", "no node"),
         ("scoped-token", "sweep", "sweeps are the whole fleet's"),
         ("scoped-token", "logs notifier", "services' logs are the whole fleet's"),
         ("scoped-token", "alerts acknowledge silence/serving-1", "no open alert"),
@@ -415,7 +422,7 @@ async def test_changes_are_made_over_http(place: Place, manager: NatsBus) -> Non
     assert (status, "needs the role admin" in err) == (1, True)
     status, _, err = await place.over_http("list --server ftp://host")
     assert (status, "is no address" in err) == (1, True)
-    status, _, err = await place.run(f"workload check training --server {place.http_url}")
+    status, _, err = await place.run(f"policy test nowhere.yaml --server {place.http_url}")
     assert (status, "this command needs the bus" in err) == (1, True)
     # What is typed counts before the environment.
     named = f"list --nats-url {place.bus_url}"

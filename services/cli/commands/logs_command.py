@@ -1,6 +1,5 @@
 """`navarch logs`: the newest log lines of a node's agent, or of a service."""
 
-import sys
 from difflib import get_close_matches
 from typing import Annotated, Final
 
@@ -17,7 +16,6 @@ from services.cli.fleet_connection import everyday_command
 from services.cli.live_names import complete_node
 from services.cli.node_names import find_node
 from services.cli.text.log_text import log_lines, statements
-from services.operator_text.safe_text import escape
 from services.primitives.errors import NavarchError
 
 ON_ITS_MACHINE: Final = "the log of its container, or `journalctl` on its host, has its lines"
@@ -68,7 +66,7 @@ async def logs(
     text = log_lines(found, lines, colour=console.colour())
     console.write(text or "There are no such lines.")
     for each in statements(found, request):
-        _note(each)
+        console.note(each)
 
 
 async def _of_node(fleet: FleetAccess, node: str, request: LogRequest) -> LogExcerpt:
@@ -103,9 +101,5 @@ async def _of_service(
             raise NavarchError(f"the {service} has no replica {replica!r}; there are: {names}")
         return chosen
     if len(found) < running:
-        _note(f"{len(found)} of {running} replicas of the {service} answered")
+        console.note(f"{len(found)} of {running} replicas of the {service} answered")
     return found
-
-
-def _note(text: str) -> None:
-    sys.stderr.write(f"navarch: {escape(text)}\n")
