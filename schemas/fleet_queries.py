@@ -123,6 +123,10 @@ class PoolView(msgspec.Struct, frozen=True, kw_only=True):
     spares_ready: int = 0
     mode: str = "act"
     """act or observe."""
+    unhealthy_after: int = 1
+    """Consecutive unhealthy results before a node is unhealthy; fatal faults need one."""
+    cordon_scope: str = "node"
+    """node, or gpu: only the faulty GPU gets no new work where that is possible."""
     observed_actions: tuple[dict[str, Any], ...] = ()
     """Observe mode: sagas that would be open."""
     breaker_since: str = ""

@@ -1,7 +1,7 @@
 """A fleet over the bus, as everyday commands see it."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from datetime import UTC, datetime
 
 import msgspec
@@ -19,6 +19,7 @@ from schemas.node_disconnections import ReadmitRequest
 from schemas.node_events import BusAccess
 from schemas.node_work import JobNodes
 from schemas.operator_requests import NodeRequest
+from schemas.settings import HealthSpec
 from schemas.sweeps import SweepAnswer, SweepRequest
 from schemas.topology import EVENTS, EVIDENCE
 from schemas.work_done import WorkDone, WorkDoneAccepted
@@ -28,6 +29,7 @@ from services.fleet_client import service_orders, stored_history
 from services.fleet_client.audit_rows import AUDIT_FILTERS
 from services.fleet_client.cost_report import CostReport
 from services.fleet_client.fleet_client import (
+    HEALTH_FILTERS,
     FleetClient,
     decode_answer,
     decode_nodes,
@@ -82,6 +84,14 @@ class BusFleet(FleetClient):
         """The outcomes of changes that were requested."""
         batches = stored_batches(self.bus, EVENTS.name, AUDIT_FILTERS, start or 0)
         return [each async for batch in batches for each in batch]
+
+    def health_events(self, start: datetime) -> AsyncGenerator[Sequence[Stored], None]:
+        """What the health-monitor decided on, and its verdicts, since a time."""
+        return stored_batches(self.bus, EVENTS.name, HEALTH_FILTERS, start)
+
+    async def health_settings(self) -> Mapping[str, HealthSpec]:
+        """What verdicts depend on beside the policy, of each pool."""
+        return {each.name: each.spec.health for each in await self.pool_records()}
 
     async def why(self, name: str) -> WhyAnswer:
         """Explain the node, pool or saga of this name."""

@@ -1,6 +1,6 @@
 """What everyday commands ask of a fleet: over the bus (`BusFleet`) or over HTTP (`HttpFleet`)."""
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from datetime import datetime
 from typing import Protocol
 
@@ -16,6 +16,7 @@ from schemas.node_events import BusAccess
 from schemas.node_work import JobNodes
 from schemas.offering_records import OfferingsQuery
 from schemas.operator_requests import NodeRequest
+from schemas.settings import HealthSpec
 from schemas.sweeps import SweepAnswer, SweepRequest
 from schemas.work_done import WorkDone, WorkDoneAccepted
 from schemas.workload_checks import WorkloadCheckAnswer, WorkloadCheckRequest
@@ -101,6 +102,14 @@ class FleetAccess(NodeAccess, SagaAccess, EventAccess, Protocol):
 
     async def audited_events(self, start: datetime | None) -> list[Stored]:
         """The outcomes of changes that were requested."""
+        ...
+
+    def health_events(self, start: datetime) -> AsyncGenerator[Sequence[Stored], None]:
+        """What the health-monitor decided on, and its verdicts, since a time."""
+        ...
+
+    async def health_settings(self) -> Mapping[str, HealthSpec]:
+        """What verdicts depend on beside the policy, of each pool."""
         ...
 
     async def why(self, name: str) -> WhyAnswer:

@@ -5,7 +5,7 @@ the bus has, and are written by the same functions.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from datetime import datetime
 from typing import Any, Final, cast
@@ -26,6 +26,7 @@ from schemas.node_work import JobNodes
 from schemas.offering_records import OfferingsQuery, OfferingView
 from schemas.operator_requests import DrainRequest, NodeRequest
 from schemas.pool_events import pool_codec
+from schemas.settings import HealthSpec
 from schemas.sweeps import SweepAnswer, SweepRequest
 from schemas.work_done import WorkDone, WorkDoneAccepted
 from schemas.workload_checks import WorkloadCheckAnswer, WorkloadCheckRequest
@@ -34,7 +35,13 @@ from services.cli.change_calls import change_call, drain_fields, seconds_text
 from services.cli.fleet_discovery import NEEDS_BUS
 from services.fleet_client.audit_rows import AUDIT_FILTERS
 from services.fleet_client.cost_report import CostReport
-from services.fleet_client.fleet_client import Request, RequestAnswer, ends_saga, no_pool
+from services.fleet_client.fleet_client import (
+    HEALTH_FILTERS,
+    Request,
+    RequestAnswer,
+    ends_saga,
+    no_pool,
+)
 from services.fleet_client.fleet_use import UseRow
 from services.fleet_client.instance_reader import INSTANCES_PAGE
 from services.fleet_client.node_filter import labels_asked
@@ -162,6 +169,24 @@ class HttpFleet:
         kinds = [each.rpartition(".")[2] for each in AUDIT_FILTERS]
         events = self._client.each_event(since=_since(start), kinds=kinds)
         return [stored_of(each) async for each in events]
+
+    async def health_events(self, start: datetime) -> AsyncGenerator[Sequence[Stored], None]:
+        """What the health-monitor decided on, and its verdicts, since a time."""
+        kinds = [each.rpartition(".")[2] for each in HEALTH_FILTERS]
+        events = self._client.each_event(since=_since(start), kinds=kinds, limit=PAGE)
+        async for each in events:
+            yield (stored_of(each),)
+
+    async def health_settings(self) -> Mapping[str, HealthSpec]:
+        """What verdicts depend on beside the policy, of each pool."""
+        pools = await self._client.list_pools()
+        return {
+            each.name: HealthSpec(
+                unhealthy_after=each.unhealthy_after,
+                cordon_scope=cast("Any", each.cordon_scope),
+            )
+            for each in pools
+        }
 
     async def why(self, name: str) -> WhyAnswer:
         """Explain the node, pool or saga of this name."""

@@ -211,6 +211,8 @@ def pool_view(record: PoolRecord, nodes: Iterable[NodeRecord], now: datetime) ->
             1 for node in nodes if node.node not in taken and remediation_reason(node, record, now)
         ),
         mode=record.spec.mode,
+        unhealthy_after=record.spec.health.unhealthy_after,
+        cordon_scope=record.spec.health.cordon_scope,
         advice=record.advice,
         warnings=(
             *_full(record),

@@ -26,7 +26,7 @@ from schemas.gpu_samples import GpuSample
 from schemas.hardware_denylist import HardwareRecord
 from schemas.instance_records import InstanceRecord
 from schemas.messages import encode
-from schemas.node_events import CheckResult, Cordoned, Repaired, Telemetry
+from schemas.node_events import CheckResult, Cordoned, Fault, Repaired, Telemetry
 from schemas.node_records import NodeRecord, node_key
 from schemas.offering_records import OfferingView
 from schemas.pool_events import Scaled
@@ -63,6 +63,7 @@ gateway:
     cid: {{sha256: {digest("admin-token")}, role: admin}}
     sue: {{sha256: {digest("scoped-token")}, role: operator, pools: [training]}}
 """
+POLICY = Path(__file__).parents[2] / "config" / "health-policy.yaml"
 READS = [
     *("list --pool training -o wide", "list -l a=b", "list -l nothing"),
     *("list --job 4711", "list --job 4711 --pool training -o json", "list --job gone"),
@@ -90,6 +91,8 @@ READS = [
     *("sweep --dry-run -o json", "sweep --dry-run --adopt training-2", "sweep --terminate gone"),
     *("logs training-1", "logs training-1 --kernel -n 3 -o json", "logs gone", "logs training-"),
     *("logs notifier", "logs notifier -o json", "logs notifier/gone", "logs gateway"),
+    *(f"policy test {POLICY}", f"policy test {POLICY} --since 3d --pool training -o json"),
+    *("policy test nowhere.yaml", f"policy test {POLICY} --since yesterday"),
     *("logs notifyer", "logs notifier --kernel", "logs training-1 -n 0"),
 ]
 """Commands that read."""
@@ -131,8 +134,7 @@ ORDERS = [
 ]
 """Commands that small services carry out at once."""
 BUS_ONLY = [
-    *("mcp", "policy test nowhere.yaml"),
-    *("ssh training-1", "backup /tmp/x", "slurm suspend training-1"),
+    *("mcp", "ssh training-1", "backup /tmp/x", "slurm suspend training-1"),
 ]
 """Commands whose requests no gateway relays."""
 LOCAL = {
@@ -315,6 +317,9 @@ async def fill(bus: NatsBus) -> None:
     for node in ("training-2", "training-3"):
         event = Cordoned(id=f"c-{node}", time=NOW, pool="training", node=node, reason=HOSTILE)
         await bus.publish(f"navarch.v1.node.training.{node}.event.cordoned", encode(event))
+    about = {"pool": "training", "node": "training-3", "time": NOW}
+    fault = Fault(id="f", kind="xid", code=79, gpu_index=3, message=HOSTILE, **about)
+    await bus.publish(subjects.node_event("training", "training-3", "fault"), encode(fault))
     scaled = Scaled(id="x", time=NOW, pool="training", by="ada", previous=2, nodes=3, request="r")
     await bus.publish(subjects.pool_event("training", "scaled"), encode(scaled))
     change = HttpChange(
@@ -422,7 +427,7 @@ async def test_changes_are_made_over_http(place: Place, manager: NatsBus) -> Non
     assert (status, "needs the role admin" in err) == (1, True)
     status, _, err = await place.over_http("list --server ftp://host")
     assert (status, "is no address" in err) == (1, True)
-    status, _, err = await place.run(f"policy test nowhere.yaml --server {place.http_url}")
+    status, _, err = await place.run(f"mcp --server {place.http_url}")
     assert (status, "this command needs the bus" in err) == (1, True)
     # What is typed counts before the environment.
     named = f"list --nats-url {place.bus_url}"
