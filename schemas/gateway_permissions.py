@@ -46,6 +46,7 @@ def gateway(
             *(subjects.query(each) for each in QUERIES),
             *(subjects.failures_query(each) for each in services),
             *(subjects.service_logs(each) for each in services),
+            subjects.GATEWAY_LOGS,
             *(subjects.order(each, user) for each in ORDERS),
             f"{subjects.ROOT}.pool.*.request.*.{user}",
             *(f"{subjects.ROOT}.node.*.*.command.{each}" for each in COMMANDS),
@@ -55,6 +56,8 @@ def gateway(
         subscribe=(
             *(box, subjects.NODE_EVENTS, subjects.POOL_EVENTS, subjects.FLEET_EVENTS),
             *(subjects.SAGAS, f"$KV.{NODES.name}.>", f"$KV.{POOLS.name}.>"),
+            subjects.GATEWAY_LOGS,
         ),
+        answers=True,
         payload_bytes_max=bytes_max,
     )

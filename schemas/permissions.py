@@ -203,6 +203,7 @@ def rules() -> dict[str, Rules]:
         f"{subjects.ROOT}.order.*.{USER_NAME}",
         NODE_COMMANDS,
         subjects.LOGS,
+        subjects.GATEWAY_LOGS,
     )
     found[OPERATOR] = msgspec.structs.replace(
         viewer,
@@ -307,7 +308,7 @@ def _viewer() -> Rules:
         # Requests of other users of the account, which the fleet's services answer.
         subscribe_not=(
             *(subjects.QUERIES, subjects.POOL_REQUESTS, subjects.ORDERS),
-            *(NODE_COMMANDS, subjects.LOGS),
+            *(NODE_COMMANDS, subjects.LOGS, subjects.GATEWAY_LOGS),
         ),
         payload_bytes_max=REQUEST_BYTES_MAX,
     )

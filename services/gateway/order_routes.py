@@ -16,7 +16,7 @@ from schemas.log_excerpts import LINES_MAX, REPLICA_CHARS_MAX, LogExcerpt, LogRe
 from schemas.names import TOKEN
 from schemas.node_disconnections import ReadmitRequest
 from schemas.node_events import BusAccess
-from schemas.permissions import SERVICES
+from schemas.permissions import GATEWAY, SERVICES
 from schemas.sweeps import SweepAnswer, SweepRequest
 from schemas.work_done import WorkDone, WorkDoneAccepted
 from schemas.workload_checks import WorkloadCheckAnswer, WorkloadCheckRequest
@@ -91,7 +91,7 @@ async def get_service_logs(
 ) -> list[LogExcerpt]:
     """Get the newest log lines of each replica of a service, or of those whose name begins so."""
     require_whole_fleet(principal, "services' logs are")
-    if service not in SERVICES:
+    if service not in (*SERVICES, GATEWAY):
         raise not_found("service", service, f"{ROOT}/services/{SERVICES[0]}/logs")
     request = LogRequest(lines=lines, since=start_of(since, now), replica=replica)
     async with _answered():

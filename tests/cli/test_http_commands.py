@@ -3,6 +3,7 @@
 import asyncio
 import os
 import re
+import shlex
 import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import redirect_stderr, redirect_stdout
@@ -90,7 +91,7 @@ READS = [
     *("cost --label team", "cost --pool gone", "cost --since yesterday", "sweep --dry-run"),
     *("sweep --dry-run -o json", "sweep --dry-run --adopt training-2", "sweep --terminate gone"),
     *("logs training-1", "logs training-1 --kernel -n 3 -o json", "logs gone", "logs training-"),
-    *("logs notifier", "logs notifier -o json", "logs notifier/gone", "logs gateway"),
+    *("logs notifier", "logs notifier -o json", "logs notifier/gone"),
     *(f"policy test {POLICY}", f"policy test {POLICY} --since 3d --pool training -o json"),
     *("policy test nowhere.yaml", f"policy test {POLICY} --since yesterday"),
     *("logs notifyer", "logs notifier --kernel", "logs training-1 -n 0"),
@@ -112,7 +113,7 @@ REFUSED = [
     *("alerts acknowledge gone", "hardware forget gpu GPU-2", "hardware add tpu x --reason y"),
     *("hardware forget --node training-7", "hardware forget", "readmit gone"),
     *("workload check training", "workload check training -o json", "workload check gone"),
-    *("workload check training --node training-1", "workload done gone"),
+    *("workload check training --node training-3", "workload done gone"),
 ]
 """Commands that change nothing, also since they are refused; each gives the same twice."""
 CHANGES = [
@@ -184,7 +185,7 @@ def navarch(line: str, environment: Mapping[str, str]) -> Outcome:
     out, err = StringIO(), StringIO()
     with (
         patch.dict(os.environ, kept | environment, clear=True),
-        patch.object(sys, "argv", ["navarch", *line.split()]),
+        patch.object(sys, "argv", ["navarch", *shlex.split(line)]),
         redirect_stdout(out),
         redirect_stderr(err),
     ):
@@ -251,7 +252,7 @@ async def _instances(_: bytes, __: Mapping[str, str]) -> bytes:
 
 async def _hardware(_: bytes, __: Mapping[str, str]) -> bytes:
     return msgspec.json.encode(
-        [HardwareRecord(kind="gpu", value="GPU-1", since=NOW, reason=HOSTILE)]
+        [HardwareRecord(kind="gpu", value="GPU-1", since=NOW, reason=HOSTILE, node="training-1")]
     )
 
 
@@ -409,6 +410,7 @@ async def test_changes_are_made_over_http(place: Place, manager: NatsBus) -> Non
         ("scoped-token", "breaker show", "this budget is the whole fleet's"),
         ("viewer-token", "logs training-1", "this needs the role operator"),
         ("viewer-token", "logs notifier", "this needs the role operator"),
+        ("viewer-token", "logs gateway", "this needs the role operator"),
         ("viewer-token", "sweep --dry-run", "this needs the role operator"),
         ("viewer-token", "alerts acknowledge silence/training-1", "this needs the role operator"),
         ("operator-token", "workload check training", "this needs the role admin"),

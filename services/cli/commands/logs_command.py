@@ -18,6 +18,7 @@ from services.cli.node_names import find_node
 from services.cli.text.log_text import log_lines, statements
 from services.primitives.errors import NavarchError
 
+LOGGED: Final = (*SERVICES, GATEWAY)
 ON_ITS_MACHINE: Final = "the log of its container, or `journalctl` on its host, has its lines"
 SHOWN_MAX: Final = 10
 
@@ -30,7 +31,7 @@ async def logs(
         typer.Argument(
             metavar="NODE|SERVICE[/REPLICA]",
             help="A node, or the beginning of one name; or a service: "
-            f"{', '.join(SERVICES)}; or one of its replicas.",
+            f"{', '.join(LOGGED)}; or one of its replicas.",
             show_default=False,
             autocompletion=complete_node,
         ),
@@ -52,9 +53,7 @@ async def logs(
     """
     service, _, replica = source.partition("/")
     request = LogRequest(lines=lines, since=start_time(since), kernel=kernel)
-    if service == GATEWAY:
-        raise NavarchError(f"the gateway answers no requests on the bus: {ON_ITS_MACHINE}")
-    if service in SERVICES:
+    if service in LOGGED:
         if kernel:
             raise typer.BadParameter("only nodes have kernel lines", param_hint="--kernel")
         found = await _of_service(fleet, service, replica, request)
@@ -73,7 +72,7 @@ async def _of_node(fleet: FleetAccess, node: str, request: LogRequest) -> LogExc
     try:
         view, _ = await find_node(fleet, node)
     except NavarchError as error:
-        if meant := get_close_matches(node.partition("/")[0], SERVICES, n=1):
+        if meant := get_close_matches(node.partition("/")[0], LOGGED, n=1):
             raise NavarchError(f"{error}. The service is called {meant[0]}") from error
         raise
     return await fleet.node_logs(view, request)
