@@ -19,17 +19,12 @@ from services.bus.bucket_mirror import readable
 from services.bus.port import Bus
 from services.fleet_client.fleet_client import FleetClient, decode_answer
 from services.fleet_client.instance_reader import PROVISIONER
-from services.primitives.errors import NavarchError, NotPermitted
 
 SWEEP_SECONDS_MAX: Final = 110.0
 """Listing one provider may take a minute."""
 JOB_SECONDS_MAX: Final = 30.0
 """A workload system may take 20 s to answer."""
 CHECK_SECONDS_MAX: Final = 60.0
-CHECK_ROLE: Final = (
-    "trying a workload system needs the role admin, and your credentials do not have it: `navarch "
-    "nats-config user add NAME --role admin` makes some"
-)
 NOTIFIER: Final = "notifier"
 
 _records = decoder(OpenAlertRecord)
@@ -72,14 +67,9 @@ async def sweep(fleet: FleetClient, request: SweepRequest, *, dry_run: bool) -> 
 
 async def check_workload(fleet: FleetClient, request: WorkloadCheckRequest) -> WorkloadCheckAnswer:
     """Have the notifier try a pool's workload system."""
-    try:
-        data = await fleet.query(
-            WORKLOAD_CHECK, request, timeout_seconds=CHECK_SECONDS_MAX, who=NOTIFIER
-        )
-    except NavarchError as error:
-        if isinstance(error.__cause__, NotPermitted):
-            raise NavarchError(CHECK_ROLE) from error
-        raise
+    data = await fleet.query(
+        WORKLOAD_CHECK, request, timeout_seconds=CHECK_SECONDS_MAX, who=NOTIFIER
+    )
     return decode_answer(WorkloadCheckAnswer, data, WORKLOAD_CHECK, NOTIFIER)
 
 

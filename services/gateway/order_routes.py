@@ -146,7 +146,7 @@ async def readmit_node(fleet: Fleet, principal: Caller, name: FromPath[str]) -> 
         return await service_orders.readmit(fleet, request)
 
 
-@change_route("/pools/{name:str}/workload-check", "workload-check", "admin")
+@change_route("/pools/{name:str}/workload-check", "workload-check")
 async def check_workload(
     fleet: Fleet,
     principal: Caller,

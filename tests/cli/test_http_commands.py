@@ -413,7 +413,7 @@ async def test_changes_are_made_over_http(place: Place, manager: NatsBus) -> Non
         ("viewer-token", "logs gateway", "this needs the role operator"),
         ("viewer-token", "sweep --dry-run", "this needs the role operator"),
         ("viewer-token", "alerts acknowledge silence/training-1", "this needs the role operator"),
-        ("operator-token", "workload check training", "this needs the role admin"),
+        ("viewer-token", "workload check training", "this needs the role operator"),
         ("viewer-token", "workload done training-1", "this needs the role operator"),
         ("scoped-token", "workload done serving-1", "no node"),
         ("scoped-token", "sweep", "sweeps are the whole fleet's"),

@@ -28,7 +28,7 @@ from tests.gateway.conftest import Gateway, MakeGateway
 
 NOW = datetime(2026, 11, 23, 9, tzinfo=UTC)
 PUBLIC = ("/healthz", "/livez", "/readyz", "/metrics")
-ADMINS = ("/up", "/down", "/workload-check")
+ADMINS = ("/up", "/down")
 TOKENS = {"viewer": "viewer-token", "operator": "operator-token", "admin": "admin-token"}
 PROBLEM = "application/problem+json"
 
