@@ -23,6 +23,7 @@ from benchmarks import (
     agent_cost,
     cordon_latency,
     event_listing,
+    event_streams,
     fault_wave,
     level_evaluation,
     scheduler_cordon,
@@ -62,6 +63,13 @@ ROWS = (
     ("  memory", "simulation_1000_nodes_memory_gib", "GiB", "<= 0.4"),
     ("5,000 nodes simulated for 30 min", "simulation_5000_nodes_wall_seconds", "s", "<= 180"),
     ("  memory", "simulation_5000_nodes_memory_gib", "GiB", "<= 1"),
+    ("Gateway, before any stream: memory", "streams_gateway_mib_before", "MiB", ""),
+    ("Gateway, 1,000 event streams: memory", "streams_gateway_mib", "MiB", ""),
+    ("  nothing happens", "streams_idle_cores", "cores", ""),
+    ("  one event on all streams: processor time", "streams_event_cpu_ms", "ms", ""),
+    ("  two events a second: delay, p50", "streams_delay_ms_p50", "ms", ""),
+    ("  delay, p99", "streams_delay_ms_p99", "ms", ""),
+    ("  events missing", "streams_events_missing", "", "0"),
     ("Agent, 8 GPUs: memory", "agent_resident_mib", "MiB", "<= 45"),
     ("Agent, sampling each 15 s", "agent_cores_15s", "cores", "<= 0.003"),
     ("Agent, sampling each 1 s", "agent_cores_1s", "cores", "<= 0.02"),
@@ -142,6 +150,12 @@ def _parts(arguments: argparse.Namespace) -> dict[str, Part]:
             security_cost.measure,
             {"at_once": security_cost.AT_ONCE},
         ),
+        "streams": Part(
+            f"{event_streams.STREAMS} event streams of a gateway",
+            event_streams,
+            event_streams.measure,
+            {"streams": event_streams.STREAMS, "events": event_streams.EVENTS},
+        ),
         "simulation": Part(
             "stress runs of 1,000 and of 5,000 nodes", stress_runs, stress_runs.measure, {}
         ),
@@ -161,7 +175,7 @@ def _arguments() -> argparse.Namespace:
         action="append",
         choices=[
             *("cordon", "events", "ingest", "levels", "wave", "scheduler", "agent", "security"),
-            "simulation",
+            *("streams", "simulation"),
         ],
         help="measure this part; the file keeps the figures of the others",
     )

@@ -35,6 +35,8 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     publish_not: tuple[str, ...] = ()
     subscribe: tuple[str, ...] = ()
     subscribe_not: tuple[str, ...] = ()
+    answers: bool = False
+    """It may answer each message that it gets, once, wherever the sender wants the answer."""
     payload_bytes_max: int = MESSAGE_BYTES_MAX
     subscriptions_max: int = SUBSCRIPTIONS_MAX
     connections: tuple[str, ...] = ("STANDARD", "WEBSOCKET")

@@ -100,6 +100,13 @@ def _answered() -> list[Share]:
             for each in ("$SRV.>", subjects.LOGS)
         ),
         Share(
+            subject=subjects.GATEWAY_LOGS,
+            owner=Account.USERS,
+            importers=(Account.FLEET,),
+            many=True,
+            reply_seconds=MANY_SECONDS,
+        ),
+        Share(
             subject=NODE_COMMANDS,
             owner=Account.AGENTS,
             importers=(Account.SERVICES, *_ASKERS),

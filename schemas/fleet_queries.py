@@ -22,6 +22,29 @@ class HealthEvent(msgspec.Struct, frozen=True, kw_only=True):
     rule: str = ""
 
 
+class GpuView(msgspec.Struct, frozen=True, kw_only=True):
+    """A GPU of a node, as its agent reported it, and what the health policy makes of it."""
+
+    index: Int
+    uuid: str = ""
+    serial: str = ""
+    pci: str = ""
+    """Bus ID: `0000:3b:00`."""
+    name: str = ""
+    health: str = "unknown"
+    cordoned: bool = False
+    """It gets no new work while the node stays in service."""
+    action: str = ""
+    """What the policy does about it; this and what follows: empty while it is healthy."""
+    rule: str = ""
+    reason: str = ""
+    fault: str = ""
+    """ID of the fault that decided."""
+    kind: str = ""
+    code: Int = 0
+    since: str = ""
+
+
 class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     """View of a node; its field names are public (`jq '.health'`)."""
 
@@ -69,9 +92,11 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     held_reason: str = ""
     registered_at: str = ""
     last_change: str = ""
-    gpus: tuple[dict[str, Any], ...] = ()
-    """Each with its `health`; also action, rule and reason where that is not `healthy`."""
+    last_heartbeat: str = ""
+    """When its agent last reported that it is alive; empty: longer ago than a heartbeat is kept."""
+    gpus: tuple[GpuView, ...] = ()
     health_events: tuple[HealthEvent, ...] = ()
+    """Its latest faults; a list of nodes has none."""
 
 
 class PoolView(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,6 +125,10 @@ class PoolView(msgspec.Struct, frozen=True, kw_only=True):
     spares_ready: int = 0
     mode: str = "act"
     """act or observe."""
+    unhealthy_after: int = 1
+    """Consecutive unhealthy results before a node is unhealthy; fatal faults need one."""
+    cordon_scope: str = "node"
+    """node, or gpu: only the faulty GPU gets no new work where that is possible."""
     observed_actions: tuple[dict[str, Any], ...] = ()
     """Observe mode: sagas that would be open."""
     breaker_since: str = ""
@@ -199,6 +228,8 @@ class Query(
     """Include terminated ones."""
     state: str = ""
     """For instances: only those in this state; empty: any."""
+    gpus: bool = False
+    """For nodes: with their GPUs and heartbeats."""
 
 
 class QueryError(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,9 +19,12 @@ from schemas.topology import (
 
 QUERIES: Final = (
     *("nodes", "node", "pools", "sagas", "budget", "dry-run", "instances", "offerings", "policy"),
-    *("hardware", "sweep-plan"),
+    *("hardware", "sweep-plan", "job-nodes", "workload-check"),
 )
-ORDERS: Final = ("acknowledge-alert", "hardware-add", "hardware-forget", "readmit", "sweep-now")
+ORDERS: Final = (
+    *("acknowledge-alert", "hardware-add", "hardware-forget", "readmit", "sweep-now"),
+    "work-done",
+)
 COMMANDS: Final = ("diagnose", "logs", "ping")
 """Of agents."""
 
@@ -43,6 +46,7 @@ def gateway(
             *(subjects.query(each) for each in QUERIES),
             *(subjects.failures_query(each) for each in services),
             *(subjects.service_logs(each) for each in services),
+            subjects.GATEWAY_LOGS,
             *(subjects.order(each, user) for each in ORDERS),
             f"{subjects.ROOT}.pool.*.request.*.{user}",
             *(f"{subjects.ROOT}.node.*.*.command.{each}" for each in COMMANDS),
@@ -52,6 +56,8 @@ def gateway(
         subscribe=(
             *(box, subjects.NODE_EVENTS, subjects.POOL_EVENTS, subjects.FLEET_EVENTS),
             *(subjects.SAGAS, f"$KV.{NODES.name}.>", f"$KV.{POOLS.name}.>"),
+            subjects.GATEWAY_LOGS,
         ),
+        answers=True,
         payload_bytes_max=bytes_max,
     )

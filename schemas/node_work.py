@@ -1,14 +1,17 @@
-"""The query `node-work`: what the workload system says runs on nodes that are in service."""
+"""The queries `node-work` and `job-nodes`: what workload systems say runs on nodes in service."""
 
 from typing import Annotated, Final
 
 import msgspec
 
-from schemas.value_limits import Token
+from schemas.value_limits import NAME_CHARS_MAX, Token
 
 NODE_WORK: Final = "node-work"
 NODES_MAX: Final = 500
 """Nodes of one question."""
+JOB_NODES: Final = "job-nodes"
+POOLS_MAX: Final = 1_000
+JobName = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_CHARS_MAX)]
 
 
 class NodeWorkQuery(
@@ -27,3 +30,22 @@ class NodeWorkAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """Those on which all of them say that nothing runs."""
     unknown: str = ""
     """Why nothing is known of the others, or of some of them; empty: they have work."""
+
+
+class JobNodesQuery(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
+    """Asks on which nodes a job runs."""
+
+    job: JobName
+    """Its ID or name, as the workload system has it."""
+    pools: Annotated[tuple[Token, ...], msgspec.Meta(max_length=POOLS_MAX)] = ()
+    """Only these; empty: all."""
+
+
+class JobNodes(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a job runs, as the workload systems say, now."""
+
+    nodes: tuple[Token, ...] = ()
+    unknown: tuple[str, ...] = ()
+    """Of which pools or nodes nothing is known, and why; empty: these are all."""

@@ -116,12 +116,14 @@ ALSO_ANSWERED: Final[Mapping[str, tuple[str, ...]]] = {
     ),
 }
 """Service -> requests it answers beside queries."""
+TRIES: Final = subjects.query("workload-check")
+"""Cordons a node and uncordons it at once, so operators may ask it, too."""
 SERVICE_QUERIES: Final = (
     subjects.query("adopt-node"),
     subjects.query("disconnect-node"),
     subjects.query("retire-node"),
     f"{subjects.query('sweep-now')}.*",
-    subjects.query("workload-check"),
+    TRIES,
 )
 """Queries that change something: services' own, denied to users."""
 AGENT_BYTES_MAX: Final = 65_536
@@ -203,10 +205,12 @@ def rules() -> dict[str, Rules]:
         f"{subjects.ROOT}.order.*.{USER_NAME}",
         NODE_COMMANDS,
         subjects.LOGS,
+        subjects.GATEWAY_LOGS,
     )
     found[OPERATOR] = msgspec.structs.replace(
         viewer,
         publish=(*viewer.publish, *asks),
+        publish_not=tuple(each for each in SERVICE_QUERIES if each != TRIES),
     )
     box = f"{user_inbox(USER_KEY)}.>"
     found[SCHEDULER] = Rules(
@@ -307,7 +311,7 @@ def _viewer() -> Rules:
         # Requests of other users of the account, which the fleet's services answer.
         subscribe_not=(
             *(subjects.QUERIES, subjects.POOL_REQUESTS, subjects.ORDERS),
-            *(NODE_COMMANDS, subjects.LOGS),
+            *(NODE_COMMANDS, subjects.LOGS, subjects.GATEWAY_LOGS),
         ),
         payload_bytes_max=REQUEST_BYTES_MAX,
     )

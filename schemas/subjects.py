@@ -330,6 +330,11 @@ def service_logs(service: str) -> str:
     return f"{ROOT}.logs.{token(service, 'service')}"
 
 
+GATEWAY_LOGS: Final = f"{ROOT}.gateway-logs"
+"""Requests for the log lines of the gateway. It answers in the users' account, which has it: what
+comes from there must not look like a service's answer, so the subject is none of `LOGS`."""
+
+
 def replica_query(name: str, replica: str) -> str:
     """Subject of a query that only one replica can answer; other replicas forward it."""
     return f"{query(name)}.{token(replica, 'replica')}"

@@ -13,6 +13,7 @@ class WorkDone(
     node: Token
     saga: OptionalSagaToken = ""
     """The saga that drains it; empty: whichever does now."""
+    by: str = ""
 
 
 class WorkDoneAccepted(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,8 +1,12 @@
 """The query `workload-check`, and what the notifier found in a pool's workload system."""
 
+from typing import Final
+
 import msgspec
 
 from schemas.value_limits import Token
+
+WORKLOAD_CHECK: Final = "workload-check"
 
 
 class WorkloadCheckRequest(

@@ -1,7 +1,7 @@
 """A fleet over the bus, as everyday commands see it."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from datetime import UTC, datetime
 
 import msgspec
@@ -17,14 +17,19 @@ from schemas.log_excerpts import LogExcerpt, LogRequest
 from schemas.messages import encode
 from schemas.node_disconnections import ReadmitRequest
 from schemas.node_events import BusAccess
+from schemas.node_work import JobNodes
 from schemas.operator_requests import NodeRequest
+from schemas.settings import HealthSpec
 from schemas.sweeps import SweepAnswer, SweepRequest
 from schemas.topology import EVENTS, EVIDENCE
+from schemas.work_done import WorkDone, WorkDoneAccepted
+from schemas.workload_checks import WorkloadCheckAnswer, WorkloadCheckRequest
 from services.bus.port import Stored
 from services.fleet_client import service_orders, stored_history
 from services.fleet_client.audit_rows import AUDIT_FILTERS
 from services.fleet_client.cost_report import CostReport
 from services.fleet_client.fleet_client import (
+    HEALTH_FILTERS,
     FleetClient,
     decode_answer,
     decode_nodes,
@@ -55,6 +60,10 @@ from services.gateway.views import (
 class BusFleet(FleetClient):
     """What a command asks, from the queries and the histories of the bus."""
 
+    async def job_nodes(self, job: str, pool: str) -> JobNodes:
+        """On which nodes a job runs, of one pool or of all."""
+        return await service_orders.job_nodes(self, job, (pool,) if pool else ())
+
     async def pool_status(self, pool: str) -> PoolStatus:
         """A pool in numbers."""
         pools, nodes, sagas, (use, _) = await asyncio.gather(
@@ -75,6 +84,14 @@ class BusFleet(FleetClient):
         """The outcomes of changes that were requested."""
         batches = stored_batches(self.bus, EVENTS.name, AUDIT_FILTERS, start or 0)
         return [each async for batch in batches for each in batch]
+
+    def health_events(self, start: datetime) -> AsyncGenerator[Sequence[Stored], None]:
+        """What the health-monitor decided on, and its verdicts, since a time."""
+        return stored_batches(self.bus, EVENTS.name, HEALTH_FILTERS, start)
+
+    async def health_settings(self) -> Mapping[str, HealthSpec]:
+        """What verdicts depend on beside the policy, of each pool."""
+        return {each.name: each.spec.health for each in await self.pool_records()}
 
     async def why(self, name: str) -> WhyAnswer:
         """Explain the node, pool or saga of this name."""
@@ -165,6 +182,14 @@ class BusFleet(FleetClient):
     async def sweep(self, request: SweepRequest, *, dry_run: bool) -> SweepAnswer:
         """Resolve differences between providers and records, or say what that would do."""
         return await service_orders.sweep(self, request, dry_run=dry_run)
+
+    async def check_workload(self, request: WorkloadCheckRequest) -> WorkloadCheckAnswer:
+        """Have the notifier try a pool's workload system."""
+        return await service_orders.check_workload(self, request)
+
+    async def work_done(self, request: WorkDone) -> WorkDoneAccepted:
+        """Say that the work has left a node."""
+        return await service_orders.work_done(self, request)
 
     async def node_logs(self, node: NodeView, request: LogRequest) -> LogExcerpt:
         """The newest log lines of a node's agent."""

@@ -14,6 +14,7 @@ from services.bus.port import Stored
 from services.cli.text import tables
 from services.cli.text.styles import to_terminal
 from services.operator_text.event_text import describe, describe_stored
+from services.operator_text.safe_text import escape
 
 INVALID_CHARS_MAX: Final = 4096
 
@@ -42,6 +43,11 @@ def write(text: str) -> None:
     """Print text that `text` made, and flush: nothing in it is obeyed by the terminal."""
     sys.stdout.write(f"{to_terminal(text)}\n")
     sys.stdout.flush()
+
+
+def note(text: str) -> None:
+    """Say something beside the output, on stderr."""
+    sys.stderr.write(f"navarch: {escape(text)}\n")
 
 
 def write_data(output: Format, value: Any) -> None:

@@ -1,6 +1,6 @@
 """What everyday commands ask of a fleet: over the bus (`BusFleet`) or over HTTP (`HttpFleet`)."""
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from datetime import datetime
 from typing import Protocol
 
@@ -13,9 +13,13 @@ from schemas.fleet_queries import FleetBudgetView, NodeView, Query
 from schemas.hardware_denylist import HardwareAdd, HardwareForget, HardwareRecord
 from schemas.log_excerpts import LogExcerpt, LogRequest
 from schemas.node_events import BusAccess
+from schemas.node_work import JobNodes
 from schemas.offering_records import OfferingsQuery
 from schemas.operator_requests import NodeRequest
+from schemas.settings import HealthSpec
 from schemas.sweeps import SweepAnswer, SweepRequest
+from schemas.work_done import WorkDone, WorkDoneAccepted
+from schemas.workload_checks import WorkloadCheckAnswer, WorkloadCheckRequest
 from services.bus.port import Stored
 from services.cli.fleet_discovery import NEEDS_BUS
 from services.fleet_client.cost_report import CostReport
@@ -80,6 +84,10 @@ class FleetAccess(NodeAccess, SagaAccess, EventAccess, Protocol):
         """The pools with all these labels; ValueError for what is not `KEY=VALUE`."""
         ...
 
+    async def job_nodes(self, job: str, pool: str) -> JobNodes:
+        """On which nodes a job runs, of one pool or of all."""
+        ...
+
     async def budget(self) -> FleetBudgetView:
         """The fleet's budget and how much of it is used."""
         ...
@@ -94,6 +102,14 @@ class FleetAccess(NodeAccess, SagaAccess, EventAccess, Protocol):
 
     async def audited_events(self, start: datetime | None) -> list[Stored]:
         """The outcomes of changes that were requested."""
+        ...
+
+    def health_events(self, start: datetime) -> AsyncGenerator[Sequence[Stored], None]:
+        """What the health-monitor decided on, and its verdicts, since a time."""
+        ...
+
+    async def health_settings(self) -> Mapping[str, HealthSpec]:
+        """What verdicts depend on beside the policy, of each pool."""
         ...
 
     async def why(self, name: str) -> WhyAnswer:
@@ -170,6 +186,14 @@ class FleetAccess(NodeAccess, SagaAccess, EventAccess, Protocol):
 
     async def sweep(self, request: SweepRequest, *, dry_run: bool) -> SweepAnswer:
         """Resolve differences between providers and records, or say what that would do."""
+        ...
+
+    async def check_workload(self, request: WorkloadCheckRequest) -> WorkloadCheckAnswer:
+        """Have the notifier try a pool's workload system."""
+        ...
+
+    async def work_done(self, request: WorkDone) -> WorkDoneAccepted:
+        """Say that the work has left a node."""
         ...
 
     async def node_logs(self, node: NodeView, request: LogRequest) -> LogExcerpt:

@@ -5,7 +5,7 @@ the bus has, and are written by the same functions.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from datetime import datetime
 from typing import Any, Final, cast
@@ -22,16 +22,26 @@ from schemas.log_excerpts import LogExcerpt, LogRequest
 from schemas.messages import encode
 from schemas.names import InvalidNameError
 from schemas.node_events import BusAccess
+from schemas.node_work import JobNodes
 from schemas.offering_records import OfferingsQuery, OfferingView
 from schemas.operator_requests import DrainRequest, NodeRequest
 from schemas.pool_events import pool_codec
+from schemas.settings import HealthSpec
 from schemas.sweeps import SweepAnswer, SweepRequest
+from schemas.work_done import WorkDone, WorkDoneAccepted
+from schemas.workload_checks import WorkloadCheckAnswer, WorkloadCheckRequest
 from services.bus.port import Stored
 from services.cli.change_calls import change_call, drain_fields, seconds_text
 from services.cli.fleet_discovery import NEEDS_BUS
 from services.fleet_client.audit_rows import AUDIT_FILTERS
 from services.fleet_client.cost_report import CostReport
-from services.fleet_client.fleet_client import Request, RequestAnswer, ends_saga, no_pool
+from services.fleet_client.fleet_client import (
+    HEALTH_FILTERS,
+    Request,
+    RequestAnswer,
+    ends_saga,
+    no_pool,
+)
 from services.fleet_client.fleet_use import UseRow
 from services.fleet_client.instance_reader import INSTANCES_PAGE
 from services.fleet_client.node_filter import labels_asked
@@ -87,8 +97,10 @@ class HttpFleet:
         del who
         found: Sequence[msgspec.Struct]
         match name, query:
-            case "nodes", Query(pool=pool, terminated=terminated):
-                nodes = self._client.each_node(pool=pool, terminated=terminated, limit=PAGE)
+            case "nodes", Query(pool=pool, terminated=terminated, gpus=gpus):
+                nodes = self._client.each_node(
+                    pool=pool, terminated=terminated, gpus=gpus, limit=PAGE
+                )
                 found = [each async for each in nodes]
             case "pools", Query(pool=pool):
                 pools = await self._client.list_pools()
@@ -134,6 +146,10 @@ class HttpFleet:
         nodes = self._client.each_node(labels=labels, terminated=True, limit=PAGE)
         return frozenset([each.pool async for each in nodes])
 
+    async def job_nodes(self, job: str, pool: str) -> JobNodes:
+        """On which nodes a job runs, of one pool or of all."""
+        return await self._client.get_job_nodes(job, pool=pool)
+
     async def budget(self) -> FleetBudgetView:
         """The fleet's budget and how much of it is used."""
         return await self._client.get_budget()
@@ -153,6 +169,24 @@ class HttpFleet:
         kinds = [each.rpartition(".")[2] for each in AUDIT_FILTERS]
         events = self._client.each_event(since=_since(start), kinds=kinds)
         return [stored_of(each) async for each in events]
+
+    async def health_events(self, start: datetime) -> AsyncGenerator[Sequence[Stored], None]:
+        """What the health-monitor decided on, and its verdicts, since a time."""
+        kinds = [each.rpartition(".")[2] for each in HEALTH_FILTERS]
+        events = self._client.each_event(since=_since(start), kinds=kinds, limit=PAGE)
+        async for each in events:
+            yield (stored_of(each),)
+
+    async def health_settings(self) -> Mapping[str, HealthSpec]:
+        """What verdicts depend on beside the policy, of each pool."""
+        pools = await self._client.list_pools()
+        return {
+            each.name: HealthSpec(
+                unhealthy_after=each.unhealthy_after,
+                cordon_scope=cast("Any", each.cordon_scope),
+            )
+            for each in pools
+        }
 
     async def why(self, name: str) -> WhyAnswer:
         """Explain the node, pool or saga of this name."""
@@ -305,6 +339,16 @@ class HttpFleet:
         ask = self._client.plan_sweep if dry_run else self._client.sweep_instances
         with _as_over_bus():
             return await ask(adopt=request.adopt, terminate=request.terminate)
+
+    async def check_workload(self, request: WorkloadCheckRequest) -> WorkloadCheckAnswer:
+        """Have the notifier try a pool's workload system."""
+        with _as_over_bus():
+            return await self._client.check_workload(request.pool, node=request.node or "")
+
+    async def work_done(self, request: WorkDone) -> WorkDoneAccepted:
+        """Say that the work has left a node."""
+        with _as_over_bus():
+            return await self._client.report_work_done(request.node, saga=request.saga)
 
     async def node_logs(self, node: NodeView, request: LogRequest) -> LogExcerpt:
         """The newest log lines of a node's agent."""

@@ -45,7 +45,7 @@ from schemas.pool_events import (
 from schemas.pool_records import PoolRecord, pool_key
 from schemas.saga_log_entries import WHOLE
 from schemas.stored_messages import decode_stored
-from schemas.topology import EVENTS, POOLS, SAGAS
+from schemas.topology import EVENTS, HEALTH_EVENTS, POOLS, SAGAS
 from services.bus.nats.connection_expiry import expiring
 from services.bus.port import Bus, Stored
 from services.bus.protocol.endpoint_replies import reply_data
@@ -71,6 +71,8 @@ ANSWER_SECONDS_MAX: Final = 10.0
 PAGES_MAX: Final = 1000
 PAGE_NODES: Final = 1000
 """Nodes a page, some 400 bytes each: they must fit one message of the bus."""
+HEALTH_FILTERS: Final = (*HEALTH_EVENTS.filters, subjects.node_event_wildcard("verdict"))
+"""Under which subjects what the health-monitor decides on is stored, and its verdicts."""
 ANSWERS: Final = ("request-accepted", "request-refused", "scaled", "scale-refused")
 ROLE_NEEDED: Final = (
     "this needs the role operator, and your credentials do not have it: "

@@ -8,6 +8,7 @@ from schemas import subjects
 from schemas.fleet_queries import NodeView
 from schemas.log_excerpts import LogExcerpt, LogRequest
 from schemas.messages import LimitedDecoder, encode
+from schemas.permissions import GATEWAY
 from services.fleet_client.fleet_client import FleetClient
 from services.operator_text.safe_text import escape_line
 from services.primitives.errors import AnswerError, NavarchError, NotPermitted, Unavailable
@@ -72,8 +73,8 @@ async def _silence(fleet: FleetClient, node: NodeView) -> str:
 async def service_logs(
     fleet: FleetClient, service: str, request: LogRequest
 ) -> tuple[LogExcerpt, ...]:
-    """What each replica of a service keeps, by name; empty where none answers."""
-    subject = subjects.service_logs(service)
+    """What each replica of a service, or of the gateway, keeps, by name; empty: none answers."""
+    subject = subjects.GATEWAY_LOGS if service == GATEWAY else subjects.service_logs(service)
     try:
         answers = await fleet.bus.request_all(
             subject, encode(request), SILENCE_SECONDS, FIRST_SECONDS_MAX

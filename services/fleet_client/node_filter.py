@@ -21,15 +21,20 @@ class NodeFilter(msgspec.Struct, frozen=True, kw_only=True):
     health: str = ""
     pools: Collection[str] | None = None
     """Pools with the labels asked for; None: no label was."""
+    nodes: Collection[str] | None = None
+    """Those on which the job asked for runs; None: no job was."""
 
     @property
     def selects_some(self) -> bool:
         """Whether it can leave out nodes of the pool that is asked for."""
-        return self.pools is not None or any(getattr(self, name) for name in FIELDS[1:])
+        asked = (self.pools, self.nodes)
+        return asked != (None, None) or any(getattr(self, name) for name in FIELDS[1:])
 
     def matches(self, node: NodeView) -> bool:
         """Whether a node is one of those."""
         if self.pools is not None and node.pool not in self.pools:
+            return False
+        if self.nodes is not None and node.id not in self.nodes:
             return False
         wanted = ((name, getattr(self, name)) for name in FIELDS)
         return all(value in ("", getattr(node, name)) for name, value in wanted)

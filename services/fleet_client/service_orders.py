@@ -1,5 +1,6 @@
-"""What services do at once for an operator: alerts, the denylist, readmission, sweeps."""
+"""What services do at once for an operator: alerts, the denylist, readmission, sweeps, jobs."""
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
@@ -8,8 +9,12 @@ from schemas.hardware_denylist import HardwareAdd, HardwareForget, HardwareRecor
 from schemas.messages import decoder
 from schemas.node_disconnections import ReadmitRequest
 from schemas.node_events import BusAccess
+from schemas.node_work import JOB_NODES, JobNodes, JobNodesQuery
+from schemas.permissions import WORK_DONE
 from schemas.sweeps import SweepAnswer, SweepRequest
 from schemas.topology import ALERTS
+from schemas.work_done import WorkDone, WorkDoneAccepted
+from schemas.workload_checks import WORKLOAD_CHECK, WorkloadCheckAnswer, WorkloadCheckRequest
 from services.bus.bucket_mirror import readable
 from services.bus.port import Bus
 from services.fleet_client.fleet_client import FleetClient, decode_answer
@@ -17,6 +22,9 @@ from services.fleet_client.instance_reader import PROVISIONER
 
 SWEEP_SECONDS_MAX: Final = 110.0
 """Listing one provider may take a minute."""
+JOB_SECONDS_MAX: Final = 30.0
+"""A workload system may take 20 s to answer."""
+CHECK_SECONDS_MAX: Final = 60.0
 NOTIFIER: Final = "notifier"
 
 _records = decoder(OpenAlertRecord)
@@ -55,6 +63,27 @@ async def sweep(fleet: FleetClient, request: SweepRequest, *, dry_run: bool) -> 
     ask = fleet.query if dry_run else fleet.order
     data = await ask(name, request, timeout_seconds=SWEEP_SECONDS_MAX, who=PROVISIONER)
     return decode_answer(SweepAnswer, data, name, PROVISIONER)
+
+
+async def check_workload(fleet: FleetClient, request: WorkloadCheckRequest) -> WorkloadCheckAnswer:
+    """Have the notifier try a pool's workload system."""
+    data = await fleet.query(
+        WORKLOAD_CHECK, request, timeout_seconds=CHECK_SECONDS_MAX, who=NOTIFIER
+    )
+    return decode_answer(WorkloadCheckAnswer, data, WORKLOAD_CHECK, NOTIFIER)
+
+
+async def work_done(fleet: FleetClient, request: WorkDone) -> WorkDoneAccepted:
+    """Say that the work has left a node."""
+    data = await fleet.order(WORK_DONE, request, who=NOTIFIER)
+    return decode_answer(WorkDoneAccepted, data, WORK_DONE, NOTIFIER)
+
+
+async def job_nodes(fleet: FleetClient, job: str, pools: Sequence[str]) -> JobNodes:
+    """On which nodes a job runs, of these pools or of all."""
+    query = JobNodesQuery(job=job, pools=tuple(pools))
+    data = await fleet.query(JOB_NODES, query, timeout_seconds=JOB_SECONDS_MAX, who=NOTIFIER)
+    return decode_answer(JobNodes, data, JOB_NODES, NOTIFIER)
 
 
 def _urgency(record: OpenAlertRecord) -> tuple[int, datetime, str]:

@@ -9,7 +9,7 @@ from schemas.alert_records import KEY_CHARS_MAX
 from schemas.duration import TEXT_PATTERN
 from schemas.enums import DrainMode, HardwareKind
 from schemas.operator_requests import Count
-from schemas.value_limits import NAME_CHARS_MAX
+from schemas.value_limits import NAME_CHARS_MAX, OptionalSagaToken, OptionalToken
 
 DIAGNOSE_SECONDS_MIN: Final = 1.0
 DIAGNOSE_SECONDS_MAX: Final = 600.0
@@ -114,7 +114,22 @@ class SweepBody(_Body, frozen=True, kw_only=True):
     terminate: Orphans = ()
 
 
+class WorkloadCheckBody(_Body, frozen=True, kw_only=True):
+    """What to try in a pool's workload system."""
+
+    node: OptionalToken = ""
+    """Also cordon this node, and uncordon it at once; empty: change nothing."""
+
+
+class WorkDoneBody(_Body, frozen=True, kw_only=True):
+    """Which drain the work has left."""
+
+    saga: OptionalSagaToken = ""
+    """Empty: whichever works on the node now."""
+
+
 BODIES: Final = (
     *(ReasonBody, DrainBody, HoldBody, ScaleBody, BreakerBody, UpBody, DiagnoseRequest),
     *(AcknowledgeBody, HardwareBody, ListedHardwareBody, SweepBody),
+    *(WorkloadCheckBody, WorkDoneBody),
 )

@@ -14,7 +14,9 @@ from litestar.params import FromPath, FromQuery, Parameter, QueryParameter
 from schemas.fleet_queries import FleetBudgetView, NodeView, PoolView, Query
 from schemas.instance_records import InstanceRecord
 from schemas.names import TOKEN
+from schemas.node_work import JobNodes
 from schemas.offering_records import OfferingsQuery, OfferingView
+from schemas.value_limits import NAME_CHARS_MAX
 from services.fleet_client.fleet_client import (
     FleetClient,
     decode_answer,
@@ -27,6 +29,7 @@ from services.fleet_client.instance_reader import PROVISIONER
 from services.fleet_client.node_filter import NodeFilter
 from services.fleet_client.node_timeline import TimelineRow, timeline_rows
 from services.fleet_client.saga_progress import Progress, progress
+from services.fleet_client.service_orders import job_nodes
 from services.fleet_client.stored_history import open_sagas, saga_log, why
 from services.fleet_client.use_reader import read_use
 from services.fleet_client.why_text import WhyAnswer
@@ -134,10 +137,11 @@ async def list_nodes(
     health: FromQuery[str] = "",
     labels: Labels = (),
     terminated: FromQuery[bool] = False,
+    gpus: FromQuery[bool] = False,
     limit: Limit = 100,
     cursor: Cursor = "",
 ) -> NodePage:
-    """List nodes, without their GPUs and faults."""
+    """List nodes, without their faults; with `gpus` also their GPUs and heartbeats."""
     wanted = NodeFilter(
         pool=pool,
         provider=provider,
@@ -151,6 +155,7 @@ async def list_nodes(
     query = Query(
         pool=pool,
         terminated=terminated,
+        gpus=gpus,
         after=cursor,
         limit=QUERY_MAX if leaves_out else limit,
     )
@@ -158,6 +163,25 @@ async def list_nodes(
         query, lambda node: wanted.matches(node) and principal.sees(node.pool), limit
     )
     return NodePage(items=items, next=after)
+
+
+@get(f"{ROOT}/jobs/nodes", tags=["nodes"], responses=PROBLEMS)
+async def get_job_nodes(
+    fleet: Fleet,
+    principal: Caller,
+    job: Annotated[str, Parameter(min_length=1, max_length=NAME_CHARS_MAX)],
+    pool: FromQuery[str] = "",
+) -> JobNodes:
+    """Get the nodes on which a job runs, as the workload systems say now, and what they do not."""
+    pools: tuple[str, ...] = ()
+    if pool:
+        pools = ((await visible_pool(fleet, principal, pool)).name,)
+    elif principal.pools:
+        records = await fleet.pool_records()
+        pools = tuple(each.name for each in records if principal.sees(each.name))
+        if not pools:
+            return JobNodes()
+    return await job_nodes(fleet, job, pools)
 
 
 @get(f"{ROOT}/nodes/{{name:str}}", tags=["nodes"], responses=PROBLEMS)
@@ -324,7 +348,7 @@ async def get_caller(principal: Caller) -> Principal:
 
 
 FLEET_ROUTES: Final[Sequence[HTTPRouteHandler]] = (
-    *(list_nodes, get_node, get_node_why, get_node_timeline, list_instances),
+    *(list_nodes, get_job_nodes, get_node, get_node_why, get_node_timeline, list_instances),
     *(list_pools, get_pool, get_pool_status, get_pool_why, list_sagas, get_saga),
     *(get_saga_why, list_offerings, list_incidents, get_status, get_budget, get_caller),
 )

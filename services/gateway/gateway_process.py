@@ -1,7 +1,7 @@
 """The gateway's life: configuration, bus, HTTP; SIGTERM lets what was asked be answered.
 
 It is in the users' account of the bus, so it is none of the services: it keeps nothing there, and
-the others ask nothing of it.
+is asked for nothing but its log.
 """
 
 import asyncio
@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Final
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 
+from schemas import subjects
 from schemas.gateway_settings import GatewaySettings
+from schemas.log_excerpts import SERVICE_EXCERPT_BYTES_MAX
 from schemas.permissions import GATEWAY
 from schemas.settings import Settings
 from services.bus.nats.nats_bus import NatsBus
@@ -36,6 +38,8 @@ from services.gateway.http_app import http_app
 from services.primitives.clock import Clock, SystemClock
 from services.primitives.race import race
 from services.runtime.configuration_reload import ConfigurationReload
+from services.runtime.log_answers import LogAnswers, answer_logs
+from services.runtime.log_memory import LOG_CHARS_MAX, LOG_LINES_MAX, LogMemory, remembered
 from services.runtime.process_http import WebServer
 from services.runtime.push_choice import metric_push
 
@@ -52,26 +56,36 @@ KEY_BYTES: Final = 32
 
 async def run(settings: Settings, file: Path | None, reload: ConfigurationReload) -> None:
     """Serve until a signal stops it."""
+    clock = SystemClock()
     async with reload.watching(None) as stopping:
-        await _connected(settings, file, stopping)
+        with remembered(LOG_LINES_MAX, LOG_CHARS_MAX, clock.now) as logged:
+            await _connected(settings, file, clock, logged, stopping)
 
 
-async def _connected(settings: Settings, file: Path | None, stopping: asyncio.Event) -> None:
+async def _connected(
+    settings: Settings,
+    file: Path | None,
+    clock: Clock,
+    logged: LogMemory,
+    stopping: asyncio.Event,
+) -> None:
     own = gateway_settings(settings, os.environ)
     listening = listen(own, file)
     connecting, _ = await race(NatsBus.connect(bus_options(settings.nats)), stopping.wait())
     if connecting.cancelled():
         return
     bus: NatsBus = connecting.result()
+    replica = f"{GATEWAY}-{os.getpid()}-{secrets.token_hex(3)}"
     try:
-        clock = SystemClock()
+        logs = LogAnswers(replica, logged, clock, SERVICE_EXCERPT_BYTES_MAX)
+        await answer_logs(bus, subjects.GATEWAY_LOGS, logs.answer)
         others = make_authenticators(settings.authenticators, file, clock)
         chain = AuthenticatorChain(own.tokens, others, clock.now)
         has_others = bool(settings.authenticators)
         require_tokens(own, has_others=has_others, is_open=bus.is_open, file=file)
         try:
             endpoint = settings.metrics.otlp_endpoint
-            await _serve(bus, own, chain, clock, endpoint, listening, stopping)
+            await _serve(bus, own, chain, clock, endpoint, replica, listening, stopping)
         finally:
             await chain.close()
     finally:
@@ -85,6 +99,7 @@ async def _serve(
     chain: AuthenticatorChain,
     clock: Clock,
     otlp_endpoint: str,
+    replica: str,
     listening: socket.socket,
     stopping: asyncio.Event,
 ) -> None:
@@ -97,7 +112,6 @@ async def _serve(
     assistants = assistant_endpoint(fleet, clock)
     routes = [assistants.route()] if assistants is not None else []
     beside = [assistants.run] if assistants is not None else []
-    replica = f"{GATEWAY}-{os.getpid()}-{secrets.token_hex(3)}"
     if (push := metric_push(otlp_endpoint, GATEWAY, replica, registry, clock)) is not None:
         beside.append(push.run)
     app = http_app(bus, fleet, access, streams, clock, registry, routes)

@@ -1,4 +1,4 @@
-"""What a service does or says at once: alerts, the denylist, readmission, sweeps, logs."""
+"""What a service does or says at once: alerts, the denylist, readmission, sweeps, work, logs."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -13,10 +13,13 @@ from msgspec.structs import replace
 from schemas.alert_records import Alert, AlertAcknowledge
 from schemas.hardware_denylist import HardwareAdd, HardwareForget, HardwareRecord
 from schemas.log_excerpts import LINES_MAX, REPLICA_CHARS_MAX, LogExcerpt, LogRequest
+from schemas.names import TOKEN
 from schemas.node_disconnections import ReadmitRequest
 from schemas.node_events import BusAccess
-from schemas.permissions import SERVICES
+from schemas.permissions import GATEWAY, SERVICES
 from schemas.sweeps import SweepAnswer, SweepRequest
+from schemas.work_done import WorkDone, WorkDoneAccepted
+from schemas.workload_checks import WorkloadCheckAnswer, WorkloadCheckRequest
 from services.fleet_client import service_orders
 from services.fleet_client.log_reader import node_logs, service_logs
 from services.gateway.authentication import ROLE
@@ -26,10 +29,19 @@ from services.gateway.change_bodies import (
     HardwareBody,
     ListedHardwareBody,
     SweepBody,
+    WorkDoneBody,
+    WorkloadCheckBody,
 )
 from services.gateway.change_routes import change_route
 from services.gateway.event_routes import Since, start_of
-from services.gateway.fleet_routes import Caller, Fleet, Now, require_whole_fleet, visible_node
+from services.gateway.fleet_routes import (
+    Caller,
+    Fleet,
+    Now,
+    require_whole_fleet,
+    visible_node,
+    visible_pool,
+)
 from services.gateway.problems import CHANGE_PROBLEMS, ROOT, ProblemError, not_found
 from services.primitives.errors import AnswerError
 
@@ -79,7 +91,7 @@ async def get_service_logs(
 ) -> list[LogExcerpt]:
     """Get the newest log lines of each replica of a service, or of those whose name begins so."""
     require_whole_fleet(principal, "services' logs are")
-    if service not in SERVICES:
+    if service not in (*SERVICES, GATEWAY):
         raise not_found("service", service, f"{ROOT}/services/{SERVICES[0]}/logs")
     request = LogRequest(lines=lines, since=start_of(since, now), replica=replica)
     async with _answered():
@@ -134,6 +146,36 @@ async def readmit_node(fleet: Fleet, principal: Caller, name: FromPath[str]) -> 
         return await service_orders.readmit(fleet, request)
 
 
+@change_route("/pools/{name:str}/workload-check", "workload-check")
+async def check_workload(
+    fleet: Fleet,
+    principal: Caller,
+    name: FromPath[str],
+    data: JSONBody[WorkloadCheckBody | None] = None,
+) -> WorkloadCheckAnswer:
+    """Try a pool's workload system, and the rights there."""
+    pool = await visible_pool(fleet, principal, name)
+    node = data.node if data else ""
+    request = WorkloadCheckRequest(pool=pool.name, node=node or None, by=principal.name)
+    async with _answered():
+        return await service_orders.check_workload(fleet, request)
+
+
+@change_route("/nodes/{name:str}/work-done", "work-done")
+async def report_work_done(
+    fleet: Fleet,
+    principal: Caller,
+    name: FromPath[str],
+    data: JSONBody[WorkDoneBody | None] = None,
+) -> WorkDoneAccepted:
+    """Say that the work has left a node; nothing changes unless a drain waits for it."""
+    if principal.pools or not TOKEN.match(name):
+        await visible_node(fleet, principal, name)
+    request = WorkDone(node=name, saga=data.saga if data else "", by=principal.name)
+    async with _answered():
+        return await service_orders.work_done(fleet, request)
+
+
 def _orphans(name: str, what: str) -> QueryParameter:
     return QueryParameter(name=name, max_items=ORPHANS_MAX, description=f"Orphans to {what}.")
 
@@ -160,7 +202,7 @@ async def sweep_instances(
 
 ORDER_ROUTES: Final[Sequence[HTTPRouteHandler]] = (
     *(get_node_logs, get_service_logs, acknowledge_alert, add_hardware, forget_hardware),
-    *(readmit_node, plan_sweep, sweep_instances),
+    *(readmit_node, plan_sweep, sweep_instances, check_workload, report_work_done),
 )
 
 

@@ -124,6 +124,7 @@ class ApiMethods:
     list_events = _Answered(gateway_calls.list_events)
     get_cost = _Answered(order_calls.get_cost)
     list_alerts = _Answered(order_calls.list_alerts)
+    get_job_nodes = _Answered(order_calls.get_job_nodes)
     get_node_logs = _Answered(order_calls.get_node_logs)
     get_service_logs = _Answered(order_calls.get_service_logs)
     plan_sweep = _Answered(order_calls.plan_sweep)
@@ -153,6 +154,8 @@ class ApiMethods:
     forget_hardware = _Answered(order_calls.forget_hardware)
     readmit_node = _Answered(order_calls.readmit_node)
     sweep_instances = _Answered(order_calls.sweep_instances)
+    check_workload = _Answered(order_calls.check_workload)
+    report_work_done = _Answered(order_calls.report_work_done)
 
     each_node = _Paged(gateway_calls.list_nodes)
     each_instance = _Paged(gateway_calls.list_instances)

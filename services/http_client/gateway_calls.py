@@ -69,13 +69,17 @@ def list_nodes(
     health: str = "",
     labels: Sequence[str] = (),
     terminated: bool = False,
+    gpus: bool = False,
     limit: int = 100,
     cursor: str = "",
 ) -> ApiCall[NodePage]:
-    """List nodes, without their GPUs and faults; `labels`: `KEY=VALUE` of the pool, all of them."""
+    """List nodes, without their faults; `labels`: `KEY=VALUE` of the pool, all of them.
+
+    `gpus`: with their GPUs and heartbeats.
+    """
     chosen = {"pool": pool, "provider": provider, "region": region, "zone": zone}
     more = {"status": status, "health": health, "label": labels, "terminated": terminated}
-    page = {"limit": limit, "cursor": cursor}
+    page = {"gpus": gpus, "limit": limit, "cursor": cursor}
     return ApiCall(path=f"{API}/nodes", answer=NodePage, query=chosen | more | page)
 
 

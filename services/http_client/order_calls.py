@@ -12,14 +12,23 @@ from schemas.hardware_denylist import HardwareRecord
 from schemas.log_excerpts import LogExcerpt
 from schemas.names import token
 from schemas.node_events import BusAccess
+from schemas.node_work import JobNodes
 from schemas.sweeps import SweepAnswer
+from schemas.work_done import WorkDoneAccepted
+from schemas.workload_checks import WorkloadCheckAnswer
 from services.fleet_client.cost_report import CostReport
-from services.fleet_client.service_orders import SWEEP_SECONDS_MAX
+from services.fleet_client.service_orders import (
+    CHECK_SECONDS_MAX,
+    JOB_SECONDS_MAX,
+    SWEEP_SECONDS_MAX,
+)
 from services.gateway.change_bodies import (
     AcknowledgeBody,
     HardwareBody,
     ListedHardwareBody,
     SweepBody,
+    WorkDoneBody,
+    WorkloadCheckBody,
 )
 from services.http_client.api_call import ApiCall
 
@@ -37,6 +46,13 @@ def get_cost(*, pool: str = "", since: str = "7d", by_label: str = "") -> ApiCal
 def list_alerts() -> ApiCall[list[OpenAlertRecord]]:
     """List the open alerts, the most severe first."""
     return ApiCall(path=f"{API}/alerts", answer=list[OpenAlertRecord])
+
+
+def get_job_nodes(job: str, *, pool: str = "") -> ApiCall[JobNodes]:
+    """Get the nodes on which a job runs, as the workload systems say now, and what they do not."""
+    query = {"job": job, "pool": pool}
+    path = f"{API}/jobs/nodes"
+    return ApiCall(path=path, answer=JobNodes, query=query, more_seconds=JOB_SECONDS_MAX)
 
 
 def get_node_logs(
@@ -83,6 +99,24 @@ def readmit_node(name: str) -> ApiCall[BusAccess]:
     """Have a disconnected node's credentials accepted again."""
     path = f"{API}/nodes/{token(name, 'node')}/readmit"
     return ApiCall(path=path, answer=BusAccess, method="POST")
+
+
+def check_workload(name: str, *, node: str = "") -> ApiCall[WorkloadCheckAnswer]:
+    """Try a pool's workload system, and the rights there."""
+    return ApiCall(
+        path=f"{API}/pools/{token(name, 'pool')}/workload-check",
+        answer=WorkloadCheckAnswer,
+        method="POST",
+        body=WorkloadCheckBody(node=node),
+        more_seconds=CHECK_SECONDS_MAX,
+    )
+
+
+def report_work_done(name: str, *, saga: str = "") -> ApiCall[WorkDoneAccepted]:
+    """Say that the work has left a node; nothing changes unless a drain waits for it."""
+    path = f"{API}/nodes/{token(name, 'node')}/work-done"
+    body = WorkDoneBody(saga=saga)
+    return ApiCall(path=path, answer=WorkDoneAccepted, method="POST", body=body)
 
 
 def plan_sweep(*, adopt: Sequence[str] = (), terminate: Sequence[str] = ()) -> ApiCall[SweepAnswer]:

@@ -82,7 +82,8 @@ class DrainCallbacks:
             each.call_back(saga)
 
     async def _answer(self, data: bytes, headers: Headers) -> bytes:
-        asked, by = msgspec.json.decode(data, type=WorkDone), requester(headers)
+        asked = msgspec.json.decode(data, type=WorkDone)
+        by = requester(headers, asked.by)
         saga = asked.saga or await self._saga_of(asked.node)
         state = await read_state(self._bus, saga) if saga else None
         if state is None or state.params.node != asked.node:
@@ -95,7 +96,7 @@ class DrainCallbacks:
             if not is_draining(state):
                 raise NotDrainingError(
                     f"{saga} does not wait for work on {asked.node} (now): nothing was changed; "
-                    f"see navarch saga get {saga}"
+                    f"see navarch saga show {saga}"
                 )
             event = WorkLeft(
                 id=f"work-left-{saga}",

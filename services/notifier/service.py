@@ -24,6 +24,7 @@ from services.notifier.alerts.open_alerts import OpenAlerts
 from services.notifier.alerts.store_alerts import StoreAlerts
 from services.notifier.event_sinks.event_sinks import EventSinks, configured_sinks
 from services.notifier.event_sinks.sink_report import SinkMeters
+from services.notifier.job_nodes_endpoint import JobNodesEndpoint
 from services.notifier.node_list import NodeList
 from services.notifier.node_state_publisher import NodeStatePublisher
 from services.notifier.node_work_endpoint import NodeWorkEndpoint
@@ -149,6 +150,7 @@ async def build(context: Context) -> Service:
         endpoints={
             **WorkloadCheckEndpoint(notifiers, context.bus).endpoints,
             **NodeWorkEndpoint(notifiers, context.bus).endpoints,
+            **JobNodesEndpoint(notifiers, context.bus).endpoints,
             **workload.callbacks.endpoints,
             **AlertAcknowledgement(OpenAlerts(context.bus), context.clock).endpoints,
         },

@@ -16,7 +16,12 @@ from schemas import subjects
 from schemas.messages import decoder, encode
 from schemas.node_records import NodeRecord, node_key
 from schemas.topology import NODES
-from schemas.workload_checks import WorkloadCheck, WorkloadCheckAnswer, WorkloadCheckRequest
+from schemas.workload_checks import (
+    WORKLOAD_CHECK,
+    WorkloadCheck,
+    WorkloadCheckAnswer,
+    WorkloadCheckRequest,
+)
 from services.bus.bucket_mirror import readable, readable_record
 from services.bus.port import Bus, Endpoint, Headers
 from services.notifier.workload.combined_notifier import CombinedNotifier
@@ -35,7 +40,6 @@ from services.notifier.workload_steps import read_reference
 
 log = logging.getLogger(__name__)
 
-CHECK: Final = "workload-check"
 STAGE_SECONDS_MAX: Final = 15.0
 NODES_MAX: Final = 50
 """Nodes of the pool that the workload system is asked about."""
@@ -55,7 +59,7 @@ class WorkloadCheckEndpoint:
     @property
     def endpoints(self) -> dict[str, Endpoint]:
         """Subject -> endpoint."""
-        return {subjects.query(CHECK): self._answer}
+        return {subjects.query(WORKLOAD_CHECK): self._answer}
 
     async def _answer(self, data: bytes, _: Headers) -> bytes:
         request = msgspec.json.decode(data, type=WorkloadCheckRequest)

@@ -5,16 +5,23 @@ bus, lagged behind.
 """
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from datetime import datetime
+from math import inf
 from typing import Final
 
 from schemas.messages import decoder
 from schemas.node_records import HeartbeatRecord, node_key
 from schemas.topology import HEARTBEATS
-from services.bus.bucket_mirror import readable_record
+from services.bus.bucket_mirror import readable, readable_record
 from services.bus.port import Bus
+from services.primitives.clock import Clock
+from services.primitives.errors import BusError
 
 READS_AT_ONCE: Final = 64
+AGE_SECONDS_MAX: Final = 5.0
+"""A long list has many pages, which are read once."""
 
 _beats: Final = decoder(HeartbeatRecord)
 
@@ -40,3 +47,35 @@ class HeartbeatReader:
         """A node's last heartbeat, if it has not expired."""
         async with self._reads:
             return readable_record(await self._bus.get(HEARTBEATS, node_key(pool, node)), _beats)
+
+
+class HeartbeatTimes:
+    """When agents last reported, for operators: what cannot be read is not known."""
+
+    def __init__(self, bus: Bus, clock: Clock) -> None:
+        """Read on `bus`."""
+        self._bus = bus
+        self._clock = clock
+        self._reading = asyncio.Lock()
+        self._times: dict[str, datetime] = {}
+        self._read_at = -inf
+
+    async def of(self, pool: str, node: str) -> datetime | None:
+        """Of one node, now."""
+        with suppress(BusError):
+            key = node_key(pool, node)
+            beat: HeartbeatRecord | None = readable_record(
+                await self._bus.get(HEARTBEATS, key), _beats
+            )
+            return beat.time if beat is not None else None
+        return None
+
+    async def all(self) -> Mapping[str, datetime]:
+        """Of all nodes, by the keys of their records, at most AGE_SECONDS_MAX old."""
+        async with self._reading:
+            if self._clock.monotonic() - self._read_at > AGE_SECONDS_MAX:
+                with suppress(BusError):
+                    entries = await self._bus.entries(HEARTBEATS)
+                    self._times = {at.key: each.time for at, each in readable(entries, _beats)}
+                    self._read_at = self._clock.monotonic()
+            return self._times

@@ -1,6 +1,6 @@
 """Answers questions about the fleet from what the pool-manager has in memory."""
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any, Final
 
@@ -9,13 +9,22 @@ import msgspec
 from schemas import subjects
 from schemas.dry_run import DryRunRequest
 from schemas.fleet_budget import FleetBudgetRecord
-from schemas.fleet_queries import FleetBudgetView, HealthEvent, NodeView, Page, PoolView, Query
+from schemas.fleet_queries import (
+    FleetBudgetView,
+    GpuView,
+    HealthEvent,
+    NodeView,
+    Page,
+    PoolView,
+    Query,
+)
 from schemas.health_records import HealthRecord
 from schemas.node_records import NodeRecord, node_key
 from schemas.pool_records import PoolRecord
 from schemas.settings import FleetBudgetSpec, Settings
 from services.bus.port import Endpoint, Headers
 from services.operator_text.workload_words import state_words
+from services.pool_manager.heartbeat_reader import HeartbeatTimes
 from services.pool_manager.planner import rack_units
 from services.pool_manager.planner.disruption_budget import allowance, others
 from services.pool_manager.planner.node_counts import Nodes, busy, is_quarantined, size
@@ -74,24 +83,34 @@ def node_view(record: NodeRecord, health: HealthRecord | None) -> NodeView:
         held_reason=record.held_reason,
         registered_at=_moment(record.registered_at),
         last_change=_moment(record.changed_at),
-        gpus=_gpus(record, health),
+        gpus=tuple(_gpus(record, health)),
         health_events=_health_events(health),
     )
 
 
-def _gpus(record: NodeRecord, health: HealthRecord | None) -> tuple[dict[str, Any], ...]:
+def _gpus(record: NodeRecord, health: HealthRecord | None) -> Iterator[GpuView]:
     """The node's GPUs, each with what the policy makes of it."""
     affected = {each.index: each for each in health.gpus} if health is not None else {}
     known = "unknown" if health is None or health.status == "unknown" else "healthy"
-    views: list[dict[str, Any]] = []
     for gpu in record.gpus:
-        view = {**msgspec.to_builtins(gpu), "health": known}
+        view = GpuView(
+            health=known,
+            cordoned=gpu.index in record.cordoned_gpus,
+            **msgspec.structs.asdict(gpu),
+        )
         if (found := affected.get(gpu.index)) is not None:
-            fields = msgspec.to_builtins(found)
-            view |= {"health": found.status}
-            view |= {key: fields[key] for key in fields if key not in ("index", "status")}
-        views.append(view)
-    return tuple(views)
+            view = msgspec.structs.replace(
+                view,
+                health=found.status,
+                action=found.action,
+                rule=found.rule,
+                reason=found.reason,
+                fault=found.fault,
+                kind=found.kind,
+                code=found.code,
+                since=_moment(found.since),
+            )
+        yield view
 
 
 def _health(record: NodeRecord, health: HealthRecord | None) -> str:
@@ -194,6 +213,8 @@ def pool_view(record: PoolRecord, nodes: Iterable[NodeRecord], now: datetime) ->
             1 for node in nodes if node.node not in taken and remediation_reason(node, record, now)
         ),
         mode=record.spec.mode,
+        unhealthy_after=record.spec.health.unhealthy_after,
+        cordon_scope=record.spec.health.cordon_scope,
         advice=record.advice,
         warnings=(
             *_full(record),
@@ -242,9 +263,11 @@ class Queries:
         clock: Clock,
         settings: Settings,
         warning: Callable[[PoolRecord], Awaitable[str]],
+        beats: HeartbeatTimes,
     ) -> None:
         """Answer from `store`; `settings` say what a pool risks, `warning` if it is unlisted."""
         self._warning = warning
+        self._beats = beats
         self._store = store
         self._clock = clock
         self._settings = settings
@@ -269,7 +292,8 @@ class Queries:
             and (not query.pool or record.pool == query.pool)
             and (query.terminated or record.state != "terminated")
         )
-        views = ((key, self._short(key, record)) for key, record in wanted)
+        beats = await self._beats.all() if query.gpus else {}
+        views = ((key, self._listed(key, record, query, beats.get(key))) for key, record in wanted)
         return msgspec.json.encode(page_of(views, query.limit))
 
     def _view(self, key: str, record: NodeRecord) -> NodeView:
@@ -282,15 +306,23 @@ class Queries:
         reason = due.reason if due and due.reason not in other else ""
         return msgspec.structs.replace(view, renewal="; ".join(filter(None, (reason, other))))
 
-    def _short(self, key: str, record: NodeRecord) -> NodeView:
-        """A node in a list: without what only `node` returns, so that a page fits in a message."""
-        return msgspec.structs.replace(self._view(key, record), gpus=(), health_events=())
+    def _listed(
+        self, key: str, record: NodeRecord, query: Query, beat: datetime | None
+    ) -> NodeView:
+        """A node in a list: without its faults, so that many fit in a message."""
+        view = self._view(key, record)
+        gpus = view.gpus if query.gpus else ()
+        at = _moment(beat)
+        return msgspec.structs.replace(view, gpus=gpus, health_events=(), last_heartbeat=at)
 
     async def _node(self, data: bytes, _: Headers) -> bytes:
         query = _read(data)
         for record in self._store.nodes.records.values():
             if record.node == query.node:
-                return msgspec.json.encode(self._view(node_key(record.pool, record.node), record))
+                view = self._view(node_key(record.pool, record.node), record)
+                beat = await self._beats.of(record.pool, record.node)
+                found = msgspec.structs.replace(view, last_heartbeat=_moment(beat))
+                return msgspec.json.encode(found)
         raise UnknownNameError(f"there is no node {query.node!r}; see navarch list")
 
     async def _rehearse(self, data: bytes, _: Headers) -> bytes:

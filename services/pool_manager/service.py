@@ -30,6 +30,7 @@ from services.pool_manager.autoscaling.autoscaling_loop import Autoscaling
 from services.pool_manager.configured_pools import ConfiguredPools
 from services.pool_manager.decision_log import log_event
 from services.pool_manager.hardware_store import HardwareList
+from services.pool_manager.heartbeat_reader import HeartbeatTimes
 from services.pool_manager.idle_watch import IdleWatch
 from services.pool_manager.instance_verifier import Verifier
 from services.pool_manager.node_adoption import NodeAdoption
@@ -208,7 +209,11 @@ class PoolManager:
             ),
             endpoints={
                 **Queries(
-                    self.store, self._clock, self._context.settings, self._configured.warning
+                    self.store,
+                    self._clock,
+                    self._context.settings,
+                    self._configured.warning,
+                    HeartbeatTimes(self._bus, self._clock),
                 ).endpoints(),
                 **self._hardware.endpoints(),
                 **self._adoption.endpoints(),

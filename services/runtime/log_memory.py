@@ -12,6 +12,9 @@ from typing import Final, NamedTuple
 from services.primitives.redaction import redacted
 from services.runtime.logs import LEVELS, TEXT_CHARS_MAX, extras
 
+LOG_LINES_MAX: Final = 2_000
+LOG_CHARS_MAX: Final = 524_288
+"""Of a service's newest log lines, which it keeps for `navarch logs`."""
 MESSAGE_CHARS_MAX: Final = 2_048
 EXTRAS_CHARS_MAX: Final = 1_024
 ERROR_CHARS_MAX: Final = 1_024

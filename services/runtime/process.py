@@ -30,7 +30,7 @@ from services.runtime.durable_watch import DurableWatch
 from services.runtime.event_publisher import publish_event
 from services.runtime.failure_register import unwritable
 from services.runtime.log_answers import LogAnswers, answer_logs
-from services.runtime.log_memory import LogMemory, remembered
+from services.runtime.log_memory import LOG_CHARS_MAX, LOG_LINES_MAX, LogMemory, remembered
 from services.runtime.order_audit import audited
 from services.runtime.process_http import HttpEndpoint, check_port
 from services.runtime.process_metrics import Instruments
@@ -45,9 +45,6 @@ log = logging.getLogger(__name__)
 STOP_SECONDS_MAX: Final = 8.0
 PING_SECONDS: Final = 2
 """A server that hangs is left after six seconds; agents, of which there are many, take longer."""
-LOG_LINES_MAX: Final = 2_000
-LOG_CHARS_MAX: Final = 524_288
-"""Of the process's newest log lines, which it keeps for `navarch logs`."""
 WRITES_SECONDS: Final = 5.0
 """Between two looks, in memory alone, at which streams take nothing."""
 EXPIRY_SECONDS: Final = 600.0

@@ -67,6 +67,7 @@ MAY: dict[str, list[str]] = {
     "operator": [
         "navarch.v1.pool.training.request.scale.operator",
         "navarch.v1.order.sweep-now.operator",
+        "navarch.v1.query.workload-check",
         f"{NODE}.command.diagnose",
     ],
     "scheduler": ["navarch.v1.order.work-done.scheduler"],
@@ -78,6 +79,8 @@ MAY: dict[str, list[str]] = {
     "gateway": [
         "navarch.v1.pool.training.request.scale.gateway",
         "navarch.v1.order.sweep-now.gateway",
+        "navarch.v1.query.job-nodes",
+        "navarch.v1.query.workload-check",
         "navarch.v1.query.nodes",
         "$JS.API.DIRECT.GET.KV_POOLS.$KV.POOLS.pool.training",
         "$JS.API.STREAM.INFO.EVENTS",

@@ -20,9 +20,11 @@ from schemas.messages import encode
 from schemas.operator_requests import (
     REQUESTS,
     ApplyRequest,
+    BreakerRequest,
     HoldRequest,
     NodeRequest,
     RemoveRequest,
+    SagaRequest,
     ScaleRequest,
 )
 from schemas.pool_events import (
@@ -118,6 +120,8 @@ def _answer(pool: str, verb: str, by: str, data: bytes, ids: "itertools.count[in
         return Scaled(previous=POOL.desired, nodes=asked.nodes, request=asked.request, **common)
     about = msgspec.json.decode(data, type=REQUESTS[verb], dec_hook=decode_hook)
     if isinstance(about, ApplyRequest | RemoveRequest):
+        return RequestAccepted(verb=verb, request=about.request, **common)
+    if isinstance(about, SagaRequest | BreakerRequest):
         return RequestAccepted(verb=verb, request=about.request, **common)
     assert isinstance(about, NodeRequest | HoldRequest)
     answer = {"verb": verb, "node": about.node, "request": about.request}

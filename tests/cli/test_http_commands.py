@@ -3,6 +3,7 @@
 import asyncio
 import os
 import re
+import shlex
 import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import redirect_stderr, redirect_stdout
@@ -26,7 +27,7 @@ from schemas.gpu_samples import GpuSample
 from schemas.hardware_denylist import HardwareRecord
 from schemas.instance_records import InstanceRecord
 from schemas.messages import encode
-from schemas.node_events import CheckResult, Cordoned, Repaired, Telemetry
+from schemas.node_events import CheckResult, Cordoned, Fault, Repaired, Telemetry
 from schemas.node_records import NodeRecord, node_key
 from schemas.offering_records import OfferingView
 from schemas.pool_events import Scaled
@@ -63,14 +64,16 @@ gateway:
     cid: {{sha256: {digest("admin-token")}, role: admin}}
     sue: {{sha256: {digest("scoped-token")}, role: operator, pools: [training]}}
 """
+POLICY = Path(__file__).parents[2] / "config" / "health-policy.yaml"
 READS = [
-    *("list --pool training -o wide", "list -l a=blist -l nothing"),
+    *("list --pool training -o wide", "list -l a=b", "list -l nothing"),
+    *("list --job 4711", "list --job 4711 --pool training -o json", "list --job gone"),
     *("list --all --health unhealthy -o json", "get training-2"),
-    *("get goneget ../pools", "pool list"),
+    *("get gone", "get ../pools", "pool list"),
     *("pool status training", "pool status training -o json"),
     *("pool history training", "pool history training -o json", "offerings"),
     *("offerings --pool training -o json"),
-    *("breaker show", "breaker show training -o jsonsaga list -o json"),
+    *("breaker show", "breaker show training -o json", "saga list -o json"),
     *(f"saga show {SAGA}", f"saga show {OVER} -o json", "saga show gone", "saga show .."),
     *("why training-2 -o json", "why training", f"why {OVER}", "why gone", "why ../x"),
     *("timeline training-2", "timeline training-3 -o json", "timeline gone"),
@@ -88,7 +91,9 @@ READS = [
     *("cost --label team", "cost --pool gone", "cost --since yesterday", "sweep --dry-run"),
     *("sweep --dry-run -o json", "sweep --dry-run --adopt training-2", "sweep --terminate gone"),
     *("logs training-1", "logs training-1 --kernel -n 3 -o json", "logs gone", "logs training-"),
-    *("logs notifier", "logs notifier -o json", "logs notifier/gone", "logs gateway"),
+    *("logs notifier", "logs notifier -o json", "logs notifier/gone"),
+    *(f"policy test {POLICY}", f"policy test {POLICY} --since 3d --pool training -o json"),
+    *("policy test nowhere.yaml", f"policy test {POLICY} --since yesterday"),
     *("logs notifyer", "logs notifier --kernel", "logs training-1 -n 0"),
 ]
 """Commands that read."""
@@ -107,6 +112,8 @@ REFUSED = [
     *("reset-gpu training-2", "reboot training-2 --mode wait"),
     *("alerts acknowledge gone", "hardware forget gpu GPU-2", "hardware add tpu x --reason y"),
     *("hardware forget --node training-7", "hardware forget", "readmit gone"),
+    *("workload check training", "workload check training -o json", "workload check gone"),
+    *("workload check training --node training-3", "workload done gone"),
 ]
 """Commands that change nothing, also since they are refused; each gives the same twice."""
 CHANGES = [
@@ -124,11 +131,11 @@ CHANGES = [
 ORDERS = [
     *("alerts acknowledge silence/training-1 --reason x", "hardware add gpu GPU-1 --reason x"),
     *("hardware forget gpu GPU-1 -o json", "readmit training-1", "sweep -o json", "sweep"),
+    *("workload done training-1", "workload done training-1 --saga drain-training-1-1 -o json"),
 ]
 """Commands that small services carry out at once."""
 BUS_ONLY = [
-    *("mcp", "policy test nowhere.yaml", "workload check training", "workload done training-1"),
-    *("ssh training-1", "backup /tmp/x", "slurm suspend training-1"),
+    *("mcp", "ssh training-1", "backup /tmp/x", "slurm suspend training-1"),
 ]
 """Commands whose requests no gateway relays."""
 LOCAL = {
@@ -178,7 +185,7 @@ def navarch(line: str, environment: Mapping[str, str]) -> Outcome:
     out, err = StringIO(), StringIO()
     with (
         patch.dict(os.environ, kept | environment, clear=True),
-        patch.object(sys, "argv", ["navarch", *line.split()]),
+        patch.object(sys, "argv", ["navarch", *shlex.split(line)]),
         redirect_stdout(out),
         redirect_stderr(err),
     ):
@@ -245,7 +252,7 @@ async def _instances(_: bytes, __: Mapping[str, str]) -> bytes:
 
 async def _hardware(_: bytes, __: Mapping[str, str]) -> bytes:
     return msgspec.json.encode(
-        [HardwareRecord(kind="gpu", value="GPU-1", since=NOW, reason=HOSTILE)]
+        [HardwareRecord(kind="gpu", value="GPU-1", since=NOW, reason=HOSTILE, node="training-1")]
     )
 
 
@@ -311,6 +318,9 @@ async def fill(bus: NatsBus) -> None:
     for node in ("training-2", "training-3"):
         event = Cordoned(id=f"c-{node}", time=NOW, pool="training", node=node, reason=HOSTILE)
         await bus.publish(f"navarch.v1.node.training.{node}.event.cordoned", encode(event))
+    about = {"pool": "training", "node": "training-3", "time": NOW}
+    fault = Fault(id="f", kind="xid", code=79, gpu_index=3, message=HOSTILE, **about)
+    await bus.publish(subjects.node_event("training", "training-3", "fault"), encode(fault))
     scaled = Scaled(id="x", time=NOW, pool="training", by="ada", previous=2, nodes=3, request="r")
     await bus.publish(subjects.pool_event("training", "scaled"), encode(scaled))
     change = HttpChange(
@@ -400,8 +410,12 @@ async def test_changes_are_made_over_http(place: Place, manager: NatsBus) -> Non
         ("scoped-token", "breaker show", "this budget is the whole fleet's"),
         ("viewer-token", "logs training-1", "this needs the role operator"),
         ("viewer-token", "logs notifier", "this needs the role operator"),
+        ("viewer-token", "logs gateway", "this needs the role operator"),
         ("viewer-token", "sweep --dry-run", "this needs the role operator"),
         ("viewer-token", "alerts acknowledge silence/training-1", "this needs the role operator"),
+        ("viewer-token", "workload check training", "this needs the role operator"),
+        ("viewer-token", "workload done training-1", "this needs the role operator"),
+        ("scoped-token", "workload done serving-1", "no node"),
         ("scoped-token", "sweep", "sweeps are the whole fleet's"),
         ("scoped-token", "logs notifier", "services' logs are the whole fleet's"),
         ("scoped-token", "alerts acknowledge silence/serving-1", "no open alert"),
@@ -415,7 +429,7 @@ async def test_changes_are_made_over_http(place: Place, manager: NatsBus) -> Non
     assert (status, "needs the role admin" in err) == (1, True)
     status, _, err = await place.over_http("list --server ftp://host")
     assert (status, "is no address" in err) == (1, True)
-    status, _, err = await place.run(f"workload check training --server {place.http_url}")
+    status, _, err = await place.run(f"mcp --server {place.http_url}")
     assert (status, "this command needs the bus" in err) == (1, True)
     # What is typed counts before the environment.
     named = f"list --nats-url {place.bus_url}"

@@ -109,7 +109,7 @@ async def test_a_replica_that_does_not_answer_is_counted(
 UNSHOWN = [
     (("notifier",), "no replica of the notifier answers: does it run?"),
     (("pool-manager",), "runs, and does not answer this request: it"),
-    (("gateway",), "the gateway answers no requests on the bus: the log of its container"),
+    (("gateway",), "no replica of the gateway answers: does it run?"),
     (("pool-manger",), "no node 'pool-manger'; see navarch list. The service is called pool-m"),
     (("training-9",), "there is no node 'training-9'; see navarch list\n"),
     (("training",), "'training' is the beginning of several nodes"),

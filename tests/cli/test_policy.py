@@ -16,6 +16,7 @@ from schemas.settings import HealthSpec, PoolSpec
 from schemas.topology import POOLS
 from services.bus.nats.nats_bus import NatsBus
 from services.cli.app import app
+from services.cli.bus_fleet import BusFleet
 from services.cli.commands.policy_commands import _differences_text, _replay
 from services.health_monitor.rules.policy_file import parse_policy
 from services.primitives.errors import ConfigurationError
@@ -167,15 +168,15 @@ async def test_a_policy_is_replayed_over_stored_faults(bus: NatsBus) -> None:
         await bus.publish(subject, encode(event), msg_id=event.id)
     policy = parse_policy("strict.yaml", STRICT)
     before = await bus.last_sequence("EVENTS")
-    found, faults = await _replay(bus, policy, NOW - timedelta(hours=1), "")
+    found, faults = await _replay(BusFleet(bus), policy, NOW - timedelta(hours=1), "")
     text = _differences_text(found, faults, "1h")
     assert [("f-mmu", "unhealthy"), ("f-bus", "degraded"), ("f-engine", "degraded")] == [
         (each.cause, each.would) for each in found
     ]
     assert "3 differences over 3 faults since 1h: 1 nodes more and 1 fewer" in text
-    one_pool, _ = await _replay(bus, policy, NOW - timedelta(hours=1), "patient")
+    one_pool, _ = await _replay(BusFleet(bus), policy, NOW - timedelta(hours=1), "patient")
     assert ["f-engine"] == [each.cause for each in one_pool]
-    assert ([], 0) == await _replay(bus, policy, NOW + timedelta(hours=200), "")
+    assert ([], 0) == await _replay(BusFleet(bus), policy, NOW + timedelta(hours=200), "")
     assert before == await bus.last_sequence("EVENTS")
 
 
@@ -192,7 +193,7 @@ async def test_faults_before_the_span_count_but_are_not_compared(bus: NatsBus) -
     assert start is not None
     late = _fault("training", "b", "f-2", 31)
     await bus.publish(subjects.node_event("training", "b", "fault"), encode(late), msg_id=late.id)
-    found, faults = await _replay(bus, parse_policy("s", STRICT), start.time, "")
+    found, faults = await _replay(BusFleet(bus), parse_policy("s", STRICT), start.time, "")
     assert ([], 1) == (found, faults)
 
 

@@ -14,8 +14,17 @@ from schemas.log_excerpts import LogExcerpt, LogLine
 from schemas.messages import encode
 from schemas.node_disconnections import ReadmitRequest
 from schemas.node_events import BusAccess
+from schemas.node_work import JOB_NODES, JobNodes, JobNodesQuery
+from schemas.permissions import WORK_DONE
 from schemas.sweeps import SweepAnswer, SweepLine, SweepRequest
 from schemas.topology import ALERTS
+from schemas.work_done import WorkDone, WorkDoneAccepted
+from schemas.workload_checks import (
+    WORKLOAD_CHECK,
+    WorkloadCheck,
+    WorkloadCheckAnswer,
+    WorkloadCheckRequest,
+)
 from services.bus.port import Bus, Endpoint, Headers
 from services.bus.protocol.endpoint_replies import requester
 
@@ -65,10 +74,13 @@ class Orders:
             "hardware-forget": self._forget,
             "readmit": self._readmit,
             "sweep-now": self._sweep,
+            WORK_DONE: self._work_done,
         }
         return {
             **{subjects.order_wildcard(name): each for name, each in orders.items()},
             subjects.query("sweep-plan"): self._plan,
+            subjects.query(JOB_NODES): self._job,
+            subjects.query(WORKLOAD_CHECK): self._check,
             subjects.service_logs("notifier"): self._logs,
             **{
                 subjects.node_command(each.partition("-")[0], each, "logs"): self._logs
@@ -105,6 +117,23 @@ class Orders:
     async def _plan(self, data: bytes, headers: Headers) -> bytes:
         self._keep("sweep-plan", data, headers, SweepRequest)
         return encode(_swept(performed=False))
+
+    async def _check(self, data: bytes, headers: Headers) -> bytes:
+        asked = self._keep(WORKLOAD_CHECK, data, headers, WorkloadCheckRequest)
+        found = WorkloadCheck(what="connect", passed=asked.node != "training-3", detail=HOSTILE)
+        return encode(WorkloadCheckAnswer(notifier="slurm", checks=(found,)))
+
+    async def _work_done(self, data: bytes, headers: Headers) -> bytes:
+        asked = self._keep(WORK_DONE, data, headers, WorkDone)
+        if asked.node != "training-1":
+            raise ValueError(f"no saga drains {asked.node}: nothing was changed")
+        return encode(WorkDoneAccepted(pool="training", node=asked.node, saga="drain-training-1-1"))
+
+    async def _job(self, data: bytes, _: Headers) -> bytes:
+        asked = msgspec.json.decode(data, type=JobNodesQuery)
+        self.asked.append((JOB_NODES, "", asked))
+        nodes = ("training-1", "training-3") if asked.job in ("4711", HOSTILE) else ()
+        return encode(JobNodes(nodes=nodes, unknown=(f"pool x: {HOSTILE}",)))
 
     async def _logs(self, _: bytes, __: Headers) -> bytes:
         line = LogLine(time=NOW, level="INFO", text=HOSTILE)

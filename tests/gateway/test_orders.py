@@ -21,10 +21,12 @@ async def test_every_order_is_given_in_the_callers_name(
         assert answer.status_code == 200, (path, answer.text)
         event = (await changes(bus))[-1]
         assert (event.by, event.change, event.outcome) == ("bob", f"POST {API}{path}", "accepted")
-    assert ["bob via gateway"] * len(ORDERS) == [by for _, by, _ in orders.asked]
+        query, by, asked = orders.asked[-1]
+        # A query has no caller on the bus: what is asked says it.
+        assert (by or f"{asked.by} via gateway") == "bob via gateway", query
+    assert len(ORDERS) == len(orders.asked)
     assert len(await changes(bus)) == len(ORDERS)
-    _, _, swept = orders.asked[-1]
-    assert swept.adopt == ("training-9",)
+    assert {name: asked for name, _, asked in orders.asked}["sweep-now"].adopt == ("training-9",)
 
 
 async def test_reading_a_plan_changes_nothing(
@@ -55,8 +57,17 @@ async def test_reading_a_plan_changes_nothing(
         ("scoped-token", "POST", "/hardware/forget", ORDERS["/hardware/forget"], 403),
         ("scoped-token", "POST", "/nodes/serving-1/readmit", None, 404),
         ("scoped-token", "POST", "/alerts/acknowledge", {"alert": KEYS[1]}, 404),
+        ("scoped-token", "POST", "/nodes/serving-1/work-done", None, 404),
+        ("operator-token", "POST", "/nodes/..%2Fx/work-done", None, 404),
+        ("viewer-token", "POST", "/pools/training/workload-check", None, 403),
+        ("scoped-token", "POST", "/pools/serving/workload-check", None, 404),
+        ("operator-token", "POST", "/pools/gone/workload-check", None, 404),
+        ("operator-token", "POST", "/pools/training/workload-check", {"node": "../x"}, 400),
+        ("viewer-token", "GET", "/jobs/nodes", None, 400),
+        ("scoped-token", "GET", "/jobs/nodes?job=x&pool=serving", None, 404),
         ("scoped-token", "GET", "/cost?pool=serving", None, 404),
-        ("operator-token", "GET", "/services/gateway/logs", None, 404),
+        ("viewer-token", "GET", "/services/gateway/logs", None, 403),
+        ("scoped-token", "GET", "/services/gateway/logs", None, 403),
         ("operator-token", "GET", "/services/%3E/logs", None, 404),
         ("operator-token", "GET", "/nodes/training-1/logs?lines=100000", None, 400),
         ("operator-token", "POST", "/hardware/add", {"kind": "tpu", "value": "x"}, 400),

@@ -1,6 +1,7 @@
 """A whole fleet on a real Slurm: a node of a two-node job breaks, and the job runs again."""
 
 import asyncio
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -124,6 +125,9 @@ async def test_job_of_a_broken_node_runs_again_with_the_replacement(
             await site.until_job(job, "RUNNING", within_seconds=STEP_SECONDS_MAX)
             kept = next(each for each in names if each != broken)
             assert site.job_hosts(job) == {kept, new}
+            listed = json.loads(await navarch(rig, "list", "--job", job, "-o", "json"))
+            assert {each["id"] for each in listed} == {kept, new}
+            assert all(each["last_heartbeat"] for each in listed)
         assert rig.unexpected_ends == []
 
 

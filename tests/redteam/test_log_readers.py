@@ -16,7 +16,7 @@ from schemas.permissions import SERVICES
 from schemas.topology import EVENTS, NODES
 from services.bus.nats.nats_bus import NatsBus
 from services.primitives.clock import SystemClock
-from services.runtime.log_answers import LogAnswers
+from services.runtime.log_answers import LogAnswers, answer_logs
 from services.runtime.log_memory import KeptLine, LogMemory
 from tests.redteam.test_account_walls import barrier, plain
 from tests.support.secured import Secured
@@ -24,6 +24,7 @@ from tests.support.secured import Secured
 AGENT = "agent:training/n1"
 OF_NODE = subjects.node_command("training", "n1", "logs")
 OF_OTHER = subjects.node_command("training", "n2", "logs")
+OF_GATEWAY = subjects.GATEWAY_LOGS
 OF_SERVICES = tuple(map(subjects.service_logs, SERVICES))
 READERS = ("operator", "admin", permissions.GATEWAY)
 """The gateway lets its own operators alone read them."""
@@ -46,7 +47,8 @@ async def replica(secured: Secured, service: str, name: str) -> NatsBus:
     """A replica of a service, with its credentials."""
     bus = await NatsBus.connect(secured.options(service))
     answers = LogAnswers(name, memory_of(f"of {name}"), SystemClock(), 10_000)
-    await bus.answer(subjects.service_logs(service), answers.answer)
+    subject = OF_GATEWAY if service == permissions.GATEWAY else subjects.service_logs(service)
+    await bus.answer(subject, answers.answer)
     # Its subscription has been taken in once another of its calls has been answered.
     await bus.last_sequence(EVENTS.name)
     return bus
@@ -55,14 +57,14 @@ async def replica(secured: Secured, service: str, name: str) -> NatsBus:
 @pytest.mark.parametrize("who", OTHERS)
 async def test_no_other_role_reads_a_log(secured: Secured, who: str) -> None:
     """Nor hears what others ask."""
-    ask = [*OF_SERVICES, OF_OTHER, *(() if who == AGENT else (OF_NODE,))]
-    hear = [subjects.LOGS, *OF_SERVICES, OF_OTHER]
+    ask = [*OF_SERVICES, OF_GATEWAY, OF_OTHER, *(() if who == AGENT else (OF_NODE,))]
+    hear = [subjects.LOGS, *OF_SERVICES, OF_GATEWAY, OF_OTHER]
     wanted = [("publish", each) for each in ask] + [("subscribe", each) for each in hear]
 
     assert set(wanted) == await secured.refused(who, wanted)
 
 
-async def test_the_gateway_hears_no_request_for_a_log(secured: Secured) -> None:
+async def test_the_gateway_hears_no_request_for_anothers_log(secured: Secured) -> None:
     """What reaches it from outside could answer it otherwise."""
     hear = [("subscribe", each) for each in (subjects.LOGS, *OF_SERVICES, OF_OTHER)]
 
@@ -106,6 +108,27 @@ async def test_operators_and_administrators_read_agents_and_every_replica(
         line.text for each in found for line in each.lines
     )
     assert ["of the agent", "NVRM: of the kernel"] == [each.text for each in of_node.lines]
+
+
+@pytest.mark.parametrize("who", READERS)
+async def test_operators_and_administrators_read_every_gateway(secured: Secured, who: str) -> None:
+    """The gateway itself too, for its callers; it may answer what it was asked, and once."""
+    replicas = [await replica(secured, permissions.GATEWAY, f"gateway-{each}") for each in (1, 2)]
+    reader = await NatsBus.connect(secured.options(who))
+    data = encode(LogRequest())
+    answers = await reader.request_all(OF_GATEWAY, data, 2, 30)
+    for each in (*replicas, reader):
+        await each.close()
+    found = [msgspec.json.decode(each, type=LogExcerpt) for each in answers]
+    texts = sorted(line.text for each in found for line in each.lines)
+    assert texts == ["of gateway-1", "of gateway-2"]
+
+
+async def test_the_gateway_writes_to_no_operator_unasked(secured: Secured) -> None:
+    """Its right to answer is one to each request, so a gateway that is taken over forges none."""
+    box = secured.options("operator").inbox_prefix
+    wanted = [("publish", f"{box}.x"), ("publish", f"{permissions.inbox('notifier')}.x")]
+    assert set(wanted) == await secured.refused(permissions.GATEWAY, wanted)
 
 
 async def test_a_viewer_neither_hears_an_answer_nor_gives_one(secured: Secured) -> None:
@@ -162,3 +185,15 @@ async def test_an_answer_is_stored_nowhere(secured: Secured) -> None:
         await each.close()
 
     assert [None, None] == found
+
+
+async def test_a_gateway_with_accounts_of_before_goes_on_without_answering(
+    secured: Secured,
+) -> None:
+    """The server refuses the subscription, as it does a viewer's; every other call is answered."""
+    bus = await NatsBus.connect(secured.options("viewer"))
+    answers = LogAnswers("gateway-1", memory_of("x"), SystemClock(), 10_000)
+    await answer_logs(bus, OF_GATEWAY, answers.answer)
+    assert await bus.last_sequence(EVENTS.name) == 0
+    assert await bus.entries(NODES) == []
+    await bus.close()

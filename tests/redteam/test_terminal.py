@@ -18,7 +18,7 @@ from schemas.dry_run import DryRun, Gate
 from schemas.evidence_bundles import EvidenceBundle, KernelLine
 from schemas.fleet_events import FACTS as FLEET_TYPES
 from schemas.fleet_events import fleet_codec
-from schemas.fleet_queries import CurrentFailure, HealthEvent, NodeView, PoolView
+from schemas.fleet_queries import CurrentFailure, GpuView, HealthEvent, NodeView, PoolView
 from schemas.instance_records import InstanceRecord
 from schemas.messages import Invalid, Message, UnknownType, encode
 from schemas.node_events import FACTS as NODE_TYPES
@@ -64,6 +64,13 @@ def stored_fault(text: str) -> Stored:
     return Stored("navarch.v1.node.training.n1.event.fault", encode(fault), 1, NOW)
 
 
+def gpu_view(text: str, health: str) -> GpuView:
+    """A forged GPU."""
+    names = dict.fromkeys(("uuid", "serial", "pci", "name"), text)
+    why = dict.fromkeys(("action", "rule", "reason", "fault", "kind", "since"), text)
+    return GpuView(index=0, health=health, cordoned=True, **names, **why)
+
+
 def node_view(text: str) -> NodeView:
     """A forged answer, with text in every field that is free."""
     return NodeView(
@@ -85,7 +92,7 @@ def node_view(text: str) -> NodeView:
         held_reason=text,
         registered_at=text,
         last_change=text,
-        gpus=({text: text, "index": text, "health": "unhealthy", "reason": text, "since": text},),
+        gpus=(gpu_view(text, "unhealthy"), gpu_view(text, text)),
         health_events=(HealthEvent(time=text, kind=text, message=text, result=text, rule=text),),
     )
 

@@ -42,6 +42,8 @@ REVOKER: Final = "revoker"
 CLAIMS_UPDATE: Final = "$SYS.REQ.CLAIMS.UPDATE"
 SERVERS_STATE: Final = "$SYS.REQ.SERVER.PING.VARZ"
 NO_LIMIT: Final = -1
+ANSWER_SECONDS: Final = 10
+"""How long a client that may answer each message has for it."""
 NS: Final = 1_000_000_000
 
 
@@ -404,6 +406,8 @@ def _scopes(role: str, rules: Rules, keys: BusKeys) -> list[dict[str, Any]]:
         "payload": rules.payload_bytes_max,
         "allowed_connection_types": list(rules.connections),
     }
+    if rules.answers:
+        template["resp"] = {"max": 1, "ttl": ANSWER_SECONDS * NS}
     name = role_key(role)
     return [
         {"kind": "user_scope", "key": key, "role": role, "template": template}

@@ -2,6 +2,7 @@
 
 from typing import Annotated, get_args
 
+import msgspec
 import typer
 
 from schemas.enums import HealthStatus, NodeState
@@ -39,6 +40,12 @@ Labels = Annotated[
 Provider = Annotated[str, typer.Option("--provider", help="Only this provider.")]
 Region = Annotated[str, typer.Option("--region", help="Only this region.")]
 Zone = Annotated[str, typer.Option("--zone", help="Only this zone.")]
+Job = Annotated[
+    str,
+    typer.Option(
+        "--job", help="Only where this job runs: its ID or name in Slurm, Kubernetes or Ray."
+    ),
+]
 
 
 @everyday_command
@@ -51,6 +58,7 @@ async def list_nodes(
     zone: Zone = "",
     status: Status = "",
     health: Health = "",
+    job: Job = "",
     *,
     terminated: Annotated[bool, typer.Option("--all", help="Include terminated nodes.")] = False,
     watch: Watch = False,
@@ -72,16 +80,22 @@ async def list_nodes(
         pools=pools,
     )
     includes_ended = terminated or status == "terminated"
-    query = Query(pool=pool, terminated=includes_ended, limit=PAGE_NODES)
+    query = Query(pool=pool, terminated=includes_ended, limit=PAGE_NODES, gpus=output.is_data)
 
     async def view() -> None:
         items = await fleet.pages("nodes", query)
         pairs = zip(items, decode_nodes(items), strict=True)
-        found = [pair for pair in pairs if wanted.matches(pair[1])]
+        kept = wanted
+        if job:
+            where = await fleet.job_nodes(job, pool)
+            for each in where.unknown:
+                console.note(f"not known: {each}")
+            kept = msgspec.structs.replace(wanted, nodes=frozenset(where.nodes))
+        found = [pair for pair in pairs if kept.matches(pair[1])]
         if output.is_data:
             console.write_data(output, [item for item, _ in found])
             return
-        _write([node for _, node in found], output, selected=wanted.selects_some and bool(items))
+        _write([node for _, node in found], output, selected=kept.selects_some and bool(items))
 
     await fleet_view.show(fleet, view, watch=watch)
 

@@ -1,6 +1,5 @@
 """`navarch logs`: the newest log lines of a node's agent, or of a service."""
 
-import sys
 from difflib import get_close_matches
 from typing import Annotated, Final
 
@@ -17,9 +16,9 @@ from services.cli.fleet_connection import everyday_command
 from services.cli.live_names import complete_node
 from services.cli.node_names import find_node
 from services.cli.text.log_text import log_lines, statements
-from services.operator_text.safe_text import escape
 from services.primitives.errors import NavarchError
 
+LOGGED: Final = (*SERVICES, GATEWAY)
 ON_ITS_MACHINE: Final = "the log of its container, or `journalctl` on its host, has its lines"
 SHOWN_MAX: Final = 10
 
@@ -32,7 +31,7 @@ async def logs(
         typer.Argument(
             metavar="NODE|SERVICE[/REPLICA]",
             help="A node, or the beginning of one name; or a service: "
-            f"{', '.join(SERVICES)}; or one of its replicas.",
+            f"{', '.join(LOGGED)}; or one of its replicas.",
             show_default=False,
             autocompletion=complete_node,
         ),
@@ -54,9 +53,7 @@ async def logs(
     """
     service, _, replica = source.partition("/")
     request = LogRequest(lines=lines, since=start_time(since), kernel=kernel)
-    if service == GATEWAY:
-        raise NavarchError(f"the gateway answers no requests on the bus: {ON_ITS_MACHINE}")
-    if service in SERVICES:
+    if service in LOGGED:
         if kernel:
             raise typer.BadParameter("only nodes have kernel lines", param_hint="--kernel")
         found = await _of_service(fleet, service, replica, request)
@@ -68,14 +65,14 @@ async def logs(
     text = log_lines(found, lines, colour=console.colour())
     console.write(text or "There are no such lines.")
     for each in statements(found, request):
-        _note(each)
+        console.note(each)
 
 
 async def _of_node(fleet: FleetAccess, node: str, request: LogRequest) -> LogExcerpt:
     try:
         view, _ = await find_node(fleet, node)
     except NavarchError as error:
-        if meant := get_close_matches(node.partition("/")[0], SERVICES, n=1):
+        if meant := get_close_matches(node.partition("/")[0], LOGGED, n=1):
             raise NavarchError(f"{error}. The service is called {meant[0]}") from error
         raise
     return await fleet.node_logs(view, request)
@@ -103,9 +100,5 @@ async def _of_service(
             raise NavarchError(f"the {service} has no replica {replica!r}; there are: {names}")
         return chosen
     if len(found) < running:
-        _note(f"{len(found)} of {running} replicas of the {service} answered")
+        console.note(f"{len(found)} of {running} replicas of the {service} answered")
     return found
-
-
-def _note(text: str) -> None:
-    sys.stderr.write(f"navarch: {escape(text)}\n")

@@ -1,6 +1,6 @@
 """`navarch policy`: check a health policy, explain its verdict on a fault, test it on past faults.
 
-The verdicts come from the health-monitor's own code. Only `test` needs a bus, and only reads.
+The verdicts come from the health-monitor's own code. Only `test` needs a fleet, and only reads.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -15,12 +15,10 @@ from schemas.node_events import Metric
 from services.cli import console
 from services.cli.command_options import Config, Output, start_time
 from services.cli.console import Format
-from services.cli.fleet_connection import fleet_command
-from services.fleet_client.fleet_client import FleetClient, stored_batches
+from services.cli.fleet_access import FleetAccess
+from services.cli.fleet_connection import everyday_command
 
 if TYPE_CHECKING:
-    from schemas.settings import HealthSpec
-    from services.bus.port import Bus
     from services.health_monitor.rules.health_policy import Policy
     from services.health_monitor.rules.policy_explanation import Explanation
     from services.health_monitor.rules.policy_replay import Difference
@@ -186,9 +184,9 @@ def _explanation_text(name: str, found: "Explanation", known: CatalogueEntry | N
 
 
 @commands.command("test")
-@fleet_command
+@everyday_command
 async def replay_faults(
-    fleet: FleetClient,
+    fleet: FleetAccess,
     file: File,
     since: Annotated[
         str, typer.Option("--since", help="From this time: 7d, 12h, 2026-11-21T01:35:00Z.")
@@ -202,7 +200,7 @@ async def replay_faults(
     """
     policy = _load(file)
     start = start_time(since) or datetime.fromtimestamp(0, UTC)
-    found, faults = await _replay(fleet.bus, policy, start, pool)
+    found, faults = await _replay(fleet, policy, start, pool)
     if output.is_data:
         more, fewer = _nodes(found)
         console.write_data(
@@ -222,26 +220,21 @@ async def replay_faults(
 
 
 async def _replay(
-    bus: "Bus", policy: "Policy", start: datetime, pool: str
+    fleet: FleetAccess, policy: "Policy", start: datetime, pool: str
 ) -> "tuple[list[Difference], int]":
     """Replay the stored faults; compare the verdicts from `start` on."""
-    from schemas import subjects  # noqa: PLC0415
     from schemas.node_events import NodeEvent, Verdict  # noqa: PLC0415
     from schemas.settings import HealthSpec  # noqa: PLC0415
     from schemas.stored_messages import decode_stored  # noqa: PLC0415
-    from schemas.topology import EVENTS, HEALTH_EVENTS  # noqa: PLC0415
     from services.health_monitor.rules.policy_replay import Fact, Replay, differences  # noqa: PLC0415
 
-    health = await _health_settings(bus)
+    health = await fleet.health_settings()
     replay = Replay(policy, lambda name: health.get(name, HealthSpec()))
     decided: list[Verdict] = []
     compared: list[str] = []
     before = 0
     last: datetime | None = None
-    # The health-monitor's inputs and its verdicts.
-    filters = [*HEALTH_EVENTS.filters, subjects.node_event_wildcard("verdict")]
-    since = start - timedelta(seconds=WARM_UP_SECONDS)
-    async for batch in stored_batches(bus, EVENTS.name, filters, since):
+    async for batch in fleet.health_events(start - timedelta(seconds=WARM_UP_SECONDS)):
         for stored in batch:
             event = decode_stored(stored)
             if not isinstance(event, NodeEvent) or pool not in ("", event.pool):
@@ -258,18 +251,6 @@ async def _replay(
     if last is not None:
         replay.finish(last)
     return differences(decided, replay.verdicts, compared), replay.faults - before
-
-
-async def _health_settings(bus: "Bus") -> "dict[str, HealthSpec]":
-    """Each pool's settings of `health` as they are now."""
-    from schemas.messages import decoder  # noqa: PLC0415
-    from schemas.pool_records import PoolRecord, pool_key  # noqa: PLC0415
-    from schemas.topology import POOLS  # noqa: PLC0415
-
-    pools = decoder(PoolRecord)
-    entries = await bus.entries(POOLS, pool_key("*"))
-    records: list[PoolRecord] = [pools.decode(entry.value) for entry in entries]
-    return {each.name: each.spec.health for each in records}
 
 
 def _nodes(found: "list[Difference]") -> tuple[list[str], list[str]]:

@@ -4,14 +4,13 @@ from typing import Annotated, Final
 
 import typer
 
-from schemas.permissions import WORK_DONE
-from schemas.work_done import WorkDone, WorkDoneAccepted
-from schemas.workload_checks import WorkloadCheckAnswer, WorkloadCheckRequest
+from schemas.work_done import WorkDone
+from schemas.workload_checks import WorkloadCheckRequest
 from services.cli import console
 from services.cli.command_options import Output
 from services.cli.console import Format
-from services.cli.fleet_connection import fleet_command
-from services.fleet_client.fleet_client import FleetClient, decode_answer
+from services.cli.fleet_access import FleetAccess
+from services.cli.fleet_connection import everyday_command
 from services.fleet_client.local_user import requester
 
 commands = typer.Typer(
@@ -21,13 +20,12 @@ commands = typer.Typer(
     rich_markup_mode=None,
 )
 FAILED: Final = 1
-CHECK_SECONDS_MAX: Final = 60.0
 
 
 @commands.command("check")
-@fleet_command
+@everyday_command
 async def check(
-    fleet: FleetClient,
+    fleet: FleetAccess,
     pool: Annotated[str, typer.Argument(metavar="POOL", show_default=False)],
     node: Annotated[
         str, typer.Option("--node", help="Also cordon this node and uncordon it at once.")
@@ -40,12 +38,9 @@ async def check(
     """
     await fleet.check_pool(pool)
     request = WorkloadCheckRequest(pool=pool, node=node or None, by=requester())
-    data = await fleet.query(
-        "workload-check", request, timeout_seconds=CHECK_SECONDS_MAX, who="notifier"
-    )
-    answer = decode_answer(WorkloadCheckAnswer, data, "workload-check", "notifier")
+    answer = await fleet.check_workload(request)
     if output.is_data:
-        console.write_data(output, data)
+        console.write_data(output, answer)
     else:
         console.write(f"notifier: {answer.notifier}")
         for each in answer.checks:
@@ -59,9 +54,9 @@ async def check(
 
 
 @commands.command("done")
-@fleet_command
+@everyday_command
 async def done(
-    fleet: FleetClient,
+    fleet: FleetAccess,
     node: Annotated[str, typer.Argument(metavar="NODE", show_default=False)],
     saga: Annotated[
         str,
@@ -76,9 +71,8 @@ async def done(
     For workload systems: the drain asks at once instead of at its next interval. It changes nothing
     unless that saga waits for the node. It may be repeated.
     """
-    data = await fleet.order(WORK_DONE, WorkDone(node=node, saga=saga), who="notifier")
-    answer = decode_answer(WorkDoneAccepted, data, WORK_DONE, "notifier")
+    answer = await fleet.work_done(WorkDone(node=node, saga=saga))
     if output.is_data:
-        console.write_data(output, data)
+        console.write_data(output, answer)
     else:
         console.write(f"{answer.node}: work has left; {answer.saga} goes on once it is confirmed")

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from schemas.duration import format_duration
-from schemas.fleet_queries import CurrentFailure, NodeView, PoolView
+from schemas.fleet_queries import CurrentFailure, GpuView, NodeView, PoolView
 from services.cli.text.styles import BOLD, COLOURS, DIM, RESET
 from services.fleet_client.advice_text import advice_sentence, is_notable
 from services.fleet_client.fleet_status import SAGAS_ASKED_MAX
@@ -267,6 +267,7 @@ def node_page(node: NodeView, *, colour: bool) -> str:
         ("labels", ", ".join(f"{key}={each}" for key, each in sorted(node.labels.items()))),
         ("registered", local_time_text(node.registered_at)),
         ("last change", local_time_text(node.last_change)),
+        ("last heartbeat", local_time_text(node.last_heartbeat)),
     ]
     parts = ["\n".join(f"{key:<14} {escape_line(value)}" for key, value in facts if value)]
     if node.gpus:
@@ -289,9 +290,10 @@ def node_page(node: NodeView, *, colour: bool) -> str:
     return "\n\n".join(parts)
 
 
-def _identity(gpu: dict[str, Any]) -> dict[str, Any]:
+def _identity(gpu: GpuView) -> dict[str, Any]:
     """A GPU's identity and health, without the reason."""
-    return {key: value for key, value in gpu.items() if key not in WHY}
+    shown = {key: getattr(gpu, key) for key in ("index", "uuid", "serial", "pci", "name", "health")}
+    return shown | ({"cordoned": "cordoned"} if gpu.cordoned else {})
 
 
 def _moment(text: str) -> str:
@@ -304,22 +306,14 @@ def _unhealthy_gpus(node: NodeView, *, colour: bool) -> list[str]:
     """A table of the conditions of each degraded or unhealthy GPU, if there are any."""
     rows = [
         (
-            str(gpu.get("index", "-")),
-            str(gpu["health"]),
-            str(gpu.get("action", "-")),
-            str(gpu.get("rule", "-")),
-            _moment(str(gpu.get("since", ""))),
-            str(gpu.get("reason", "-")),
+            *(str(gpu.index), gpu.health, gpu.action or "-", gpu.rule or "-"),
+            *(_moment(gpu.since), gpu.reason or "-"),
         )
         for gpu in node.gpus
-        if gpu.get("health") in ("degraded", "unhealthy")
+        if gpu.health in ("degraded", "unhealthy")
     ]
     headers = ("gpu", "health", "action", "rule", "since", "reason")
     return [columns(headers, rows, colour=colour)] if rows else []
-
-
-WHY: Final = frozenset({"action", "rule", "reason", "fault", "kind", "code", "since"})
-"""Keys that are shown in the table of unhealthy GPUs."""
 
 
 def event_line(at: datetime, text: EventDescription, *, colour: bool) -> str:

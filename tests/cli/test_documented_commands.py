@@ -1,0 +1,216 @@
+"""Every command in a code block of README.md and docs is run by a test, here or in a named one.
+
+Here they are run against a fleet of small services, with its names in place of the pages' ones.
+"""
+
+import asyncio
+import io
+import os
+import re
+import shlex
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from typer.main import get_command
+
+from agent.__main__ import _parser
+from schemas import subjects
+from schemas.log_excerpts import LogExcerpt
+from schemas.messages import encode
+from services.bus.nats.embedded_server import EmbeddedServer
+from services.bus.nats.nats_bus import NatsBus
+from services.bus.port import Headers
+from services.cli.app import app
+from tests.cli.test_http_commands import OVER, SAGA, commands, fill, navarch
+from tests.support.documented_commands import ROOT, Documented, documented
+from tests.support.secured import nats_config
+
+RUN_BY_PAGE: Final = {
+    "credentials.md": "tests/cli/test_credentials_page.py",
+    "first-cloud.md": "tests/cli/test_first_cloud_run.py",
+    "regions.md": "tests/cli/test_region_files.py",
+}
+"""Page -> the test that runs its commands."""
+RUN_BY: Final = {
+    "navarch demo": "tests/cli/test_demo.py",
+    "navarch mcp": "tests/mcp_server/test_mcp_command.py",
+    "navarch serve": "tests/cli/test_serve.py",
+    "navarch doctor": "tests/cli/test_doctor.py",
+    "navarch backup": "tests/cli/test_backup_commands.py",
+    "navarch restore": "tests/cli/test_backup_commands.py",
+    "navarch ssh": "tests/cli/test_ssh.py",
+    "navarch alerts test": "tests/cli/test_alert_commands.py",
+    "navarch config diff": "tests/cli/test_config_diff.py",
+    "navarch config apply": "tests/cli/test_config_apply.py",
+    "navarch nats-config certificate": "tests/cli/test_credentials_page.py",
+    "navarch nats-config push": "tests/cli/test_credentials_page.py",
+    "navarch nats-config region": "tests/cli/test_region_files.py",
+    "navarch nats-config rotate": "tests/cli/test_credentials_page.py",
+    "navarch slurm resume": "tests/cli/test_slurm_power_commands.py",
+    "navarch slurm suspend": "tests/cli/test_slurm_power_commands.py",
+    "navarch simulator run": "tests/cli/test_scenarios.py",
+    "navarch simulator validate": "tests/cli/test_scenarios.py",
+    "navarch simulator interactive": "tests/cli/test_scenarios.py",
+    "navarch simulator fleet": "tests/cli/test_simulated_fleet.py",
+    "navarch simulator fuzz": "tests/simulator/test_fuzz_runner.py",
+    "navarch-agent": "tests/real/test_debian_root.py",
+    "navarch-agent diagnose": "tests/agent/test_diagnostics_runner.py",
+    "navarch-agent enroll": "tests/agent/test_settings.py",
+    "navarch-agent healthy": "tests/agent/test_healthy_command.py",
+    "navarch-agent inject": "tests/agent/test_operator_tools.py",
+    "navarch-agent parse": "tests/agent/test_operator_tools.py",
+}
+"""Command -> the test that runs it, with the servers, files or hardware that it needs."""
+NAMES: Final = (
+    (re.compile(r"training-\d-(?:[0-9a-f]{4}|…)|\bNODE\b"), "training-1"),
+    (re.compile(r"\b(?:replace|drain)-training-1-\d"), SAGA),
+    (re.compile(r"^(?:first|my-cluster)$"), "training"),
+    (re.compile(r"^NAME$"), "flux"),
+    # A shell expands it.
+    (re.compile(r"^~/"), ""),
+    (re.compile(r"^health/training/n1$"), "silence/training-1"),
+    (re.compile(r"^GPU-0c0ffee0$"), "GPU-1"),
+)
+"""What the pages call nodes, sagas, pools, alerts and GPUs -> what the fleet here calls them."""
+MORE: Final = {
+    "navarch up": ("--yes", "--no-wait"),
+    "navarch down": ("--yes", "--no-wait"),
+    "navarch events": ("--since", "1h", "--count", "1"),
+    "navarch top": ("--once",),
+    "navarch config set-credentials": ("--no-check",),
+}
+"""Command -> what is added, so that it asks no operator and no cloud, and ends."""
+OTHERS: Final = {
+    "navarch sweep": {"training-1": "training-2"},
+    "navarch evidence": {"training-1": "training-9", SAGA: OVER},
+}
+"""Command -> names that it knows in place of the usual: an orphan; a node that is gone."""
+NEEDS_ATTENTION: Final = {"navarch status": 3, "navarch diagnose": 3}
+"""Command -> the exit code with which it ends here, where the fleet has a failure."""
+CONFIGURATION: Final = """
+data_dir: data
+providers:
+  aws: {type: aws, region: us-east-1}
+  gcp: {type: gcp, project: my-project}
+  lambda: {type: lambda}
+"""
+EVERY: Final = tuple(documented())
+COMMAND: Final = get_command(app)
+VARIABLES: Final = {"LAMBDA_API_KEY": "secret-key-of-a-provider", "EDITOR": "true"}
+
+
+@cache
+def parsed(words: tuple[str, ...]) -> str:
+    """The command's name, as its own parser finds it; an error if it does not take the words."""
+    program, *rest = words
+    if program == "navarch-agent":
+        options = _parser().parse_args([each for each in rest if each != "--help"])
+        return f"{program} {options.command or ''}".rstrip()
+    # Typer has its own copy of click, so its types are not click's.
+    command: Any = COMMAND
+    context: Any = None
+    while True:
+        context = command.make_context(program, [*rest], parent=context)
+        if not hasattr(command, "resolve_command"):
+            return str(context.command_path)
+        left = [*context._protected_args, *context.args]
+        program, command, rest = command.resolve_command(context, left)
+
+
+def runs_here(each: Documented) -> bool:
+    """Whether no other test is named for it."""
+    return each.page not in RUN_BY_PAGE and parsed(each.words) not in RUN_BY
+
+
+@pytest.mark.parametrize("page", sorted({each.page for each in EVERY}))
+def test_every_command_is_one_that_there_is(page: str) -> None:
+    """Its own parser takes it: subcommands, options, and their values; and its files are there."""
+    for each in EVERY:
+        if each.page == page:
+            assert parsed(each.words), each.line
+            shipped = [word for word in each.words if word.startswith("config/")]
+            assert all([*ROOT.glob(word)] for word in shipped), each.line
+
+
+def test_the_tests_that_are_named_run_these_commands() -> None:
+    """None is named for a page or a command that is gone."""
+    names = {f"navarch {each}" for each in commands(COMMAND)}
+    for page, test in RUN_BY_PAGE.items():
+        assert page in (ROOT / test).read_text(), (page, test)
+    for name, test in RUN_BY.items():
+        assert name in names or name.startswith("navarch-agent")
+        word = name.rpartition(" ")[2]
+        assert re.search(rf"\b{word}\b", (ROOT / test).read_text()), (name, test)
+
+
+def translated(each: Documented, url: str) -> str:
+    """The command with this fleet's names and the bus's address."""
+    words = []
+    for word in each.words[1:]:
+        found = word
+        for pattern, name in NAMES:
+            found = pattern.sub(name, found)
+        words.append(OTHERS.get(parsed(each.words), {}).get(found, found))
+    if "--nats-url" in words:
+        words[words.index("--nats-url") + 1] = url
+    # What is waited for is decided by services that are not here: test_change_waits.py.
+    words = [word for word in words if word != "--wait"]
+    more = MORE.get(parsed(each.words), ())
+    return shlex.join([*words, *more])
+
+
+@pytest.fixture
+async def fleet(manager: NatsBus, monkeypatch: pytest.MonkeyPatch) -> NatsBus:
+    """A filled bus with small services."""
+    # Made from the functions once, and not for each command.
+    monkeypatch.setattr("services.cli.app.app", COMMAND)
+    await fill(manager)
+
+    async def logs(_: bytes, __: Headers) -> bytes:
+        return encode(LogExcerpt(source="pool-manager-4711", lines=()))
+
+    await manager.answer(subjects.service_logs("pool-manager"), logs)
+    return manager
+
+
+def furnish(place: Path) -> None:
+    """What the pages' commands read: a configuration, a provider's key, the keys of a bus."""
+    place.mkdir()
+    (place / "config").symlink_to(ROOT / "config")
+    for name in ("navarch.yaml", "new.yaml"):
+        (place / name).write_text(CONFIGURATION)
+    (place / "sa.json").write_text("{}")
+    vault = place / "vault"
+    vault.write_text("#!/bin/sh\necho secret-key-of-a-provider\n")
+    vault.chmod(0o755)
+    nats_config(place / ".navarch/bus")
+
+
+@pytest.mark.slow
+async def test_the_other_commands_are_run(
+    fleet: NatsBus, server: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the order of each page, in a directory of its own; each ends well."""
+    assert fleet.connected
+    failed = []
+    pages = {each.page for each in EVERY if runs_here(each)}
+    for page in sorted(pages):
+        place = tmp_path / page
+        furnish(place)
+        monkeypatch.chdir(place)
+        environment = {"NAVARCH_NATS_URL": server.url, "HOME": str(place), **VARIABLES}
+        environment["NAVARCH_CONFIG"] = str(place / "navarch.yaml")
+        environment["PATH"] = f"{place}:{os.environ['PATH']}"
+        here = [each for each in EVERY if each.page == page and runs_here(each)]
+        keys = [each.words[2] for each in here if each.words[1] == "nats-config"]
+        if keys and keys[0] != "write":
+            nats_config(place / "bus")
+        for each in here:
+            line = translated(each, server.url)
+            monkeypatch.setattr("sys.stdin", io.StringIO("secret-key-of-a-provider\n"))
+            outcome = await asyncio.to_thread(navarch, line, environment)
+            if outcome[0] != NEEDS_ATTENTION.get(parsed(each.words), 0):
+                failed.append((page, line, outcome))
+    assert failed == [], "\n".join(map(str, failed))
