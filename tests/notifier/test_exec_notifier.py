@@ -107,6 +107,15 @@ async def test_a_status_is_believed_about_nodes_that_were_asked_about(
     assert (found.drained, found.total) == (answer.drained, answer.total)
 
 
+async def test_a_time_without_a_zone_is_no_status(tmp_path: Path) -> None:
+    """No event may have it, so the field is named in the log."""
+    printed = (
+        '{"nodes":{"n1":{"drained":false,"running":[{"id":"a","ends_at":"2026-11-22T04:26"}]}}}'
+    )
+    with pytest.raises(UnansweredCommandError, match="ends_at"):
+        await notifier(tmp_path, f"echo '{printed}'").workloads([NODE])
+
+
 async def test_a_status_that_is_too_long_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

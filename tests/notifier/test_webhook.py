@@ -185,6 +185,24 @@ async def test_a_redirect_is_refused_with_the_remedy(receiver, webhook):
         await webhook.cordon(order("k"))
 
 
+@pytest.mark.parametrize(
+    ("body", "named"),
+    [
+        ('{"drained": false, "message": "job 4711 of alice"}', ["job 4711 of alice"]),
+        ('{"drained": true, "message": "none"}', []),
+        ('{"drained": false, "message": "two", "running": [{"id": "a"}, {"id": "b"}]}', ["a", "b"]),
+        ('{"drained": true, "running": [{"id": "a"}]}', ["a"]),
+    ],
+)
+async def test_the_status_names_the_work_that_is_left(receiver, webhook, body, named):
+    """By itself, or in its message; a node with work is not drained."""
+    receiver.answers = [PlainTextResponse(body)]
+    found = (await webhook.workloads([NodeReference(pool="training", node="node-1")]))["node-1"]
+    assert [each.id for each in found.running] == named
+    assert found.total == len(named)
+    assert found.drained == (not named)
+
+
 @pytest.mark.parametrize("body", ["", "drained", "[]", '{"drained": "yes"}', '{"message": ""}'])
 async def test_an_invalid_status_fails_the_step(receiver, webhook, body):
     """Such an answer neither lets a node be terminated nor keeps the drain waiting."""

@@ -85,7 +85,9 @@ async def test_jobs_are_reported_then_requeued_at_the_deadline(site: SlurmSite) 
     running = before.running[0]
     assert (before.drained, before.total) == (False, 1)
     assert (running.id, running.owner, running.gang) == (f"job {job}", "root", job)
+    assert running.started_at is not None
     assert running.ends_at is not None
+    assert (running.ends_at - running.started_at).total_seconds() == 600
     assert site.job_state(job) == "RUNNING"
 
     await slurm.evict(order("gpu1"))

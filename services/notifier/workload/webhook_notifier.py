@@ -21,6 +21,7 @@ from schemas.settings import Setting
 from schemas.value_limits import UtcTime
 from services.notifier.signature import check_secret, signature_headers
 from services.notifier.workload.workload_notifier import (
+    RUNNING_MAX,
     GpuReference,
     NodeReference,
     NodeWorkload,
@@ -69,7 +70,10 @@ class DrainStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Body of the status URL's answer."""
 
     drained: bool
+    """Ignored for a node with `running`."""
     message: str = ""
+    running: tuple[RunningWork, ...] = ()
+    total: int = 0
 
 
 _status = msgspec.json.Decoder(DrainStatus)
@@ -228,7 +232,7 @@ class WebhookNotifier:
             raise StepFailure(
                 f"{where}: not a drain status: {error} ({size(response)})", "INVALID"
             ) from error
-        return NodeWorkload(drained=status.drained, detail=status.message)
+        return _workload(status)
 
     async def _order(self, event: str, url: str, order: WorkloadOrder) -> httpx.Response | None:
         node, reason, key = order.node.node, order.reason, order.key
@@ -272,6 +276,19 @@ class WebhookNotifier:
         """Over the body; a GET has none, so over its path and query."""
         content = request.content if request.method == "POST" else request.url.raw_path
         return signature_headers(self._options.secret, self._clock.now(), content)
+
+
+def _workload(status: DrainStatus) -> NodeWorkload:
+    """The answer; a receiver that names no work may say in its message what is left."""
+    running = status.running
+    if not running and status.message and not status.drained:
+        running = (RunningWork(id=status.message),)
+    return NodeWorkload(
+        drained=status.drained and not running,
+        running=running[:RUNNING_MAX],
+        total=max(status.total, len(running)),
+        detail=status.message,
+    )
 
 
 def _moment(at: datetime) -> str:

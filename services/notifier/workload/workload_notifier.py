@@ -70,7 +70,9 @@ class RunningWork(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     id: str
     name: str = ""
     owner: str = ""
-    ends_at: datetime | None = None
+    started_at: UtcTime | None = None
+    """Since when it has run, this time."""
+    ends_at: UtcTime | None = None
     """When the workload system will end it, by its time limit."""
     checkpoint_at: UtcTime | None = None
     """When its next checkpoint is written, as it announces: it may be ended then. It is read in the

@@ -1,6 +1,7 @@
 """Which raylets a node has, and what runs on them. Pure."""
 
 from collections.abc import Collection, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Final
 
 from services.notifier.workload.workload_notifier import (
@@ -97,5 +98,13 @@ def _work(job: str, parts: Sequence[str], about: RayJob | None, *, gang: bool) -
         id=f"job {shown(job)}",
         name=shown(f"{command}{len(parts)} running ({', '.join(kinds)})"),
         owner=shown(owner),
+        started_at=_time(about.start_time if about else None),
         gang=shown(job) if gang else "",
     )
+
+
+def _time(milliseconds: float | None) -> datetime | None:
+    try:
+        return datetime.fromtimestamp(milliseconds / 1000, UTC) if milliseconds else None
+    except (ValueError, OverflowError, OSError):
+        return None
