@@ -37,6 +37,8 @@ from services.saga.participant import Command, Participant
 
 log = logging.getLogger(__name__)
 
+RETRY_SECONDS: Final = 5.0
+"""Between two tries to order a drain."""
 EVICTION_SECONDS_MAX: Final = 10.0
 """How long before a drain's deadline, at which the node may be terminated, the work that is left
 is evicted: so it is requeued, and not lost."""
@@ -112,9 +114,19 @@ class WorkloadSteps:
 
     async def drain(self, command: Command) -> DrainOutputs:
         """Order the drain and wait until the node is drained; the deadline cancels the wait."""
-        about = command.inputs_as(NodeInputs)
         notifier, order = await self._order(command)
         order = msgspec.structs.replace(order, deadline=self._evict_at(command))
+        # Also where one of several workload systems has not taken the order by then.
+        drained, _ = await race(
+            self._drain(command, notifier, order), self._evict_in_time(notifier, order)
+        )
+        outputs: DrainOutputs = drained.result()
+        return outputs
+
+    async def _drain(
+        self, command: Command, notifier: Notifier, order: WorkloadOrder
+    ) -> DrainOutputs:
+        about = command.inputs_as(NodeInputs)
         waits = about.wait and notifier.confirms_drains
         # An earlier delivery may have ordered the drain and was interrupted while it waited.
         if waits and command.deliveries > 1 and await _is_drained(notifier, order.node):
@@ -132,19 +144,34 @@ class WorkloadSteps:
                 repeated=command.deliveries > 1,
             )
         if not about.workload_notified:
-            await self._availability.observed(notifier.name, notifier.drain(order))
+            await self._order_drain(notifier, order)
         if saved or not about.wait:
             await _evict(notifier, order)
         if not waits:
             return DrainOutputs(drain_confirmed=False)
         drained, *_ = await race(
             watch.drained(order.node, report.update, saga=order.saga),
-            self._evict_in_time(notifier, order),
             report.run(),
             self.callbacks.recall(order),
         )
         drained.result()
         return DrainOutputs()
+
+    async def _order_drain(self, notifier: Notifier, order: WorkloadOrder) -> None:
+        """Order it until the workload system takes the order, or refuses it."""
+        while True:
+            try:
+                await self._availability.observed(notifier.name, notifier.drain(order))
+            except StepFailure:
+                raise
+            except Exception as error:  # noqa: BLE001 - a notifier may be a third party's code
+                log.warning(
+                    "a drain was not ordered; trying again",
+                    extra={"node": order.node.node, "reason": str(error) or type(error).__name__},
+                )
+                await self._clock.sleep(RETRY_SECONDS)
+            else:
+                return
 
     async def _evict_in_time(self, notifier: Notifier, order: WorkloadOrder) -> None:
         """Evict what is left shortly before the deadline; never returns."""
@@ -250,7 +277,12 @@ async def _evict(notifier: Notifier, order: WorkloadOrder) -> None:
 
 
 async def _is_drained(notifier: Notifier, reference: NodeReference) -> bool:
-    answer = (await notifier.workloads([reference])).get(reference.node)
+    try:
+        answer = (await notifier.workloads([reference])).get(reference.node)
+    except StepFailure:
+        raise
+    except Exception:  # noqa: BLE001 - a notifier may be a third party's code
+        return False  # It is ordered again, and asked again.
     if isinstance(answer, StepFailure):
         raise answer
     return answer is not None and answer.drained

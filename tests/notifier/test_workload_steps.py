@@ -1,5 +1,6 @@
 """Steps in the workload systems of their pools, in virtual time on the in-memory bus."""
 
+import dataclasses
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 from typing import Any
@@ -89,6 +90,52 @@ def test_what_is_left_is_evicted_before_the_deadline_and_not_earlier(
         outputs = await steps(bus, scheduler).drain(command("p", seconds))
         assert outputs == DrainOutputs()
         assert [at - begun for at in scheduler.evicted] == [pytest.approx(evicted, abs=0.1)]
+
+    with_bus(work)
+
+
+@pytest.mark.parametrize("hangs", [True, False])
+def test_one_of_two_systems_is_away_and_the_work_in_the_other_is_evicted_in_time(
+    hangs: bool,
+) -> None:
+    """Its node is terminated at the deadline either way: what was not requeued would be lost."""
+
+    class Away(Scheduler):
+        async def drain(self, order: WorkloadOrder) -> None:  # noqa: ARG002
+            """Hang as a webhook that repeats its request, or fail as a command does."""
+            if hangs:
+                await VirtualClock().sleep(10_000)
+            raise ConnectionError("away")
+
+    async def work(bus: MemoryBus) -> None:
+        begun = VirtualClock().monotonic()
+        scheduler, away = Evicting(busy={"n"}), Away(failures=10_000)
+        performed = steps(bus, Scheduler(), {"slurm": scheduler, "hook": away})
+        order = command("configured", 300.0)
+        await race(performed.drain(order), VirtualClock().sleep(300.0))
+        assert [at - begun for at in scheduler.evicted] == [pytest.approx(290.0, abs=0.1)]
+
+    with_bus(work)
+
+
+def test_a_drain_whose_order_fails_for_a_while_is_ordered_and_ends() -> None:
+    """Also one that an earlier delivery has begun."""
+
+    class Late(Scheduler):
+        orders = 0
+
+        async def drain(self, order: WorkloadOrder) -> None:  # noqa: ARG002
+            """Fail twice."""
+            self.orders += 1
+            if self.orders < 3:
+                raise ConnectionError("away")
+
+    async def work(bus: MemoryBus) -> None:
+        scheduler = Late(failures=1)
+        outputs = await steps(bus, scheduler).drain(
+            dataclasses.replace(command("p", 300.0), deliveries=2)
+        )
+        assert (outputs, scheduler.orders, scheduler.evicted) == (DrainOutputs(), 3, [])
 
     with_bus(work)
 

@@ -96,6 +96,15 @@ class NodeWorkload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """What the system adds, in its own words."""
 
 
+class PartlyAnsweredError(Exception):
+    """One of several workload systems did not answer, so no drain is over."""
+
+    def __init__(self, reason: str, answers: "Mapping[str, WorkloadAnswer]") -> None:
+        """`answers`: what the others say."""
+        super().__init__(reason)
+        self.answers = answers
+
+
 WorkloadAnswer = NodeWorkload | StepFailure
 """StepFailure: the system refuses to say, so the node's drain fails."""
 RUNNING_MAX: Final = 20
@@ -336,6 +345,7 @@ __all__ = [
     "NodeWorkload",
     "Notifier",
     "OrderCheckingNotifier",
+    "PartlyAnsweredError",
     "RunningWork",
     "SelfCheckingNotifier",
     "StepFailure",
