@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from schemas.enums import TAKING, DrainMode
 from schemas.health_records import HealthRecord
 from schemas.instance_records import InstanceRecord
 from schemas.messages import decoder
@@ -109,7 +110,7 @@ class WorkloadSteps:
     async def start_drain(self, command: Command) -> VacateOutputs:
         """Order the drain without waiting for it."""
         notifier, order = await self._order(command)
-        await self._availability.observed(notifier.name, notifier.drain(order))
+        await self._availability.observed(notifier.name, notifier.drain(drain_order(order)))
         return VacateOutputs()
 
     async def drain(self, command: Command) -> DrainOutputs:
@@ -133,7 +134,8 @@ class WorkloadSteps:
             return DrainOutputs()
         observe = partial(self._availability.observed, notifier.name)
         watch = self._watches.setdefault(notifier, DrainWatch(notifier, self._clock, observe))
-        report = WorkReport(self._bus, self._clock, order.node, order.saga, order.deadline)
+        until = drain_order(order).deadline
+        report = WorkReport(self._bus, self._clock, order.node, order.saga, until)
         saved = False
         if about.checkpoint_seconds and waits:
             until = self._clock.now() + timedelta(seconds=about.checkpoint_seconds)
@@ -144,7 +146,7 @@ class WorkloadSteps:
                 repeated=command.deliveries > 1,
             )
         if not about.workload_notified:
-            await self._order_drain(notifier, order)
+            await self._order_drain(notifier, drain_order(order, waits=about.wait))
         if saved or not about.wait:
             await _evict(notifier, order)
         if not waits:
@@ -261,8 +263,23 @@ def node_reference(
         labels=launch.labels if launch else {},
         lost=record.lost if record else False,
         gone=record.provider_state == "gone" if record else False,
+        taken_at=taken_at(record) if record else None,
         faulty_gpus=tuple(each.index for each in health.gpus) if health else (),
     )
+
+
+def taken_at(record: NodeRecord) -> datetime | None:
+    """When the cloud takes a node first, by the notices in force. Pure."""
+    notices = record.notices.values()
+    taking = (each.deadline for each in notices if each.effect in TAKING and not each.withdrawn)
+    return min((each for each in taking if each is not None), default=None)
+
+
+def drain_order(order: WorkloadOrder, *, waits: bool = True) -> WorkloadOrder:
+    """The order as the workload system is given it: its work has no longer than its node. Pure."""
+    known = [each for each in (order.deadline, order.node.taken_at) if each is not None]
+    urgency: DrainMode = ("deadline" if known else "wait") if waits else "immediate"
+    return msgspec.structs.replace(order, deadline=min(known, default=None), urgency=urgency)
 
 
 async def _evict(notifier: Notifier, order: WorkloadOrder) -> None:

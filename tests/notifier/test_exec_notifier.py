@@ -28,6 +28,7 @@ ORDER = WorkloadOrder(
     reason="xid-79; $(reboot)",
     key="replace-1/drain",
     deadline=datetime(2026, 11, 22, 4, 26, tzinfo=UTC),
+    urgency="deadline",
 )
 
 
@@ -49,6 +50,7 @@ async def test_the_command_gets_the_documented_order(tmp_path: Path) -> None:
         "key": "replace-1/drain",
         "reason": "xid-79; $(reboot)",
         "deadline": "2026-11-22T04:26:00Z",
+        "urgency": "deadline",
         "nodes": [{"pool": "training", "node": "n1", "hostname": "gpu1", "labels": {"rack": "a"}}],
     }
 

@@ -11,8 +11,9 @@ from prometheus_client import CollectorRegistry
 
 from schemas.health_records import GpuHealth, HealthRecord
 from schemas.instance_records import InstanceRecord
+from schemas.messages import encode
 from schemas.node_events import GpuIdentity
-from schemas.node_records import NodeRecord, node_key
+from schemas.node_records import CloudNotice, NodeRecord, node_key
 from schemas.saga_params import LaunchSpec
 from schemas.settings import PoolSpec
 from schemas.step_data import DrainOutputs
@@ -177,6 +178,56 @@ def test_each_pool_has_its_own_workload_systems() -> None:
         await bus.put(POOLS, "pool.made", b'{"spec": {"notifiers": ["slrm"]}}')
         with pytest.raises(StepFailure, match=r"'slrm'.*known: slurm, hook.*restart"):
             await of("made")
+
+    with_bus(work)
+
+
+@pytest.mark.parametrize(
+    ("step", "seconds", "wait", "taken", "ends", "urgency"),
+    [
+        ("drain", 300.0, True, None, 290.0, "deadline"),
+        ("drain", 300.0, True, 120.0, 120.0, "deadline"),
+        ("drain", 60.0, True, 120.0, 54.0, "deadline"),
+        ("drain", None, True, None, None, "wait"),
+        ("drain", 15.0, False, None, 13.5, "immediate"),
+        ("vacate", 5.0, False, 120.0, 120.0, "deadline"),
+        ("vacate", 5.0, False, None, None, "wait"),
+    ],
+)
+def test_work_is_given_no_longer_than_its_node_has(
+    step: str,
+    seconds: float | None,
+    wait: bool,
+    taken: float | None,
+    ends: float | None,
+    urgency: str,
+) -> None:
+    """The cloud's deadline counts where it is earlier; notices that were withdrawn do not."""
+
+    class Recording(Scheduler):
+        async def drain(self, order: WorkloadOrder) -> None:
+            """Keep the order."""
+            orders.append(order)
+
+    orders: list[WorkloadOrder] = []
+
+    async def work(bus: MemoryBus) -> None:
+        now = VirtualClock().now()
+
+        def notice(seconds: float, **more: Any) -> CloudNotice:
+            return CloudNotice(at=now, deadline=now + timedelta(seconds=seconds), **more)
+
+        notices = {"x": notice(1.0, withdrawn=True), "y": notice(2.0, effect="reboot")}
+        if taken is not None:
+            notices["z"] = notice(taken)
+        record = NodeRecord(pool="p", node="n", notices=notices)
+        await bus.put(NODES, node_key("p", "n"), encode(record))
+        performed = steps(bus, Recording())
+        action = performed.start_drain if step == "vacate" else performed.drain
+        await action(command("p", seconds, wait=wait))
+        [order] = orders
+        expected = None if ends is None else now + timedelta(seconds=ends)
+        assert (order.deadline, order.urgency) == (expected, urgency)
 
     with_bus(work)
 
