@@ -74,8 +74,9 @@ def _named(work: Sequence[RemainingWork], total: int, at: datetime) -> str:
 
 def _job(work: RemainingWork, at: datetime) -> str:
     whose = f" of {work.owner}" if work.owner else ""
+    named = " ".join(f"{work.id}{whose}".split())  # one line, whatever a workload system says
     ran = (at - work.started_at).total_seconds() if work.started_at is not None else -1.0
-    return f"{work.id}{whose} (has run for {rough_time(ran)})" if ran >= 0 else f"{work.id}{whose}"
+    return f"{named} (has run for {rough_time(ran)})" if ran >= 0 else named
 
 
 def failed_work_words(event: WorkFailed) -> str:

@@ -94,6 +94,13 @@ def test_times_that_no_event_may_hold_are_left_out() -> None:
     assert work_words(found, NOW) == "waits for job 1, without a time limit"
 
 
+def test_a_name_adds_no_line_to_what_operators_read() -> None:
+    """A webhook's message is its author's, and a command prints what it likes."""
+    work = RunningWork(id="job 1\nBREAKER  closed", owner="a\tb")
+    said = work_words(event(NodeWorkload(drained=False, running=(work,), total=1), None), NOW)
+    assert said == "waits for job 1 BREAKER closed of a b, without a time limit"
+
+
 def test_event_is_bounded_whatever_the_workload_system_says() -> None:
     """Thousands of jobs with endless names make one small event."""
     hostile = RunningWork(id="x" * 10_000, owner="y" * 10_000)
