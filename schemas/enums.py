@@ -151,6 +151,8 @@ NoticeEffect = Literal["reclaim", "retire", "reboot", "redeploy", "freeze"]
 """What a provider's notice does to a node. reclaim: it is taken away; retire: the same, days ahead;
 reboot: it restarts where it is; redeploy: it restarts on another host, without its local disks;
 freeze: it pauses for seconds."""
+TAKING: Final[frozenset[NoticeEffect]] = frozenset({"reclaim", "retire"})
+"""Effects after which the node is not there any more."""
 
 DrainMode = Literal["deadline", "wait", "immediate"]
 """deadline: wait for the work to finish, at most `drain_timeout`; wait: without limit;

@@ -218,6 +218,7 @@ class RemainingWork(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
     id: Name
     owner: Name = ""
+    started_at: UtcTime | None = None
     ends_at: UtcTime | None = None
     """When the workload system ends it, by its time limit."""
     checkpoint_at: UtcTime | None = None
@@ -437,7 +438,6 @@ FACTS: dict[type[NodeEvent], str] = {
     SetupRan: "setup-ran",
 }
 """Event class -> last token of its subject."""
-
 NODE_EVENT_TYPES: tuple[type[NodeEvent], ...] = (*FACTS, Telemetry)
 
 node_codec = Codec(NODE_EVENT_TYPES)

@@ -210,7 +210,7 @@ class FleetClient:
             message = decode_stored(stored) if stored is not None else None
             over = stored and ended and ended.sequence > stored.sequence
             if isinstance(message, WorkRemains) and message.saga == saga.get("saga") and not over:
-                found.append(f"{message.node} {work_words(message)}")
+                found.append(f"{message.node} {work_words(message, datetime.now(UTC))}")
         return found
 
     async def failures(self) -> list[CurrentFailure]:

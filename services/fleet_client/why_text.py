@@ -64,7 +64,7 @@ def why_node(
 ) -> WhyAnswer:
     """Explain a node; `stored`: its events, its pool's events about it, its sagas' entries.
 
-    `has_evidence`: whether evidence of it is stored; `at`: now, for the maintenance windows.
+    `has_evidence`: whether evidence of it is stored; `at`: now, for how long what lasts.
     """
     stored = tuple(stored)
     lines = history_lines(stored)
@@ -74,7 +74,9 @@ def why_node(
         words[words.index("cordoned")] = "quarantined"
     blocks = blocked_text.node_blocks(node, pool, at)
     words += [f"GPU {index} cordoned" for index in node.cordoned_gpus]
-    now, then = _node_now(node, pool, sagas, lines, blocks, _remaining_work(node, sagas, stored))
+    now, then = _node_now(
+        node, pool, sagas, lines, blocks, _remaining_work(node, sagas, stored, at)
+    )
     now = (*blocked_text.quarantine_lines(node, pool), *blocks, *now)
     if not now and (waits := blocked_text.degraded_wait(node, pool, at)):
         now = (waits,)
@@ -131,7 +133,7 @@ def _node_now(
 
 
 def _remaining_work(
-    node: NodeRecord, sagas: Sequence[SagaState], stored: Sequence[Stored]
+    node: NodeRecord, sagas: Sequence[SagaState], stored: Sequence[Stored], at: datetime | None
 ) -> tuple[str, ...]:
     """What the drain of the node's saga waits for, as the notifier last reported it."""
     if not any(each.saga == node.saga and progress(each).step == "drain" for each in sagas):
@@ -140,7 +142,8 @@ def _remaining_work(
     for each in stored:
         message = decode_stored(each)
         if isinstance(message, WorkRemains) and message.saga == node.saga:
-            last = (f"Its drain {work_words(message)} (reported at {local_time(each.time)}).",)
+            waits = work_words(message, at or each.time)
+            last = (f"Its drain {waits} (reported at {local_time(each.time)}).",)
     return last
 
 

@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from schemas.node_events import RemainingWork, WorkRemains
-from schemas.value_limits import NAME_CHARS_MAX
+from schemas.value_limits import NAME_CHARS_MAX, time_outside
 from services.bus.port import Bus
 from services.notifier.last_event import last_event
 from services.notifier.workload.workload_notifier import NodeReference, NodeWorkload, RunningWork
@@ -67,10 +67,10 @@ class WorkReport:
             await self._clock.sleep(REPORT_SECONDS)
 
 
-async def read_remaining_work(bus: Bus, pool: str, node: str, saga: str) -> str:
-    """What a saga's drain waits for, as last published; empty: nothing was."""
+async def read_remaining_work(bus: Bus, pool: str, node: str, saga: str, at: datetime) -> str:
+    """What a saga's drain waits for at a moment, as last published; empty: nothing was."""
     remains = await last_event(bus, WorkRemains, pool, node)
-    return work_words(remains) if remains is not None and remains.saga == saga else ""
+    return work_words(remains, at) if remains is not None and remains.saga == saga else ""
 
 
 def _seen(answer: NodeWorkload) -> tuple[object, ...]:
@@ -86,11 +86,19 @@ def listed_work(
         RemainingWork(
             id=each.id[:NAME_CHARS_MAX],
             owner=each.owner[:NAME_CHARS_MAX],
-            ends_at=each.ends_at,
-            checkpoint_at=each.checkpoint_at,
+            started_at=_storable(each.started_at),
+            ends_at=_storable(each.ends_at),
+            checkpoint_at=_storable(each.checkpoint_at),
         )
         for each in running[:most]
     )
+
+
+def _storable(at: datetime | None) -> datetime | None:
+    """The time; None where no event may hold it: work that ends in 9999 has no time limit."""
+    if at is None or at.tzinfo is None or time_outside(at):
+        return None
+    return at
 
 
 def work_remains(

@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from schemas.enums import TAKING, DrainMode
 from schemas.health_records import HealthRecord
 from schemas.instance_records import InstanceRecord
 from schemas.messages import decoder
@@ -37,6 +38,8 @@ from services.saga.participant import Command, Participant
 
 log = logging.getLogger(__name__)
 
+RETRY_SECONDS: Final = 5.0
+"""Between two tries to order a drain."""
 EVICTION_SECONDS_MAX: Final = 10.0
 """How long before a drain's deadline, at which the node may be terminated, the work that is left
 is evicted: so it is requeued, and not lost."""
@@ -110,21 +113,32 @@ class WorkloadSteps:
     async def start_drain(self, command: Command) -> VacateOutputs:
         """Order the drain without waiting for it."""
         notifier, order = await self._order(command)
-        await self._availability.observed(notifier.name, notifier.drain(order))
+        await self._availability.observed(notifier.name, notifier.drain(drain_order(order)))
         return VacateOutputs()
 
     async def drain(self, command: Command) -> DrainOutputs:
         """Order the drain and wait until the node is drained; the deadline cancels the wait."""
-        about = command.inputs_as(NodeInputs)
         notifier, order = await self._order(command)
         order = msgspec.structs.replace(order, deadline=self._evict_at(command))
+        # Also where one of several workload systems has not taken the order by then.
+        drained, _ = await race(
+            self._drain(command, notifier, order), self._evict_in_time(notifier, order)
+        )
+        outputs: DrainOutputs = drained.result()
+        return outputs
+
+    async def _drain(
+        self, command: Command, notifier: Notifier, order: WorkloadOrder
+    ) -> DrainOutputs:
+        about = command.inputs_as(NodeInputs)
         waits = about.wait and notifier.confirms_drains
         # An earlier delivery may have ordered the drain and was interrupted while it waited.
         if waits and command.deliveries > 1 and await _is_drained(notifier, order.node):
             return DrainOutputs()
         observe = partial(self._availability.observed, notifier.name)
         watch = self._watches.setdefault(notifier, DrainWatch(notifier, self._clock, observe))
-        report = WorkReport(self._bus, self._clock, order.node, order.saga, order.deadline)
+        until = drain_order(order).deadline
+        report = WorkReport(self._bus, self._clock, order.node, order.saga, until)
         saved = False
         if about.checkpoint_seconds and waits:
             until = self._clock.now() + timedelta(seconds=about.checkpoint_seconds)
@@ -135,19 +149,34 @@ class WorkloadSteps:
                 repeated=command.deliveries > 1,
             )
         if not about.workload_notified:
-            await self._availability.observed(notifier.name, notifier.drain(order))
+            await self._order_drain(notifier, drain_order(order, waits=about.wait))
         if saved or not about.wait:
             await _evict(notifier, order)
         if not waits:
             return DrainOutputs(drain_confirmed=False)
         drained, *_ = await race(
             watch.drained(order.node, report.update, saga=order.saga),
-            self._evict_in_time(notifier, order),
             report.run(),
             self.callbacks.recall(order),
         )
         drained.result()
         return DrainOutputs()
+
+    async def _order_drain(self, notifier: Notifier, order: WorkloadOrder) -> None:
+        """Order it until the workload system takes the order, or refuses it."""
+        while True:
+            try:
+                await self._availability.observed(notifier.name, notifier.drain(order))
+            except StepFailure:
+                raise
+            except Exception as error:  # noqa: BLE001 - a notifier may be a third party's code
+                log.warning(
+                    "a drain was not ordered; trying again",
+                    extra={"node": order.node.node, "reason": str(error) or type(error).__name__},
+                )
+                await self._clock.sleep(RETRY_SECONDS)
+            else:
+                return
 
     async def _evict_in_time(self, notifier: Notifier, order: WorkloadOrder) -> None:
         """Evict what is left shortly before the deadline; never returns."""
@@ -232,8 +261,23 @@ def node_reference(
         labels=launch.labels if launch else {},
         lost=record.lost if record else False,
         gone=record.provider_state == "gone" if record else False,
+        taken_at=taken_at(record) if record else None,
         faulty_gpus=tuple(each.index for each in health.gpus) if health else (),
     )
+
+
+def taken_at(record: NodeRecord) -> datetime | None:
+    """When the cloud takes a node first, by the notices in force. Pure."""
+    notices = record.notices.values()
+    taking = (each.deadline for each in notices if each.effect in TAKING and not each.withdrawn)
+    return min((each for each in taking if each is not None), default=None)
+
+
+def drain_order(order: WorkloadOrder, *, waits: bool = True) -> WorkloadOrder:
+    """The order as the workload system is given it: its work has no longer than its node. Pure."""
+    known = [each for each in (order.deadline, order.node.taken_at) if each is not None]
+    urgency: DrainMode = ("deadline" if known else "wait") if waits else "immediate"
+    return msgspec.structs.replace(order, deadline=min(known, default=None), urgency=urgency)
 
 
 async def _evict(notifier: Notifier, order: WorkloadOrder) -> None:
@@ -248,7 +292,12 @@ async def _evict(notifier: Notifier, order: WorkloadOrder) -> None:
 
 
 async def _is_drained(notifier: Notifier, reference: NodeReference) -> bool:
-    answer = (await notifier.workloads([reference])).get(reference.node)
+    try:
+        answer = (await notifier.workloads([reference])).get(reference.node)
+    except StepFailure:
+        raise
+    except Exception:  # noqa: BLE001 - a notifier may be a third party's code
+        return False  # It is ordered again, and asked again.
     if isinstance(answer, StepFailure):
         raise answer
     return answer is not None and answer.drained

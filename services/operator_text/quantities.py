@@ -23,6 +23,15 @@ def elapsed(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds < 60 else f"{seconds / 60:.1f} min"  # noqa: PLR2004
 
 
+def rough_time(seconds: float) -> str:
+    """Format a duration in its two largest units: `2 h 10 min`."""
+    minutes = int(seconds // 60)
+    hours, days = minutes // 60, minutes // 1440
+    if days:
+        return f"{days} d {hours % 24} h"
+    return f"{hours} h {minutes % 60} min" if hours else f"{minutes} min"
+
+
 def gpu_hours(count: float) -> str:
     """Format GPU-hours, with more digits for small values."""
     if count >= 0.1 or not count:  # noqa: PLR2004

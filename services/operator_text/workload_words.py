@@ -1,6 +1,7 @@
 """What a workload system says of a node and its work, in words. Pure."""
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Final, Literal
 
 from schemas.node_events import (
@@ -13,7 +14,7 @@ from schemas.node_events import (
     WorkRemains,
 )
 from schemas.node_records import WorkloadView
-from services.operator_text.quantities import local_time
+from services.operator_text.quantities import local_time, rough_time
 
 NAMED_MAX: Final = 5
 """Jobs named in one sentence."""
@@ -24,7 +25,7 @@ def drain_event_words(event: WorkRemains | CheckpointRequested | WorkLeft) -> _W
     """What a drain waits for, has asked or was called back about."""
     match event:
         case WorkRemains():
-            return "drain", work_words(event), "plain"
+            return "drain", work_words(event, event.time), "plain"
         case CheckpointRequested():
             return "checkpoint", checkpoint_words(event), "plain"
         case WorkLeft():
@@ -43,28 +44,39 @@ def workload_event_words(event: WorkloadState | WorkGangs | WorkFailed) -> _Word
             return "job failed", failed_work_words(event), "bad"
 
 
-def work_words(event: WorkRemains) -> str:
-    """What a drain waits for, and until when at the latest."""
+def work_words(event: WorkRemains, at: datetime) -> str:
+    """What a drain waits for, and until when at the latest; `at`: now, for how long that is."""
     ends = [each.ends_at for each in event.work if each.ends_at is not None]
     last = max(ends) if len(ends) == event.total else None
     limits = [each for each in (last, event.until) if each is not None]
-    until = f"until {local_time(min(limits))} at the latest" if limits else "without a time limit"
-    return f"waits for {_named(event.work, event.total)}, {until}"
+    named = _named(event.work, event.total, at)
+    if not limits:
+        return f"waits for {named}, without a time limit"
+    left = (min(limits) - at).total_seconds()
+    ahead = f" (in {rough_time(left)})" if left > 0 else ""
+    return f"waits for {named}, until {local_time(min(limits))} at the latest{ahead}"
 
 
 def checkpoint_words(event: CheckpointRequested) -> str:
     """Which work was asked, or has announced its checkpoint, and how long it has."""
-    until = local_time(event.until)
+    until, named = local_time(event.until), _named(event.work, event.total, event.time)
     if event.work and all(each.checkpoint_at is not None for each in event.work):
-        return f"waits for the next checkpoint of {_named(event.work, event.total)}, until {until}"
-    return f"asked {_named(event.work, event.total)} for a checkpoint; it has until {until}"
+        return f"waits for the next checkpoint of {named}, until {until}"
+    return f"asked {named} for a checkpoint; it has until {until}"
 
 
-def _named(work: Sequence[RemainingWork], total: int) -> str:
-    named = [f"{each.id} of {each.owner}" if each.owner else each.id for each in work[:NAMED_MAX]]
+def _named(work: Sequence[RemainingWork], total: int, at: datetime) -> str:
+    named = [_job(each, at) for each in work[:NAMED_MAX]]
     if total > len(named):
         named.append(f"{total - len(named)} more")
     return ", ".join(named)
+
+
+def _job(work: RemainingWork, at: datetime) -> str:
+    whose = f" of {work.owner}" if work.owner else ""
+    named = " ".join(f"{work.id}{whose}".split())  # one line, whatever a workload system says
+    ran = (at - work.started_at).total_seconds() if work.started_at is not None else -1.0
+    return f"{named} (has run for {rough_time(ran)})" if ran >= 0 else named
 
 
 def failed_work_words(event: WorkFailed) -> str:

@@ -73,6 +73,8 @@ class RayJob(msgspec.Struct, frozen=True):
     status: str = ""
     entrypoint: str = ""
     metadata: dict[str, str] | None = None
+    start_time: float | None = None
+    """Milliseconds since 1970."""
 
     @property
     def is_over(self) -> bool:

@@ -15,7 +15,7 @@ import msgspec
 from services.primitives.host_list import expand_hosts
 
 NODE_FIELDS: Final = ("NodeList", "NodeAddr", "NodeHost", "StateComplete", "User", "Reason")
-JOB_FIELDS: Final = ("%i", "%A", "%u", "%e", "%D", "%N", "%T", "%j")
+JOB_FIELDS: Final = ("%i", "%A", "%u", "%S", "%e", "%D", "%N", "%T", "%j")
 QUEUE_FIELDS: Final = ("%i", "%D", "%b", "%r", "%f")
 """A constraint comes last: it may contain the separator."""
 JOB_STATES: Final = "RUNNING,SUSPENDED,COMPLETING,CONFIGURING,STAGE_OUT,SIGNALING,STOPPED,RESIZING"
@@ -107,6 +107,7 @@ class SlurmJob(msgspec.Struct, frozen=True, kw_only=True):
     number: str
     """The number that Slurm knows it by."""
     user: str
+    started_at: datetime | None
     ends_at: datetime | None
     nodes: tuple[str, ...]
     """Those that it still has."""
@@ -191,13 +192,14 @@ def read_jobs(output: str, mark: str) -> tuple[SlurmJob, ...]:
             id=label,
             number=number,
             user=user,
+            started_at=_time(start),
             ends_at=_time(end),
             nodes=tuple(expand_hosts(hosts)),
             node_count=int(count) if count.isdecimal() else 1,
             state=state,
             name=name[:NAME_CHARS_MAX],
         )
-        for label, number, user, end, count, hosts, state, name in marked_records(
+        for label, number, user, start, end, count, hosts, state, name in marked_records(
             output, mark, len(JOB_FIELDS)
         )
         if number.isdecimal()

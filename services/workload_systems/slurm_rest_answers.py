@@ -79,6 +79,7 @@ class _Job(msgspec.Struct, frozen=True):
     het_job_id: Number = None
     het_job_offset: Number = None
     user_name: str | None = ""
+    start_time: Number = None
     end_time: Number = None
     time_limit: Number = None
     nodes: str | None = ""
@@ -250,6 +251,7 @@ def _job(job: _Job) -> SlurmJob:
         id=_label(job),
         number=str(job.job_id),
         user=job.user_name or "",
+        started_at=_time(job.start_time),
         ends_at=_end(job, words),
         nodes=tuple(expand_hosts(job.nodes or "")),
         node_count=_number(job.node_count) or 1,
@@ -284,5 +286,9 @@ def _end(job: _Job, words: Sequence[str]) -> datetime | None:
     """When it ends or ended; where it has no limit Slurm says in a year."""
     if _number(job.time_limit) is None and set(words) & set(JOB_STATES.split(",")):
         return None
-    seconds = _number(job.end_time)
+    return _time(job.end_time)
+
+
+def _time(value: Number) -> datetime | None:
+    seconds = _number(value)
     return datetime.fromtimestamp(seconds, UTC) if seconds else None

@@ -195,6 +195,29 @@ def test_a_node_of_two_systems_is_drained_when_both_say_so() -> None:
     run(work)
 
 
+def test_of_two_systems_the_one_that_answers_is_reported_while_the_other_is_away() -> None:
+    """And the drain waits for both: the one that is away may have work."""
+
+    async def work() -> None:
+        first, second = Scheduler(busy={"a"}), Scheduler(failures=2, poll_seconds=1.0)
+        watch = DrainWatch(CombinedNotifier([first, second]), VirtualClock())
+        seen: list[int] = []
+        drain = asyncio.create_task(
+            watch.drained(reference("a"), lambda answer: seen.append(answer.total))
+        )
+        await VirtualClock().sleep(0.1)
+        first.busy.clear()
+        await VirtualClock().sleep(0.3)
+        assert (seen, drain.done()) == ([1], False)
+        await drain
+        assert seen == [1, 0]
+        second.failures = first.failures = 1
+        with pytest.raises(ConnectionError):
+            await CombinedNotifier([first, second]).workloads([reference("a")])
+
+    run(work)
+
+
 @pytest.mark.parametrize(
     ("template", "expected"),
     [

@@ -28,6 +28,7 @@ ORDER = WorkloadOrder(
     reason="xid-79; $(reboot)",
     key="replace-1/drain",
     deadline=datetime(2026, 11, 22, 4, 26, tzinfo=UTC),
+    urgency="deadline",
 )
 
 
@@ -49,6 +50,7 @@ async def test_the_command_gets_the_documented_order(tmp_path: Path) -> None:
         "key": "replace-1/drain",
         "reason": "xid-79; $(reboot)",
         "deadline": "2026-11-22T04:26:00Z",
+        "urgency": "deadline",
         "nodes": [{"pool": "training", "node": "n1", "hostname": "gpu1", "labels": {"rack": "a"}}],
     }
 
@@ -105,6 +107,15 @@ async def test_a_status_is_believed_about_nodes_that_were_asked_about(
         return
     assert isinstance(found, NodeWorkload)
     assert (found.drained, found.total) == (answer.drained, answer.total)
+
+
+async def test_a_time_without_a_zone_is_no_status(tmp_path: Path) -> None:
+    """No event may have it, so the field is named in the log."""
+    printed = (
+        '{"nodes":{"n1":{"drained":false,"running":[{"id":"a","ends_at":"2026-11-22T04:26"}]}}}'
+    )
+    with pytest.raises(UnansweredCommandError, match="ends_at"):
+        await notifier(tmp_path, f"echo '{printed}'").workloads([NODE])
 
 
 async def test_a_status_that_is_too_long_is_not_used(

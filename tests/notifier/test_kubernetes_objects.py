@@ -260,6 +260,7 @@ def test_what_still_runs_is_reported():
         *("ml/a", "train", "ml"),
         "ml/Job/train",
     )
+    assert first.started_at == datetime(2026, 11, 22, 10, tzinfo=UTC)
     assert first.ends_at == datetime(2026, 11, 22, 11, tzinfo=UTC)
     assert found.running[1].gang == ""
     assert found.detail == (

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -196,13 +197,17 @@ def test_what_runs_is_listed_by_job() -> None:
             RayTask("RUNNING", "NORMAL_TASK", "03", "step", "a"),
             RayTask("RUNNING", "ACTOR_TASK", "02", "fit", "a"),
         ),
-        jobs=(RayJob("02", "train-1", "RUNNING", "python t.py", metadata={"user": "alice"}),),
+        jobs=(RayJob("02", "train-1", "RUNNING", "python t.py", {"user": "alice"}, 1.8e12),),
     )
     found = node_workload({"a"}, state)
     assert [(each.id, each.owner, each.gang) for each in found.running] == [
         ("job 03", "", ""),
         ("job train\\u001b[2J", "", ""),
         ("job train-1", "alice", "train-1"),
+    ]
+    assert [each.started_at for each in found.running] == [
+        *(None, None),
+        datetime.fromtimestamp(1_800_000_000, UTC),
     ]
     assert found.total == 3
     assert not found.drained

@@ -56,6 +56,7 @@ def test_failed_jobs_are_listed_oldest_first_and_limited() -> None:
             id=str(number),
             number=str(number),
             user="alice",
+            started_at=AT,
             ends_at=None if seconds is None else AT + timedelta(seconds=seconds),
             nodes=("gpu1", "gpu2"),
             node_count=2,

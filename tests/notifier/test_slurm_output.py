@@ -27,10 +27,10 @@ gpu4|127.0.0.1|vm|idle+drain|root|PSU | ticket 12
 second line|{MARK}
 """
 JOBS = f"""\
-4711|4711|alice|2026-11-22T04:26:00|2|gpu[1-2]|RUNNING|train|{MARK}
-4712_3|4715|bob|Unknown|1|gpu3|COMPLETING|a|b|{MARK}
-4716|4716|mallory|N/A|1|gpu3|RUNNING|evil
-4711|1|root|N/A|1|gpu4|RUNNING|x|{MARK}
+4711|4711|alice|2026-11-22T02:16:00|2026-11-22T04:26:00|2|gpu[1-2]|RUNNING|train|{MARK}
+4712_3|4715|bob|N/A|Unknown|1|gpu3|COMPLETING|a|b|{MARK}
+4716|4716|mallory|N/A|N/A|1|gpu3|RUNNING|evil
+4711|1|root|N/A|N/A|1|gpu4|RUNNING|x|{MARK}
 """
 
 
@@ -61,9 +61,10 @@ def test_job_name_with_line_breaks_forges_no_job() -> None:
     """A user writes the job name: it must not make Navarch see, or end, another user's job."""
     jobs = read_jobs(JOBS, MARK)
     assert [each.number for each in jobs] == ["4711", "4715", "4716"]
+    assert jobs[0].started_at == datetime(2026, 11, 22, 2, 16, tzinfo=UTC)
     assert jobs[0].ends_at == datetime(2026, 11, 22, 4, 26, tzinfo=UTC)
     assert jobs[1].id == "4712_3"
-    assert jobs[1].ends_at is None
+    assert jobs[1].started_at is jobs[1].ends_at is None
     assert "gpu4" not in jobs_by_node(jobs)
 
 
@@ -147,7 +148,7 @@ def test_nodes_are_found_by_name_short_name_or_unique_address() -> None:
 def test_no_job_name_changes_the_number_of_jobs(names: list[str]) -> None:
     """As many jobs are read as Slurm printed, whatever users called them."""
     lines = (
-        f"{each}|{each}|u|N/A|1|gpu1|RUNNING|{name}|{MARK}\n" for each, name in enumerate(names)
+        f"{each}|{each}|u|N/A|N/A|1|gpu1|RUNNING|{name}|{MARK}\n" for each, name in enumerate(names)
     )
     jobs: tuple[SlurmJob, ...] = read_jobs("".join(lines), MARK)
     assert [each.number for each in jobs] == [str(each) for each in range(len(names))]

@@ -81,15 +81,16 @@ async def webhook(receiver, clock):
 async def test_orders_have_the_documented_bodies(receiver, webhook):
     """Each order is a POST of event, node, reason (omitted when empty) and time, with its key."""
     await webhook.cordon(order("replace-1/cordon", "XID 79"))
-    await webhook.drain(order("replace-1/drain"))
+    await webhook.drain(msgspec.structs.replace(order("replace-1/drain"), urgency="wait"))
     await webhook.uncordon(order("replace-1/cordon"))
-    moment, about = "2024-01-15T10:30:00Z", {"node_id": "node-1", "saga": "replace-1"}
+    moment, known = "2024-01-15T10:30:00Z", {"pool": "training", "node": "node-1"}
+    about = {"node_id": "node-1", "node": known, "saga": "replace-1"}
     expected = [
         (
             "/cordon",
             {"event": "cordon", **about, "reason": "XID 79", "timestamp": moment},
         ),
-        ("/drain", {"event": "drain", **about, "timestamp": moment}),
+        ("/drain", {"event": "drain", **about, "urgency": "wait", "timestamp": moment}),
         ("/uncordon", {"event": "uncordon", **about, "timestamp": moment}),
     ]
     assert receiver.orders == expected
@@ -121,6 +122,16 @@ async def test_a_refusal_fails_the_step_without_the_answer(receiver, webhook, co
     with pytest.raises(StepFailure, match=says):
         await webhook.cordon(order("k"))
     assert len(receiver.orders) == 1
+
+
+@pytest.mark.parametrize("code", [401, 403])
+async def test_a_signature_that_is_refused_names_what_to_compare(receiver, webhook, code):
+    """A secret with a typing error, or a clock that is wrong."""
+    receiver.answers = [PlainTextResponse("no", code)] * 2
+    for refused in (webhook.cordon(order("k")), is_drained(webhook, "node-1")):
+        with pytest.raises(StepFailure, match=r"give `secret`.*clocks") as failed:
+            await refused
+        assert "`secret`" in failed.value.remedy
 
 
 @pytest.mark.parametrize("code", [408, 425, 429, 500, 502, 503, 504])
@@ -183,6 +194,24 @@ async def test_a_redirect_is_refused_with_the_remedy(receiver, webhook):
     receiver.answers = [RedirectResponse(f"{receiver.url}/elsewhere", status_code=302)]
     with pytest.raises(StepFailure, match="configure the final URL"):
         await webhook.cordon(order("k"))
+
+
+@pytest.mark.parametrize(
+    ("body", "named"),
+    [
+        ('{"drained": false, "message": "job 4711 of alice"}', ["job 4711 of alice"]),
+        ('{"drained": true, "message": "none"}', []),
+        ('{"drained": false, "message": "two", "running": [{"id": "a"}, {"id": "b"}]}', ["a", "b"]),
+        ('{"drained": true, "running": [{"id": "a"}]}', ["a"]),
+    ],
+)
+async def test_the_status_names_the_work_that_is_left(receiver, webhook, body, named):
+    """By itself, or in its message; a node with work is not drained."""
+    receiver.answers = [PlainTextResponse(body)]
+    found = (await webhook.workloads([NodeReference(pool="training", node="node-1")]))["node-1"]
+    assert [each.id for each in found.running] == named
+    assert found.total == len(named)
+    assert found.drained == (not named)
 
 
 @pytest.mark.parametrize("body", ["", "drained", "[]", '{"drained": "yes"}', '{"message": ""}'])

@@ -2,11 +2,12 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from schemas.node_events import WorkRemains
+from schemas.messages import encode
+from schemas.node_events import WorkRemains, node_codec
 from schemas.topology import EVENTS
 from services.bus.memory.memory_bus import MemoryBus
 from services.bus.memory.memory_server import MemoryServer
@@ -20,20 +21,28 @@ from services.operator_text.workload_words import work_words
 from services.primitives.clock import SystemClock
 
 NODE = NodeReference(pool="training", node="training-7")
+ONE_JOB = (
+    "waits for job 4711 of alice (has run for 2 h 10 min), until {at} at the latest (in 2 h 9 min)"
+)
 SAGA = "replace-training-7-1"
 AT = datetime(2026, 11, 22, 4, 26, tzinfo=UTC)
+BEGAN = datetime(2026, 11, 22, 0, 6, tzinfo=UTC)
+NOW = datetime(2026, 11, 22, 2, 16, 30, tzinfo=UTC)
 LATER = datetime(2026, 11, 22, 9, 0, tzinfo=UTC)
 
 
 def workload(*jobs: int, ends: datetime | None = AT) -> NodeWorkload:
     """A node with these jobs of alice."""
-    running = tuple(RunningWork(id=f"job {each}", owner="alice", ends_at=ends) for each in jobs)
+    running = tuple(
+        RunningWork(id=f"job {each}", owner="alice", started_at=BEGAN, ends_at=ends)
+        for each in jobs
+    )
     return NodeWorkload(drained=False, running=running[:20], total=len(jobs))
 
 
 def event(answer: NodeWorkload, until: datetime | None) -> WorkRemains:
     """The event about it."""
-    found = work_remains(NODE, SAGA, until, answer, AT)
+    found = work_remains(NODE, SAGA, until, answer, NOW)
     assert found is not None
     return found
 
@@ -41,20 +50,55 @@ def event(answer: NodeWorkload, until: datetime | None) -> WorkRemains:
 @pytest.mark.parametrize(
     ("answer", "until", "words"),
     [
-        (workload(4711), None, "waits for job 4711 of alice, until {at} at the latest"),
-        (workload(4711), LATER, "waits for job 4711 of alice, until {at} at the latest"),
-        (workload(4711, ends=LATER), AT, "waits for job 4711 of alice, until {at} at the latest"),
-        (workload(1, ends=None), None, "waits for job 1 of alice, without a time limit"),
-        (workload(1, 2, 3, 4, 5, 6, 7), AT, "and 2 more"),
+        (workload(4711), None, ONE_JOB),
+        (workload(4711), LATER, ONE_JOB),
+        (workload(4711, ends=LATER), AT, ONE_JOB),
+        (
+            workload(1, ends=None),
+            None,
+            "waits for job 1 of alice (has run for 2 h 10 min), without a time limit",
+        ),
+        (workload(1, 2, 3, 4, 5, 6, 7), AT, "job 5 of alice (has run for 2 h 10 min), 2 more, "),
     ],
 )
 def test_operators_read_for_whose_work_and_until_when(
     answer: NodeWorkload, until: datetime | None, words: str
 ) -> None:
     """The earlier of the jobs' own ends and of the deadline is what it waits for at most."""
-    said = work_words(event(answer, until)).replace("job 5 of alice, 2 more", "and 2 more")
+    said = work_words(event(answer, until), NOW)
     assert words.format(at=AT.astimezone().strftime("%m-%d %H:%M:%S")) in said
-    assert describe(event(answer, until)).detail == work_words(event(answer, until))
+    assert describe(event(answer, until)).detail == said
+
+
+@pytest.mark.parametrize(
+    ("at", "words"),
+    [
+        (BEGAN, "(has run for 0 min), until {at} at the latest (in 4 h 20 min)"),
+        (BEGAN - timedelta(hours=1), "alice, until {at} at the latest (in 5 h 20 min)"),
+        (AT, "(has run for 4 h 20 min), until {at} at the latest"),
+        (AT + timedelta(days=3), "(has run for 3 d 4 h), until {at} at the latest"),
+    ],
+)
+def test_a_reader_counts_from_its_own_time(at: datetime, words: str) -> None:
+    """The event is hours old when an operator reads it; clocks differ, and ends pass."""
+    said = work_words(event(workload(4711), None), at)
+    assert said.endswith(words.format(at=AT.astimezone().strftime("%m-%d %H:%M:%S")))
+
+
+def test_times_that_no_event_may_hold_are_left_out() -> None:
+    """A scheduler without time limits writes the year 9999, and a plugin no time zone."""
+    endless = datetime(9999, 12, 31, tzinfo=UTC)
+    work = RunningWork(id="job 1", started_at=datetime(2026, 11, 22), ends_at=endless)  # noqa: DTZ001
+    found = event(NodeWorkload(drained=False, running=(work,), total=1), None)
+    assert node_codec.decode(encode(found)) == found
+    assert work_words(found, NOW) == "waits for job 1, without a time limit"
+
+
+def test_a_name_adds_no_line_to_what_operators_read() -> None:
+    """A webhook's message is its author's, and a command prints what it likes."""
+    work = RunningWork(id="job 1\nBREAKER  closed", owner="a\tb")
+    said = work_words(event(NodeWorkload(drained=False, running=(work,), total=1), None), NOW)
+    assert said == "waits for job 1 BREAKER closed of a b, without a time limit"
 
 
 def test_event_is_bounded_whatever_the_workload_system_says() -> None:
@@ -88,8 +132,8 @@ async def test_a_change_within_a_minute_waits(bus: Bus) -> None:
         await asyncio.sleep(0.001)
     stored = await bus.read(EVENTS.name, "navarch.v1.node.training.training-7.event.work-remains")
     assert len(stored) == 1
-    assert "job 0 of alice" in await read_remaining_work(bus, "training", "training-7", SAGA)
-    assert await read_remaining_work(bus, "training", "training-7", "another-saga") == ""
+    assert "job 0 of alice" in await read_remaining_work(bus, "training", "training-7", SAGA, NOW)
+    assert await read_remaining_work(bus, "training", "training-7", "another", NOW) == ""
     running.cancel()
 
 

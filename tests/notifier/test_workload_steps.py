@@ -1,5 +1,6 @@
 """Steps in the workload systems of their pools, in virtual time on the in-memory bus."""
 
+import dataclasses
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 from typing import Any
@@ -10,8 +11,9 @@ from prometheus_client import CollectorRegistry
 
 from schemas.health_records import GpuHealth, HealthRecord
 from schemas.instance_records import InstanceRecord
+from schemas.messages import encode
 from schemas.node_events import GpuIdentity
-from schemas.node_records import NodeRecord, node_key
+from schemas.node_records import CloudNotice, NodeRecord, node_key
 from schemas.saga_params import LaunchSpec
 from schemas.settings import PoolSpec
 from schemas.step_data import DrainOutputs
@@ -93,6 +95,52 @@ def test_what_is_left_is_evicted_before_the_deadline_and_not_earlier(
     with_bus(work)
 
 
+@pytest.mark.parametrize("hangs", [True, False])
+def test_one_of_two_systems_is_away_and_the_work_in_the_other_is_evicted_in_time(
+    hangs: bool,
+) -> None:
+    """Its node is terminated at the deadline either way: what was not requeued would be lost."""
+
+    class Away(Scheduler):
+        async def drain(self, order: WorkloadOrder) -> None:  # noqa: ARG002
+            """Hang as a webhook that repeats its request, or fail as a command does."""
+            if hangs:
+                await VirtualClock().sleep(10_000)
+            raise ConnectionError("away")
+
+    async def work(bus: MemoryBus) -> None:
+        begun = VirtualClock().monotonic()
+        scheduler, away = Evicting(busy={"n"}), Away(failures=10_000)
+        performed = steps(bus, Scheduler(), {"slurm": scheduler, "hook": away})
+        order = command("configured", 300.0)
+        await race(performed.drain(order), VirtualClock().sleep(300.0))
+        assert [at - begun for at in scheduler.evicted] == [pytest.approx(290.0, abs=0.1)]
+
+    with_bus(work)
+
+
+def test_a_drain_whose_order_fails_for_a_while_is_ordered_and_ends() -> None:
+    """Also one that an earlier delivery has begun."""
+
+    class Late(Scheduler):
+        orders = 0
+
+        async def drain(self, order: WorkloadOrder) -> None:  # noqa: ARG002
+            """Fail twice."""
+            self.orders += 1
+            if self.orders < 3:
+                raise ConnectionError("away")
+
+    async def work(bus: MemoryBus) -> None:
+        scheduler = Late(failures=1)
+        outputs = await steps(bus, scheduler).drain(
+            dataclasses.replace(command("p", 300.0), deliveries=2)
+        )
+        assert (outputs, scheduler.orders, scheduler.evicted) == (DrainOutputs(), 3, [])
+
+    with_bus(work)
+
+
 def test_a_drain_without_a_deadline_evicts_nothing() -> None:
     """`drain: wait` waits for as long as the work needs."""
 
@@ -130,6 +178,56 @@ def test_each_pool_has_its_own_workload_systems() -> None:
         await bus.put(POOLS, "pool.made", b'{"spec": {"notifiers": ["slrm"]}}')
         with pytest.raises(StepFailure, match=r"'slrm'.*known: slurm, hook.*restart"):
             await of("made")
+
+    with_bus(work)
+
+
+@pytest.mark.parametrize(
+    ("step", "seconds", "wait", "taken", "ends", "urgency"),
+    [
+        ("drain", 300.0, True, None, 290.0, "deadline"),
+        ("drain", 300.0, True, 120.0, 120.0, "deadline"),
+        ("drain", 60.0, True, 120.0, 54.0, "deadline"),
+        ("drain", None, True, None, None, "wait"),
+        ("drain", 15.0, False, None, 13.5, "immediate"),
+        ("vacate", 5.0, False, 120.0, 120.0, "deadline"),
+        ("vacate", 5.0, False, None, None, "wait"),
+    ],
+)
+def test_work_is_given_no_longer_than_its_node_has(
+    step: str,
+    seconds: float | None,
+    wait: bool,
+    taken: float | None,
+    ends: float | None,
+    urgency: str,
+) -> None:
+    """The cloud's deadline counts where it is earlier; notices that were withdrawn do not."""
+
+    class Recording(Scheduler):
+        async def drain(self, order: WorkloadOrder) -> None:
+            """Keep the order."""
+            orders.append(order)
+
+    orders: list[WorkloadOrder] = []
+
+    async def work(bus: MemoryBus) -> None:
+        now = VirtualClock().now()
+
+        def notice(seconds: float, **more: Any) -> CloudNotice:
+            return CloudNotice(at=now, deadline=now + timedelta(seconds=seconds), **more)
+
+        notices = {"x": notice(1.0, withdrawn=True), "y": notice(2.0, effect="reboot")}
+        if taken is not None:
+            notices["z"] = notice(taken)
+        record = NodeRecord(pool="p", node="n", notices=notices)
+        await bus.put(NODES, node_key("p", "n"), encode(record))
+        performed = steps(bus, Recording())
+        action = performed.start_drain if step == "vacate" else performed.drain
+        await action(command("p", seconds, wait=wait))
+        [order] = orders
+        expected = None if ends is None else now + timedelta(seconds=ends)
+        assert (order.deadline, order.urgency) == (expected, urgency)
 
     with_bus(work)
 

@@ -355,7 +355,7 @@ for node in *; do
     case $last in
     %A*) at=; [ -e ../announced/$node ] && at=navarch-checkpoint-at=$(cat ../announced/$node)
         echo "${node#n}|night run $at|${last##*|}" ;;
-    *) echo "${node#n}|${node#n}|alice|N/A|1|$node|RUNNING|train|${last##*|}" ;;
+    *) echo "${node#n}|${node#n}|alice|2026-11-22T02:16:00|N/A|1|$node|RUNNING|train|${last##*|}" ;;
     esac
 done
 exit 0

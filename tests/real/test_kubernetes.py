@@ -125,7 +125,9 @@ async def test_a_job_runs_until_the_deadline(cluster: Cluster) -> None:
         found = await until_said(made, first, "it runs to completion")
         (work,) = found.running
         assert (work.name, work.owner, work.gang) == ("job", "default", "default/Job/job")
+        assert work.started_at is not None
         assert work.ends_at is not None
+        assert work.started_at < work.ends_at
         (pod,) = await pods(cluster, "job", first)
         assert "deletionTimestamp" not in pod["metadata"]
         await made.evict(order(first, "drain"))

@@ -24,6 +24,7 @@ pytestmark = [
     needs_kubernetes(),
 ]
 API = "resource.k8s.io/v1"
+NVIDIA = "gpu.nvidia.com"
 RULES = f"/apis/{API}/devicetaintrules"
 CLAIMS = f"/apis/{API}/namespaces/default/resourceclaims"
 
@@ -66,9 +67,47 @@ async def publish(cluster: Cluster, node: str, gpus: int) -> None:
     )
 
 
-async def add_pod(cluster: Cluster, pool: str, name: str) -> None:
-    """A pod that claims one GPU."""
-    exactly = {"deviceClassName": "gpu", "count": 1}
+async def publish_as_nvidia(cluster: Cluster, node: str, gpus: int) -> None:
+    """What NVIDIA's driver publishes from Kubernetes 1.35 on, where it partitions GPUs on demand.
+
+    Counters in a slice of their own, then one for each GPU with its partitions, which have no
+    UUID before they are made. Names, attributes and counters are the driver's; the driver itself
+    needs NVML, and thus a GPU.
+    """
+    counted = {"memory-slice-0": {"value": "1"}, "multiprocessors": {"value": "132"}}
+    counters = [{"name": f"gpu-{each}-counter-set", "counters": counted} for each in range(gpus)]
+    slices: list[dict[str, Any]] = [{"sharedCounters": counters}]
+    for each in range(gpus):
+        uuid = {"string": f"GPU-{node}-{each}"}
+        model = {"productName": {"string": "NVIDIA H100 80GB HBM3"}}
+        taken = {"counterSet": f"gpu-{each}-counter-set", "counters": counted}
+        profile = {"profile": {"string": "1g.10gb"}, "parentUUID": uuid}
+        whole = {**model, "type": {"string": "gpu"}, "uuid": uuid}
+        parts = {f"gpu-{each}": whole}
+        parts[f"gpu-{each}-mig-1g10gb-19-0"] = {**model, **profile, "type": {"string": "mig"}}
+        slices.append(
+            {
+                "devices": [
+                    {"name": name, "attributes": about, "consumesCounters": [taken]}
+                    for name, about in parts.items()
+                ]
+            }
+        )
+    for number, spec in enumerate(slices):
+        pool = {"name": node, "generation": 1, "resourceSliceCount": len(slices)}
+        await cluster.create(
+            {
+                "apiVersion": API,
+                "kind": "ResourceSlice",
+                "metadata": {"name": f"{node}-gpu.nvidia.com-{number}"},
+                "spec": {"driver": NVIDIA, "nodeName": node, "pool": pool, **spec},
+            }
+        )
+
+
+async def add_pod(cluster: Cluster, pool: str, name: str, kind: str = "gpu") -> None:
+    """A pod that claims one GPU, or one device of another class."""
+    exactly = {"deviceClassName": kind, "count": 1}
     requests = [{"name": "gpu", "exactly": exactly}]
     await cluster.create(
         {
@@ -158,3 +197,37 @@ async def test_the_rules_go_with_their_node(cluster: Cluster) -> None:
             return not (await cluster.get(RULES))["items"]
 
         await eventually(gone, within_seconds=90, every=0.5)
+
+
+async def test_a_gpu_of_nvidias_driver_is_tainted_with_its_partitions(cluster: Cluster) -> None:
+    """A pod that asks for a partition gets none of the faulty GPU, which has no UUID of its own."""
+    (node,) = await add_nodes(cluster, "parts", 1)
+    await publish_as_nvidia(cluster, node, 2)
+    is_mig = f"device.attributes['{NVIDIA}'].type == 'mig'"
+    selectors = [{"cel": {"expression": f"device.driver == '{NVIDIA}' && {is_mig}"}}]
+    about = {"name": "mig.nvidia.com"}
+    kind = {"apiVersion": API, "kind": "DeviceClass", "metadata": about}
+    await cluster.create({**kind, "spec": {"selectors": selectors}})
+    await cluster.apply(RBAC.with_name("notifier-gpu-rbac.yaml"))
+    async with notifier(cluster, gpu_cordon="device-taint") as made:
+        await made.cordon_gpus(gpu_order(node, 0))
+        rules = (await cluster.get(RULES))["items"]
+        chosen = [each["spec"]["deviceSelector"] for each in rules]
+        mine = [each for each in chosen if each["driver"] == NVIDIA]
+        assert {each["device"] for each in mine} == {"gpu-0", "gpu-0-mig-1g10gb-19-0"}
+        assert {each["pool"] for each in mine} == {node}
+        for name in ("part-1", "part-2"):
+            await add_pod(cluster, "parts", name, "mig.nvidia.com")
+
+        async def settled() -> bool:
+            got = [await device_of(cluster, each) for each in ("part-1", "part-2")]
+            waits = [await is_refused(cluster, each) for each in ("part-1", "part-2")]
+            return sorted(got) == ["", "gpu-1-mig-1g10gb-19-0"] and sorted(waits) == [False, True]
+
+        await eventually(settled, within_seconds=60, every=0.2)
+        await made.cordon_gpus(gpu_order(node))
+
+        async def both() -> bool:
+            return all([await device_of(cluster, each) for each in ("part-1", "part-2")])
+
+        await eventually(both, within_seconds=60, every=0.2)

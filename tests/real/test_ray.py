@@ -79,7 +79,9 @@ async def test_actor_leaves_and_the_node_ends(cluster: RayCluster, ray: RayNotif
     assert (before.drained, before.total) == (False, 1)
     running = before.running[0]
     assert (running.id, running.owner, running.gang) == ("job train-1", "alice", "")
-    assert "Trainer" in running.name
+    assert running.name.startswith("1 running (Trainer): ")
+    assert running.started_at is not None
+    assert abs((datetime.now(UTC) - running.started_at).total_seconds()) < 120
     late = cluster.work("train-2", "a", wait=False)
     await asyncio.sleep(3)
     assert cluster.actors() == {"train-1": "a"}

@@ -85,7 +85,9 @@ async def test_jobs_are_reported_then_requeued_at_the_deadline(site: SlurmSite) 
     running = before.running[0]
     assert (before.drained, before.total) == (False, 1)
     assert (running.id, running.owner, running.gang) == (f"job {job}", "root", job)
+    assert running.started_at is not None
     assert running.ends_at is not None
+    assert (running.ends_at - running.started_at).total_seconds() == 600
     assert site.job_state(job) == "RUNNING"
 
     await slurm.evict(order("gpu1"))
@@ -106,6 +108,28 @@ async def test_what_an_administrator_drained_is_never_resumed(site: SlurmSite) -
     assert [site.reason(each) for each in site.nodes] == ["ticket 12", "PSU", "none"]
     assert [site.state(each) for each in ("gpu1", "gpu2")] == ["idle+drain", "down+drain"]
     assert "drain" not in site.flags("gpu3")
+
+
+async def test_a_node_that_an_administrator_takes_over_during_its_drain_stays_so(
+    site: SlurmSite,
+) -> None:
+    """Who changes the reason has the node: it is drained to its end, and not resumed."""
+    slurm = notifier(site)
+    job = await site.submit("-w", "gpu1", "--time=10")
+    await slurm.cordon(order("gpu1", "cordon"))
+    await slurm.drain(order("gpu1"))
+    site.run("scontrol", "update", "nodename=gpu1", "reason=ticket 12: PSU on order")
+    await slurm.drain(order("gpu1"))
+    assert (await slurm.node_states([node("gpu1")]))["training-gpu1"].cordoned
+    await slurm.evict(order("gpu1"))
+    await drained(slurm, node("gpu1"))
+    await slurm.uncordon(order("gpu1", "uncordon"))
+    assert (site.reason("gpu1"), site.state("gpu1")) == ("ticket 12: PSU on order", "idle+drain")
+    await site.until_job(job, "PENDING")
+    site.run("scontrol", "update", "nodename=gpu1", "state=resume")
+    await slurm.cordon(order("gpu1", "cordon"))
+    await slurm.uncordon(order("gpu1", "uncordon"))
+    assert "drain" not in site.flags("gpu1")
 
 
 async def test_job_of_a_dead_node_restarts_at_once(site: SlurmSite) -> None:

@@ -70,16 +70,18 @@ async def test_one_fault_is_one_cordon_and_one_drain(
     await fleet.active("hooked", 1)
     orders = workload.orders
     about = {"node_id": old.node, "reason": REASON, "saga": replaced.saga}
-    timed = {"timestamp": "", "deadline": ""}
+    timed = {"timestamp": "", "deadline": "", "urgency": "", "node": {}}
     assert [(each.path, each.body | timed) for each in orders] == [
         (f"/{event}", {"event": event, **about, **timed}) for event in ("cordon", "drain")
     ]
     assert [sorted(timed.keys() & each.body.keys()) for each in orders] == [
-        ["timestamp"],
-        ["deadline", "timestamp"],
+        ["node", "timestamp"],
+        ["deadline", "node", "timestamp", "urgency"],
     ]
     for each in orders:
         event = each.body["event"]
+        known = each.body["node"]
+        assert (known["pool"], known["node"], known["faulty_gpus"]) == ("hooked", old.node, [3])
         assert each.body["timestamp"].endswith("Z")
         sent = datetime.fromisoformat(each.body["timestamp"])
         assert begun.replace(microsecond=0) <= sent <= each.at

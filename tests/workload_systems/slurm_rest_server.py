@@ -114,6 +114,7 @@ class StrictSlurm:
                 "het_job_id": self.number_of(0),
                 "het_job_offset": self.number_of(0),
                 "user_name": "alice",
+                "start_time": self.number_of(start) if lists else start,
                 "end_time": self.number_of(each["end"]) if lists else each["end"],
                 "time_limit": self.number_of(30),
                 "nodes": each["nodes"],
@@ -123,6 +124,7 @@ class StrictSlurm:
                 **{key: each.get(key, "") for key in QUEUE_FIELDS},
             }
             for number, each in self.jobs.items()
+            for start in (each.get("start", 0),)
         ]
         return self.answer(jobs=shown, last_update=self.number_of(1))
 

@@ -65,9 +65,10 @@ async def workload(slurm: SlurmNotifier, name: str) -> NodeWorkload:
 
 @pytest.mark.parametrize("number", VERSIONS)
 async def test_a_node_is_drained_waited_for_and_resumed(number: int) -> None:
-    """Its job is reported with its end; what an administrator drained stays."""
+    """Its job is reported with its times; what an administrator drained stays."""
     async with notifier(number) as (made, slurm):
-        slurm.jobs[7] = {"state": ["RUNNING"], "nodes": "gpu[1-2]", "end": 1_900_000_000}
+        job = {"state": ["RUNNING"], "nodes": "gpu[1-2]", "end": 1_900_000_000}
+        slurm.jobs[7] = {**job, "start": 1_899_990_000}
         slurm.nodes["gpu2"] = StrictNode({"IDLE", "DRAIN"}, "ticket 12", "carol")
         await made.cordon(order("gpu1", "cordon"))
         await made.drain(order("gpu1"))
@@ -77,7 +78,9 @@ async def test_a_node_is_drained_waited_for_and_resumed(number: int) -> None:
         assert (busy.drained, busy.total) == (False, 1)
         running = busy.running[0]
         assert (running.id, running.owner, running.gang) == ("job 7", "alice", "7")
+        assert running.started_at is not None
         assert running.ends_at is not None
+        assert running.started_at.timestamp() == 1_899_990_000
         assert running.ends_at.timestamp() == 1_900_000_000
         slurm.jobs[7]["state"] = ["COMPLETED", "COMPLETING"] if number > 39 else ["COMPLETING"]
         assert not (await workload(made, "gpu1")).drained

@@ -49,7 +49,7 @@ from services.runtime.consumer_loop import Consumer, Received
 
 log = logging.getLogger(__name__)
 
-ReadWork = Callable[[str, str, str], Awaitable[str]]
+ReadWork = Callable[[str, str, str, datetime], Awaitable[str]]
 
 EXTEND_SECONDS: Final = 30.0
 CHECK_SECONDS: Final = 60.0
@@ -71,7 +71,7 @@ class AlertIntake:
     def __init__(self, bus: Bus, read_work: ReadWork | None = None) -> None:
         """Record them on `bus`; the open incidents are read from there.
 
-        `read_work`: reads what a drain waits for, of a pool, node and saga.
+        `read_work`: reads what a drain waits for, of a pool, node and saga, at a moment.
         """
         self._bus = bus
         self._read_work = read_work
@@ -107,7 +107,7 @@ class AlertIntake:
         """The alert's text, with the work that the drain waits for."""
         if self._read_work is None:
             return alert.text
-        waits = await self._read_work(overdue.pool, overdue.node, overdue.saga)
+        waits = await self._read_work(overdue.pool, overdue.node, overdue.saga, overdue.time)
         return f"{alert.text} It {waits}." if waits else alert.text
 
     async def _begin(self, alert: Alert, received: Received[Message]) -> None:

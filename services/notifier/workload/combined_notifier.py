@@ -12,6 +12,7 @@ from services.notifier.workload.workload_notifier import (
     NodeStateReporter,
     NodeWorkload,
     Notifier,
+    PartlyAnsweredError,
     RunningWork,
     SelfCheckingNotifier,
     StepFailure,
@@ -72,10 +73,22 @@ class CombinedNotifier:
         await asyncio.gather(*(each.evict(order) for each in self._notifiers))
 
     async def workloads(self, nodes: Sequence[NodeReference]) -> Mapping[str, WorkloadAnswer]:
-        """Everything that runs, of all; a node that one did not answer for is missing."""
-        answers = await asyncio.gather(*(each.workloads(nodes) for each in self._notifiers))
-        common = set.intersection(*(set(each) for each in answers))
-        return {node: _merge([each[node] for each in answers]) for node in common}
+        """Everything that runs, of all; a node that one did not answer for is missing.
+
+        PartlyAnsweredError where some answer, and others do not.
+        """
+        asked = (each.workloads(nodes) for each in self._notifiers)
+        found = await asyncio.gather(*asked, return_exceptions=True)
+        said = [each for each in found if not isinstance(each, BaseException)]
+        failed = [each for each in found if isinstance(each, BaseException)]
+        common = set.intersection(*(set(each) for each in said)) if said else set[str]()
+        answers = {node: _merge([each[node] for each in said]) for node in common}
+        if not failed:
+            return answers
+        refused = [each for each in failed if isinstance(each, StepFailure)]
+        if refused or not said:
+            raise (refused or failed)[0]
+        raise PartlyAnsweredError(str(failed[0]) or type(failed[0]).__name__, answers)
 
     async def self_check(self) -> Sequence[WorkloadCheck]:
         """What each that can says about itself."""
@@ -140,5 +153,6 @@ def _merge(answers: Sequence[WorkloadAnswer]) -> WorkloadAnswer:
         drained=all(each.drained for each in found),
         running=tuple(work for each in found for work in each.running)[:RUNNING_MAX],
         total=sum(each.total for each in found),
+        unsure=any(each.unsure for each in found),
         detail="; ".join(each.detail for each in found if each.detail),
     )

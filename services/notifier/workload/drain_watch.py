@@ -12,6 +12,7 @@ from services.notifier.workload.workload_notifier import (
     NodeReference,
     NodeWorkload,
     Notifier,
+    PartlyAnsweredError,
     StepFailure,
     WorkloadAnswer,
 )
@@ -117,6 +118,12 @@ class DrainWatch:
             answers = await self._observe(self._notifier.workloads(list(nodes.values())))
         except StepFailure as failure:
             answers = dict.fromkeys(nodes, failure)
+        except PartlyAnsweredError as error:
+            for each in drains:
+                partly = error.answers.get(each.reference.node)
+                if isinstance(partly, NodeWorkload):
+                    each.update(partly)
+            raise
         for each in drains:
             answer = answers.get(each.reference.node)
             if each.over.done():

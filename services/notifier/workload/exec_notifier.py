@@ -14,6 +14,7 @@ from typing import Final, Literal
 import msgspec
 
 from schemas.duration import Duration
+from schemas.enums import DrainMode
 from schemas.settings import Setting
 from services.notifier.workload.workload_notifier import (
     RUNNING_MAX,
@@ -55,6 +56,8 @@ class ExecOrder(msgspec.Struct, frozen=True, kw_only=True):
     """The same whenever the order is repeated; empty for `status`."""
     reason: str = ""
     deadline: datetime | None = None
+    urgency: DrainMode | msgspec.UnsetType = msgspec.UNSET
+    """drain."""
     gpus: tuple[GpuReference, ...] | msgspec.UnsetType = msgspec.UNSET
     """cordon_gpus: all GPUs of the node that are to get no new work; may be empty."""
     nodes: Sequence[NodeReference]
@@ -203,6 +206,7 @@ class ExecNotifier:
                 key=order.key,
                 reason=order.reason,
                 deadline=order.deadline,
+                urgency=order.urgency or msgspec.UNSET,
                 gpus=order.gpus if kind == "cordon_gpus" else msgspec.UNSET,
                 nodes=[order.node],
             )

@@ -66,6 +66,7 @@ def running_work(job: SlurmJob) -> RunningWork:
         id=f"job {job.id}",
         name=job.name,
         owner=job.user,
+        started_at=job.started_at,
         ends_at=job.ends_at,
         gang=job.id if job.node_count > 1 else "",
     )

@@ -10,17 +10,20 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from http import HTTPStatus
 from typing import Final, Literal
 
 import httpx
 import msgspec
 
 from schemas.duration import Duration
+from schemas.enums import DrainMode
 from schemas.secret_text import SecretText
 from schemas.settings import Setting
 from schemas.value_limits import UtcTime
 from services.notifier.signature import check_secret, signature_headers
 from services.notifier.workload.workload_notifier import (
+    RUNNING_MAX,
     GpuReference,
     NodeReference,
     NodeWorkload,
@@ -39,6 +42,9 @@ log = logging.getLogger(__name__)
 POLL_SECONDS: Final = 0.5
 """At most two polls and their replies, so that a saga continues within a second of the drain."""
 BACKOFF_MAX_SECONDS: Final = 10.0
+LOGIN_REMEDY: Final = (
+    "give `secret` and `headers` the values that the receiver checks, and set both clocks right"
+)
 EVENTS: Final = ("cordon", "uncordon", "cordon_gpus", "checkpoint", "drain")
 """What is posted, each to its own URL."""
 
@@ -48,6 +54,8 @@ class Order(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     event: str
     node_id: str
+    node: NodeReference
+    """What is known of it, as `exec` reads it."""
     gpus: tuple[GpuReference, ...] | None = None
     """cordon_gpus: all GPUs of the node that are to get no new work; may be empty."""
     saga: str = ""
@@ -55,6 +63,8 @@ class Order(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     reason: str = ""
     deadline: str = ""
     """checkpoint, drain: when work that is left ends; empty: it may take as long as it needs."""
+    urgency: DrainMode | Literal[""] = ""
+    """drain: whether the node waits for its work: `deadline`, `wait` or `immediate`."""
     timestamp: str
 
 
@@ -69,7 +79,10 @@ class DrainStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Body of the status URL's answer."""
 
     drained: bool
+    """Ignored for a node with `running`."""
     message: str = ""
+    running: tuple[RunningWork, ...] = ()
+    total: int = 0
 
 
 _status = msgspec.json.Decoder(DrainStatus)
@@ -222,13 +235,13 @@ class WebhookNotifier:
             response = await self._http.send(request, "drain_status_url")
             status = _status.decode(response.content)
         except RefusedHttpError as error:
-            raise StepFailure(str(error), "INVALID") from error
+            raise _refused(error) from error
         except (msgspec.DecodeError, RecursionError) as error:
             where = place("drain_status_url", request)
             raise StepFailure(
                 f"{where}: not a drain status: {error} ({size(response)})", "INVALID"
             ) from error
-        return NodeWorkload(drained=status.drained, detail=status.message)
+        return _workload(status)
 
     async def _order(self, event: str, url: str, order: WorkloadOrder) -> httpx.Response | None:
         node, reason, key = order.node.node, order.reason, order.key
@@ -242,10 +255,12 @@ class WebhookNotifier:
         body = Order(
             event=event,
             node_id=node,
+            node=order.node,
             gpus=order.gpus if event == "cordon_gpus" else None,
             saga=order.saga,
             reason=reason,
             deadline=_moment(order.deadline) if order.deadline else "",
+            urgency=order.urgency or "",
             timestamp=_moment(self._clock.now()),
         )
         content = msgspec.json.encode(body)
@@ -264,7 +279,7 @@ class WebhookNotifier:
                 request, f"{event}_url", f"{event} {node}", backoff_max_seconds=BACKOFF_MAX_SECONDS
             )
         except RefusedHttpError as error:
-            raise StepFailure(str(error), "INVALID") from error
+            raise _refused(error) from error
         log.info("notified the workload system", extra={"event": event, "node": node, "key": key})
         return response
 
@@ -272,6 +287,26 @@ class WebhookNotifier:
         """Over the body; a GET has none, so over its path and query."""
         content = request.content if request.method == "POST" else request.url.raw_path
         return signature_headers(self._options.secret, self._clock.now(), content)
+
+
+def _refused(error: RefusedHttpError) -> StepFailure:
+    """With the remedy, where the receiver did not accept the signature or the headers."""
+    login = error.answer.status_code in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
+    text = f"{error}: {LOGIN_REMEDY}" if login else str(error)
+    return StepFailure(text, "INVALID", LOGIN_REMEDY if login else "")
+
+
+def _workload(status: DrainStatus) -> NodeWorkload:
+    """The answer; a receiver that names no work may say in its message what is left."""
+    running = status.running
+    if not running and status.message and not status.drained:
+        running = (RunningWork(id=status.message),)
+    return NodeWorkload(
+        drained=status.drained and not running,
+        running=running[:RUNNING_MAX],
+        total=max(status.total, len(running)),
+        detail=status.message,
+    )
 
 
 def _moment(at: datetime) -> str:

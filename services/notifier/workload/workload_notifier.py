@@ -10,6 +10,7 @@ from typing import Final, Protocol, runtime_checkable
 
 import msgspec
 
+from schemas.enums import DrainMode
 from schemas.value_limits import UtcTime
 from schemas.workload_checks import WorkloadCheck
 from services.saga.participant import StepFailure
@@ -34,6 +35,8 @@ class NodeReference(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """Its provider reports that the instance no longer exists."""
     faulty_gpus: tuple[int, ...] = ()
     """Indices of the GPUs that are not healthy; empty: the whole node, or unknown."""
+    taken_at: UtcTime | None = None
+    """When its cloud takes it, as announced and not withdrawn."""
     called_back: bool = False
     """A workload system has called back: the work that the drain waits for has left."""
 
@@ -54,7 +57,11 @@ class WorkloadOrder(msgspec.Struct, frozen=True, kw_only=True):
     key: str
     """`<saga>/<step>`: the same whenever the order is repeated."""
     deadline: datetime | None = None
-    """drain: when work that is left is evicted; None: never, it may take as long as it needs."""
+    """drain: when work that is left is evicted, or its cloud takes the node, if that is earlier;
+    None: never, it may take as long as it needs."""
+    urgency: DrainMode | None = None
+    """drain: whether it has until the deadline, waits for as long as the work needs (`wait`), or
+    the node leaves as soon as the order is given (`immediate`)."""
     gpus: tuple[GpuReference, ...] = ()
     """cordon_gpus: all GPUs of the node that are to get no new work; none: all may."""
 
@@ -70,7 +77,9 @@ class RunningWork(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     id: str
     name: str = ""
     owner: str = ""
-    ends_at: datetime | None = None
+    started_at: UtcTime | None = None
+    """Since when it has run, this time."""
+    ends_at: UtcTime | None = None
     """When the workload system will end it, by its time limit."""
     checkpoint_at: UtcTime | None = None
     """When its next checkpoint is written, as it announces: it may be ended then. It is read in the
@@ -92,6 +101,15 @@ class NodeWorkload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """What runs is not known yet, or something is left that is no job: the node is not idle."""
     detail: str = ""
     """What the system adds, in its own words."""
+
+
+class PartlyAnsweredError(Exception):
+    """One of several workload systems did not answer, so no drain is over."""
+
+    def __init__(self, reason: str, answers: "Mapping[str, WorkloadAnswer]") -> None:
+        """`answers`: what the others say."""
+        super().__init__(reason)
+        self.answers = answers
 
 
 WorkloadAnswer = NodeWorkload | StepFailure
@@ -334,6 +352,7 @@ __all__ = [
     "NodeWorkload",
     "Notifier",
     "OrderCheckingNotifier",
+    "PartlyAnsweredError",
     "RunningWork",
     "SelfCheckingNotifier",
     "StepFailure",

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
-from schemas.enums import NoticeEffect
+from schemas.enums import TAKING
 from schemas.node_events import ProviderNotice
 from schemas.node_records import CloudNotice, NodeRecord
 from schemas.pool_records import PoolRecord
@@ -40,8 +40,6 @@ WITHDRAWALS_MAX: Final = 2
 WITHDRAWALS_WINDOW: Final = timedelta(hours=1)
 REASON_CHARS_MAX: Final = 1_000
 LAUNCH_AHEAD: Final = "launch_ahead"
-TAKING: Final[frozenset[NoticeEffect]] = frozenset({"reclaim", "retire"})
-"""Effects after which the node is not there any more."""
 AHEAD: Final = ("replace", "drain")
 """Kinds of the sagas that are opened for a notice."""
 ANNOUNCED: Final = ("preemption", "maintenance")

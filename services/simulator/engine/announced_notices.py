@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
+from schemas.enums import TAKING
 from schemas.node_events import ProviderNotice
 from services.pool_manager.planner.announced_restarts import RESTARTING
-from services.pool_manager.planner.cloud_notices import TAKING
 
 MARGIN: Final = timedelta(seconds=6)
 """A drain is cut short at most so long before the notice's deadline."""

@@ -138,19 +138,24 @@ def running_work(pod: KubernetesPod, spans_nodes: Callable[[str], bool]) -> Runn
         id=pod.key,
         name=job.rpartition("/")[2] or (owner.name if owner else pod.metadata.name),
         owner=pod.metadata.namespace,
+        started_at=_started_at(pod),
         ends_at=_ends_at(pod),
         checkpoint_at=announced_checkpoint(pod),
         gang=job if job and spans_nodes(job) else "",
     )
 
 
+def _started_at(pod: KubernetesPod) -> datetime | None:
+    return read_announcement(pod.status.start_time)
+
+
 def _ends_at(pod: KubernetesPod) -> datetime | None:
-    seconds, started = pod.spec.active_deadline_seconds, pod.status.start_time
-    if seconds is None or not started:
+    seconds, started = pod.spec.active_deadline_seconds, _started_at(pod)
+    if seconds is None or started is None:
         return None
     try:
-        return datetime.fromisoformat(started) + timedelta(seconds=seconds)
-    except (ValueError, OverflowError):
+        return started + timedelta(seconds=seconds)
+    except OverflowError:
         return None
 
 

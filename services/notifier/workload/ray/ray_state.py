@@ -1,6 +1,7 @@
 """Which raylets a node has, and what runs on them. Pure."""
 
 from collections.abc import Collection, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Final
 
 from services.notifier.workload.workload_notifier import (
@@ -92,10 +93,18 @@ def _work(job: str, parts: Sequence[str], about: RayJob | None, *, gang: bool) -
     kinds = sorted(set(parts))[:CLASSES_SHOWN_MAX]
     metadata = (about and about.metadata) or {}
     owner = next((metadata[each] for each in OWNER_KEYS if metadata.get(each)), "")
-    command = f"{about.entrypoint}: " if about and about.entrypoint else ""
+    command = f": {about.entrypoint}" if about and about.entrypoint else ""
     return RunningWork(
         id=f"job {shown(job)}",
-        name=shown(f"{command}{len(parts)} running ({', '.join(kinds)})"),
+        name=shown(f"{len(parts)} running ({', '.join(kinds)}){command}"),
         owner=shown(owner),
+        started_at=_time(about.start_time if about else None),
         gang=shown(job) if gang else "",
     )
+
+
+def _time(milliseconds: float | None) -> datetime | None:
+    try:
+        return datetime.fromtimestamp(milliseconds / 1000, UTC) if milliseconds else None
+    except (ValueError, OverflowError, OSError):
+        return None
