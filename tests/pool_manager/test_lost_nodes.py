@@ -246,5 +246,5 @@ async def test_a_lost_pool_is_recorded_again_and_names_no_node_twice(
 def test_a_pool_gives_no_name_again_that_an_operator_adopts(name: str, serial: int) -> None:
     """Its record may be of before it gave the name."""
     spec = PoolSpec(provider="p", instance_type="t", min_nodes=0, max_nodes=9)
-    record = PoolRecord(name="training", spec=spec, serial=7)
+    record = PoolRecord(name="training", spec=spec, desired=0, serial=7)
     assert without_name(record, name).serial == serial
