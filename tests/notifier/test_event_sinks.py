@@ -110,9 +110,10 @@ async def test_after_an_hour_without_receiver_everything_is_delivered_once_in_or
             for number in range(12):
                 await publish(bus, verdict(number, node=f"n{number % 3}"))
                 await clock.sleep(HOUR / 12)
-            assert clock.monotonic() - began >= HOUR
+            hours = (clock.monotonic() - began) / HOUR
+            assert hours >= 1
             assert receiver.ids == []
-            assert receiver.tries < 80
+            assert receiver.tries < 80 * hours
             (failure,) = replica.failures.current
             assert (failure.failure, failure.about) == ("sink-undelivered", "event sink audit")
             assert "503" in failure.reason
@@ -135,12 +136,12 @@ async def ended(replica: SinkReplica) -> None:
             await asyncio.sleep(0.02)
 
 
-async def failing(replica: SinkReplica, kind: str) -> CurrentFailure:
-    """Wait until something fails; what it is."""
+async def failing(replica: SinkReplica, kind: str, says: str = "") -> CurrentFailure:
+    """Wait until something fails, and says so; what it is."""
     async with asyncio.timeout(60):
         while True:
             for each in replica.failures.current:
-                if each.failure == kind:
+                if each.failure == kind and says in each.reason:
                     return each
             await asyncio.sleep(0.02)
 
@@ -183,8 +184,7 @@ async def test_an_answer_about_the_url_the_credentials_or_the_load_loses_nothing
         async with delivering(bus, clock, audit=http(receiver.url)) as replica:
             await created(bus, "audit")
             await publish(bus, verdict(1), verdict(2))
-            failure = await failing(replica, "sink-undelivered")
-            assert str(code) in failure.reason
+            await failing(replica, "sink-undelivered", str(code))
             receiver.answer = lambda _: 204
             await receiver.until(lambda: len(receiver.ids) == 2)
             await ended(replica)
