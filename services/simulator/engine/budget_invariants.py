@@ -42,6 +42,8 @@ class BudgetInvariants:
         """Pool -> its sagas that count against the budget."""
         self._begun: dict[tuple[str, bool], dict[str, float]] = {}
         """Pool, and whether it is a reset or reboot -> timestamps of its sagas' decisions."""
+        self._decisions: dict[str, str] = {}
+        """Saga of a node that leaves with its rack -> the decision about the rack."""
         self._restores = 0
         """Of the whole store, so far."""
         simulation.watchers.append(self._on_stored)
@@ -50,7 +52,7 @@ class BudgetInvariants:
         entry = saga_codec.decode(stored.data) if stream == SAGAS.name else None
         if isinstance(entry, SagaUnwound) and entry.step == "cordon":
             for begun in self._begun.values():
-                begun.pop(entry.saga, None)  # it disrupted nothing
+                begun.pop(self._decisions.get(entry.saga, entry.saga), None)  # it disrupted nothing
         if not isinstance(entry, SagaStarted) or entry.params.by:
             return
         if DEFINITIONS[entry.kind].remediates:
@@ -133,6 +135,7 @@ class BudgetInvariants:
         name = entry.saga
         if entry.params.fault_signature == RACK:  # one decision for all nodes of the rack
             name = f"{self._unit(pool, entry.params)} at {decided}"
+            self._decisions[entry.saga] = name
         if name in begun:
             return
         recent = [each for each in begun.values() if abs(decided - each) < window]

@@ -60,6 +60,8 @@ class MarketInvariants:
         if record.offering is None:
             return
         self._markets[record.instance] = record.offering.market
+        if self._invariants.restored:
+            self._not_spot.clear()  # names that were given since the backup are given again
         if record.offering.market == "spot" and record.instance in self._not_spot:
             self._invariants.fail(
                 f"{record.instance} must not be spot, and is requested as spot", record.instance
