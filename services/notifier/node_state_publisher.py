@@ -44,6 +44,8 @@ PENDING_SECONDS: Final = 600.0
 """After this time an event that the record still lacks is published again."""
 FAILED_AGE_MAX: Final = timedelta(hours=1)
 """Older failures are not published of a node of which none was: it was just adopted."""
+JOINS_WITHIN: Final = timedelta(minutes=2)
+"""So long after its admission a node may be unknown to its workload system: slurmd may be late."""
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 PRESENT: Final = frozenset({"registered", "active", "leaving"})
 
@@ -97,8 +99,10 @@ class NodeStatePublisher:
                     failing.add(reporter)
                     continue
                 for key, each in references.items():
-                    if (state := states.get(each.node)) is not None:
-                        await self._compare(each, nodes.records[key], state, reporter.name)
+                    record = nodes.records[key]
+                    state = states.get(each.node) or unknown_state(record, self._clock.now())
+                    if state is not None:
+                        await self._compare(each, record, state, reporter.name)
             await self._clock.sleep(GAP_SECONDS)
             changes = (each.wait_for_node_change() for each in reporters if each not in failing)
             await race(self._clock.sleep(LOOK_SECONDS - GAP_SECONDS), *changes)
@@ -134,6 +138,18 @@ class NodeStatePublisher:
             await publish_event(self._bus, failure_event(node, each, system))
             same = ids if each.at == since else frozenset[str]()
             self._failures[key] = each.at, same | {each.id}
+
+
+def unknown_state(node: NodeRecord, now: datetime) -> WorkloadNodeState | None:
+    """What is said of a node that its workload system does not know; None: it may join soon. Pure.
+
+    Without it a wrong name would show at the node's first cordon, when its hardware fails.
+    """
+    since = node.admitted_at
+    if node.state != "active" or since is None or now - since < JOINS_WITHIN:
+        return None
+    reason = f"it has no node of this name; see `navarch workload check {node.pool}`"
+    return WorkloadNodeState(ready=False, reason=reason)
 
 
 def state_event(

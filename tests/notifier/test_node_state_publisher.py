@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
 import pytest
 
 from schemas.messages import encode
@@ -19,7 +20,11 @@ from services.bus.memory.transport import PerfectLink
 from services.bus.port import Bus
 from services.bus.topology_setup import set_up
 from services.notifier.gang_publisher import gangs_of, is_asked_about
-from services.notifier.node_state_publisher import NodeStatePublisher, state_event
+from services.notifier.node_state_publisher import (
+    NodeStatePublisher,
+    state_event,
+    unknown_state,
+)
 from services.notifier.workload.noop_notifier import NoopNotifier
 from services.notifier.workload.pool_notifiers import PoolNotifiers
 from services.notifier.workload.workload_notifier import (
@@ -116,6 +121,51 @@ async def test_a_change_is_published_once(bus: Bus) -> None:
         assert len(await stored(bus, "workload-state")) == 1
         system.say(WorkloadNodeState())
         await eventually(lambda: published(bus, 2), every=0.02)
+
+
+@pytest.mark.parametrize(
+    ("state", "age", "said"),
+    [
+        ("active", timedelta(minutes=2), True),
+        ("active", timedelta(minutes=1), False),
+        ("active", None, False),
+        ("registered", timedelta(hours=1), False),
+        ("leaving", timedelta(hours=1), False),
+    ],
+)
+def test_a_node_in_service_that_its_workload_system_does_not_know_is_said_to_be(
+    state: Any, age: timedelta | None, said: bool
+) -> None:
+    """Once it has had the time to join; a wrong name shows before the first cordon."""
+    admitted = NOW - age if age is not None else None
+    node = NodeRecord(pool="training", node="training-7", state=state, admitted_at=admitted)
+    found = unknown_state(node, NOW)
+    assert (found is not None) is said
+    if found is not None:
+        text = describe(state_event(NODE, found, "slurm", NOW)).detail
+        assert "slurm cannot use it: it has no node of this name" in text
+        assert "navarch workload check training" in text
+
+
+async def test_an_unknown_node_is_published_until_its_system_knows_it(bus: Bus) -> None:
+    """An operator may correct the template of the names, or the node joins late."""
+    long_ago = NOW - timedelta(hours=1)
+    record = NodeRecord(pool="training", node="training-7", state="active", admitted_at=long_ago)
+    await bus.put(NODES, node_key("training", "training-7"), encode(record))
+    system = Reporting()
+    async with publishing(bus, system):
+        await eventually(lambda: published(bus, 1), every=0.02)
+    (event,) = await stored(bus, "workload-state")
+    about = WorkloadView(system="noop", ready=False, reason=event.reason)
+    await bus.put(
+        NODES,
+        node_key("training", "training-7"),
+        encode(msgspec.structs.replace(record, workload=about)),
+    )
+    system.say(WorkloadNodeState())
+    async with publishing(bus, system):
+        await eventually(lambda: published(bus, 2), every=0.02)
+    assert (await stored(bus, "workload-state"))[-1].ready
 
 
 async def published(bus: Bus, count: int) -> bool:
