@@ -169,12 +169,11 @@ def test_navarch_get_shows_the_health_of_each_gpu() -> None:
     node = NodeRecord(pool="p", node="n", state="active", gpus=gpus, rack="hall-2-rack-17")
     health = after((fault(1, 79, 1), judged("unhealthy", "replace", description="it fell")))
     view = node_view(node, health)
-    assert ["healthy", "unhealthy"] == [gpu["health"] for gpu in view.gpus]
-    assert ("replace", "r-unhealthy", 79) == tuple(
-        view.gpus[1][key] for key in ("action", "rule", "code")
-    )
-    assert {"action", "reason"}.isdisjoint(view.gpus[0])
+    assert ["healthy", "unhealthy"] == [gpu.health for gpu in view.gpus]
+    well, broken = view.gpus
+    assert ("replace", "r-unhealthy", 79) == (broken.action, broken.rule, broken.code)
+    assert ("", "") == (well.action, well.reason)
     page = node_page(view, colour=False)
     assert "rack           hall-2-rack-17" in page
     assert "XID 79: it fell (GPU 1)" in page
-    assert ["unknown", "unknown"] == [gpu["health"] for gpu in node_view(node, None).gpus]
+    assert ["unknown", "unknown"] == [gpu.health for gpu in node_view(node, None).gpus]
