@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, Literal, NamedTuple
@@ -67,6 +68,12 @@ class NvmlFailure:
     text: str
     code: int = 0
     """NVML's own return code."""
+
+
+def common_domain(domains: Iterable[str]) -> str:
+    """The NVLink domain that all GPUs are in; empty: none, or not the same."""
+    found = set(domains)
+    return found.pop() if len(found) == 1 else ""
 
 
 @dataclass(frozen=True, slots=True)

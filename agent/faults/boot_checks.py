@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from agent.faults.sample_changes import FABRIC_COMPLETED, fabric_problems
-from agent.observations import GpuInventory, NodeSample
+from agent.observations import GpuInventory, NodeSample, common_domain
 from schemas.gpu_samples import GpuSample
 from schemas.node_events import CheckResult
 
@@ -86,8 +86,7 @@ def rdma_check(needed: int, up: Sequence[str] | None) -> CheckResult:
 
 def nvlink_domain(sample: NodeSample | None) -> str:
     """The NVLink domain that all of a node's GPUs are in; empty: none, or not known."""
-    found = {gpu.nvlink_domain for gpu in sample.gpus} if sample is not None else set()
-    return found.pop() if len(found) == 1 else ""
+    return common_domain(gpu.nvlink_domain for gpu in sample.gpus) if sample is not None else ""
 
 
 def _interconnect(

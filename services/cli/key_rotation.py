@@ -32,6 +32,7 @@ from services.bus.nats.nats_accounts import (
 from services.cli.accounts_push import push_to
 from services.cli.bus_keys import ROTATIONS
 from services.cli.nats_config_files import BusDirectory, write_credentials
+from services.operator_text.quantities import first_of
 from services.operator_text.safe_text import escape_line
 from services.primitives.errors import NavarchError
 
@@ -43,10 +44,9 @@ class OldKeyInUseError(NavarchError):
 
     def __init__(self, what: str, used: Sequence[str]) -> None:
         """Name the users."""
-        shown = ", ".join(used[:SHOWN_MAX])
-        more = f" and {len(used) - SHOWN_MAX} more" if len(used) > SHOWN_MAX else ""
+        shown = first_of(used, SHOWN_MAX)
         super().__init__(
-            f"still of the old key, and refused afterwards: {shown}{more}. Give them credentials "
+            f"still of the old key, and refused afterwards: {shown}. Give them credentials "
             "of the new key first, or, if the old key was stolen, use --force. Nothing was "
             f"changed (`navarch nats-config rotate {what}` began this)"
         )

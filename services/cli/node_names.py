@@ -7,6 +7,7 @@ from typing import Final
 from schemas.fleet_queries import NodeView, Query
 from services.cli.fleet_access import NodeAccess
 from services.fleet_client.fleet_client import PAGE_NODES, decode_nodes
+from services.operator_text.quantities import first_of
 from services.primitives.errors import AnswerError, NavarchError
 
 NODES_MAX: Final = 1_000
@@ -23,9 +24,8 @@ def complete(text: str, names: Iterable[str]) -> str:
     if not found:
         raise NavarchError(f"there is no node {text!r}; see navarch list")
     if len(found) > 1:
-        more = f" and {len(found) - SHOWN_MAX} more" if len(found) > SHOWN_MAX else ""
-        shown = ", ".join(found[:SHOWN_MAX])
-        raise NavarchError(f"{text!r} is the beginning of several nodes: {shown}{more}")
+        shown = first_of(found, SHOWN_MAX)
+        raise NavarchError(f"{text!r} is the beginning of several nodes: {shown}")
     return found[0]
 
 

@@ -81,7 +81,8 @@ class HealthAudit:
 
     async def look(self) -> None:
         """Look at every node once."""
-        health = [each for _, each in readable(await self._bus.entries(HEALTH), _health)]
+        entries = await self._bus.entries(HEALTH)
+        health = [each for _, each in readable(entries, _health)]
         await self._review_overdue(health)
         nodes = {
             entry.key: each for entry, each in readable(await self._bus.entries(NODES), _nodes)
@@ -94,7 +95,7 @@ class HealthAudit:
                 continue
             await self._publish_missing(key, record, nodes.get(key))
             await self._publish_return(key, record, nodes.get(key))
-        known = {node_key(each.pool, each.node) for each in health}
+        known = {entry.key for entry in entries}
         unknown = [each for key, each in nodes.items() if key not in known]
         late = [each for each in unknown if is_unregistered(each, self._clock.now())]
         for node in late[:REGISTERED_MAX]:

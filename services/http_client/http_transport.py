@@ -25,12 +25,12 @@ from services.http_client.gateway_errors import (
 )
 from services.http_client.server_options import CA_VARIABLE, SERVER_VARIABLE, ServerOptions
 from services.http_client.server_sent_events import EventParser, SentEvent, StreamFormatError
+from services.primitives.backoff import retry_after_seconds
 from services.primitives.clock import Clock
 from services.primitives.redaction import public_url
 from services.runtime.bounded_http import (
     bounded_client,
     failure_text,
-    retry_after_seconds,
     status_text,
 )
 
@@ -174,7 +174,7 @@ class HttpTransport:
 
     def _problem(self, answer: httpx.Response, body: bytes, key: str = "") -> Exception:
         """What an answer means that is not the one asked for."""
-        after = retry_after_seconds(answer)
+        after = retry_after_seconds(answer.headers.get("Retry-After", ""))
         error: GatewayError | NoAnswerError
         if (problem := problem_of(answer, body)) is not None:
             error = gateway_error(problem, key=key, after_seconds=after)

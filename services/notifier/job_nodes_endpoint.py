@@ -15,6 +15,7 @@ from schemas.node_work import JOB_NODES, JobNodes, JobNodesQuery
 from schemas.topology import INSTANCES, NODES
 from services.bus.bucket_mirror import readable
 from services.bus.port import Bus, Endpoint, Headers
+from services.notifier.node_work_endpoint import ANSWER_SECONDS_MAX, NAMED_MAX
 from services.notifier.workload.noop_notifier import NoopNotifier
 from services.notifier.workload.pool_notifiers import PoolNotifiers
 from services.notifier.workload.workload_notifier import (
@@ -27,9 +28,8 @@ from services.notifier.workload.workload_notifier import (
     WorkloadAnswer,
 )
 from services.notifier.workload_steps import node_reference
+from services.operator_text.quantities import first_of
 
-ANSWER_SECONDS_MAX: Final = 20.0
-NAMED_MAX: Final = 3
 OFF: Final = frozenset({"launching", "terminated"})
 """States in which no machine takes work."""
 
@@ -76,7 +76,9 @@ class JobNodesEndpoint:
             here, unsure = job_nodes(query.job, nodes, answer)
             found |= here
             if failed or unsure:
-                unknown.append(failed or f"{system.name} does not list all of {_named(unsure)}")
+                unknown.append(
+                    failed or f"{system.name} does not list all of {first_of(unsure, NAMED_MAX)}"
+                )
         return JobNodes(nodes=tuple(sorted(found)), unknown=tuple(unknown))
 
     async def _references(self, pools: Sequence[str]) -> Mapping[str, list[NodeReference]]:
@@ -132,8 +134,3 @@ async def _ask(
     except Exception as error:  # noqa: BLE001 - a notifier may be a third party's code
         reason = str(error) or f"no answer within {ANSWER_SECONDS_MAX:g} s"
         return {}, f"{system.name}: {reason}"
-
-
-def _named(nodes: Sequence[str]) -> str:
-    more = f" and {len(nodes) - NAMED_MAX} more" if len(nodes) > NAMED_MAX else ""
-    return ", ".join(nodes[:NAMED_MAX]) + more

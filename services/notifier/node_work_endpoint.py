@@ -21,6 +21,7 @@ from services.notifier.workload.workload_notifier import (
     StepFailure,
 )
 from services.notifier.workload_steps import read_reference
+from services.operator_text.quantities import first_of
 
 log = logging.getLogger(__name__)
 
@@ -96,6 +97,5 @@ async def _ask(notifier: Notifier, nodes: Sequence[NodeReference]) -> tuple[set[
                 unknown.append(each.node)
     if not unknown:
         return idle, ""
-    more = f" and {len(unknown) - NAMED_MAX} more" if len(unknown) > NAMED_MAX else ""
-    named = f"{', '.join(unknown[:NAMED_MAX])}{more}"
+    named = first_of(unknown, NAMED_MAX)
     return idle, f"{notifier.name} does not know what runs on {named}"

@@ -1,5 +1,6 @@
-"""Times, durations and GPU-hours as operators read them. Pure."""
+"""Times, durations, GPU-hours and lists of names as operators read them. Pure."""
 
+from collections.abc import Sequence
 from datetime import datetime
 
 
@@ -30,6 +31,12 @@ def rough_time(seconds: float) -> str:
     if days:
         return f"{days} d {hours % 24} h"
     return f"{hours} h {minutes % 60} min" if hours else f"{minutes} min"
+
+
+def first_of(names: Sequence[str], most: int) -> str:
+    """The first names, and how many more there are: `a, b and 7 more`."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def gpu_hours(count: float) -> str:

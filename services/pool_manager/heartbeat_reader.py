@@ -56,6 +56,7 @@ class HeartbeatTimes:
         """Read on `bus`."""
         self._bus = bus
         self._clock = clock
+        self._reader = HeartbeatReader(bus)
         self._reading = asyncio.Lock()
         self._times: dict[str, datetime] = {}
         self._read_at = -inf
@@ -63,10 +64,7 @@ class HeartbeatTimes:
     async def of(self, pool: str, node: str) -> datetime | None:
         """Of one node, now."""
         with suppress(BusError):
-            key = node_key(pool, node)
-            beat: HeartbeatRecord | None = readable_record(
-                await self._bus.get(HEARTBEATS, key), _beats
-            )
+            beat = await self._reader.last(pool, node)
             return beat.time if beat is not None else None
         return None
 

@@ -4,14 +4,12 @@ httpx reads an answer whole, and unpacks compressed ones, whatever their size. H
 is asked for or accepted, so that the bytes that are counted are the bytes that are kept.
 """
 
-import math
 from collections.abc import AsyncIterator
 from http import HTTPStatus
 from typing import Any, Final
 
 import httpx
 
-from services.primitives.backoff import RETRY_AFTER_SECONDS_MAX
 from services.primitives.redaction import redacted
 
 ANSWER_BYTES_MAX: Final = 8 * 1_048_576
@@ -64,12 +62,3 @@ def status_text(code: int) -> str:
         return f"{code} {HTTPStatus(code).phrase}"
     except ValueError:
         return str(code)
-
-
-def retry_after_seconds(response: httpx.Response) -> float:
-    """How long the server asks to wait, in seconds; 0: it names no number of them."""
-    try:
-        seconds = float(response.headers.get("Retry-After", ""))
-    except ValueError:
-        return 0.0
-    return min(max(seconds, 0.0), RETRY_AFTER_SECONDS_MAX) if math.isfinite(seconds) else 0.0

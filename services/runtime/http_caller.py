@@ -14,12 +14,12 @@ from typing import Any, Final
 import httpx
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential
 
+from services.primitives.backoff import retry_after_seconds
 from services.primitives.clock import Clock
 from services.primitives.redaction import public_url
 from services.runtime.bounded_http import (
     bounded_client,
     failure_text,
-    retry_after_seconds,
     status_text,
 )
 
@@ -104,7 +104,8 @@ class HttpCaller:
             return response
         problem = f"{where}: {status_text(response.status_code)} ({size(response)})"
         if response.is_server_error or response.status_code in TRANSIENT_CODES:
-            raise TransientHttpError(problem, retry_after_seconds(response), response)
+            wait = retry_after_seconds(response.headers.get("Retry-After", ""))
+            raise TransientHttpError(problem, wait, response)
         if response.is_redirect:
             problem += " (redirects are not followed: configure the final URL)"
         raise RefusedHttpError(problem, response)

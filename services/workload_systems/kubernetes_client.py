@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from services.primitives.backoff import RETRY_AFTER_SECONDS_MAX
+from services.primitives.backoff import retry_after_seconds
 from services.primitives.errors import ConfigurationError
 from services.workload_systems.cluster_access import ClusterAccess
 
@@ -256,7 +256,6 @@ def _error(call: str, answer: Any, body: bytes) -> KubernetesError:
     message = "; ".join([found.message, *filter(None, causes)])
     right = answer.status == 403 and "cannot" in message  # noqa: PLR2004
     kind = MissingRightError if right else KubernetesError
-    wait = answer.headers.get("Retry-After", "")
     seconds = found.details.retry_after_seconds if found.details else 0.0
-    seconds = min(seconds or float(wait if wait.isdecimal() else 0), RETRY_AFTER_SECONDS_MAX)
+    seconds = seconds or retry_after_seconds(answer.headers.get("Retry-After", ""))
     return kind(call, answer.status, message, found.reason, seconds or None)

@@ -1,33 +1,25 @@
 """On which nodes a job runs, as the workload systems of the pools say now."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Mapping
 
 import pytest
 
 from schemas.enums import NodeState
-from schemas.messages import encode
-from schemas.node_records import NodeRecord, node_key
+from schemas.node_records import NodeRecord
 from schemas.node_work import JobNodes, JobNodesQuery
 from schemas.settings import PoolSpec
-from schemas.topology import NODES
-from services.bus.memory.memory_bus import MemoryBus
-from services.bus.memory.memory_server import MemoryServer
-from services.bus.memory.transport import PerfectLink
 from services.bus.port import Bus
-from services.bus.topology_setup import set_up
 from services.notifier.job_nodes_endpoint import JobNodesEndpoint, is_called
 from services.notifier.workload.noop_notifier import NoopNotifier
 from services.notifier.workload.pool_notifiers import PoolNotifiers
 from services.notifier.workload.workload_notifier import (
-    NodeReference,
     NodeWorkload,
     Notifier,
     RunningWork,
     StepFailure,
-    WorkloadAnswer,
 )
 from services.primitives.clock import SystemClock
+from tests.notifier.test_node_work import Systems, fleet_of
 
 SLURM = RunningWork(id="job 4711", name="train", owner="alice", gang="4711")
 POD = RunningWork(id="team/llama-0", name="llama", owner="team", gang="team/Job/llama")
@@ -38,36 +30,16 @@ NODES_OF: Mapping[str, Mapping[str, NodeState]] = {
 }
 
 
-@dataclass(slots=True, eq=False)
-class Systems:
-    """A workload system that answers as a test says; it is no NoopNotifier."""
-
-    answers: dict[str, WorkloadAnswer] = field(default_factory=dict)
-    fails: str = ""
-    name: str = "scripted"
-    reports_running: bool = True
-    asked: list[str] = field(default_factory=list)
-
-    async def workloads(self, nodes: Sequence[NodeReference]) -> Mapping[str, WorkloadAnswer]:
-        self.asked += [each.node for each in nodes]
-        if self.fails:
-            raise ConnectionRefusedError(self.fails)
-        return {each.node: self.answers[each.node] for each in nodes if each.node in self.answers}
-
-
 @pytest.fixture
 async def bus() -> AsyncIterator[Bus]:
     """Three pools."""
-    server = MemoryServer(SystemClock())
-    connected = MemoryBus(server, PerfectLink())
-    await set_up(connected, SystemClock(), replicas=1)
-    for pool, nodes in NODES_OF.items():
-        for name, state in nodes.items():
-            record = NodeRecord(pool=pool, node=name, state=state)
-            await connected.put(NODES, node_key(pool, name), encode(record))
-    yield connected
-    await connected.close()
-    server.close()
+    nodes = [
+        NodeRecord(pool=pool, node=name, state=state)
+        for pool, states in NODES_OF.items()
+        for name, state in states.items()
+    ]
+    async with fleet_of(*nodes) as found:
+        yield found
 
 
 async def found(bus: Bus, job: str, *pools: str, **systems: Systems) -> JobNodes:

@@ -14,11 +14,7 @@ from schemas.node_events import WorkFailed, WorkGangs, WorkloadState
 from schemas.node_records import NodeRecord, WorkloadView, node_key
 from schemas.stored_messages import decode_stored
 from schemas.topology import EVENTS, NODES
-from services.bus.memory.memory_bus import MemoryBus
-from services.bus.memory.memory_server import MemoryServer
-from services.bus.memory.transport import PerfectLink
 from services.bus.port import Bus
-from services.bus.topology_setup import set_up
 from services.notifier.gang_publisher import gangs_of, is_asked_about
 from services.notifier.node_state_publisher import (
     NodeStatePublisher,
@@ -36,6 +32,7 @@ from services.notifier.workload.workload_notifier import (
 )
 from services.operator_text.event_text import describe
 from services.primitives.clock import SystemClock
+from tests.notifier.test_node_work import fleet_of
 from tests.support.inprocess import eventually
 
 NOW = datetime.now(UTC)
@@ -75,14 +72,8 @@ class Reporting(NoopNotifier):
 @pytest.fixture
 async def bus() -> AsyncIterator[Bus]:
     """A bus with the topology and one node in service."""
-    server = MemoryServer(SystemClock())
-    connected = MemoryBus(server, PerfectLink())
-    await set_up(connected, SystemClock(), replicas=1)
-    record = NodeRecord(pool="training", node="training-7", state="active")
-    await connected.put(NODES, node_key("training", "training-7"), encode(record))
-    yield connected
-    await connected.close()
-    server.close()
+    async with fleet_of(NodeRecord(pool="training", node="training-7", state="active")) as found:
+        yield found
 
 
 @asynccontextmanager

@@ -1,6 +1,7 @@
 """Which nodes in service have no work, as every workload system of their pool says now."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import pytest
@@ -36,7 +37,7 @@ UNKNOWN = NodeWorkload(drained=True, detail="Slurm knows no node b")
 QUERY = NodeWorkQuery(pool="training", nodes=("a", "b"))
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Systems:
     """A workload system that answers as a test says; it is no NoopNotifier."""
 
@@ -44,25 +45,34 @@ class Systems:
     fails: str = ""
     name: str = "scripted"
     reports_running: bool = True
+    asked: list[str] = field(default_factory=list)
 
     async def workloads(self, nodes: Sequence[NodeReference]) -> Mapping[str, WorkloadAnswer]:
+        self.asked += [each.node for each in nodes]
         if self.fails:
             raise ConnectionRefusedError(self.fails)
         return {each.node: self.answers[each.node] for each in nodes if each.node in self.answers}
 
 
-@pytest.fixture
-async def bus() -> AsyncIterator[Bus]:
-    """A fleet of two nodes."""
+@asynccontextmanager
+async def fleet_of(*records: NodeRecord) -> AsyncIterator[Bus]:
+    """A bus with the topology and these nodes."""
     server = MemoryServer(SystemClock())
     connected = MemoryBus(server, PerfectLink())
     await set_up(connected, SystemClock(), replicas=1)
-    for name in QUERY.nodes:
-        record = NodeRecord(pool="training", node=name, state="active")
-        await connected.put(NODES, node_key("training", name), encode(record))
+    for each in records:
+        await connected.put(NODES, node_key(each.pool, each.node), encode(each))
     yield connected
     await connected.close()
     server.close()
+
+
+@pytest.fixture
+async def bus() -> AsyncIterator[Bus]:
+    """A fleet of two nodes."""
+    nodes = [NodeRecord(pool="training", node=name, state="active") for name in QUERY.nodes]
+    async with fleet_of(*nodes) as found:
+        yield found
 
 
 async def answered(bus: Bus, *systems: object) -> tuple[tuple[str, ...], str]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pynvml
 
-from agent.observations import GpuInventory, NodeSample, NvmlFailure, find_pci
+from agent.observations import GpuInventory, NodeSample, NvmlFailure, common_domain, find_pci
 from agent.sources.nvml.nvml_readings import READINGS, Fields, fabric
 from agent.sources.nvml.nvml_values import (
     ABSENT,
@@ -73,14 +73,14 @@ class Nvml:
 
     def _nvlink_domain(self) -> str:
         """The NVLink domain of all GPUs; an error of one is its sample's to report."""
-        found = set()
+        found = []
         for index, handle in self._handles.items():
             self.asking, self.calls = (index, "fabric"), self.calls + 1
             try:
-                found.add(str(fabric(handle).get("nvlink_domain", "")))
+                found.append(str(fabric(handle).get("nvlink_domain", "")))
             except pynvml.NVMLError:
                 return ""
-        return found.pop() if len(found) == 1 else ""
+        return common_domain(found)
 
     def _identify(self, index: int) -> GpuIdentity:
         handle = pynvml.nvmlDeviceGetHandleByIndex(index)

@@ -14,6 +14,7 @@ from typing import Final, assert_never
 from schemas.enums import LaunchRefusal, ProviderErrorKind
 from schemas.launch_offers import Choice
 from schemas.offering_records import BlockRecord
+from services.operator_text.quantities import first_of
 from services.provisioner.offerings.offering_blocks import Blocked, BlockState, Free, ProbeDue
 from services.provisioner.offerings.offering_catalogue import Candidate
 from services.provisioner.provider_client.provider_errors import RULES
@@ -153,8 +154,7 @@ def _remark(ranked: Sequence[ScoredCandidate], taken: ScoredCandidate) -> str:
         and not isinstance(each.block_state, Blocked)
         and preference(each, whole=False) < own
     ]
-    more = f" and {len(later) - NAMED_MAX} more" if len(later) > NAMED_MAX else ""
-    return f"before {', '.join(later[:NAMED_MAX])}{more}, interrupted lately" if later else ""
+    return f"before {first_of(later, NAMED_MAX)}, interrupted lately" if later else ""
 
 
 def _why_too_expensive(
@@ -192,11 +192,7 @@ def describe_blocks(records: Sequence[BlockRecord]) -> str:
     reasons: dict[str, list[str]] = {}
     for each in records:
         reasons.setdefault(f"{each.kind}: {each.reason}", []).append(describe_scope(each))
-    parts = []
-    for why, places in reasons.items():
-        more = f" and {len(places) - NAMED_MAX} more" if len(places) > NAMED_MAX else ""
-        parts.append(f"{', '.join(places[:NAMED_MAX])}{more} ({why})")
-    return "; ".join(parts)
+    return "; ".join(f"{first_of(places, NAMED_MAX)} ({why})" for why, places in reasons.items())
 
 
 def describe_scope(record: BlockRecord) -> str:

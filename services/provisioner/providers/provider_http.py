@@ -5,9 +5,10 @@ from typing import Any, TypeVar
 import httpx
 import msgspec
 
+from services.primitives.backoff import retry_after_seconds
 from services.primitives.redaction import public_url
 from services.provisioner.provider_client.provider_errors import ProviderError, unreadable
-from services.runtime.bounded_http import failure_text, retry_after_seconds
+from services.runtime.bounded_http import failure_text
 
 T = TypeVar("T")
 
@@ -47,4 +48,4 @@ def read_body(answer: httpx.Response) -> Any:
 
 def retry_after(answer: httpx.Response) -> float | None:
     """Return the seconds to wait that the answer names; None: it names none."""
-    return retry_after_seconds(answer) or None
+    return retry_after_seconds(answer.headers.get("Retry-After", "")) or None

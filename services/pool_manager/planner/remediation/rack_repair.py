@@ -45,7 +45,7 @@ def by_rack(
             single.append(node)
         elif _leaves_with_rack(snapshot.nodes, record, node, choices[node.node]):
             racks.setdefault(node.rack, []).append(node)
-        elif (at := rack_faults.decided_at(record, node)) is None or now >= at:
+        elif rack_faults.is_decided(record, node, now):
             single.append(node)
     found = {
         one.node: rack
@@ -136,11 +136,7 @@ def _representative(
         # What is under way and keeps its node ends soon; then the whole rack can go.
         if each.node in staying or eligibility.is_held(each, now):
             return None
-    of_it = [
-        each
-        for each in members
-        if (at := rack_faults.decided_at(record, each)) is None or now >= at
-    ]
+    of_it = [each for each in members if rack_faults.is_decided(record, each, now)]
     of_it.sort(key=lambda each: not is_confirmed(each, snapshot.health.get(each.node)))
     return of_it[0] if of_it else None
 

@@ -10,6 +10,7 @@ from schemas.duration import decode_hook
 from schemas.event_subjects import facts
 from schemas.launch_offers import Offering
 from schemas.operator_requests import REQUESTS
+from services.operator_text.quantities import first_of
 from services.settings.yaml_document import Path_
 from services.simulator.engine import fault_kinds
 from services.simulator.inputs.scenario import scenario_format as f
@@ -183,9 +184,8 @@ def _place(where: msgspec.Struct, offers: Collection[Offering]) -> Iterator[Prob
     if not isinstance(where, f.Placed) or not offers or any(map(where.place.covers, offers)):
         return
     key = next(key for key in f.PLACE_KEYS if getattr(where, key))
-    there = ", ".join(map(str, list(offers)[:SHOWN_MAX]))
-    more = f" and {len(offers) - SHOWN_MAX} more" if len(offers) > SHOWN_MAX else ""
-    yield (key,), f"no pool may launch {where.place}; there are: {there}{more}"
+    there = first_of([str(each) for each in offers], SHOWN_MAX)
+    yield (key,), f"no pool may launch {where.place}; there are: {there}"
 
 
 def _moment(each: f.Assertion, scenario: f.Scenario) -> Iterator[Problem]:
