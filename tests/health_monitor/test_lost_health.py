@@ -323,3 +323,17 @@ async def test_a_node_that_registered_as_another_is_registered_again(
         found = await world.health("training-7")
         assert (found.status if found else "") == status
     assert len(await world.events()) == bool(status)
+
+
+async def test_an_unreadable_record_of_health_is_no_missing_one(world, bus):
+    """An operator repairs it; the look at the other nodes goes on."""
+    await world.register("training-7", "boot-1")
+    long_ago = datetime.now(UTC) - timedelta(minutes=3)
+    node = msgspec.structs.replace(NODE, registered_at=long_ago, admitted_at=long_ago)
+    await bus.put(NODES, node_key("training", "training-7"), encode(node))
+    await bus.put(HEALTH, node_key("training", "training-7"), b"x")
+    await audit_of(bus).look()
+    kept = await bus.get(HEALTH, node_key("training", "training-7"))
+    assert kept is not None
+    assert kept.value == b"x"
+    assert await world.events() == []
