@@ -83,13 +83,26 @@ class SagaEffects:
             came = await self._store.change_node(params.pool, params.new_node, coming)
         if params.promotes and params.promotes != params.node:
             await self._store.change_node(params.pool, params.promotes, promoted)
-        for event in events_of(state, entry):
-            await publish_event(self._bus, event)
+        await self._publish(state, entry)
         if left is not None and self._calls_for_a_look(state, entry, left):
             await self._reconcile(params.pool)
         await self._condemn(state, entry, left, came)
         if isinstance(entry, SagaDone | SagaUnwound):
             await self._close(state, entry)
+
+    async def make_up(self, state: SagaState, entry: SagaEntry) -> None:
+        """Bring about what the projection of a later entry does not: events, and bad hardware."""
+        params = state.params
+        await self._publish(state, entry)
+        names = (params.node, params.new_node)
+        left, came = [
+            await self._store.fresh_node(params.pool, name) if name else None for name in names
+        ]
+        await self._condemn(state, entry, left, came)
+
+    async def _publish(self, state: SagaState, entry: SagaEntry) -> None:
+        for event in events_of(state, entry):
+            await publish_event(self._bus, event)
 
     async def _condemn(
         self,

@@ -135,6 +135,7 @@ class PoolManager:
             self._look,
             self._effects.project,
             TIMER_OWNER,
+            make_up=self._effects.make_up,
             confirm=self._reconciler.interventions.confirm,
         )
         self._auditor = SagaAuditor(

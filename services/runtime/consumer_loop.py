@@ -43,6 +43,8 @@ ANSWERED_MAX: Final = 10_000
 """Messages of which it is known that this process asked for their next delivery."""
 FINISH_SECONDS: Final = 5.0
 DEAD_DATA_BYTES_MAX: Final = 65_536
+MAKE_UP_TRIES_MAX: Final = 20
+"""Some seven minutes, while the bus is away."""
 
 
 M = TypeVar("M", bound=Message)
@@ -73,9 +75,9 @@ class Consumer:
     """Messages with the same key are handled in order; a node's key is its sender too."""
     limit: SenderLimit | None = None
     """How its senders are limited; None: they are not."""
-    replayed: bool = True
-    """Whether a message that was set aside is published again; False: its effects come about
-    without it."""
+    make_up: Handle | None = None
+    """Brings about, once a message that can be handled is a dead letter, what does not come about
+    without it; None: an operator is to publish it again."""
     finish_seconds: float = FINISH_SECONDS
     """How long what is held may take to finish when the process stops; then it is handed back."""
 
@@ -206,12 +208,33 @@ class ConsumerLoop:
                 self.consumer.durable,
                 delivery.stored,
                 suspect.deaths,
-                replayed=self.consumer.replayed,
+                replayed=self.consumer.make_up is None,
             )
         except (BusError, Retry) as error:
             return await self._again(delivery, error)
         reason = f"set aside: {suspect.deaths + 1} processes died while they handled it"
-        return await self._bury(delivery, "set-aside", reason)
+        outcome = await self._bury(delivery, "set-aside", reason)
+        if outcome == "set-aside":
+            await self._make_up(delivery)
+        return outcome
+
+    async def _make_up(self, delivery: Delivery) -> None:
+        """Let the consumer do the rest; the message is gone by then, whatever comes of it."""
+        message = self.consumer.decode(delivery.stored)
+        if self.consumer.make_up is None or not isinstance(message, Message):
+            return None
+        received = Received(message, delivery.stored, delivery.deliveries)
+        for tried in range(MAKE_UP_TRIES_MAX):
+            try:
+                return await self.consumer.make_up(received)
+            except (BusError, Retry):
+                delay = BACKOFF_FIRST_SECONDS * 2**tried
+                await self.clock.sleep(min(delay, BACKOFF_MAX_SECONDS))
+            except Exception:
+                log.exception("not made up for", extra={"subject": delivery.stored.subject})
+                return None
+        log.error("not made up for: no bus", extra={"subject": delivery.stored.subject})
+        return None
 
     async def _settle(self, delivery: Delivery, decoded: Decoded) -> str:
         """Handle one delivery and settle it; return the outcome's name."""
@@ -273,6 +296,7 @@ class ConsumerLoop:
         outcome = await self._bury(delivery, "dead", f"given up after {failed} failures: {error}")
         if outcome == "dead":
             self._failed.pop(sequence, None)
+            await self._make_up(delivery)
         return outcome
 
     async def _again(self, delivery: Delivery, error: Exception) -> str:

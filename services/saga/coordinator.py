@@ -78,15 +78,20 @@ class Coordinator:
         project: Project,
         timer_owner: str,
         *,
+        make_up: Project | None = None,
         confirm: Confirm = confirm_always,
     ) -> None:
-        """`look` shows the node a waiting step is about; timers fire to `timer_owner`."""
+        """`look` shows the node a waiting step is about; timers fire to `timer_owner`.
+
+        `make_up`: the effects of an entry that no later entry's projection brings about.
+        """
         self._bus = bus
         self._clock = clock
         self._definitions = definitions
         self._look = look
         self._project = project
         self._timer_owner = timer_owner
+        self._make_up = make_up
         self._confirm = confirm
         self._cache: OrderedDict[str, SagaState] = OrderedDict()
         self._highest = 0
@@ -101,7 +106,7 @@ class Coordinator:
             decode=decode_entry,
             handle=self.handle,
             key=saga_of,
-            replayed=False,
+            make_up=self._make_up_for,
         )
 
     async def start(
@@ -178,6 +183,13 @@ class Coordinator:
             await self._remind(state, entry, WHOLE, entry.time + timedelta(seconds=KEPT_SECONDS))
         await self._project(state, entry)
         await self.advance(entry.saga)
+
+    async def _make_up_for(self, received: Received[SagaEntry]) -> None:
+        """Bring about what a dead letter's entry would have, and no other does."""
+        entry, stored = received.message, received.stored
+        state = await self._state_with(entry, stored)
+        if self._make_up is not None and stored.sequence not in state.skipped:
+            await self._make_up(state, entry)
 
     async def _remind(self, state: SagaState, entry: SagaEntry, step: str, at: datetime) -> None:
         """Store a timer: a step's deadline, or (step `saga`) the end of a log's keeping."""

@@ -23,7 +23,7 @@ from services.bus.nats.nats_bus import ConnectOptions, NatsBus
 from services.bus.port import Bus
 from services.bus.topology_setup import set_up
 from services.primitives.clock import SystemClock
-from services.runtime.consumer_loop import Consumer, ConsumerLoop, Received
+from services.runtime.consumer_loop import Consumer, ConsumerLoop, Handle, Received
 from services.runtime.crash_guard import CrashGuard
 from services.runtime.process_metrics import Instruments
 from services.runtime.sender_quota import SenderLimit
@@ -174,6 +174,7 @@ def looping():
         finish_seconds: float = 0.05,
         limit: SenderLimit | None = None,
         guard: CrashGuard | None = None,
+        make_up: Handle | None = None,
     ) -> AsyncIterator[None]:
         consumer = Consumer(
             durable=spec,
@@ -182,6 +183,7 @@ def looping():
             key=lambda stored: stored.subject,
             finish_seconds=finish_seconds,
             limit=limit,
+            make_up=make_up,
         )
         loop = ConsumerLoop(
             bus, consumer, SystemClock(), handler.instruments, Tracing("test"), guard

@@ -122,6 +122,27 @@ async def test_what_always_fails_becomes_a_dead_letter(any_bus, durable, handler
     assert handler.ids() == ["lost-2"]
 
 
+async def test_what_a_dead_letter_would_have_done_is_made_up_for(
+    any_bus, durable, handler, looping
+):
+    """Once, after the letter is stored; a bus that is away delays it."""
+    spec = await durable(NODES, ack_wait_seconds=30, failures_max=2)
+    handler.failures = [ValueError("a defect of ours")] * 2
+    away, made_up = [Unavailable("no leader"), Retry("not yet")], asyncio.Queue()
+
+    async def make_up(received) -> None:
+        if away:
+            raise away.pop()
+        made_up.put_nowait((received.message.id, len(await letters(any_bus))))
+
+    async with looping(any_bus, spec, handler, make_up=make_up):
+        await any_bus.publish(subject("n"), lost(1, "n"))
+        assert await asyncio.wait_for(made_up.get(), 10) == ("lost-1", 1)
+        await any_bus.publish(subject("n"), lost(2, "n"))
+        await handler.wait_for(lambda: handler.ids() == ["lost-2"])
+    assert made_up.empty()
+
+
 @pytest.mark.parametrize(
     "failure",
     [

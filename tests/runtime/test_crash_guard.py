@@ -155,6 +155,26 @@ async def test_what_is_set_aside_is_reported_until_it_is_replayed(
     assert (letter.sequence, letter.deliveries) == (sequence, 2)
 
 
+async def test_what_is_made_up_for_is_reported_without_a_replay(any_bus, durable, handler, looping):
+    """The consumer brings the rest about by itself, so the report is only to be dismissed."""
+    spec = await durable(NODES, ack_wait_seconds=30)
+    sequence = await publish(any_bus, 1)
+    await accuse(any_bus, spec.name, sequence, DEATHS_MAX)
+    handler.failures = [Retry("as by a process that died", 0.5)]
+    async with looping(any_bus, spec, handler):
+        await handler.wait_for(lambda: len(handler.received) == 1)
+    guard, made_up = guard_of(any_bus, "two", handler.instruments), asyncio.Queue[str]()
+
+    async def make_up(received) -> None:
+        made_up.put_nowait(received.message.id)
+
+    async with looping(any_bus, spec, handler, guard=guard, make_up=make_up):
+        assert await asyncio.wait_for(made_up.get(), 10) == "lost-1"
+    (failure,) = handler.instruments.failures.current
+    assert "It need not be replayed" in failure.remedy
+    assert (len(handler.received), made_up.qsize()) == (1, 0)
+
+
 TEXTS = [
     "Xid: 145  Fatal   XC1",
     "a \u00a0 b\u2028c",

@@ -5,6 +5,7 @@ from dataclasses import replace
 from services.runtime.logs import silenced
 from services.simulator.engine.fault_kinds import SERVICES, InjectedFault
 from services.simulator.inputs.fuzz.campaign_steps import Campaign, CampaignStep
+from services.simulator.inputs.fuzz.fuzz_runner import simulate_seed
 from services.simulator.inputs.fuzz.fuzz_simulation import simulate
 from tests.simulator.test_refused_writes import SHAPE
 
@@ -28,3 +29,14 @@ def test_the_fleet_goes_on_and_each_replay_is_handled() -> None:
     assert (found.violation, found.tail) == ("", ())
     assert found.restarts == PROCESSES * len(SERVICES)
     assert found.made >= FLEET.nodes + len(SERVICES)
+
+
+END_IS_FATAL = (1, 2, 3, 4, 5, 6, 9)
+"""Of seed 5600350: the entry that a removed node's instance is gone ends each pool-manager."""
+
+
+def test_the_end_of_a_node_is_published_though_its_entry_was_set_aside() -> None:
+    """Else the alert about its health stays open, and no later message ends it."""
+    found = simulate_seed("5600350", 3.0, END_IS_FATAL)
+    assert (found.violation, found.tail) == ("", ())
+    assert found.restarts >= PROCESSES

@@ -82,8 +82,11 @@ class BudgetInvariants:
         disrupting = self._disrupting.setdefault(entry.params.pool, {})
         before = (known.sagas.open[each].params for each in disrupting if each in known.sagas.open)
         out_before = {self._unit(pool, each) for each in before}
+        unit = self._unit(pool, entry.params)
+        if unit not in out_before and self._is_out(pool, unit):
+            return  # by an operator's cordon, or before an announced restart
         disrupting[entry.saga] = None
-        if self._unit(pool, entry.params) in out_before:
+        if unit in out_before:
             return  # its rack is out of service already
         decided_at = {saga: each.since for saga, each in pool.open.items()}
 
@@ -116,6 +119,11 @@ class BudgetInvariants:
         """What a saga takes out of service: a node, or a part of its rack."""
         record = self._records.node(node_key(params.pool, params.node))
         return rack_units.unit_of(pool, record, {}) if record is not None else params.node
+
+    def _is_out(self, pool: PoolRecord, unit: str) -> bool:
+        """Whether a node of a unit is out of service already."""
+        nodes = (each for each in self._records.live_nodes() if each.pool == pool.name)
+        return any(is_out(each) and rack_units.unit_of(pool, each, {}) == unit for each in nodes)
 
     def _is_gap(self, params: SagaParams) -> bool:
         """Whether the cloud removed the node that a saga is about, and Navarch has recorded it."""

@@ -22,7 +22,6 @@ from services.simulator.engine.stored_records import StoredRecords
 
 KNOWN_SECONDS: Final = 5.0
 """Within so long every replica has read what was recorded, and has acted on what it read before."""
-_SLACK: Final = timedelta(seconds=KNOWN_SECONDS)
 
 _pools = decoder(PoolRecord)
 _interruptions = decoder(InterruptionsRecord)
@@ -134,8 +133,8 @@ class InterruptionInvariants:
             return
         if self._invariants.restored or self._invariants.destroyed:
             return  # what was recorded may be recorded no more
-        now = self._simulation.now()
-        if now - self._changed_at < KNOWN_SECONDS or record.attempts:
+        news_at = max(self._changed_at, self._simulation.reconnected_at)
+        if self._simulation.now() - news_at < KNOWN_SECONDS or record.attempts:
             return
         others = {
             msgspec.structs.replace(offering, zone=zone)
@@ -143,13 +142,14 @@ class InterruptionInvariants:
             for zone in offer.zones
             if offer.market == "spot"
         }
-        at = self._simulation.clock.now()
+        # Counted by a clock that may be wrong, and decided up to a moment ago.
+        at, wrong = self._simulation.clock.now(), timedelta(seconds=self._simulation.skew_seconds)
         counts = {
-            each: count(self._taken.get(each, ()), choice.interruption_seconds, at)
+            each: count(self._taken.get(each, ()), choice.interruption_seconds, at - wrong)
             for each in others
         }
-        # What was decided up to a moment ago may have counted one more.
-        before = count(self._taken.get(offering, ()), choice.interruption_seconds, at + _SLACK)
+        late = at + wrong + timedelta(seconds=KNOWN_SECONDS)
+        before = count(self._taken.get(offering, ()), choice.interruption_seconds, late)
         if counts and before > min(counts.values()):
             self._invariants.fail(
                 f"{record.instance} is requested from {offering}, interrupted {before} times; "

@@ -111,6 +111,7 @@ class SimulatedProcess(TaskOwner):
         if self.up != self._was_up:
             self._was_up = self.up
             if self.up:
+                self.simulation.reconnected_at = self.simulation.now()
                 self.bus.reconnected()
             else:
                 self.bus.disconnected()

@@ -40,6 +40,8 @@ class SimulationContext:
         """Called with stream and message after every write."""
         self.skew_seconds = 0.0
         """How wrong a clock can be, in seconds; the server's is right."""
+        self.reconnected_at = 0.0
+        """When a process last had its connection back, and began to read what it had missed."""
         self._clocks: dict[str, VirtualClock] = {}
         self.parts: dict[str, Any] = {}
         """Plugins look up `cloud` and `workload` here."""
