@@ -69,6 +69,7 @@ CloudFault = Literal[
     "never_boots",
     "boot_failure",
     "old_hardware",
+    "other_rack",
     "preemption",
 ]
 """lost_answer: a launch takes effect and its answer is lost; launch_cut_off: the replica that
@@ -76,8 +77,8 @@ launches loses its connection until the launch takes effect; slow_removal: machi
 removed stay so until it ends; fixed_capacity: the cloud has `count` machines, and those that are
 being removed count; reported_quota: the account may have `count` machines, which the cloud
 reports, and it refuses more; never_boots: the next machines never boot; boot_failure: their boot
-checks fail; old_hardware: they have the hardware that was terminated last; preemption: the cloud
-announces that it takes some of its machines."""
+checks fail; old_hardware: they have the hardware that was terminated last; other_rack: they are in
+racks of their own; preemption: the cloud announces that it takes some of its machines."""
 WorkloadFault = Literal[
     "network",
     "endless_drain",

@@ -115,6 +115,8 @@ class SimulatedCloud:
     """So many machines of these offerings exist at most, those that are being removed included."""
     quotas: dict[OfferingSelector, int] = field(default_factory=dict)
     """The account may have so many machines of these offerings, as the cloud reports."""
+    place_elsewhere: Callable[[int], None] = lambda _: None
+    """Places so many of the next machines in racks of their own."""
     on_rebooted: Callable[[Instance], None] | None = None
     """Set where the cloud can reboot a machine."""
     restarts_cold: bool = False

@@ -40,6 +40,7 @@ COUNTED: Final = frozenset(
         "reported_quota",
         "list_error",
         "old_hardware",
+        "other_rack",
         "repeated_facts",
         "flood",
     }
